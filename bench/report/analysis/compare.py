@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pandas as pd
 from bench import stats
 from bench.report.analysis.comparability import cautions
 from bench.report.analysis.contrast import Arm, Contrast, estimate, mean, numbers, together
-from bench.report.analysis.judge import IMPROVED, beyond, judge, judge_together
+from bench.report.analysis.judge import IMPROVED, judge_together, worse_than
 from bench.report.analysis.summary import summarise
 from bench.report.format import known, records, written
 from bench.report.reading.folders import runs_in
@@ -243,73 +243,29 @@ def _matched(tables: Sequence[pd.DataFrame], measured: Sequence[pd.DataFrame]) -
 
 def _rows(pairs: Sequence[Pair], fail_over: float | None) -> list[Row]:
     """Return the rows; how many there are decides what of them is no chance."""
-    estimated = [
-        (place, contrast, _threshold(pair, metric))
-        for place, pair in enumerate(pairs)
-        for metric in compared()
-        if (contrast := _contrast(pair, metric)) is not None
-    ]
-    family = [(contrast, threshold) for _, contrast, threshold in estimated if contrast.difference is not None]
-    words = iter(judge_together(*_columns(family)))
-    exceed = iter(_exceeding(family, fail_over))
-    changes: list[dict[str, Change]] = [{} for _ in pairs]
-    for place, contrast, threshold in estimated:
-        chance = contrast.difference is not None
-        word = next(words) if chance else judge(contrast, threshold, IMPROVED)
-        limit = -max(threshold, math.log1p(fail_over or 0))
-        is_beyond = next(exceed) if chance else fail_over is not None and _is_below(contrast.change, limit)
-        changes[place][contrast.metric.name] = _change(pairs[place], contrast, word, is_beyond)
+    every = [(place, metric.name, _contrast(pair, metric)) for place, pair in enumerate(pairs) for metric in compared()]
+    found = {(place, name): contrast for place, name, contrast in every if contrast is not None}
+    family = list(found.values())
+    judged = dict(
+        zip(found, zip(family, judge_together(family), worse_than(family, fail_over), strict=True), strict=True)
+    )
     rows = []
-    for pair, own in zip(pairs, changes, strict=True):
-        untested = {
-            metric.name: change
+    for place, pair in enumerate(pairs):
+        changes = {
+            metric.name: _change(pair, *judged[place, metric.name])
+            if (place, metric.name) in judged
+            else _untested(metric, pair, fail_over)
             for metric in compared()
-            if metric.name not in own and (change := _untested(metric, pair, fail_over)) is not None
         }
-        both = own | untested
         rows.append(
             Row(
                 question={name: pair[name] for name in QUESTION},
                 devices=(pair["device_old"], pair["device_new"]),
-                changes={name: both[name] for name in METRICS if name in both},
+                changes={name: change for name, change in changes.items() if change is not None},
                 speedup=_speedup(pair),
             )
         )
     return [row for row in rows if row.changes]
-
-
-def _columns(family: Sequence[tuple[Contrast, float]]) -> tuple[list[Contrast], list[float]]:
-    return [contrast for contrast, _ in family], [threshold for _, threshold in family]
-
-
-def _exceeding(family: Sequence[tuple[Contrast, float]], fail_over: float | None) -> list[bool]:
-    """Say which are shown to be worse beyond what is allowed, by more than chance among all of them.
-
-    A metric with a margin in its own unit has that, whatever else is allowed.
-    """
-    if fail_over is None:
-        return [False] * len(family)
-    contrasts = [contrast for contrast, _ in family]
-    limits = [
-        max(threshold, math.log1p(fail_over)) if contrast.metric.scale == "ratio" else threshold
-        for contrast, threshold in family
-    ]
-    return [
-        holds and contrast.change.center < 0
-        for contrast, holds in zip(contrasts, beyond(contrasts, limits), strict=True)
-    ]
-
-
-def _is_below(change: Interval, limit: float) -> bool:
-    return change.high is not None and change.high < limit
-
-
-def _threshold(pair: Pair, metric: Metric) -> float:
-    """Return what a change must exceed, on the additive scale: the margin, or the A/A noise of both sides."""
-    if not metric.has_noise:
-        return metric.threshold
-    noises = [pair[f"noise_{side}"] for side in SIDES if known(pair[f"noise_{side}"])]
-    return math.log1p(max(noises, default=stats.ASSUMED_NOISE))
 
 
 def _contrast(pair: Pair, metric: Metric) -> Contrast | None:
@@ -317,12 +273,17 @@ def _contrast(pair: Pair, metric: Metric) -> Contrast | None:
     old, new = (pair[f"{metric.arm}_{side}"] for side in SIDES)
     if not isinstance(old, Arm) or not isinstance(new, Arm) or (metric.seed_is_input and _diverging(pair, metric)):
         return None
-    return estimate(metric, new, old)
+    contrast = estimate(metric, new, old)
+    return contrast and replace(contrast, noise=_noise(pair))
+
+
+def _noise(pair: Pair) -> float | None:
+    """Return the larger A/A noise of both sides."""
+    return max((pair[f"noise_{side}"] for side in SIDES if known(pair[f"noise_{side}"])), default=None)
 
 
 def _change(pair: Pair, contrast: Contrast, verdict: str, is_beyond: bool) -> Change:
-    metric = contrast.metric
-    interval = contrast.shown
+    metric, interval = contrast.metric, contrast.shown
     if contrast.pairing == "once" and interval.low == interval.high:  # exact
         interval = Interval(center=interval.center, low=None, high=None, n=1)
     return Change(
@@ -364,21 +325,15 @@ def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None
             subject = (*(pair[name] for name in SUBJECT_OF), *devices)
             cells.setdefault(subject, {}).setdefault((*(pair[name] for name in CELL_OF), *devices), []).append(pair)
     found: list[tuple[Row, int]] = []
-    family: list[tuple[Contrast, float]] = []
+    family: list[Contrast] = []
     for own in cells.values():
-        parts, noises = [], [math.log1p(stats.ASSUMED_NOISE)]
-        for of_cell in own.values():
-            old, new = (together([pair[f"{SPEED.arm}_{side}"] for pair in of_cell]) for side in SIDES)
-            contrast = estimate(SPEED, new, old) if min(len(old.values), len(new.values)) >= 2 else None
-            if contrast is not None and contrast.difference is not None:
-                parts.append(contrast)
-                noises += [_threshold(pair, SPEED) for pair in of_cell]
+        parts = [part for of_cell in own.values() if (part := _of_cell(of_cell)) is not None]
         timed = [pair for of_cell in own.values() for pair in of_cell]
         if parts and len(timed) > 1:
             first = {name: timed[0][name] for name in QUESTION}, (timed[0]["device_old"], timed[0]["device_new"])
             found.append((next(row for row in rows if (row.question, row.devices) == first), len(timed)))
-            family.append((mean(parts), max(noises)))
-    verdicts, exceeding = judge_together(*_columns(family)), _exceeding(family, fail_over)
+            family.append(mean(parts))
+    judged = zip(found, family, judge_together(family), worse_than(family, fail_over), strict=True)
     return [
         Overall(
             name=f"{row.suite} on {row.where}",
@@ -392,8 +347,18 @@ def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None
                 is_beyond=is_beyond,
             ),
         )
-        for (row, count), (contrast, _), verdict, is_beyond in zip(found, family, verdicts, exceeding, strict=True)
+        for (row, count), contrast, verdict, is_beyond in judged
     ]
+
+
+def _of_cell(pairs: Sequence[Pair]) -> Contrast | None:
+    """Return the change of the mean over a cell's precisions; None where a side has one process with all of them."""
+    old, new = (together([pair[f"{SPEED.arm}_{side}"] for pair in pairs]) for side in SIDES)
+    if min(len(old.values), len(new.values)) < 2:
+        return None
+    contrast = estimate(SPEED, new, old)
+    noises = [stats.ASSUMED_NOISE, *(noise for pair in pairs if (noise := _noise(pair)) is not None)]
+    return contrast and replace(contrast, noise=max(noises))
 
 
 def _diverging(pair: Pair, metric: Metric) -> int:

@@ -31,7 +31,7 @@ from bench.stats import Difference, Interval
 ARM, IN_CELL = "arm_number", "cell_number"
 """Columns that ``numbered`` adds: one number is compared faster than the ten columns that it stands for."""
 PRECISION = KEY.index("precision")
-COLUMNS = ["metric", "factor", "against", "change", "low", "high", "n", "replicates", "pairing", "margin", "contrast"]
+COLUMNS = ["metric", "factor", "against", "change", "low", "high", "n", "pairing", "contrast"]
 Pairing = Literal["rounds", "processes", "seeds", "apart", "once"]
 Values = NDArray[np.float64]
 
@@ -78,6 +78,15 @@ class Contrast:
     """How many there were."""
     difference: Difference | None = None
     """The change as Student's distribution, for p-values and other confidences; None of other estimators."""
+    noise: float | None = None
+    """The A/A noise of its cell, as a share; None where it was not measured."""
+
+    @property
+    def threshold(self) -> float:
+        """What the whole interval must exceed to be a change, on the additive scale: A/A noise, or the margin."""
+        if not self.metric.has_noise:
+            return self.metric.threshold
+        return math.log1p(stats.ASSUMED_NOISE if self.noise is None else self.noise)
 
     @property
     def gain(self) -> Interval:
@@ -182,14 +191,14 @@ def log_gain(center: float, low: float, high: float) -> Interval:
     return Interval(center=center, low=low if known else None, high=high if known else None, n=1)
 
 
-def round_logs(blocks: pd.DataFrame) -> dict[tuple[str, str, str], pd.Series[float]]:
+def round_logs(blocks: pd.DataFrame) -> dict[Any, pd.Series[float]]:
     """Return ln(steps per ms) of each round that counts, by run, trial and precision."""
     counted = blocks[blocks["discarded"] == ""]
     names = [counted[name].astype(str) for name in ("run", "trial", "precision")]
     log: pd.Series[float] = np.log(counted["steps"] / counted["time_ms"])  # type: ignore[assignment]
     logs = log.groupby([*names, counted["round"]], sort=False).mean()
     groups = logs.groupby(level=[0, 1, 2], sort=False)
-    return {(str(run), str(trial), str(name)): own.droplevel([0, 1, 2]) for (run, trial, name), own in groups}
+    return {key: own.droplevel([0, 1, 2]) for key, own in groups}
 
 
 def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
@@ -219,7 +228,7 @@ def _in_turns(arm: Arm, against: Arm) -> list[Interval]:
     """Return the change in each process that timed both in ABBA rounds, with its own interval."""
     if shared := [process for process in arm.rounds if process in against.rounds]:
         rounds = [(arm.rounds[process] - against.rounds[process]).dropna() for process in shared]
-        return [stats.rounds_interval(logs.to_numpy(dtype=np.float64)) for logs in rounds if len(logs)]
+        return [stats.rounds_interval(np.asarray(logs, dtype=np.float64)) for logs in rounds if len(logs)]
     if arm.key[:PRECISION] != against.key[:PRECISION]:
         return []
     if against.key[PRECISION] == BASELINE:
@@ -278,7 +287,8 @@ def together(arms: Sequence[Arm]) -> Arm:
 def mean(contrasts: Sequence[Contrast]) -> Contrast:
     """Return the mean of independent contrasts of one metric, at least one, all with the same weight."""
     difference = stats.mean_difference([one.difference for one in contrasts if one.difference is not None])
-    return replace(contrasts[0], change=difference.interval(), difference=difference)
+    noise = max((one.noise for one in contrasts if one.noise is not None), default=None)
+    return replace(contrasts[0], change=difference.interval(), difference=difference, noise=noise)
 
 
 def _baselines(alike: Sequence[Arm]) -> list[Arm]:
@@ -328,8 +338,7 @@ def contrasts(
 
     Returns:
         A row for each pair, indexed by the arm's number: ``metric``, ``factor``, ``against`` (a number), ``change``,
-        ``low`` and ``high`` (on the additive scale), ``n``, ``replicates``, ``pairing``, ``margin`` (on the additive
-        scale) and ``contrast``, which has all of it.
+        ``low`` and ``high`` (on the additive scale), ``n``, ``pairing``, and ``contrast``, which has all of it.
     """
     fixed = [place for place, name in enumerate(KEY) if name not in factor.varies]
     groups: dict[Hashable, list[int]] = {}
@@ -344,24 +353,14 @@ def contrasts(
         for number in group
         if arms[number] is not reference and (contrast := estimate(metric, arms[number], reference)) is not None
     ]
-    rows = [
-        {
-            "metric": metric.name,
-            "factor": factor.name,
-            "against": against,
-            "change": contrast.change.center,
-            "low": contrast.change.low,
-            "high": contrast.change.high,
-            "n": contrast.change.n,
-            "replicates": contrast.replicates,
-            "pairing": contrast.pairing,
-            "margin": metric.threshold,
-            "contrast": contrast,
-        }
-        for _, against, contrast in found
-    ]
+    names = (metric.name, factor.name)
+    rows = [(*names, against, *_ends(one.change), one.change.n, one.pairing, one) for _, against, one in found]
     index = pd.Index([arm for arm, *_ in found], dtype="int64", name=ARM)
     return pd.DataFrame(rows, index, COLUMNS).astype({"change": float, "low": float, "high": float})
+
+
+def _ends(interval: Interval) -> tuple[float, float | None, float | None]:
+    return interval.center, interval.low, interval.high
 
 
 def intervals(
@@ -375,5 +374,5 @@ def intervals(
         written: returns what is shown of a contrast; None leaves the columns empty.
     """
     found = [written(contrast) for contrast in frame["contrast"]]
-    ends = [(None, None, None) if one is None else (one.center, one.low, one.high) for one in found]
+    ends = [(None, None, None) if one is None else _ends(one) for one in found]
     return pd.DataFrame(ends, frame.index, list(names)).astype(float)

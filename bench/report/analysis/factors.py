@@ -7,7 +7,7 @@ follow.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -48,11 +48,11 @@ class Varied:
 
     def contrasts(self, metric: Metric) -> pd.DataFrame:
         """Return each row against the first value's in the same precision, by the row's index; see ``contrasts``."""
-        ordered = self.rows.sort_values(["turn", "rank"], kind="stable")
-        measured = {row: arm for row, arm in ordered[metric.arm].items() if isinstance(arm, Arm)}
-        group = self.groups().ngroup()
-        alike = {row: (group[row], ordered.loc[row, "precision"]) for row in measured}
-        return contrasts(self.factor, metric, measured, alike)  # type: ignore[arg-type]  # an index of whole numbers
+        ordered = self.rows.assign(group=self.groups().ngroup()).sort_values(["turn", "rank"], kind="stable")
+        rows = zip(ordered.index, ordered[metric.arm], ordered["group"], ordered["precision"], strict=True)
+        measured = {row: (arm, (group, precision)) for row, arm, group, precision in rows if isinstance(arm, Arm)}
+        arms, alike = ({row: pair[place] for row, pair in measured.items()} for place in (0, 1))
+        return contrasts(self.factor, metric, arms, alike)
 
 
 def varied(summary: pd.DataFrame, runs: Runs) -> list[Varied]:
@@ -97,22 +97,21 @@ def _rest(row: Mapping[Hashable, Any], factor: Factor) -> str:
     return " ".join(f"{key}={value}" for key, value in json.loads(row["parameters_json"]).items() if key != factor.name)
 
 
-def rows(found: list[Varied]) -> list[dict[str, Any]]:
-    """Return every contrast along factors as a plain object: NEW ÷ the first value's, or their difference."""
-    return [
-        {
-            "factor": one.name,
-            "metric": metric.name,
-            **{name: one.rows.loc[row, name] for name in ("suite", "where", "precision", "value")},
-            "batch_size": int(one.rows.loc[row, BATCH_SIZE]),
-            "against": one.rows.loc[line["against"], "value"],
-            "change": line["contrast"].shown.center,
-            "change_low": line["contrast"].shown.low,
-            "change_high": line["contrast"].shown.high,
-            "n": line["n"],
-            "pairing": line["pairing"],
-        }
-        for one in found
-        for metric in (SPEED, *untabled())
-        for row, line in one.contrasts(metric).iterrows()
-    ]
+def rows(found: Sequence[Varied]) -> Iterator[dict[str, Any]]:
+    """Yield every contrast along factors as a plain object: its ratio to the first value's, or its difference."""
+    for one in found:
+        lines = dict(zip(one.rows.index, records(one.rows), strict=True))
+        for metric in (SPEED, *untabled()):
+            for row, contrast in one.contrasts(metric)["contrast"].items():
+                yield {
+                    "factor": one.name,
+                    "metric": metric.name,
+                    **{name: lines[row][name] for name in ("suite", "where", "precision", "value")},
+                    "batch_size": int(lines[row][BATCH_SIZE]),
+                    "against": next(line["value"] for line in lines.values() if line[metric.arm] is contrast.against),
+                    "change": contrast.shown.center,
+                    "change_low": contrast.shown.low,
+                    "change_high": contrast.shown.high,
+                    "n": contrast.change.n,
+                    "pairing": contrast.pairing,
+                }

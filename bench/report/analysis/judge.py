@@ -19,55 +19,61 @@ MIN_SEEDS = ACCURACY.fewest
 """With fewer paired seeds there is no parity verdict."""
 
 
-def judge(contrast: Contrast, threshold: float, words: Sequence[str] = FASTER) -> str:
-    """Return the word for better, worse, the same or undecided: beyond a threshold, or within the metric's margin.
+def judge(contrast: Contrast, words: Sequence[str] = FASTER, threshold: float | None = None) -> str:
+    """Return the word for better, worse, the same or undecided: beyond the threshold, or within the metric's margin.
 
     Args:
         contrast: the change.
-        threshold: what the whole interval must exceed, on the additive scale.
         words: for better, worse, the same and undecided.
+        threshold: what the whole interval must exceed, on the additive scale; if None, the contrast's own.
     """
     low, high = contrast.change.low, contrast.change.high
+    limit = contrast.threshold if threshold is None else threshold
     if low is None or high is None:
         return words[3]
-    if low > threshold or high < -threshold:
-        return words[0] if low > threshold else words[1]
+    if low > limit or high < -limit:
+        return words[0] if low > limit else words[1]
     return words[2] if max(-low, high) <= contrast.metric.threshold else words[3]
 
 
-def judge_together(family: Sequence[Contrast], thresholds: Sequence[float]) -> list[str]:
-    """Return the words of ``IMPROVED`` for contrasts of which at most 5 % of the changes may be chance.
+def judge_together(family: Sequence[Contrast]) -> list[str]:
+    """Return the words of ``IMPROVED`` for contrasts of any metrics: of the changes 5 % at most may be chance."""
+
+    def word(contrast: Contrast, changed: bool) -> str:
+        if changed:
+            return IMPROVED[0] if contrast.change.center > 0 else IMPROVED[1]
+        if contrast.difference is None:  # it has no chance in it
+            return judge(contrast, IMPROVED)
+        return judge(contrast, IMPROVED, math.inf) if contrast.change.n >= contrast.metric.fewest else IMPROVED[3]
+
+    return [word(*pair) for pair in zip(family, _beyond(family, [one.threshold for one in family]), strict=True)]
+
+
+def worse_than(family: Sequence[Contrast], share: float | None) -> list[bool]:
+    """Say which contrasts are shown to be worse by more than is allowed; none where nothing is.
 
     Args:
-        family: the contrasts, of any metrics.
-        thresholds: what each must exceed, on the additive scale.
+        family: contrasts of any metrics.
+        share: what is allowed; a metric with a margin in its own unit has that instead.
     """
-    changed = beyond(family, thresholds)
+    if share is None:
+        return [False] * len(family)
+    limits = [max(one.threshold, math.log1p(share) if one.metric.scale == "ratio" else 0.0) for one in family]
     return [
-        (IMPROVED[0] if contrast.change.center > 0 else IMPROVED[1])
-        if holds
-        else judge(contrast, math.inf, IMPROVED)
-        if decides(contrast)
-        else IMPROVED[3]
-        for contrast, holds in zip(family, changed, strict=True)
+        holds and one.change.center < 0 if one.difference else judge(one, threshold=limit) == FASTER[1]
+        for one, limit, holds in zip(family, limits, _beyond(family, limits), strict=True)
     ]
 
 
-def beyond(family: Sequence[Contrast], thresholds: Sequence[float]) -> list[bool]:
-    """Say which contrasts exceed their thresholds by more than chance among all of them (``stats.discoveries``)."""
-    tested = [decides(contrast) for contrast in family]
-    ps = [
-        contrast.difference.beyond(threshold)
-        for contrast, threshold in zip(family, thresholds, strict=True)
-        if contrast.difference is not None and decides(contrast)
-    ]
-    holding = iter(stats.discoveries(ps))
-    return [test and next(holding) for test in tested]
-
-
-def decides(contrast: Contrast) -> bool:
-    """Say whether a contrast has a p-value, and replicates enough for a verdict."""
-    return contrast.difference is not None and contrast.change.n >= contrast.metric.fewest
+def _beyond(family: Sequence[Contrast], limits: Sequence[float]) -> list[bool]:
+    """Say which contrasts exceed their limits by more than chance among all of them (``stats.discoveries``)."""
+    ps = {
+        place: one.difference.beyond(limit)
+        for place, (one, limit) in enumerate(zip(family, limits, strict=True))
+        if one.difference is not None and one.change.n >= one.metric.fewest
+    }
+    holding = {place for place, holds in zip(ps, stats.discoveries(list(ps.values())), strict=True) if holds}
+    return [place in holding for place in range(len(family))]
 
 
 def parity(contrast: Contrast) -> Parity:

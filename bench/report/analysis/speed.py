@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pandas as pd
 from bench import stats
 from bench.report.analysis.contrast import ARM, IN_CELL, Contrast, intervals, log_gain
 from bench.report.analysis.judge import judge
-from bench.report.format import processes
+from bench.report.format import known, processes
 from bench.report.reading.load import CELL
 from bench.results.records import MEASURED
 
@@ -51,11 +52,15 @@ def speeds(trials: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
     cells = rows.drop_duplicates(ARM).set_index(ARM)[IN_CELL]
     table["noise"] = cells.reindex(table.index).map(_noises(trials, IN_CELL)).astype(float)
     table = table.join(intervals(contrasts, ["speedup", "low", "high"], lambda contrast: contrast.gain))
-    of_arms = contrasts["contrast"]
-    noise = table["noise"].reindex(of_arms.index).fillna(stats.ASSUMED_NOISE)
-    words = [judge(contrast, math.log1p(share)) for contrast, share in zip(of_arms, noise, strict=True)]
-    table["verdict"] = pd.Series(words, of_arms.index, dtype=object)
-    table["measured_in"] = of_arms.map(measured_in)
+    noise = table["noise"].reindex(contrasts.index)
+    of_arms = [
+        replace(contrast, noise=share if known(share) else None)
+        for contrast, share in zip(contrasts["contrast"], noise, strict=True)
+    ]
+    words = {"verdict": map(judge, of_arms), "measured_in": map(measured_in, of_arms)}
+    table = table.join(
+        pd.DataFrame({name: list(column) for name, column in words.items()}, contrasts.index, dtype=object)
+    )
     asked = groups["target_ci"].max().reindex(table.index)
     wide = ((table["high"] / table["low"]) ** 0.5 - 1).gt(asked)
     table["speed_status"] = table["speed_status"].mask(table["speed_status"].isin(MEASURED) & wide, "unconverged")

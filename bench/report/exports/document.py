@@ -47,7 +47,7 @@ def report(runs: Runs) -> dict[str, Any]:
         "answers": data.answers([one.answer for one in sentences(summary) if one.answer is not None]),
         "cautions": comparability.cautions(runs),
         "results": data.rows(summary, data.every()),
-        "contrasts": factors.rows(factors.varied(summary, runs)),
+        "contrasts": list(factors.rows(factors.varied(summary, runs))),
         "ablations": [_ablation(one) for one in ablation.ablations(runs)],
         "trials": _trials(runs),
     }
