@@ -50,6 +50,11 @@ class Interval:
     samples the smaller number."""
 
     @property
+    def ends(self) -> tuple[float, float | None, float | None]:
+        """The estimate, and the ends of its interval."""
+        return self.center, self.low, self.high
+
+    @property
     def half_width(self) -> float | None:
         """Half the interval's width."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2

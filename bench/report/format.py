@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -52,20 +52,6 @@ def signed(value: float, decimals: int = 2) -> str:
     return f"{round(value, decimals) + 0.0:+.{decimals}f}".replace("-", "−")
 
 
-def difference(row: Mapping[Hashable, Any], metric: Metric, unit: str = "", level: str = "") -> str:
-    """Write a row's difference from fp32 in a metric, with its interval where it has one: +0.12 points [−0.1, +0.3].
-
-    Args:
-        row: of the summary.
-        metric: what is compared.
-        unit: to write after the figure.
-        level: to write before the interval's ends.
-    """
-    center, *ends = (signed(row[column], metric.decimals) for column in metric.changes)
-    interval = f" [{level}{', '.join(ends)}]" if known(row[metric.changes[1]]) else ""
-    return f"{center}{unit and ' '}{unit}{interval}"
-
-
 def ratio(center: float, low: float | None = None, high: float | None = None) -> str:
     """Write a ratio and its interval: 2.31 [2.28, 2.34]."""
     if not known(center):
@@ -81,14 +67,20 @@ def estimate(interval: Interval) -> str:
     return ratio(interval.center, interval.low, interval.high)
 
 
-def written(metric: Metric, change: Interval) -> str:
-    """Write a change in a metric: a ratio, or a difference with its sign, and its interval."""
+def written(metric: Metric, change: Sequence[Any], unit: str = "", level: str = "") -> str:
+    """Write a change in a metric: a ratio, or a difference with its sign and unit, +0.12 points [−0.1, +0.3].
+
+    Args:
+        metric: what is compared.
+        change: the estimate and the ends of its interval, unknown where it has none.
+        unit: to write after the figure.
+        level: to write before the interval's ends.
+    """
     if metric.scale == "ratio":
-        return estimate(change)
-    center, *ends = (
-        signed(end, metric.decimals) for end in (change.center, change.low, change.high) if end is not None
-    )
-    return center + (f" [{', '.join(ends)}]" if ends else "")
+        return ratio(*change)
+    center, *ends = (signed(value, metric.decimals) for value in change)
+    interval = f" [{level}{', '.join(ends)}]" if known(change[1]) else ""
+    return f"{center}{unit and ' '}{unit}{interval}"
 
 
 def _decimal(value: float, decimals: int) -> str:

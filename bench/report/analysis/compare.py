@@ -70,7 +70,7 @@ class Change:
             return " → ".join(self.statuses) if lost else "not comparable"
         if not self.is_told:
             return "not told apart"
-        return written(self.metric, self.interval)
+        return written(self.metric, self.interval.ends)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

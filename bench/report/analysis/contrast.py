@@ -354,25 +354,19 @@ def contrasts(
         if arms[number] is not reference and (contrast := estimate(metric, arms[number], reference)) is not None
     ]
     names = (metric.name, factor.name)
-    rows = [(*names, against, *_ends(one.change), one.change.n, one.pairing, one) for _, against, one in found]
+    rows = [(*names, against, *one.change.ends, one.change.n, one.pairing, one) for _, against, one in found]
     index = pd.Index([arm for arm, *_ in found], dtype="int64", name=ARM)
     return pd.DataFrame(rows, index, COLUMNS).astype({"change": float, "low": float, "high": float})
 
 
-def _ends(interval: Interval) -> tuple[float, float | None, float | None]:
-    return interval.center, interval.low, interval.high
-
-
-def intervals(
-    frame: pd.DataFrame, names: Sequence[str], written: Callable[[Contrast], Interval | None]
-) -> pd.DataFrame:
+def intervals(frame: pd.DataFrame, names: Sequence[str], show: Callable[[Contrast], Interval | None]) -> pd.DataFrame:
     """Return the centers and ends of a frame's contrasts as three columns, by the arm's number.
 
     Args:
         frame: from ``contrasts``.
         names: of the columns.
-        written: returns what is shown of a contrast; None leaves the columns empty.
+        show: returns what is shown of a contrast; None leaves the columns empty.
     """
-    found = [written(contrast) for contrast in frame["contrast"]]
-    ends = [(None, None, None) if one is None else _ends(one) for one in found]
+    found = [show(contrast) for contrast in frame["contrast"]]
+    ends = [(None, None, None) if one is None else one.ends for one in found]
     return pd.DataFrame(ends, frame.index, list(names)).astype(float)

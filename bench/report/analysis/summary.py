@@ -195,7 +195,7 @@ def _above_entropy(done: pd.DataFrame) -> pd.DataFrame:
     rows = done[done["entropy_nats"].notna() & done["test_loss"].notna()]
     groups = (rows["test_loss"] - rows["entropy_nats"]).groupby(rows[ARM], sort=False)
     found = {arm: stats.student_interval(group.to_numpy(dtype=np.float64)) for arm, group in groups}
-    ends = [(one.center, one.low, one.high) for one in found.values()]
+    ends = [one.ends for one in found.values()]
     return pd.DataFrame(ends, pd.Index(list(found), dtype="int64"), ENTROPY).astype(float)
 
 

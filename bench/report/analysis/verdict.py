@@ -12,7 +12,7 @@ from bench.report.analysis.batches import best_speedups, reference_batch
 from bench.report.analysis.bottleneck import reason
 from bench.report.analysis.contrast import estimate
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
-from bench.report.format import change, difference, known, number, processes, ratio, records
+from bench.report.format import change, known, number, processes, ratio, records, written
 from bench.report.reading.load import SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.metrics import SPEED
@@ -327,7 +327,8 @@ def _accuracy(rows: pd.DataFrame, arm: pd.Series) -> str:
     }.get(row["parity"], f"{row['parity']} at a margin of {quality.margin} {quality.unit}")
     judgement += f"; {fp32}" if fp32 else ""
     over = f"{_counted(row['delta_seeds'], 'seed')} of {_counted(row['epochs'], 'epoch')}"
-    return f"{quality.label} {difference(row, quality, quality.unit, '90 %: ')} over {over} ({judgement}){at}"
+    delta = written(quality, [row[name] for name in quality.changes], quality.unit, "90 %: ")
+    return f"{quality.label} {delta} over {over} ({judgement}){at}"
 
 
 def _counted(count: float, what: str) -> str:

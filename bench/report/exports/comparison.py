@@ -7,12 +7,11 @@ from typing import Any
 import jinja2
 
 from bench.report.analysis.compare import Change, Comparison, Overall, Row
-from bench.report.exports.document import head
+from bench.report.exports.document import head, interval
 from bench.report.tables.compare import comparison, overall
 from bench.report.tables.table import Table
 from bench.spec.metrics import METRICS, SPEED, Metric, compared
 from bench.spec.text import print_plain
-from bench.stats import Interval
 
 ASKED = ("suite", "parameters", "techniques", "data", "placement", "precision")
 """The words of a row's question."""
@@ -42,7 +41,7 @@ def _row(row: Row) -> dict[str, Any]:
         "device_old": row.devices[0],
         "device_new": row.devices[1],
         **{metric.name: _change(row.changes.get(metric.name), metric) for metric in compared()},
-        **_interval("speedup_ratio", row.speedup),
+        **interval("speedup_ratio", row.speedup),
     }
 
 
@@ -52,7 +51,7 @@ def _overall(one: Overall) -> dict[str, Any]:
         "rows": one.rows,
         "verdict": one.change.verdict,
         "beyond_fail_over": one.change.is_beyond,
-        **_interval(SPEED.ratio_key, one.change.interval),
+        **interval(SPEED.ratio_key, one.change.interval),
     }
 
 
@@ -65,13 +64,8 @@ def _change(change: Change | None, metric: Metric) -> dict[str, Any] | None:
         **{f"status_{side}": status or None for side, status in zip(("old", "new"), change.statuses, strict=True)},
         **{f"{metric.key}_{side}": value for side, value in zip(("old", "new"), change.values, strict=True)},
         **{f"samples_{metric.key}_{side}": list(own) for side, own in zip(("old", "new"), change.samples, strict=True)},
-        **_interval(metric.ratio_key, change.interval),
+        **interval(metric.ratio_key, change.interval),
     }
-
-
-def _interval(name: str, found: Interval | None) -> dict[str, float | None]:
-    ends = (None, None, None) if found is None else (found.center, found.low, found.high)
-    return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
 def render(found: Comparison, kind: str) -> str:

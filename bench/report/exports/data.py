@@ -218,8 +218,7 @@ def pairs(summary: pd.DataFrame) -> list[list[int | float | None]]:
         for (place, arm), (against, other) in itertools.combinations(cell[SPEED.arm].items(), 2):
             contrast = estimate(SPEED, arm, other)
             if contrast is not None and contrast.is_paired and contrast.change.n > 1:
-                ends = (contrast.gain.center, contrast.gain.low, contrast.gain.high)
-                found.append([int(str(place)), int(str(against)), *map(_rounded, ends)])
+                found.append([int(str(place)), int(str(against)), *map(_rounded, contrast.gain.ends)])
     return found
 
 
@@ -234,7 +233,7 @@ def ratios(matrix: Matrix) -> dict[str, Any]:
     return {
         "names": [setup.name for setup in matrix.setups],
         "batch_sizes": [setup.batch for setup in matrix.setups],
-        "over": [_rounded(end) for ratio in over for end in (ratio.center, ratio.low, ratio.high)],
+        "over": [_rounded(end) for ratio in over for end in ratio.ends],
     }
 
 

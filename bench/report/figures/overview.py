@@ -11,7 +11,7 @@ from bench.report.analysis.memory import COLUMNS
 from bench.report.analysis.verdict import Answer
 from bench.report.figures import figure
 from bench.report.figures.chart import KINDS, SOFT, SPACE, Axis, Bar, Chart, Line, Mark, Panel, Rule, Text
-from bench.report.format import difference, memory_unit, number, records
+from bench.report.format import memory_unit, number, records, written
 from bench.report.reading.load import CELL, SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.metrics import Metric
@@ -90,7 +90,7 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
     ticks, sizes = [], rows.groupby(CELL[:-1])["batch_size"].transform("nunique") > 1
     for place, (row, many) in enumerate(zip(records(rows), sizes, strict=True)):
         y, name = place + 0.5, str(row["precision"])
-        says = f"{difference(row, metric, metric.unit)}, {row['parity']}"
+        says = f"{written(metric, [row[column] for column in metric.changes], metric.unit)}, {row['parity']}"
         marks.append(Line(points=[(row[low], y), (row[high], y)], tint=name, dots=False))
         marks.append(Line(points=[(row[center], y)], tint=name, says=says))
         parts = [str(row[column]) for column in ("workload", "label") if several[column]]

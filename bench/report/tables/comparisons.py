@@ -105,4 +105,4 @@ def along(one: Varied) -> Table | None:
 
 def _change(contrast: Contrast | None) -> str:
     """Write a row's change from the first value's; the row of the first value has none."""
-    return "first" if contrast is None else written(contrast.metric, contrast.shown)
+    return "first" if contrast is None else written(contrast.metric, contrast.shown.ends)

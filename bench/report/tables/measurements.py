@@ -39,7 +39,6 @@ from bench.report.tables.table import (
 from bench.results.records import MEASURED
 from bench.spec.metrics import SPEED, Metric
 from bench.spec.precisions import BASELINE, find_precision
-from bench.stats import Interval
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
 SUM = "Of devices that train together, peak memory is the largest device's, and after it the sum of all devices' peaks."
@@ -124,10 +123,8 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
 
 
 def _against_fp32(metric: Metric, row: Row) -> str:
-    center, low, high = (row[name] if known(row[name]) else None for name in metric.changes)
-    if center is None:
-        return "baseline" if row["precision"] == BASELINE and known(row[metric.figure]) else ""
-    return written(metric, Interval(center=center, low=low, high=high, n=0))
+    is_baseline = row["precision"] == BASELINE and known(row[metric.figure])
+    return "baseline" if is_baseline else written(metric, [row[name] for name in metric.changes])
 
 
 def best_batch(rows: pd.DataFrame) -> Table | None:

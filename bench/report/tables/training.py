@@ -11,7 +11,7 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
-from bench.report.format import MIB, UNKNOWN, difference, estimate, known, number, records, signed, source
+from bench.report.format import MIB, UNKNOWN, estimate, known, number, records, source, written
 from bench.report.tables.table import (
     ARM,
     BATCH,
@@ -28,7 +28,7 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
-from bench.spec.metrics import Metric, learned
+from bench.spec.metrics import LOSS, Metric, learned
 from bench.spec.precisions import BASELINE, precision_rank
 
 LIGHTNING, PLAIN = "lightning", "plain"
@@ -90,11 +90,7 @@ def _how_judged(metric: Metric) -> str:
 
 
 def _above_entropy(row: Row) -> str:
-    if not known(row["above_entropy"]):
-        return UNKNOWN
-    ends = [row["above_entropy_low"], row["above_entropy_high"]]
-    interval = f" [{', '.join(signed(end, 4) for end in ends)}]" if all(map(known, ends)) else ""
-    return f"{signed(row['above_entropy'], 4)}{interval}"
+    return written(LOSS, [row[f"above_entropy{end}"] for end in ("", "_low", "_high")])
 
 
 def _accuracy(row: Row) -> str:
@@ -103,7 +99,7 @@ def _accuracy(row: Row) -> str:
 
 
 def _difference(metric: Metric, row: Row) -> str:
-    return "baseline" if row["precision"] == BASELINE else difference(row, metric)
+    return "baseline" if row["precision"] == BASELINE else written(metric, [row[name] for name in metric.changes])
 
 
 def _cost(rows: list[Row]) -> Table | None:

@@ -31,30 +31,12 @@ def ratio(metric: Metric, arm: Arm, against: Arm) -> Any:
     return contrast
 
 
-def drifting(folder: Path, gains: dict[str, tuple[float, ...]]) -> RunBuilder:
-    """A run whose processes differ by far more than the gains of its precisions over fp32 do."""
-    run = RunBuilder(folder)
-    for replicate, own in enumerate(zip(*gains.values(), strict=True)):
-        step = 10.0 * (1 + 0.2 * replicate)
-        fp32 = TrialResult(precision="fp32", status="ok", speed=timed(step, 128))
-        others = [
-            TrialResult(
-                precision=name,
-                status="ok",
-                speed=timed(step / gain, 128, speedup=gain, speedup_low=0.999 * gain, speedup_high=1.001 * gain),
-            )
-            for name, gain in zip(gains, own, strict=True)
-        ]
-        run.add(run.trial("speed", ["fp32", *gains], 128, replicate=replicate), fp32, *others)
-    return run
-
-
 STEADY = (1.999, 2.0, 2.001, 2.002, 1.998, 2.0)
 
 
 def test_a_process_that_a_speedup_leaves_out_is_left_out_of_the_ratio_of_two_others(tmp_path: Path) -> None:
     disturbed = (*(1.053 * gain for gain in STEADY[:5]), 1.053 * 3.0)
-    run = drifting(tmp_path / "run", {"amp-fp16": disturbed, "amp-bf16": STEADY})
+    run = RunBuilder(tmp_path / "run").together({"amp-fp16": disturbed, "amp-bf16": STEADY})
     assert run.row("amp-fp16")["measured_in"] == "5 of 6 processes"
     own = measured(SPEED, run.folder)
     contrast = ratio(SPEED, own["run", "amp-fp16"], own["run", "amp-bf16"])
@@ -65,7 +47,7 @@ def test_a_process_that_a_speedup_leaves_out_is_left_out_of_the_ratio_of_two_oth
 
 
 def test_trials_of_the_same_name_in_two_runs_are_no_pair(tmp_path: Path) -> None:
-    runs = [drifting(tmp_path / name, {"amp-bf16": STEADY}).folder for name in ("a", "b")]
+    runs = [RunBuilder(tmp_path / name).together({"amp-bf16": STEADY}).folder for name in ("a", "b")]
     own = measured(SPEED, *runs)
     assert {arm.replicates[0][1] for arm in own.values()} == {"mlp-0-b128-speed-r0"}
     assert ratio(SPEED, own["a", "fp32"], own["b", "fp32"]).pairing == "apart"
@@ -108,7 +90,7 @@ def test_turned_round_a_contrast_is_its_inverse(tmp_path: Path, metric: Metric) 
     rng = np.random.default_rng(3)
     for name in ("a", "b"):
         gains = {arm: tuple(rng.normal(2.0, 0.1, 5)) for arm in ("amp-fp16", "amp-bf16")}
-        run = drifting(tmp_path / name, gains)
+        run = RunBuilder(tmp_path / name).together(gains)
         for arm in ("fp32", *gains):
             run.train(arm, list(rng.normal(90, 1, 3)), epoch_s=list(rng.uniform(2, 3, 3)))
     every = list(measured(metric, tmp_path / "a", tmp_path / "b").values())
