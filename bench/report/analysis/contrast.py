@@ -125,7 +125,7 @@ def numbered(trials: pd.DataFrame) -> pd.DataFrame:
 
 def numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
     """Number the different values of some columns: one number is compared faster than several words."""
-    numbers = rows.groupby(names, sort=False, observed=True).ngroup()
+    numbers = rows.groupby(names, sort=False, observed=True, dropna=False).ngroup()
     return np.asarray(numbers, dtype=np.int64)
 
 
@@ -217,7 +217,8 @@ def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
     if differences := _differences(metric, arm, against):
         count, pairing = len(differences), "seeds" if metric.replicate == "seed" else "processes"
         disturbed = _disturbed(arm, against, differences) if pairing == "processes" else set()
-        difference = stats.student([value for one, value in differences.items() if one not in disturbed])
+        kept = [value for one, value in differences.items() if one not in disturbed]
+        difference = stats.student(kept or list(differences.values()))
     else:
         difference = stats.welch(*(_apart(metric, side) for side in (arm, against)))
         count = difference.n

@@ -1,4 +1,4 @@
-"""What arms are compared along, beside their precision: values of a parameter, or whatever else tells runs apart.
+"""Factors other than the precision that arms are compared along: a parameter, or whatever else tells runs apart.
 
 To add a factor: an entry of ``FACTORS`` with a ``value``. Its section with table and figure, and its rows in JSON,
 follow.
@@ -51,8 +51,8 @@ class Varied:
         ordered = self.rows.assign(group=self.groups().ngroup()).sort_values(["turn", "rank"], kind="stable")
         rows = zip(ordered.index, ordered[metric.arm], ordered["group"], ordered["precision"], strict=True)
         measured = {row: (arm, (group, precision)) for row, arm, group, precision in rows if isinstance(arm, Arm)}
-        arms, alike = ({row: pair[place] for row, pair in measured.items()} for place in (0, 1))
-        return contrasts(self.factor, metric, arms, alike)
+        arms = {row: arm for row, (arm, _) in measured.items()}
+        return contrasts(self.factor, metric, arms, {row: alike for row, (_, alike) in measured.items()})
 
 
 def varied(summary: pd.DataFrame, runs: Runs) -> list[Varied]:

@@ -43,7 +43,7 @@ ENTROPY = ["above_entropy", "above_entropy_low", "above_entropy_high"]
 def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each precision of each cell, ordered as tables show them.
 
-    Beside the columns of ``KEY`` it has those of ``speeds``, ``details``, ``energies``, ``trainings`` and ``_changes``,
+    As well as the columns of ``KEY`` it has those of ``speeds``, ``details``, ``energies``, ``trainings`` and ``_changes``,
     ``memory_status``, ``memory_bytes``, ``all_devices_bytes`` (the sum over devices that train together),
     ``matmul_error`` and ``ieee`` (whether fp32's products were IEEE; None where it was not probed), ``lost_speed`` and
     ``lost_train`` (how many trials did not count), the status of every other phase, what each arm measured of each
