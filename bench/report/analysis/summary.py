@@ -30,7 +30,9 @@ from bench.spec.precisions import BASELINE, precision_rank
 
 IEEE_ERROR = 3e-5
 """An fp32 matrix product with a larger error than this was not computed in IEEE fp32."""
-ENERGY_FIGURES = ["energy_j_per_step", "energy_net_j_per_step", "mean_power_w", "idle_power_w"]
+ENERGY_FIGURES = dict.fromkeys(
+    ("energy_source", "energy_j_per_step", "energy_net_j_per_step", "mean_power_w", "idle_power_w"), "last"
+)
 ROUNDED = ("tf32", "bf16")
 """Settings of the fp32 switches under which factors are rounded before they are multiplied."""
 RENAMED = {"test_accuracy_pct": "accuracy_pct", "test_accuracy_fp32_pct": "accuracy_fp32_pct"}
@@ -43,8 +45,9 @@ ENTROPY = ["above_entropy", "above_entropy_low", "above_entropy_high"]
 def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each precision of each cell, ordered as tables show them.
 
-    As well as the columns of ``KEY`` it has those of ``speeds``, ``details``, ``energies``, ``trainings`` and ``_changes``,
+    As well as the columns of ``KEY`` it has those of ``speeds``, ``details``, ``trainings`` and ``_changes``,
     ``memory_status``, ``memory_bytes``, ``all_devices_bytes`` (the sum over devices that train together),
+    ``energy_status`` and ``ENERGY_FIGURES``, of which ``energy_j_per_step`` is gross,
     ``matmul_error`` and ``ieee`` (whether fp32's products were IEEE; None where it was not probed), ``lost_speed`` and
     ``lost_train`` (how many trials did not count), the status of every other phase, what each arm measured of each
     metric (``Metric.arm``), and the names of ``labels.subjects``.
@@ -53,8 +56,9 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     measured = {metric: arms(trials, metric) for metric in METRICS.values()}
     changes = {metric: contrasts(FACTORS["precision"], metric, own) for metric, own in measured.items()}
     every = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY]]
-    parts = [_memories(trials), speeds(trials, changes[SPEED]), details(trials), energies(trials), trainings(trials)]
-    table = every.join([*parts, _changes(changes)])
+    tried = [_tried(trials, MEMORY, {"all_devices_bytes": "max"}), _tried(trials, ENERGY, ENERGY_FIGURES)]
+    parts = [*tried, speeds(trials, changes[SPEED]), details(trials), trainings(trials), _changes(changes)]
+    table = every.join(parts)
     table.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare
     table = table.join([_general(metric, own) for metric, own in measured.items()])
     timed, paces = measured[SPEED], measured[THROUGHPUT]
@@ -105,10 +109,12 @@ def _changes(frames: Mapping[Metric, pd.DataFrame]) -> pd.DataFrame:
 
 
 def _general(metric: Metric, measured: Mapping[int, Arm]) -> pd.DataFrame:
-    """Return what each arm measured of a metric; of one without a place of its own, also the median as its figure."""
+    """Return what each arm measured of a metric; its figure, too, if no other function makes it."""
     own = pd.DataFrame({metric.arm: pd.Series(dict(measured), dtype=object)})
-    if not metric.tabled:
-        own[metric.figure] = {number: float(np.median(arm.values)) for number, arm in measured.items()}
+    if metric is MEMORY or not metric.tabled:
+        typical = np.max if metric.replicate == "once" else np.median
+        figures = {number: float(typical(arm.values)) for number, arm in measured.items()}
+        own[metric.figure] = pd.Series(figures, dtype=float)
     return own
 
 
@@ -125,27 +131,18 @@ def _lost(trials: pd.DataFrame) -> pd.DataFrame:
     return rows[~counted & ~apart].drop_duplicates(trial)
 
 
-def energies(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each arm of ``numbered`` trials that has an energy trial, by its number.
+def _tried(trials: pd.DataFrame, metric: Metric, more: Mapping[str, str]) -> pd.DataFrame:
+    """Return the status of each arm that was tried in a metric's phase, by its number, and other columns.
 
-    ``energy_j_per_step`` is gross. ``energy_status`` is the trial's status.
+    Args:
+        trials: rows from ``numbered``.
+        metric: what was measured.
+        more: columns of trials.csv, and how those of several trials are put together.
     """
-    rows = trials[trials["phase"] == "energy"]
-    usable = rows["status"].isin(MEASURED) & rows["energy_j_per_step"].gt(0)
-    last = rows[usable].drop_duplicates(ARM, keep="last").set_index(ARM)
-    table = status_of(rows, usable).to_frame("energy_status").join(last[["energy_source", *ENERGY_FIGURES]])
-    return table.astype(dict.fromkeys(ENERGY_FIGURES, float))
-
-
-def _memories(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return each arm's steady peak (allocated on a GPU, resident on a CPU): its devices' largest, and their sum."""
-    rows = trials[trials["phase"] == "memory"]
-    peak = rows["peak_allocated_bytes"].fillna(rows["peak_resident_bytes"])
-    usable = rows["status"].isin(MEASURED) & peak.notna()
-    table = status_of(rows, usable).to_frame("memory_status")
-    figures = rows[[ARM, "all_devices_bytes"]].assign(peak=peak)[usable].groupby(ARM, sort=False)
-    table["memory_bytes"], table["all_devices_bytes"] = figures["peak"].max(), figures["all_devices_bytes"].max()
-    return table
+    rows = trials[trials["phase"] == metric.phase]
+    usable = rows["status"].isin(MEASURED) & rows[list(metric.columns)].gt(0).any(axis=1)
+    others = rows[usable].groupby(ARM, sort=False)[list(more)].agg(dict(more))
+    return status_of(rows, usable).to_frame(metric.status).join(others)
 
 
 def _ieee(trials: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
