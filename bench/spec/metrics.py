@@ -17,7 +17,7 @@ class Metric:
     """One quantity. The defaults are those of a cost that each fresh process measures anew."""
 
     name: str
-    """As in ``compare`` and in the columns of ``f"{name}_arm"`` of the summary."""
+    """As in the columns and JSON of ``compare``."""
     label: str
     """As in headers and sentences."""
     unit: str
@@ -51,19 +51,21 @@ class Metric:
     fewest: int = 2
     """With fewer replicates there is no verdict."""
     figure: str = ""
-    """The column of the summary with the figure; of a metric with a column of its own in no table, its name."""
+    """The column of the summary with the figure; by default the metric's name."""
     change: str = ""
-    """The column of the summary with the change from fp32; with ``_low`` and ``_high``, its interval."""
+    """The column of the summary with the change from fp32, by default ``NAME_change``; with ``_low`` and ``_high``, its
+    interval."""
     key: str = ""
-    """What the figure is called in JSON, with its unit."""
+    """What the figure is called in JSON, with its unit; by default the first column's name."""
     ratio_key: str = ""
-    """What the change is called in the JSON of ``compare``."""
+    """What the change is called in the JSON of ``compare``; by default ``NAME_ratio``, or ``NAME_UNIT``."""
     compared: bool = True
     """Whether ``compare`` compares it."""
     tabled: bool = False
-    """Whether tables, figures and JSON have places of its own for it; else it has the general ones."""
+    """Whether tables, figures and JSON have places of its own for it. Of any other metric they have general columns,
+    panels and keys."""
     short: str = ""
-    """The unit where there is little room."""
+    """The unit where there is little room; by default the unit itself."""
     decimals: int = 2
     """Of a difference as it is written."""
 
