@@ -12,8 +12,8 @@ import pandas as pd
 from bench import stats
 from bench.report.analysis.bottleneck import LAUNCH_BOUND
 from bench.report.analysis.contrast import PRECISION, Arm, arms, estimate, numbered
-from bench.report.analysis.speed import noises
-from bench.report.format import UNKNOWN, half, known, processes
+from bench.report.analysis.speed import measured_in, noises
+from bench.report.format import UNKNOWN, half, known
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, Runs
 from bench.results.columns import listed
@@ -107,13 +107,9 @@ def _by_cell(measured: Mapping[int, Arm]) -> dict[tuple[Any, ...], dict[str, Arm
 
 def _gain(measured: Mapping[str, Arm], lower: str, higher: str) -> Gain:
     """Return the speedup of a higher step over a lower one."""
-    if lower not in measured or higher not in measured:
-        return NOTHING
-    contrast = estimate(SPEED, measured[higher], measured[lower])
-    if contrast is None:
-        return NOTHING
-    count = processes(contrast.replicates)
-    return contrast.gain, f"{count} apart" if contrast.pairing == "apart" else count
+    both = lower in measured and higher in measured
+    contrast = estimate(SPEED, measured[higher], measured[lower]) if both else None
+    return (contrast.gain, measured_in(contrast)) if contrast else NOTHING
 
 
 def _rows(
