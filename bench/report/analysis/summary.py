@@ -57,12 +57,12 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     changes = {metric: contrasts(FACTORS["precision"], metric, own) for metric, own in measured.items()}
     every = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY]]
     tried = [_tried(trials, MEMORY, {"all_devices_bytes": "max"}), _tried(trials, ENERGY, ENERGY_FIGURES)]
-    parts = [*tried, speeds(trials, changes[SPEED]), details(trials), trainings(trials), _changes(changes)]
-    table = every.join(parts)
+    timed = speeds(trials, changes[SPEED])
+    table = every.join([*tried, timed, details(trials), trainings(trials), _changes(changes)])
     table.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare
     table = table.join([_general(metric, own) for metric, own in measured.items()])
-    timed, paces = measured[SPEED], measured[THROUGHPUT]
-    gains = {number: {one: gain.center for one, gain in arm.gains.items()} for number, arm in timed.items()}
+    paces, steps = measured[THROUGHPUT], measured[SPEED]
+    gains = {number: {one: gain.center for one, gain in arm.gains.items()} for number, arm in steps.items()}
     table["paces"] = pd.Series({number: tuple(arm.values) for number, arm in paces.items()}, dtype=object)
     table["log_speedups"] = pd.Series(gains, dtype=object)
     table["matmul_error"] = trials.groupby(ARM, sort=False)["matmul_error"].max()
