@@ -50,6 +50,11 @@ class Interval:
     samples the smaller number."""
 
     @property
+    def ends(self) -> tuple[float, float | None, float | None]:
+        """The estimate, and the ends of its interval."""
+        return self.center, self.low, self.high
+
+    @property
     def half_width(self) -> float | None:
         """Half the interval's width."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
@@ -59,10 +64,10 @@ class Interval:
         """The larger distance of its ends from zero; infinite where they are not known."""
         return math.inf if self.low is None or self.high is None else max(abs(self.low), abs(self.high))
 
-    def inverse(self) -> Interval:
-        """Turn a ratio round: one over the estimate, its ends swapped."""
-        low, high = (None if end is None else 1 / end for end in (self.high, self.low))
-        return Interval(center=1 / self.center, low=low, high=high, n=self.n)
+    def negative(self) -> Interval:
+        """Turn a difference round: its ends are swapped."""
+        low, high = (None if end is None else 0.0 - end for end in (self.high, self.low))  # not -0.0
+        return Interval(center=0.0 - self.center, low=low, high=high, n=self.n)
 
     def exp(self) -> Interval:
         """Turn an estimate of a log-ratio into one of the ratio."""
@@ -100,11 +105,7 @@ def robust_interval(values: Values) -> Interval:
 
 def student_interval(values: Values, confidence: float = CONFIDENCE) -> Interval:
     """Return the mean with Student's interval."""
-    data = np.asarray(values, dtype=np.float64)
-    center, count = float(data.mean()), int(data.size)
-    if count < 2:
-        return Interval(center=center, low=None, high=None, n=count)
-    return _around(center, _quantile(count - 1, confidence) * float(data.std(ddof=1)) / math.sqrt(count), count)
+    return student(values).interval(confidence)
 
 
 def _around(center: float, half: float, count: int) -> Interval:
@@ -114,25 +115,6 @@ def _around(center: float, half: float, count: int) -> Interval:
 def _quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
     """Return how many standard errors half of Student's interval is wide."""
     return float(special.stdtrit(freedom, (1 + confidence) / 2))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Moments:
-    """What Welch's interval needs of some values."""
-
-    mean: float
-    variance: float
-    """Of the sample, with n - 1; NaN of a single value."""
-    n: int
-    constant: bool
-    """Whether all are the same."""
-
-
-def moments(values: Values) -> Moments:
-    """Return the moments of some values, at least one."""
-    data = np.asarray(values, dtype=np.float64)
-    variance = float(data.var(ddof=1)) if data.size > 1 else math.nan
-    return Moments(mean=float(data.mean()), variance=variance, n=int(data.size), constant=float(np.ptp(data)) == 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,24 +148,30 @@ class Difference:
 
 def student(values: Values) -> Difference:
     """Return the mean of differences, at least one, with its standard error."""
-    data = moments(values)
-    error = 0.0 if data.n < 2 or data.constant else math.sqrt(data.variance / data.n)
-    return Difference(center=data.mean, error=error, freedom=max(1, data.n - 1), n=data.n)
+    data = np.asarray(values, dtype=np.float64)
+    count = int(data.size)
+    error = math.sqrt(_variance(data) / count) if count > 1 else 0.0
+    return Difference(center=float(data.mean()), error=error, freedom=max(1, count - 1), n=count)
 
 
-def welch(baseline: Values | Moments, arm: Values | Moments) -> Difference:
+def welch(baseline: Values, arm: Values) -> Difference:
     """Return mean(baseline) − mean(arm) of independent values, with Welch's standard error.
 
     Source: Welch, "The generalization of 'Student's' problem when several different population variances are
     involved", Biometrika 34 (1947), with the degrees of freedom of Satterthwaite, Biometrics Bulletin 2 (1946).
     """
-    a, b = (values if isinstance(values, Moments) else moments(values) for values in (baseline, arm))
-    center, count = a.mean - b.mean, min(a.n, b.n)
-    if count < 2 or (a.constant and b.constant):
+    a, b = (np.asarray(values, dtype=np.float64) for values in (baseline, arm))
+    center, count = float(a.mean() - b.mean()), min(a.size, b.size)
+    of_a, of_b = (_variance(data) / data.size if count > 1 else 0.0 for data in (a, b))
+    if not of_a + of_b:
         return Difference(center=center, error=0.0, freedom=1.0, n=count)
-    of_a, of_b = a.variance / a.n, b.variance / b.n
-    freedom = (of_a + of_b) ** 2 / (of_a**2 / (a.n - 1) + of_b**2 / (b.n - 1))
+    freedom = (of_a + of_b) ** 2 / (of_a**2 / (a.size - 1) + of_b**2 / (b.size - 1))
     return Difference(center=center, error=math.sqrt(of_a + of_b), freedom=freedom, n=count)
+
+
+def _variance(data: NDArray[np.float64]) -> float:
+    """Return the variance of a sample of at least two; exactly 0 where all values are the same."""
+    return float(data.var(ddof=1)) if np.ptp(data) else 0.0
 
 
 def mean_difference(parts: Sequence[Difference]) -> Difference:
@@ -200,11 +188,6 @@ def mean_difference(parts: Sequence[Difference]) -> Difference:
         freedom=total**2 / fourth if fourth else 1.0,
         n=min(part.n for part in parts),
     )
-
-
-def welch_interval(baseline: Values | Moments, arm: Values | Moments) -> Interval:
-    """Return mean(baseline) − mean(arm) of independent values, with Welch's 95 % interval."""
-    return welch(baseline, arm).interval()
 
 
 def discoveries(ps: Sequence[float], rate: float = 1 - CONFIDENCE) -> list[bool]:
@@ -320,8 +303,7 @@ def random_effects(centers: Values, errors: Values, confidence: float = CONFIDEN
             break
         between = max(0.0, between + excess / float(weights @ squares))
     error = math.sqrt(float(squares.sum()) / (count - 1) / float(weights.sum()))
-    half = float(special.stdtrit(count - 1, (1 + confidence) / 2)) * error
-    return Interval(center=center, low=center - half, high=center + half, n=count)
+    return _around(center, _quantile(count - 1, confidence) * error, count)
 
 
 def count_outliers(values: Values) -> int:

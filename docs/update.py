@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.devices import amd, nvidia
 from bench.planning import suite_registry
 from bench.report.exports import schema
-from bench.report.exports.frames import DTYPES, SUMMARY
+from bench.report.exports.frames import DTYPES, summary_fields
 from bench.results import columns
 from bench.spec.phases import PHASES
 from bench.spec.precisions import PRECISIONS, Feature, Precision
@@ -164,7 +164,7 @@ def phases() -> str:
 
 def summary() -> str:
     """Describe every column of the summary."""
-    rows = [(f"`{name}`", DTYPES["summary"][name], field.about) for name, field in SUMMARY.items()]
+    rows = [(f"`{name}`", DTYPES["summary"][name], field.about) for name, field in summary_fields().items()]
     return markdown(("column", "dtype", "meaning"), rows)
 
 

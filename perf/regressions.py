@@ -29,7 +29,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import run_bench
-from bench.report.analysis.speed import log_ratios
+from bench.report.analysis.contrast import round_logs
 from bench.report.reading.load import CELL, Runs, load
 from bench.spec.precisions import BASELINE
 from bench.stats import rounds_interval
@@ -52,7 +52,7 @@ class Source:
         with (folder / "trials.csv").open(newline="") as file:
             self.rows = list(csv.DictReader(file))
         blocks = runs.blocks[(runs.blocks["phase"] == "speed") & (runs.blocks["discarded"] == "")]
-        logs = log_ratios(blocks).set_index(["trial", "round"])["log_ratio"]
+        logs = {(trial, precision): own for (_, trial, precision), own in round_logs(blocks).items()}
         step = np.log(blocks["time_ms"] / blocks["steps"])
         wide = blocks.assign(log=step).pivot_table(
             index=[*CELL, "trial", "round"], columns="precision", values="log", aggfunc=list, observed=True
@@ -63,7 +63,7 @@ class Source:
             processes = []
             for trial, own in cell.groupby(level="trial", sort=False, observed=True):
                 rounds = own.index.get_level_values("round")
-                ratios = np.array([logs.loc[(trial, one)] for one in rounds])
+                ratios = (logs[trial, arm] - logs[trial, BASELINE]).loc[list(rounds)].to_numpy()
                 processes.append((np.array(own[BASELINE].tolist()), np.array(own[arm].tolist()), ratios))
             first = cell.index.get_level_values("trial")[0]
             self.cells.append({str(first): processes})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
+    from bench.spec.metrics import Metric
     from bench.stats import Interval
 
 UNKNOWN = "–"
@@ -64,6 +65,22 @@ def ratio(center: float, low: float | None = None, high: float | None = None) ->
 def estimate(interval: Interval) -> str:
     """Write an estimated ratio and its interval."""
     return ratio(interval.center, interval.low, interval.high)
+
+
+def written(metric: Metric, change: Sequence[Any], unit: str = "", level: str = "") -> str:
+    """Write a change in a metric: a ratio, or a difference with its sign and unit, +0.12 points [−0.1, +0.3].
+
+    Args:
+        metric: what is compared.
+        change: the estimate and the ends of its interval, unknown where it has none.
+        unit: to write after the figure.
+        level: to write before the interval's ends.
+    """
+    if metric.scale == "ratio":
+        return ratio(*change)
+    center, *ends = (signed(value, metric.decimals) for value in change)
+    interval = f" [{level}{', '.join(ends)}]" if known(change[1]) else ""
+    return f"{center}{unit and ' '}{unit}{interval}"
 
 
 def _decimal(value: float, decimals: int) -> str:

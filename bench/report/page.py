@@ -16,12 +16,10 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.analysis import ablation, bottleneck, comparability, explanation, matrix, missing, scaling
+from bench.report.analysis import ablation, bottleneck, comparability, explanation, factors, matrix, missing, scaling
 from bench.report.analysis.lead import Part, lead
 from bench.report.analysis.literature import load_published
 from bench.report.analysis.memory import memory_change
-from bench.report.analysis.parity import QUALITIES
-from bench.report.analysis.speed import bootstraps
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Answer, Sentence, sentences
 from bench.report.exports import data
@@ -49,11 +47,12 @@ from bench.results.csv_file import PAIR
 from bench.results.files import write_atomically
 from bench.results.records import MEASURED
 from bench.spec import lifetime
+from bench.spec.metrics import learned
 from bench.spec.precisions import BASELINE, precision_rank
 
 STRIP = "speedup over fp32, 95 % interval"
 OVERVIEW = ""
-OVERVIEWS = (devices.ACROSS, overview.MEMORY, *overview.FIGURES.values())
+OVERVIEWS = (devices.ACROSS, overview.MEMORY, *(metric.name for metric in learned()))
 """The figures of the whole report, in order."""
 MOST_PLOTS = 3
 """Most figures of single devices in report.md; the others are in details.md."""
@@ -248,7 +247,7 @@ def compose(
     summary, ablations = summarise(runs.trials), ablation.ablations(runs)
     supported = missing.without_unsupported(summary)
     explained = _why_sections(runs, supported)
-    matrices, sweeps = matrix.matrices(summary, runs.trials), comparisons.swept(summary, runs)
+    matrices, sweeps = matrix.matrices(summary), factors.varied(summary, runs)
     with _second_process() as other:  # figures take as long as tables
         drawing = of_memory = None
         if figures != "none":
@@ -283,7 +282,7 @@ def compose(
             Section(title="Machines", tables=present(*diagnostics.machines(runs.runs))),
             *_matrices(matrices, out),
             *(Section(title=one.name, tables=present(ablation_tables.full(one))) for one in ablations),
-            *(Section(title=one.title, tables=present(comparisons.sweep(one))) for one in sweeps),
+            *(Section(title=one.title, tables=present(comparisons.along(one))) for one in sweeps),
             *_recipes(supported, runs, literature),
             Section(title="Published figures", tables=[] if literature is None else literature_tables(literature)),
             Section(title="Formats of numbers", tables=present(numerics.formats()) if len(runs.numerics) else []),
@@ -399,7 +398,7 @@ def _draw(
     figures_of_numerics: pd.DataFrame,
     matrices: list[matrix.Matrix],
     ablations: list[ablation.AblationSummary],
-    sweeps: list[comparisons.Swept],
+    sweeps: list[factors.Varied],
     memory: devices.Memory,
     layers: bool,
     figures: devices.Choice,
@@ -410,7 +409,7 @@ def _draw(
     """
     charts, left_out = devices.charts(summary, epochs, memory, figures)
     charts += [(OVERVIEW, devices.across(summary))]
-    charts += [(OVERVIEW, overview.differences(summary, quality)) for quality in QUALITIES]
+    charts += [(OVERVIEW, overview.differences(summary, metric)) for metric in learned()]
     charts += [(_title(one), matrix_figures.heat_map(one)) for one in matrices]
     charts += [(one.name, ablation_figures.waterfall(one)) for one in ablations]
     charts += [(one.title, comparison_figures.against_value(one)) for one in sweeps]
@@ -502,7 +501,7 @@ def _matrices(matrices: list[matrix.Matrix], out: Path) -> list[Section]:
 
 def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None) -> Iterator[Section]:
     """Yield a section for each recipe, its tables in the order of the page."""
-    bootstrapped, hosts = bootstraps(runs.blocks), diagnostics.hosts(runs.runs)
+    hosts = diagnostics.hosts(runs.runs)
     for title, rows in summary.groupby("workload", sort=False):
         named = rows[[*KEY, "workload", "where"]]
         trials, figures = (named.merge(frame, on=KEY) for frame in (runs.trials, runs.numerics))
@@ -518,7 +517,7 @@ def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None)
             diagnostics.what_ran(rows),
             diagnostics.conversions(trials),
             diagnostics.compiling(trials),
-            diagnostics.how_timed(rows, bootstrapped),
+            diagnostics.how_timed(rows),
             *numerics.numerics(figures),
             measurements.inference(trials),
             comparisons.scaling(scaled),

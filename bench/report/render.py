@@ -13,8 +13,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from bench.report.analysis.parity import ACCURACY, LOSS
 from bench.report.figures.figure import colour
+from bench.spec.metrics import ACCURACY, LOSS
 
 LONGEST = 20
 """Rows of the longest table on the page; details.md has the longer ones."""

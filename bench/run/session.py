@@ -414,8 +414,8 @@ def ladders_to_try(request: Request, folder: Path) -> Iterator[Request]:
 
 def next_step(folder: Path) -> str:
     """Say how to go on after a run."""
-    from bench.report.analysis.parity import MIN_SEEDS
     from bench.report.reading.completeness import last_attempts
+    from bench.spec.metrics import ACCURACY
 
     where = shlex.quote(str(folder))
     trials = last_attempts(folder / "trials.csv")
@@ -436,9 +436,9 @@ def next_step(folder: Path) -> str:
     first = ""
     if compared and most < RIGOROUS.most_replicates:
         first = "--rigorous narrows the intervals, "
-    elif not compared and trained["precision"].nunique() > 1 and len(seeds) < MIN_SEEDS:
-        more = [seed for seed in range(2 * MIN_SEEDS) if seed not in seeds]
-        wanted = ",".join(map(str, (seeds + more)[:MIN_SEEDS]))
+    elif not compared and trained["precision"].nunique() > 1 and len(seeds) < ACCURACY.fewest:
+        more = [seed for seed in range(2 * ACCURACY.fewest) if seed not in seeds]
+        wanted = ",".join(map(str, (seeds + more)[: ACCURACY.fewest]))
         first = f"--resume {where} --seeds {wanted} trains as often as a verdict on accuracy needs, "
     return (
         f"{first}`run_bench.py report {where} OTHER` sets runs side by side, and `run_bench.py list` names suites and "

@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy import stats as scipy_stats
 
-from bench.report.analysis.speed import bootstrap_intervals
 from bench.report.reading.load import load
 from bench.results.columns import COLUMNS
 from bench.stats import Interval
@@ -169,26 +167,6 @@ def test_a_peers_loop_trains_in_one_precision_after_the_other(peer):
         task = loops.Task(suite=suite, source=source, precision=precision, device=CPU, batch_size=4, epochs=1)
         epoch = loops.LOOPS[peer](task)
         assert 0 < epoch() < math.inf
-
-
-@pytest.mark.parametrize("sizes", [[1, 2, 3], [7], [40, 25, 31]])
-def test_the_bootstrap_by_counting_is_the_bootstrap_by_drawing(sizes):
-    rng = np.random.default_rng(1)
-    arms_of = [[rng.normal(0.6, 0.02, size) for size in (*sizes, *more)] for more in ([], [], [25, 4])]
-    for found, processes in zip(bootstrap_intervals(arms_of, resamples=300, seed=3), arms_of, strict=True):
-        count = len(processes)
-        picks = [
-            np.random.default_rng((3, process, values.size)).integers(0, values.size, size=(300, values.size))
-            for process, values in enumerate(processes)
-        ]
-        centers = np.stack(
-            [scipy_stats.trim_mean(values[at], 0.2, axis=1) for values, at in zip(processes, picks, strict=True)]
-        )
-        picked = np.random.default_rng((3, count)).integers(count, size=(count, 300))
-        means = np.take_along_axis(centers, picked, axis=0).mean(axis=0)
-        low, high = np.quantile(means, [0.025, 0.975])
-        assert (found.low, found.high) == pytest.approx((low, high), rel=1e-6)
-        assert found.center == pytest.approx(np.mean([scipy_stats.trim_mean(v, 0.2) for v in processes]), rel=1e-12)
 
 
 def test_a_large_run_is_planned_stopped_and_resumed_with_each_trial_once(tmp_path, capsys):

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from bench import stats
 from bench.report.analysis.bottleneck import LAUNCH_BOUND
-from bench.report.analysis.speed import noises
-from bench.report.analysis.summary import memory_change
-from bench.report.format import UNKNOWN, half, known, processes
+from bench.report.analysis.contrast import PRECISION, Arm, arms, estimate, numbered
+from bench.report.analysis.speed import measured_in, noises
+from bench.report.format import UNKNOWN, half, known
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, Runs
 from bench.results.columns import listed
 from bench.results.records import MEASURED
+from bench.spec.metrics import MEMORY, SPEED
 from bench.spec.precisions import BASELINE
 from bench.spec.techniques import FIXED, AblationStep
 from bench.stats import Interval
@@ -66,23 +66,23 @@ def ablations(runs: Runs) -> list[AblationSummary]:
     """Return the ablations that the runs have measured."""
     if runs.ablations.empty:
         return []
-    named = runs.ablations.merge(subjects(runs.ablations), how="left")
+    named = numbered(runs.ablations.merge(subjects(runs.ablations), how="left"))
+    timed = _by_cell(arms(named, SPEED, phase="ladder", blocks=runs.ablation_blocks))
+    held = _by_cell(arms(named, MEMORY, phase="ladder_memory"))
     context = [name for name in CELL if name != "techniques"]  # within an ablation, techniques differ by step
-    blocks = dict(list(runs.ablation_blocks.groupby(CELL, observed=True)))
     trained = dict(list(runs.trials[runs.trials["phase"] == "train"].groupby(context)))
     noise = noises(runs.trials).groupby(level=context).max()
     summaries = []
     for key, trials in named.groupby(CELL, sort=False):
         first = trials.iloc[0]
         batch, cell = f"{first['batch_size']:.0f}", tuple(first[context])
-        steps, usable = _steps(trials), _usable(trials)
-        logs = _logs(blocks.get(key, runs.ablation_blocks[:0]))
-        gains = {pair: _gain(logs, usable, *pair) for pair in combinations([step.name for step in steps], 2)}
+        steps, measured = _steps(trials), timed.get(key, {})
+        gains = {pair: _gain(measured, *pair) for pair in combinations([step.name for step in steps], 2)}
         summaries.append(
             AblationSummary(
                 title=f"{first['workload']} on {first['where']} at batch size {batch}",
                 slug=f"{first['slug']}-b{batch}-ladder",
-                rows=_rows(steps, trials, gains, trained.get(cell, runs.trials[:0])),
+                rows=_rows(steps, trials, gains, held.get(key, {}), trained.get(cell, runs.trials[:0])),
                 gains=gains,
                 measured_noise=noise.get(cell),
             )
@@ -97,15 +97,30 @@ def _steps(trials: pd.DataFrame) -> list[AblationStep]:
     return sorted(steps, key=lambda step: step.rank)
 
 
-def _usable(trials: pd.DataFrame) -> pd.DataFrame:
-    return trials[(trials["phase"] == "ladder") & trials["status"].isin(MEASURED) & trials["step_ms"].gt(0)]
+def _by_cell(measured: Mapping[int, Arm]) -> dict[tuple[Any, ...], dict[str, Arm]]:
+    """Return the arms of each ablation, by the names of their steps."""
+    cells: dict[tuple[Any, ...], dict[str, Arm]] = {}
+    for arm in measured.values():
+        cells.setdefault(arm.key[:PRECISION], {})[arm.key[PRECISION]] = arm
+    return cells
 
 
-def _rows(steps: list[AblationStep], trials: pd.DataFrame, gains: Gains, trained: pd.DataFrame) -> pd.DataFrame:
+def _gain(measured: Mapping[str, Arm], lower: str, higher: str) -> Gain:
+    """Return the speedup of a higher step over a lower one."""
+    both = lower in measured and higher in measured
+    contrast = estimate(SPEED, measured[higher], measured[lower]) if both else None
+    return (contrast.gain, measured_in(contrast)) if contrast else NOTHING
+
+
+def _rows(
+    steps: list[AblationStep],
+    trials: pd.DataFrame,
+    gains: Gains,
+    held: Mapping[str, Arm],
+    trained: pd.DataFrame,
+) -> pd.DataFrame:
     timed, memory = trials[trials["phase"] == "ladder"], trials[trials["phase"] == "ladder_memory"]
-    usable = _usable(trials)
-    peaks = memory["peak_allocated_bytes"].fillna(memory["peak_resident_bytes"])
-    peak = peaks[memory["status"].isin(MEASURED)].groupby(memory["precision"]).max()
+    usable = timed[timed["status"].isin(MEASURED) & timed["step_ms"].gt(0)]
     body: list[dict[str, Any]] = []
     for step in steps:
         own = usable[usable["precision"] == step.name]
@@ -131,7 +146,8 @@ def _rows(steps: list[AblationStep], trials: pd.DataFrame, gains: Gains, trained
                 "over_last": over_last,
                 "first_in": first_in,
                 "measured_in": measured_in,
-                "memory_bytes": peak.get(step.name, float("nan")),
+                "memory_bytes": held[step.name].values.max() if step.name in held else float("nan"),
+                "memory_change": _memory_change(held, step.name),
                 "wait_pct": own["wait_pct"].median(),
                 "loader_ms": own["loader_ms"].median(),
                 "limit": _limit(own),
@@ -139,10 +155,15 @@ def _rows(steps: list[AblationStep], trials: pd.DataFrame, gains: Gains, trained
                 "trained": train_status,
             }
         )
-    rows = pd.DataFrame(body)
-    fp32 = pd.Series(peak.get(BASELINE, float("nan")), index=rows.index)
-    kind = pd.Series(str(trials.iloc[0]["device_kind"]), index=rows.index)
-    return rows.assign(memory_change=memory_change(rows["memory_bytes"], fp32, kind))
+    return pd.DataFrame(body)
+
+
+def _memory_change(held: Mapping[str, Arm], name: str) -> float:
+    """Return the change of a step's memory as a share of fp32's; NaN where the two cannot be told apart."""
+    if name not in held or BASELINE not in held:
+        return float("nan")
+    contrast = estimate(MEMORY, held[name], held[BASELINE])
+    return contrast.shown.center - 1 if contrast and contrast.is_told else float("nan")
 
 
 def _status(timed: pd.DataFrame, memory: pd.DataFrame, own: pd.DataFrame, name: str) -> tuple[str, str]:
@@ -155,32 +176,6 @@ def _status(timed: pd.DataFrame, memory: pd.DataFrame, own: pd.DataFrame, name: 
         if len(rows):
             return str(rows.iloc[-1]["status"]), str(rows.iloc[-1]["detail"])
     return UNKNOWN, ""
-
-
-def _logs(blocks: pd.DataFrame) -> pd.DataFrame:
-    """Return ln(time of a step) in each ABBA round that counts: a row for each round, a column for each step."""
-    counted = blocks[blocks["discarded"] == ""]
-    log = np.log(counted["time_ms"] / counted["steps"])
-    by_round = counted[["trial", "round", "precision"]].astype({"trial": str, "precision": str}).assign(log=log)
-    return by_round.pivot_table(index=["trial", "round"], columns="precision", values="log", aggfunc="mean")
-
-
-def _gain(logs: pd.DataFrame, usable: pd.DataFrame, lower: str, higher: str) -> Gain:
-    """Return the speedup of a higher step over a lower one.
-
-    Where both were timed in the same process, its interval is over processes, or over the rounds of the only one; else
-    it is Welch's interval on the logarithms of their step times in separate processes.
-    """
-    intervals = []
-    if {lower, higher} <= set(logs.columns) & set(usable["precision"]):
-        ratios = (logs[lower] - logs[higher]).dropna()
-        by_trial = ratios.groupby(level="trial", sort=False)
-        intervals = [stats.rounds_interval(rounds.to_numpy()) for _, rounds in by_trial]
-    if intervals:
-        return stats.process_interval(intervals).exp(), processes(len(intervals))
-    steps = [np.log(usable.loc[usable["precision"] == name, "step_ms"].to_numpy()) for name in (lower, higher)]
-    count = min(step.size for step in steps)
-    return (stats.welch_interval(*steps).exp(), f"{processes(count)} apart") if count else NOTHING
 
 
 def _limit(own: pd.DataFrame) -> str:

@@ -9,12 +9,14 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
-from bench.report.format import known, ratio, records
+from bench.report.analysis.contrast import estimate
+from bench.report.format import ratio, records
 from bench.report.reading.load import SUBJECT
+from bench.spec.metrics import THROUGHPUT
 from bench.spec.precisions import BASELINE
 
 Row = Mapping[Hashable, Any]
-RATED = ["precision", "batch_size", "samples_per_s", "speedup", "low", "high", "paces"]
+RATED = ["precision", "batch_size", "samples_per_s", THROUGHPUT.arm]
 """Columns of the summary that a best-batch speedup rests on."""
 
 
@@ -55,15 +57,10 @@ def best_rows(rows: pd.DataFrame, by: Sequence[str] = (*SUBJECT, "precision")) -
 
 
 def over(row: Row, other: Row) -> stats.Interval:
-    """Return the ratio of two precisions' throughputs, with its interval where there is one.
-
-    The speedup itself where both are at one batch size; else Welch's interval over their processes, for they were not
-    measured side by side.
-    """
-    if other["precision"] == BASELINE and row["batch_size"] == other["batch_size"] and known(row["speedup"]):
-        low, high = (row[name] if known(row[name]) else None for name in ("low", "high"))
-        return stats.Interval(center=row["speedup"], low=low, high=high, n=0)
-    return stats.welch_interval(np.log(row["paces"]), np.log(other["paces"])).exp()
+    """Return the ratio of two precisions' throughputs, with its interval where there is one."""
+    contrast = estimate(THROUGHPUT, row[THROUGHPUT.arm], other[THROUGHPUT.arm])
+    assert contrast is not None  # throughput has nothing that both sides must agree in
+    return contrast.gain
 
 
 def best_speedups(rows: pd.DataFrame) -> dict[str, BestBatch]:

@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from bench import stats
 from bench.report.analysis.comparability import cautions
-from bench.report.analysis.parity import ACCURACY, LOSS, MIN_SEEDS, QUALITIES, Quality
-from bench.report.analysis.summary import RESIDENT_RESOLUTION, summarise
-from bench.report.format import known, ratio, records, signed
+from bench.report.analysis.contrast import Arm, Contrast, estimate, mean, numbers, together
+from bench.report.analysis.judge import IMPROVED, judge_together, worse_than
+from bench.report.analysis.summary import summarise
+from bench.report.format import known, records, written
 from bench.report.reading.folders import runs_in
 from bench.report.reading.load import KEY, Run, Runs, load
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
-from bench.stats import Difference, Interval
+from bench.spec.metrics import ACCURACY, LOSS, METRICS, SPEED, Metric, compared
+from bench.stats import Interval
 
 QUESTION = [name for name in KEY if name not in ("run", "architecture", "device")]
 """What two rows must share to be compared: all that was asked, and not what answered."""
@@ -36,77 +37,40 @@ ASKED = {"batch_size": "batch size", "placement": "device"}
 """What parts of a question are called, where that is not the column's name."""
 MOST = 4
 """More questions of a run than these are not named."""
-Word = Literal["REGRESSED", "IMPROVED", "SAME", "INCONCLUSIVE"]
-WORDS: tuple[Word, ...] = ("REGRESSED", "IMPROVED", "SAME", "INCONCLUSIVE")
-APART = 1_000_000
-"""Numbers of processes and seeds of one run of a side lie this far from those of the next."""
+WORDS = (IMPROVED[1], IMPROVED[0], *IMPROVED[2:])
+"""The verdicts, in the order in which they are counted."""
+SIDES = ("old", "new")
 DISTURBED = ("invalid",)
 """Statuses whose cause is the measuring: such a row says nothing about what was measured."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Metric:
-    """One figure that is compared."""
-
-    name: str
-    value: str
-    """The column of the summary with the figure, whose name has the unit."""
-    status: str
-    """The column with its status."""
-    quality: Quality | None = None
-    """What trainings are compared by: the change is a difference in its unit; else a ratio of which less is better."""
-    change: str
-    """What the change is called in JSON."""
-
-
-METRICS = {
-    metric.name: metric
-    for metric in (
-        Metric(name="speed", value="step_ms", status="speed_status", change="step_ratio"),
-        Metric(name="memory", value="memory_bytes", status="memory_status", change="peak_memory_ratio"),
-        Metric(name="energy", value="energy_j_per_step", status="energy_status", change="energy_ratio"),
-        Metric(
-            name="accuracy",
-            value="accuracy_pct",
-            status="train_status",
-            quality=ACCURACY,
-            change="accuracy_points",
-        ),
-        Metric(name="loss", value="token_loss", status="train_status", quality=LOSS, change="loss_nats"),
-    )
-}
+Pair = Mapping[Hashable, Any]
+"""A row of the summary of each side, of one question."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
     """How one metric of one row changed from OLD to NEW."""
 
-    verdict: Word
+    metric: Metric
+    verdict: str
+    """A word of ``judge.IMPROVED``."""
     statuses: tuple[str, str]
     values: tuple[float | None, float | None]
     samples: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     """The values in each process, trial or seed."""
     interval: Interval | None = None
-    """NEW ÷ OLD, or NEW − OLD of a quality, with its 95 % interval; of memory with what its resolution leaves open."""
-    beyond: bool = False
+    """NEW ÷ OLD, or NEW − OLD, with its 95 % interval; of memory with what its resolution leaves open."""
+    is_beyond: bool = False
     """Whether the regression is shown beyond what ``--fail-over`` allows."""
-    told: bool = True
+    is_told: bool = True
     """Whether two values differ by more than identical processes do."""
 
-    def written(self, metric: Metric) -> str:
-        """Write the change: a ratio or a difference with its interval, or the statuses of both."""
+    def __str__(self) -> str:
         if self.interval is None:
             lost = not all(status in MEASURED for status in self.statuses)
             return " → ".join(self.statuses) if lost else "not comparable"
-        if not self.told:
+        if not self.is_told:
             return "not told apart"
-        if metric.quality is None:
-            return ratio(self.interval.center, self.interval.low, self.interval.high)
-        ends = (self.interval.low, self.interval.high)
-        center, *shown = (
-            signed(end, metric.quality.decimals) for end in (self.interval.center, *ends) if end is not None
-        )
-        return center + (f" [{', '.join(shown)}]" if shown else "")
+        return written(self.metric, self.interval.ends)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,24 +143,23 @@ class Comparison:
         """The regressions that are shown beyond ``fail_over``; none where nothing was asked."""
         changes = [(str(one), "speed", one.change) for one in self.overall]
         changes += [(str(row), name, change) for row in self.rows for name, change in row.changes.items()]
-        return [f"{where}: {name} {change.written(METRICS[name])}" for where, name, change in changes if change.beyond]
+        return [f"{where}: {name} {change}" for where, name, change in changes if change.is_beyond]
 
     @property
     def summary(self) -> str:
         """One sentence on all rows."""
         parts = []
-        for name, metric in METRICS.items():
+        for name in METRICS:
             of_metric = [(row, row.changes[name]) for row in self.rows if name in row.changes]
             counts = Counter(change.verdict for _, change in of_metric)
             words = [f"{word} in {counts[word]}" for word in WORDS if counts[word]]
             if counts["REGRESSED"]:
-                worst, change = max(
-                    (pair for pair in of_metric if pair[1].verdict == "REGRESSED"), key=lambda pair: _badness(*pair)
-                )
-                words[0] += f" (worst {change.written(metric)}: {worst})"
+                regressed = [pair for pair in of_metric if pair[1].verdict == "REGRESSED"]
+                worst, change = max(regressed, key=lambda pair: _badness(pair[1]))
+                words[0] += f" (worst {change}: {worst})"
             if name == "speed":
                 words += [
-                    f"{one.change.verdict} over {one} ({one.change.written(metric)})"
+                    f"{one.change.verdict} over {one} ({one.change})"
                     for one in self.overall
                     if one.change.verdict in ("REGRESSED", "IMPROVED")
                 ]
@@ -205,44 +168,9 @@ class Comparison:
         return f"NEW against OLD, {count} {'row' if count == 1 else 'rows'} compared: {'; '.join(parts)}."
 
 
-def _badness(_: Row, change: Change) -> float:
+def _badness(change: Change) -> float:
     """Return by how much something regressed; infinite where it no longer works."""
-    return math.inf if change.interval is None else abs(change.interval.center - (not change.told))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Estimate:
-    """A change before its verdict, which depends on how many there are: worse is positive."""
-
-    metric: Metric
-    difference: Difference
-    """Of logarithms, or of a quality."""
-    margin: float
-    """What a change must exceed to be one."""
-    values: tuple[float | None, float | None]
-    samples: tuple[tuple[float, ...], tuple[float, ...]]
-    statuses: tuple[str, str]
-
-    @property
-    def decides(self) -> bool:
-        return self.difference.n >= (MIN_SEEDS if self.metric.quality else 2)
-
-    @property
-    def immaterial(self) -> float:
-        """What a change may be and still count as none; of too few samples none is too small."""
-        if not self.decides:
-            return -1.0
-        return self.metric.quality.margin if self.metric.quality else math.log1p(stats.MARGIN)
-
-    @property
-    def interval(self) -> Interval:
-        found = self.difference.interval()
-        if self.metric.quality is None:
-            return found.exp()
-        if not self.metric.quality.more_is_better:
-            return found
-        low, high = (None if end is None else -end for end in (found.high, found.low))
-        return Interval(center=0.0 - found.center, low=low, high=high, n=found.n)  # not -0.0
+    return math.inf if change.interval is None else abs(change.interval.center - (not change.is_told))
 
 
 def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
@@ -269,20 +197,20 @@ def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
         raise UsageError(f"'{old}' and '{new}' are one run: name, host and start are the same. Give two.")
     trials = [_pooled(runs.trials, side, name) for side, name in zip(sides, ("OLD", "NEW"), strict=True)]
     tables = [summarise(rows) for rows in trials]
-    measured = [table[table[[one.value for one in METRICS.values()]].notna().any(axis=1)] for table in tables]
+    measured = [table[table[[metric.figure for metric in compared()]].notna().any(axis=1)] for table in tables]
     pairs = _matched(tables, measured)
     if pairs.empty:
         raise UsageError(
             f"The two runs have no measured cell and precision in common: {_difference((old, new), measured)}. "
             "Measure the same in both."
         )
-    samples, found = [_Samples(rows) for rows in trials], records(pairs)
-    rows = _rows(found, samples, fail_over)
+    found = records(pairs)
+    rows = _rows(found, fail_over)
     return Comparison(
         old=sides[0],
         new=sides[1],
         rows=rows,
-        overall=_overall(found, rows, samples, fail_over),
+        overall=_overall(found, rows, fail_over),
         cautions=cautions(runs),
         environment=_environment(runs, sides),
         apart=_apart(measured),
@@ -291,11 +219,10 @@ def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
 
 
 def _pooled(trials: pd.DataFrame, runs: Sequence[Run], name: str) -> pd.DataFrame:
-    """Return the rows of a side's runs as those of one run, their processes and seeds numbered on."""
-    order = {run.label: number for number, run in enumerate(runs)}
-    rows = trials[trials["run"].isin(order)]
-    shift = rows["run"].astype(str).map(order) * APART
-    return rows.assign(run=name, replicate=rows["replicate"] + shift, seed=rows["seed"] + shift)
+    """Return the rows of a side's runs as those of one run, their trials and processes told apart."""
+    rows = trials[trials["run"].isin([run.label for run in runs])]
+    names = rows["run"].astype(str) + "/" + rows["trial"].astype(str)
+    return rows.assign(run=name, trial=names, replicate=numbers(rows, ["run", "replicate"]))
 
 
 def _matched(tables: Sequence[pd.DataFrame], measured: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -303,7 +230,7 @@ def _matched(tables: Sequence[pd.DataFrame], measured: Sequence[pd.DataFrame]) -
 
     A question that each side asked of one device is compared whatever the devices; else of the same device.
     """
-    figures = [one.value for one in METRICS.values()]
+    figures = [metric.figure for metric in compared()]
     devices = [table.groupby(QUESTION, sort=False)["device"].nunique() for table in tables]
     several = (devices[0].reindex(devices[1].index) > 1) | (devices[1] > 1)
     pairs = tables[0].merge(tables[1], on=QUESTION, suffixes=("_old", "_new"))
@@ -314,276 +241,160 @@ def _matched(tables: Sequence[pd.DataFrame], measured: Sequence[pd.DataFrame]) -
     return found
 
 
-class _Samples:
-    """The samples of one side, by question and device."""
-
-    def __init__(self, trials: pd.DataFrame) -> None:
-        """Index the rows of trials that were measured."""
-        rows = trials[trials["status"].isin(MEASURED)]
-        by = [*QUESTION, "device"]
-        speed, energy, train = (rows[rows["phase"] == phase] for phase in ("speed", "energy", "train"))
-        timed = speed[speed["step_ms"].gt(0)]
-        self.steps = self._of(timed, by, "step_ms")
-        by_process = timed.pivot_table(index=[*CELL_OF, "device", "replicate"], columns="precision", values="step_ms")
-        logs = by_process.map(math.log)
-        self.processes: dict[tuple[Any, ...], pd.DataFrame] = {
-            _key(key): own.droplevel([*CELL_OF, "device"])
-            for key, own in logs.groupby(level=[*CELL_OF, "device"], sort=False)
-        }
-        """The logarithms of the steps of each cell, a row for each process and a column for each precision."""
-        speedups = speed[speed["speedup"].gt(0)]
-        self.speedups = self._of(speedups, by, "speedup")
-        self.energies = self._of(energy[energy["energy_j_per_step"].gt(0)], by, "energy_j_per_step")
-        trained = train[train[[one.figure for one in QUALITIES]].notna().any(axis=1)]
-        trained = trained.assign(seed=trained["seed"] % APART)
-        self.seeds = {
-            quality: {
-                _key(key): dict(own.groupby("seed")[quality.figure].mean())
-                for key, own in trained[trained[quality.figure].notna()].groupby(by, sort=False)
-            }
-            for quality in QUALITIES
-        }
-        """The figure of each seed, by the quality."""
-        lost = trials[(trials["phase"] == "train") & (trials["status"] == "nonfinite")]
-        self.diverged = {_key(key): set(own % APART) for key, own in lost.groupby(by, sort=False)["seed"]}
-        self.epochs = {_key(key): set(own) for key, own in trained.groupby(by, sort=False)["epochs"]}
-
-    @staticmethod
-    def _of(rows: pd.DataFrame, by: list[str], name: str) -> dict[tuple[Any, ...], tuple[float, ...]]:
-        return {_key(key): tuple(own.astype(float)) for key, own in rows.groupby(by, sort=False)[name]}
-
-
-def _key(key: Any) -> tuple[Any, ...]:
-    return tuple(key)
-
-
-def _rows(pairs: list[dict[Hashable, Any]], samples: Sequence[_Samples], fail_over: float | None) -> list[Row]:
+def _rows(pairs: Sequence[Pair], fail_over: float | None) -> list[Row]:
     """Return the rows; how many there are decides what of them is no chance."""
-    estimates = [list(_estimates(pair, samples)) for pair in pairs]
-    tested = [one for own in estimates for one in own if one.decides]
-    changed = _holding(tested, [one.margin for one in tested])
-    # A quality has a margin of its own, which is what a loss of it must exceed whatever else is allowed.
-    limits = [one.margin if one.metric.quality else max(one.margin, math.log1p(fail_over or 0)) for one in tested]
-    beyond = _holding(tested, limits) if fail_over is not None else set()
+    every = [(place, metric.name, _contrast(pair, metric)) for place, pair in enumerate(pairs) for metric in compared()]
+    found = {(place, name): contrast for place, name, contrast in every if contrast is not None}
+    family = list(found.values())
+    judged = dict(
+        zip(found, zip(family, judge_together(family), worse_than(family, fail_over), strict=True), strict=True)
+    )
     rows = []
-    for pair, own in zip(pairs, estimates, strict=True):
+    for place, pair in enumerate(pairs):
         changes = {
-            one.metric.name: Change(
-                verdict=_verdict(one.difference, id(one) in changed, one.immaterial),
-                statuses=one.statuses,
-                values=one.values,
-                samples=one.samples,
-                interval=one.interval,
-                beyond=id(one) in beyond and one.difference.center > 0,
-            )
-            for one in own
-        }
-        changes |= {
-            metric.name: change
-            for metric in METRICS.values()
-            if metric.name not in changes
-            and metric.quality in (None, _quality(pair))
-            and (change := _untested(metric, pair, samples, fail_over)) is not None
+            metric.name: _change(pair, *judged[place, metric.name])
+            if (place, metric.name) in judged
+            else _untested(metric, pair, fail_over)
+            for metric in compared()
         }
         rows.append(
             Row(
                 question={name: pair[name] for name in QUESTION},
                 devices=(pair["device_old"], pair["device_new"]),
-                changes={name: changes[name] for name in METRICS if name in changes},
-                speedup=_speedup(pair, samples),
+                changes={name: change for name, change in changes.items() if change is not None},
+                speedup=_speedup(pair),
             )
         )
     return [row for row in rows if row.changes]
 
 
-def _holding(tested: Sequence[_Estimate], margins: Sequence[float]) -> set[int]:
-    """Return the ids of those whose difference lies beyond its margin by more than chance among all of them."""
-    ps = [one.difference.beyond(margin) for one, margin in zip(tested, margins, strict=True)]
-    return {id(one) for one, holds in zip(tested, stats.discoveries(ps), strict=True) if holds}
+def _contrast(pair: Pair, metric: Metric) -> Contrast | None:
+    """Return NEW against OLD; None where one was not measured, they do not compare, or one diverged."""
+    old, new = (pair[f"{metric.arm}_{side}"] for side in SIDES)
+    if not isinstance(old, Arm) or not isinstance(new, Arm) or (metric.seed_is_input and _diverging(pair, metric)):
+        return None
+    contrast = estimate(metric, new, old)
+    return contrast and replace(contrast, noise=_noise(pair))
 
 
-def _verdict(difference: Difference, changed: bool, margin: float) -> Word:
-    """Return the verdict of a difference, of which worse is positive; ``margin`` is what does not matter."""
-    if changed:
-        return "REGRESSED" if difference.center > 0 else "IMPROVED"
-    return "SAME" if difference.interval().reach <= margin else "INCONCLUSIVE"
+def _noise(pair: Pair) -> float | None:
+    """Return the larger A/A noise of both sides."""
+    return max((pair[f"noise_{side}"] for side in SIDES if known(pair[f"noise_{side}"])), default=None)
 
 
-def _of(samples: Mapping[tuple[Any, ...], Any], pair: Mapping[Hashable, Any], side: str) -> Any:
-    return samples.get((*(pair[name] for name in QUESTION), pair[f"device_{side}"]))
+def _change(pair: Pair, contrast: Contrast, verdict: str, is_beyond: bool) -> Change:
+    metric, interval = contrast.metric, contrast.shown
+    if contrast.pairing == "once" and interval.low == interval.high:  # exact
+        interval = Interval(center=interval.center, low=None, high=None, n=1)
+    return Change(
+        metric=metric,
+        verdict=verdict,
+        statuses=_statuses(pair, metric),
+        values=_values(pair, metric),
+        samples=(_samples(metric, contrast.against), _samples(metric, contrast.arm)),
+        interval=interval,
+        is_beyond=is_beyond,
+        is_told=contrast.is_told,
+    )
 
 
-def _quality(pair: Mapping[Hashable, Any]) -> Quality:
-    """Return what the trainings of a pair are compared by."""
-    return LOSS if _values(pair, METRICS["loss"]) != (None, None) else ACCURACY
+def _samples(metric: Metric, arm: Arm) -> tuple[float, ...]:
+    return (float(arm.values.max()),) if metric.replicate == "once" else tuple(arm.values.tolist())
 
 
-def _statuses(pair: Mapping[Hashable, Any], metric: Metric) -> tuple[str, str]:
-    was, now = (pair[f"{metric.status}_{side}"] for side in ("old", "new"))
+def _statuses(pair: Pair, metric: Metric) -> tuple[str, str]:
+    was, now = (pair[f"{metric.status}_{side}"] for side in SIDES)
     return str(was) if known(was) else "", str(now) if known(now) else ""
 
 
-def _values(pair: Mapping[Hashable, Any], metric: Metric) -> tuple[float | None, float | None]:
-    was, now = (pair[f"{metric.value}_{side}"] for side in ("old", "new"))
+def _values(pair: Pair, metric: Metric) -> tuple[float | None, float | None]:
+    was, now = (pair[f"{metric.figure}_{side}"] for side in SIDES)
     return float(was) if known(was) else None, float(now) if known(now) else None
 
 
-def _estimates(pair: dict[Hashable, Any], samples: Sequence[_Samples]) -> Iterator[_Estimate]:
-    """Yield the changes of a pair that rest on samples."""
-    old, new = samples
-    noises = [value for value in (pair["noise_old"], pair["noise_new"]) if known(value)]
-    noise = math.log1p(max(noises, default=stats.ASSUMED_NOISE))
-    of_energy = (old.energies, new.energies) if pair["energy_source_old"] == pair["energy_source_new"] else ({}, {})
-    for name, sources, margin in (
-        ("speed", (old.steps, new.steps), noise),
-        ("energy", of_energy, math.log1p(stats.MARGIN)),
-    ):
-        was, now = _of(sources[0], pair, "old"), _of(sources[1], pair, "new")
-        if was and now:
-            metric = METRICS[name]
-            difference = stats.welch(np.log(now), np.log(was))
-            yield _Estimate(
-                metric=metric,
-                difference=difference,
-                margin=margin,
-                values=_values(pair, metric),
-                samples=(was, now),
-                statuses=_statuses(pair, metric),
-            )
-    quality = _quality(pair)
-    trained = _of(old.seeds[quality], pair, "old"), _of(new.seeds[quality], pair, "new")
-    alike = _of(old.epochs, pair, "old") == _of(new.epochs, pair, "new")
-    if all(trained) and alike and not _diverging(pair, samples):
-        was, now = trained
-        left, right = (was, now) if quality.more_is_better else (now, was)  # so that worse is positive
-        seeds = sorted({*was} & {*now})
-        difference = (
-            stats.student([left[seed] - right[seed] for seed in seeds])
-            if seeds
-            else stats.welch(tuple(left.values()), tuple(right.values()))
-        )
-        metric = next(metric for metric in METRICS.values() if metric.quality == quality)
-        yield _Estimate(
-            metric=metric,
-            difference=difference,
-            margin=quality.margin,
-            values=_values(pair, metric),
-            samples=(tuple(was.values()), tuple(now.values())),
-            statuses=_statuses(pair, metric),
-        )
-
-
-def _overall(
-    pairs: list[dict[Hashable, Any]], rows: Sequence[Row], samples: Sequence[_Samples], fail_over: float | None
-) -> list[Overall]:
+def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None) -> list[Overall]:
     """Return the change of the speed of each recipe on a device, over all rows that were timed in both.
 
     The mean of the logarithms: over the precisions within each process, then over the processes of each cell, then over
     the cells. Precisions that were timed in one process are no independent samples.
     """
-    cells: dict[tuple[Any, ...], dict[tuple[Any, ...], list[dict[Hashable, Any]]]] = {}
+    cells: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Pair]]] = {}
     for pair in pairs:
-        if all(_of(side.steps, pair, name) for side, name in zip(samples, ("old", "new"), strict=True)):
+        if all(isinstance(pair[f"{SPEED.arm}_{side}"], Arm) for side in SIDES):
             devices = (pair["device_old"], pair["device_new"])
             subject = (*(pair[name] for name in SUBJECT_OF), *devices)
             cells.setdefault(subject, {}).setdefault((*(pair[name] for name in CELL_OF), *devices), []).append(pair)
-    found = []
+    found: list[tuple[Row, int]] = []
+    family: list[Contrast] = []
     for own in cells.values():
-        parts, noises = [], [stats.ASSUMED_NOISE]
-        for key, arms in own.items():
-            precisions = [pair["precision"] for pair in arms]
-            logs = [
-                side.processes[(*key[:-2], device)].loc[:, precisions].dropna().mean(axis=1)
-                for side, device in zip(samples, key[-2:], strict=True)
-            ]
-            if min(map(len, logs)) >= 2:
-                parts.append(stats.welch(logs[1].to_numpy(), logs[0].to_numpy()))
-                noises += [
-                    pair[f"noise_{side}"] for pair in arms for side in ("old", "new") if known(pair[f"noise_{side}"])
-                ]
-        pairs_of = [pair for arms in own.values() for pair in arms]
-        if parts and len(pairs_of) > 1:
-            first = pairs_of[0]
-            question, devices = {name: first[name] for name in QUESTION}, (first["device_old"], first["device_new"])
-            row = next(row for row in rows if (row.question, row.devices) == (question, devices))
-            found.append(
-                (f"{row.suite} on {row.where}", len(pairs_of), stats.mean_difference(parts), math.log1p(max(noises)))
-            )
-    changed = stats.discoveries([difference.beyond(margin) for _, _, difference, margin in found])
-    limits = [max(margin, math.log1p(fail_over or 0)) for *_, margin in found]
-    beyond = stats.discoveries(
-        [difference.beyond(limit) for (_, _, difference, _), limit in zip(found, limits, strict=True)]
-    )
+        parts = [part for of_cell in own.values() if (part := _of_cell(of_cell)) is not None]
+        timed = [pair for of_cell in own.values() for pair in of_cell]
+        if parts and len(timed) > 1:
+            first = {name: timed[0][name] for name in QUESTION}, (timed[0]["device_old"], timed[0]["device_new"])
+            found.append((next(row for row in rows if (row.question, row.devices) == first), len(timed)))
+            family.append(mean(parts))
+    judged = zip(found, family, judge_together(family), worse_than(family, fail_over), strict=True)
     return [
         Overall(
-            name=name,
+            name=f"{row.suite} on {row.where}",
             rows=count,
             change=Change(
-                verdict=_verdict(difference, is_changed, math.log1p(stats.MARGIN)),
+                metric=SPEED,
+                verdict=verdict,
                 statuses=("ok", "ok"),
                 values=(None, None),
-                interval=difference.interval().exp(),
-                beyond=fail_over is not None and is_beyond and difference.center > 0,
+                interval=contrast.shown,
+                is_beyond=is_beyond,
             ),
         )
-        for (name, count, difference, _), is_changed, is_beyond in zip(found, changed, beyond, strict=True)
+        for (row, count), contrast, verdict, is_beyond in judged
     ]
 
 
-def _diverging(pair: Mapping[Hashable, Any], samples: Sequence[_Samples]) -> int:
+def _of_cell(pairs: Sequence[Pair]) -> Contrast | None:
+    """Return the change of the mean over a cell's precisions; None where a side has one process with all of them."""
+    old, new = (together([pair[f"{SPEED.arm}_{side}"] for pair in pairs]) for side in SIDES)
+    if min(len(old.values), len(new.values)) < 2:
+        return None
+    contrast = estimate(SPEED, new, old)
+    noises = [stats.ASSUMED_NOISE, *(noise for pair in pairs if (noise := _noise(pair)) is not None)]
+    return contrast and replace(contrast, noise=max(noises))
+
+
+def _diverging(pair: Pair, metric: Metric) -> int:
     """Return how many seeds diverged in NEW that did not in OLD; negative where it is the other way round."""
-    old, new = samples
-    lost = [_of(side.diverged, pair, name) or set() for side, name in zip(samples, ("old", "new"), strict=True)]
-    quality = _quality(pair)
-    was, now = (_of(side.seeds[quality], pair, name) or {} for side, name in ((old, "old"), (new, "new")))
-    return len(lost[1] & {*was}) - len(lost[0] & {*now})
+    lost = [seeds if isinstance(seeds := pair[f"diverged_seeds_{side}"], frozenset) else set() for side in SIDES]
+    arms = [pair[f"{metric.arm}_{side}"] for side in SIDES]
+    was, now = (set(arm.seeds) if isinstance(arm, Arm) else set() for arm in arms)
+    return len(lost[1] & was) - len(lost[0] & now)
 
 
-def _untested(
-    metric: Metric, pair: dict[Hashable, Any], samples: Sequence[_Samples], fail_over: float | None
-) -> Change | None:
-    """Return the change of a metric without samples: of memory by its resolution, else of its status."""
+def _untested(metric: Metric, pair: Pair, fail_over: float | None) -> Change | None:
+    """Return the change of a metric that cannot be estimated: that of its status."""
+    if metric.seed_is_input and metric is not (LOSS if _values(pair, LOSS) != (None, None) else ACCURACY):
+        return None
     statuses, values = _statuses(pair, metric), _values(pair, metric)
-    if metric.name == "memory" and None not in values:
-        return _memory(pair, statuses, fail_over)
     if not all(statuses):
         return None
     measured = [status in MEASURED for status in statuses]
-    if metric.quality and all(measured) and (seeds := _diverging(pair, samples)):
+    if metric.seed_is_input and all(measured) and (seeds := _diverging(pair, metric)):
         worse, statuses = seeds > 0, ("ok", "diverged") if seeds > 0 else ("diverged", "ok")
     elif measured[0] == measured[1] or any(status in DISTURBED for status in statuses):
         if not any(measured) or (all(measured) and None in values):
             return None
-        return Change(verdict="INCONCLUSIVE", statuses=statuses, values=values)
+        return Change(metric=metric, verdict="INCONCLUSIVE", statuses=statuses, values=values)
     else:
         worse = measured[0]
-    verdict: Word = "REGRESSED" if worse else "IMPROVED"
-    return Change(verdict=verdict, statuses=statuses, values=values, beyond=worse and fail_over is not None)
+    verdict = "REGRESSED" if worse else "IMPROVED"
+    is_beyond = worse and fail_over is not None
+    return Change(metric=metric, verdict=verdict, statuses=statuses, values=values, is_beyond=is_beyond)
 
 
-def _memory(pair: Mapping[Hashable, Any], statuses: tuple[str, str], fail_over: float | None) -> Change:
-    """Return the change of the peak: exact on a GPU; on a CPU, identical processes differ by the resolution."""
-    was, now = (float(pair[f"memory_bytes_{side}"]) for side in ("old", "new"))
-    open_bytes = RESIDENT_RESOLUTION if pair["device_kind_new"] == "cpu" else 0
-    interval = Interval(center=now / was, low=max(0.0, now - open_bytes) / was, high=(now + open_bytes) / was, n=1)
-    words = {"FASTER": "REGRESSED", "SLOWER": "IMPROVED", "SAME": "SAME", "INCONCLUSIVE": "INCONCLUSIVE"}
-    verdict: Any = words[stats.verdict(interval, stats.MARGIN)]
-    assert interval.low is not None
-    return Change(
-        verdict=verdict,
-        statuses=statuses,
-        values=(was, now),
-        samples=((was,), (now,)),
-        interval=interval if open_bytes else Interval(center=interval.center, low=None, high=None, n=1),
-        beyond=fail_over is not None and verdict == "REGRESSED" and interval.low > 1 + fail_over,
-        told=not open_bytes or abs(now - was) >= open_bytes,
-    )
-
-
-def _speedup(pair: Mapping[Hashable, Any], samples: Sequence[_Samples]) -> Interval | None:
+def _speedup(pair: Pair) -> Interval | None:
     """Return the change of the speedup over fp32."""
-    was, now = _of(samples[0].speedups, pair, "old"), _of(samples[1].speedups, pair, "new")
-    return stats.welch_interval(np.log(now), np.log(was)).exp() if was and now else None
+    arms = [pair[f"{SPEED.arm}_{side}"] for side in SIDES]
+    was, now = ([gain.center for gain in arm.gains.values()] if isinstance(arm, Arm) else [] for arm in arms)
+    return stats.welch(now, was).interval().exp() if was and now else None
 
 
 def _difference(folders: tuple[Path, Path], sides: Sequence[pd.DataFrame]) -> str:

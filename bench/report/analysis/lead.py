@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.report.analysis.parity import judged_by
+from bench.report.analysis.judge import judged_by
 from bench.report.analysis.verdict import NO_ACCURACY, NOT_WORSE, Answer
 from bench.report.format import change, known, number, signed, times
 from bench.spec.precisions import BASELINE, find_precision
@@ -170,9 +170,9 @@ def _accuracy(gains: Sequence[Answer]) -> str:
         if quality is None:
             return NO_ACCURACY if gains[0].accuracy == NO_ACCURACY else "its accuracy was not compared"
         seeds = training["delta_seeds"]
-        size = f"{signed(training[quality.changed], quality.decimals)} {quality.unit}"
+        size = f"{signed(training[quality.change], quality.decimals)} {quality.unit}"
         over = f"{size} over {seeds:.0f} seed{'s' * (seeds != 1)}"
-        return f"its {quality.name} is {'not worse' if shown else 'not shown to be the same'} ({over})"
+        return f"its {quality.label} is {'not worse' if shown else 'not shown to be the same'} ({over})"
     if not compared:
         return "accuracy was not compared"
     open_, alone = len(compared) - len(shown), sum(bool(one.training) for one in gains) - len(compared)

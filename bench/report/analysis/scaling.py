@@ -12,10 +12,12 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.comparability import differing, host
+from bench.report.analysis.contrast import estimate
 from bench.report.format import known, records
 from bench.report.reading.load import KEY, SUBJECT, Run, Runs
 from bench.results.columns import listed
 from bench.results.records import MEASURED
+from bench.spec.metrics import THROUGHPUT
 from bench.spec.techniques import for_one_device
 
 Row = Mapping[Hashable, Any]
@@ -140,8 +142,9 @@ def _lines(
         one = _choose(row, batch, singles, runs)
         if one is None:
             continue
-        many, few = (np.log(np.asarray(arm["paces"], dtype=np.float64)) for arm in (row, one))
-        speedup = stats.welch_interval(many, few).exp()
+        contrast = estimate(THROUGHPUT, row[THROUGHPUT.arm], one[THROUGHPUT.arm])
+        assert contrast is not None
+        speedup = contrast.gain
         on_cpu = one["device_kind"] == "cpu"
         unconverged = "unconverged" in (row["speed_status"], one["speed_status"])
         yield {

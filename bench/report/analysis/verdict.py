@@ -10,11 +10,12 @@ import pandas as pd
 
 from bench.report.analysis.batches import best_speedups, reference_batch
 from bench.report.analysis.bottleneck import reason
-from bench.report.analysis.parity import MIN_SEEDS, judged_by
-from bench.report.analysis.speed import between
-from bench.report.format import change, known, number, processes, ratio, records
+from bench.report.analysis.contrast import estimate
+from bench.report.analysis.judge import MIN_SEEDS, judged_by
+from bench.report.format import change, known, number, processes, ratio, records, written
 from bench.report.reading.load import SUBJECT
 from bench.results.records import MEASURED
+from bench.spec.metrics import SPEED
 from bench.spec.precisions import BASELINE, parse_precision
 
 WORTHWHILE = 0.05
@@ -192,10 +193,10 @@ def _tied(arm: pd.Series, fastest: pd.Series) -> bool:
     """
     if arm["precision"] == fastest["precision"]:
         return True
-    ahead = between(fastest["log_speedups"], arm["log_speedups"])
-    if ahead is None or ahead.low is None:
+    ahead = estimate(SPEED, fastest[SPEED.arm], arm[SPEED.arm])
+    if ahead is None or not ahead.is_paired or ahead.change.low is None:
         return bool(arm["high"] >= fastest["low"])
-    return ahead.low <= 1
+    return ahead.change.low <= 0
 
 
 def _preferred(tied: pd.DataFrame, trained: Mapping[str, Mapping[Hashable, Any]]) -> pd.Series:
@@ -329,7 +330,8 @@ def _accuracy(rows: pd.DataFrame, arm: pd.Series) -> str:
     }.get(row["parity"], f"{row['parity']} at a margin of {quality.margin} {quality.unit}")
     judgement += f"; {fp32}" if fp32 else ""
     over = f"{_counted(row['delta_seeds'], 'seed')} of {_counted(row['epochs'], 'epoch')}"
-    return f"{quality.name} {quality.write(row, quality.unit, '90 %: ')} over {over} ({judgement}){at}"
+    delta = written(quality, [row[name] for name in quality.changes], quality.unit, "90 %: ")
+    return f"{quality.label} {delta} over {over} ({judgement}){at}"
 
 
 def _counted(count: float, what: str) -> str:

@@ -6,21 +6,12 @@ from typing import Any
 
 import jinja2
 
-from bench.report.analysis.compare import METRICS, Change, Comparison, Metric, Overall, Row
-from bench.report.exports.document import head
+from bench.report.analysis.compare import Change, Comparison, Overall, Row
+from bench.report.exports.document import head, interval
 from bench.report.tables.compare import comparison, overall
 from bench.report.tables.table import Table
+from bench.spec.metrics import METRICS, SPEED, Metric, compared
 from bench.spec.text import print_plain
-from bench.stats import Interval
-
-NAMES = {
-    "speed": "step_ms",
-    "memory": "peak_memory_bytes",
-    "energy": "energy_j_per_step",
-    "accuracy": "accuracy_pct",
-    "loss": "test_loss_nats",
-}
-"""What the figures of a metric are called, as in the results of a report."""
 
 ASKED = ("suite", "parameters", "techniques", "data", "placement", "precision")
 """The words of a row's question."""
@@ -44,16 +35,13 @@ def document(found: Comparison) -> dict[str, Any]:
 
 
 def _row(row: Row) -> dict[str, Any]:
-    asked = {
-        name: row.question[name] for name in ("suite", "parameters", "techniques", "data", "placement", "precision")
-    }
     return {
-        **asked,
+        **{name: row.question[name] for name in ASKED},
         "batch_size": int(row.question["batch_size"]),
         "device_old": row.devices[0],
         "device_new": row.devices[1],
-        **{name: _change(row.changes.get(name), metric) for name, metric in METRICS.items()},
-        **_interval("speedup_ratio", row.speedup),
+        **{metric.name: _change(row.changes.get(metric.name), metric) for metric in compared()},
+        **interval("speedup_ratio", row.speedup),
     }
 
 
@@ -62,28 +50,22 @@ def _overall(one: Overall) -> dict[str, Any]:
         "name": one.name,
         "rows": one.rows,
         "verdict": one.change.verdict,
-        "beyond_fail_over": one.change.beyond,
-        **_interval(METRICS["speed"].change, one.change.interval),
+        "beyond_fail_over": one.change.is_beyond,
+        **interval(SPEED.ratio_key, one.change.interval),
     }
 
 
 def _change(change: Change | None, metric: Metric) -> dict[str, Any] | None:
     if change is None:
         return None
-    name = NAMES[metric.name]
     return {
         "verdict": change.verdict,
-        "beyond_fail_over": change.beyond,
+        "beyond_fail_over": change.is_beyond,
         **{f"status_{side}": status or None for side, status in zip(("old", "new"), change.statuses, strict=True)},
-        **{f"{name}_{side}": value for side, value in zip(("old", "new"), change.values, strict=True)},
-        **{f"samples_{name}_{side}": list(own) for side, own in zip(("old", "new"), change.samples, strict=True)},
-        **_interval(metric.change, change.interval),
+        **{f"{metric.key}_{side}": value for side, value in zip(("old", "new"), change.values, strict=True)},
+        **{f"samples_{metric.key}_{side}": list(own) for side, own in zip(("old", "new"), change.samples, strict=True)},
+        **interval(metric.ratio_key, change.interval),
     }
-
-
-def _interval(name: str, found: Interval | None) -> dict[str, float | None]:
-    ends = (None, None, None) if found is None else (found.center, found.low, found.high)
-    return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
 def render(found: Comparison, kind: str) -> str:
@@ -144,10 +126,10 @@ def allowed(found: Comparison) -> str:
         return ""
     share = f"{100 * found.fail_over:g} %"
     margins = dict.fromkeys(
-        f"{metric.name}: {metric.quality.margin:g} {metric.quality.unit}"
+        f"{name}: {metric.margin:g} {metric.unit}"
         for row in found.rows
         for name in row.changes
-        if (metric := METRICS[name]).quality
+        if (metric := METRICS[name]).scale == "difference"
     )
     share += f" ({', '.join(margins)})" if margins else ""
     said = f"Shown beyond {share}:" if found.failures else f"No regression is shown beyond {share}."

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
+from bench.report.analysis.contrast import estimate
 from bench.report.analysis.matrix import Matrix
-from bench.report.analysis.speed import between
 from bench.report.analysis.verdict import Answer
 from bench.report.format import known, records
 from bench.report.reading.load import CELL
+from bench.spec.metrics import ACCURACY, ENERGY, EPOCH, MEMORY, SPEED, THROUGHPUT, Metric, untabled
+from bench.spec.precisions import BASELINE
 
 Json = str | int | float | bool | list[float] | None
 """A value of an object. None is unknown; figures that are not finite are None too, for JSON has no such numbers."""
@@ -35,6 +37,11 @@ class Field:
     about: str
 
 
+def _of(metric: Metric, kind: Type = "number") -> dict[str, Field]:
+    """Return the key of a metric's figure."""
+    return {metric.key: Field(metric.figure, kind, metric.about)}
+
+
 FIELDS = {
     "suite": Field("suite", "string", "The recipe."),
     "parameters": Field("parameters", "string", "Parameters of the suite that were overridden, as name=value."),
@@ -51,8 +58,8 @@ FIELDS = {
     "batch_size": Field("batch_size", "integer", "Samples in a step."),
     "precision": Field("precision", "string", "The precision, with its options."),
     "speed_status": Field("speed_status", "string", "Outcome of its speed trials; ok and unconverged have figures."),
-    "step_ms": Field("step_ms", "number", "Time of a step: median over processes."),
-    "samples_per_s": Field("samples_per_s", "number", "Throughput of the step: median over processes."),
+    **_of(SPEED),
+    **_of(THROUGHPUT),
     "process_samples_per_s": Field("paces", "numbers", "The throughput in each process."),
     "speedup": Field("speedup", "number", "fp32's step time over its own: 2 is twice as fast."),
     "speedup_low": Field("low", "number", "Lower end of the speedup's 95 % interval."),
@@ -69,21 +76,21 @@ FIELDS = {
     "host_ratio": Field("host_ratio", "number", "Host time to queue a step over its time on the GPU."),
     "matmul_error": Field("matmul_error", "number", "Relative error of an fp32 matrix product under its switches."),
     "memory_status": Field("memory_status", "string", "Outcome of its memory trial."),
-    "peak_memory_bytes": Field("memory_bytes", "integer", "Steady peak: allocated on a GPU, resident on a CPU."),
+    **_of(MEMORY, "integer"),
     "memory_change_ratio": Field("memory_change", "number", "Change of it as a share of fp32's; negative is less."),
     "energy_status": Field("energy_status", "string", "Outcome of its energy trial."),
     "energy_source": Field("energy_source", "string", "counter or power."),
-    "energy_j_per_step": Field("energy_j_per_step", "number", "Energy of the board for a step, idle draw included."),
+    **_of(ENERGY),
     "energy_change_ratio": Field("energy_change", "number", "Change of it as a share of fp32's; negative is less."),
     "train_status": Field("train_status", "string", "Outcome of its trainings."),
     "epochs": Field("epochs", "integer", "Epochs that were trained."),
     "seeds": Field("seeds", "integer", "Seeds whose training finished."),
-    "epoch_s": Field("time_per_epoch_s", "number", "Time of an epoch, loading included: mean over seeds."),
+    **_of(EPOCH),
     "epoch_speedup": Field("epoch_speedup", "number", "fp32's time of an epoch over its own, seed by seed."),
     "epoch_speedup_low": Field("epoch_low", "number", "Lower end of that speedup's 95 % interval over seeds."),
     "epoch_speedup_high": Field("epoch_high", "number", "Upper end of it."),
     "data_wait_pct": Field("data_wait_pct", "number", "Share of the training time spent waiting for batches."),
-    "accuracy_pct": Field("accuracy_pct", "number", "Test accuracy: mean over seeds."),
+    **_of(ACCURACY),
     "accuracy_sd_points": Field("accuracy_sd", "number", "Its standard deviation over seeds."),
     "accuracy_change_points": Field("delta_points", "number", "Accuracy less fp32's, paired by seed: mean."),
     "accuracy_change_low_points": Field("delta_points_low", "number", "Lower end of that difference's 90 % interval."),
@@ -155,7 +162,20 @@ PAGE = {
     }
 }
 """What the page carries with it: what its script shows."""
-ALL = FIELDS | DETAILS
+
+
+def every() -> dict[str, Field]:
+    """Return all keys that other programs get, those of metrics without a place of their own last."""
+    return FIELDS | DETAILS | {name: field for metric in untabled() for name, field in _general(metric)}
+
+
+def _general(metric: Metric) -> Iterator[tuple[str, Field]]:
+    """Yield the keys of a metric's figure, and of its change from fp32 with the ends of its interval."""
+    yield metric.key, Field(metric.figure, "number", metric.about)
+    what = "divided by fp32's" if metric.scale == "ratio" else "less fp32's"
+    for column, end in zip(metric.changes, ("", "_low", "_high"), strict=True):
+        ends = f"{end.removeprefix('_').capitalize()} end of the 95 % interval of it " if end else "The figure "
+        yield f"{metric.ratio_key}{end}", Field(column, "number", f"{ends}{what}.")
 
 
 def rows(summary: pd.DataFrame, fields: Mapping[str, Field] = FIELDS) -> list[dict[str, Json]]:
@@ -192,15 +212,13 @@ def pairs(summary: pd.DataFrame) -> list[list[int | float | None]]:
     the ratio's 95 % interval: Student's over the processes that timed both.
     """
     timed = summary.reset_index(drop=True)
-    timed = timed[timed["log_speedups"].map(lambda logs: isinstance(logs, dict) and len(logs) > 1).astype(bool)]
+    timed = timed[timed[SPEED.arm].notna() & (timed["precision"] != BASELINE)]
     found: list[list[int | float | None]] = []
     for _, cell in timed.groupby(CELL, sort=False):
-        for (one, logs), (other, beside) in itertools.combinations(cell["log_speedups"].items(), 2):
-            ratio = between(logs, beside)
-            if ratio is not None and ratio.n > 1:
-                found.append(
-                    [int(str(one)), int(str(other)), *(_rounded(end) for end in (ratio.center, ratio.low, ratio.high))]
-                )
+        for (place, arm), (against, other) in itertools.combinations(cell[SPEED.arm].items(), 2):
+            contrast = estimate(SPEED, arm, other)
+            if contrast is not None and contrast.is_paired and contrast.change.n > 1:
+                found.append([int(str(place)), int(str(against)), *map(_rounded, contrast.gain.ends)])
     return found
 
 
@@ -215,7 +233,7 @@ def ratios(matrix: Matrix) -> dict[str, Any]:
     return {
         "names": [setup.name for setup in matrix.setups],
         "batch_sizes": [setup.batch for setup in matrix.setups],
-        "over": [_rounded(end) for ratio in over for end in (ratio.center, ratio.low, ratio.high)],
+        "over": [_rounded(end) for ratio in over for end in ratio.ends],
     }
 
 

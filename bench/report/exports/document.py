@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 import bench
-from bench.report.analysis import ablation, comparability
+from bench.report.analysis import ablation, comparability, factors
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.exports import data
@@ -46,7 +46,8 @@ def report(runs: Runs) -> dict[str, Any]:
         "runs": [_run(run) for run in runs.runs],
         "answers": data.answers([one.answer for one in sentences(summary) if one.answer is not None]),
         "cautions": comparability.cautions(runs),
-        "results": data.rows(summary, data.ALL),
+        "results": data.rows(summary, data.every()),
+        "contrasts": list(factors.rows(factors.varied(summary, runs))),
         "ablations": [_ablation(one) for one in ablation.ablations(runs)],
         "trials": _trials(runs),
     }
@@ -75,8 +76,8 @@ def _ablation(one: ablation.AblationSummary) -> dict[str, Any]:
                     name: row[name] for name in ("step", "precision", "added", "builds_on", "status", "detail", "limit")
                 },
                 **{name: _figure(row[name]) for name in ("step_ms", "epoch_s", "wait_pct", "loader_ms")},
-                **_interval("speedup", row["over_first"]),
-                **_interval("speedup_over_previous", row["over_last"]),
+                **interval("speedup", row["over_first"]),
+                **interval("speedup_over_previous", row["over_last"]),
                 "peak_memory_bytes": _figure(row["memory_bytes"]),
                 "memory_change_ratio": _figure(row["memory_change"]),
                 "accuracy_pct": None if accuracy is None else _figure(accuracy.center),
@@ -85,8 +86,9 @@ def _ablation(one: ablation.AblationSummary) -> dict[str, Any]:
     return {"name": one.title, "noise_ratio": one.measured_noise, "steps": steps}
 
 
-def _interval(name: str, found: Interval | None) -> dict[str, float | None]:
-    ends = (None, None, None) if found is None else (found.center, found.low, found.high)
+def interval(name: str, found: Interval | None) -> dict[str, float | None]:
+    """Return the keys of an estimate and of the ends of its interval."""
+    ends = (None, None, None) if found is None else found.ends
     return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 

@@ -19,6 +19,7 @@ from bench.report.exports import data
 from bench.report.format import MIB, estimate, known, processes, records
 from bench.report.reading.load import Runs
 from bench.results.records import MEASURED
+from bench.spec.metrics import untabled
 from bench.stats import Interval
 
 Row = Mapping[str, Any]
@@ -26,7 +27,7 @@ Row = Mapping[str, Any]
 
 
 def _results(runs: Runs) -> list[dict[str, Any]]:
-    return data.rows(summarise(runs.trials), data.ALL)
+    return data.rows(summarise(runs.trials), data.every())
 
 
 def github_action_benchmark(runs: Runs) -> str:
@@ -50,6 +51,9 @@ def github_action_benchmark(runs: Runs) -> str:
             entries.append({"name": f"{name}: peak memory", "unit": "MiB", "value": value})
         if row["energy_j_per_step"] is not None:
             entries.append({"name": f"{name}: energy", "unit": "J/step", "value": row["energy_j_per_step"]})
+        for metric in untabled():
+            if row[metric.key] is not None and metric.better == "less":
+                entries.append({"name": f"{name}: {metric.label}", "unit": metric.unit, "value": row[metric.key]})
     return json.dumps(entries, indent=1, allow_nan=False)
 
 
@@ -73,7 +77,8 @@ def openmetrics(runs: Runs) -> str:
     """Return the figures of every row as gauges in OpenMetrics' text format, version 1.0.0."""
     rows = _results(runs)
     lines = []
-    for name, (key, about, per) in FAMILIES.items():
+    general = {metric.key: (metric.key, metric.about, 1.0) for metric in untabled()}
+    for name, (key, about, per) in (FAMILIES | general).items():
         samples = [(row, row[key]) for row in rows if row[key] is not None]
         if samples:
             family, unit = f"ampmeter_{name}", name.rpartition("_")[2]

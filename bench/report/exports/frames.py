@@ -24,8 +24,11 @@ Dtype = Literal["string", "category", "Int64", "float64", "boolean"]
 unknown word is empty."""
 
 
-SUMMARY: dict[str, data.Field] = {name: field for name, field in data.ALL.items() if field.type != "numbers"}
-"""The columns of the summary, in order."""
+def summary_fields() -> dict[str, data.Field]:
+    """Return the columns of the summary, in order."""
+    return {name: field for name, field in data.every().items() if field.type != "numbers"}
+
+
 OF_TYPE: dict[data.Type, Dtype] = {
     "string": "string",
     "integer": "Int64",
@@ -48,7 +51,7 @@ def _of_csv(file: str, more: Sequence[str] = ()) -> dict[str, Dtype]:
 
 
 DTYPES: dict[str, dict[str, Dtype]] = {
-    "summary": {name: OF_TYPE[field.type] for name, field in SUMMARY.items()},
+    "summary": {name: OF_TYPE[field.type] for name, field in summary_fields().items()},
     "trials": _of_csv("trials.csv"),
     "epochs": _of_csv("epochs.csv", CELL),
     "blocks": {
@@ -95,28 +98,30 @@ def typed(runs: Runs) -> Results:
     """Return the frames of runs that were read."""
     return Results(
         summary=summary(runs.trials),
-        trials=_typed("trials", _joined(runs.trials, runs.ablations)),
-        epochs=_typed("epochs", runs.epochs),
-        blocks=_typed("blocks", _joined(runs.blocks, runs.ablation_blocks)),
-        numerics=_typed("numerics", runs.numerics),
+        trials=_typed(DTYPES["trials"], _joined(runs.trials, runs.ablations)),
+        epochs=_typed(DTYPES["epochs"], runs.epochs),
+        blocks=_typed(DTYPES["blocks"], _joined(runs.blocks, runs.ablation_blocks)),
+        numerics=_typed(DTYPES["numerics"], runs.numerics),
     )
 
 
 def summary(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the summary of trials in the columns of ``SUMMARY``."""
+    """Return the summary of trials in the columns of ``summary_fields``."""
     found = summarise(trials)
-    lost = [field.column for name, field in SUMMARY.items() if name.startswith("lost_")]
+    fields = summary_fields()
+    lost = [field.column for name, field in fields.items() if name.startswith("lost_")]
     found = found.fillna(dict.fromkeys(lost, 0))
-    return _typed("summary", pd.DataFrame({name: found[field.column] for name, field in SUMMARY.items()}))
+    dtypes = {name: OF_TYPE[field.type] for name, field in fields.items()}
+    return _typed(dtypes, pd.DataFrame({name: found[field.column] for name, field in fields.items()}))
 
 
 def _joined(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     return one if other.empty else other if one.empty else pd.concat([one, other], ignore_index=True)
 
 
-def _typed(frame: str, rows: pd.DataFrame) -> pd.DataFrame:
+def _typed(dtypes: Mapping[str, Dtype], rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows in a frame's columns, with their dtypes."""
-    columns = {name: _converted(rows[name], dtype) for name, dtype in DTYPES[frame].items()}
+    columns = {name: _converted(rows[name], dtype) for name, dtype in dtypes.items()}
     return pd.DataFrame(columns, index=rows.index)
 
 

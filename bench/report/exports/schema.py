@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from bench.report.analysis.compare import METRICS
 from bench.report.analysis.compare import WORDS as VERDICTS
 from bench.report.exports import data
-from bench.report.exports.comparison import ASKED, NAMES
+from bench.report.exports.comparison import ASKED
 from bench.report.exports.document import OF_BLOCKS, OF_TRIALS, OWN, VERSION
 from bench.results.columns import COLUMNS, Field, descriptions
 from bench.results.records import Device
+from bench.spec.metrics import SPEED, compared
 
 PATH = Path(__file__).with_name("schema.json")
 Schema = dict[str, Any]
@@ -80,11 +80,18 @@ def _report() -> Schema:
     ]
     figures += [f"{of}{end}" for of in ("speedup", "speedup_over_previous") for end in ("", "_low", "_high")]
     ablation = {"name": WORD, "noise_ratio": NUMBER, "steps": many(whole(words | dict.fromkeys(figures, NUMBER)))}
+    contrast = dict.fromkeys(("factor", "metric", "suite", "where", "precision", "value", "against", "pairing"), WORD)
+    contrast |= {key: {"type": "integer"} for key in ("batch_size", "n")}
+    contrast |= dict.fromkeys(("change", "change_low", "change_high"), NUMBER)
     properties = {
         "runs": many(whole(run)) | {"description": "What run.json says of each run."},
         "answers": many(whole(answer)) | {"description": "What to use: one for each recipe and device."},
         "cautions": WORDS | {"description": "What is missing, and what differs between runs beside what is compared."},
         "results": many({"$ref": "#/$defs/result"}),
+        "contrasts": many(whole(contrast))
+        | {
+            "description": "Each value of a factor against its first: a ratio, or a difference, with its 95 % interval."
+        },
         "ablations": many(whole(ablation)),
         "trials": many({"$ref": "#/$defs/trial"}) | {"description": "The raw samples."},
     }
@@ -123,18 +130,18 @@ def _devices() -> Schema:
 def _compare() -> Schema:
     row: dict[str, Schema] = dict.fromkeys(ASKED, WORD)
     row |= {"batch_size": {"type": "integer"}, "device_old": WORD, "device_new": WORD}
-    for name, metric in METRICS.items():
-        figure, ends = NAMES[name], ("", "_low", "_high")
+    ends = ("", "_low", "_high")
+    for metric in compared():
         change: dict[str, Schema] = {"verdict": {"enum": list(VERDICTS)}, "beyond_fail_over": {"type": "boolean"}}
         change |= {f"status_{side}": MAYBE_WORD for side in ("old", "new")}
-        change |= {f"{figure}_{side}": NUMBER for side in ("old", "new")}
-        change |= {f"samples_{figure}_{side}": many({"type": "number"}) for side in ("old", "new")}
-        change |= {f"{metric.change}{end}": NUMBER for end in ends}
-        row[name] = {"oneOf": [whole(change), {"type": "null"}]}
+        change |= {f"{metric.key}_{side}": NUMBER for side in ("old", "new")}
+        change |= {f"samples_{metric.key}_{side}": many({"type": "number"}) for side in ("old", "new")}
+        change |= {f"{metric.ratio_key}{end}": NUMBER for end in ends}
+        row[metric.name] = {"oneOf": [whole(change), {"type": "null"}]}
     overall: dict[str, Schema] = {"name": WORD, "rows": {"type": "integer"}, "verdict": {"enum": list(VERDICTS)}}
     overall |= {"beyond_fail_over": {"type": "boolean"}}
-    overall |= {f"{METRICS['speed'].change}{end}": NUMBER for end in ("", "_low", "_high")}
-    row |= {f"speedup_ratio{end}": NUMBER for end in ("", "_low", "_high")}
+    overall |= {f"{SPEED.ratio_key}{end}": NUMBER for end in ends}
+    row |= {f"speedup_ratio{end}": NUMBER for end in ends}
     properties = {
         "old": WORDS | {"description": "The earlier runs, by their folders' names."},
         "new": WORDS,
@@ -165,7 +172,7 @@ TYPES: dict[data.Type, Schema] = {
 
 
 def _result() -> Schema:
-    fields = {name: TYPES[field.type] | {"description": field.about} for name, field in data.ALL.items()}
+    fields = {name: TYPES[field.type] | {"description": field.about} for name, field in data.every().items()}
     return whole(fields) | {"description": "One precision of one cell: suite, device, batch size."}
 
 

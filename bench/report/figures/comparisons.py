@@ -1,4 +1,4 @@
-"""Figures that compare more than precisions: the speedup matrix, and the values of a parameter."""
+"""Figures that compare more than precisions: the speedup matrix, and the values of a factor."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from bench.report.analysis.factors import BATCH_SIZE, Varied
 from bench.report.figures import figure
 from bench.report.figures.chart import Axis, Chart, Panel
-from bench.report.tables.comparisons import BATCH_SIZE, Swept
 
 MOST_TICKS = 20
 """An axis with more values than this has no tick at each."""
@@ -19,16 +19,16 @@ APART = 0.11
 """Share of an axis below which two short labels would touch."""
 
 
-def against_value(sweep: Swept) -> Chart | None:
+def against_value(one: Varied) -> Chart | None:
     """Describe speedup against the value, a panel for each group with all else equal; None where values are words."""
-    rows = sweep.rows.assign(number=pd.to_numeric(sweep.rows["value"], errors="coerce"))
+    rows = one.rows.assign(number=pd.to_numeric(one.rows["value"], errors="coerce"))
     timed = rows[rows["speedup"].notna()]
     if rows["number"].isna().any() or timed["number"].nunique() < 2:
         return None
-    panels = [_sweep(group, sweep.name) for _, group in replace(sweep, rows=timed).groups()]
+    panels = [_sweep(group, one.name) for _, group in replace(one, rows=timed).groups()]
     return Chart(
-        name=re.sub(r"[^a-z0-9]+", "-", f"sweep-{sweep.suite}-{sweep.name}".lower()),
-        caption=f"{sweep.suite}: speedup against {sweep.name}",
+        name=re.sub(r"[^a-z0-9]+", "-", f"sweep-{one.suite}-{one.name}".lower()),
+        caption=f"{one.suite}: speedup against {one.name}",
         about="Speedup over fp32 at the same value, with its 95 % interval.",
         panels=panels,
         columns=min(3, max(2, len(panels))),

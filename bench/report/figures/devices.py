@@ -17,6 +17,7 @@ from bench.report.figures.training import course
 from bench.report.format import known, memory_unit, number, records, times
 from bench.report.reading.labels import slugs
 from bench.report.reading.load import SUBJECT, Run
+from bench.spec.metrics import THROUGHPUT, Metric, untabled
 from bench.spec.precisions import BASELINE
 
 Job = Callable[[], Chart | None]
@@ -33,8 +34,13 @@ LEFT_OUT = (
     "The {count} figures of this recipe on single devices are left out, because the report has many; "
     "run_bench.py report --figures all draws them."
 )
-MEASURED = ("speedup", "samples_per_s", "memory_bytes")
-"""The columns that the figure of a single device shows."""
+
+
+def _shown() -> list[str]:
+    """Return the columns that the figure of a single device shows."""
+    return ["speedup", "samples_per_s", "memory_bytes", *(metric.figure for metric in untabled())]
+
+
 CHARACTER = 0.024
 """Width of a digit as a share of a panel's axis, where three panels stand side by side."""
 ACROSS = "devices"
@@ -76,7 +82,7 @@ def _of_devices(summary: pd.DataFrame, epochs: pd.DataFrame, memory: Memory) -> 
     courses = dict(list(epochs.groupby(SUBJECT, sort=False)))
     for key, rows in summary.groupby(SUBJECT, sort=False):
         workload, where, name = (str(rows[column].iloc[0]) for column in ("workload", "where", "slug"))
-        if rows[list(MEASURED)].notna().any(axis=None):
+        if rows[_shown()].notna().any(axis=None):
             jobs[workload].append(partial(single, rows, memory, name=f"{name}-speed"))
         for batch, trained in courses[key].groupby("batch_size") if key in courses else ():
             caption = f"{workload} on {where}: training at batch size {batch:.0f}"
@@ -97,7 +103,13 @@ def single(rows: pd.DataFrame, memory: Memory, *, name: str) -> Chart | None:
         name: of the files.
     """
     first = rows.iloc[0]
-    panels = [panel for panel in (_speedup(rows), _throughput(rows), _memory(rows, memory)) if panel is not None]
+    drawn = [
+        _speedup(rows),
+        _figure(rows, THROUGHPUT),
+        _memory(rows, memory),
+        *(_figure(rows, one) for one in untabled()),
+    ]
+    panels = [panel for panel in drawn if panel is not None]
     caption = f"{first['workload']} on {first['where']}: speed and memory"
     return _of_panels(panels, rows, name=name, caption=caption, columns=max(1, len(panels)))
 
@@ -175,15 +187,16 @@ def _speedup(rows: pd.DataFrame, *, title: str = "Speedup over fp32") -> Panel |
     return Panel(title=title, x=_sizes(rows), y=figure.speedup_axis(timed), marks=marks)
 
 
-def _throughput(rows: pd.DataFrame) -> Panel | None:
-    timed = rows[rows["samples_per_s"].notna()]
-    if timed.empty:
+def _figure(rows: pd.DataFrame, metric: Metric) -> Panel | None:
+    """Describe a metric's figure against batch size."""
+    known = rows[rows[metric.figure].notna()]
+    if known.empty:
         return None
     marks = [
-        Line(points=list(zip(arm["batch_size"], arm["samples_per_s"], strict=True)), tint=name, says=name)
-        for name, arm in figure.arms(timed, "batch_size")
+        Line(points=list(zip(arm["batch_size"], arm[metric.figure], strict=True)), tint=name, says=name)
+        for name, arm in figure.arms(known, "batch_size")
     ]
-    return Panel(title="Throughput", x=_sizes(rows), y=Axis(label="samples/s", low=0.0), marks=marks)
+    return Panel(title=metric.label.capitalize(), x=_sizes(rows), y=Axis(label=metric.unit, low=0.0), marks=marks)
 
 
 def _memory(rows: pd.DataFrame, memory: Memory, *, title: str = "Peak memory") -> Panel | None:

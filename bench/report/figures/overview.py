@@ -8,18 +8,16 @@ from typing import Any
 import pandas as pd
 
 from bench.report.analysis.memory import COLUMNS
-from bench.report.analysis.parity import ACCURACY, LOSS, Quality
 from bench.report.analysis.verdict import Answer
 from bench.report.figures import figure
 from bench.report.figures.chart import KINDS, SOFT, SPACE, Axis, Bar, Chart, Line, Mark, Panel, Rule, Text
-from bench.report.format import memory_unit, number, records
+from bench.report.format import memory_unit, number, records, written
 from bench.report.reading.load import CELL, SUBJECT
 from bench.results.records import MEASURED
+from bench.spec.metrics import Metric
 from bench.spec.precisions import BASELINE
 
 MEMORY = "memory"
-FIGURES = {ACCURACY: "accuracy", LOSS: "loss"}
-"""The names of the figures."""
 MOST_ROWS = 24
 """Most rows of a panel."""
 
@@ -77,37 +75,36 @@ def _kinds(workload: str, lines: list[tuple[str, Mapping[Hashable, Any]]]) -> Pa
     )
 
 
-def differences(summary: pd.DataFrame, quality: Quality) -> Chart | None:
+def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
     """Describe each precision's accuracy or loss less fp32's, with its interval and the margin; None without any."""
-    center, low, high = quality.columns
+    center, low, high = metric.changes
     compared = summary[summary[center].notna() & summary[low].notna()]
     rows = compared.head(MOST_ROWS)
     if rows.empty:
         return None
     marks: list[Mark] = [
-        Bar(x=(-quality.margin, quality.margin), y=(0, len(rows)), tint=SOFT, faint=True),
+        Bar(x=(-metric.margin, metric.margin), y=(0, len(rows)), tint=SOFT, faint=True),
         Rule(at=0.0, axis="x"),
     ]
     several = {name: rows[name].nunique() > 1 for name in ("workload", "label", "batch_size")}
     ticks, sizes = [], rows.groupby(CELL[:-1])["batch_size"].transform("nunique") > 1
     for place, (row, many) in enumerate(zip(records(rows), sizes, strict=True)):
         y, name = place + 0.5, str(row["precision"])
-        says = f"{quality.write(row, quality.unit)}, {row['parity']}"
+        says = f"{written(metric, [row[column] for column in metric.changes], metric.unit)}, {row['parity']}"
         marks.append(Line(points=[(row[low], y), (row[high], y)], tint=name, dots=False))
         marks.append(Line(points=[(row[center], y)], tint=name, says=says))
         parts = [str(row[column]) for column in ("workload", "label") if several[column]]
         parts += [f"batch {row['batch_size']}"] if many else []
         ticks.append((y, " ".join([*parts, name])))
-    better = "more" if quality.more_is_better else "less"
     return Chart(
-        name=FIGURES[quality],
-        caption=f"{quality.name.capitalize()} less fp32's",
-        about=f"Means over seeds with 90 % intervals; the band is the margin of ±{quality.margin} {quality.unit}, and "
-        f"{better} is better." + _cut(len(compared)),
+        name=metric.name,
+        caption=f"{metric.label.capitalize()} less fp32's",
+        about=f"Means over seeds with 90 % intervals; the band is the margin of ±{metric.margin} {metric.unit}, and "
+        f"{metric.better} is better." + _cut(len(compared)),
         panels=[
             Panel(
                 title="",
-                x=Axis(label=quality.unit),
+                x=Axis(label=metric.unit),
                 y=Axis(scale="words", ticks=ticks),
                 marks=marks,
                 rows=len(rows),

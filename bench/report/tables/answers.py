@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from bench.report.analysis.parity import judged_by
+from bench.report.analysis.judge import judged_by
 from bench.report.analysis.verdict import NO_ACCURACY, Answer, Sentence
 from bench.report.format import UNKNOWN, change, known, number, records, signed, spread, times
 from bench.report.reading.labels import short
@@ -169,7 +169,7 @@ def _accuracy(answer: Answer) -> tuple[str, str, str]:
     if not answer.arm or answer.precision == BASELINE or not training:
         return (NOT_TRAINED if answer.arm and answer.precision != BASELINE else UNKNOWN), "", ""
     quality = judged_by(training)
-    points = f"{signed(training[quality.changed], quality.decimals)} {quality.short}" if quality else ""
+    points = f"{signed(training[quality.change], quality.decimals)} {quality.short}" if quality else ""
     if answer.accuracy in STANDING:
         return answer.accuracy, points, STANDING[answer.accuracy]
     if training["train_status"] not in MEASURED:

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.report.analysis.compare import METRICS, Metric, Overall, Row
-from bench.report.analysis.parity import ACCURACY, LOSS
+from bench.report.analysis.compare import Overall, Row
 from bench.report.format import estimate
 from bench.report.tables.table import Column, Table, figures, optional, table, whole, words
-
-CHANGES = {
-    "speed": "step time [95 % interval]",
-    "memory": "peak memory",
-    "energy": "energy of a step [95 % interval]",
-    "accuracy": "accuracy (points) [95 % interval]",
-    "loss": "loss of tokens (nats) [95 % interval]",
-}
-"""Headers of the changes, by their metrics."""
+from bench.spec.metrics import ACCURACY, LOSS, SPEED, Metric, compared
 
 
 def comparison(rows: Sequence[Row]) -> Table:
@@ -26,7 +17,7 @@ def comparison(rows: Sequence[Row]) -> Table:
         words("device", lambda row: row.where),
         figures("batch size", lambda row: row.question["batch_size"], whole),
         words("precision", lambda row: row.question["precision"]),
-        *(column for name, header in CHANGES.items() for column in _change(METRICS[name], header)),
+        *(column for metric in compared() for column in _change(metric)),
         *optional(figures("speedup over fp32 [95 % interval]", lambda row: row.speedup and estimate(row.speedup))),
     ]
     about = (
@@ -37,21 +28,21 @@ def comparison(rows: Sequence[Row]) -> Table:
         "two trials, for accuracy and loss five seeds. Intervals are Welch's over processes, and Student's over the "
         "seeds that both have. A peak of memory is exact on a GPU; two processes on a CPU differ by up to 5 MiB."
     )
-    compared = table("NEW against OLD", rows, columns, about)
-    assert compared is not None
-    return compared
+    found = table("NEW against OLD", rows, columns, about)
+    assert found is not None
+    return found
 
 
-def _change(metric: Metric, header: str) -> list[Column]:
+def _change(metric: Metric) -> list[Column]:
     """Return the columns of a metric's verdict and of its change."""
 
     def verdict(row: Row) -> str | None:
         return row.changes[metric.name].verdict if metric.name in row.changes else None
 
     def change(row: Row) -> str | None:
-        return row.changes[metric.name].written(metric) if metric.name in row.changes else None
+        return str(row.changes[metric.name]) if metric.name in row.changes else None
 
-    return optional(words(metric.name, verdict), figures(header, change))
+    return optional(words(metric.name, verdict), figures(metric.header, change))
 
 
 def overall(found: Sequence[Overall]) -> Table | None:
@@ -60,16 +51,10 @@ def overall(found: Sequence[Overall]) -> Table | None:
         words("recipe and device", "name"),
         figures("rows", "rows", whole),
         words("speed", "verdict"),
-        figures(CHANGES["speed"], "change"),
+        figures(SPEED.header, "change"),
     ]
     rows = [
-        {
-            "name": one.name,
-            "rows": one.rows,
-            "verdict": one.change.verdict,
-            "change": one.change.written(METRICS["speed"]),
-        }
-        for one in found
+        {"name": one.name, "rows": one.rows, "verdict": one.change.verdict, "change": str(one.change)} for one in found
     ]
     about = "The mean over all rows: what slows all of them shows here sooner than in each."
     return table("All rows together", rows, columns, about)

@@ -1,18 +1,13 @@
-"""Tables that compare more than precisions: devices together with one, and the values of a parameter."""
+"""Tables that compare more than precisions: devices together with one, and the values of a factor."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
-from bench import stats
-from bench.report.format import estimate, number, records
+from bench.report.analysis.contrast import Contrast
+from bench.report.analysis.factors import BATCH_SIZE, Varied
+from bench.report.format import estimate, number, records, written
 from bench.report.reading.labels import placement
-from bench.report.reading.load import CELL, Runs
 from bench.report.tables.table import (
     BATCH,
     DEVICE,
@@ -20,13 +15,14 @@ from bench.report.tables.table import (
     Row,
     Table,
     figures,
+    general,
     optional,
     over_fp32,
     table,
     words,
 )
+from bench.spec.metrics import SPEED, untabled
 
-BATCH_SIZE = "batch_size"
 ABOUT = (
     "Throughput of devices that train together over that of one of them alone. Strong scaling keeps the whole batch; "
     "weak scaling keeps each device's part of it. Efficiency is the speedup divided by the number of devices. The "
@@ -77,54 +73,15 @@ def _communication(line: dict[str, Any]) -> str | None:
     return f"{number(share.center, 2)}{interval}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Swept:
-    """A suite with one of its parameters varied, all else alike."""
-
-    suite: str
-    name: str
-    rows: pd.DataFrame
-    """Of the summary, with ``value``, ``rest`` (the other parameters) and ``turn`` (which value came how early)."""
-
-    @property
-    def title(self) -> str:
-        """The title of its section."""
-        return f"Sweep of {self.suite}'s {self.name}"
-
-    def groups(self) -> Any:
-        """Return the rows in groups in which all but the parameter's value and the precision is equal."""
-        varied = ("parameters", *([BATCH_SIZE] if self.name == BATCH_SIZE else []))
-        return self.rows.groupby([*(key for key in CELL if key not in varied), "rest"], sort=False)
-
-
-def swept(summary: pd.DataFrame, runs: Runs) -> list[Swept]:
-    """Return the parameters that runs were asked to sweep and of which two values or more were measured."""
-    names = {run.label: [str(pair[0]) for pair in run.part("request").get("sweep") or []] for run in runs.runs}
-    order = {text: turn for turn, text in enumerate(runs.trials["parameters"].drop_duplicates())}
-    timed = summary[summary["step_ms"].notna()]
-    found = []
-    for name in dict.fromkeys(name for asked in names.values() for name in asked):
-        rows = timed[timed["run"].map(lambda run, name=name: name in names[run]).astype(bool)]
-        parts = [json.loads(cell) for cell in rows["parameters_json"]]
-        values = [str(part[name]) if name in part else None for part in parts]
-        rows = rows.assign(
-            value=pd.Series(values, index=rows.index, dtype=object),
-            rest=[" ".join(f"{key}={value}" for key, value in part.items() if key != name) for part in parts],
-            turn=rows["parameters"].map(order),
-        )
-        groups = rows[rows["value"].notna()].groupby("suite", sort=False)
-        found += [Swept(suite=str(suite), name=name, rows=own) for suite, own in groups if own["value"].nunique() > 1]
-    return found
-
-
-def sweep(one: Swept) -> Table | None:
+def along(one: Varied) -> Table | None:
     """Return step time, its ratio to the first value's, and speedup for each value, precision by precision."""
+    frames = {metric.name: one.contrasts(metric)["contrast"] for metric in (SPEED, *untabled())}
     lines: list[Row] = []
     for _, alike in one.groups():
-        first: dict[str, Row] = {}
-        for row in records(alike.sort_values(["turn", "rank"], kind="stable")):
-            reference = first.setdefault(row["precision"], row)
-            lines.append(row | {"against_first": "first" if row is reference else _step_ratio(row, reference)})
+        ordered = alike.sort_values(["turn", "rank"], kind="stable")
+        for place, row in zip(ordered.index, records(ordered), strict=True):
+            changes = {f"against_{name}": _change(frame.get(place)) for name, frame in frames.items()}
+            lines.append(row | changes)
     columns = [
         DEVICE,
         *optional(words("other parameters", "rest")),
@@ -132,9 +89,10 @@ def sweep(one: Swept) -> Table | None:
         figures(one.name, "value"),
         PRECISION,
         figures("step (ms)", "step_ms"),
-        figures("× step of the first value [95 % interval]", "against_first"),
+        figures("× step of the first value [95 % interval]", "against_speed"),
         figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
         words("verdict", "verdict"),
+        *general(lambda metric: f"against_{metric.name}", "the first value's"),
     ]
     about = (
         f"Each value of {one.name}; all else is equal. A step's time is compared with the time at the first value in "
@@ -145,7 +103,6 @@ def sweep(one: Swept) -> Table | None:
     return table(f"{one.suite}: {one.name}", lines, columns, about)
 
 
-def _step_ratio(row: Row, first: Row) -> str:
-    """Return the ratio of two step times, which are batch sizes over throughputs."""
-    steps, before = (np.log(arm["batch_size"] / np.asarray(arm["paces"], dtype=float)) for arm in (row, first))
-    return estimate(stats.welch_interval(steps, before).exp())
+def _change(contrast: Contrast | None) -> str:
+    """Write a row's change from the first value's; the row of the first value has none."""
+    return "first" if contrast is None else written(contrast.metric, contrast.shown.ends)

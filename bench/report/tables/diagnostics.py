@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
 
 from bench.report.analysis.summary import IEEE_ERROR
-from bench.report.format import GIB, UNKNOWN, change, estimate, known, records
+from bench.report.format import GIB, change, known, records
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import KEY, SUBJECT, Run
 from bench.report.tables.table import ARM, PRECISION, Row, Table, figures, optional, table, whole, word, words
@@ -18,7 +18,6 @@ from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.phases import LADDER
 from bench.spec.precisions import precision_rank
-from bench.stats import Interval
 
 CROWDED_PCT = 10.0
 """Load of other programs, in per cent of a machine's cores, above which a note reports it."""
@@ -188,13 +187,8 @@ def compiling(trials: pd.DataFrame) -> Table | None:
     return table("Compiling", records(times), columns, about)
 
 
-def how_timed(rows: pd.DataFrame, bootstraps: Mapping[Hashable, Interval]) -> Table | None:
-    """Return the timing diagnostics of one workload; ``bootstraps`` are bootstrap intervals by ``KEY``."""
-
-    def bootstrap(row: Row) -> str:
-        interval = bootstraps.get(tuple(row[name] for name in KEY))
-        return UNKNOWN if interval is None else estimate(interval)
-
+def how_timed(rows: pd.DataFrame) -> Table | None:
+    """Return the timing diagnostics of one workload."""
     columns = [
         *ARM,
         *optional(
@@ -209,14 +203,12 @@ def how_timed(rows: pd.DataFrame, bootstraps: Mapping[Hashable, Interval]) -> Ta
             figures("p95 (ms)", "step_p95_ms", 3),
             figures("others' load (%)", "foreign_load_pct", 2),
             figures("A/A noise (%)", "noise", lambda share: f"{100 * share:.1f}"),
-            figures("bootstrap interval", bootstrap),
         ),
     ]
     about = (
         "Counts are sums over all processes, other figures medians. A discarded ABBA round was disturbed by what "
         "blocks.csv names; an outlier lies far from the other rounds and counts. A/A noise is how far fp32 measured "
-        "against itself was from 1; where it was not measured, 1 % is assumed. The bootstrap resamples processes and "
-        "rounds: a second estimate of the speedup's interval."
+        "against itself was from 1; where it was not measured, 1 % is assumed."
     )
     return table("How it was timed", records(rows[rows["block_steps"].notna()]), columns, about)
 

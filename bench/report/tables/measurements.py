@@ -7,12 +7,14 @@ with its ``workload`` and ``where``. A table is None where nothing was measured 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pandas as pd
 
 from bench.report.analysis import batches
-from bench.report.analysis.speed import between
-from bench.report.format import GIB, change, estimate, known, memory_unit, number, ratio, records
+from bench.report.analysis.contrast import Arm
+from bench.report.analysis.contrast import estimate as contrasted
+from bench.report.format import GIB, change, estimate, known, memory_unit, number, ratio, records, written
 from bench.report.reading.load import CELL, KEY, SUBJECT
 from bench.report.tables.numerics import error
 from bench.report.tables.table import (
@@ -25,6 +27,7 @@ from bench.report.tables.table import (
     Table,
     decimals,
     figures,
+    general,
     optional,
     or_status,
     over_fp32,
@@ -34,6 +37,7 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
+from bench.spec.metrics import SPEED, Metric
 from bench.spec.precisions import BASELINE, find_precision
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
@@ -88,8 +92,9 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
     def over_library(row: Row) -> str:
         precision = find_precision(row["precision"])
         beside = arms.get((*(row[name] for name in CELL), precision.beside if precision else None))
-        ratio = between(row["log_speedups"], beside["log_speedups"]) if beside else None
-        return "" if ratio is None else estimate(ratio)
+        sides = (row[SPEED.arm], beside[SPEED.arm]) if beside else ()
+        contrast = contrasted(SPEED, *sides) if sides and all(isinstance(side, Arm) for side in sides) else None
+        return estimate(contrast.gain) if contrast and contrast.is_paired else ""
 
     accuracy = figures("test accuracy (%)", "accuracy_pct", decimals, status="train_status", lost="lost_train")
     of_tokens = rows[["tokens_per_s", "token_loss"]].notna().any(axis=None)  # whose losses have a table of their own
@@ -110,10 +115,16 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         figures(f"peak memory ({unit})", peak, status="memory_status"),
         figures("memory vs fp32", memory_change),
         *([] if of_tokens else [accuracy]),
+        *general(lambda metric: partial(_against_fp32, metric), BASELINE),
     ]
     first = rows.iloc[0]
     title = f"{first['architecture']} · {first['device']}" if first["architecture"] else str(first["device"])
     return table(title, lines, columns, SUM if rows["all_devices_bytes"].notna().any() else "")
+
+
+def _against_fp32(metric: Metric, row: Row) -> str:
+    is_baseline = row["precision"] == BASELINE and known(row[metric.figure])
+    return "baseline" if is_baseline else written(metric, [row[name] for name in metric.changes])
 
 
 def best_batch(rows: pd.DataFrame) -> Table | None:
@@ -137,8 +148,9 @@ def best_batch(rows: pd.DataFrame) -> Table | None:
     about = (
         "Each precision at the measured batch size at which its throughput was highest, which includes what the memory "
         "saved makes possible. A training at another batch size may need another learning rate. The ratios are of "
-        "throughputs, with 95 % intervals: at one batch size the ratio to fp32 is the speedup itself; other pairs were "
-        "not measured side by side, and have Welch's interval over their processes, which is wider. Devices of which "
+        "throughputs, with 95 % intervals: at one batch size they are paired process by process, and that to fp32 is "
+        "the speedup itself; other pairs were not measured side by side, and have Welch's interval over their "
+        "processes, which is wider. Devices of which "
         "all precisions are fastest at the same batch size are left out."
     )
     return table("Best batch", lines, columns, about)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from bench.report.format import UNKNOWN, known, number, ratio
 from bench.results.records import MEASURED
+from bench.spec.metrics import Metric, untabled
 from bench.spec.precisions import BASELINE
 from bench.spec.text import plain, print_plain
 
@@ -184,6 +185,23 @@ def or_status(status: object, text: str, lost: object = 0) -> str:
 def over_fp32(row: Row, center: str = "speedup", low: str = "low", high: str = "high") -> str:
     """Write a precision's speedup over fp32 with its interval, from the fields named."""
     return "baseline" if row["precision"] == BASELINE else ratio(row[center], row[low], row[high])
+
+
+def general(change: Callable[[Metric], Value], against: str) -> list[Column]:
+    """Return columns of the figure and of the change of each metric without a place of its own, where there are any.
+
+    Args:
+        change: returns the field with the change, or a function of the row.
+        against: what the change is from.
+    """
+    return [
+        column
+        for metric in untabled()
+        for column in optional(
+            figures(f"{metric.label} ({metric.unit})", metric.figure, status=metric.status),
+            figures(f"{metric.label} vs {against} [95 % interval]", change(metric)),
+        )
+    ]
 
 
 DEVICE = words("device", "where")

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis.parity import MIN_SEEDS, QUALITIES, Quality, judged_by
-from bench.report.format import MIB, UNKNOWN, estimate, known, number, records, signed, source
+from bench.report.analysis.judge import MIN_SEEDS, judged_by
+from bench.report.format import MIB, UNKNOWN, estimate, known, number, records, source, written
 from bench.report.tables.table import (
     ARM,
     BATCH,
@@ -28,6 +28,7 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
+from bench.spec.metrics import LOSS, Metric, learned
 from bench.spec.precisions import BASELINE, precision_rank
 
 LIGHTNING, PLAIN = "lightning", "plain"
@@ -61,13 +62,13 @@ def _learned(rows: list[Row]) -> Table | None:
             figures("perplexity", "perplexity"),
             figures("test accuracy (%) ± sd", _accuracy, status="train_status", lost="lost_train"),
             figures("evaluated in fp32 (%)", "accuracy_fp32_pct", decimals),
-            *(figures(f"difference ({one.unit}) [90 % interval]", partial(_difference, one)) for one in QUALITIES),
+            *(figures(f"difference ({one.unit}) [90 % interval]", partial(_difference, one)) for one in learned()),
             words("parity", "parity"),
         ),
     ]
     about = "Means over seeds, after the last epoch. The difference is precision − fp32, seed by seed."
     found = [judged_by(row) for row in rows]
-    about += " ".join(["", *(_how_judged(one) for one in QUALITIES if one in found)])
+    about += " ".join(["", *(_how_judged(one) for one in learned() if one in found)])
     if any(known(row["entropy_nats"]) for row in rows):
         about += (
             " Of the data called markov the entropy rate is known, the least test loss that can be expected: how far "
@@ -76,12 +77,12 @@ def _learned(rows: list[Row]) -> Table | None:
     return table("Training", rows, columns, about)
 
 
-def _how_judged(quality: Quality) -> str:
-    margin = quality.margin
-    worse, better = ("−", "+") if quality.more_is_better else ("+", "−")
-    below, above = ("below", "above") if quality.more_is_better else ("above", "below")
+def _how_judged(metric: Metric) -> str:
+    margin = metric.margin
+    worse, better = ("−", "+") if metric.better == "more" else ("+", "−")
+    below, above = ("below", "above") if metric.better == "more" else ("above", "below")
     return (
-        f"Parity of {quality.name} is judged from {MIN_SEEDS} seeds on, at a margin of ±{margin} {quality.unit} that "
+        f"Parity of {metric.label} is judged from {MIN_SEEDS} seeds on, at a margin of ±{margin} {metric.unit} that "
         f"was fixed beforehand. EQUIVALENT: the interval lies within ±{margin}. NON-INFERIOR: it lies {above} "
         f"{worse}{margin} but reaches beyond {better}{margin}. WORSE: it lies {below} {worse}{margin}. INCONCLUSIVE: "
         f"it holds {worse}{margin}."
@@ -89,11 +90,7 @@ def _how_judged(quality: Quality) -> str:
 
 
 def _above_entropy(row: Row) -> str:
-    if not known(row["above_entropy"]):
-        return UNKNOWN
-    ends = [row["above_entropy_low"], row["above_entropy_high"]]
-    interval = f" [{', '.join(signed(end, 4) for end in ends)}]" if all(map(known, ends)) else ""
-    return f"{signed(row['above_entropy'], 4)}{interval}"
+    return written(LOSS, [row[f"above_entropy{end}"] for end in ("", "_low", "_high")])
 
 
 def _accuracy(row: Row) -> str:
@@ -101,8 +98,8 @@ def _accuracy(row: Row) -> str:
     return f"{decimals(row['accuracy_pct'])}{spread}"
 
 
-def _difference(quality: Quality, row: Row) -> str:
-    return "baseline" if row["precision"] == BASELINE else quality.write(row)
+def _difference(metric: Metric, row: Row) -> str:
+    return "baseline" if row["precision"] == BASELINE else written(metric, [row[name] for name in metric.changes])
 
 
 def _cost(rows: list[Row]) -> Table | None:

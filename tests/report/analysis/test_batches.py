@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.report.analysis.batches import best_speedups
+from bench.report.analysis.batches import best_rows, best_speedups, over
 from bench.report.analysis.verdict import sentences
+from bench.report.format import records
 from bench.report.page import compose
 from bench.report.reading.load import load
 from bench.report.tables.table import Table
@@ -46,6 +47,24 @@ def test_each_precision_is_compared_at_its_own_best_batch_with_welchs_interval(t
     center = math.exp(paces.mean() - baseline.mean())
     assert (fp32[1:3], row[1:3]) == (["fp32", "128"], ["amp-bf16", "512"])
     assert row[4] == f"{center:.2f} [{math.exp(bounds.low):.2f}, {math.exp(bounds.high):.2f}]"
+
+
+def test_at_one_batch_size_the_ratio_is_paired_and_turned_round_it_is_one_over(tmp_path: Path) -> None:
+    gains = {"amp-fp16": (2.22, 2.23, 2.21), "amp-bf16": (2.0, 2.01, 1.99)}
+    run = RunBuilder(tmp_path / "run").together(gains).together(gains, batch=256, step_ms=18.0)
+    rows = {row["precision"]: row for row in records(best_rows(run.summary()))}
+    ratio, back = over(rows["amp-fp16"], rows["amp-bf16"]), over(rows["amp-bf16"], rows["amp-fp16"])
+    logs = np.log(np.array(gains["amp-fp16"]) / np.array(gains["amp-bf16"]))
+    paired = scipy_stats.ttest_1samp(logs, 0).confidence_interval(0.95)
+    assert (ratio.low, ratio.high) == pytest.approx((math.exp(paired.low), math.exp(paired.high)))
+    assert (back.center, back.low, back.high) == pytest.approx((1 / ratio.center, 1 / ratio.high, 1 / ratio.low))
+
+
+def test_fp32_over_another_is_one_over_the_speedup(tmp_path: Path) -> None:
+    rows = {row["precision"]: row for row in records(RunBuilder(tmp_path / "run").speed(speedups=[2.0]).summary())}
+    back, speedup = over(rows["fp32"], rows["amp-bf16"]), rows["amp-bf16"]
+    expected = (1 / speedup["speedup"], 1 / speedup["high"], 1 / speedup["low"])
+    assert (back.center, back.low, back.high) == pytest.approx(expected)
 
 
 def test_the_verdict_says_both(two_sizes: RunBuilder) -> None:

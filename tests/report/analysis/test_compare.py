@@ -244,35 +244,29 @@ def trained(folder: Path, accuracies: list[float], epochs: int = 2) -> Path:
 FIVE = [90.0, 90.8, 89.5, 91.0, 90.2]
 
 
-def test_accuracy_is_compared_seed_by_seed_against_its_margin(tmp_path):
+@pytest.mark.parametrize(
+    ("metric", "values", "unit", "better"),
+    [("accuracy", FIVE, 1.0, 1), ("loss", [3.1, 3.3, 2.9, 3.2, 3.0], 0.02, -1)],
+)
+def test_what_was_learned_is_compared_seed_by_seed_against_its_margin(tmp_path, metric, values, unit, better):
     expected = {16: (-2.0, "REGRESSED"), 32: (2.0, "IMPROVED"), 64: (0.1, "SAME"), 128: (-0.5, "INCONCLUSIVE")}
     wobble = [0.01, -0.01, 0.0, 0.02, -0.02]
     for name in ("old", "new"):
         run = RunBuilder(tmp_path / name)
-        for batch, (points, _) in expected.items():
-            later = [value + points + more for value, more in zip(FIVE, wobble, strict=True)]
-            run.train("fp32", later if name == "new" else FIVE, batch=batch)
-    found = compare(tmp_path / "old", tmp_path / "new", fail_over=0.5)
-    verdicts = {row.question["batch_size"]: row.changes["accuracy"].verdict for row in found.rows}
-    assert verdicts == {batch: verdict for batch, (_, verdict) in expected.items()}
-    assert ["batch 16" in failure for failure in found.failures] == [True]
-
-
-def test_the_loss_of_tokens_is_compared_seed_by_seed_against_its_margin(tmp_path):
-    expected = {16: (0.05, "REGRESSED"), 32: (-0.05, "IMPROVED"), 64: (0.001, "SAME"), 128: (0.01, "INCONCLUSIVE")}
-    losses, wobble = [3.1, 3.3, 2.9, 3.2, 3.0], [0.001, -0.001, 0.0, 0.002, -0.002]
-    for name in ("old", "new"):
-        run = RunBuilder(tmp_path / name)
-        for batch, (nats, _) in expected.items():
-            later = [value + nats + more for value, more in zip(losses, wobble, strict=True)]
-            run.train("fp32", [None] * 5, batch=batch, test_loss=later if name == "new" else losses)
+        for batch, (margins, _) in expected.items():
+            changed = [v + better * unit * (margins + more) for v, more in zip(values, wobble, strict=True)]
+            measured = changed if name == "new" else values
+            if metric == "loss":
+                run.train("fp32", [None] * 5, batch=batch, test_loss=measured)
+            else:
+                run.train("fp32", measured, batch=batch)
     found = compare(tmp_path / "old", tmp_path / "new", fail_over=0.5)
     changes = {row.question["batch_size"]: row.changes for row in found.rows}
-    assert {batch: own["loss"].verdict for batch, own in changes.items()} == {
+    assert {batch: own[metric].verdict for batch, own in changes.items()} == {
         batch: verdict for batch, (_, verdict) in expected.items()
     }
-    assert changes[16]["loss"].interval.center == pytest.approx(0.05)
-    assert all("accuracy" not in own for own in changes.values())
+    assert changes[16][metric].interval.center == pytest.approx(-2.0 * better * unit)
+    assert all(set(own) == {metric} for own in changes.values())
     assert ["batch 16" in failure for failure in found.failures] == [True]
 
 
@@ -299,7 +293,7 @@ def test_a_seed_that_diverges_is_a_regression(tmp_path):
     old = trained(tmp_path / "old", FIVE)
     RunBuilder(trained(tmp_path / "new", FIVE[:4])).diverged("fp32", seed=4)
     found = compare(old, tmp_path / "new", fail_over=0.03)
-    assert cells(found)["fp32"]["accuracy (points) [95 % interval]"] == "ok → diverged"
+    assert cells(found)["fp32"]["test accuracy (points) [95 % interval]"] == "ok → diverged"
     assert len(found.failures) == 1
 
 
@@ -356,5 +350,5 @@ def test_arms_that_share_a_process_are_one_sample_of_all_rows(tmp_path):
         for precision in ("fp32", "amp-bf16"):
             run.alone(precision, [9.0, 10.0, 11.0])
     found = compare(tmp_path / "old", tmp_path / "new")
-    row = found.rows[0].changes["speed"].interval
-    assert found.overall[0].change.interval == row
+    row, every = found.rows[0].changes["speed"].interval, found.overall[0].change.interval
+    assert (every.center, every.low, every.high) == pytest.approx((row.center, row.low, row.high), rel=1e-12)

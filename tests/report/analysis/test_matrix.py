@@ -12,21 +12,22 @@ import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
-from bench import stats
+from bench.report.analysis.contrast import Arm
 from bench.report.analysis.matrix import EPOCHS, STEPS, Matrix, Setup, _names, matrices
 from bench.report.analysis.summary import summarise
+from bench.report.exports import data
 from bench.report.figures.chart import Bar, Text
 from bench.report.figures.matrix import MOST_IN_FILES, MOST_SETUPS, heat_map, remarks, write_csv, written
 from bench.report.reading.load import load
-from bench.results.records import TrialResult
+from bench.spec.metrics import THROUGHPUT
 from tests.report import fleet
-from tests.report.builders import GPU, RunBuilder, timed, write_report
+from tests.report.builders import GPU, RunBuilder, write_report
 from tests.report.fleet import copy, original
 
 
 def made(*folders: Path):
     runs = load(list(folders))
-    return {matrix.basis: matrix for matrix in matrices(summarise(runs.trials), runs.trials)}
+    return {matrix.basis: matrix for matrix in matrices(summarise(runs.trials))}
 
 
 @pytest.fixture
@@ -142,60 +143,18 @@ def test_a_setup_that_did_not_fit_at_the_common_batch_is_compared_at_its_own(thr
     assert {setup.batch for setup in matrix.setups if "Card D" in setup.name} == {64}
 
 
-def test_two_precisions_other_than_fp32_are_paired_process_by_process(tmp_path):
-    gains = {"amp-fp16": (2.0, 2.2, 2.4), "amp-bf16": (1.9, 2.1, 2.28)}
-    run = RunBuilder(tmp_path / "run")
-    for replicate in range(3):
-        trial = run.trial("speed", ["fp32", *gains], 128, replicate=replicate)
-        fp32 = TrialResult(precision="fp32", status="ok", speed=timed(10.0 + replicate, 128))
-        arms = [
-            TrialResult(
-                precision=arm,
-                status="ok",
-                speed=timed((10.0 + replicate) / found[replicate], 128, speedup=found[replicate]),
-            )
-            for arm, found in gains.items()
-        ]
-        run.add(trial, fp32, *arms)
-    other = original(tmp_path / "other", train=False)
-    matrix = made(run.folder, other)[STEPS]
+@pytest.mark.parametrize("status", ["oom", "ok"])
+def test_two_arms_that_shared_processes_are_paired_whether_or_not_fp32_fitted(tmp_path, status):
+    gains = {"amp-fp16": (2.20, 2.22, 2.18), "amp-bf16": (2.0, 2.0, 2.0)}
+    run = RunBuilder(tmp_path / "run").together(gains, fp32=status)
+    matrix = made(run.folder, original(tmp_path / "other", train=False))[STEPS]
     named = {setup.precision: setup for setup in matrix.setups if setup.subject[0] == "run"}
+    logs = np.log(np.array(gains["amp-fp16"]) / np.array(gains["amp-bf16"]))
+    paired = scipy_stats.ttest_1samp(logs, 0).confidence_interval(0.95)
     found = matrix.over(named["amp-fp16"], named["amp-bf16"])
-    ratios = np.log(np.array(gains["amp-fp16"]) / np.array(gains["amp-bf16"]))
-    expected = scipy_stats.ttest_1samp(ratios, 0).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
-    back = matrix.over(named["amp-bf16"], named["amp-fp16"])
-    assert (back.low, back.high) == pytest.approx((1 / found.high, 1 / found.low))
-
-
-def test_epochs_of_two_precisions_are_paired_seed_by_seed(tmp_path):
-    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.0], epoch_s=[4.0, 5.0])
-    run.train("amp-fp16", [90.0, 90.0], epoch_s=[2.0, 2.6]).train("amp-bf16", [90.0, 90.0], epoch_s=[2.2, 2.8])
-    matrix = made(run.folder, original(tmp_path / "other"))[EPOCHS]
-    named = {setup.precision: setup for setup in matrix.setups if setup.subject[0] == "run"}
-    found = matrix.over(named["amp-fp16"], named["amp-bf16"])
-    expected = scipy_stats.ttest_1samp(np.log([2.2 / 2.0, 2.8 / 2.6]), 0).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
-
-
-def setup_of(precision: str, batch: int, paired: stats.Interval | None) -> Setup:
-    logs = (1.0, 1.1, 1.05)
-    beside = dict(enumerate(logs))
-    more = {"name": precision, "subject": ("run",), "figure": 1.0, "status": "ok", "logs": logs, "beside": beside}
-    return Setup(precision=precision, batch=batch, paired=paired, **more)
-
-
-def test_pairing_needs_one_batch_size_and_one_subject():
-    sharp = stats.Interval(center=1.5, low=1.49, high=1.51, n=3)
-    fp32, arm, other = (setup_of(name, 64, gain) for name, gain in (("fp32", None), ("a", sharp), ("b", sharp)))
-    matrix = Matrix(title="", slug="", basis=STEPS, batches="", setups=[fp32, arm, other], absent=[])
-    welch = stats.welch_interval(arm.logs, fp32.logs).exp()
-    assert matrix.over(arm, fp32) == sharp
-    assert matrix.over(arm, other).low == matrix.over(arm, other).high == 1.0
-    for changed in ({"batch": 128}, {"subject": ("another",)}):
-        assert matrix.over(arm, replace(fp32, **changed)) == welch
-        assert matrix.over(replace(fp32, **changed), arm).low == pytest.approx(1 / welch.high)
-        assert matrix.over(arm, replace(other, **changed)) == welch
+    assert (found.low, found.high) == pytest.approx((math.exp(paired.low), math.exp(paired.high)))
+    (pair,) = data.pairs(run.summary())
+    assert pair[2:] == pytest.approx([math.exp(logs.mean()), found.low, found.high], rel=1e-4)
 
 
 def test_two_runs_of_one_device_are_told_apart(three, tmp_path):
@@ -247,10 +206,14 @@ def test_one_process_has_no_interval_and_that_is_said_once(three):
 
 
 def many(count: int) -> Matrix:
-    setups = [
-        replace(setup_of("fp32", 64, None), subject=(number,), logs=(-number / 5,) * 2) for number in range(count)
-    ]
-    return Matrix(title="mlp", slug="matrix-mlp", basis=STEPS, batches="at batch 64", setups=setups, absent=[])
+    setups = []
+    for number in range(count):
+        key = ("run", "mlp", "", "", "data", "Hopper", "GPU", number, 64, "fp32")
+        values = np.array([math.exp(-number / 5)] * 2)
+        arm = Arm(key=key, values=values, replicates=[(number, 0), (number, 1)], alone=np.zeros(2, bool))
+        setups.append(Setup(name="fp32", subject=(number,), precision="fp32", batch=64, arm=arm))
+    title, slug, batches = "mlp", "matrix-mlp", "at batch 64"
+    return Matrix(title=title, slug=slug, basis=STEPS, metric=THROUGHPUT, batches=batches, setups=setups, absent=[])
 
 
 def test_a_heat_map_diverges_at_1_and_of_many_setups_is_on_the_page_alone_or_nowhere():

@@ -235,7 +235,7 @@ def test_processes_of_a_cpu_are_named_where_nothing_else_was_measured(tmp_path: 
     runs = load([run.folder, other.folder])
     summary = summarise(runs.trials)
     assert sorted(summary["where"]) == ["Test CPU (cpu+cpu, run run)", "Test CPU (run other)"]
-    (matrix, *_) = matrices(summary, runs.trials)
+    (matrix, *_) = matrices(summary)
     assert {setup.name for setup in matrix.setups} == {
         "Test CPU (cpu+cpu, run run), fp32",
         "Test CPU (run other), fp32",

@@ -7,7 +7,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench.cli.parser import parse
-from bench.report.analysis.parity import ACCURACY, LOSS
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.figures import devices, figure, files, overview, svg
@@ -15,6 +14,7 @@ from bench.report.figures.chart import Bar, Line, Rule, Text, limits, ticks
 from bench.report.figures.devices import across, at_verdicts, labelled, single
 from bench.report.reading.load import load
 from bench.spec.errors import UsageError
+from bench.spec.metrics import ACCURACY, LOSS
 from perf.synthetic_run import Shape, write_run
 from tests.report.builders import MIB, RunBuilder, write_report
 

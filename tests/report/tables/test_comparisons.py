@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
+from bench.report.analysis.factors import varied
 from bench.report.analysis.summary import summarise
 from bench.report.figures.chart import Line
 from bench.report.figures.comparisons import against_value, positions
 from bench.report.page import compose
 from bench.report.reading.load import load
-from bench.report.tables.comparisons import sweep as sweep_table
-from bench.report.tables.comparisons import swept
+from bench.report.tables.comparisons import along as sweep_table
 from bench.spec.trial import SuiteRef
 from tests.report.builders import RunBuilder
 from tests.report.tables.lines import column, lines
@@ -36,7 +36,7 @@ def run_of(folder, sweep, *variants, batch=512):
 
 def swept_in(run):
     runs = load([run.folder])
-    return swept(summarise(runs.trials), runs)
+    return varied(summarise(runs.trials), runs)
 
 
 ALIGNED, MISALIGNED = [10.0, 10.1, 9.9], [15.0, 15.2, 14.9]

@@ -1,4 +1,4 @@
-"""A/A noise, what ran, the bootstrap, notes on trials, and why there is no gain."""
+"""A/A noise, what ran, notes on trials, and why there is no gain."""
 
 import math
 import re
@@ -10,13 +10,13 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench.report.analysis.bottleneck import reason
-from bench.report.analysis.speed import bootstraps, log_ratios, noises
+from bench.report.analysis.speed import noises
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import sentences
 from bench.report.page import NO_NOTES
 from bench.report.reading.load import load
 from bench.report.tables.diagnostics import failures, how_timed, machines, notes, warnings, what_ran
-from bench.results.records import Block, Energy, Operations, TrialResult
+from bench.results.records import Energy, Operations, TrialResult
 from bench.stats import SEQUENTIAL
 from tests.report.builders import GPU, IEEE, RunBuilder, timed, write_report
 from tests.report.fleet import edit_run
@@ -105,50 +105,8 @@ def test_what_ran_and_how_it_was_timed_are_tables(tmp_path):
     table = ran(tmp_path / "run", fp32=fp32, bf16={"peak_tflops": 8.0}, computed="bfloat16:98% float32:2%")
     assert column(what_ran(table), "computed in") == ["float32:100%", "bfloat16:98% float32:2%"]
     assert column(what_ran(table), "share of ceiling (%)") == ["10", "–"]
-    timing = how_timed(table, bootstraps(load([tmp_path / "run"]).blocks))
+    timing = how_timed(table)
     assert column(timing, "discarded")[0] == "3"
-    assert "bootstrap interval" not in timing.headers  # there are no blocks
-
-
-def with_blocks(run, processes, discarded=""):
-    """Append blocks of fp32 at 10 ms and of amp-bf16 faster by the given log-ratios, in ABBA rounds."""
-    for replicate, logs in enumerate(processes):
-        trial = run.trial("speed", ["fp32", "amp-bf16"], 128, replicate=replicate)
-        blocks = [
-            Block(
-                trial=trial.id,
-                precision=name,
-                round=number,
-                position=position,
-                steps=2,
-                time_ms=20.0 * (math.exp(-log) if name != "fp32" else 1.0),
-                start_s=0.0,
-                discarded=discarded,
-            )
-            for number, log in enumerate(logs)
-            for position, name in enumerate(("fp32", "amp-bf16", "amp-bf16", "fp32"))
-        ]
-        run.append(*blocks)
-
-
-def test_the_bootstrap_agrees_with_student_on_many_normal_processes(tmp_path):
-    rng = np.random.default_rng(0)
-    centers = rng.normal(math.log(2), 0.01, 30)
-    processes = [list(rng.normal(center, 0.002, 20)) for center in centers]
-    run = RunBuilder(tmp_path / "run").speed(speedups=list(np.exp(centers)))
-    with_blocks(run, processes)
-    second = next(iter(bootstraps(load([run.folder]).blocks).values()))
-    half = scipy_stats.t.ppf(0.975, 29) * 0.01 / math.sqrt(30)
-    assert second.center == pytest.approx(2.0, rel=0.006)
-    assert math.log(second.high / second.low) / 2 == pytest.approx(half, rel=0.3)
-
-
-def test_discarded_rounds_are_left_out_of_the_bootstrap(tmp_path):
-    run = RunBuilder(tmp_path / "run").speed(speedups=[2.0, 2.0])
-    with_blocks(run, [[math.log(2)] * 5])
-    with_blocks(run, [[], [math.log(9)] * 5], discarded="thermal")
-    logs = log_ratios(load([run.folder]).blocks)
-    assert list(logs["log_ratio"]) == pytest.approx([math.log(2)] * 5)
 
 
 def test_each_machine_is_crowded_by_its_own_most(tmp_path):

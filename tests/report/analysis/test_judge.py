@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.report.analysis.parity import ACCURACY, LOSS, QUALITIES, Quality, judged_by
+from bench.report.analysis.contrast import Arm, Contrast, estimate
+from bench.report.analysis.judge import judged_by, parity
 from bench.report.analysis.verdict import sentences
+from bench.spec.metrics import ACCURACY, LOSS, Metric
 from tests.report.builders import RunBuilder
 
 
-@pytest.mark.parametrize("quality", QUALITIES, ids=lambda one: one.unit)
-def test_a_verdict_is_scipys_two_one_sided_tests_at_five_per_cent(quality: Quality) -> None:
-    rng, margin = np.random.default_rng(1), quality.margin
-    better, worse = ("greater", "less") if quality.more_is_better else ("less", "greater")
-    bad = -margin if quality.more_is_better else margin
+def learned(values: Sequence[float], precision: str = "amp-bf16") -> Arm:
+    """An arm that was trained with seeds from 0."""
+    key = ("run", "mlp", "", "", "data", "Hopper", "GPU", "0", 128, precision)
+    seeds = [(None, seed) for seed in range(len(values))]
+    return Arm(key=key, values=np.array(values), replicates=seeds, alone=np.zeros(len(seeds), bool))
+
+
+def judged(metric: Metric, deltas: Sequence[float]) -> tuple[Contrast, str]:
+    """Contrast values that differ from fp32's so much, seed by seed."""
+    contrast = estimate(metric, learned(deltas), learned([0.0] * len(deltas), "fp32"))
+    assert contrast is not None
+    return contrast, parity(contrast)
+
+
+@pytest.mark.parametrize("metric", [ACCURACY, LOSS], ids=lambda metric: metric.unit)
+def test_a_verdict_is_scipys_two_one_sided_tests_at_five_per_cent(metric: Metric) -> None:
+    rng, margin = np.random.default_rng(1), metric.margin
+    better, worse = ("greater", "less") if metric.better == "more" else ("less", "greater")
+    bad = -margin * metric.sign
     words = []
     for _ in range(300):
         spread = margin * rng.uniform(0.2, 1.8)
@@ -29,24 +46,26 @@ def test_a_verdict_is_scipys_two_one_sided_tests_at_five_per_cent(quality: Quali
         expected = "WORSE" if shown["worse"] else "INCONCLUSIVE"
         if shown["sound"]:
             expected = "EQUIVALENT" if shown["near"] else "NON-INFERIOR"
-        mean, low, high, count, word = quality.judge(deltas)
+        contrast, word = judged(metric, deltas)
+        found = contrast.at(0.90)
         words.append(word)
-        assert (mean, count, word) == (deltas.mean(), deltas.size, expected)
-        interval = scipy_stats.t.interval(0.90, count - 1, loc=mean, scale=scipy_stats.sem(deltas))
-        assert (low, high) == pytest.approx(interval)
+        assert (found.center, found.n, word) == (pytest.approx(deltas.mean()), deltas.size, expected)
+        interval = scipy_stats.t.interval(0.90, found.n - 1, loc=deltas.mean(), scale=scipy_stats.sem(deltas))
+        assert (found.low, found.high) == pytest.approx(interval)
     assert set(words) == {"EQUIVALENT", "NON-INFERIOR", "WORSE", "INCONCLUSIVE"}
 
 
 def test_fewer_than_five_seeds_get_a_difference_and_its_interval_but_no_verdict() -> None:
-    mean, low, high, count, word = ACCURACY.judge(np.array([0.1, 0.2, 0.3, 0.2]))
-    assert (mean, count, word) == (pytest.approx(0.2), 4, "insufficient seeds")
-    assert low is not None
-    assert high is not None
-    assert ACCURACY.judge(np.array([0.1]))[1:3] == (None, None)
+    contrast, word = judged(ACCURACY, [0.1, 0.2, 0.3, 0.2])
+    found = contrast.at(0.90)
+    assert (found.center, found.n, word) == (pytest.approx(0.2), 4, "insufficient seeds")
+    assert found.low is not None
+    assert judged(ACCURACY, [0.1])[0].at(0.90).low is None
 
 
 def test_equal_accuracies_in_every_seed_are_equivalent() -> None:
-    assert ACCURACY.judge(np.zeros(5)) == (0.0, 0.0, 0.0, 5, "EQUIVALENT")
+    contrast, word = judged(ACCURACY, np.zeros(5))
+    assert (contrast.shown.low, contrast.shown.high, word) == (0.0, 0.0, "EQUIVALENT")
 
 
 def trained(folder: Path, *deltas: float) -> RunBuilder:

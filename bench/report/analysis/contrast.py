@@ -1,0 +1,373 @@
+"""Every comparison of a report: which arms are set against which, by which metric, and with which interval.
+
+    metric    what is compared: its column, its direction, its margin      bench.spec.metrics
+    arm       what one precision of one cell measured of a metric          arms
+    factor    which arms are set against which                             FACTORS
+    contrast  one arm against another, with an interval                    estimate, contrasts
+    verdict   the words for contrasts, which depend on the question        bench.report.analysis.judge
+
+Estimates are made on an additive scale on which more is better: logarithms where a change is a ratio, plain values
+where it is a difference, the sign turned where less is better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from bench import stats
+from bench.report.reading.load import CELL, KEY, Run, is_emulated
+from bench.results.records import MEASURED
+from bench.spec.metrics import Metric
+from bench.spec.precisions import BASELINE
+from bench.stats import Difference, Interval
+
+ARM, IN_CELL = "arm_number", "cell_number"
+"""Columns that ``numbered`` adds: one number is compared faster than the ten columns that it stands for."""
+PRECISION = KEY.index("precision")
+COLUMNS = ["metric", "factor", "against", "change", "low", "high", "n", "pairing", "contrast"]
+Pairing = Literal["rounds", "processes", "seeds", "apart", "once"]
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Arm:
+    """What one arm measured of a metric."""
+
+    key: tuple[Any, ...]
+    """Its values of ``KEY``."""
+    values: Values
+    """One for each process or seed, in the metric's unit."""
+    replicates: Sequence[Hashable]
+    """The process or seed of each; an equal one of another arm makes a pair."""
+    alone: NDArray[np.bool_]
+    """Whether its process held no other arm."""
+    gains: Mapping[Hashable, Interval] = field(default_factory=dict)
+    """By process, the logarithm of its gain over fp32 in the same process, from their ABBA rounds."""
+    rounds: Mapping[Hashable, pd.Series[float]] = field(default_factory=dict)
+    """By process, the logarithm of each round's steps a millisecond: for arms that took turns without fp32."""
+    alike: frozenset[Hashable] = frozenset()
+    """Values of the columns that both sides must agree in."""
+    on_cpu: bool = False
+    seeds: tuple[float, ...] = ()
+    turns: tuple[float, ...] = ()
+    """The number of each process within the cell: arms of one number were measured one after the other, or together."""
+
+    def additive(self, metric: Metric) -> Values:
+        """Return the values on the additive scale."""
+        return metric.sign * (np.log(self.values) if metric.scale == "ratio" else self.values)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Contrast:
+    """An arm against another."""
+
+    metric: Metric
+    arm: Arm
+    against: Arm
+    change: Interval
+    """On the additive scale: above 0 is better. ``change.n`` is without replicates that lie far off the others."""
+    pairing: Pairing
+    replicates: int
+    """How many there were."""
+    difference: Difference | None = None
+    """The change as Student's distribution, for p-values and other confidences; None of other estimators."""
+    noise: float | None = None
+    """The A/A noise of its cell, as a share; None where it was not measured."""
+
+    @property
+    def threshold(self) -> float:
+        """What the whole interval must exceed to be a change, on the additive scale: A/A noise, or the margin."""
+        if not self.metric.has_noise:
+            return self.metric.threshold
+        return math.log1p(stats.ASSUMED_NOISE if self.noise is None else self.noise)
+
+    @property
+    def gain(self) -> Interval:
+        """How many times as good the arm is, 2 being twice; or by how much better, in the metric's unit."""
+        return self.change.exp() if self.metric.scale == "ratio" else self.change
+
+    @property
+    def shown(self) -> Interval:
+        """The arm ÷ the other, or the arm − the other, with the ends of the interval."""
+        return self._in_unit(self.change)
+
+    def _in_unit(self, change: Interval) -> Interval:
+        turned = change if self.metric.sign > 0 else change.negative()
+        return turned.exp() if self.metric.scale == "ratio" else turned
+
+    def at(self, confidence: float) -> Interval:
+        """Return ``shown`` with an interval at another confidence than 95 %."""
+        return self.shown if self.difference is None else self._in_unit(self.difference.interval(confidence))
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether it rests on replicates that both have."""
+        return self.pairing in ("rounds", "processes", "seeds")
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the two differ by more than the instrument cannot tell apart; always, unless they are read once."""
+        low, high = self.change.low, self.change.high
+        return self.pairing != "once" or low is None or high is None or low == high or not low < 0 < high
+
+
+def numbered(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return trials with a number for their arm and one for their cell, in the order in which they come."""
+    return trials.assign(**{ARM: numbers(trials, KEY), IN_CELL: numbers(trials, CELL)})
+
+
+def numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
+    """Number the different values of some columns: one number is compared faster than several words."""
+    numbers = rows.groupby(names, sort=False, observed=True, dropna=False).ngroup()
+    return np.asarray(numbers, dtype=np.int64)
+
+
+def arms(
+    trials: pd.DataFrame, metric: Metric, *, phase: str = "", blocks: pd.DataFrame | None = None
+) -> dict[int, Arm]:
+    """Return what each arm measured of a metric, by its number; arms of which nothing counts are left out.
+
+    Args:
+        trials: rows from ``numbered``.
+        metric: what they measured.
+        phase: another phase than the metric's own that measures it, too.
+        blocks: rows of blocks.csv with the columns of their cells, where pairs need each round.
+    """
+    rows = trials[(trials["phase"] == (phase or metric.phase)) & trials["status"].isin(MEASURED)]
+    values = rows[list(metric.columns)].bfill(axis=1).iloc[:, 0].astype(float)
+    usable = values.gt(0) if metric.scale == "ratio" else values.notna()
+    if metric.is_cost:
+        usable &= ~is_emulated(rows["precision"])
+    if metric.unless:
+        usable &= ~rows[metric.unless].notna().groupby(rows[ARM], sort=False).transform("any")
+    rows = rows[usable].assign(value=values[usable])
+    if metric.seed_is_input:  # of runs that count as one, a seed may be in several
+        rows = rows.assign(value=rows.groupby([ARM, "seed"])["value"].transform("mean"))
+        rows = rows.drop_duplicates([ARM, "seed"]).sort_values("seed", kind="stable")
+    ends = [f"{metric.gain}{end}" for end in ("", "_low", "_high")] if metric.gain else []
+    taken = ["value", "run", "trial", "seed", "replicate", "paired", "device_kind", *metric.alike, *ends]
+    columns = {name: rows[name].to_numpy() for name in taken}
+    by_round = {} if blocks is None else round_logs(blocks)
+    keys = rows.drop_duplicates(ARM).set_index(ARM)[KEY]
+    found: dict[int, Arm] = {}
+    indices = rows.reset_index(drop=True).groupby(ARM, sort=False).indices
+    for number, *key in keys.itertuples(name=None):
+        at = indices[number]
+        part = {name: column[at] for name, column in columns.items()}
+        processes = list(zip(part["run"], part["trial"], strict=True))
+        cell = None if metric.seed_is_input else tuple(key[:PRECISION])
+        found[number] = Arm(
+            key=tuple(key),
+            values=part["value"],
+            replicates=[(cell, seed) for seed in part["seed"]] if metric.replicate == "seed" else processes,
+            alone=part["paired"] == "no",
+            gains=_gains(processes, *(part[name] for name in ends)) if ends else {},
+            rounds={one: by_round[name] for one in processes if (name := (*one, key[PRECISION])) in by_round},
+            alike=frozenset(zip(*(part[name] for name in metric.alike), strict=True)),
+            on_cpu=part["device_kind"][0] == "cpu",
+            seeds=tuple(part["seed"].tolist()),
+            turns=tuple(part["replicate"].tolist()),
+        )
+    return found
+
+
+def _gains(processes: Sequence[Hashable], *ends: Values) -> dict[Hashable, Interval]:
+    """Return the logarithm of the gain over fp32 in each process that has one."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        logs = np.log(np.column_stack(ends).astype(float)).tolist()
+    return {process: log_gain(*own) for process, own in zip(processes, logs, strict=True) if math.isfinite(own[0])}
+
+
+def log_gain(center: float, low: float, high: float) -> Interval:
+    """Return the logarithm of one process's gain; ends that are not finite are unknown."""
+    known = math.isfinite(low) and math.isfinite(high)
+    return Interval(center=center, low=low if known else None, high=high if known else None, n=1)
+
+
+def round_logs(blocks: pd.DataFrame) -> dict[Any, pd.Series[float]]:
+    """Return ln(steps per ms) of each round that counts, by run, trial and precision."""
+    counted = blocks[blocks["discarded"] == ""]
+    names = [counted[name].astype(str) for name in ("run", "trial", "precision")]
+    log: pd.Series[float] = np.log(counted["steps"] / counted["time_ms"])  # type: ignore[assignment]
+    logs = log.groupby([*names, counted["round"]], sort=False).mean()
+    groups = logs.groupby(level=[0, 1, 2], sort=False)
+    return {key: own.droplevel([0, 1, 2]) for key, own in groups}
+
+
+def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
+    """Set one arm against another, as closely paired as what they share allows; None where they do not compare."""
+    sides: Any = {"metric": metric, "arm": arm, "against": against}
+    if arm.alike != against.alike:
+        return None
+    if metric.replicate == "once":
+        return Contrast(**sides, change=_read_once(metric, arm, against), pairing="once", replicates=1)
+    if processes := _in_turns(arm, against):
+        change = stats.process_interval(processes)
+        return Contrast(**sides, change=change, pairing="rounds", replicates=len(processes))
+    pairing: Pairing = "apart"
+    if not len(arm.values) or not len(against.values):
+        return None
+    if differences := _differences(metric, arm, against):
+        count, pairing = len(differences), "seeds" if metric.replicate == "seed" else "processes"
+        disturbed = _disturbed(arm, against, differences) if pairing == "processes" else set()
+        kept = [value for one, value in differences.items() if one not in disturbed]
+        difference = stats.student(kept or list(differences.values()))
+    else:
+        difference = stats.welch(*(_apart(metric, side) for side in (arm, against)))
+        count = difference.n
+    return Contrast(**sides, change=difference.interval(), pairing=pairing, replicates=count, difference=difference)
+
+
+def _in_turns(arm: Arm, against: Arm) -> list[Interval]:
+    """Return the change in each process that timed both in ABBA rounds, with its own interval."""
+    if shared := [process for process in arm.rounds if process in against.rounds]:
+        rounds = [(arm.rounds[process] - against.rounds[process]).dropna() for process in shared]
+        return [stats.rounds_interval(np.asarray(logs, dtype=np.float64)) for logs in rounds if len(logs)]
+    if arm.key[:PRECISION] != against.key[:PRECISION]:
+        return []
+    if against.key[PRECISION] == BASELINE:
+        return list(arm.gains.values())
+    return [gain.negative() for gain in against.gains.values()] if arm.key[PRECISION] == BASELINE else []
+
+
+def _differences(metric: Metric, arm: Arm, against: Arm) -> dict[Hashable, float]:
+    """Return the difference in each process or seed that both have; none where they have too few in common."""
+    fewest = 1 if metric.replicate == "seed" else min(2, len(arm.values), len(against.values))
+    sides = [
+        {process: gain.center for process, gain in side.gains.items()}
+        if arm.gains and against.gains
+        else dict(zip(side.replicates, side.additive(metric).tolist(), strict=True))
+        for side in (arm, against)
+    ]
+    shared = [replicate for replicate in sides[0] if replicate in sides[1]]
+    return {one: sides[0][one] - sides[1][one] for one in shared} if len(shared) >= fewest else {}
+
+
+def _disturbed(arm: Arm, against: Arm, differences: Mapping[Hashable, float]) -> set[Hashable]:
+    """Return the processes that lie far off the others: the same that a speedup over fp32 leaves out.
+
+    Of arms without such speedups they are those whose differences lie far off.
+    """
+    alone = {process: Interval(center=value, low=None, high=None, n=1) for process, value in differences.items()}
+    sides = [arm.gains, against.gains] if arm.gains and against.gains else [alone]
+    return {
+        process for side in sides for process, far in zip(side, stats.far_off(list(side.values())), strict=True) if far
+    }
+
+
+def _apart(metric: Metric, side: Arm) -> Values:
+    """Return the values of an arm in processes of its own; where it has none, all."""
+    values = side.additive(metric)
+    return values[side.alone] if side.alone.any() else values
+
+
+def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:
+    """Return the change of what is read once; its interval is what the instrument cannot tell apart."""
+    now, was = (float(side.values.max()) for side in (arm, against))  # of several readings the largest
+    off = metric.cpu_resolution if arm.on_cpu else 0.0
+    low, center, high = sorted(metric.sign * math.log(max(now + by, 1.0) / was) for by in (-off, 0.0, off))
+    return Interval(center=center, low=low, high=high, n=1)
+
+
+def together(arms: Sequence[Arm]) -> Arm:
+    """Return the geometric mean of some arms of one cell in each turn that has all of them, as an arm."""
+    logs = [dict(zip(arm.turns, np.log(arm.values), strict=True)) for arm in arms]
+    shared = [turn for turn in logs[0] if all(turn in own for own in logs)]
+    values = np.exp([np.mean([own[turn] for own in logs]) for turn in shared])
+    names = [(arms[0].key, turn) for turn in shared]
+    return Arm(key=arms[0].key, values=values, replicates=names, alone=np.zeros(len(shared), bool))
+
+
+def mean(contrasts: Sequence[Contrast]) -> Contrast:
+    """Return the mean of independent contrasts of one metric, at least one, all with the same weight."""
+    difference = stats.mean_difference([one.difference for one in contrasts if one.difference is not None])
+    noise = max((one.noise for one in contrasts if one.noise is not None), default=None)
+    return replace(contrasts[0], change=difference.interval(), difference=difference, noise=noise)
+
+
+def _baselines(alike: Sequence[Arm]) -> list[Arm]:
+    """Return fp32; where its own figures do not count, one without any, which gains in shared processes are over."""
+    found = [arm for arm in alike if arm.key[PRECISION] == BASELINE]
+    timed = next((arm for arm in alike if arm.gains), None)
+    if found or timed is None:
+        return found
+    key = (*timed.key[:PRECISION], BASELINE)
+    return [Arm(key=key, values=np.array([]), replicates=(), alone=np.array([], bool), alike=timed.alike)]
+
+
+def _first(alike: Sequence[Arm]) -> Sequence[Arm]:
+    return alike[:1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Factor:
+    """Which arms are set against which: of those that are alike but for what it varies, all against its references."""
+
+    name: str
+    varies: frozenset[str]
+    """Columns of ``KEY`` in which arms that are set against each other may differ."""
+    references: Callable[[Sequence[Arm]], Sequence[Arm]] = _first
+    """Returns those of arms that are alike otherwise which the others are set against."""
+    value: Callable[[Mapping[Hashable, Any], Run], str | None] | None = None
+    """Returns its value for a row of the summary, of which the run is given; None where it has none. Without this the
+    report has no section for it."""
+
+
+FACTORS = {
+    factor.name: factor
+    for factor in (Factor(name="precision", varies=frozenset({"precision"}), references=_baselines),)
+}
+
+
+def contrasts(
+    factor: Factor, metric: Metric, arms: Mapping[int, Arm], alike: Mapping[int, Hashable] | None = None
+) -> pd.DataFrame:
+    """Set every arm against the references of its factor.
+
+    Args:
+        factor: which arms are set against which.
+        metric: what is compared.
+        arms: by number, the references first.
+        alike: by number, what arms that are set against each other share; if None, all but what the factor varies.
+
+    Returns:
+        A row for each pair, indexed by the arm's number: ``metric``, ``factor``, ``against`` (a number), ``change``,
+        ``low`` and ``high`` (on the additive scale), ``n``, ``pairing``, and ``contrast``, which has all of it.
+    """
+    fixed = [place for place, name in enumerate(KEY) if name not in factor.varies]
+    groups: dict[Hashable, list[int]] = {}
+    for number, arm in arms.items():
+        group = tuple(arm.key[place] for place in fixed) if alike is None else alike[number]
+        groups.setdefault(group, []).append(number)
+    numbers = {id(arm): number for number, arm in arms.items()}
+    found = [
+        (number, numbers.get(id(reference)), contrast)
+        for group in groups.values()
+        for reference in factor.references([arms[number] for number in group])
+        for number in group
+        if arms[number] is not reference and (contrast := estimate(metric, arms[number], reference)) is not None
+    ]
+    names = (metric.name, factor.name)
+    rows = [(*names, against, *one.change.ends, one.change.n, one.pairing, one) for _, against, one in found]
+    index = pd.Index([arm for arm, *_ in found], dtype="int64", name=ARM)
+    return pd.DataFrame(rows, index, COLUMNS).astype({"change": float, "low": float, "high": float})
+
+
+def intervals(frame: pd.DataFrame, names: Sequence[str], show: Callable[[Contrast], Interval | None]) -> pd.DataFrame:
+    """Return the centers and ends of a frame's contrasts as three columns, by the arm's number.
+
+    Args:
+        frame: from ``contrasts``.
+        names: of the columns.
+        show: returns what is shown of a contrast; None leaves the columns empty.
+    """
+    found = [show(contrast) for contrast in frame["contrast"]]
+    ends = [(None, None, None) if one is None else one.ends for one in found]
+    return pd.DataFrame(ends, frame.index, list(names)).astype(float)

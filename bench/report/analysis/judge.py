@@ -1,0 +1,100 @@
+"""The words for contrasts. They depend on the question that is asked, and for many at once on the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Literal
+
+from bench import stats
+from bench.report.analysis.contrast import Contrast
+from bench.report.format import known
+from bench.spec.metrics import ACCURACY, Metric, learned
+
+FASTER = ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE")
+IMPROVED = ("IMPROVED", "REGRESSED", "SAME", "INCONCLUSIVE")
+Parity = Literal["EQUIVALENT", "NON-INFERIOR", "WORSE", "INCONCLUSIVE", "insufficient seeds"]
+"""``summary.trainings`` replaces it with ``diverged`` where a seed diverged."""
+MIN_SEEDS = ACCURACY.fewest
+"""With fewer paired seeds there is no parity verdict."""
+
+
+def judge(contrast: Contrast, words: Sequence[str] = FASTER, threshold: float | None = None) -> str:
+    """Return the word for better, worse, the same or undecided: beyond the threshold, or within the metric's margin.
+
+    Args:
+        contrast: the change.
+        words: for better, worse, the same and undecided.
+        threshold: what the whole interval must exceed, on the additive scale; if None, the contrast's own.
+    """
+    low, high = contrast.change.low, contrast.change.high
+    limit = contrast.threshold if threshold is None else threshold
+    if low is None or high is None:
+        return words[3]
+    if low > limit or high < -limit:
+        return words[0] if low > limit else words[1]
+    return words[2] if max(-low, high) <= contrast.metric.threshold else words[3]
+
+
+def judge_together(family: Sequence[Contrast]) -> list[str]:
+    """Return the words of ``IMPROVED`` for contrasts of any metrics: of the changes 5 % at most may be chance."""
+
+    def word(contrast: Contrast, changed: bool) -> str:
+        if changed:
+            return IMPROVED[0] if contrast.change.center > 0 else IMPROVED[1]
+        if contrast.difference is None:  # it has no chance in it
+            return judge(contrast, IMPROVED)
+        return judge(contrast, IMPROVED, math.inf) if contrast.change.n >= contrast.metric.fewest else IMPROVED[3]
+
+    return [word(*pair) for pair in zip(family, _beyond(family, [one.threshold for one in family]), strict=True)]
+
+
+def worse_than(family: Sequence[Contrast], share: float | None) -> list[bool]:
+    """Say which contrasts are shown to be worse by more than is allowed; none where nothing is.
+
+    Args:
+        family: contrasts of any metrics.
+        share: what is allowed; a metric with a margin in its own unit has that instead.
+    """
+    if share is None:
+        return [False] * len(family)
+    limits = [max(one.threshold, math.log1p(share) if one.metric.scale == "ratio" else 0.0) for one in family]
+    return [
+        holds and one.change.center < 0 if one.difference else judge(one, threshold=limit) == FASTER[1]
+        for one, limit, holds in zip(family, limits, _beyond(family, limits), strict=True)
+    ]
+
+
+def _beyond(family: Sequence[Contrast], limits: Sequence[float]) -> list[bool]:
+    """Say which contrasts exceed their limits by more than chance among all of them (``stats.discoveries``)."""
+    ps = {
+        place: one.difference.beyond(limit)
+        for place, (one, limit) in enumerate(zip(family, limits, strict=True))
+        if one.difference is not None and one.change.n >= one.metric.fewest
+    }
+    holding = {place for place, holds in zip(ps, stats.discoveries(list(ps.values())), strict=True) if holds}
+    return [place in holding for place in range(len(family))]
+
+
+def parity(contrast: Contrast) -> Parity:
+    """Judge whether an arm is equivalent to another, or at least not worse, by two one-sided tests at 5 %.
+
+    The end of the 90 % interval on the worse side is also the one-sided 95 % bound that non-inferiority asks for.
+
+    Source: Schuirmann, "A comparison of the two one-sided tests procedure and the power approach",
+    Journal of Pharmacokinetics and Biopharmaceutics 15 (1987).
+    """
+    margin, change = contrast.metric.threshold, contrast.change
+    interval = contrast.difference.interval(0.90) if contrast.difference else change
+    if change.n < contrast.metric.fewest or interval.low is None or interval.high is None:
+        return "insufficient seeds"
+    if interval.high < -margin:
+        return "WORSE"
+    if interval.low <= -margin:
+        return "INCONCLUSIVE"
+    return "EQUIVALENT" if interval.high < margin else "NON-INFERIOR"
+
+
+def judged_by(row: Mapping[Hashable, Any]) -> Metric | None:
+    """Return what a row of the summary is compared with fp32 by; None where it is not compared."""
+    return next((metric for metric in learned() if known(row[metric.change])), None)

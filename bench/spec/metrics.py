@@ -1,0 +1,245 @@
+"""The registry of metrics: the quantities that arms are compared by, and all that any layer needs to know of each.
+
+To add a metric: the field of a record in results/records.py that the measurement fills, and an entry here. Its summary,
+its column in the tables of devices, its panel in their figures, its keys in JSON and frames and its place in
+``compare`` follow from the entry.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """One quantity. The defaults are those of a cost that each fresh process measures anew."""
+
+    name: str
+    """As in the columns and JSON of ``compare``."""
+    label: str
+    """As in headers and sentences."""
+    unit: str
+    about: str
+    """What the figure of the summary is."""
+    phase: str
+    """The phase of trials that measures it."""
+    columns: tuple[str, ...]
+    """Of trials.csv; the first that is filled counts."""
+    unless: str = ""
+    """The column of a metric that takes its place: an arm that has that one is not compared by this one."""
+    gain: str = ""
+    """The column with each process's ratio to fp32 from ABBA rounds; with ``_low`` and ``_high``, its interval."""
+    better: Literal["more", "less"] = "less"
+    scale: Literal["ratio", "difference"] = "ratio"
+    """What a change is: arm ÷ other, or arm − other in the metric's unit."""
+    replicate: Literal["process", "seed", "once"] = "process"
+    """What is independent. A metric that is read once has no chance in it, only the instrument's resolution."""
+    seed_is_input: bool = False
+    """Whether a seed decides what is learned, in whichever run. Of a time it only tells which trainings are paired."""
+    is_cost: bool = True
+    """Whether emulated precisions have no such figure, for it would be the emulation's."""
+    alike: tuple[str, ...] = ()
+    """Columns of trials.csv that both sides must agree in."""
+    margin: float = 0.01
+    """A change within it does not matter: a share, or in the metric's unit. Fixed before anything is measured."""
+    has_noise: bool = False
+    """Whether the A/A noise of its cell is what a change must exceed, instead of the margin."""
+    cpu_resolution: float = 0.0
+    """On a CPU, figures of two identical processes differ by up to this much."""
+    fewest: int = 2
+    """With fewer replicates there is no verdict."""
+    figure: str = ""
+    """The column of the summary with the figure; by default the metric's name."""
+    change: str = ""
+    """The column of the summary with the change from fp32, by default ``NAME_change``; with ``_low`` and ``_high``, its
+    interval."""
+    key: str = ""
+    """What the figure is called in JSON, with its unit; by default the first column's name."""
+    ratio_key: str = ""
+    """What the change is called in the JSON of ``compare``; by default ``NAME_ratio``, or ``NAME_UNIT``."""
+    compared: bool = True
+    """Whether ``compare`` compares it."""
+    tabled: bool = False
+    """Whether tables, figures and JSON have places of its own for it. Of any other metric they have general columns,
+    panels and keys."""
+    short: str = ""
+    """The unit where there is little room; by default the unit itself."""
+    decimals: int = 2
+    """Of a difference as it is written."""
+
+    def __post_init__(self) -> None:
+        suffix = "ratio" if self.scale == "ratio" else self.unit
+        defaults = {
+            "figure": self.name,
+            "change": f"{self.name}_change",
+            "key": self.columns[0],
+            "ratio_key": f"{self.name}_{suffix}",
+            "short": self.unit,
+        }
+        for field, value in defaults.items():
+            if not getattr(self, field):
+                object.__setattr__(self, field, value)
+
+    @property
+    def sign(self) -> int:
+        """Plus where more is better."""
+        return 1 if self.better == "more" else -1
+
+    @property
+    def threshold(self) -> float:
+        """The margin on the additive scale: of logarithms, or in the unit."""
+        return math.log1p(self.margin) if self.scale == "ratio" else self.margin
+
+    @property
+    def status(self) -> str:
+        """The column of the summary with its status."""
+        return f"{self.phase}_status"
+
+    @property
+    def arm(self) -> str:
+        """The column of the summary with what each arm measured of it."""
+        return f"{self.name}_arm"
+
+    @property
+    def changes(self) -> list[str]:
+        """The columns of the summary with the change from fp32 and the ends of its interval."""
+        return [self.change, f"{self.change}_low", f"{self.change}_high"]
+
+    @property
+    def header(self) -> str:
+        """The header of a column of changes, with what interval they have."""
+        unit = f" ({self.unit})" if self.scale == "difference" else ""
+        return f"{self.label}{unit}" + ("" if self.replicate == "once" else " [95 % interval]")
+
+
+LEARNED: Any = {
+    "phase": "train",
+    "scale": "difference",
+    "replicate": "seed",
+    "seed_is_input": True,
+    "is_cost": False,
+    "alike": ("epochs",),
+    "fewest": 5,
+    "tabled": True,
+}
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            name="speed",
+            label="step time",
+            unit="ms",
+            about="Time of a step: median over processes.",
+            phase="speed",
+            columns=("step_ms",),
+            gain="speedup",
+            has_noise=True,
+            figure="step_ms",
+            change="speedup",
+            ratio_key="step_ratio",
+            tabled=True,
+        ),
+        Metric(
+            name="throughput",
+            label="throughput",
+            unit="samples/s",
+            about="Throughput of the step: median over processes.",
+            phase="speed",
+            columns=("samples_per_s",),
+            gain="speedup",
+            better="more",
+            has_noise=True,
+            figure="samples_per_s",
+            change="speedup",
+            compared=False,
+            tabled=True,
+        ),
+        Metric(
+            name="memory",
+            label="peak memory",
+            unit="bytes",
+            about="Steady peak: allocated on a GPU, resident on a CPU.",
+            phase="memory",
+            columns=("peak_allocated_bytes", "peak_resident_bytes"),
+            replicate="once",
+            cpu_resolution=5 * 2**20,
+            fewest=1,
+            figure="memory_bytes",
+            key="peak_memory_bytes",
+            ratio_key="peak_memory_ratio",
+            tabled=True,
+        ),
+        Metric(
+            name="energy",
+            label="energy of a step",
+            unit="J",
+            about="Energy of the board for a step, idle draw included.",
+            phase="energy",
+            columns=("energy_j_per_step",),
+            alike=("energy_source",),
+            figure="energy_j_per_step",
+            tabled=True,
+        ),
+        Metric(
+            name="epoch",
+            label="time per epoch",
+            unit="s",
+            about="Time of an epoch, loading included: mean over seeds.",
+            phase="train",
+            columns=("time_per_epoch_s",),
+            replicate="seed",
+            figure="time_per_epoch_s",
+            change="epoch_speedup",
+            key="epoch_s",
+            compared=False,
+            tabled=True,
+        ),
+        Metric(
+            name="accuracy",
+            label="test accuracy",
+            unit="points",
+            short="pt",
+            about="Test accuracy: mean over seeds.",
+            columns=("test_accuracy_pct",),
+            better="more",
+            margin=0.5,
+            figure="accuracy_pct",
+            change="delta_points",
+            key="accuracy_pct",
+            **LEARNED,
+        ),
+        Metric(
+            name="loss",
+            label="test loss",
+            unit="nats",
+            about="Loss of tokens on test data: mean over seeds.",
+            columns=("test_loss",),
+            unless="test_accuracy_pct",
+            margin=0.01,  # 1 % of the perplexity (docs/measuring.md)
+            figure="token_loss",
+            change="delta_nats",
+            key="test_loss_nats",
+            decimals=4,
+            **LEARNED,
+        ),
+    )
+}
+"""By name, in the order in which tables have them."""
+SPEED, THROUGHPUT, MEMORY, ENERGY, EPOCH, ACCURACY, LOSS = METRICS.values()
+
+
+def compared() -> list[Metric]:
+    """Return the metrics that ``compare`` compares."""
+    return [metric for metric in METRICS.values() if metric.compared]
+
+
+def learned() -> list[Metric]:
+    """Return the metrics of what a training has learned, which parity is judged by."""
+    return [metric for metric in METRICS.values() if metric.seed_is_input]
+
+
+def untabled() -> list[Metric]:
+    """Return the metrics that have the general places of tables, figures and JSON."""
+    return [metric for metric in METRICS.values() if not metric.tabled]

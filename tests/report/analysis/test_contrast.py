@@ -1,0 +1,119 @@
+"""One arm against another: what is paired with what, what is left out, and that every ratio has its inverse."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.report.analysis.contrast import Arm, arms, estimate, numbered
+from bench.report.exports import data
+from bench.report.reading.load import KEY, load
+from bench.results.records import Energy, TrialResult
+from bench.spec.metrics import ACCURACY, ENERGY, EPOCH, LOSS, METRICS, SPEED, THROUGHPUT, Metric
+from tests.report.builders import RunBuilder, timed
+
+PRECISION = KEY.index("precision")
+
+
+def measured(metric: Metric, *folders: Path) -> dict[tuple[str, str], Arm]:
+    """What each arm of some runs measured, by run and precision."""
+    every = arms(numbered(load(list(folders)).trials), metric).values()
+    return {(arm.key[0], arm.key[PRECISION]): arm for arm in every}
+
+
+def ratio(metric: Metric, arm: Arm, against: Arm) -> Any:
+    contrast = estimate(metric, arm, against)
+    assert contrast is not None
+    return contrast
+
+
+STEADY = (1.999, 2.0, 2.001, 2.002, 1.998, 2.0)
+
+
+def test_a_process_that_a_speedup_leaves_out_is_left_out_of_the_ratio_of_two_others(tmp_path: Path) -> None:
+    disturbed = (*(1.053 * gain for gain in STEADY[:5]), 1.053 * 3.0)
+    run = RunBuilder(tmp_path / "run").together({"amp-fp16": disturbed, "amp-bf16": STEADY})
+    assert run.row("amp-fp16")["measured_in"] == "5 of 6 processes"
+    own = measured(SPEED, run.folder)
+    contrast = ratio(SPEED, own["run", "amp-fp16"], own["run", "amp-bf16"])
+    assert (contrast.gain.center, contrast.gain.n, contrast.replicates) == (pytest.approx(1.053), 5, 6)
+    assert contrast.gain.high < 1.06
+    (pair,) = data.pairs(run.summary())
+    assert 1 / pair[2] == pytest.approx(1.053, rel=1e-4) or pair[2] == pytest.approx(1.053, rel=1e-4)
+
+
+def test_trials_of_the_same_name_in_two_runs_are_no_pair(tmp_path: Path) -> None:
+    runs = [RunBuilder(tmp_path / name).together({"amp-bf16": STEADY}).folder for name in ("a", "b")]
+    own = measured(SPEED, *runs)
+    assert {arm.replicates[0][1] for arm in own.values()} == {"mlp-0-b128-speed-r0"}
+    assert ratio(SPEED, own["a", "fp32"], own["b", "fp32"]).pairing == "apart"
+    assert ratio(SPEED, own["a", "amp-bf16"], own["b", "fp32"]).pairing == "apart"
+    assert ratio(SPEED, own["a", "amp-bf16"], own["b", "amp-bf16"]).pairing == "apart"
+
+
+def test_a_seed_pairs_what_was_learned_in_two_runs_but_times_within_one_cell_alone(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run = RunBuilder(tmp_path / name).train("fp32", [90.0, 91.0], epoch_s=[3.0, 4.0])
+        run.train("amp-bf16", [90.0, 91.0], epoch_s=[2.0, 3.0])
+    for metric, pairing in ((ACCURACY, "seeds"), (EPOCH, "apart")):
+        own = measured(metric, tmp_path / "a", tmp_path / "b")
+        assert ratio(metric, own["a", "fp32"], own["b", "fp32"]).pairing == pairing
+        assert ratio(metric, own["a", "amp-bf16"], own["a", "fp32"]).pairing == "seeds"
+
+
+def test_a_gain_is_that_of_one_metric_alone(tmp_path: Path) -> None:
+    """Energy of the very trials that have a speedup is compared by its own figures."""
+    run = RunBuilder(tmp_path / "run")
+    for name, joules in (("fp32", 4.0), ("amp-bf16", 3.0)):
+        figures = Energy(energy_source="counter", energy_j_per_step=joules)
+        speed = timed(5.0, 128, speedup=7.0, speedup_low=6.9, speedup_high=7.1)
+        run.add(run.trial("energy", [name], 128), TrialResult(precision=name, status="ok", energy=figures, speed=speed))
+    own = measured(ENERGY, run.folder)
+    assert ratio(ENERGY, own["run", "amp-bf16"], own["run", "fp32"]).shown.center == pytest.approx(0.75)
+
+
+def test_other_sources_of_energy_do_not_compare(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run")
+    for name, source in (("fp32", "counter"), ("amp-bf16", "power")):
+        figures = Energy(energy_source=source, energy_j_per_step=3.0)
+        run.add(run.trial("energy", [name], 128), TrialResult(precision=name, status="ok", energy=figures))
+    own = measured(ENERGY, run.folder)
+    assert estimate(ENERGY, own["run", "amp-bf16"], own["run", "fp32"]) is None
+
+
+@pytest.mark.parametrize("metric", [SPEED, THROUGHPUT, EPOCH, ACCURACY], ids=lambda metric: metric.name)
+def test_turned_round_a_contrast_is_its_inverse(tmp_path: Path, metric: Metric) -> None:
+    rng = np.random.default_rng(3)
+    for name in ("a", "b"):
+        gains = {arm: tuple(rng.normal(2.0, 0.1, 5)) for arm in ("amp-fp16", "amp-bf16")}
+        run = RunBuilder(tmp_path / name).together(gains)
+        for arm in ("fp32", *gains):
+            run.train(arm, list(rng.normal(90, 1, 3)), epoch_s=list(rng.uniform(2, 3, 3)))
+    every = list(measured(metric, tmp_path / "a", tmp_path / "b").values())
+    for arm in every:
+        for other in every:
+            if arm is not other:
+                one, back = (ratio(metric, *sides).change for sides in ((arm, other), (other, arm)))
+                assert (back.center, back.low, back.high) == pytest.approx((-one.center, -one.high, -one.low))
+
+
+def test_of_arms_that_classify_no_loss_is_compared(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0], test_loss=1.0).train("tf32", [None], test_loss=1.0)
+    assert set(measured(LOSS, run.folder)) == {("run", "tf32")}
+
+
+def test_costs_of_emulated_precisions_do_not_count(tmp_path: Path) -> None:
+    name = "mxfp8:emulated=on"
+    run = RunBuilder(tmp_path / "run").train(name, [90.0]).train("fp32", [90.0])
+    assert {key[1] for key in measured(EPOCH, run.folder)} == {"fp32"}
+    assert {key[1] for key in measured(ACCURACY, run.folder)} == {name, "fp32"}
+
+
+def test_each_metric_has_columns_and_names_of_its_own() -> None:
+    compared = [metric for metric in METRICS.values() if metric.compared]
+    assert len({metric.key for metric in compared}) == len({metric.ratio_key for metric in compared}) == len(compared)
+    assert all(math.isfinite(metric.threshold) for metric in compared)

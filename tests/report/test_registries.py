@@ -1,0 +1,98 @@
+"""A metric and a factor that are registered here alone reach every part of a report, and ``compare``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from bench.report.analysis.compare import compare
+from bench.report.analysis.contrast import FACTORS, Factor
+from bench.report.analysis.factors import varied
+from bench.report.analysis.summary import summarise
+from bench.report.exports import document, frames, schema
+from bench.report.exports.formats import openmetrics
+from bench.report.figures.comparisons import against_value
+from bench.report.figures.devices import single
+from bench.report.reading.load import load
+from bench.report.tables.compare import comparison
+from bench.results.records import TrialResult
+from bench.spec.metrics import METRICS, Metric
+from tests.report.builders import RunBuilder, timed, write_report
+from tests.report.fleet import edit_run
+
+COMPILING = Metric(
+    name="compiling",
+    label="compile time",
+    unit="s",
+    about="What torch.compile took.",
+    phase="speed",
+    columns=("compile_s",),
+)
+DRIVER = Factor(
+    name="driver", varies=frozenset({"run"}), value=lambda row, run: str(run.environment["driver"]) if row else None
+)
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Two runs with two drivers: the later compiles in half the time, and amp-bf16 in twice that of fp32."""
+    monkeypatch.setitem(METRICS, "compiling", COMPILING)
+    monkeypatch.setitem(FACTORS, "driver", DRIVER)
+    folders = []
+    for name, driver, seconds in (("old", "550", 8.0), ("new", "600", 4.0)):
+        run = RunBuilder(tmp_path / name)
+        edit_run(run.folder, lambda info, driver=driver: info["environment"].update(driver=driver))
+        for replicate, jitter in enumerate((0.99, 1.0, 1.01)):
+            for precision, speedup, times in (("fp32", None, 1.0), ("amp-bf16", 2.0 * jitter, 2.0)):
+                speed = timed(10.0 / (speedup or 1.0), 128, speedup=speedup)
+                taken = TrialResult(precision=precision, status="ok", speed=speed, compile_s=seconds * times * jitter)
+                run.add(run.trial("speed", ["fp32", "amp-bf16"], 128, replicate=replicate), taken)
+        folders.append(run.folder)
+    return folders
+
+
+def test_a_metric_reaches_table_figure_json_frames_and_metrics(two: list[Path], tmp_path: Path) -> None:
+    runs = load(two[:1])
+    page = write_report(two[:1], tmp_path / "out", figures="none").read_text()
+    assert "compile time (s)" in page
+    assert "compile time vs fp32 [95 % interval]" in page
+    chart = single(summarise(runs.trials), {}, name="x")
+    assert chart is not None
+    assert "Compile time" in [panel.title for panel in chart.panels]
+    found = document.report(runs)
+    jsonschema.validate(found, schema.schema())
+    (row,) = (row for row in found["results"] if row["precision"] == "amp-bf16")
+    assert (row["compile_s"], row["compiling_ratio"]) == (16.0, pytest.approx(2.0))
+    assert row["compiling_ratio_low"] < 2.0 < row["compiling_ratio_high"]
+    assert frames.typed(runs).summary["compiling_ratio"].max() == pytest.approx(2.0)
+    assert "ampmeter_compile_s{" in openmetrics(runs)
+
+
+def test_a_metric_reaches_compare(two: list[Path]) -> None:
+    found = compare(*two)
+    assert {row.changes["compiling"].verdict for row in found.rows} == {"IMPROVED"}
+    table = comparison(found.rows)
+    cells = [dict(zip(table.headers, row, strict=True)) for row in table.rows]
+    assert {cell["compiling"] for cell in cells} == {"IMPROVED"}
+    assert all(cell["compile time [95 % interval]"].startswith("0.50") for cell in cells)
+
+
+def test_a_factor_reaches_table_figure_and_json(two: list[Path], tmp_path: Path) -> None:
+    runs = load(two)
+    (one,) = varied(summarise(runs.trials), runs)
+    assert one.title == "mlp by driver"
+    page = write_report(two, tmp_path / "out", figures="none").read_text()
+    assert "mlp by driver" in page
+    chart = against_value(one)
+    assert chart is not None
+    assert [panel.x.label for panel in chart.panels] == ["driver"]
+    found = document.report(runs)
+    jsonschema.validate(found, schema.schema())
+    rows = [row for row in found["contrasts"] if row["metric"] == "compiling"]
+    assert [(row["precision"], row["against"], row["value"]) for row in rows] == [
+        ("fp32", "550", "600"),
+        ("amp-bf16", "550", "600"),
+    ]
+    assert [row["change"] for row in rows] == pytest.approx([0.5, 0.5])
