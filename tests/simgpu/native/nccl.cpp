@@ -132,11 +132,6 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t group) {
 }
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t) { return ncclSuccess; }
 EXPORT ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
-EXPORT ncclResult_t ncclCommRegister(const ncclComm_t, void* buffer, size_t, void** handle) {
-  *handle = buffer;
-  return ncclSuccess;
-}
-EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return ncclSuccess; }
 EXPORT ncclResult_t ncclCommCount(ncclComm_t group, int* ranks) {
   *ranks = ((Communicator*)group)->ranks;
   return ncclSuccess;
