@@ -93,6 +93,11 @@ class Metric:
         return math.log1p(self.margin) if self.scale == "ratio" else self.margin
 
     @property
+    def tolerance(self) -> str:
+        """The margin with its unit: 1 %, or 0.5 points."""
+        return f"{100 * self.margin:g} %" if self.scale == "ratio" else f"{self.margin:g} {self.unit}"
+
+    @property
     def status(self) -> str:
         """The column of the summary with its status."""
         return f"{self.phase}_status"

@@ -126,7 +126,7 @@ def allowed(found: Comparison) -> str:
         return ""
     share = f"{100 * found.fail_over:g} %"
     margins = dict.fromkeys(
-        f"{name}: {metric.margin:g} {metric.unit}"
+        f"{name}: {metric.tolerance}"
         for row in found.rows
         for name in row.changes
         if (metric := METRICS[name]).scale == "difference"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bench.report.analysis.compare import Overall, Row
 from bench.report.format import estimate
 from bench.report.tables.table import Column, Table, figures, optional, table, whole, words
-from bench.spec.metrics import ACCURACY, LOSS, SPEED, Metric, compared
+from bench.spec.metrics import SPEED, Metric, compared
 
 
 def comparison(rows: Sequence[Row]) -> Table:
@@ -20,13 +20,14 @@ def comparison(rows: Sequence[Row]) -> Table:
         *(column for metric in compared() for column in _change(metric)),
         *optional(figures("speedup over fp32 [95 % interval]", lambda row: row.speedup and estimate(row.speedup))),
     ]
+    margins = "; ".join(f"{metric.name}: {metric.tolerance}" for metric in compared() if not metric.has_noise)
     about = (
         "Figures are NEW ÷ OLD, of accuracy and loss NEW − OLD. REGRESSED and IMPROVED: the 95 % interval clears the "
-        f"A/A noise (energy and memory: 1 %; accuracy: {ACCURACY.margin:g} points; loss: {LOSS.margin:g} nats), and so "
-        "clearly that at most 5 % of such verdicts in this table are expected to be chance. SAME: the interval lies "
-        "within 1 %, or those margins. INCONCLUSIVE: neither, or too few samples: two processes in both, for energy "
-        "two trials, for accuracy and loss five seeds. Intervals are Welch's over processes, and Student's over the "
-        "seeds that both have. A peak of memory is exact on a GPU; two processes on a CPU differ by up to 5 MiB."
+        f"A/A noise ({margins}), and so clearly that at most 5 % of such verdicts in this table are expected to be "
+        "chance. SAME: the interval lies within 1 %, or those margins. INCONCLUSIVE: neither, or too few samples: two "
+        "processes in both, for energy two trials, for accuracy and loss five seeds. Intervals are Welch's over "
+        "processes, and Student's over the seeds that both have. A peak of memory is exact on a GPU; two processes on "
+        "a CPU differ by up to 5 MiB."
     )
     found = table("NEW against OLD", rows, columns, about)
     assert found is not None
