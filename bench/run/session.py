@@ -209,7 +209,7 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
             except KeyboardInterrupt as stop:
                 display.close()
                 tell_interrupted(folder, tries=prepared.request.tries)
-                raise Interrupted(folder if execution.done else None) from stop
+                raise Interrupted(folder if answers(folder).attempts else None) from stop
     finally:
         display.close()
     return fine
