@@ -149,8 +149,8 @@ def _table(rows: list[list[str]], name: str, facts: Facts) -> None:
 # One side, in its own process with its own code
 
 
-def call(words: Sequence[str]) -> tuple[int, str]:
-    """Run a command of the checkout within this process; return its exit code and what it printed."""
+def call(words: Sequence[str]) -> tuple[int | str, str]:
+    """Run a command of the checkout in this process; return its exit code, or its exception, and what it printed."""
     import run_bench  # the checkout's
 
     out = io.StringIO()
@@ -159,6 +159,8 @@ def call(words: Sequence[str]) -> tuple[int, str]:
             code = run_bench.main([str(word) for word in words])
         except SystemExit as stopped:
             code = stopped.code if isinstance(stopped.code, int) else 2
+        except Exception as error:  # a defect of either side, which the other may not have
+            return f"{type(error).__name__}: {error}", out.getvalue()
     return code, out.getvalue()
 
 
@@ -328,7 +330,7 @@ def main() -> int:
     """Print the differences; return 1 if there are any that are not allowed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, metavar="CHECKOUT")
-    parser.add_argument("--after", type=Path, default=Path(__file__).resolve().parents[1], metavar="CHECKOUT")
+    parser.add_argument("--after", type=Path, default=Path("."), metavar="CHECKOUT", help="(default: here)")
     parser.add_argument("--work", type=Path, help="where the inputs are kept (default: a temporary folder)")
     parser.add_argument("--cases", default="", help="a regex: only the cases whose names it is found in")
     parser.add_argument("--tolerance", type=float, default=1e-9, help="relative, of numbers (default: 1e-9)")
