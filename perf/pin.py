@@ -29,6 +29,7 @@ import itertools
 import json
 import math
 import os
+import random
 import re
 import subprocess
 import sys
@@ -36,6 +37,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +46,10 @@ Facts = dict[str, Any]
 RUNS = {
     "ladder": "--suite mlp --set width=64 --batch-sizes 32 --gpus cpu --quick --ladder",
     "sweep": "--suite mlp --sweep width=64,96 --set depth=2 --batch-sizes 32,64 --gpus cpu --quick",
+    "phases": "--suite mlp --set width=64 --batch-sizes 32 --gpus cpu --quick --time-budget 2s "
+    "--phases memory,floor,speed,numerics,inference,explain",
     "seeds": "--suite digits --gpus cpu,cpu+cpu --batch-sizes 32 --quick --time-budget 3s --epochs 2 --seeds 0,1,2,3,4 "
-    "--precisions fp32,amp-bf16,amp-fp16-noscale",
+    "--precisions fp32,amp-bf16",
 }
 """Real runs on this CPU, by name."""
 PROSE = {
@@ -106,7 +110,7 @@ def walk(value: Any, key: str, row: str, facts: Facts) -> None:
             walk(part, f"{key}[]", f"{row} {own}" + (f" #{seen[own]}" if seen[own] > 1 else ""), facts)
         facts[f"{key}.len | {row}"] = len(value)
     else:
-        facts[f"{key} | {row}"] = value
+        facts[f"{key} | {row}"] = tokens(value) if isinstance(value, str) and value.count(" ") > 3 else value
 
 
 def tables(text: str, kind: str, facts: Facts) -> None:
@@ -164,7 +168,7 @@ def call(words: Sequence[str]) -> tuple[int | str, str]:
     return code, out.getvalue()
 
 
-def report_facts(folders: list[str]) -> Facts:
+def report_facts(name: str, folders: list[str]) -> Facts:
     """Return the facts of a report over some folders."""
     import bench.report
 
@@ -179,16 +183,17 @@ def report_facts(folders: list[str]) -> Facts:
             for column in rows.columns:
                 values = rows[column].astype(object)
                 facts[f"frames.{frame}.{column} | "] = [str(rows[column].dtype), *values.where(values.notna(), None)]
-    for name in ("github-action-benchmark", "openmetrics", "mllog"):
-        facts[f"exit | report --export {name}"], text = call(["report", *folders, "--export", name])
-        if name == "openmetrics":
+    exported = not name.endswith(("-epyc", "-parity", "all of fleet", "all of results"))  # the same again, at length
+    for tool in ("github-action-benchmark", "openmetrics", "mllog") if exported else ():
+        facts[f"exit | report --export {tool}"], text = call(["report", *folders, "--export", tool])
+        if tool == "openmetrics":
             rows = [line.rpartition(" ")[::2] for line in text.split("\n") if line and line[0] != "#"]
             facts |= {f"openmetrics.{key.partition('{')[0]} | {key}": _number(value) for key, value in rows}
-        elif facts[f"exit | report --export {name}"] == 0:
+        elif facts[f"exit | report --export {tool}"] == 0:
             lines = [line.partition(" ")[2] for line in text.split("\n") if line.startswith(":::")]
-            walk([json.loads(line) for line in lines] if name == "mllog" else json.loads(text), name, "", facts)
+            walk([json.loads(line) for line in lines] if tool == "mllog" else json.loads(text), tool, "", facts)
     with tempfile.TemporaryDirectory() as temporary:
-        words = ["report", *folders, "--out", temporary, "--figures", FIGURES]
+        words = ["report", *folders, "--out", temporary, "--figures", os.environ.get("PIN_FIGURES", "none")]
         facts["exit | report"], text = call(words)
         facts["terminal prose | report"] = tokens(text.replace(temporary, ""))
         files = sorted(Path(temporary).glob("*"))
@@ -201,8 +206,11 @@ def report_facts(folders: list[str]) -> Facts:
                 walk(list(csv.DictReader(io.StringIO(text))), re.sub("-.*", "", path.name), path.name, facts)
             elif match := re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL):
                 walk(json.loads(match[1]), "html", "", facts)
-    facts["exit | explain"], text = call(["explain", *folders])
-    facts["terminal prose | explain"] = tokens(text)
+                for at, drawing in enumerate(re.findall(r"<svg.*?</svg>", text, re.DOTALL)):
+                    facts[f"html figure | {at}"] = tokens(drawing)
+    if any(path.stat().st_size > 200 for folder in folders for path in Path(folder).glob("explain.csv")):
+        facts["exit | explain"], text = call(["explain", *folders])
+        facts["terminal prose | explain"] = tokens(text)
     return facts
 
 
@@ -218,15 +226,12 @@ def compare_facts(old: str, new: str) -> Facts:
     return facts
 
 
-FIGURES = "none"
-
-
 def child(cases: dict[str, list[str]]) -> dict[str, Facts]:
     """Return the facts of every case. A case of two folders named ``compare …`` is a comparison."""
     found = {}
     for name, folders in cases.items():
         start = time.perf_counter()
-        found[name] = compare_facts(*folders) if name.startswith("compare") else report_facts(folders)
+        found[name] = compare_facts(*folders) if name.startswith("compare") else report_facts(name, folders)
         print(f"{name}: {time.perf_counter() - start:.1f} s", file=sys.stderr)
     return found
 
@@ -241,29 +246,128 @@ def side(checkout: Path, cases: dict[str, list[str]]) -> subprocess.Popen[bytes]
 # Inputs
 
 
+def make(home: Path) -> None:
+    """Write runs with every status, several placements, a swept parameter and ablations, by the old checkout's tests.
+
+    The two runs of ``new`` ask the same questions as those of ``old``: they are slower, take more memory and energy, are
+    less accurate, and fp32 fits where it did not.
+    """
+    from bench.results.records import Block, Energy, TrialResult
+    from bench.results.store import Store
+    from bench.spec.trial import SuiteRef
+    from perf.synthetic_run import as_timed
+    from tests.report.ablations import STEPS_MS, apart, whole
+    from tests.report.builders import GPU, RunBuilder, timed
+
+    noise = random.Random(1)
+    gains = {"fp32": 1.0, "amp-fp16": 1.8, "amp-bf16": 2.0}
+
+    def speed(
+        run: Any, batch: int, names: Sequence[str], slower: float = 1.0, processes: int = 4, off: int = -1, **more: Any
+    ) -> None:
+        """Add processes that time arms together; of process ``off`` amp-bf16 is disturbed."""
+        for replicate in range(processes):
+            trial, results, blocks = run.trial("speed", names, batch, replicate=replicate), [], []
+            for name in names:
+                gain = gains[name] * noise.gauss(1, 0.01) * (0.6 if off == replicate and name == "amp-bf16" else 1)
+                ends = (
+                    dict.fromkeys(("speedup", "speedup_low", "speedup_high"), gain)
+                    if name != "fp32" == names[0]
+                    else {}
+                )
+                figures = timed(1, batch, rounds=9, paired=names[0] == "fp32", **ends)
+                status = more.get("status", "ok") if name != "fp32" else "ok"
+                results.append(TrialResult(precision=name, status=status, speed=figures))
+                place = {"trial": trial.id, "precision": name, "steps": 3, "start_s": 0.0}
+                blocks += [
+                    Block(
+                        round=at // 2,
+                        position=at % 2,
+                        time_ms=(6 + batch / 3) * slower / gain * noise.gauss(1, 0.004),
+                        **place,
+                    )
+                    for at in range(18)
+                ]
+            with Store(run.folder) as store:
+                store.add(blocks)
+            run.add(trial, *as_timed(results, blocks, batch))
+
+    for name, slower in itertools.product(("edges-1", "edges-2"), (1.0, 1.06)):
+        run, amp = RunBuilder(home / ("old" if slower == 1 else "new") / name), list(gains)[1:]
+        speed(run, 32, list(gains), slower, processes=6, off=2)
+        speed(run, 64, list(gains), slower)
+        speed(run, 128, list(gains) if slower > 1 else amp, slower)
+        speed(run, 256, ["amp-bf16"], slower)
+        speed(run, 48, ["fp32", "amp-fp16"], slower, status="unconverged")
+        speed(run, 16, ["fp32", "amp-bf16"], slower, processes=1)
+        speed(run, 24, ["fp32", "amp-bf16"], slower, processes=2, status="invalid")
+        lost = [("fp32", "oom", 256), ("amp-fp16", "timeout", 256), ("fp8-rowwise", "unsupported", 64)]
+        lost += [("amp-bf16", "failed", 512), ("fp32", "oom", 512), ("fp16", "nonfinite", 64)]
+        lost += [("fp32", "oom", 128)] if slower == 1 else []
+        for precision, status, batch in lost:
+            run.lost("speed", precision, status, "so it was", batch=batch).lost(
+                "memory", precision, status, batch=batch
+            )
+        for batch, precision in itertools.product((32, 64, 128), gains):
+            if (precision, "oom", batch) not in lost:
+                run.memory(precision, batch * slower**2 / gains[precision] ** 0.5, batch=batch)
+                joules = batch * slower / gains[precision] * noise.gauss(1, 0.01)
+                energy = Energy(energy_source="counter", energy_j_per_step=joules)
+                result = TrialResult(precision=precision, status="ok", energy=energy)
+                run.add(run.trial("energy", [precision], batch), result)
+        for precision, count in (("fp32", 6), ("amp-fp16", 6), ("amp-bf16", 5)):
+            accuracies = [94 - 30 * (slower - 1) * (precision != "fp32") + noise.gauss(0, 0.2) for _ in range(count)]
+            run.train(
+                precision, accuracies, batch=64, epoch_s=[3 * slower * noise.gauss(1, 0.01) for _ in range(count)]
+            )
+        run.diverged("bf16", seed=1, batch=64)
+    run = RunBuilder(home / "placements")
+    for placement, batches, slower in (("0", (32, 64), 1.0), ("1", (64,), 1.1), ("0+1", (64, 128), 0.6)):
+        name = f"2 × {GPU.name}" if "+" in placement else GPU.name
+        run.device = replace(GPU, placement=placement, name=name, names=(GPU.name,))
+        for batch in batches:
+            speed(run, batch, list(gains), slower)
+            for precision in gains:
+                run.memory(precision, batch / gains[precision], batch=batch)
+        run.train("fp32", [90.0, 90.4, 90.1], batch=64).train("amp-bf16", [90.1, 90.3, 89.9], batch=64)
+    run = RunBuilder(home / "swept")
+    for width in (64, 65, 128):
+        run.suite = SuiteRef(name="mlp", parameters=(("width", width),))
+        speed(run, 64, list(gains), width / 64)
+        run.memory("fp32", width).memory("amp-bf16", width / 2)
+    whole(RunBuilder(home / "ablation"))
+    apart(
+        RunBuilder(home / "ablation-apart"), {name: [step, step * 1.02, step * 0.99] for name, step in STEPS_MS.items()}
+    )
+
+
 def inputs(before: Path, work: Path) -> dict[str, list[str]]:
     """Make the runs that are not there yet, and return the folders of each case."""
-    fleet, real = work / "fleet", work / "runs"
-    if not fleet.exists():
-        subprocess.run([sys.executable, "perf/synthetic_fleet.py", str(work / "making")], cwd=before, check=True)
-        (work / "making").rename(fleet)
-    for name, words in RUNS.items():
-        if not (real / name).exists():
-            making = work / f"making-{name}"
-            command = [sys.executable, str(before / "run_bench.py"), *words.split(), "--out", str(making)]
-            done = subprocess.run(command, cwd=work, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False)
-            if done.returncode not in (0, 1):
-                raise SystemExit(f"making {name} failed")
-            real.mkdir(exist_ok=True)
-            making.rename(real / name)
+    fleet, edges = work / "fleet", work / "made"
+    makers = {
+        fleet: [str(before / "perf" / "synthetic_fleet.py")],
+        edges: [str(Path(__file__).resolve()), "--make"],
+        **{work / name: [str(before / "run_bench.py"), *words.split(), "--out"] for name, words in RUNS.items()},
+    }
+    for folder, words in makers.items():
+        if not folder.exists():
+            making = folder.with_name(f"making-{folder.name}")
+            environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(before)}
+            done = subprocess.run([sys.executable, *words, str(making)], cwd=work, env=environment, check=False)
+            if done.returncode not in (0, 1) or not making.exists():
+                raise SystemExit(f"making {folder.name} failed")
+            making.rename(folder)
     committed = [path.parent for path in sorted((before / "results").glob("*/run.json"))]
-    runs = [*committed, *sorted(fleet.iterdir()), *(real / name for name in RUNS)]
+    real, one, new = [work / name for name in RUNS], edges / "old" / "edges-1", edges / "new" / "edges-1"
+    runs = [*committed, *(path for path in sorted(edges.iterdir()) if path.name != "new"), *real, one]
+    runs += [fleet / name for name in ("fleet", "cloud-t4", "h100-one")]
     cases = {f"report {path.name}": [str(path)] for path in runs}
-    cases |= {"report fleet, all": [str(fleet)], "report results, all": [str(path) for path in committed]}
-    pairs = [(fleet / "h100-one", fleet / "h100-new"), (fleet / "h100-new", fleet / "h100-one")]
-    pairs += [(fleet / "cloud-a100", fleet / "fleet"), (fleet / "cloud-t4", fleet / "cloud-t4")]
-    pairs += [(run, run) for run in [*committed, *(real / name for name in RUNS)]]
-    return cases | {f"compare {old.name} {new.name}": [str(old), str(new)] for old, new in pairs}
+    cases |= {"report all of fleet": [str(fleet)], "report all of results": [str(path) for path in committed]}
+    pairs = [(fleet / "h100-one", fleet / "h100-new"), (fleet / "cloud-a100", fleet / "fleet")]
+    pairs += [(one, new), (new, one), (edges / "old", edges / "new"), *((run, run) for run in (*committed, *real))]
+    return cases | {
+        f"compare {old.parent.name}/{old.name} {new.parent.name}/{new.name}": [str(old), str(new)] for old, new in pairs
+    }
 
 
 def collect(before: Path, after: Path, work: Path, cases: dict[str, list[str]]) -> list[dict[str, Facts]]:
@@ -330,7 +434,7 @@ def main() -> int:
     """Print the differences; return 1 if there are any that are not allowed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, metavar="CHECKOUT")
-    parser.add_argument("--after", type=Path, default=Path("."), metavar="CHECKOUT", help="(default: here)")
+    parser.add_argument("--after", type=Path, default=Path(), metavar="CHECKOUT", help="(default: here)")
     parser.add_argument("--work", type=Path, help="where the inputs are kept (default: a temporary folder)")
     parser.add_argument("--cases", default="", help="a regex: only the cases whose names it is found in")
     parser.add_argument("--tolerance", type=float, default=1e-9, help="relative, of numbers (default: 1e-9)")
@@ -338,9 +442,14 @@ def main() -> int:
     parser.add_argument("--prose", action="store_true", help="numbers and verdicts in sentences and on terminals, too")
     parser.add_argument("--examples", type=int, default=3, help="shown of each key (default: 3)")
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.make:
+        sys.path[0] = os.environ["PYTHONPATH"]
+        make(options.make)
+        return 0
     if options.child:
-        sys.path[0] = os.getcwd()
+        sys.path[0] = str(Path.cwd())
         found = child(json.loads(options.child))
         print(json.dumps(found, default=str))
         return 0
