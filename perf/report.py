@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The time of a report over a large run: 9,920 trials with a million blocks, and a tenth of that.
 
-    python perf/report.py [--quick] [--rounds N]
+    python perf/report.py [--quick] [--rounds N] [--before CHECKOUT]
 
 The runs are made up (perf/synthetic_run.py) and written by the harness's own store: one node of 8 GPUs, five suites at
 six batch sizes in four precisions, ``--rigorous``, energy, and training over 20 seeds at one batch size. A report over
@@ -12,6 +12,9 @@ Each command is a process of its own, timed from its start to its end. Within a 
 timed: imports (pandas, scipy and the rest), reading the files, and everything else, which is tables and text.
 pandas.read_csv on the same files is timed without its import. They take turns. Targets: 10 s; 3 times read_csv; a tenth
 of the data in a fifth of the time.
+
+With ``--before`` another checkout reports on the same runs by turns, which it wrote, and on the synthetic fleet
+(perf/synthetic_fleet.py), too. Target: this checkout's reports take 1.2 times as long at most.
 """
 
 from __future__ import annotations
@@ -27,14 +30,28 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from perf import outcome
-from perf.synthetic_run import LARGE, SMALL, write_run
+from perf import outcome, side_by_side
+from perf.side_by_side import HERE
 
-ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("imports", "reading", "tables")
 """What a report without figures consists of."""
 READ = "read_csv"
 WITHOUT = "without figures"
+MOST_OVER_BEFORE = 1.2
+Times = dict[tuple[str, str], list[float]]
+"""Seconds of each round, by the run and by what was timed."""
+WRITE = """
+import json, sys
+from pathlib import Path
+from perf import synthetic_fleet, synthetic_run
+folder, shape = json.loads(sys.argv[1])
+if shape:
+    synthetic_run.write_run(Path(folder), getattr(synthetic_run, shape))
+else:
+    synthetic_fleet.write_all(Path(folder))
+print("null")
+"""
+"""Writes a run of a shape of synthetic_run, or else the fleet."""
 LABELS = {"whole": "whole", "all": "whole, --figures all", WITHOUT: WITHOUT}
 LABELS |= {name: f"of that, {name}" for name in PARTS} | {READ: "pandas.read_csv"}
 
@@ -44,7 +61,7 @@ def read(folder: Path) -> float:
     import pandas as pd
 
     start = time.perf_counter()
-    for path in sorted(folder.glob("*.csv")):
+    for path in sorted(folder.rglob("*.csv")):
         pd.read_csv(path)
     return time.perf_counter() - start
 
@@ -64,25 +81,25 @@ def parts(folder: Path, out: Path) -> dict[str, float]:
     return {WITHOUT: marks[-1] - marks[0], **seconds}
 
 
-def child(what: str, folder: Path) -> dict[str, float]:
-    """Time ``parts`` or ``read`` in a fresh process."""
-    command = [sys.executable, __file__, "--child", what, "--folder", str(folder)]
+def child(what: str, folder: Path, checkout: Path = HERE) -> dict[str, float]:
+    """Time ``parts`` or ``read`` in a fresh process of a checkout."""
+    command = [sys.executable, str(checkout / "perf" / "report.py"), "--child", what, "--folder", str(folder)]
     seconds: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return seconds
 
 
-def whole(folder: Path, out: Path, figures: str) -> float:
-    """Time ``run_bench.py report``."""
-    command = [sys.executable, str(ROOT / "run_bench.py"), "report", str(folder), "--out", str(out)]
+def whole(folder: Path, out: Path, figures: str, checkout: Path = HERE) -> float:
+    """Time ``run_bench.py report`` of a checkout."""
+    command = [sys.executable, str(checkout / "run_bench.py"), "report", str(folder), "--out", str(out)]
     start = time.perf_counter()
-    subprocess.run([*command, "--figures", figures], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+    subprocess.run([*command, "--figures", figures], check=True, stdout=subprocess.DEVNULL, cwd=checkout)
     return time.perf_counter() - start
 
 
-def measure(folder: Path, out: Path) -> dict[str, float]:
-    """Return the seconds of everything that is timed on one run."""
-    seconds = {"whole": whole(folder, out, "overview"), "all": whole(folder, out, "all")}
-    return seconds | child(WITHOUT, folder) | child(READ, folder)
+def measure(folder: Path, out: Path, checkout: Path = HERE) -> dict[str, float]:
+    """Return the seconds of everything that is timed on one run, or on a folder of runs."""
+    seconds = {"whole": whole(folder, out, "overview", checkout), "all": whole(folder, out, "all", checkout)}
+    return seconds | child(WITHOUT, folder, checkout) | child(READ, folder)
 
 
 def logs(above: list[float], below: list[float]) -> list[float]:
@@ -96,6 +113,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="times that each command is run (default: 3; --quick: 2)")
     parser.add_argument("--child", choices=(WITHOUT, READ), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    side_by_side.add_option(parser)
     options = parser.parse_args()
     if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds must be 1 or more")
@@ -105,17 +123,32 @@ def main() -> int:
             seconds = {READ: read(options.folder)} if options.child == READ else parts(options.folder, home / "out")
             print(json.dumps(seconds))
             return 0
-        names = {"a tenth": SMALL} if options.quick else {"a tenth": SMALL, "large": LARGE}
-        folders = {name: write_run(home / name.replace(" ", "-"), shape) for name, shape in names.items()}
-        times: dict[tuple[str, str], list[float]] = {}
-        for _ in range(options.rounds or (2 if options.quick else 3)):
-            for name, folder in folders.items():
-                for what, seconds in measure(folder, home / "out").items():
-                    times.setdefault((name, what), []).append(seconds)
-    return outcome.report("Reporting", outcomes(times))
+        shapes = {"a tenth": "SMALL"} | ({} if options.quick else {"large": "LARGE"})
+        shapes |= {"fleet": ""} if options.before else {}
+        sides = side_by_side.checkouts(options.before)
+        for name, shape in shapes.items():
+            side_by_side.call(sides.get("before", HERE), WRITE, [str(home / name), shape])
+        times: dict[str, Times] = {side: {} for side in sides}
+        for _, side, checkout in side_by_side.turns(sides, options.rounds or (2 if options.quick else 3)):
+            for name in shapes:
+                for what, seconds in measure(home / name, home / "out", checkout).items():
+                    times[side].setdefault((name, what), []).append(seconds)
+    over = against(times["here"], times["before"]) if options.before else []
+    return outcome.report("Reporting", outcomes(times["here"]) + over)
 
 
-def outcomes(times: dict[tuple[str, str], list[float]]) -> list[outcome.Outcome]:
+def against(here: Times, before: Times) -> list[outcome.Outcome]:
+    """Return the rows of another checkout's times, each followed by the ratio of this one's to it."""
+    rows = []
+    for key in [key for key in before if key[1] != READ]:
+        label = f"{key[0]}: {LABELS[key[1]]}"
+        target = {"most": MOST_OVER_BEFORE, "by_interval": True} if key[1] not in PARTS else {}
+        logs = [[math.log(seconds) for seconds in times[key]] for times in (here, before)]
+        rows += side_by_side.compared(label, *logs, unit="s", **target)[1:]
+    return rows
+
+
+def outcomes(times: Times) -> list[outcome.Outcome]:
     """Return the rows of the table from the seconds of each command by the size of its run."""
     rows = []
     for name in dict.fromkeys(name for name, _ in times):
