@@ -174,9 +174,10 @@ def compare(options: argparse.Namespace) -> int:
 def explain(options: argparse.Namespace) -> int:
     """Say why each precision of earlier runs gains, or does not."""
     from bench.report import explain
-    from bench.report.tables import why
+    from bench.report.render import why_in_words
+    from bench.spec.text import print_plain
 
-    why.show(explain(list(dict.fromkeys(options.runs))))
+    print_plain(why_in_words(explain(list(dict.fromkeys(options.runs)))))
     return 0
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bench.report.analysis.verdict import Sentence
+    from bench.report.analysis.explanation import Explanation
     from bench.report.exports.frames import Results
     from bench.report.figures.devices import Choice
-    from bench.report.tables.table import Table
-    from bench.report.tables.why import Why
+    from bench.report.page import Report
 
 
 def report(
@@ -25,7 +24,7 @@ def report(
     layers: bool = False,
     figures: Choice = "overview",
     anonymise: bool = False,
-) -> tuple[Path, list[Sentence], list[Table], list[str], list[Why]]:
+) -> Report:
     """Write report.md, details.md, report.html and the figures (SVG and PNG) into ``out``.
 
     Args:
@@ -38,8 +37,7 @@ def report(
         anonymise: whether to leave out host names, user names, paths, UUIDs and names of processes.
 
     Returns:
-        The path of report.md, a verdict for each device and suite, the tables of the ablations, what failed,
-        and why each precision gains, where that was explained.
+        The report's contents: verdicts, tables, figures, and what failed.
 
     Raises:
         UsageError: a folder is no run, is of another schema version, or holds no finished trial; or published
@@ -50,10 +48,22 @@ def report(
     from bench.report.reading.load import load
 
     loaded = load(runs)
-    return publish(anonymous(loaded) if anonymise else loaded, out, published=published, layers=layers, figures=figures)
+    return publish(
+        anonymous(loaded) if anonymise else loaded, out, with_published=published, layers=layers, figures=figures
+    )
 
 
-def explain(runs: list[Path]) -> list[Why]:
+def terminal(contents: Report, out: Path, *, tried: bool = False) -> str:
+    """Return what a terminal shows of a report that was written into ``out``.
+
+    With ``tried``, what its reasons point at is tried next, so that how to try it is left out.
+    """
+    from bench.report import render
+
+    return render.terminal(contents, out / "details.md", tried=tried)
+
+
+def explain(runs: list[Path]) -> list[Explanation]:
     """Return why each precision of some runs gains, or does not.
 
     Raises:
@@ -66,13 +76,13 @@ def explain(runs: list[Path]) -> list[Why]:
     from bench.spec.errors import UsageError
 
     loaded = load(runs)
-    found = why(loaded, without_unsupported(summarise(loaded.trials)))
-    if not found:
+    explained = why(loaded, without_unsupported(summarise(loaded.trials)))
+    if not explained:
         raise UsageError(
             "There is nothing to explain: no run there has two precisions that its phase explain measured. "
             "run_bench.py explain --suite NAME measures that."
         )
-    return found
+    return explained
 
 
 def load(*folders: str | Path) -> Results:

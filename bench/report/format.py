@@ -116,10 +116,15 @@ def change(share: float) -> str:
     return f"{signed(percent, 0 if abs(percent) >= 9.5 else 1)} %"
 
 
+def percent(share: float) -> str:
+    """Write a share of 1 in per cent, without decimals: 8 %."""
+    return f"{100 * share:.0f} %"
+
+
 def share(part: Interval) -> str:
     """Write how large a share of 1 is, whatever its sign, with half of its interval: 8 % ± 22 %."""
     within = "" if part.low is None or part.high is None else f" ± {50 * (part.high - part.low):.0f} %"
-    return f"{100 * abs(part.center):.0f} %{within}"
+    return f"{percent(abs(part.center))}{within}"
 
 
 def memory_unit(largest_bytes: float) -> tuple[str, int, int]:

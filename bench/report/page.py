@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import shlex
 import signal
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import active_children, get_context
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from bench.report.analysis import ablation, bottleneck, comparability, explanation, factors, matrix, missing, scaling
+from bench.report import tables
+from bench.report.analysis import ablation, bottleneck, comparability, factors, matrix, missing
+from bench.report.analysis.explanation import Explanation, explanations
 from bench.report.analysis.lead import Part, lead
 from bench.report.analysis.literature import load_published
 from bench.report.analysis.memory import memory_change
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import Answer, Sentence, sentences
+from bench.report.analysis.verdict import Answer, Verdict, answers
 from bench.report.exports import data
 from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
@@ -29,20 +34,18 @@ from bench.report.figures import devices, files, overview
 from bench.report.figures import explanation as explanation_figures
 from bench.report.figures import matrix as matrix_figures
 from bench.report.figures import numerics as numerics_figures
+from bench.report.figures.chart import Chart
 from bench.report.figures.figure import Plot
 from bench.report.format import known
 from bench.report.reading.folders import mark
 from bench.report.reading.labels import slugs
-from bench.report.reading.load import CELL, KEY, Run, Runs
+from bench.report.reading.load import CELL, Run, Runs
 from bench.report.render import render
 from bench.report.tables import ablation as ablation_tables
-from bench.report.tables import comparisons, diagnostics, measurements, numerics, training
+from bench.report.tables import comparisons, diagnostics
 from bench.report.tables import explanation as explanation_tables
 from bench.report.tables.answers import Grid, grid
-from bench.report.tables.literature import literature_tables
-from bench.report.tables.published import published_beside
-from bench.report.tables.table import Table
-from bench.report.tables.why import Why
+from bench.report.tables.table import RECIPE, Entry, Material, Table
 from bench.results.csv_file import PAIR
 from bench.results.files import write_atomically
 from bench.results.records import MEASURED
@@ -50,23 +53,17 @@ from bench.spec import lifetime
 from bench.spec.metrics import learned
 from bench.spec.precisions import BASELINE, precision_rank
 
-STRIP = "speedup over fp32, 95 % interval"
 OVERVIEW = ""
 OVERVIEWS = (devices.ACROSS, overview.MEMORY, *(metric.name for metric in learned()))
 """The figures of the whole report, in order."""
+WHY = "Why? "
+"""Before the title of a section on what was explained."""
+MATRICES, ABLATIONS, SWEEPS = 20, 30, 40
+"""The places of sections that no module of ``report/tables`` lists, as in ``Entry.place``."""
 MOST_PLOTS = 3
 """Most figures of single devices in report.md; the others are in details.md."""
 FILES = "files.json"
 """The list of the figures and CSVs of the report in a folder."""
-RESIDENT = (
-    "Steps are timed on data already on the device. Time per epoch includes loading data; where it gains less "
-    "than the step does, look at the time spent waiting for data."
-)
-LOADED = (
-    "An ablation's steps are timed with the loader that feeds them: the step and the time per epoch include loading "
-    "data."
-)
-NO_NOTES = "Every trial was measured, and no interval within a process is wider than was asked for."
 HOW_TO_READ = (
     "A speedup is fp32's step time divided by the other precision's: 2 is twice as fast, below 1 is slower. For "
     "precisions timed side by side it is a trimmed mean over their ABBA rounds, and step (ms) is a median over blocks, "
@@ -75,8 +72,8 @@ HOW_TO_READ = (
     "FASTER and SLOWER: the whole interval lies further from 1 than the A/A noise, which is how far fp32 measured "
     "against itself was from 1 on this machine (1 % where that was not measured). SAME: the interval lies within 1 %. "
     "INCONCLUSIVE: none of these.",
-    RESIDENT,
-    LOADED,
+    "Steps are timed on data already on the device; those of an ablation with the loader that feeds them. Time per "
+    "epoch includes loading data: where it gains less than the step does, look at the time spent waiting for data.",
     "Peak memory is the steady peak of tensors on a GPU and of resident memory on a CPU, with one precision "
     "alone in its process.",
     "In a matrix of setups each figure says how many times as fast the row is as the column. Between precisions timed "
@@ -94,7 +91,7 @@ class Section:
     """A part of the page under one heading."""
 
     title: str
-    tables: list[Table]
+    tables: list[Table] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     """Whole sentences."""
     plots: list[Plot] = field(default_factory=list)
@@ -102,17 +99,8 @@ class Section:
     """Tables of figures that the page has in the details of its grid, or in a figure; details.md has them first."""
     csvs: list[str] = field(default_factory=list)
     """Names of files in the report's folder that the tables refer to."""
-    why: list[Why] = field(default_factory=list)
+    why: list[Explanation] = field(default_factory=list)
     """Why each precision of the section's workload gains, or does not."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Origin:
-    """How to make one run's figures again."""
-
-    label: str
-    command: str
-    environment: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,56 +109,46 @@ class Report:
 
     title: str
     facts: list[str]
-    """What was compared, when, with which torch."""
+    """Devices, models, dates and versions of torch."""
     lead: list[list[Part]]
     grid: Grid
-    verdicts: list[Sentence]
-    cautions: list[str]
-    """Data missing from the runs, and differences between them other than those being compared."""
-    missing: list[str]
-    """What no device supports, or holds."""
-    warnings: list[str]
+    verdicts: Sequence[Verdict]
+    lists: dict[str, list[str]]
+    """Sentences under headings: on data missing and on other differences between the runs, on what no device supports
+    or holds, and the warnings while measuring."""
     remarks: list[str]
-    """What limits where."""
+    """Limits of trainings."""
     headline: list[Plot]
     """The figures that are shown first."""
     sections: list[Section]
-    how_to_read: list[str]
-    reproduce: list[Origin]
+    reproduce: list[dict[str, str]]
+    """The ``label``, ``command`` and ``environment`` of each run."""
     precisions: list[str]
     """Those of the grid."""
     drawn: list[str]
     """Those that figures show."""
     choices: dict[str, list[tuple[str, str]]]
-    """What the control bar offers: for each control values, and what they are called."""
+    """The values of each control of the page's bar, and their labels."""
     data: dict[str, Any]
-    """What the page's script draws from."""
+    """Data of the page's script."""
     why: list[Section]
     """A section for each workload that was explained."""
     ablations: list[Table]
     """Short tables of the ablations, for the terminal."""
     failures: list[str]
-    """What failed, for the terminal."""
+    """Failed rows, for the terminal."""
+    unexplained: list[str]
+    """Why there is no explanation although it was asked for, for the terminal."""
 
     @property
-    def strip(self) -> str:
-        """The heading of the grid's strips."""
-        return STRIP
+    def how_to_read(self) -> Sequence[str]:
+        """Sentences on how to read the figures."""
+        return HOW_TO_READ
 
     @property
     def other_verdicts(self) -> list[str]:
         """Verdicts that are in no grid: those of ablations."""
-        return [str(sentence) for sentence in self.verdicts if sentence.answer is None]
-
-    @property
-    def cautioned(self) -> list[str]:
-        """The headings of lists that are not empty."""
-        lists = {
-            "Before comparing": self.cautions,
-            "Warnings while measuring": self.warnings,
-            "Not measured": self.missing,
-        }
-        return [name for name, lines in lists.items() if lines]
+        return [str(verdict) for verdict in self.verdicts if not isinstance(verdict, Answer)]
 
     @property
     def plots(self) -> list[Plot]:
@@ -179,31 +157,25 @@ class Report:
 
     @property
     def files(self) -> list[str]:
-        """The names of the report's files beside its pages."""
+        """The names of the report's files, but for its pages."""
         plots = [f"{plot.name}.{kind}" for plot in self.plots if plot.in_files for kind in ("png", "svg")]
         return sorted({"details.md", *plots, *(name for section in self.sections for name in section.csvs)})
 
 
 def publish(
-    runs: Runs, out: Path, *, published: bool = False, layers: bool = False, figures: devices.Choice = "overview"
-) -> tuple[Path, list[Sentence], list[Table], list[str], list[Why]]:
+    runs: Runs, out: Path, *, with_published: bool = False, layers: bool = False, figures: devices.Choice = "overview"
+) -> Report:
     """Write the report of ``runs`` and delete files that only the previous report had.
 
     The arguments are those of ``bench.report.report``.
     """
-    literature = load_published() if published else None
+    literature = load_published() if with_published else None
     out.mkdir(parents=True, exist_ok=True)
     report = compose(runs, out, literature, layers=layers, figures=figures)
     for name, text in render(report, mark({run.folder: run.info for run in runs.runs})).items():
         write_atomically(out / name, text)
     _replace(out / FILES, report.files)
-    return (
-        out / "report.md",
-        report.verdicts,
-        report.ablations,
-        report.failures,
-        [one for section in report.why for one in section.why],
-    )
+    return report
 
 
 def _replace(manifest: Path, files: list[str]) -> None:
@@ -244,105 +216,68 @@ def compose(
     figures: devices.Choice = "overview",
 ) -> Report:
     """Build the report and draw its figures into ``out``; ``literature`` holds published results to compare with."""
-    summary, ablations = summarise(runs.trials), ablation.ablations(runs)
-    supported = missing.without_unsupported(summary)
-    explained = _why_sections(runs, supported)
-    matrices, sweeps = matrix.matrices(summary), factors.varied(summary, runs)
+    summary = summarise(runs.trials)
+    material = Material(runs=runs, summary=summary, rows=missing.without_unsupported(summary), literature=literature)
+    matrices, ablations = matrix.matrices(summary), ablation.ablations(runs)
+    compared = matrices, ablations, factors.varied(summary, runs)
+    why_sections = _why_sections(why(runs, material.rows))
+    drawings: list[Future[list[tuple[str, Plot | str]]]] = []
     with _second_process() as other:  # figures take as long as tables
-        drawing = of_memory = None
         if figures != "none":
-            drawing = other.submit(
-                _draw,
-                out,
-                summary,
-                epochs=runs.epochs,
-                figures_of_numerics=runs.numerics,
-                matrices=matrices,
-                ablations=ablations,
-                sweeps=sweeps,
-                memory=devices.memories(runs.runs),
-                layers=layers,
-                figures=figures,
-            )
-        verdicts = [*sentences(summary), *map(ablation_tables.sentence, ablations)]
-        answers = [verdict.answer for verdict in verdicts if verdict.answer is not None]
-        if drawing and (kinds := overview.memory_by_kind(summary, runs.trials, answers)) is not None:
-            of_memory = other.submit(files.draw, kinds, out)
-        stacked = [
-            other.submit(files.draw, explanation_figures.stacked(f"{name}-why", section.title, _pairs(section)), out)
-            for name, section in zip(slugs([section.title for section in explained]), explained, strict=True)
-            if drawing
-        ]
-        tried = runs.trials[runs.trials["status"] != missing.UNSUPPORTED]
-        notes = present(
-            diagnostics.unsupported(runs.trials),
-            diagnostics.notes(pd.concat([tried, runs.ablations], ignore_index=True)),
-        )
-        sections = [
-            Section(title="Machines", tables=present(*diagnostics.machines(runs.runs))),
-            *_matrices(matrices, out),
-            *(Section(title=one.name, tables=present(ablation_tables.full(one))) for one in ablations),
-            *(Section(title=one.title, tables=present(comparisons.along(one))) for one in sweeps),
-            *_recipes(supported, runs, literature),
-            Section(title="Published figures", tables=[] if literature is None else literature_tables(literature)),
-            Section(title="Formats of numbers", tables=present(numerics.formats()) if len(runs.numerics) else []),
-            Section(title="Precision switches", tables=present(diagnostics.switches(runs.trials))),
-            Section(title="Notes", tables=notes, remarks=[] if notes else [NO_NOTES]),
-        ]
-        plots, left_out = drawing.result() if drawing else ([], {})
-        plots += [(OVERVIEW, of_memory.result())] if of_memory else []
-        for section, figure in zip(explained, stacked, strict=False):  # none where nothing is drawn
-            section.plots.append(figure.result())
-    by_title = {section.title: section for section in sections}
-    headline: list[Plot] = []
-    for title, plot in plots:
-        (headline if title == OVERVIEW else by_title[title].plots).append(plot)
-    headline.sort(key=lambda plot: OVERVIEWS.index(plot.name))
-    for title, remark in left_out.items():
-        by_title[title].remarks.append(remark)
+            watched = runs.epochs, runs.numerics, devices.memories(runs.runs)
+            drawings.append(other.submit(_draw, out, _charts, summary, watched, compared, layers, figures))
+        given = answers(summary)
+        if figures != "none":
+            late = [(OVERVIEW, overview.memory_by_kind(summary, runs.trials, given)), *_stacked(why_sections)]
+            drawings.append(other.submit(_draw, out, list, late))
+        sections = _sections(material, compared, out)
+        plots = _placed([part for drawing in drawings for part in drawing.result()], sections, why_sections)
+    plots.sort(key=lambda plot: OVERVIEWS.index(plot.name))
+    single = [] if any(plot.name == devices.ACROSS for plot in plots) else _single(sections, given)
     precisions = sorted(map(str, summary["precision"].unique()), key=precision_rank)
-    stepped = [str(name) for one in ablations for name in one.rows["precision"]]
     return Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
-        lead=lead(answers),
-        grid=grid(verdicts, summary),
-        verdicts=verdicts,
-        cautions=comparability.cautions(runs),
-        missing=missing.sentences(summary, runs),
-        warnings=diagnostics.warnings(runs.runs),
-        remarks=bottleneck.epoch_remarks(supported) + bottleneck.loader_remarks(supported),
-        headline=headline
-        if any(plot.name == devices.ACROSS for plot in headline)
-        else _single(sections, answers) + headline,
+        lead=lead(given),
+        grid=grid(given),
+        verdicts=[*given, *map(ablation_tables.sentence, ablations)],
+        lists={
+            "Before comparing": comparability.cautions(runs),
+            "Warnings while measuring": diagnostics.warnings(runs.runs),
+            "Not measured": missing.sentences(summary, runs),
+        },
+        remarks=bottleneck.epoch_remarks(material.rows) + bottleneck.loader_remarks(material.rows),
+        headline=single + plots,
         sections=[one for one in sections if one.tables or one.more or one.remarks or one.plots],
-        how_to_read=how_to_read(runs),
         reproduce=[_origin(run) for run in runs.runs],
         precisions=precisions,
-        drawn=list(dict.fromkeys([*precisions, *stepped])),
+        drawn=list(dict.fromkeys([*precisions, *(str(name) for one in ablations for name in one.rows["precision"])])),
         choices=_choices(summary, precisions),
-        data={
-            "baseline": BASELINE,
-            "precisions": precisions,
-            "answers": data.answers(answers),
-            "length": len(summary),
-            "columns": data.columnar(data.rows(summary, data.PAGE)),
-            "pairs": data.pairs(summary),
-            "matrices": {
-                one.slug: data.ratios(one) for one in matrices if len(one.setups) <= matrix_figures.MOST_SETUPS
-            },
-        },
-        why=explained,
-        ablations=present(*map(ablation_tables.short, ablations)),
-        failures=[
-            *diagnostics.failures(pd.concat([tried, runs.ablations], ignore_index=True)),
-            *([] if explained else _unexplained(runs.trials)),
-        ],
+        data=_page_data(summary, precisions, given, matrices),
+        why=why_sections,
+        ablations=[table for table in map(ablation_tables.short, ablations) if table is not None],
+        failures=diagnostics.failures(runs),
+        unexplained=[] if why_sections else _unexplained(runs.trials),
     )
 
 
+def _page_data(
+    summary: pd.DataFrame, precisions: list[str], given: list[Answer], matrices: list[matrix.Matrix]
+) -> dict[str, Any]:
+    """Return the data of the page's script."""
+    return {
+        "baseline": BASELINE,
+        "precisions": precisions,
+        "answers": data.answers(given),
+        "length": len(summary),
+        "columns": data.columnar(data.rows(summary, data.PAGE)),
+        "pairs": data.pairs(summary),
+        "matrices": {one.slug: data.ratios(one) for one in matrices if len(one.setups) <= matrix_figures.MOST_SETUPS},
+    }
+
+
 def _choices(summary: pd.DataFrame, precisions: list[str]) -> dict[str, list[tuple[str, str]]]:
-    """Return what the control bar offers."""
+    """Return the values and labels of the page's controls."""
 
     def each(column: str, label: str) -> list[tuple[str, str]]:
         return list(dict.fromkeys(zip(summary[column].map(str), summary[label].map(str), strict=True)))
@@ -367,22 +302,22 @@ def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
     return [*counted, *when, *([f"torch {', '.join(versions)}"] if versions else [])]
 
 
-def _origin(run: Run) -> Origin:
+def _origin(run: Run) -> dict[str, str]:
+    """Return the command and the environment to make a run's figures again."""
     words = run.part("request").get("argv") or []
-    machine = run.environment
     names = {"torch": "torch", "cuda": "CUDA", "cudnn": "cuDNN", "driver": "driver", "python": "Python", "os": ""}
-    parts = [f"{name} {machine[key]}".strip() for key, name in names.items() if machine.get(key)]
+    parts = [f"{name} {run.environment[key]}".strip() for key, name in names.items() if run.environment.get(key)]
     version = [f"ampmeter {run.info['version']}"] if run.info.get("version") else []
     command = shlex.join(["python", "run_bench.py", *map(str, words)]) if words else ""
-    return Origin(label=run.label, command=command, environment=", ".join([*version, *parts]))
+    return {"label": run.label, "command": command, "environment": ", ".join([*version, *parts])}
 
 
-def _single(sections: list[Section], answers: list[Answer]) -> list[Plot]:
+def _single(sections: list[Section], given: list[Answer]) -> list[Plot]:
     """Take the figures of single devices that report.md shows out of their sections.
 
     They are those of speed, and of the trainings at the answers' batch sizes; where there are none, the first.
     """
-    ends = ("-speed", *(f"-training-b{answer.batch}" for answer in answers))
+    ends = ("-speed", *(f"-training-b{answer.batch}" for answer in given))
     every = [(section, plot) for section in sections for plot in section.plots]
     taken = ([one for one in every if one[1].name.endswith(ends)] or every)[:MOST_PLOTS]
     for section, plot in taken:
@@ -390,69 +325,69 @@ def _single(sections: list[Section], answers: list[Answer]) -> list[Plot]:
     return [plot for _, plot in taken]
 
 
-def _draw(
-    out: Path,
+Compared = tuple[list[matrix.Matrix], list[ablation.AblationSummary], list[factors.Varied]]
+Described = Iterable[tuple[str, Chart | str | None]]
+"""Charts, or remarks on those that are left out, each with its section's title; those of no section have
+``OVERVIEW``."""
+
+
+def _draw(out: Path, describe: Callable[..., Described], *args: object) -> list[tuple[str, Plot | str]]:
+    """Draw the charts that a function describes; remarks stay as they are."""
+    described = [(title, chart) for title, chart in describe(*args) if chart is not None]
+    return [(title, chart if isinstance(chart, str) else files.draw(chart, out)) for title, chart in described]
+
+
+def _charts(
     summary: pd.DataFrame,
-    *,
-    epochs: pd.DataFrame,
-    figures_of_numerics: pd.DataFrame,
-    matrices: list[matrix.Matrix],
-    ablations: list[ablation.AblationSummary],
-    sweeps: list[factors.Varied],
-    memory: devices.Memory,
+    watched: tuple[pd.DataFrame, pd.DataFrame, devices.Memory],
+    compared: Compared,
     layers: bool,
     figures: devices.Choice,
-) -> tuple[list[tuple[str, Plot]], dict[str, str]]:
-    """Draw all figures; return each with its section's title, and a remark by title on figures left out.
-
-    Those of no section have ``OVERVIEW`` for a title.
-    """
-    charts, left_out = devices.charts(summary, epochs, memory, figures)
-    charts += [(OVERVIEW, devices.across(summary))]
-    charts += [(OVERVIEW, overview.differences(summary, metric)) for metric in learned()]
-    charts += [(_title(one), matrix_figures.heat_map(one)) for one in matrices]
-    charts += [(one.name, ablation_figures.waterfall(one)) for one in ablations]
-    charts += [(one.title, comparison_figures.against_value(one)) for one in sweeps]
+) -> Described:
+    """Describe all figures that need no answer; ``watched`` are epochs, figures of numerics, and devices' memory."""
+    epochs, figures_of_numerics, memory = watched
+    matrices, ablations, sweeps = compared
+    yield from devices.charts(summary, epochs, memory, figures)
+    yield OVERVIEW, devices.across(summary)
+    yield from ((OVERVIEW, overview.differences(summary, metric)) for metric in learned())
+    yield from ((_title(one), matrix_figures.heat_map(one)) for one in matrices)
+    yield from ((one.name, ablation_figures.waterfall(one)) for one in ablations)
+    yield from ((one.title, comparison_figures.against_value(one)) for one in sweeps)
     for by_layer in (False, True) if layers else (False,):
-        charts += numerics_figures.charts(summary, figures_of_numerics, layers=by_layer)
-    return [(title, files.draw(chart, out)) for title, chart in charts if chart is not None], left_out
+        yield from numerics_figures.charts(summary, figures_of_numerics, layers=by_layer)
 
 
-def how_to_read(runs: Runs) -> list[str]:
-    """Return the lines of ``HOW_TO_READ`` that apply to these runs."""
-    only_ablations = not runs.ablations.empty and runs.trials["phase"].eq("train").all()
-    left_out = RESIDENT if only_ablations else LOADED if runs.ablations.empty else None
-    return [line for line in HOW_TO_READ if line != left_out]
+def _stacked(why_sections: list[Section]) -> Described:
+    """Describe where the steps' time goes in each workload that was explained."""
+    for name, section in zip(slugs([section.title for section in why_sections]), why_sections, strict=True):
+        yield WHY + section.title, explanation_figures.stacked(f"{name}-why", section.why)
 
 
-def _explained(runs: Runs, rows: pd.DataFrame) -> list[tuple[explanation.Explanation, str]]:
-    """Return the explanations of one workload, each with what the summary calls its device."""
+def _placed(drawn: list[tuple[str, Plot | str]], sections: list[Section], why_sections: list[Section]) -> list[Plot]:
+    """Put figures and remarks into their sections; return the figures of the whole report."""
+    by_title = {section.title: section for section in sections}
+    by_title |= {WHY + section.title: section for section in why_sections}
+    overviews: list[Plot] = []
+    for title, part in drawn:
+        if isinstance(part, str):
+            by_title[title].remarks.append(part)
+        else:
+            (overviews if title == OVERVIEW else by_title[title].plots).append(part)
+    return overviews
+
+
+def why(runs: Runs, summary: pd.DataFrame) -> list[Explanation]:
+    """Return why each precision gains or does not, of all workloads that were explained, in the summary's order."""
     if runs.explained.empty:
         return []
-    counts = runs.trials[(runs.trials["phase"] == "explain") & runs.trials["status"].isin(MEASURED)]
-    sound = runs.explained.merge(counts[["run", *PAIR]].drop_duplicates(), on=["run", *PAIR])
-    named = sound.merge(rows[[*CELL, "where"]].drop_duplicates(), on=CELL)
-    where = {tuple(cell): label for *cell, label in named[[*CELL, "where"]].drop_duplicates().to_numpy().tolist()}
-    found = explanation.explanations(named)
-    return [(one, str(where[tuple(one.cell[name] for name in CELL)])) for one in found]
-
-
-def why(runs: Runs, summary: pd.DataFrame) -> list[Why]:
-    """Return why each precision gains or does not, of all workloads that were explained."""
+    measured = runs.trials[(runs.trials["phase"] == "explain") & runs.trials["status"].isin(MEASURED)]
+    sound = runs.explained.merge(measured[["run", *PAIR]].drop_duplicates(), on=["run", *PAIR])
+    named = sound.merge(summary[[*CELL, "workload", "where"]].drop_duplicates(), on=CELL)
+    order = list(summary["workload"].unique())
     return [
-        Why(
-            workload=str(title),
-            where=where,
-            one=one,
-            memory=memory_change(runs.trials, one.cell, one.arm.precision),
-        )
-        for title, rows in summary.groupby("workload", sort=False)
-        for one, where in _explained(runs, rows)
+        replace(one, memory=memory_change(runs.trials, one.cell, one.arm.precision))
+        for one in sorted(explanations(named), key=lambda one: order.index(one.workload))
     ]
-
-
-def _pairs(section: Section) -> list[tuple[explanation.Explanation, str]]:
-    return [(one.one, one.where) for one in section.why]
 
 
 def _unexplained(trials: pd.DataFrame) -> list[str]:
@@ -463,66 +398,71 @@ def _unexplained(trials: pd.DataFrame) -> list[str]:
     return [f"Why? has no answer: {text}."] if len(rows) else []
 
 
-def _why_sections(runs: Runs, summary: pd.DataFrame) -> list[Section]:
+def _why_sections(explained: list[Explanation]) -> list[Section]:
     """Return a section for each workload that was explained; its figure is drawn later."""
     sections: dict[str, Section] = {}
-    for one in why(runs, summary):
-        sections.setdefault(one.workload, Section(title=one.workload, tables=[])).why.append(one)
+    for explanation in explained:
+        sections.setdefault(explanation.workload, Section(title=explanation.workload)).why.append(explanation)
     for section in sections.values():
-        found = _pairs(section)
-        section.more.extend(present(explanation_tables.time_by_class(found)))
-        section.tables.extend(
-            present(
-                explanation_tables.ceilings(found),
-                explanation_tables.operators_alone(found),
-            )
-        )
+        _add(section.more, explanation_tables.time_by_class(section.why))
+        _add(section.tables, explanation_tables.ceilings(section.why))
+        _add(section.tables, explanation_tables.operators_alone(section.why))
     return list(sections.values())
 
 
-def present(*tables: Table | None) -> list[Table]:
-    """Return the tables that have rows."""
-    return [table for table in tables if table is not None]
+def _add(tables: list[Table], table: Table | None) -> None:
+    tables += [] if table is None else [table]
 
 
 def _title(one: matrix.Matrix) -> str:
     return f"Setups of {one.title} against each other"
 
 
+def entries() -> list[Entry]:
+    """Return the tables that the modules of ``report/tables`` list, in the report's order."""
+    modules = [
+        importlib.import_module(f"{tables.__name__}.{one.name}") for one in pkgutil.iter_modules(tables.__path__)
+    ]
+    return sorted((entry for module in modules for entry in getattr(module, "TABLES", ())), key=attrgetter("place"))
+
+
+def _sections(material: Material, compared: Compared, out: Path) -> list[Section]:
+    """Return the sections in their order, and write the matrices' ratios as CSV."""
+    matrices, ablations, sweeps = compared
+    placed = [(MATRICES, section) for section in _matrices(matrices, out)]
+    for place, titled in (
+        (ABLATIONS, [(one.name, ablation_tables.full(one)) for one in ablations]),
+        (SWEEPS, [(one.title, comparisons.along(one)) for one in sweeps]),
+    ):
+        placed += [(place, Section(title=title, tables=[table])) for title, table in titled if table is not None]
+    by_section: dict[str, list[Entry]] = {}
+    for entry in entries():
+        by_section.setdefault(entry.section, []).append(entry)
+    for title, listed in by_section.items():
+        parts = [(title, material)]
+        if title == RECIPE:
+            groups = material.rows.groupby("workload", sort=False)
+            parts = [(str(workload), replace(material, rows=rows)) for workload, rows in groups]
+        placed += [(listed[0].place, _section(name, listed, part)) for name, part in parts]
+    return [section for _, section in sorted(placed, key=itemgetter(0))]
+
+
+def _section(title: str, listed: list[Entry], material: Material) -> Section:
+    section = Section(title=title)
+    for entry in listed:
+        for part in entry.make(material):
+            if isinstance(part, str):
+                section.remarks.append(part)
+            else:
+                _add(section.tables if entry.on_page else section.more, part)
+    return section
+
+
 def _matrices(matrices: list[matrix.Matrix], out: Path) -> list[Section]:
     """Return a section for each recipe that several devices or runs measured; write its ratios as CSV."""
-    sections = {title: Section(title=title, tables=[]) for title in map(_title, matrices)}
+    sections = {title: Section(title=title) for title in map(_title, matrices)}
     for one in matrices:
         sections[_title(one)].remarks.extend(matrix_figures.remarks(one))
         sections[_title(one)].csvs.append(matrix_figures.file_name(one))
         matrix_figures.write_csv(one, out)
     return list(sections.values())
-
-
-def _recipes(summary: pd.DataFrame, runs: Runs, literature: pd.DataFrame | None) -> Iterator[Section]:
-    """Yield a section for each recipe, its tables in the order of the page."""
-    hosts = diagnostics.hosts(runs.runs)
-    for title, rows in summary.groupby("workload", sort=False):
-        named = rows[[*KEY, "workload", "where"]]
-        trials, figures = (named.merge(frame, on=KEY) for frame in (runs.trials, runs.numerics))
-        scaled, unscaled = scaling.scaling(rows, summary, runs)
-        against_published, unpublished = (None, []) if literature is None else published_beside(rows, runs, literature)
-        more = present(*measurements.by_device(rows, hosts))
-        tables = present(
-            measurements.best_batch(rows),
-            measurements.largest_batch(runs.trials, rows),
-            *training.training(rows),
-            measurements.energy(rows),
-            measurements.memory(trials),
-            diagnostics.what_ran(rows),
-            diagnostics.conversions(trials),
-            diagnostics.compiling(trials),
-            diagnostics.how_timed(rows),
-            *numerics.numerics(figures),
-            measurements.inference(trials),
-            comparisons.scaling(scaled),
-            training.against_plain(runs.trials, rows),
-            against_published,
-        )
-        remarks = unscaled + unpublished
-        yield Section(title=str(title), tables=tables, more=more, remarks=remarks)

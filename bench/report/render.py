@@ -7,19 +7,25 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
+from bench.report.analysis.explanation import Explanation
 from bench.report.figures.figure import colour
+from bench.report.tables import answers, explanation
 from bench.spec.metrics import ACCURACY, LOSS
 
 LONGEST = 20
 """Rows of the longest table on the page; details.md has the longer ones."""
 MOST = 6
-"""Most lines of a list in report.md; details.md has them all."""
+"""Most lines of a list in report.md, and explanations in a terminal; details.md has them all."""
+MOST_FAILURES = 8
+"""Most lines on what failed in a terminal."""
 
 
 def render(report: Any, mark: str) -> dict[str, str]:
@@ -49,6 +55,26 @@ def render(report: Any, mark: str) -> dict[str, str]:
     return {name: environment.get_template(f"{name}.j2").render(values) for name in names}
 
 
+def terminal(report: Any, details: Path, *, tried: bool = False) -> str:
+    """Return what a terminal shows of a report.
+
+    Args:
+        report: a ``page.Report``.
+        details: where details.md is.
+        tried: whether what the reasons point at is tried next, so that how to try it is left out.
+    """
+    explained = [explanation for section in report.why for explanation in section.why]
+    values = {"report": report, "answers": answers.terminal(report.grid), "details": details, "tried": tried}
+    values |= {"explained": explained, "most": MOST, "most_failures": MOST_FAILURES}
+    return _environment().get_template("terminal.txt.j2").render(values).rstrip("\n")
+
+
+def why_in_words(explained: Sequence[Explanation]) -> str:
+    """Return what a terminal shows of explanations."""
+    why = _environment().get_template("why.txt.j2")
+    return why.render(explained=explained, tried=False, most=len(explained)).rstrip("\n")
+
+
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -60,6 +86,7 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= {"md": markdown, "anchor": anchor, "precision": precision_class}
+    environment.globals |= {"gain": explanation.gain, "reasons": explanation.sentences, "short": explanation.short}
     return environment
 
 

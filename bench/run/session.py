@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import bench
 from bench import report as reporter
@@ -33,18 +33,7 @@ from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
 from bench.spec.trial import Request
 
-if TYPE_CHECKING:
-    from bench.report.analysis.verdict import Sentence
-    from bench.report.tables.table import Table
-    from bench.report.tables.why import Why
-
 SAMPLE_PERIOD_S = 0.2
-MOST_FAILURES = 8
-"""Lines on what failed that a terminal shows."""
-UNEXPLAINED = "Why? has no answer"
-"""How a line on what failed starts that gives its reason itself."""
-MOST_EXPLAINED = 6
-"""Precisions of which a terminal shows why they gain."""
 LARGE = ("blocks.csv", "telemetry.csv")
 """The CSVs that may have millions of rows."""
 
@@ -340,9 +329,7 @@ def report(
     """
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     try:
-        page, verdicts, ladders, failures, explained = reporter.report(
-            runs, out, published=published, layers=layers, figures=figures, anonymise=anonymise
-        )
+        contents = reporter.report(runs, out, published=published, layers=layers, figures=figures, anonymise=anonymise)
     except OSError as error:
         place = Path(error.filename or out)
         if not (place.is_relative_to(out) or out.is_relative_to(place)):
@@ -351,44 +338,13 @@ def report(
             f"The report in '{out}' cannot be written: {error.strerror or error}. Nothing that was measured is lost: "
             f"write it elsewhere with report {shlex.join(map(str, runs))} --out FOLDER."
         ) from error
-    written = f"Report: {page} and {page.with_suffix('.html')}"
+    written = f"Report: {out / 'report.md'} and {out / 'report.html'}"
     try:
-        _show(page, verdicts, ladders, failures, explained, tried=tried)
+        say(reporter.terminal(contents, out, tried=tried))
     except KeyboardInterrupt as stop:
         tell(written)
         raise Interrupted from stop
     say(written)
-
-
-def _show(
-    page: Path,
-    verdicts: Sequence[Sentence],
-    ladders: Sequence[Table],
-    failures: Sequence[str],
-    explained: Sequence[Why],
-    *,
-    tried: bool,
-) -> None:
-    """Print what ``bench.report.report`` returned of a report; the arguments but for the last are that."""
-    from bench.report.tables import answers, why
-
-    for ladder in ladders:
-        say(ladder.title)
-        ladder.show()
-    for sentence in verdicts:
-        if sentence.answer is None:
-            say(str(sentence))
-    answers.show([sentence.answer for sentence in verdicts if sentence.answer is not None])
-    if explained:
-        why.show(explained[:MOST_EXPLAINED], tried=tried)
-    if len(explained) > MOST_EXPLAINED:
-        say(f"{len(explained) - MOST_EXPLAINED} more like these are in the report.")
-    for line in failures[:MOST_FAILURES]:
-        say(line)
-    if any(not line.startswith(UNEXPLAINED) for line in failures):
-        more = len(failures) - MOST_FAILURES
-        also = f"{more} more lines like these, and the reasons," if more > 0 else "The reasons"
-        say(f"{also} are under Notes in {page.with_name('details.md')}.")
 
 
 def ladders_to_try(request: Request, folder: Path) -> Iterator[Request]:
@@ -397,8 +353,8 @@ def ladders_to_try(request: Request, folder: Path) -> Iterator[Request]:
     One that was started before goes on.
     """
     techniques: dict[str, list[str]] = {}
-    for why in reporter.explain([folder]):
-        techniques.setdefault(why.precision, []).extend(why.techniques)
+    for explanation in reporter.explain([folder]):
+        techniques.setdefault(explanation.precision, []).extend(explanation.techniques)
     for precision, names in techniques.items():
         if not names:
             say(f"Nothing to try for {precision}: no reason points at a technique.")

@@ -18,8 +18,11 @@ import pytest
 
 from bench.report import page, render
 from bench.report.exports.data import PAGE, rows
-from bench.report.format import change, times
+from bench.report.format import change, records, times
 from bench.report.page import FILES
+from bench.report.reading.load import load
+from bench.report.tables import diagnostics
+from bench.report.tables.table import PRECISION, Entry, table
 from bench.results.columns import SCHEMA
 from bench.results.records import Explained, TrialResult
 from bench.run.session import report, report_folder
@@ -66,10 +69,10 @@ def markdown_tables(text):
 def test_every_markdown_table_has_as_many_cells_in_every_line(hostile):
     tables = markdown_tables(hostile[0])
     assert tables
-    for table in tables:
-        assert len({len(line) for line in table}) == 1
-        assert re.fullmatch(r"( -+:? \|?)+", "|".join(table[1]))
-        assert len(table) >= 3
+    for lines in tables:
+        assert len({len(line) for line in lines}) == 1
+        assert re.fullmatch(r"( -+:? \|?)+", "|".join(lines[1]))
+        assert len(lines) >= 3
 
 
 def test_text_of_others_does_nothing_in_markdown_or_html(hostile):
@@ -128,6 +131,18 @@ def test_what_a_run_warned_of_is_told_after_the_verdict(tmp_path):
     head = (tmp_path / "out" / "report.md").read_text()
     assert all("- The GPU is &lt;shared&gt;.\n" in page for page in (head, text.split("## Machines")[0]))
     assert "<li><bdi>The GPU is &lt;shared&gt;.</bdi></li>" in html
+
+
+def test_a_table_that_its_module_lists_stands_in_its_section_in_its_place(tmp_path, monkeypatch):
+    def make(material):
+        return [table("Steps", records(material.rows), [PRECISION]), "A remark."]
+
+    monkeypatch.setattr(diagnostics, "TABLES", (*diagnostics.TABLES, Entry(56, "", make), Entry(5, "First", make)))
+    report = page.compose(load([RunBuilder(tmp_path / "run").speed().folder]), tmp_path, figures="none")
+    first, *_ = report.sections
+    assert (first.title, [it.title for it in first.tables], first.remarks) == ("First", ["Steps"], ["A remark."])
+    (recipe,) = (section for section in report.sections if section.title == "mlp")
+    assert [it.title for it in recipe.tables] == ["Steps", "How it was timed"]
 
 
 def test_merged_runs_keep_their_rows(tmp_path):

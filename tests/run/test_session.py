@@ -249,19 +249,24 @@ def test_a_stopped_run_its_report_and_its_resumption_count_alike(tmp_path, machi
     assert "2 of 7 planned trials are missing (1 speed, 1 train)" in remark(read.runs[0], read.trials)
 
 
+def reported(**lines):
+    """A report without verdicts."""
+    empty = {"ablations": [], "other_verdicts": [], "why": [], "unexplained": [], "failures": []}
+    return SimpleNamespace(grid=SimpleNamespace(groups={}), **empty | lines)
+
+
 def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path, capsys, monkeypatch):
     lines = [f"mlp on GPU {number}: bf16 failed in memory" for number in range(10)]
-    page = tmp_path / "report.md"
-    monkeypatch.setattr("bench.report.report", lambda *_, **__: (page, [], [], lines, []))
+    monkeypatch.setattr("bench.report.report", lambda *_, **__: reported(failures=lines))
     report([tmp_path], tmp_path)
     said = " ".join(capsys.readouterr().out.split())
     assert "GPU 7: bf16 failed in memory 2 more lines" in said
-    assert str(page.with_name("details.md")) in said.replace(" ", "")
+    assert str(tmp_path / "details.md") in said.replace(" ", "")
 
 
 def test_a_reason_that_is_said_already_is_not_looked_for_elsewhere(tmp_path, capsys, monkeypatch):
     lines = ["Why? has no answer: it takes fp32 and another precision."]
-    monkeypatch.setattr("bench.report.report", lambda *_, **__: (tmp_path / "report.md", [], [], lines, []))
+    monkeypatch.setattr("bench.report.report", lambda *_, **__: reported(unexplained=lines))
     report([tmp_path], tmp_path)
     said = capsys.readouterr().out
     assert "Why? has no answer" in said

@@ -1,10 +1,9 @@
-"""What differs between runs beside what is compared: a sentence for each circumstance, equal values together."""
+"""Differences between runs that are not being compared: a sentence for each, with equal values together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
@@ -16,19 +15,16 @@ from bench.results.records import MEASURED
 from bench.spec.precisions import precision_rank
 
 
-@dataclass(frozen=True, slots=True)
-class _Software:
-    """A version in run.json's environment, and in its nodes on a cluster."""
+class _Software(NamedTuple):
+    """A version in run.json's environment, and in its nodes on a cluster, for devices of one kind or any."""
 
     name: str
     why: str
     on: Literal["any", "cuda", "cpu"] = "any"
-    """The kind of device that it matters for."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    """What may be set on a device; several that train together have no power limit of their own."""
+class _Limit(NamedTuple):
+    """A setting of a device; several that train together have no power limit of their own."""
 
     name: str
     unit: str
@@ -88,32 +84,29 @@ def differing(one: tuple[Run, str], other: tuple[Run, str], suite: str) -> list[
         if part.on in ("any", kind) and software(*one, key) != software(*other, key)
     ]
     names += ["text of the recipe"] if digest(one[0], suite) != digest(other[0], suite) else []
-    limits = [_device(*placed) for placed in (one, other)]
-    for key, limit in LIMITS.items():
-        first, second = (device.get(key) for device in limits)
-        names += [limit.name] if None not in (first, second) and first != second else []
-    return names
+    first, second = (_device(*placed) for placed in (one, other))
+    known = [key for key in LIMITS if None not in (first.get(key), second.get(key))]
+    return names + [LIMITS[key].name for key in known if first[key] != second[key]]
 
 
 def _device(run: Run, placement: str) -> Mapping[str, Any]:
     return next((device for device in run.devices if device["placement"] == placement), {})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fact:
+class Fact(NamedTuple):
     """A circumstance that should be the same wherever figures are compared."""
 
     name: str
     values: Mapping[str, str | None]
     """By run, or by run and device or node; None is not known."""
     why: str
-    """What it does to a comparison: a whole sentence."""
+    """Its effect on a comparison: a whole sentence."""
     needed: bool = False
     """Whether it is worth a sentence that it is known of none."""
 
 
 def cautions(runs: Runs) -> list[str]:
-    """Return what a reader should know before comparing: what is missing or odd in a run, and what differs."""
+    """Return cautions to read before comparing: data missing or odd in a run, and differences between runs."""
     trials = pd.concat([runs.trials, runs.ablations], ignore_index=True)
     missing = [remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
     odd = [f"Run {run.label}: {text}" for run in runs.runs for text in run.remarks]
@@ -126,14 +119,14 @@ def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:
     Only runs that measured the same recipe are compared.
     """
     recipes = [(_title(key), rows) for key, rows in trials.groupby(RECIPE, sort=False)]
-    found: dict[str, list[str]] = {}
+    sentences: dict[str, list[str]] = {}
     for title, rows in recipes:
-        own = [run for run in runs if run.label in set(rows["run"])]
-        for fact in (*_machine(own, rows), *_devices(own, rows), *_request(own, rows), *_arms(rows)):
+        some = [run for run in runs if run.label in set(rows["run"])]
+        for fact in (*_machine(some, rows), *_devices(some, rows), *_request(some, rows), *_arms(rows)):
             if text := sentence(fact):
-                found.setdefault(text, []).append(title)
+                sentences.setdefault(text, []).append(title)
     several = len(recipes) > 1
-    return [f"{', '.join(titles)}: {text}" if several else text for text, titles in found.items()] + _apart(recipes)
+    return [f"{', '.join(titles)}: {text}" if several else text for text, titles in sentences.items()] + _apart(recipes)
 
 
 def sentence(fact: Fact) -> str:
@@ -165,13 +158,13 @@ def _apart(recipes: list[tuple[str, pd.DataFrame]]) -> list[str]:
     alone = sorted(runs - {run for _, rows in recipes if rows["run"].nunique() > 1 for run in rows["run"]})
     if len(runs) < 2 or not alone:
         return []
-    return [f"No other run measured a recipe of {_listed(alone)}: nothing in this report compares it with them."]
+    return [f"Nothing in this report is compared with {_listed(alone)}: no other run has the same recipe."]
 
 
 def _machine(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
     """Yield the versions of ampmeter and of the software: of GPUs' libraries only where there are GPUs."""
     versions = {run.label: str(run.info["version"]) for run in runs if run.info.get("version")}
-    yield Fact(name="ampmeter", values=versions, why="Another version may measure, or choose, in another way.")
+    yield Fact("ampmeter", versions, "Another version may measure, or choose, in another way.")
     on_gpu = set(rows.loc[rows["device_kind"] != "cpu", "run"])
     for key, part in SOFTWARE.items():
         relevant = [
@@ -180,17 +173,17 @@ def _machine(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
             if part.on in ("any", "cuda" if run.label in on_gpu else "cpu") and key in run.environment
         ]
         values = dict(item for run in relevant for item in _versions(run, rows, key))
-        yield Fact(name=part.name, values=values, why=part.why)
+        yield Fact(part.name, values, part.why)
 
 
 def _versions(run: Run, rows: pd.DataFrame, key: str) -> Iterable[tuple[str, str | None]]:
     """Yield a run's version of some software; on a cluster whose nodes differ, each node's."""
     placements = rows.loc[rows["run"] == run.label, "placement"].unique()
-    found = {str(placement): software(run, str(placement), key) for placement in placements}
-    if len(set(found.values())) < 2:
-        yield run.label, next(iter(found.values()))
+    versions = {str(placement): software(run, str(placement), key) for placement in placements}
+    if len(set(versions.values())) < 2:
+        yield run.label, next(iter(versions.values()))
     else:
-        yield from ((f"{run.label}'s {placement}", value) for placement, value in found.items())
+        yield from ((f"{run.label}'s {placement}", value) for placement, value in versions.items())
 
 
 def _devices(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
@@ -200,90 +193,75 @@ def _devices(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
     for name in dict.fromkeys(device["name"] for _, device in devices):
         alike = [(label, device) for label, device in devices if device["name"] == name]
         several = len(alike) > len({label for label, _ in alike})
+        labels = [f"{run}'s {placement(device['placement'])}" if several else run for run, device in alike]
         for key, limit in LIMITS.items():
-            values = {
-                f"{label}'s {placement(device['placement'])}" if several else label: _figure(
-                    device.get(key), limit.unit
-                )
-                for label, device in alike
-            }
-            yield Fact(name=f"{limit.name} of {name}", values=values, why=limit.why)
+            limits = [_figure(device.get(key), limit.unit) for _, device in alike]
+            yield Fact(f"{limit.name} of {name}", dict(zip(labels, limits, strict=True)), limit.why)
+
+
+def _by_run(rows: pd.DataFrame, column: str, write: Callable[[pd.Series], str]) -> dict[str, str]:
+    """Write the values of a column for each run."""
+    return {str(run): write(values) for run, values in rows.groupby("run", sort=False)[column]}
+
+
+def _names(values: Iterable[object]) -> str:
+    return ", ".join(sorted({str(value) for value in values} - {""}))
 
 
 def _request(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
-    """Yield what was asked: the protocol, the recipe's text, the data."""
-    timed = set(rows.loc[rows["phase"] == "speed", "run"])
+    """Yield the request's circumstances: the protocol, the recipe's text, the data."""
+    timed, suite = set(rows.loc[rows["phase"] == "speed", "run"]), rows["suite"].iloc[0]
     asked = {run.label: run.part("request") for run in runs if run.part("request")}
     protocols = {
         label: _protocol(request["protocol"])
         for label, request in asked.items()
         if label in timed and "protocol" in request
     }
-    yield Fact(name="protocol", values=protocols, why="A quick run's intervals are wider, and hold within less.")
-    suite = rows["suite"].iloc[0]
+    yield Fact("protocol", protocols, "A quick run's intervals are wider, and hold within less.")
+    digests = {run.label: digest(run, suite) for run in runs if run.label in asked}
+    yield Fact(f"text of the recipe {suite} (digest)", digests, "An edited recipe is another question.", needed=True)
+    sources = _by_run(rows[rows["phase"].isin(("train", "numerics", "ladder"))], "data", _names)
     yield Fact(
-        name=f"text of the recipe {suite} (digest)",
-        values={run.label: digest(run, suite) for run in runs if run.label in asked},
-        why="An edited recipe is another question.",
-        needed=True,
+        "data trained on",
+        sources,
+        "Time per epoch and accuracy do not compare; steps are timed on random batches, so they do.",
     )
-    trained = rows[rows["phase"].isin(("train", "numerics", "ladder"))]
-    sources = trained.groupby("run", sort=False)["data"].agg(lambda names: ", ".join(sorted(set(names))))
-    yield Fact(
-        name="data trained on",
-        values={str(run): str(names) for run, names in sources.items()},
-        why="Time per epoch and accuracy do not compare; steps are timed on random batches, so they do.",
-    )
-    own = [run for run in runs if str(sources.get(run.label, "")).startswith(("folder:", "text:"))]
-    hosts = {run.environment.get("host") for run in own}
-    if len(hosts) > 1 and len({sources[run.label] for run in own}) == 1:
-        known = {run.label: ", ".join(run.fingerprints.values()) or None for run in own}
-        why = "One path on two machines may hold other data."
-        yield Fact(name="data (fingerprint)", values=known, why=why, needed=True)
+    from_files = [run for run in runs if sources.get(run.label, "").startswith(("folder:", "text:"))]
+    hosts = {run.environment.get("host") for run in from_files}
+    if len(hosts) > 1 and len({sources[run.label] for run in from_files}) == 1:
+        prints = {run.label: ", ".join(run.fingerprints.values()) or None for run in from_files}
+        yield Fact("data (fingerprint)", prints, "One path on two machines may hold other data.", needed=True)
 
 
 def _arms(rows: pd.DataFrame) -> Iterable[Fact]:
     """Yield how the arms were measured: batch sizes, techniques, processes, epochs, switches."""
     timed = rows[(rows["phase"] == "speed") & rows["status"].isin(MEASURED)]
-    sizes = {run: set(group["batch_size"]) for run, group in timed.groupby("run", sort=False)}
-    if sizes and not set.intersection(*sizes.values()):
-        values = {str(run): ", ".join(f"{size:.0f}" for size in sorted(own)) for run, own in sizes.items()}
-        yield Fact(
-            name="batch sizes", values=values, why="None is common to all, so throughputs are of different work."
-        )
-    techniques = rows.groupby("run", sort=False)["techniques"].agg(lambda names: ", ".join(sorted({*names} - {""})))
+    sizes = [set(group) for _, group in timed.groupby("run", sort=False)["batch_size"]]
+    if sizes and not set.intersection(*sizes):
+        written = _by_run(timed, "batch_size", lambda sizes: ", ".join(f"{size:.0f}" for size in sorted(set(sizes))))
+        yield Fact("batch sizes", written, "None is common to all, so throughputs are of different work.")
     yield Fact(
-        name="techniques",
-        values={str(run): names or "none" for run, names in techniques.items()},
-        why="Layouts, fused optimizers and compilation change speed and memory at equal precision.",
+        "techniques",
+        _by_run(rows, "techniques", lambda names: _names(names) or "none"),
+        "Layouts, fused optimizers and compilation change speed and memory at equal precision.",
     )
-    counts = timed.groupby(KEY, sort=False).size().groupby("run", sort=False).agg(_range)
+    counts = timed.groupby(KEY, sort=False).size().reset_index(name="processes")
     yield Fact(
-        name="number of processes",
-        values={str(run): f"{found}" for run, found in counts.items()},
-        why="With one process an interval says nothing of the next, with two it is very wide.",
+        "number of processes",
+        _by_run(counts, "processes", _range),
+        "With one process an interval says nothing of the next, with two it is very wide.",
     )
     trained = rows[(rows["phase"] == "train") & rows["epochs"].notna()]
-    epochs = trained.groupby("run", sort=False)["epochs"].agg(_range)
-    yield Fact(
-        name="number of epochs",
-        values={str(run): found for run, found in epochs.items()},
-        why="Accuracies do not compare.",
-    )
+    yield Fact("number of epochs", _by_run(trained, "epochs", _range), "Accuracies do not compare.")
     read = rows[rows["status"].isin(MEASURED) & (rows[SWITCHES] != "").any(axis=1)]
+    read = read.assign(arithmetic=read[SWITCHES[0]] + " products, " + read[SWITCHES[1]] + " convolutions")
     for name in sorted(read["precision"].unique(), key=precision_rank):
-        found = read[read["precision"] == name].groupby("run", sort=False)[SWITCHES]
-        values = {
-            str(run): "; ".join(
-                sorted({f"{row[0]} products, {row[1]} convolutions" for row in group.itertuples(index=False)})
-            )
-            for run, group in found
-        }
-        yield Fact(name=f"arithmetic of {name}", values=values, why="One name was not the same arithmetic.")
+        words = _by_run(read[read["precision"] == name], "arithmetic", lambda words: "; ".join(sorted(set(words))))
+        yield Fact(f"arithmetic of {name}", words, "One name was not the same arithmetic.")
 
 
-def _range(found: pd.Series) -> str:
-    low, high = found.min(), found.max()
+def _range(values: pd.Series) -> str:
+    low, high = values.min(), values.max()
     return f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
 
 

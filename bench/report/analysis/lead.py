@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from bench.report.analysis.judge import judged_by
-from bench.report.analysis.verdict import NO_ACCURACY, NOT_WORSE, Answer
+from bench.report.analysis.verdict import NO_ACCURACY, NOT_WORSE, Answer, counted
 from bench.report.format import change, known, number, signed, times
 from bench.spec.precisions import BASELINE, find_precision
 
@@ -17,10 +17,11 @@ APART = 1.2
 MOST_GROUPS = 3
 NAMED = 4
 """More devices than this are counted, not named."""
+STRONG = "\0"
+"""Stands before and after an emphasised piece; no name has it, for control characters are escaped when it is read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A piece of a sentence."""
 
     text: str
@@ -28,11 +29,11 @@ class Part:
 
 
 def lead(answers: Sequence[Answer]) -> list[list[Part]]:
-    """Return the sentences: how much faster on which devices, at what memory and accuracy, and what training showed."""
-    gains = [one for one in answers if one.precision not in (None, BASELINE)]
-    if not answers:
-        return []
-    return [_speed(answers, gains), *([_cost(gains)] if gains else []), *_trained(answers)]
+    """Return the sentences: how much faster on which devices, at what memory and accuracy, and what trainings show."""
+    gains = [answer for answer in answers if answer.precision not in (None, BASELINE)]
+    sentences = [_speed(answers, gains), _cost(gains), _trained(answers)]
+    pieces = [enumerate(sentence.split(STRONG)) for sentence in sentences if sentence]
+    return [[Part(text, place % 2 == 1) for place, text in sentence if text] for sentence in pieces]
 
 
 def text(sentence: Sequence[Part]) -> str:
@@ -40,37 +41,36 @@ def text(sentence: Sequence[Part]) -> str:
     return "".join(part.text for part in sentence)
 
 
-def _speed(answers: Sequence[Answer], gains: list[Answer]) -> list[Part]:
-    timed = [one for one in gains if known(one.arm["speedup"])]
-    only = len(answers) == 1
-    clauses: list[list[Part]] = []
-    for where, group in _groups(timed):
-        ends = sorted(float(one.arm["speedup"]) for one in group)
-        size = times(ends[0], group[0].arm["low"], group[0].arm["high"]) if len(group) == 1 else span(ends[0], ends[-1])
-        on = f" on {listed(where)}" + (f" for {group[0].workload} at batch {group[0].batch}" if only else "")
-        if clauses:
-            clauses.append([Part(size, strong=True), Part(on)])
-        else:
-            clauses.append([Part(_subject(timed) + " "), Part(size, strong=True), Part(f" as fast as fp32{on}")])
-    for one in gains:
-        if not known(one.arm["speedup"]):
-            clauses.append([Part(f"only {one.precision} fits on {one.label} for {one.workload}")])
-    stays = [one for one in answers if one.precision == BASELINE]
-    rival = _rival(stays[0]) if stays and only else ""
-    clauses += [[Part("stay with fp32", strong=True), Part(f" {place}{rival}")] for place in _places(stays, answers)]
-    unknown = [one for one in answers if one.precision is None]
-    clauses += [[Part(f"{unknown[0].advice} {place}")] for place in _places(unknown, answers)]
-    parts: list[Part] = []
-    for clause in clauses:
-        parts += [*([Part("; ")] if parts else []), *clause]
-    first = parts[0].text
-    if first.split()[0] not in _names(gains):
-        first = first[:1].upper() + first[1:]
-    return [Part(first, parts[0].strong), *parts[1:], Part(".")]
+def _speed(answers: Sequence[Answer], gains: list[Answer]) -> str:
+    timed = [answer for answer in gains if known(answer.arm["speedup"])]
+    only = answers[0] if len(answers) == 1 else None
+    clauses: list[str] = []
+    for labels, group in _groups(timed):
+        ends = sorted(float(answer.arm["speedup"]) for answer in group)
+        arm = group[0].arm
+        size = times(arm["speedup"], arm["low"], arm["high"]) if len(group) == 1 else span(ends[0], ends[-1])
+        fast = " as fast as fp32" if not clauses else ""
+        on = f"on {listed(labels)}" + (f" for {only.workload} at batch {only.batch}" if only else "")
+        clauses.append(f"{'' if clauses else _subject(timed)}{STRONG}{size}{STRONG}{fast} {on}")
+    clauses += [
+        f"only {answer.precision} fits on {answer.label} for {answer.workload}"
+        for answer in gains
+        if not known(answer.arm["speedup"])
+    ]
+    stays = [answer for answer in answers if answer.precision == BASELINE]
+    rival = _rival(only) if only and stays else ""
+    clauses += [f"{STRONG}stay with fp32{STRONG} {place}{rival}" for place in _places(stays, answers)]
+    unknown = [answer for answer in answers if answer.precision is None]
+    clauses += [f"{unknown[0].advice} {place}" for place in _places(unknown, answers)]
+    sentence = "; ".join(clauses)
+    if not clauses or sentence.split()[0] in {answer.precision for answer in gains}:
+        return f"{sentence}." if clauses else ""
+    at = len(sentence) - len(sentence.lstrip(STRONG))
+    return f"{sentence[:at]}{sentence[at].upper()}{sentence[at + 1 :]}."
 
 
 def _rival(stay: Answer) -> str:
-    """Say what the best other precision does."""
+    """Describe the best other precision where fp32 is advised."""
     arm = stay.arm
     size = times(arm["speedup"], arm["low"], arm["high"])
     if arm["verdict"] == "INCONCLUSIVE" and known(arm["low"]) and arm["low"] < 1 < arm["high"]:
@@ -79,112 +79,106 @@ def _rival(stay: Answer) -> str:
     return f": {arm['precision']} is {size}" + ("" if size.endswith("slower") else " as fast")
 
 
-def _names(answers: Sequence[Answer]) -> set[str]:
-    return {str(one.precision) for one in answers}
-
-
-def _subject(gains: Sequence[Answer]) -> str:
-    """Name what is advised: a precision, or what all have in common."""
-    names = _names(gains)
+def _subject(timed: Sequence[Answer]) -> str:
+    """Name the advised precision, or a group that all advised ones belong to."""
+    names = {str(answer.precision) for answer in timed}
     if len(names) == 1:
-        return f"{names.pop()} is"
+        return f"{names.pop()} is "
     kinds = [find_precision(name) for name in names]
     mixed = all(kind is not None and (kind.autocast or kind.weights or kind.conversion) for kind in kinds)
-    return "mixed precision is" if mixed else "the advised precision is"
+    return "mixed precision is " if mixed else "the advised precision is "
 
 
 def _groups(timed: Sequence[Answer]) -> list[tuple[list[str], list[Answer]]]:
     """Group devices of like gains, the largest first; ever wider groups, until they are few enough for a sentence."""
     by_device: dict[str, list[Answer]] = {}
-    for one in timed:
-        by_device.setdefault(one.label, []).append(one)
+    for answer in timed:
+        by_device.setdefault(answer.label, []).append(answer)
     mean = {
-        where: math.exp(sum(math.log(one.arm["speedup"]) for one in own) / len(own)) for where, own in by_device.items()
+        label: math.exp(sum(math.log(answer.arm["speedup"]) for answer in some) / len(some))
+        for label, some in by_device.items()
     }
-    ordered = sorted(by_device, key=lambda where: -mean[where])
-    apart, groups = APART, [ordered]
+    apart = APART
     while True:
-        groups = []
-        for where in ordered:
-            if groups and mean[groups[-1][-1]] <= apart * mean[where]:
-                groups[-1].append(where)
+        groups: list[list[str]] = []
+        for label in sorted(by_device, key=lambda label: -mean[label]):
+            if groups and mean[groups[-1][-1]] <= apart * mean[label]:
+                groups[-1].append(label)
             else:
-                groups.append([where])
+                groups.append([label])
         if len(groups) <= MOST_GROUPS:
-            return [(group, [one for where in group for one in by_device[where]]) for group in groups]
+            return [(labels, [answer for label in labels for answer in by_device[label]]) for labels in groups]
         apart *= APART
 
 
 def _places(chosen: Sequence[Answer], answers: Sequence[Answer]) -> list[str]:
-    """Say where an advice holds: devices on which it holds for every suite, else suite by suite."""
-    if not chosen:
-        return []
-    own, every = (Counter(one.label for one in some) for some in (chosen, answers))
-    whole = [label for label in own if own[label] == every[label]]
-    places = [f"on {listed(whole)}"] if whole else []
+    """Return the devices on which an advice holds for every suite, then those of each other suite."""
+    counts, every = (Counter(answer.label for answer in some) for some in (chosen, answers))
+    whole = [label for label in counts if counts[label] == every[label]]
     rest: dict[str, list[str]] = {}
-    for one in chosen:
-        if one.label not in whole:
-            rest.setdefault(one.workload, []).append(one.label)
-    return places + [f"for {workload} on {listed(devices)}" for workload, devices in rest.items()]
+    for answer in chosen:
+        if answer.label not in whole:
+            rest.setdefault(answer.workload, []).append(answer.label)
+    places = [f"for {workload} on {listed(labels)}" for workload, labels in rest.items()]
+    return [f"on {listed(whole)}", *places] if whole else places
 
 
-def _cost(gains: Sequence[Answer]) -> list[Part]:
-    clauses = []
-    changes = sorted(float(one.arm["memory_change"]) for one in gains if known(one.arm["memory_change"]))
-    if changes:
-        clauses.append(f"it takes {_memory(changes[0], changes[-1])}")
+def _cost(gains: Sequence[Answer]) -> str:
+    if not gains:
+        return ""
+    changes = sorted(float(answer.arm["memory_change"]) for answer in gains if known(answer.arm["memory_change"]))
+    clauses = [f"it takes {_memory(changes[0], changes[-1])}"] if changes else []
     clauses.append(_accuracy(gains))
-    both = [one for one in gains if one.ties]
-    pairs = {frozenset({str(one.precision), *one.ties}) for one in both}
+    tied = [answer for answer in gains if answer.ties]
+    pairs = {frozenset({str(answer.precision), *answer.ties}) for answer in tied}
     if len(pairs) == 1:
-        names = sorted(pairs.pop())
-        everywhere = "" if len(both) == len(gains) == 1 else f" in {counted(len(both), len(gains))}"
-        clauses.append(f"{listed(names)} tie{everywhere}")
+        everywhere = "" if len(tied) == len(gains) == 1 else f" in {cases(len(tied), len(gains))}"
+        clauses.append(f"{listed(sorted(pairs.pop()))} tie{everywhere}")
     sentence = "; ".join(clauses)
-    return [Part(sentence[:1].upper() + sentence[1:] + ".")]
+    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def _memory(least: float, most: float) -> str:
     """Write how much memory is saved, from the largest saving to the smallest."""
-    ends = [change(abs(end)).removeprefix("+").removesuffix(" %") for end in (most, least)]
-    if most <= 0:
-        return f"{ends[0]} % less memory" if ends[0] == ends[1] else f"{ends[0]}–{ends[1]} % less memory"
-    if least >= 0:
-        return f"{ends[0]} % more memory" if ends[0] == ends[1] else f"{ends[1]}–{ends[0]} % more memory"
-    return f"between {ends[0]} % more and {ends[1]} % less memory"
+    low, high = (change(abs(end)).removeprefix("+").removesuffix(" %") for end in (least, most))
+    if least < 0 < most:
+        return f"between {high} % more and {low} % less memory"
+    ends, word = ((high, low), "less") if most <= 0 else ((low, high), "more")
+    return f"{'–'.join(dict.fromkeys(ends))} % {word} memory"
 
 
-def _trained(answers: Sequence[Answer]) -> list[list[Part]]:
-    """Say what the trainings of the only recipe and device show where nothing was timed; of several the grid does."""
-    found = [f"{name} {word if word == 'diverged' else f'is {word}'}" for one in answers for name, word in one.trained]
-    return [[Part(f"Trained beside {BASELINE}, {listed(found)}.")]] if found and len(answers) == 1 else []
+def _trained(answers: Sequence[Answer]) -> str:
+    """Return what the trainings of the only recipe and device show; empty where something was timed, or of several."""
+    results = [
+        f"{name} {word if word == 'diverged' else f'is {word}'}" for answer in answers for name, word in answer.trained
+    ]
+    return f"Compared with {BASELINE} after training, {listed(results)}." if results and len(answers) == 1 else ""
 
 
 def _accuracy(gains: Sequence[Answer]) -> str:
-    compared = [one for one in gains if one.training and judged_by(one.training)]
-    shown = [one for one in gains if one.accuracy == NOT_WORSE]
+    compared = [answer for answer in gains if answer.training and judged_by(answer.training)]
+    shown = [answer for answer in gains if answer.accuracy == NOT_WORSE]
     if len(gains) == 1:
         training = gains[0].training
         quality = judged_by(training) if training else None
         if quality is None:
             return NO_ACCURACY if gains[0].accuracy == NO_ACCURACY else "its accuracy was not compared"
-        seeds = training["delta_seeds"]
         size = f"{signed(training[quality.change], quality.decimals)} {quality.unit}"
-        over = f"{size} over {seeds:.0f} seed{'s' * (seeds != 1)}"
+        over = f"{size} over {counted(training['delta_seeds'], 'seed')}"
         return f"its {quality.label} is {'not worse' if shown else 'not shown to be the same'} ({over})"
     if not compared:
         return "accuracy was not compared"
-    open_, alone = len(compared) - len(shown), sum(bool(one.training) for one in gains) - len(compared)
-    untrained = sum(not one.training for one in gains)
-    parts = [f"accuracy is shown not worse in {counted(len(shown), len(gains))}"]
-    parts += [f"undecided in {open_}"] if open_ else []
-    parts += [f"not compared in {alone}"] if alone else []
-    parts += [f"not trained in {untrained}"] if untrained else []
-    return ", ".join(parts)
+    untrained = sum(not answer.training for answer in gains)
+    others = {
+        "undecided": len(compared) - len(shown),
+        "not compared": len(gains) - untrained - len(compared),
+        "not trained": untrained,
+    }
+    parts = [f"{word} in {count}" for word, count in others.items() if count]
+    return ", ".join([f"accuracy is shown not worse in {cases(len(shown), len(gains))}", *parts])
 
 
-def counted(some: int, every: int) -> str:
+def cases(some: int, every: int) -> str:
     """Write a count of cases, a case being a suite on a device: 8 of 15 cases."""
     return f"all {every} cases" if some == every else f"{some} of {every} cases"
 
@@ -192,8 +186,7 @@ def counted(some: int, every: int) -> str:
 def span(low: float, high: float) -> str:
     """Write a range of speedups: 2.6–3.7×; one figure where both ends read the same."""
     digits = 2 if high >= 1.5 else 3
-    ends = [number(low, digits), number(high, digits)]
-    return f"{ends[0]}×" if ends[0] == ends[1] else f"{ends[0]}–{ends[1]}×"
+    return "–".join(dict.fromkeys(number(end, digits) for end in (low, high))) + "×"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Why a precision's memory rises or falls: what its tensors held at their peak, by kind, beside the baseline's."""
+"""Why a precision's memory rises or falls: the bytes of its tensors at their peak, by kind, and the baseline's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """What one precision's tensors held at the peak of a step, in bytes."""
+    """The bytes that one precision's tensors held at the peak of a step."""
 
     peak: float
     """Of all tensors; the kinds add up to it."""
@@ -41,9 +41,8 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryChange:
-    """One precision's memory beside the baseline's."""
+    """One precision's memory compared with the baseline's."""
 
-    precision: str
     before: Held
     """The baseline's."""
     after: Held
@@ -67,13 +66,13 @@ def memory_change(trials: pd.DataFrame, cell: Mapping[str, object], precision: s
         cell: the columns ``CELL``.
         precision: not the baseline.
     """
-    own = trials[(trials["phase"] == "memory") & trials["status"].isin(MEASURED)]
+    measured = trials[(trials["phase"] == "memory") & trials["status"].isin(MEASURED)]
     for name in CELL:
-        own = own[own[name] == cell[name]]
-    held = {str(row["precision"]): _held(row) for row in records(own) if known(row["tracked_peak_bytes"])}
+        measured = measured[measured[name] == cell[name]]
+    held = {str(row["precision"]): _held(row) for row in records(measured) if known(row["tracked_peak_bytes"])}
     if BASELINE not in held or precision not in held:
         return None
-    return MemoryChange(precision=precision, before=held[BASELINE], after=held[precision])
+    return MemoryChange(before=held[BASELINE], after=held[precision])
 
 
 def _held(row: Mapping[object, object]) -> Held:

@@ -1,10 +1,12 @@
-"""The verdict: what to train with on each device, in a row and in a sentence, from measurements only."""
+"""The verdict: which precision to train with on each device, and its evidence, from measurements only."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -18,10 +20,14 @@ from bench.results.records import MEASURED
 from bench.spec.metrics import SPEED
 from bench.spec.precisions import BASELINE, parse_precision
 
+Row = Mapping[Hashable, Any]
+"""A row of the summary."""
 WORTHWHILE = 0.05
 """At equal speed, this share of memory saved is a reason to change precision."""
 NOT_WORSE, NOT_SHOWN = "not worse", "not shown"
 NO_ACCURACY = "no accuracy: regression"
+WORDS = {"EQUIVALENT": NOT_WORSE, "NON-INFERIOR": NOT_WORSE, "WORSE": "worse", "diverged": "diverged"}
+"""Words on accuracy, by the verdict on parity; others are not shown."""
 BAD = ("WORSE", "diverged")
 """Parity verdicts that rule out a precision, whatever its speed."""
 MEASURES = ["speed_status", "memory_status", "train_status"]
@@ -29,242 +35,259 @@ MEASURES = ["speed_status", "memory_status", "train_status"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """What to train a suite with on a device, at a glance."""
-
-    workload: str
-    where: str
-    label: str
-    """The device's name in the shortest form that no other has."""
-    batch: int
-    advice: str
-    precision: str | None
-    """What the advice names; None if there is no advice."""
-    arm: Mapping[Hashable, Any]
-    """Its row of the summary, for fp32 that of the best other precision; empty where there is no advice."""
-    accuracy: str
-    """``not worse``, ``worse``, ``diverged``, ``NO_ACCURACY`` or ``not shown``; empty for fp32 itself. Where no
-    precision is advised, the words of ``trained``, each after its name."""
-    trained: tuple[tuple[str, str], ...] = ()
-    """Where no precision is advised: each precision whose trainings show something, and what."""
-    ties: tuple[str, ...] = ()
-    """Other precisions that are as fast."""
-    training: Mapping[Hashable, Any] = field(default_factory=dict)
-    """The row of the summary that ``accuracy`` is from, perhaps of another batch size; empty where none was trained."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sentence:
-    """One verdict in three parts, which a page may format differently."""
+class Verdict:
+    """An advice with its evidence, in three parts that a page may format differently."""
 
     subject: str
     advice: str
     """``use X``; ``fastest: X, accuracy not shown``, or ``NO_ACCURACY`` in its place; ``stay with fp32``; or why there
     is none."""
     evidence: str
-    answer: Answer | None = None
-    """The same at a glance; None of an ablation."""
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.advice} — {self.evidence}."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Choice:
+class Answer(Verdict):
+    """The verdict on a suite on a device, with the figures that it rests on."""
+
+    workload: str
+    where: str
+    label: str
+    """The device's name in the shortest form that no other has."""
+    architecture: str
+    batch: int
+    precision: str | None
+    """The advised one; None if there is no advice."""
+    arm: Row
+    """Its row of the summary, for fp32 that of the best other precision; empty where there is no advice."""
+    accuracy: str
+    """``not worse``, ``worse``, ``diverged``, ``NO_ACCURACY`` or ``not shown``; empty for fp32 itself. Where no
+    precision is advised, the words of ``trained``, each after its name."""
+    trained: tuple[tuple[str, str], ...]
+    """Where no precision is advised: each precision whose trainings show something, and what."""
+    ties: tuple[str, ...]
+    """Other precisions that are as fast."""
+    training: Row
+    """The row of the summary that ``accuracy`` is from, perhaps of another batch size; empty where none was trained."""
+    rows: Sequence[Row]
+    """All rows of the summary of the suite on the device."""
+
+
+class _Choice(NamedTuple):
     """An advice before it is put into words."""
 
     advice: str
     evidence: str
-    arm: pd.Series | None = None
-    """What to use; where that is fp32, the best of the others."""
+    arm: Row = MappingProxyType({})
+    """The row of the advised precision; where that is fp32, of the best other one."""
     stay: bool = False
     """Whether the advice is fp32."""
     ties: tuple[str, ...] = ()
     """Other precisions that are as fast."""
 
 
-def sentences(summary: pd.DataFrame) -> list[Sentence]:
-    """Return the verdicts in the order of the tables."""
-    return [_sentence(rows) for _, rows in summary.groupby(SUBJECT, sort=False)]
+def answers(summary: pd.DataFrame) -> list[Answer]:
+    """Return the answer for each suite on each device, in the order of the tables."""
+    return [_Subject(rows).answer() for _, rows in summary.groupby(SUBJECT, sort=False)]
 
 
-def _sentence(rows: pd.DataFrame) -> Sentence:
-    batch = reference_batch(rows)
-    cell = rows[rows["batch_size"] == batch]
-    first = cell.iloc[0]
-    arms = cell[cell["precision"] != BASELINE]
-    compared, trained = arms[arms["speedup"].notna()], _trained(rows)
-    if arms.empty:
-        fp32_status = "" if first[MEASURES].isin(MEASURED).any() else _lost(cell).get(BASELINE, "")
-        choice = _Choice(
-            advice="no comparison",
-            evidence=f"only fp32 was tried: {fp32_status}" if fp32_status else "only fp32 was measured",
+class _Subject:
+    """A suite on a device: its rows of the summary, and the batch size that it is judged at."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self.rows = records(rows)
+        self.batch = reference_batch(rows)
+        self.cell = [row for row in self.rows if row["batch_size"] == self.batch]
+        self.trained = {
+            str(row["precision"]): row
+            for row in sorted(self.rows, key=itemgetter("batch_size"))
+            if known(row["train_status"])
+        }
+        """Each precision's training, at the largest batch size that it trained with."""
+        self.lost = {
+            str(row["precision"]): words[0]
+            for row in self.cell
+            if (words := [str(row[name]) for name in MEASURES if known(row[name])]) and words[0] not in MEASURED
+        }
+        """The status of each precision that was not measured."""
+        self.at_best = best_speedups(rows)
+
+    def answer(self) -> Answer:
+        """Return the answer."""
+        first, choice = self.cell[0], self._choose()
+        evidence, arm = choice.evidence, choice.arm
+        if known(first["ieee"]) and not first["ieee"]:
+            evidence += (
+                "; but what is called fp32 here was not computed in IEEE fp32, so this is no comparison with FP32"
+            )
+        words = {name: self._accuracy_word(name) for name in self.trained if name != BASELINE}
+        trained = (
+            () if arm else tuple((name, word) for name, word in words.items() if word not in (NOT_SHOWN, NO_ACCURACY))
         )
-    elif compared.empty:
-        choice = _without_speedup(rows, cell, arms)
-    else:
-        choice = _with_speedup(rows, compared, trained)
-    evidence = choice.evidence
-    if known(first["ieee"]) and not first["ieee"]:
-        evidence += "; but what is called fp32 here was not computed in IEEE fp32, so this is no comparison with FP32"
-    arm = choice.arm
-    words = _accuracy_words(trained) if arm is None else ()
-    if arm is None:
-        accuracy = ", ".join(f"{name} {word}" for name, word in words)
-    else:
-        accuracy = "" if choice.stay else accuracy_word(trained, str(arm["precision"]))
-    answer = Answer(
-        workload=first["workload"],
-        where=first["where"],
-        label=first["label"],
-        batch=batch,
-        advice=choice.advice,
-        precision=BASELINE if choice.stay else None if arm is None else str(arm["precision"]),
-        arm={} if arm is None else arm.to_dict(),
-        accuracy=accuracy,
-        trained=words,
-        ties=choice.ties,
-        training={} if arm is None else trained.get(str(arm["precision"]), {}),
-    )
-    subject = f"{answer.workload} on {answer.where}, batch {batch}"
-    return Sentence(subject=subject, advice=choice.advice, evidence=evidence, answer=answer)
+        return Answer(
+            subject=f"{first['workload']} on {first['where']}, batch {self.batch}",
+            advice=choice.advice,
+            evidence=evidence,
+            workload=str(first["workload"]),
+            where=str(first["where"]),
+            label=str(first["label"]),
+            architecture=str(first["architecture"]),
+            batch=self.batch,
+            precision=BASELINE if choice.stay else str(arm["precision"]) if arm else None,
+            arm=arm,
+            accuracy=self._accuracy_word(str(arm["precision"]))
+            if arm and not choice.stay
+            else ", ".join(f"{name} {word}" for name, word in trained),
+            trained=trained,
+            ties=choice.ties,
+            training=self.trained.get(str(arm["precision"]), {}) if arm else {},
+            rows=self.rows,
+        )
+
+    def _choose(self) -> _Choice:
+        arms = [row for row in self.cell if row["precision"] != BASELINE]
+        if compared := [arm for arm in arms if known(arm["speedup"])]:
+            return self._with_speedup(compared)
+        if arms:
+            return self._without_speedup(arms)
+        measured = any(self.cell[0][name] in MEASURED for name in MEASURES)
+        status = "" if measured else self.lost.get(BASELINE, "")
+        return _Choice("no comparison", f"only fp32 was tried: {status}" if status else "only fp32 was measured")
+
+    def _with_speedup(self, compared: Sequence[Row]) -> _Choice:
+        best = max(compared, key=itemgetter("speedup"))
+        if BASELINE in self.trained and self.trained[BASELINE]["train_status"] == "nonfinite":
+            evidence = f"training diverged in fp32 itself: {best['precision']} is {self._evidence(best)}"
+            return _Choice("no verdict", evidence)
+        ruled_out = {name for name, row in self.trained.items() if row["parity"] in BAD}
+        sound = [arm for arm in compared if arm["precision"] not in ruled_out]
+        if not sound:
+            evidence = f"its training rules out {best['precision']}, which is {self._evidence(best)}"
+            return _Choice("stay with fp32", evidence, best, stay=True)
+        if faster := [arm for arm in sound if arm["verdict"] == "FASTER"]:
+            fastest = max(faster, key=itemgetter("speedup"))
+            tied = [arm for arm in faster if _tied(arm, fastest)]
+            best = max(tied, key=self._preference)
+            others = tuple(str(arm["precision"]) for arm in tied if arm is not best)
+            ties = f"; {' and '.join(others)} {'tie' if len(others) > 1 else 'ties'} with it" if others else ""
+            evidence = self._evidence(best) + ties + self._elsewhere(best)
+            return self._advise(best, "fastest", evidence)._replace(ties=others)
+        if lighter := [arm for arm in sound if arm["verdict"] == "SAME" and arm["memory_change"] <= -WORTHWHILE]:
+            best = min(lighter, key=itemgetter("memory_change"))
+            return self._advise(best, "lightest", f"for its memory: {self._evidence(best)}{self._elsewhere(best)}")
+        best = max(sound, key=itemgetter("speedup"))
+        undecided = any(arm["verdict"] == "INCONCLUSIVE" for arm in sound)
+        why = "no gain is shown, measure longer to decide" if undecided else "nothing gains"
+        because = reason(best, next((row for row in self.cell if row["precision"] == BASELINE), None))
+        because = f"; the reason: {because}" if because else ""
+        evidence = f"{why}: {best['precision']} is {self._evidence(best)}{because}{self._elsewhere(best)}"
+        return _Choice("stay with fp32", evidence, best, stay=True)
+
+    def _without_speedup(self, arms: Sequence[Row]) -> _Choice:
+        timed = [arm for arm in arms if known(arm["samples_per_s"])]
+        if timed and self.lost.get(BASELINE) == "oom":
+            best = max(timed, key=itemgetter("samples_per_s"))
+            pace = f"{best['precision']} trains {number(best['samples_per_s'])} samples/s"
+            return self._advise(best, "fastest", f"fp32 does not fit (oom), so there is no speedup to state; {pace}")
+        looked = [name for name in ("numerics", "inference") if any(known(row[f"{name}_status"]) for row in self.cell)]
+        if looked and not any(known(row[name]) for row in self.cell for name in MEASURES):
+            outcomes = [f"{name}: {self._outcomes(name)}" for name in looked]
+            advice = f"no verdict, only {' and '.join(looked)} were looked at"
+            return _Choice(advice, f"{'. '.join(outcomes)}. The tables have the results")
+        words = ", ".join(f"{name} {word}" for name, word in self.lost.items())
+        why = f"no speedup was measured ({words})" if words else "no speedup was measured"
+        parts = [f"{arm['precision']}: {self._changes(arm, _epoch(arm))}" for arm in arms]
+        return _Choice("no verdict on speed", "; ".join([why, *parts]))
+
+    def _advise(self, arm: Row, gain: str, evidence: str) -> _Choice:
+        """Advise a precision: to use it where its accuracy is shown, else as the ``gain``, such as the fastest."""
+        name = str(arm["precision"])
+        word = self._accuracy_word(name)
+        doubt = word if word == NO_ACCURACY else "accuracy not shown"
+        return _Choice(f"use {name}" if word == NOT_WORSE else f"{gain}: {name}, {doubt}", evidence, arm)
+
+    def _preference(self, arm: Row) -> tuple[bool, bool, float]:
+        """Order precisions that are as fast: accuracy that is shown, then no loss scaling, then the faster."""
+        name = str(arm["precision"])
+        return self._accuracy_word(name) == NOT_WORSE, not parse_precision(name).loss_scaling, arm["speedup"]
+
+    def _accuracy_word(self, precision: str) -> str:
+        """Return the result of comparing the trainings of a precision with fp32's."""
+        training = self.trained.get(precision, {})
+        return WORDS.get(str(training.get("parity")), NO_ACCURACY if training.get("regression") else NOT_SHOWN)
+
+    def _outcomes(self, phase: str) -> str:
+        """List the precisions by their status in a phase that has no verdict."""
+        names: dict[str, list[str]] = {}
+        for row in self.cell:
+            if known(status := row[f"{phase}_status"]):
+                names.setdefault("measured" if status == "ok" else str(status), []).append(str(row["precision"]))
+        return "; ".join(f"{status} in {', '.join(some)}" for status, some in names.items())
+
+    def _evidence(self, arm: Row) -> str:
+        """Write an arm's speedup with its interval and caveats, that at the best batch sizes, and other changes."""
+        speedup, _, interval = ratio(arm["speedup"], arm["low"], arm["high"]).partition(" ")
+        marks = marked(arm["verdict"], arm["measured_in"], arm["speed_status"])
+        text = f"{speedup}× as fast as fp32 {interval or '(no interval)'} ({marks})"
+        best, at_best = self.at_best.get(str(arm["precision"])), ""
+        if best is not None and not best.fp32 == best.own == arm["batch_size"]:
+            center, brackets, rest = str(best).partition(" ")
+            sizes = f"fp32 {best.fp32}, {arm['precision']} {best.own}"
+            at_best = f"{center}×{brackets}{rest} with each at its best batch ({sizes})"
+        return ", ".join(filter(None, [text, self._changes(arm, at_best)]))
+
+    def _changes(self, arm: Row, first: str) -> str:
+        """Write an arm's changes in memory, energy and accuracy, after another one."""
+        return ", ".join(filter(None, [first, _memory(arm), _less_or_more(arm["energy_change"], "energy a step"),
+                                       self._accuracy(arm)]))  # fmt: skip
+
+    def _accuracy(self, arm: Row) -> str:
+        row = self.trained.get(str(arm["precision"]))
+        if row is None:
+            return "accuracy not measured"
+        at = "" if row["batch_size"] == arm["batch_size"] else f" (trained at batch {row['batch_size']:.0f})"
+        fp32 = f"fp32 diverged in {counted(row['fp32_diverged'], 'seed')}" if row["fp32_diverged"] else ""
+        if row["train_status"] not in MEASURED:
+            return f"training {row['train_status']}{at}" + (f", and {fp32}" if fp32 else "")
+        quality = judged_by(row)
+        if quality is None:
+            outcome = NO_ACCURACY if row["regression"] else "accuracy not measured"
+            outcome = f"test loss {number(row['test_loss'])}{at}" if known(row["test_loss"]) else outcome
+            return f"{outcome} ({fp32})" if fp32 else outcome
+        judgement = {
+            "insufficient seeds": f"insufficient seeds for a parity verdict, which needs {MIN_SEEDS}",
+            "EQUIVALENT": f"EQUIVALENT within ±{quality.margin} {quality.unit}",
+            "diverged": f"{row['diverged']:.0f} of its trainings diverged",
+        }.get(row["parity"], f"{row['parity']} at a margin of {quality.margin} {quality.unit}")
+        judgement += f"; {fp32}" if fp32 else ""
+        over = f"{counted(row['delta_seeds'], 'seed')} of {counted(row['epochs'], 'epoch')}"
+        delta = written(quality, [row[name] for name in quality.changes], quality.unit, "90 %: ")
+        return f"{quality.label} {delta} over {over} ({judgement}){at}"
+
+    def _elsewhere(self, best: Row) -> str:
+        """Name the batch sizes at which the arm has another speed verdict, each with its speedup."""
+        sizes: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row["precision"] == best["precision"] and known(row["verdict"]) and row["verdict"] != best["verdict"]:
+                speedup = ratio(row["speedup"], row["low"], row["high"])
+                sizes.setdefault(row["verdict"], []).append(f"{row['batch_size']:.0f} ({speedup}×)")
+        verdicts = [f"{verdict} at batch {', '.join(some)}" for verdict, some in sizes.items()]
+        return f"; it is {' and '.join(verdicts)}" if verdicts else ""
 
 
-def _accuracy_words(trained: Mapping[str, Mapping[Hashable, Any]]) -> tuple[tuple[str, str], ...]:
-    """Return what is shown of the precisions' accuracy, without those of which nothing is."""
-    words = [(name, accuracy_word(trained, name)) for name in trained if name != BASELINE]
-    return tuple((name, word) for name, word in words if word not in (NOT_SHOWN, NO_ACCURACY))
-
-
-def accuracy_word(trained: Mapping[str, Mapping[Hashable, Any]], precision: str) -> str:
-    """Return what the trainings show of a precision's accuracy beside fp32's."""
-    training = trained.get(precision, {})
-    words = {"EQUIVALENT": NOT_WORSE, "NON-INFERIOR": NOT_WORSE, "WORSE": "worse", "diverged": "diverged"}
-    return words.get(str(training.get("parity")), NO_ACCURACY if training.get("regression") else NOT_SHOWN)
-
-
-def _use(
-    trained: Mapping[str, Mapping[Hashable, Any]], arm: pd.Series, evidence: str, kind: str = "fastest"
-) -> _Choice:
-    """Advise a precision: to use it where its accuracy is shown, else as the ``kind`` of arm that it is."""
-    name = str(arm["precision"])
-    word = accuracy_word(trained, name)
-    open_ = f"{kind}: {name}, {word if word == NO_ACCURACY else 'accuracy not shown'}"
-    return _Choice(advice=f"use {name}" if word == NOT_WORSE else open_, evidence=evidence, arm=arm)
-
-
-def _with_speedup(rows: pd.DataFrame, compared: pd.DataFrame, trained: Mapping[str, Mapping[Hashable, Any]]) -> _Choice:
-    if BASELINE in trained and trained[BASELINE]["train_status"] == "nonfinite":
-        best = _first(compared, "speedup", largest=True)
-        evidence = f"training diverged in fp32 itself: {best['precision']} is {_evidence(rows, best)}"
-        return _Choice(advice="no verdict", evidence=evidence)
-    ruled_out = {name for name, row in trained.items() if row["parity"] in BAD}
-    sound = compared[~compared["precision"].isin(ruled_out)]
-    faster = sound[sound["verdict"] == "FASTER"]
-    lighter = sound[(sound["verdict"] == "SAME") & (sound["memory_change"] <= -WORTHWHILE)]
-    if len(faster):
-        fastest = _first(faster, "speedup", largest=True)
-        tied = faster[[_tied(arm, fastest) for _, arm in faster.iterrows()]]
-        best = _preferred(tied, trained)
-        others = tuple(str(name) for name in tied["precision"] if name != best["precision"])
-        ties = f"; {' and '.join(others)} {'tie' if len(others) > 1 else 'ties'} with it" if others else ""
-        return replace(_use(trained, best, _evidence(rows, best) + ties + _elsewhere(rows, best)), ties=others)
-    if len(lighter):
-        best = _first(lighter, "memory_change", largest=False)
-        why = f"for its memory: {_evidence(rows, best)}"
-        return _use(trained, best, why + _elsewhere(rows, best), "lightest")
-    if not len(sound):
-        best = _first(compared, "speedup", largest=True)
-        evidence = f"its training rules out {best['precision']}, which is {_evidence(rows, best)}"
-        return _Choice(advice="stay with fp32", evidence=evidence, arm=best, stay=True)
-    best = _first(sound, "speedup", largest=True)
-    undecided = (sound["verdict"] == "INCONCLUSIVE").any()
-    why = "no gain is shown, measure longer to decide" if undecided else "nothing gains"
-    evidence = f"{why}: {best['precision']} is {_evidence(rows, best)}"
-    because = reason(best, _baseline(rows, best))
-    evidence += (f"; the reason: {because}" if because else "") + _elsewhere(rows, best)
-    return _Choice(advice="stay with fp32", evidence=evidence, arm=best, stay=True)
-
-
-def _tied(arm: pd.Series, fastest: pd.Series) -> bool:
+def _tied(arm: Row, fastest: Row) -> bool:
     """Say whether an arm is not shown to be slower than the fastest: by their ratio in the processes that timed both.
 
     Where fewer than two processes timed both, it is by whether their intervals over fp32 overlap.
     """
-    if arm["precision"] == fastest["precision"]:
+    if arm is fastest:
         return True
     ahead = estimate(SPEED, fastest[SPEED.arm], arm[SPEED.arm])
     if ahead is None or not ahead.is_paired or ahead.change.low is None:
         return bool(arm["high"] >= fastest["low"])
     return ahead.change.low <= 0
-
-
-def _preferred(tied: pd.DataFrame, trained: Mapping[str, Mapping[Hashable, Any]]) -> pd.Series:
-    """Choose among precisions that are as fast: accuracy that is shown, then no loss scaling, then the faster."""
-    ranked = tied.assign(
-        shown=[accuracy_word(trained, name) == NOT_WORSE for name in tied["precision"]],
-        plain=[not parse_precision(name).loss_scaling for name in tied["precision"]],
-    )
-    return ranked.sort_values(["shown", "plain", "speedup"], ascending=False, kind="stable").iloc[0]
-
-
-def _without_speedup(rows: pd.DataFrame, cell: pd.DataFrame, arms: pd.DataFrame) -> _Choice:
-    """Return the choice where no arm has a speedup."""
-    timed = arms[arms["step_ms"].notna()]
-    if len(timed) and _lost(cell).get(BASELINE) == "oom":
-        best = _first(timed, "samples_per_s", largest=True)
-        pace = f"{best['precision']} trains {number(best['samples_per_s'])} samples/s"
-        return _use(_trained(rows), best, f"fp32 does not fit (oom), so there is no speedup to state; {pace}")
-    observed_phases = [phase for phase in ("numerics", "inference") if cell[f"{phase}_status"].notna().any()]
-    if observed_phases and not cell[["speed_status", "memory_status", "train_status"]].notna().any(axis=None):
-        advice = f"no verdict, only {' and '.join(observed_phases)} were looked at"
-        return _Choice(advice=advice, evidence=_outcomes(cell, observed_phases))
-    words = [f"{name} {word}" for name, word in _lost(cell).items()]
-    why = f"no speedup was measured ({', '.join(words)})" if words else "no speedup was measured"
-    parts = [f"{row['precision']}: {_epoch(row)}{_besides(rows, row)}" for _, row in arms.iterrows()]
-    return _Choice(advice="no verdict on speed", evidence="; ".join([why, *parts]))
-
-
-def _epoch(arm: pd.Series) -> str:
-    if not known(arm["epoch_speedup"]):
-        return ""
-    return f"epochs {ratio(arm['epoch_speedup'], arm['epoch_low'], arm['epoch_high'])}× as fast as fp32's, "
-
-
-def _lost(cell: pd.DataFrame) -> dict[str, str]:
-    """Return the status of each precision that was not measured, by name."""
-    statuses = {}
-    for row in records(cell):
-        words = [str(row[name]) for name in MEASURES if known(row[name])]
-        if words and words[0] not in MEASURED:
-            statuses[str(row["precision"])] = words[0]
-    return statuses
-
-
-def _outcomes(cell: pd.DataFrame, phases: list[str]) -> str:
-    """List each precision's status in phases that have no verdict."""
-    outcomes = []
-    for phase in phases:
-        groups = cell.groupby(cell[f"{phase}_status"].replace("ok", "measured"), sort=False)["precision"]
-        outcomes.append(f"{phase}: " + "; ".join(f"{status} in {', '.join(names)}" for status, names in groups))
-    return f"{'. '.join(outcomes)}. The tables have the results"
-
-
-def _baseline(rows: pd.DataFrame, arm: pd.Series) -> pd.Series | None:
-    baselines = rows[(rows["precision"] == BASELINE) & (rows["batch_size"] == arm["batch_size"])]
-    return None if baselines.empty else baselines.iloc[0]
-
-
-def _first(arms: pd.DataFrame, by: str, *, largest: bool) -> pd.Series:
-    return arms.sort_values(by, ascending=not largest, kind="stable").iloc[0]
-
-
-def _evidence(rows: pd.DataFrame, arm: pd.Series) -> str:
-    speedup, _, interval = ratio(arm["speedup"], arm["low"], arm["high"]).partition(" ")
-    speed = f"{speedup}× as fast as fp32 {interval or '(no interval)'}"
-    marks = marked(arm["verdict"], arm["measured_in"], arm["speed_status"])
-    besides = ", ".join(text for text in (_at_best(rows, arm), _besides(rows, arm)) if text)
-    return f"{speed} ({marks})" + (f", {besides}" if besides else "")
 
 
 def marked(verdict: str, measured_in: str, status: str) -> str:
@@ -275,82 +298,28 @@ def marked(verdict: str, measured_in: str, status: str) -> str:
     return ", ".join(marks)
 
 
-def _at_best(rows: pd.DataFrame, arm: pd.Series) -> str:
-    """Write the speedup with fp32 and the arm each at its best batch size; empty if this is the best for both."""
-    best = best_speedups(rows).get(str(arm["precision"]))
-    if best is None or best.fp32 == best.own == arm["batch_size"]:
+def _epoch(arm: Row) -> str:
+    if not known(arm["epoch_speedup"]):
         return ""
-    sizes = f"fp32 {best.fp32}, {arm['precision']} {best.own}"
-    center, brackets, rest = str(best).partition(" ")
-    return f"{center}×{brackets}{rest} with each at its best batch ({sizes})"
+    return f"epochs {ratio(arm['epoch_speedup'], arm['epoch_low'], arm['epoch_high'])}× as fast as fp32's"
 
 
-def _besides(rows: pd.DataFrame, arm: pd.Series) -> str:
-    """Write an arm's changes in memory, energy and accuracy."""
-    return ", ".join(text for text in (_memory(arm), _energy(arm), _accuracy(rows, arm)) if text)
+def _less_or_more(share: float, what: str) -> str:
+    """Write a change as 40 % less of something; empty where it is unknown."""
+    return f"{change(abs(share)).removeprefix('+')} {'less' if share < 0 else 'more'} {what}" if known(share) else ""
 
 
-def _energy(arm: pd.Series) -> str:
-    share = arm["energy_change"]
-    if not known(share):
-        return ""
-    size = change(abs(share)).removeprefix("+")
-    return f"{size} less energy a step" if share < 0 else f"{size} more energy a step"
-
-
-def _memory(arm: pd.Series) -> str:
-    share = arm["memory_change"]
-    if known(share):
-        size = change(abs(share)).removeprefix("+")
-        once = f" ({processes(1)} each)" if arm["device_kind"] == "cpu" else ""  # a GPU's allocator repeats itself
-        return f"{size} {'less' if share < 0 else 'more'} peak memory{once}"
+def _memory(arm: Row) -> str:
+    if text := _less_or_more(arm["memory_change"], "peak memory"):
+        return (
+            f"{text} ({processes(1)} each)" if arm["device_kind"] == "cpu" else text
+        )  # a GPU's allocator repeats itself
     word = arm["memory_status"]
     if known(word) and word not in MEASURED:
         return f"memory {word}"
     return "peak memory not told apart" if known(arm["memory_bytes"]) else "memory saved unknown"
 
 
-def _accuracy(rows: pd.DataFrame, arm: pd.Series) -> str:
-    row = _trained(rows).get(str(arm["precision"]))
-    if row is None:
-        return "accuracy not measured"
-    at = "" if row["batch_size"] == arm["batch_size"] else f" (trained at batch {row['batch_size']:.0f})"
-    fp32 = f"fp32 diverged in {_counted(row['fp32_diverged'], 'seed')}" if row["fp32_diverged"] else ""
-    if row["train_status"] not in MEASURED:
-        return f"training {row['train_status']}{at}" + (f", and {fp32}" if fp32 else "")
-    quality = judged_by(row)
-    if quality is None:
-        outcome = NO_ACCURACY if row["regression"] else "accuracy not measured"
-        outcome = f"test loss {number(row['test_loss'])}{at}" if known(row["test_loss"]) else outcome
-        return f"{outcome} ({fp32})" if fp32 else outcome
-    judgement = {
-        "insufficient seeds": f"insufficient seeds for a parity verdict, which needs {MIN_SEEDS}",
-        "EQUIVALENT": f"EQUIVALENT within ±{quality.margin} {quality.unit}",
-        "diverged": f"{row['diverged']:.0f} of its trainings diverged",
-    }.get(row["parity"], f"{row['parity']} at a margin of {quality.margin} {quality.unit}")
-    judgement += f"; {fp32}" if fp32 else ""
-    over = f"{_counted(row['delta_seeds'], 'seed')} of {_counted(row['epochs'], 'epoch')}"
-    delta = written(quality, [row[name] for name in quality.changes], quality.unit, "90 %: ")
-    return f"{quality.label} {delta} over {over} ({judgement}){at}"
-
-
-def _counted(count: float, what: str) -> str:
-    return f"{count:.0f} {what}" if count == 1 else f"{count:.0f} {what}s"
-
-
-def _trained(rows: pd.DataFrame) -> dict[str, dict[Hashable, Any]]:
-    """Return each precision's training, at the largest batch size that it trained with."""
-    trained = rows[rows["train_status"].notna()].sort_values("batch_size", kind="stable")
-    return {str(row["precision"]): row for row in records(trained)}
-
-
-def _elsewhere(rows: pd.DataFrame, best: pd.Series) -> str:
-    """Name the batch sizes at which the arm has another speed verdict, each with its speedup."""
-    same = rows[(rows["precision"] == best["precision"]) & rows["verdict"].notna()]
-    verdicts = []
-    for verdict, group in same[same["verdict"] != best["verdict"]].groupby("verdict", sort=False):
-        sizes = [
-            f"{row['batch_size']:.0f} ({ratio(row['speedup'], row['low'], row['high'])}×)" for row in records(group)
-        ]
-        verdicts.append(f"{verdict} at batch {', '.join(sizes)}")
-    return f"; it is {' and '.join(verdicts)}" if verdicts else ""
+def counted(count: float, what: str) -> str:
+    """Write a number of things: 1 seed or 5 seeds."""
+    return f"{count:.0f} {what}{'s' * (count != 1)}"

@@ -12,7 +12,7 @@ import pandas as pd
 import bench
 from bench.report.analysis import ablation, comparability, factors
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import sentences
+from bench.report.analysis.verdict import answers
 from bench.report.exports import data
 from bench.report.format import known, records
 from bench.report.reading.load import Run, Runs
@@ -44,7 +44,7 @@ def report(runs: Runs) -> dict[str, Any]:
     return {
         **head("report"),
         "runs": [_run(run) for run in runs.runs],
-        "answers": data.answers([one.answer for one in sentences(summary) if one.answer is not None]),
+        "answers": data.answers(answers(summary)),
         "cautions": comparability.cautions(runs),
         "results": data.rows(summary, data.every()),
         "contrasts": list(factors.rows(factors.varied(summary, runs))),

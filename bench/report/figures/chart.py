@@ -14,7 +14,7 @@ from bench.results.records import WorkClass
 
 Scale = Literal["linear", "log", "words"]
 Tint = str
-"""What gives a mark its colour: a precision's name, or one of those below."""
+"""The name that gives a mark its colour: a precision's name, or one of those below."""
 SOFT, PLAIN = "soft", "plain"
 LESS, MORE = "less", "more"
 LOST, COARSE = "lost", "coarse"
@@ -32,7 +32,7 @@ DARK = "dark"
 WORK: dict[WorkClass, Tint] = {work: f"work {work}" for work in get_args(WorkClass)}
 """Tints of the classes of work in a step."""
 KINDS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
-"""What memory is used for, in the order in which bars are stacked."""
+"""The kinds of memory, in the order in which bars are stacked."""
 
 
 SPACE = "\u00a0"
@@ -64,7 +64,7 @@ class Line:
     every: int = 1
     """Which points have a dot: from which on, and every one, every second, and so on."""
     says: str = ""
-    """What it shows, in words."""
+    """Its figures in words."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,6 +124,12 @@ class Panel:
     marks: Sequence[Mark]
     rows: int = 0
     """Rows on a y axis of words; 0 on other axes."""
+
+
+def rows_panel(title: str, x: Axis, names: Sequence[str], marks: Sequence[Mark], *, height: int = 1) -> Panel:
+    """Return a panel with a named row for each mark or group of marks, ``height`` units high."""
+    ticks = [(height * (place + 0.5), name) for place, name in enumerate(names)]
+    return Panel(title=title, x=x, y=Axis(scale="words", ticks=ticks), marks=marks, rows=height * len(names))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,7 +32,7 @@ def against_value(one: Varied) -> Chart | None:
         about="Speedup over fp32 at the same value, with its 95 % interval.",
         panels=panels,
         columns=min(3, max(2, len(panels))),
-        legend=[(name, name) for name, _ in figure.arms(timed)],
+        legend=figure.legend(timed),
     )
 
 

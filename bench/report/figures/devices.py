@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
 from typing import Literal
 
@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench.report.analysis.batches import reference_batch
 from bench.report.figures import figure
-from bench.report.figures.chart import SOFT, Axis, Chart, Line, Mark, Panel, Rule, Text
+from bench.report.figures.chart import SOFT, Axis, Chart, Line, Mark, Panel, Rule, Text, rows_panel
 from bench.report.figures.training import course
 from bench.report.format import known, memory_unit, number, records, times
 from bench.report.reading.labels import slugs
@@ -29,7 +29,7 @@ Memory = Mapping[tuple[Hashable, Hashable], float]
 MOST = 12
 """Most figures of single devices; with more, each recipe has one figure of its devices' batch sizes instead."""
 MOST_ACROSS = 5
-"""Most devices beside each other in such a figure."""
+"""Most devices next to each other in such a figure."""
 LEFT_OUT = (
     "The {count} figures of this recipe on single devices are left out, because the report has many; "
     "run_bench.py report --figures all draws them."
@@ -59,21 +59,20 @@ def memories(runs: list[Run]) -> Memory:
 
 def charts(
     summary: pd.DataFrame, epochs: pd.DataFrame, memory: Memory, figures: Choice = "overview"
-) -> tuple[list[tuple[str, Chart | None]], dict[str, str]]:
-    """Describe the figures of all recipes, each with its workload; and a remark by workload on figures left out.
+) -> Iterator[tuple[str, Chart | str | None]]:
+    """Describe the figures of all recipes, each with its workload; a remark is on figures that are left out.
 
     Where there would be more than ``MOST`` figures of single devices, ``overview`` has one of each recipe instead, on
     the page alone.
     """
     jobs = _of_devices(summary, epochs, memory)
     crowded = figures == "overview" and sum(map(len, jobs.values())) > MOST
-    remarks = {}
     for name, file in zip(jobs, slugs([f"batches {name}" for name in jobs]), strict=True):
         if crowded and jobs[name]:
-            remarks[name] = LEFT_OUT.format(count=len(jobs[name]))
+            yield name, LEFT_OUT.format(count=len(jobs[name]))
             rows = summary[summary["workload"] == name]
             jobs[name] = [partial(batches, rows, memory, name=file)]
-    return [(name, job()) for name, own in jobs.items() for job in own], remarks
+        yield from ((name, job()) for job in jobs[name])
 
 
 def _of_devices(summary: pd.DataFrame, epochs: pd.DataFrame, memory: Memory) -> dict[str, list[Job]]:
@@ -123,8 +122,8 @@ def batches(rows: pd.DataFrame, memory: Memory, *, name: str) -> Chart | None:
         some = devices[start : start + columns]
         for panel in (_speedup, partial(_memory, memory=memory)):
             drawn = [panel(group, title=str(group["label"].iloc[0])) for group in some]
-            if any(one is not None for one in drawn):
-                panels += [one or _empty() for one in drawn] + [_empty()] * (columns - len(some))
+            if any(drawn):
+                panels += [each or _empty() for each in drawn] + [_empty()] * (columns - len(some))
     caption = f"{rows['workload'].iloc[0]}: speedup and memory against batch size"
     return _of_panels(panels, rows, name=name, caption=caption, columns=columns, in_files=False)
 
@@ -136,14 +135,14 @@ def _of_panels(
         return None
     parts = ["Speedup over fp32 with its 95 % interval."] if rows["speedup"].notna().any() else []
     parts.append("Dashed: the device's memory; ✕: out of memory, drawn at the batch size that did not fit.")
-    legend = [(arm, arm) for arm, own in figure.arms(rows) if own[["step_ms", "memory_bytes"]].notna().any(axis=None)]
+    shown = rows[rows[["step_ms", "memory_bytes"]].notna().any(axis=1)]
     return Chart(
         name=name,
         caption=caption,
         about=" ".join(parts),
         panels=panels,
         columns=columns,
-        legend=legend,
+        legend=figure.legend(shown),
         in_files=in_files,
     )
 
@@ -249,7 +248,7 @@ def across(summary: pd.DataFrame) -> Chart | None:
         "which need not be the one advised.",
         panels=panels,
         columns=min(3, len(panels)),
-        legend=[(name, name) for name, _ in figure.arms(names)],
+        legend=figure.legend(names),
     )
 
 
@@ -262,8 +261,8 @@ def _across(workload: str, lines: list[pd.DataFrame]) -> Panel:
         fp32 = timed[timed["precision"] == BASELINE]
         best = timed.sort_values("samples_per_s").iloc[-1]
         if len(fp32):
-            points = [(float(fp32["samples_per_s"].iloc[0]), y), (float(best["samples_per_s"]), y)]
-            marks.append(Line(points=points, tint=SOFT, dots=False))
+            span = [(float(row["samples_per_s"]), y) for row in (fp32.iloc[0], best)]
+            marks.append(Line(points=span, tint=SOFT, dots=False))
         for name, arm in figure.arms(timed):
             row = arm.iloc[0]
             says = f"{row['where']}, {name}: {number(row['samples_per_s'])} samples/s at batch {row['batch_size']}"
@@ -273,15 +272,9 @@ def _across(workload: str, lines: list[pd.DataFrame]) -> Panel:
             marks.append(
                 Text(x=float(best["samples_per_s"]) * (max(ends) / min(ends)) ** 0.05, y=y, text=gain, anchor="start")
             )
-    ticks = [(place + 0.5, str(group["text"].iloc[0])) for place, group in enumerate(lines)]
     low = min(float(group["samples_per_s"].min()) for group in lines)
-    return Panel(
-        title=workload,
-        x=Axis(label="samples/s", scale="log", low=low / 1.3, high=max(ends) * (max(ends) / low) ** 0.3),
-        y=Axis(scale="words", ticks=ticks),
-        marks=marks,
-        rows=len(lines),
-    )
+    x = Axis(label="samples/s", scale="log", low=low / 1.3, high=max(ends) * (max(ends) / low) ** 0.3)
+    return rows_panel(workload, x, [str(group["text"].iloc[0]) for group in lines], marks)
 
 
 def at_verdicts(rows: pd.DataFrame) -> pd.DataFrame:

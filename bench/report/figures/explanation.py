@@ -5,9 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.report.analysis.explanation import CLASSES, Explanation, Step
-from bench.report.figures.chart import DARK, DASHED, PLAIN, SOLID, WORK, Axis, Bar, Chart, Line, Mark, Panel, Text, Tint
+from bench.report.figures.chart import (
+    DARK,
+    DASHED,
+    PLAIN,
+    SOLID,
+    WORK,
+    Axis,
+    Bar,
+    Chart,
+    Line,
+    Mark,
+    Panel,
+    Text,
+    Tint,
+    rows_panel,
+)
 from bench.report.figures.svg import CHARACTER, WIDTH
-from bench.report.format import number, times
+from bench.report.format import number, percent, times
 from bench.results.records import WorkClass
 
 SHORT: dict[WorkClass, str] = {
@@ -20,38 +35,37 @@ SHORT: dict[WorkClass, str] = {
     "loss scaling": "scaling",
     "communication": "comm.",
 }
-"""What classes are called where their names do not fit into a bar."""
+"""Names of classes whose own do not fit into a bar."""
 LIGHT_ON: tuple[WorkClass, ...] = ("matrix units", "loss scaling", "communication", "unknown")
 """Classes whose colour is dark."""
 MARGIN = 120
-"""Pixels of a panel beside its bars, about."""
+"""Pixels of a panel that its bars leave, about."""
 MOST_PANELS = 12
 ROWS = 2
 """Rows of a bar."""
 
 
-def stacked(name: str, workload: str, found: Sequence[tuple[Explanation, str]]) -> Chart:
+def stacked(name: str, explained: Sequence[Explanation]) -> Chart:
     """Describe the steps of one workload, a panel for each device and batch size.
 
     Args:
         name: of the figure's files.
-        workload: what it is called.
-        found: its explanations, one at least, each with what its device is called.
+        explained: its explanations, one at least.
     """
     cells: dict[tuple[str, float], list[Explanation]] = {}
-    for one, where in found:
-        cells.setdefault((where, float(str(one.cell["batch_size"]))), []).append(one)
+    for explanation in explained:
+        cells.setdefault((explanation.where, explanation.cell["batch_size"]), []).append(explanation)
     columns = min(2, len(cells))
     panels = [
-        _panel(f"{where}, batch {batch:.0f}", own, WIDTH / columns)
-        for (where, batch), own in list(cells.items())[:MOST_PANELS]
+        _panel(f"{where}, batch {batch:.0f}", arms, WIDTH / columns)
+        for (where, batch), arms in list(cells.items())[:MOST_PANELS]
     ]
-    steps = [step for one, _ in found for step in (one.baseline, one.arm)]
+    steps = [step for explanation in explained for step in (explanation.baseline, explanation.arm)]
     legend = [(work, WORK[work]) for work in CLASSES if any(step.ms[work] for step in steps)]
     left_out = f" The first {MOST_PANELS} of {len(cells)} are shown." if len(cells) > MOST_PANELS else ""
     return Chart(
         name=name,
-        caption=f"Where a step's time goes: {workload}",
+        caption=f"Where a step's time goes: {explained[0].workload}",
         about="Each bar is a step under torch.profiler, each instant in one class. The solid line is the step timed "
         "without the profiler, the dashed one fp32's step if all that can gain did. Panels have axes of their own."
         + left_out,
@@ -61,9 +75,10 @@ def stacked(name: str, workload: str, found: Sequence[tuple[Explanation, str]]) 
     )
 
 
-def _panel(title: str, own: Sequence[Explanation], width: float) -> Panel:
-    steps = [own[0].baseline, *(one.arm for one in own)]
-    ceilings = [None, *(None if one.ceiling is None else one.baseline.timed_ms / one.ceiling for one in own)]
+def _panel(title: str, explained: Sequence[Explanation], width: float) -> Panel:
+    baseline = explained[0].baseline
+    steps = [baseline, *(explanation.arm for explanation in explained)]
+    ceilings = [None, *(None if arm.ceiling is None else baseline.timed_ms / arm.ceiling for arm in explained)]
     most = 1.03 * max(*(max(step.timed_ms, sum(step.ms.values())) for step in steps), *(at or 0.0 for at in ceilings))
     marks: list[Mark] = []
     for place, (step, ceiling) in enumerate(zip(steps, ceilings, strict=True)):
@@ -76,14 +91,8 @@ def _panel(title: str, own: Sequence[Explanation], width: float) -> Panel:
             says = f"{step.precision}'s ceiling: {number(ceiling, 3)} ms, {times(steps[0].timed_ms / ceiling)}"
             ends = [(ceiling, over), (ceiling, under)]
             marks.append(Line(points=ends, tint=PLAIN, dots=False, dashed=True, says=says))
-    ticks = [(ROWS * (place + 0.5), step.precision) for place, step in enumerate(steps)]
-    return Panel(
-        title=title,
-        x=Axis(label="ms a step", low=0.0, high=most),
-        y=Axis(scale="words", ticks=ticks),
-        marks=marks,
-        rows=ROWS * len(steps),
-    )
+    x = Axis(label="ms a step", low=0.0, high=most)
+    return rows_panel(title, x, [step.precision for step in steps], marks, height=ROWS)
 
 
 def _bar(step: Step, top: float, bottom: float, ms_of_pixel: float) -> list[Mark]:
@@ -94,7 +103,7 @@ def _bar(step: Step, top: float, bottom: float, ms_of_pixel: float) -> list[Mark
     for work in CLASSES:
         if not (ms := step.ms[work]):
             continue
-        says = f"{step.precision}, {work}: {number(ms, 3)} ms, {100 * step.share(work):.0f} %"
+        says = f"{step.precision}, {work}: {number(ms, 3)} ms, {percent(step.share(work))}"
         marks.append(Bar(x=(start, start + ms), y=(top, bottom), tint=WORK[work], says=says))
         fitting = [name for name in (work, SHORT.get(work, work)) if (len(name) + 1) * CHARACTER * ms_of_pixel <= ms]
         if fitting:

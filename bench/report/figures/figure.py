@@ -1,4 +1,4 @@
-"""What all figures share: the colours and markers of precisions, the order of their rows, and units of time."""
+"""Shared by all figures: the colours and markers of precisions, the order of their rows, and units of time."""
 
 from __future__ import annotations
 
@@ -49,6 +49,11 @@ def arms(rows: pd.DataFrame, by: str = "") -> list[tuple[str, pd.DataFrame]]:
     """Return the rows of each precision, in the order of every table; sorted ``by`` a column, if one is named."""
     rows = rows.sort_values(by, kind="stable") if by else rows
     return [(name, rows[rows["precision"] == name]) for name in sorted(rows["precision"].unique(), key=precision_rank)]
+
+
+def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return the legend of the precisions."""
+    return [(name, name) for name, _ in arms(rows)]
 
 
 def speedups(timed: pd.DataFrame, at: str, called: str) -> list[Mark]:

@@ -77,6 +77,9 @@ ROW_INCHES = 0.21
 CHARACTER_INCHES, HANDLE_INCHES = 0.075, 0.55
 """Width of a character of a legend, about, and of what stands before its words."""
 FAINT_ALPHA = 0.18
+WORK_COLOURS = ["#0072b2", "#56b4e9", "#009e73", "#f0e442", "#d55e00", "#cc79a7"]
+WORK_COLOURS += ["#5e3c78", "#7a4b2a", "#e69f00", "#d0d7de", "#6e7781"]
+VIRIDIS = ("#440154", "#472d7b", "#3a538b", "#2b748e", "#20938c", "#2db27d", "#69cd5b", "#bddf26")
 COLOURS = {
     SOFT: GREY,
     PLAIN: INK,
@@ -88,29 +91,13 @@ COLOURS = {
     # activations, which the precision changes most, stand out
     **dict(zip(KINDS, ("#4d4d4d", "#7a7a7a", "#a8a8a8", "#56b4e9", "#d9d9d9"), strict=True)),
     # Okabe and Ito's colours, for readers who see few, and greys where nothing is computed
-    **dict(
-        zip(
-            WORK.values(),
-            (
-                *("#0072b2", "#56b4e9", "#009e73", "#f0e442", "#d55e00", "#cc79a7"),
-                *("#5e3c78", "#7a4b2a", "#e69f00", "#d0d7de", "#6e7781"),
-            ),
-            strict=True,
-        )
-    ),
-    # viridis
-    **dict(
-        zip(
-            SHADES,
-            ("#440154", "#472d7b", "#3a538b", "#2b748e", "#20938c", "#2db27d", "#69cd5b", "#bddf26"),
-            strict=True,
-        )
-    ),
+    **dict(zip(WORK.values(), WORK_COLOURS, strict=True)),
+    **dict(zip(SHADES, VIRIDIS, strict=True)),
 }
 """Tints that are no precision's."""
 HEAT = "RdBu"
 TITLE_CHARACTERS = 8
-"""Of a panel's title in an inch, beside its axis."""
+"""Of a panel's title in an inch."""
 
 
 def draw(what: Chart, folder: Path) -> Plot:
@@ -165,7 +152,7 @@ def _legend_columns(what: Chart, width: float) -> int:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what matplotlib has to say from the user, who cannot mend it: that a font lacks a glyph, for one."""
+    """Silence matplotlib's warnings, such as that a font lacks a glyph, which the user cannot mend."""
     log = logging.getLogger("matplotlib")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -241,27 +228,9 @@ def _mark(axes: Axes, mark: Mark) -> None:
             look: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": "--", "zorder": 1.5}
             (axes.axvline if mark.axis == "x" else axes.axhline)(mark.at, **look)
             if mark.label:
-                place: dict[str, Any] = {"fontsize": 7.5, "color": "#59636e"}
-                if mark.axis == "y":
-                    axes.text(
-                        0.99,
-                        mark.at,
-                        mark.label,
-                        transform=axes.get_yaxis_transform(),
-                        ha="right",
-                        va="bottom",
-                        **place,
-                    )
-                else:
-                    axes.text(
-                        mark.at,
-                        1.0,
-                        mark.label,
-                        transform=axes.get_xaxis_transform(),
-                        ha="center",
-                        va="bottom",
-                        **place,
-                    )
+                at, align = ((0.99, mark.at), "right") if mark.axis == "y" else ((mark.at, 1.0), "center")
+                place = axes.get_yaxis_transform() if mark.axis == "y" else axes.get_xaxis_transform()
+                axes.text(*at, mark.label, transform=place, ha=align, va="bottom", fontsize=7.5, color="#59636e")
         case Text():
             align = {"start": "left", "middle": "center", "end": "right"}[mark.anchor]
             shade = "white" if mark.inverse else colour(mark.tint)
@@ -271,13 +240,8 @@ def _mark(axes: Axes, mark: Mark) -> None:
             axes.fill_between(x, low, high, color=colour(mark.tint), alpha=FAINT_ALPHA, linewidth=0)
         case Line():
             look = {"marker": marker(mark.tint), "markevery": (mark.first, mark.every)} if mark.dots else {}
-            axes.plot(
-                [x for x, _ in mark.points],
-                [y for _, y in mark.points],
-                color=colour(mark.tint),
-                linestyle=TEST if mark.dashed else "-",
-                **look,
-            )
+            x, y = zip(*mark.points, strict=True)
+            axes.plot(x, y, color=colour(mark.tint), linestyle=TEST if mark.dashed else "-", **look)
 
 
 def _bars(axes: Axes, bars: Sequence[Bar]) -> None:

@@ -1,4 +1,4 @@
-"""The matrix of setups as a heat map that diverges at 1, and all its ratios as a CSV beside the report."""
+"""The matrix of setups as a heat map that diverges at 1, and all its ratios as a CSV in the report's folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from bench.report.analysis.matrix import Matrix, Setup
-from bench.report.figures.chart import PLAIN, Axis, Bar, Chart, Mark, Panel, Text
+from bench.report.figures.chart import PLAIN, Axis, Bar, Chart, Mark, Text, rows_panel
 from bench.report.format import number
 from bench.results.files import write_atomically
 from bench.spec.text import quoted
@@ -46,19 +46,9 @@ def heat_map(matrix: Matrix) -> Chart | None:
         heat = log / reach
         marks.append(Bar(x=(column, column + 1), y=(row, row + 1), tint=PLAIN, heat=heat))
         marks.append(Text(x=column + 0.5, y=row + 0.5, text=texts[row][column], inverse=abs(heat) > DARK))
-    panel = Panel(
-        title="",
-        x=Axis(
-            label=f"over setup number, {matrix.batches.split(',')[0]}",
-            scale="words",
-            ticks=[(place + 0.5, str(place + 1)) for place in range(size)],
-        ),
-        y=Axis(
-            scale="words", ticks=[(place + 0.5, f"{place + 1}. {short(one.name)}") for place, one in enumerate(setups)]
-        ),
-        marks=marks,
-        rows=size,
-    )
+    numbers = [(place + 0.5, str(place + 1)) for place in range(size)]
+    x = Axis(label=f"over setup number, {matrix.batches.split(',')[0]}", scale="words", ticks=numbers)
+    panel = rows_panel("", x, [f"{place}. {short(setup.name)}" for place, setup in enumerate(setups, 1)], marks)
     return Chart(
         name=matrix.slug,
         caption=f"{matrix.title}: times as fast, by {matrix.basis}",
@@ -103,7 +93,7 @@ def _legend(texts: list[list[str]]) -> list[str]:
 
 
 def remarks(matrix: Matrix) -> list[str]:
-    """Return what to know of a matrix beside its figure, and where all its ratios are."""
+    """Return remarks on a matrix: its basis, where all its ratios are, and the setups that it lacks."""
     absent = [f"Without a figure: {', '.join(matrix.absent)}."] if matrix.absent else []
     without = "" if _has_intervals(matrix) else WITHOUT
     where = f"all ratios, with their intervals, are in {file_name(matrix)}"

@@ -96,7 +96,7 @@ def _gradients(rows: pd.DataFrame, *, name: str, subject: str) -> Chart:
         about="The share of all values at each power of two, and of zeros.",
         panels=panels,
         columns=2,
-        legend=[*((arm, arm) for arm, _ in figure.arms(found)), *LEGEND],
+        legend=[*figure.legend(found), *LEGEND],
     )
 
 
@@ -205,7 +205,7 @@ def _course(rows: pd.DataFrame, *, name: str, subject: str) -> Chart:
     """Describe the loss of the first steps, and the loss scale where there is one."""
     steps = rows[rows["kind"] == "step"]
     panels = [_loss(steps), *([_loss_scale(steps)] if _scaled(steps) else [])]
-    legend = [(arm, arm) for arm, _ in figure.arms(steps)]
+    legend = figure.legend(steps)
     legend += [("not finite after this", CROSS)] if _failed(steps).any() else []
     skipped = (steps["name"] == "skipped") & (steps["value"] > 0)
     if len(panels) > 1 and steps[skipped]["precision"].isin(_scaled(steps)).any():

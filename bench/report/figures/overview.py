@@ -10,7 +10,7 @@ import pandas as pd
 from bench.report.analysis.memory import COLUMNS
 from bench.report.analysis.verdict import Answer
 from bench.report.figures import figure
-from bench.report.figures.chart import KINDS, SOFT, SPACE, Axis, Bar, Chart, Line, Mark, Panel, Rule, Text
+from bench.report.figures.chart import KINDS, SOFT, SPACE, Axis, Bar, Chart, Line, Mark, Panel, Rule, Text, rows_panel
 from bench.report.format import memory_unit, number, records, written
 from bench.report.reading.load import CELL, SUBJECT
 from bench.results.records import MEASURED
@@ -65,14 +65,8 @@ def _kinds(workload: str, lines: list[tuple[str, Mapping[Hashable, Any]]]) -> Pa
                 marks.append(Bar(x=ends, y=(place + 0.15, place + 0.85), tint=kind))
                 start += value
         marks.append(Text(x=start / size, y=place + 0.5, text=f"{SPACE}{number(start / size, 3)}", anchor="start"))
-    ticks = [(place + 0.5, label) for place, (label, _) in enumerate(lines)]
-    return Panel(
-        title=workload,
-        x=Axis(label=unit, low=0.0, high=1.2 * max(row["tracked_peak_bytes"] for _, row in lines) / size),
-        y=Axis(scale="words", ticks=ticks),
-        marks=marks,
-        rows=len(lines),
-    )
+    x = Axis(label=unit, low=0.0, high=1.2 * max(row["tracked_peak_bytes"] for _, row in lines) / size)
+    return rows_panel(workload, x, [label for label, _ in lines], marks)
 
 
 def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
@@ -87,7 +81,7 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
         Rule(at=0.0, axis="x"),
     ]
     several = {name: rows[name].nunique() > 1 for name in ("workload", "label", "batch_size")}
-    ticks, sizes = [], rows.groupby(CELL[:-1])["batch_size"].transform("nunique") > 1
+    names, sizes = [], rows.groupby(CELL[:-1])["batch_size"].transform("nunique") > 1
     for place, (row, many) in enumerate(zip(records(rows), sizes, strict=True)):
         y, name = place + 0.5, str(row["precision"])
         says = f"{written(metric, [row[column] for column in metric.changes], metric.unit)}, {row['parity']}"
@@ -95,23 +89,15 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
         marks.append(Line(points=[(row[center], y)], tint=name, says=says))
         parts = [str(row[column]) for column in ("workload", "label") if several[column]]
         parts += [f"batch {row['batch_size']}"] if many else []
-        ticks.append((y, " ".join([*parts, name])))
+        names.append(" ".join([*parts, name]))
     return Chart(
         name=metric.name,
         caption=f"{metric.label.capitalize()} less fp32's",
         about=f"Means over seeds with 90 % intervals; the band is the margin of ±{metric.margin} {metric.unit}, and "
         f"{metric.better} is better." + _cut(len(compared)),
-        panels=[
-            Panel(
-                title="",
-                x=Axis(label=metric.unit),
-                y=Axis(scale="words", ticks=ticks),
-                marks=marks,
-                rows=len(rows),
-            )
-        ],
+        panels=[rows_panel("", Axis(label=metric.unit), names, marks)],
         columns=1,
-        legend=[(name, name) for name, _ in figure.arms(rows)],
+        legend=figure.legend(rows),
     )
 
 

@@ -112,7 +112,7 @@ def _diverged(rows: pd.DataFrame) -> pd.Series:
 
 def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
     """Return the legend: the precisions, and the lines, bands and crosses that are drawn."""
-    entries = [(name, name) for name, _ in figure.arms(rows)]
+    entries = figure.legend(rows)
     if _finite(rows, "train_loss"):
         entries.append(("training data", SOLID))
     if _finite(rows, "test_loss") or _finite(rows, "test_accuracy_pct"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench import stats
 from bench.report.analysis.ablation import NOTHING, AblationSummary
-from bench.report.analysis.verdict import Sentence, marked
+from bench.report.analysis.verdict import Verdict, marked
 from bench.report.format import MIB, UNKNOWN, estimate, known, ratio, records, signed
 from bench.report.tables.table import Row, Table, figures, table, words
 from bench.results.records import MEASURED
@@ -95,24 +95,24 @@ PAGE_ONLY = ("builds on", "step (ms)", "measured in", "loader alone (ms)")
 """Headers of columns that a terminal has no room for."""
 
 
-def sentence(ladder: AblationSummary) -> Sentence:
+def sentence(ladder: AblationSummary) -> Verdict:
     """Return the verdict: the ablation step to stop at, and the step with the largest gain."""
     subject = f"ladder of {ladder.title}"
     timed = [row for row in records(ladder.rows) if row["over_first"] is not None]
     if not timed:
-        return Sentence(subject=subject, advice="no verdict", evidence="nothing was timed beside fp32")
+        return Verdict(subject=subject, advice="no verdict", evidence="nothing was timed beside fp32")
     faster = [row for row in timed if _faster(ladder, row["over_first"])]
     if faster:
         advised = _lowest_unbeaten(ladder, faster)
         evidence = f"{_over_fp32(ladder, advised)}{_memory(ladder, advised)}; {LIMITS[advised['limit']]}"
         evidence += _fastest(ladder, faster, advised) + _largest_gain(ladder, timed)
-        return Sentence(subject=subject, advice=f"go up to {advised['added']}", evidence=evidence)
+        return Verdict(subject=subject, advice=f"go up to {advised['added']}", evidence=evidence)
     top = max(timed, key=lambda row: row["over_first"].center)
     evidence = f"the fastest, {top['added']}, is {_over_fp32(ladder, top)}; {LIMITS[top['limit']]}"
     evidence += _largest_gain(ladder, timed)
     if all(row["over_first"].high is not None and row["over_first"].high <= 1 + stats.MARGIN for row in timed):
-        return Sentence(subject=subject, advice="stay with fp32", evidence=f"nothing gains: {evidence}")
-    return Sentence(subject=subject, advice="no verdict", evidence=f"the intervals are too wide: {evidence}")
+        return Verdict(subject=subject, advice="stay with fp32", evidence=f"nothing gains: {evidence}")
+    return Verdict(subject=subject, advice="no verdict", evidence=f"the intervals are too wide: {evidence}")
 
 
 def _lowest_unbeaten(ladder: AblationSummary, faster: list[Row]) -> Row:

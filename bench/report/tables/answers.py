@@ -1,59 +1,22 @@
-"""The answers at a glance: for each suite what to use on which device, for the terminal, markdown and the page."""
+"""The answers at a glance: for each suite the precision to use on each device, for the terminal and the pages."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import pandas as pd
+from dataclasses import dataclass
+from typing import Any
 
 from bench.report.analysis.judge import judged_by
-from bench.report.analysis.verdict import NO_ACCURACY, Answer, Sentence
-from bench.report.format import UNKNOWN, change, known, number, records, signed, spread, times
+from bench.report.analysis.verdict import NO_ACCURACY, Answer, counted
+from bench.report.format import UNKNOWN, change, known, number, signed, spread, times
 from bench.report.reading.labels import short
-from bench.report.reading.load import CELL, SUBJECT
-from bench.report.tables.table import line_width
+from bench.report.tables.table import Table, figures, optional, table, words
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-HEADERS = ("use", "faster", "memory", "accuracy", "batch", "energy")
-"""In the order of their worth: where the terminal is narrow, the last ones are left out."""
 NOT_TRAINED = "not trained"
 STANDING = {"not worse": "good", "worse": "bad", "diverged": "bad"}
-"""What a word on accuracy means for the advice; others leave it open."""
-
-
-def row(answer: Answer) -> tuple[str, ...]:
-    """Return the cells of an answer, in the order of ``HEADERS``."""
-    arm = answer.arm
-    if not arm:
-        return (answer.advice, UNKNOWN, UNKNOWN, answer.accuracy or UNKNOWN, str(answer.batch), UNKNOWN)
-    if answer.precision == BASELINE:
-        rival = f"{arm['precision']} {times(arm['speedup'], arm['low'], arm['high'])}"
-        return (BASELINE, rival, UNKNOWN, UNKNOWN, str(answer.batch), UNKNOWN)
-    faster, width = _faster(arm)
-    accuracy = answer.accuracy if answer.training else NOT_TRAINED
-    accuracy = accuracy if known(arm["speedup"]) else f"{BASELINE} oom"
-    return (
-        str(answer.precision),
-        f"{faster} {width}".rstrip(),
-        change(arm["memory_change"]),
-        accuracy,
-        str(answer.batch),
-        change(arm["energy_change"]),
-    )
-
-
-def _faster(arm: Mapping[Hashable, Any]) -> tuple[str, str]:
-    """Write a speedup, and half the width of its interval where there is one."""
-    if not known(arm["speedup"]):
-        return UNKNOWN, ""
-    width = spread(arm["low"], arm["high"]) if known(arm["low"]) else ""
-    return times(arm["speedup"], arm["low"], arm["high"]), width
+"""Whether a word on accuracy supports the advice; others leave it open."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,32 +31,110 @@ class Mark:
     """Its figures in words."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Line:
     """An answer as a line of the grid, its cells as text; an empty one has nothing to say."""
 
-    sentence: Sentence
     answer: Answer
-    device: str
-    generation: str
-    use: str
-    ties: str
-    faster: str
-    spread: str
-    memory: str
-    energy: str
-    epoch: str
-    accuracy: str
-    points: str
-    """The difference in accuracy, or in the loss of tokens."""
-    standing: str
-    """``good``, ``bad``, ``open`` or empty: whether accuracy supports the advice."""
-    marks: list[Mark] = field(default_factory=list)
 
     @property
-    def batch(self) -> str:
-        """The batch size that the answer is for."""
-        return str(self.answer.batch)
+    def stays(self) -> bool:
+        """Whether the advice is fp32."""
+        return self.answer.precision == BASELINE
+
+    @property
+    def use(self) -> str:
+        """The advised precision, or why there is none."""
+        return self.answer.precision or self.answer.advice
+
+    @property
+    def ties(self) -> str:
+        """The precisions that are as fast."""
+        return " ".join(f"≈ {name}" for name in self.answer.ties)
+
+    @property
+    def faster(self) -> str:
+        """The speedup; where fp32 is advised, that of the best other precision after its name."""
+        arm = self.answer.arm
+        if not arm:
+            return UNKNOWN
+        speedup = times(arm["speedup"], arm["low"], arm["high"])
+        return f"{arm['precision']}: {speedup}" if self.stays else speedup
+
+    @property
+    def spread(self) -> str:
+        """Half the width of the speedup's interval; empty where there is none, and for fp32."""
+        arm = self.answer.arm
+        return spread(arm["low"], arm["high"]) if arm and not self.stays and known(arm["low"]) else ""
+
+    @property
+    def memory(self) -> str:
+        """The change in peak memory from fp32."""
+        return self._change("memory_change")
+
+    @property
+    def energy(self) -> str:
+        """The change in energy of a step from fp32."""
+        return self._change("energy_change")
+
+    def _change(self, column: str) -> str:
+        return change(self.answer.arm[column]) if self.answer.arm and not self.stays else UNKNOWN
+
+    @property
+    def epoch(self) -> str:
+        """The time of an epoch in fp32 and in the advised precision: 329 → 297 s."""
+        training = self.answer.training
+        if self.stays or not training or not known(training["time_per_epoch_s"]):
+            return UNKNOWN
+        alike = [row for row in self.answer.rows if row["batch_size"] == training["batch_size"]]
+        fp32 = [row["time_per_epoch_s"] for row in alike if row["precision"] == BASELINE]
+        ends = [number(seconds, 3) for seconds in (*fp32, training["time_per_epoch_s"]) if known(seconds)]
+        return f"{' → '.join(ends)} s"
+
+    @property
+    def accuracy(self) -> str:
+        """A word on accuracy."""
+        answer, training = self.answer, self.answer.training
+        if answer.trained or answer.accuracy in STANDING:
+            return answer.accuracy
+        if self.stays or not answer.arm:
+            return UNKNOWN
+        if not training:
+            return NOT_TRAINED
+        if training["train_status"] not in MEASURED:
+            return str(training["train_status"])
+        if answer.accuracy == NO_ACCURACY or not judged_by(training):
+            return NO_ACCURACY if answer.accuracy == NO_ACCURACY else "not compared"
+        return "too few seeds" if training["parity"] == "insufficient seeds" else "undecided"
+
+    @property
+    def points(self) -> str:
+        """The difference in accuracy, or in the loss of tokens; the accuracy itself where there is none."""
+        training = self.answer.training
+        if self.stays or not training or training["train_status"] not in MEASURED or self.accuracy == NO_ACCURACY:
+            return ""
+        quality = judged_by(training)
+        if quality is None:
+            return f"{training['accuracy_pct']:.2f} %" if known(training["accuracy_pct"]) else ""
+        points = f"{signed(training[quality.change], quality.decimals)} {quality.short}"
+        return points + (f", {counted(training['delta_seeds'], 'seed')}" if self.accuracy == "too few seeds" else "")
+
+    @property
+    def standing(self) -> str:
+        """``good``, ``bad``, ``open`` or empty: whether accuracy supports the advice."""
+        if self.answer.trained:  # and not timed
+            words = {STANDING[word] for _, word in self.answer.trained}
+            return "bad" if "bad" in words else "good"
+        if self.accuracy in (UNKNOWN, NOT_TRAINED, NO_ACCURACY):
+            return ""
+        status = self.answer.training["train_status"]
+        return STANDING.get(self.accuracy, "open" if status in MEASURED else "bad")
+
+    @property
+    def marks(self) -> list[Mark]:
+        """The precisions of its strip."""
+        rows = (row for row in self.answer.rows if row["batch_size"] == self.answer.batch)
+        return [_mark(row) for row in rows if row["precision"] != BASELINE and known(row["speedup"])]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,146 +147,44 @@ class Grid:
     """Where the axis of all strips ends."""
 
 
-def grid(sentences: Sequence[Sentence], summary: pd.DataFrame) -> Grid:
-    """Return the grid of the sentences that have an answer."""
-    cells = {key: records(rows) for key, rows in summary.groupby(CELL, sort=False)}
-    kinds = dict(zip(summary["where"], summary["architecture"], strict=True))
-    subjects = {
-        (rows["workload"].iloc[0], rows["where"].iloc[0]): key for key, rows in summary.groupby(SUBJECT, sort=False)
-    }
+def grid(answers: Sequence[Answer]) -> Grid:
+    """Return the grid of the answers."""
+    lines = [Line(answer) for answer in answers]
     groups: dict[str, list[Line]] = {}
-    for sentence in sentences:
-        if (answer := sentence.answer) is None:
-            continue
-        cell = cells.get((*subjects[answer.workload, answer.where], answer.batch), [])
-        groups.setdefault(answer.workload, []).append(_line(sentence, answer, cell, cells, kinds[answer.where]))
-    lines = [line for group in groups.values() for line in group]
-    found = ("memory", "energy", "epoch")
-    columns = [name for name in found if any(getattr(line, name) not in ("", UNKNOWN) for line in lines)]
-    ends = [
-        mark.speedup if mark.high is None else min(mark.high, 2 * mark.speedup) for line in lines for mark in line.marks
-    ]
+    for line in lines:
+        groups.setdefault(line.answer.workload, []).append(line)
+    columns = [name for name in ("memory", "energy", "epoch") if any(getattr(line, name) != UNKNOWN for line in lines)]
+    marks = [mark for line in lines for mark in line.marks]
+    ends = [mark.speedup if mark.high is None else min(mark.high, 2 * mark.speedup) for mark in marks]
     return Grid(groups=groups, columns=columns, reach=max([1.25, *ends]) * 1.05)
 
 
-def _line(
-    sentence: Sentence,
-    answer: Answer,
-    cell: list[dict[Hashable, Any]],
-    cells: Mapping[Any, list[dict[Hashable, Any]]],
-    architecture: str,
-) -> Line:
-    arm = answer.arm
-    stay = answer.precision == BASELINE
-    faster, width = _faster(arm) if arm else (UNKNOWN, "")
-    if stay:
-        faster, width = f"{arm['precision']}: {faster}", ""
-    accuracy, points, standing = _accuracy(answer)
-    return Line(
-        sentence=sentence,
-        answer=answer,
-        device=answer.label,
-        generation=architecture,
-        use=str(answer.precision) if answer.precision else answer.advice,
-        ties=" ".join(f"≈ {name}" for name in answer.ties),
-        faster=faster,
-        spread=width,
-        memory=change(arm["memory_change"]) if arm and not stay else UNKNOWN,
-        energy=change(arm["energy_change"]) if arm and not stay else UNKNOWN,
-        epoch=UNKNOWN if stay else _epoch(answer.training, cells),
-        accuracy=accuracy,
-        points=points,
-        standing=standing,
-        marks=[_mark(row) for row in cell if row["precision"] != BASELINE and known(row["speedup"])],
-    )
-
-
-def _accuracy(answer: Answer) -> tuple[str, str, str]:
-    """Return a word on accuracy, the difference with its unit, and what it means for the advice."""
-    training = answer.training
-    if answer.trained:  # and not timed
-        found = {STANDING[word] for _, word in answer.trained}
-        return answer.accuracy, "", "bad" if "bad" in found else "good"
-    if not answer.arm or answer.precision == BASELINE or not training:
-        return (NOT_TRAINED if answer.arm and answer.precision != BASELINE else UNKNOWN), "", ""
-    quality = judged_by(training)
-    points = f"{signed(training[quality.change], quality.decimals)} {quality.short}" if quality else ""
-    if answer.accuracy in STANDING:
-        return answer.accuracy, points, STANDING[answer.accuracy]
-    if training["train_status"] not in MEASURED:
-        return str(training["train_status"]), "", "bad"
-    word = "undecided"
-    if answer.accuracy == NO_ACCURACY:
-        return NO_ACCURACY, "", ""
-    if not points:
-        points = f"{training['accuracy_pct']:.2f} %" if known(training["accuracy_pct"]) else ""
-        word = "not compared"
-    elif training["parity"] == "insufficient seeds":
-        points += f", {_counted(training['delta_seeds'], 'seed')}"
-        word = "too few seeds"
-    return word, points, "open"
-
-
-def _counted(count: float, what: str) -> str:
-    return f"{count:.0f} {what}{'s' * (count != 1)}"
-
-
-def _epoch(training: Mapping[Hashable, Any], cells: Mapping[Any, list[dict[Hashable, Any]]]) -> str:
-    """Write fp32's time of an epoch and the arm's: 329 → 297 s."""
-    if not training or not known(training["time_per_epoch_s"]):
-        return UNKNOWN
-    own = number(training["time_per_epoch_s"], 3)
-    beside = cells.get(tuple(training[name] for name in CELL), [])
-    fp32 = next((row["time_per_epoch_s"] for row in beside if row["precision"] == BASELINE), None)
-    return f"{number(fp32, 3)} → {own} s" if known(fp32) and fp32 is not None else f"{own} s"
-
-
 def _mark(row: Mapping[Hashable, Any]) -> Mark:
-    ends = (float(row["low"]), float(row["high"])) if known(row["low"]) else (None, None)
+    low, high = (float(row[name]) if known(row[name]) else None for name in ("low", "high"))
     says = f"{row['precision']}: {times(row['speedup'], row['low'], row['high'])}"
     says += f" [{number(row['low'], 3)}, {number(row['high'], 3)}]" if known(row["low"]) else ""
     says += f" · {number(row['step_ms'], 3)} ms a step · {number(row['samples_per_s'])} samples/s"
-    return Mark(precision=str(row["precision"]), speedup=float(row["speedup"]), low=ends[0], high=ends[1], says=says)
+    return Mark(precision=str(row["precision"]), speedup=float(row["speedup"]), low=low, high=high, says=says)
 
 
-def tables(answers: Sequence[Answer], width: int) -> list[Table]:
-    """Return a table for each suite, no wider than ``width`` characters where leaving out columns can bring that."""
-    from rich.console import Console
+def terminal(found: Grid) -> list[Table]:
+    """Return a table for each suite with what a terminal has room for."""
 
-    console = Console(width=10_000)  # a narrow one measures no wider than itself
-    found = []
-    for workload in dict.fromkeys(answer.workload for answer in answers):
-        rows = [(answer.where, *row(answer)) for answer in answers if answer.workload == workload]
-        shown = [index for index in range(len(HEADERS)) if any(cells[index + 1] != UNKNOWN for cells in rows)]
-        left_out: list[str] = []
-        while len(shown) > 2 and console.measure(_terminal(workload, rows, shown)).maximum > width:
-            left_out.insert(0, HEADERS[shown.pop()])
-        grid = _terminal(workload, rows, shown)
-        grid.caption = f"Without {', '.join(left_out)}, for want of width: the report has all." if left_out else None
-        found.append(grid)
-    return found
+    def accuracy(line: Line) -> str:
+        if line.answer.arm and not line.stays and not known(line.answer.arm["speedup"]):
+            return f"{BASELINE} oom"
+        return line.answer.accuracy if line.answer.training or line.answer.trained else line.accuracy
 
-
-def _terminal(workload: str, rows: Sequence[tuple[str, ...]], shown: Sequence[int]) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    grid.add_column(Text(workload, style="bold"), overflow="ellipsis", no_wrap=True)
-    for index in shown:
-        right = HEADERS[index] in ("faster", "memory", "batch", "energy")
-        least = max(len(HEADERS[index]), *(len(cells[index + 1]) for cells in rows))  # the device's name is cut first
-        grid.add_column(HEADERS[index], justify="right" if right else "left", no_wrap=True, min_width=least)
-    for cells in rows:
-        grid.add_row(Text(short(cells[0])), *(Text(cells[index + 1]) for index in shown))
-    return grid
-
-
-def show(answers: Sequence[Answer]) -> None:
-    """Print the answers as tables that fit the terminal."""
-    from rich.console import Console
-
-    console = Console(highlight=False, width=line_width())
-    for table in tables(answers, console.width):
-        console.print(table)
+    columns = [
+        words("device", lambda line: short(line.answer.where)),
+        words("use", lambda line: line.use),
+        *optional(
+            figures("faster", lambda line: f"{line.faster} {line.spread}".rstrip()),
+            figures("memory", lambda line: line.memory),
+            words("accuracy", accuracy),
+        ),
+        figures("batch", lambda line: str(line.answer.batch)),
+        *optional(figures("energy", lambda line: line.energy)),
+    ]
+    tables = [table(workload, lines, columns) for workload, lines in found.groups.items()]
+    return [rows for rows in tables if rows is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench.report.analysis import scaling as analysis
 from bench.report.analysis.contrast import Contrast
 from bench.report.analysis.factors import BATCH_SIZE, Varied
 from bench.report.format import estimate, number, records, written
@@ -12,6 +13,9 @@ from bench.report.tables.table import (
     BATCH,
     DEVICE,
     PRECISION,
+    RECIPE,
+    Entry,
+    Material,
     Row,
     Table,
     figures,
@@ -60,6 +64,11 @@ def scaling(lines: list[dict[str, Any]]) -> Table | None:
     return table("Scaling", lines, columns, ABOUT, notes)
 
 
+def _scaling(material: Material) -> list[Table | str | None]:
+    lines, remarks = analysis.scaling(material.rows, material.summary, material.runs)
+    return [scaling(lines), *remarks]
+
+
 def _one(line: dict[str, Any]) -> str:
     name = placement(str(line["one"]["placement"]))
     return name if line["same_run"] else f"{name}, run {line['one']['run']}"
@@ -106,3 +115,6 @@ def along(one: Varied) -> Table | None:
 def _change(contrast: Contrast | None) -> str:
     """Write a row's change from the first value's; the row of the first value has none."""
     return "first" if contrast is None else written(contrast.metric, contrast.shown.ends)
+
+
+TABLES = (Entry(62, RECIPE, _scaling),)

@@ -12,8 +12,22 @@ import pandas as pd
 from bench.report.analysis.summary import IEEE_ERROR
 from bench.report.format import GIB, change, known, records
 from bench.report.reading.labels import subjects
-from bench.report.reading.load import KEY, SUBJECT, Run
-from bench.report.tables.table import ARM, PRECISION, Row, Table, figures, optional, table, whole, word, words
+from bench.report.reading.load import KEY, SUBJECT, Run, Runs
+from bench.report.tables.table import (
+    ARM,
+    PRECISION,
+    RECIPE,
+    Entry,
+    Material,
+    Row,
+    Table,
+    figures,
+    optional,
+    table,
+    whole,
+    word,
+    words,
+)
 from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.phases import LADDER
@@ -23,6 +37,7 @@ CROWDED_PCT = 10.0
 """Load of other programs, in per cent of a machine's cores, above which a note reports it."""
 CROWDED = "other programs took up to {:.0f} % of the machine's cores while timing"
 UNSTEADY = "step times had not settled when warm-up ended"
+NO_NOTES = "Every trial was measured, and no interval within a process is wider than was asked for."
 SHOWN = 400
 """Longest detail in a note, in characters; the CSV has the full text."""
 
@@ -222,8 +237,9 @@ ANSWERED = (*MEASURED, "oom", "unsupported")
 """The statuses of rows that say how it is; others say that something went wrong."""
 
 
-def failures(trials: pd.DataFrame) -> list[str]:
+def failures(runs: Runs) -> list[str]:
     """Return which precision has rows without an answer, in which phases, one line for each on each device."""
+    trials = pd.concat([runs.trials, runs.ablations], ignore_index=True)
     rows = trials[~trials["status"].isin(ANSWERED)]
     if rows.empty:
         return []
@@ -282,6 +298,14 @@ def notes(trials: pd.DataFrame) -> Table | None:
     return table("", records(together.merge(subjects(trials), on=SUBJECT, how="left")), columns)
 
 
+def _notes(material: Material) -> list[Table | str | None]:
+    """Return all notes; on what devices do not support there is one for each device, precision and reason."""
+    trials = material.runs.trials
+    tried = trials[trials["status"] != "unsupported"]
+    tables = unsupported(trials), notes(pd.concat([tried, material.runs.ablations], ignore_index=True))
+    return [*tables] if any(tables) else [NO_NOTES]
+
+
 def _short(detail: str) -> str:
     """Shorten a long detail to its cause, which names the device, and its end, which names the error."""
     text = " ".join(detail.split())
@@ -294,3 +318,14 @@ def _short(detail: str) -> str:
 def warnings(runs: list[Run]) -> list[str]:
     """Return the runs' warnings, each prefixed with its run where there are several."""
     return [f"{run.label}: {text}" if len(runs) > 1 else text for run in runs for text in run.list("warnings")]
+
+
+TABLES = (
+    Entry(10, "Machines", lambda material: machines(material.runs.runs)),
+    Entry(56, RECIPE, lambda material: [what_ran(material.rows)]),
+    Entry(57, RECIPE, lambda material: [conversions(material.trials)]),
+    Entry(58, RECIPE, lambda material: [compiling(material.trials)]),
+    Entry(59, RECIPE, lambda material: [how_timed(material.rows)]),
+    Entry(80, "Precision switches", lambda material: [switches(material.runs.trials)]),
+    Entry(90, "Notes", _notes),
+)

@@ -1,79 +1,107 @@
-"""Tables of the explain phase: where a step's time goes in each precision, and what follows from it."""
+"""Why a precision gains or does not: tables of the explain phase, and sentences for the terminal and the pages."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
+import itertools
+from collections.abc import Iterator, Sequence
 
 from bench.report.analysis.explanation import CLASSES, Explanation, rooflines
-from bench.report.format import UNKNOWN, number, share, signed
-from bench.report.tables.table import BATCH, DEVICE, PRECISION, Column, Table, figures, optional, table, words
+from bench.report.analysis.memory import MemoryChange
+from bench.report.format import MIB, UNKNOWN, change, memory_unit, number, percent, share, signed, times
+from bench.report.tables.table import ARM, Row, Table, figures, optional, table, words
+from bench.spec.precisions import find_precision
 from bench.stats import Interval
 
+LEAST_SHARE = 0.005
+"""Share of either step below which a class of work has no row of its own in the short table."""
+LONGEST = 8
+"""Operators that a table shows of each cell."""
+BUSY_PCT = 10.0
+"""Share of a CPU's cores from which other programs are reported."""
+STRETCHED, SHORTENED = 1.5, 0.8
+"""How many times as long a step takes under the profiler, from which, or up to which, that is reported."""
+LEAST_CHANGE = 0.05
+"""Share of all changes of memory below which a kind's change is not named."""
+SAME = 0.01
+"""Share of the peak up to which a change of memory, or a part of it, is not reported."""
+FP32 = 0.10
+"""The same of activations in fp32."""
+SLACK, LEAST_SLACK = 0.10, 8 * MIB
+"""Share of the peak, and bytes, that the allocator must hold beyond it for that to be reported."""
 
-def time_by_class(found: Sequence[tuple[Explanation, str]]) -> Table | None:
+
+def _arm(explanation: Explanation) -> Row:
+    """Return the cells that name what was explained."""
+    batch, precision = explanation.cell["batch_size"], explanation.arm.precision
+    return {"where": explanation.where, "batch_size": batch, "precision": precision}
+
+
+def _times(explanation: Explanation, least: float) -> Iterator[Row]:
+    """Yield the time of each class that has at least a share of either step, of the rest, and of the steps."""
+    baseline, arm = explanation.baseline, explanation.arm
+    shown = [work for work in CLASSES if max(baseline.share(work), arm.share(work)) >= least]
+    shown = [work for work in shown if baseline.ms[work] or arm.ms[work]]
+    times_ms = [(work, baseline.ms[work], arm.ms[work]) for work in shown]
+    rest = [sum(step.ms[work] for work in CLASSES if work not in shown) for step in (baseline, arm)]
+    others: list[tuple[str, float, float]] = [("all else", rest[0], rest[1])] if any(rest) else []
+    others.append(("all, profiled", baseline.profiled_ms, arm.profiled_ms))
+    others.append(("the step, not profiled", baseline.timed_ms, arm.timed_ms))
+    for work, before, after in [*times_ms, *others]:
+        percent = 100 * arm.share(work) if work in shown else 100.0
+        yield {"work": work, "before": before, "after": after, "share": percent, "change": signed_ms(after - before)}
+
+
+def time_by_class(explained: Sequence[Explanation]) -> Table | None:
     """Return the time of a step by class of work, a row for each class of each precision and its baseline.
 
     Args:
-        found: explanations of one workload, each with what its device is called.
+        explained: explanations of one workload.
     """
-    rows: list[dict[str, Any]] = []
-    for one, where in found:
-        named = {"where": where, "batch_size": one.cell["batch_size"], "precision": one.arm.precision}
-        for work in CLASSES:
-            before, after = one.baseline.ms[work], one.arm.ms[work]
-            if before or after:
-                rows.append(
-                    named | {"work": work, "before": before, "after": after, "share": 100 * one.arm.share(work)}
-                    | {"difference": signed_ms(after - before)}
-                )  # fmt: skip
-        for name, before, after in (
-            ("all, profiled", one.baseline.profiled_ms, one.arm.profiled_ms),
-            ("the step, not profiled", one.baseline.timed_ms, one.arm.timed_ms),
-        ):
-            rows.append(
-                named | {"work": name, "before": before, "after": after, "share": 100.0}
-                | {"difference": signed_ms(after - before)}
-            )  # fmt: skip
     columns = [
-        DEVICE,
-        BATCH,
-        PRECISION,
+        *ARM,
         words("work", "work"),
         figures("fp32 (ms)", "before", 3),
         figures("this precision (ms)", "after", 3),
         figures("share of its step (%)", "share", 2),
-        words("difference (ms)", "difference"),
+        words("difference (ms)", "change"),
     ]
     about = (
         "By torch.profiler: on a GPU the kernels' time, on a CPU that of the operators themselves. Each instant has "
         "one class; idle is the time in which none runs. The profiler slows steps down: compare the last two rows."
     )
+    rows = (_arm(explanation) | row for explanation in explained for row in _times(explanation, 0.0))
     return table("Where a step's time goes", rows, columns, about)
 
 
-def ceilings(found: Sequence[tuple[Explanation, str]]) -> Table | None:
-    """Return what each precision could gain, reached, and what of the difference remains unexplained."""
-    rows = [
-        defaultdict(
-            str,
-            where=where,
-            batch_size=one.cell["batch_size"],
-            precision=one.arm.precision,
-            reached=one.speedup.center,
-            interval=_interval(one.speedup),
-            ceiling=one.ceiling,
-            predicted=one.predicted,
-            unexplained="" if one.unexplained is None else share(one.unexplained),
-            unknown=100 * max(one.baseline.share("unknown"), one.arm.share("unknown")),
-        )
-        for one, where in found
+def short(explanation: Explanation) -> Table:
+    """Return the time of one precision's step by class of work, without the classes that hardly count."""
+    columns = [
+        words("ms a step", "work"),
+        figures(explanation.baseline.precision, "before", 3),
+        figures(explanation.arm.precision, "after", 3),
+        figures("change", "change"),
     ]
-    columns: list[Column] = [
-        DEVICE,
-        BATCH,
-        PRECISION,
+    times = table(explanation.subject, _times(explanation, LEAST_SHARE), columns)
+    assert times is not None  # it has two rows at least
+    return times
+
+
+def ceilings(explained: Sequence[Explanation]) -> Table | None:
+    """Return the ceiling of each precision, its speedup, and the unexplained part of the difference."""
+    rows = (
+        _arm(explanation)
+        | {
+            "reached": explanation.speedup.center,
+            "interval": _interval(explanation.speedup),
+            "ceiling": explanation.ceiling,
+            "predicted": explanation.predicted,
+            "unexplained": explanation.unexplained and share(explanation.unexplained),
+            "unknown": 100 * max(explanation.baseline.share("unknown"), explanation.arm.share("unknown")),
+        }
+        for explanation in explained
+    )
+    columns = [
+        *ARM,
         figures("reached (×)", "reached", 3),
         words("95 % interval", "interval"),
         *optional(
@@ -92,41 +120,33 @@ def ceilings(found: Sequence[tuple[Explanation, str]]) -> Table | None:
     return table("What could be gained", rows, columns, about)
 
 
-LONGEST = 8
-"""Operators that a table shows of each cell."""
-
-
-def operators_alone(found: Sequence[tuple[Explanation, str]]) -> Table | None:
+def operators_alone(explained: Sequence[Explanation]) -> Table | None:
     """Return the operators of fp32's steps that take longest, alone, against the bounds that were measured here."""
-    rows: list[dict[str, Any]] = []
-    for one, where in found:
-        for bound in rooflines(one.baseline, one.arm)[:LONGEST]:
-            rows.append({
-                "where": where,
-                "batch_size": one.cell["batch_size"],
-                "precision": one.arm.precision,
-                "operator": f"{bound.operator} ({bound.module})" if bound.module else bound.operator,
-                "count": bound.count,
-                "ms": bound.ms,
-                "other": bound.other_ms,
-                "ratio": bound.ms / bound.other_ms if bound.other_ms else None,
-                "limit": bound.limit,
-                "share": 100 * bound.share,
-            })  # fmt: skip
+    rows = (
+        _arm(explanation) | operator
+        for explanation in explained
+        for operator in rooflines(explanation.baseline, explanation.arm)[:LONGEST]
+    )
     columns = [
-        DEVICE,
-        BATCH,
-        PRECISION,
-        words("operator (module)", "operator", wrap=True),
+        *ARM,
+        words(
+            "operator (module)",
+            lambda row: f"{row['operator']} ({row['module']})" if row["module"] else row["operator"],
+            wrap=True,
+        ),
         figures("calls in a step", "count", 3),
         figures("fp32 (ms)", "ms", 3),
-        *optional(figures("in this precision's type (ms)", "other", 3), figures("faster (×)", "ratio", 3)),
+        *optional(
+            figures("in this precision's type (ms)", "other_ms", 3),
+            figures("faster (×)", lambda row: row["ms"] / row["other_ms"] if row["other_ms"] else None, 3),
+        ),
         words("bound by", "limit"),
-        figures("of that bound (%)", "share", 2),
+        figures("of that bound (%)", "share_pct", 2),
     ]
     about = (
-        "One call each, alone, on random operands of the same shapes, strides and types as in fp32's step. Bounds are "
-        "what this device showed in the same process: the rate of its fastest large matrix product, and that of a copy."
+        "One call each, alone, on random operands of the same shapes, strides and types as in fp32's step. The bounds "
+        "were measured on this device in the same process: the rate of its fastest large matrix product, and that of "
+        "a copy."
     )
     return table("The longest operators alone", rows, columns, about)
 
@@ -137,5 +157,89 @@ def signed_ms(value: float) -> str:
     return signed(0.0, 0)[1:] if not value else f"{'+' if value > 0 else '−'}{text}"
 
 
-def _interval(one: Interval) -> str:
-    return UNKNOWN if one.low is None or one.high is None else f"{number(one.low, 3)} to {number(one.high, 3)}"
+def _interval(speedup: Interval) -> str:
+    ends = speedup.low, speedup.high
+    return UNKNOWN if None in ends else " to ".join(number(end, 3) for end in ends if end is not None)
+
+
+def gain(explanation: Explanation) -> str:
+    """Write the speedup with its interval, the ceiling, the prediction and the unexplained part."""
+    speedup, ends = explanation.speedup, ""
+    if speedup.low and speedup.high:
+        slower = speedup.center < 0.5  # which ``times`` writes the other way round
+        low, high = (1 / speedup.high, 1 / speedup.low) if slower else (speedup.low, speedup.high)
+        ends = f" [{number(low, 3)}, {number(high, 3)}]"
+    parts = [f"{times(speedup.center, speedup.low, speedup.high)}{ends} in the rounds of this phase"]
+    if explanation.ceiling is not None:
+        parts.append(f"ceiling{': at best' if explanation.ceiling < 1 else ''} {times(explanation.ceiling)}")
+    parts += [] if explanation.predicted is None else [f"predicted {times(explanation.predicted)}"]
+    if explanation.unexplained is not None:
+        parts.append(f"unexplained {share(explanation.unexplained)} of the difference")
+    return "; ".join(parts)
+
+
+def sentences(explanation: Explanation, *, tried: bool = False, most_of_memory: int | None = None) -> Iterator[str]:
+    """Yield the causes, the techniques to try against them, what to doubt, and why memory rises or falls.
+
+    Args:
+        explanation: of one precision.
+        tried: whether the techniques are tried next, so that how to try them is left out.
+        most_of_memory: most sentences on memory; None is all.
+    """
+    yield from (_sentence(reason.sentence) for reason in explanation.reasons)
+    if not explanation.reasons:
+        yield "No rule found a cause."
+    if tries := ",".join(explanation.techniques):
+        how = "" if tried else f" explain --try, or --ladder --techniques {tries}, measures it."
+        yield f"Worth trying: {tries}.{how}"
+    baseline, arm = explanation.baseline, explanation.arm
+    if max(baseline.stretched, arm.stretched) >= STRETCHED or min(baseline.stretched, arm.stretched) <= SHORTENED:
+        yield (
+            f"Under the profiler {baseline.precision}'s step takes {number(baseline.stretched, 2)} times as long and "
+            f"{arm.precision}'s {number(arm.stretched, 2)} times, so the classes and all that follows are rough."
+        )
+    if (busy := explanation.foreign_load_pct) is not None and busy >= BUSY_PCT:
+        yield f"Other programs took {busy:.0f} % of the CPU meanwhile, so these figures are rough."
+    if explanation.memory is not None:
+        yield from itertools.islice(memory_sentences(explanation.memory), most_of_memory)
+
+
+def _sentence(text: str) -> str:
+    word = text.split("'", 1)[0].split(maxsplit=1)[0]
+    return f"{text}." if find_precision(word) else f"{text[:1].upper()}{text[1:]}."
+
+
+def memory_sentences(memory: MemoryChange) -> Iterator[str]:
+    """Yield why the peak of the tensors rose or fell, the size of autocast's copies, and the allocator's slack."""
+    before, after = memory.before, memory.after
+    unit, size, _ = memory_unit(max(before.peak, after.peak))
+
+    def amount(value: float) -> str:
+        return f"{number(value / size, 3)} {unit}"
+
+    text = "Memory: the most that tensors of a step hold at once"
+    if abs(memory.difference) < SAME * before.peak:
+        yield f"{text} is {amount(after.peak)}, as in fp32 within {percent(SAME)}."
+    else:
+        changes = memory.by_kind()
+        least = LEAST_CHANGE * sum(abs(value) for _, value in changes)
+        parts = [f"{kind} {'+' if value > 0 else ''}{amount(value)}" for kind, value in changes if abs(value) >= least]
+        moves = "rises" if memory.difference > 0 else "falls"
+        yield (
+            f"{text} {moves} from {amount(before.peak)} to {amount(after.peak)} "
+            f"({change(memory.difference / before.peak)}): {', '.join(parts)}."
+        )
+    copies, most = after.weight_copies, after.most_weight_copies
+    if copies is not None and most is not None and most >= SAME * after.peak:
+        yield (
+            f"Autocast's 16-bit copies of weights take up to {amount(most)} during a step; at the moment of the peak "
+            f"{amount(copies) if copies else 'none is held'}."
+        )
+    if (kept := after.fp32_activations) and kept >= FP32 * after.peak:
+        part = percent(kept / after.kinds["activations"])
+        yield f"{amount(kept)} of its activations, {part}, are kept in fp32 for the backward pass."
+    if any(held.slack is not None and held.slack >= max(SLACK * held.peak, LEAST_SLACK) for held in (before, after)):
+        yield (
+            f"Apart from that, the allocator holds {amount(after.slack or 0.0)} more than is allocated, "
+            f"in fp32 {amount(before.slack or 0.0)}."
+        )

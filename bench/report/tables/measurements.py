@@ -16,13 +16,16 @@ from bench.report.analysis.contrast import Arm
 from bench.report.analysis.contrast import estimate as contrasted
 from bench.report.format import GIB, change, estimate, known, memory_unit, number, ratio, records, written
 from bench.report.reading.load import CELL, KEY, SUBJECT
+from bench.report.tables.diagnostics import hosts
 from bench.report.tables.numerics import error
 from bench.report.tables.table import (
     ARM,
     BATCH,
     DEVICE,
     PRECISION,
+    RECIPE,
     Column,
+    Entry,
     Row,
     Table,
     decimals,
@@ -257,3 +260,13 @@ def _speedup(row: Row) -> str:
 
 def _precisions(rows: pd.DataFrame) -> list[str]:
     return list(rows.sort_values("rank", kind="stable")["precision"].unique())
+
+
+TABLES = (
+    Entry(50, RECIPE, lambda material: by_device(material.rows, hosts(material.runs.runs)), on_page=False),
+    Entry(51, RECIPE, lambda material: [best_batch(material.rows)]),
+    Entry(52, RECIPE, lambda material: [largest_batch(material.runs.trials, material.rows)]),
+    Entry(54, RECIPE, lambda material: [energy(material.rows)]),
+    Entry(55, RECIPE, lambda material: [memory(material.trials)]),
+    Entry(61, RECIPE, lambda material: [inference(material.trials)]),
+)

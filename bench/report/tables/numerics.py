@@ -10,25 +10,11 @@ import pandas as pd
 
 from bench.report.format import UNKNOWN, known, number
 from bench.report.reading.load import KEY
-from bench.report.tables.table import ARM, Table, figures, optional, table, whole, words
+from bench.report.tables.table import ARM, RECIPE, Entry, Table, figures, optional, table, whole
 
 FP16_LARGEST = 65504.0
 LAST = 5
 """Steps at the end of the phase whose gradients are counted together."""
-FORMATS = {
-    "fp32": (8, 23),
-    "tf32": (8, 10),
-    "fp16": (5, 10),
-    "bf16": (8, 7),
-    "fp8 e4m3": (4, 3),
-    "fp8 e5m2": (5, 2),
-}
-"""Bits of exponent and of mantissa; one more is the sign."""
-FINITE_ONLY = ("fp8 e4m3",)
-"""Formats without infinities, which use the highest exponent for numbers too, all but its last, a NaN.
-
-Source: Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433, section 3.
-"""
 
 
 def numerics(rows: pd.DataFrame) -> list[Table | None]:
@@ -179,37 +165,4 @@ def error(value: float) -> str:
     return (f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.2g}").replace("e-0", "e-").replace("-", "−")
 
 
-def extremes(exponent: int, mantissa: int, *, finite_only: bool = False) -> dict[str, float]:
-    """Return a binary floating-point format's largest, smallest normal and smallest subnormal number, and epsilon.
-
-    Source: IEEE 754-2008, section 3.3; without infinities as in ``FINITE_ONLY``.
-    """
-    bias = 2 ** (exponent - 1) - 1
-    epsilon = 2.0**-mantissa
-    largest = (2 - 2 * epsilon) * 2.0 ** (bias + 1) if finite_only else (2 - epsilon) * 2.0**bias
-    smallest = 2.0 ** (1 - bias)
-    return {"largest": largest, "normal": smallest, "subnormal": smallest * epsilon, "epsilon": epsilon}
-
-
-def formats() -> Table | None:
-    """Return the formats that precisions compute in."""
-    columns = [
-        words("precision", "name"),
-        figures("exponent (bits)", "exponent", whole),
-        figures("mantissa (bits)", "mantissa", whole),
-        figures("largest", "largest", _size),
-        figures("smallest normal", "normal", _size),
-        figures("smallest subnormal", "subnormal", _size),
-        figures("epsilon", "epsilon", _size),
-    ]
-    about = "Epsilon is the gap from 1 to the next number. TF32 is what products round fp32 to; it is stored as fp32."
-    rows = [
-        {"name": name, "exponent": exponent, "mantissa": mantissa}
-        | extremes(exponent, mantissa, finite_only=name in FINITE_ONLY)
-        for name, (exponent, mantissa) in FORMATS.items()
-    ]
-    return table("", rows, columns, about)
-
-
-def _size(value: float) -> str:
-    return (f"{value:,.10g}" if 1e-3 < value < 1e6 else f"{value:.4g}").replace("e+", "e").replace("-", "−")
+TABLES = (Entry(60, RECIPE, lambda material: numerics(material.numerics)),)

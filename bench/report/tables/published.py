@@ -1,26 +1,37 @@
-"""Figures from the literature beside those measured: the same recipe, with a list of what differs."""
+"""Published figures: those of a measured recipe next to it, with the differences; and those that compare precisions."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from bench.report.analysis.batches import reference_batch
-from bench.report.analysis.literature import SAME, pairs
-from bench.report.format import MIB, UNKNOWN, known, number, ratio, records, source
+from bench.report.analysis.literature import SAME, links, pairs
+from bench.report.format import MIB, UNKNOWN, change, number, ratio, records, source
 from bench.report.reading.load import KEY, Runs
-from bench.report.tables.table import Row, Table, decimals, figures, optional, over_fp32, table, whole, words
+from bench.report.tables.table import (
+    RECIPE,
+    Entry,
+    Material,
+    Row,
+    Table,
+    decimals,
+    figures,
+    optional,
+    over_fp32,
+    table,
+    whole,
+    words,
+)
 from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 
 
 class Recipe(NamedTuple):
-    """What the literature calls a suite's recipe."""
+    """Names of a suite's recipe in the literature."""
 
     model: str
     dataset: str
@@ -34,29 +45,66 @@ RECIPES = {
     "cifar10_lightning": Recipe("", "CIFAR-10"),
 }
 """A suite that is not here has published figures where a row's model bears its name."""
-MEASURED_HERE = "measured"
 
 
-def published_beside(rows: pd.DataFrame, runs: Runs, literature: pd.DataFrame) -> tuple[Table | None, list[str]]:
+def comparisons(literature: pd.DataFrame | None) -> Table | None:
+    """Return the published ratios of rows that differ in nothing but the precision; None without ``literature``."""
+    if literature is None:
+        return None
+    rows = pairs(literature)
+    rows = rows[rows["times"].notna()]
+    columns = [
+        words("source", "source"),
+        words("model", "model"),
+        words("data", "dataset"),
+        words("device", "gpu"),
+        figures("GPUs", "n_gpus", whole),
+        figures("batch size", "batch_size", whole),
+        *optional(
+            words("layout", "layout"),
+            words("compile", "compile"),
+            words("setup", "setup"),
+            words("host", "host"),
+        ),
+        words("precisions", lambda row: f"{row['precision_base']} → {row['precision']}"),
+        figures("times as fast", "times", ratio),
+        *optional(
+            figures("its spread", "spread_of_times", lambda spread: f"±{100 * spread:.1f} %"),
+            figures("memory", lambda row: change(row["memory_mb"] / row["memory_mb_base"] - 1)),
+            words("notes", _notes, wrap=True),
+        ),
+        words("where", "link", wrap=True),
+    ]
+    about = (
+        "Published rows of one source, model, GPU, number of GPUs, batch size, layout, compile and way of multiplying "
+        "fp32, compared by precision; a setting that a source does not state is taken to be the same within its table. "
+        "Its spread: from those of both rows. results/published has all rows, also those that no other row matches."
+    )
+    return table("", records(rows.assign(link=links(rows))), columns, about)
+
+
+def _notes(row: Row) -> str:
+    parts = f"{row['note_base']}; {row['note']}".split("; ")
+    return "; ".join(dict.fromkeys(filter(None, parts)))
+
+
+def published_beside(material: Material) -> list[Table | str | None]:
     """Return measured and published figures of one recipe in one table, with their differences as footnotes.
 
-    Args:
-        rows: rows of the summary, of one workload.
-        runs: the runs they come from.
-        literature: published rows, as ``load_published`` returns them.
-
-    Returns:
-        The table, or None and a remark where nothing is published of this recipe.
+    Where nothing is published of the recipe, return a remark; nothing where published figures were not asked for.
     """
+    rows, runs, literature = material.rows, material.runs, material.literature
+    if literature is None:
+        return []
     suite = str(rows["suite"].iloc[0])
-    found = _of(suite, literature)
-    if found.empty:
+    published = _of(suite, literature)
+    if published.empty:
         there = [name for name in RECIPES if len(_of(name, literature))]
-        return None, [f"No published figures are known for the recipe {suite}; there are some for {', '.join(there)}."]
-    ours, theirs = _matching(rows, found.sort_values([*SAME, "batch_size"], kind="stable"))
-    notes = [_difference(name, ours, group, runs) for name, group in theirs.groupby("source", sort=False)]
-    left = sorted(set(found["batch_size"].dropna()) - set(theirs["batch_size"].dropna()))
-    notes += [f"Published also at batch {_listed(left)}, which was not measured here."] if left else []
+        return [f"No published figures are known for the recipe {suite}; there are some for {', '.join(there)}."]
+    ours, theirs = _matching(rows, published.sort_values([*SAME, "batch_size"], kind="stable"))
+    left = sorted(set(published["batch_size"].dropna()) - set(theirs["batch_size"].dropna()))
+    sizes = ", ".join(map(whole, left))
+    notes = [f"Published also at batch {sizes}, which was not measured here."] if left else []
     columns = [
         words("source", "source"),
         words("device", "device"),
@@ -65,6 +113,7 @@ def published_beside(rows: pd.DataFrame, runs: Runs, literature: pd.DataFrame) -
         words("precision", "precision"),
         *optional(
             figures("epochs", "epochs", 1),
+            words("data", "dataset"),
             figures("time/epoch (s)", "time_per_epoch_s"),
             figures("total time (s)", "total_time_s"),
             figures("throughput (samples/s)", "samples_per_s"),
@@ -73,16 +122,20 @@ def published_beside(rows: pd.DataFrame, runs: Runs, literature: pd.DataFrame) -
             figures("checkpoint (MiB)", "checkpoint", 3),
             figures("accuracy (%)", "accuracy_pct", decimals),
             words("layout", "layout"),
+            words("software", "setup"),
             words("note", "note"),
         ),
     ]
     about = (
         "The same recipe, measured here and published elsewhere. No published figure was measured by this project or "
-        "has an interval, and none comes with all of how it was timed; known differences are listed below. Times as "
-        "fast: by time per epoch, or by what is named."
+        "has an interval, and none comes with all of how it was timed. Times as fast: by time per epoch, or by what is "
+        "named. Memory in use: here less what was in use before, there all that the GPU's tools showed. Accuracies "
+        "compare only at equal epochs on equal data; images of a folder may be re-encoded copies."
     )
-    lines = [*_measured(ours, runs), *_published(theirs)]
-    return table("Beside published figures", lines, columns, about, notes), []
+    used, torch = _driver_used(runs), {run.label: run.part("environment").get("torch") for run in runs.runs}
+    measured = [_measured(row, used) | {"setup": f"torch {torch[row['run']] or '–'}"} for row in records(ours)]
+    lines = [*measured, *_published(theirs)]
+    return [table("Beside published figures", lines, columns, about, notes)]
 
 
 def _of(suite: str, literature: pd.DataFrame) -> pd.DataFrame:
@@ -93,101 +146,53 @@ def _of(suite: str, literature: pd.DataFrame) -> pd.DataFrame:
     return literature[(literature["model"] == recipe.model) & (literature["dataset"] == recipe.dataset)]
 
 
-def _matching(rows: pd.DataFrame, found: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Keep what agrees in batch size; where nothing does, all that is published beside the verdict's batch size."""
-    common = set(rows["batch_size"]) & set(found["batch_size"].dropna())
+def _matching(rows: pd.DataFrame, published: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Keep rows of batch sizes in common; where there are none, the verdict's batch size and all that is published."""
+    common = set(rows["batch_size"]) & set(published["batch_size"].dropna())
     if common:
-        return rows[rows["batch_size"].isin(common)], found[found["batch_size"].isin([*common, np.nan])]
-    return rows[rows["batch_size"] == reference_batch(rows)], found
+        return rows[rows["batch_size"].isin(common)], published[published["batch_size"].isin([*common, np.nan])]
+    return rows[rows["batch_size"] == reference_batch(rows)], published
 
 
-def _measured(rows: pd.DataFrame, runs: Runs) -> Iterator[Row]:
-    """Return what each row measured, by the names of the table's columns."""
+def _driver_used(runs: Runs) -> dict[Any, float]:
+    """Return the most memory that the driver saw in use, in bytes, by ``KEY``."""
     memory = runs.trials[(runs.trials["phase"] == "memory") & runs.trials["status"].isin(MEASURED)]
-    used = memory.groupby(KEY, sort=False)["driver_used_bytes"].max()
-    for row in records(rows):
-        full, half = (number(row[name] / MIB, 3) for name in ("checkpoint_bytes", "checkpoint_16bit_bytes"))
-        faster, by_step = over_fp32(row, "epoch_speedup", "epoch_low", "epoch_high"), over_fp32(row)
-        if faster == UNKNOWN and by_step != UNKNOWN:
-            faster = f"{by_step} (by step)"
-        yield row | {
-            "source": f"{MEASURED_HERE}: {row['run']}",
-            "n_gpus": _gpus(row),
-            "total_time_s": row["total_s"],
-            "times_as_fast": faster,
-            "memory_mb": used.get(tuple(row[name] for name in KEY), float("nan")) / MIB,
-            "checkpoint": full if half == UNKNOWN else f"{full} (in 16 bit {half})",
-            "layout": "",
-            "note": "",
-        }
+    return dict(memory.groupby(KEY, sort=False)["driver_used_bytes"].max())
 
 
-def _gpus(row: Row | pd.Series) -> int:
-    """Count the GPUs of a row of the summary."""
-    return 0 if row["device_kind"] == "cpu" else len(listed(row["members"]))
+def _measured(row: Row, used: dict[Any, float]) -> Row:
+    """Return the cells of a measured row."""
+    full, half = (number(row[name] / MIB, 3) for name in ("checkpoint_bytes", "checkpoint_16bit_bytes"))
+    faster, by_step = over_fp32(row, "epoch_speedup", "epoch_low", "epoch_high"), over_fp32(row)
+    return row | {
+        "source": f"measured: {row['run']}",
+        "dataset": source(str(row["data"])),
+        "n_gpus": 0 if row["device_kind"] == "cpu" else len(listed(row["members"])),
+        "total_time_s": row["total_s"],
+        "times_as_fast": f"{by_step} (by step)" if faster == UNKNOWN != by_step else faster,
+        "memory_mb": used.get(tuple(row[name] for name in KEY), float("nan")) / MIB,
+        "checkpoint": full if half == UNKNOWN else f"{full} (in 16 bit {half})",
+        "layout": "",
+        "note": "",
+    }
 
 
-def _published(rows: pd.DataFrame) -> Iterator[Row]:
-    """Return published rows by the names of the table's columns."""
-    over = {pair.other["row"]: pair for pair in pairs(rows) if pair.base["precision"] == BASELINE and not pair.differs}
-    for at, row in zip(rows.index, records(rows), strict=True):
-        times, by = over[at].speedup if at in over else (float("nan"), "")
-        yield row | {
-            "device": f"{row['gpu']} ({row['architecture']})" if row["architecture"] else row["gpu"],
-            "times_as_fast": "baseline" if row["precision"] == BASELINE else ratio(times) + by * known(times),
-            "checkpoint": row["storage_mb"],
-            "accuracy_pct": row["quality"] if row["quality_metric"] == "top1_pct" else None,
-        }
+def _published(rows: pd.DataFrame) -> list[Row]:
+    """Return the cells of published rows."""
+    over = pairs(rows)
+    over = over[(over["precision_base"] == BASELINE) & over["times"].notna()].set_index("row")
+    times = over["times"].map(ratio) + over["by"]
+    baseline = rows["precision"] == BASELINE
+    cells = rows.assign(
+        device=rows["gpu"] + (" (" + rows["architecture"] + ")").where(rows["architecture"] != "", ""),
+        times_as_fast=times.reindex(rows.index).mask(baseline, "baseline"),
+        checkpoint=rows["storage_mb"],
+        accuracy_pct=rows["quality"].where(rows["quality_metric"] == "top1_pct"),
+    )
+    return records(cells)
 
 
-def _difference(name: object, ours: pd.DataFrame, theirs: pd.DataFrame, runs: Runs) -> str:
-    """Describe how the measured rows differ from those of one source."""
-    epochs = _unlike("epochs", ours["epochs"].dropna(), theirs["epochs"].dropna())
-    data = _unlike("data", ours["data"].map(source), theirs["dataset"])
-    parts = [
-        _unlike("device", ours["device"], theirs["gpu"]),
-        _unlike("GPUs", ours.apply(_gpus, axis=1), theirs["n_gpus"].dropna()),
-        _unlike("batch size", ours["batch_size"], theirs["batch_size"].dropna()),
-        epochs,
-        data,
-        _unlike("precision", ours["precision"], theirs["precision"]),
-    ]
-    if changed := _unique(ours["parameters"]):
-        parts.append(f"recipe: here with {_listed(changed)}")
-    used = [run.part("environment").get("torch") for run in runs.runs if run.label in set(ours["run"])]
-    versions = _listed(dict.fromkeys(version or "of unknown version" for version in used))
-    setups = _listed(_unique(theirs["setup"]))
-    parts.append(f"software: here torch {versions}, there {setups or 'not stated'}")
-    if theirs["memory_mb"].notna().any():
-        parts.append("memory: here less what was in use before, there all that the GPU's tools showed")
-    text = f"What differs from {name}: {'; '.join(filter(None, parts))}."
-    if ours["data"].str.startswith("folder:").any():
-        text += " Images of a folder may be re-encoded copies, such as JPEG: other pixels, and decoded in another time."
-    if theirs["quality"].notna().any() and (epochs or data):
-        text += " Accuracies therefore do not compare."
-    return text
-
-
-def _unlike(what: str, here: pd.Series, there: pd.Series) -> str:
-    """Describe the difference of two sets of values, case and punctuation aside; empty where there is none."""
-    mine, other = _unique(here), _unique(there)
-    if {_plain(value) for value in mine} == {_plain(value) for value in other}:
-        return ""
-    return f"{what}: here {_listed(mine) or 'none'}, there {_listed(other) or 'not stated'}"
-
-
-def _unique(values: pd.Series) -> list[object]:
-    return [value for value in dict.fromkeys(values) if value != ""]
-
-
-def _plain(value: object) -> str:
-    return re.sub(r"[^a-z0-9]", "", _text(value).lower())
-
-
-def _text(value: object) -> str:
-    return f"{value:.0f}" if isinstance(value, float) else str(value)
-
-
-def _listed(values: Iterable[object]) -> str:
-    *most, last = [_text(value) for value in values] or [""]
-    return f"{', '.join(most)} and {last}" if most else last
+TABLES = (
+    Entry(64, RECIPE, published_beside),
+    Entry(70, "Published figures", lambda material: [comparisons(material.literature)]),
+)

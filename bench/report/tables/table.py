@@ -7,10 +7,14 @@ import shutil
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import itemgetter
 from typing import Any, Literal
 
+import pandas as pd
+
 from bench.report.format import UNKNOWN, known, number, ratio
+from bench.report.reading.load import KEY, Runs
 from bench.results.records import MEASURED
 from bench.spec.metrics import Metric, untabled
 from bench.spec.precisions import BASELINE
@@ -35,6 +39,48 @@ def line_width() -> int:
         return shutil.get_terminal_size().columns
     columns = os.environ.get("COLUMNS", "")
     return int(columns) if columns.isascii() and columns.isdigit() and int(columns) else LOG_WIDTH
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """The data that a report's tables are made from."""
+
+    runs: Runs
+    summary: pd.DataFrame
+    rows: pd.DataFrame
+    """Of the summary, without precisions that are unsupported: of a recipe's section those of the recipe."""
+    literature: pd.DataFrame | None = None
+    """Published figures, where they were asked for."""
+
+    @cached_property
+    def trials(self) -> pd.DataFrame:
+        """The trials of ``rows`` in their order, with ``workload`` and ``where``."""
+        return self._named().merge(self.runs.trials, on=KEY)
+
+    @cached_property
+    def numerics(self) -> pd.DataFrame:
+        """Their figures of the numerics phase, in the same way."""
+        return self._named().merge(self.runs.numerics, on=KEY)
+
+    def _named(self) -> pd.DataFrame:
+        return self.rows[[*KEY, "workload", "where"]]
+
+
+RECIPE = ""
+"""The section of each recipe, under its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Tables of one kind and their place in the report; a module of this package lists its own in ``TABLES``."""
+
+    place: int
+    """Its order among all entries; sections stand where their first one does."""
+    section: str
+    make: Callable[[Material], Iterable[Table | str | None]]
+    """Returns tables, None for those without rows, and remarks to be read below them."""
+    on_page: bool = True
+    """Whether the page has them, or only details.md, as it has their figures in its grid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +113,14 @@ class Table:
         """The columns' headers."""
         return [column.header for column in self.columns]
 
-    def show(self) -> None:
-        """Print the table as a terminal shows it; where its words do not fit beside each other, row by row."""
+    @property
+    def text(self) -> str:
+        """The table as a terminal shows it; where its words do not fit next to each other, row by row."""
         width = line_width()
         if sum(self._widest_words()) + 3 * len(self.columns) > width:
-            for row in self.rows:
-                cells = [f"{header}: {cell}" for header, cell in zip(self.headers, row, strict=True) if cell != UNKNOWN]
-                print_plain(f"- {'; '.join(cells)}")
-            return
+            rows = [zip(self.headers, row, strict=True) for row in self.rows]
+            cells = [[f"{header}: {cell}" for header, cell in row if cell != UNKNOWN] for row in rows]
+            return "".join(f"- {'; '.join(row)}\n" for row in cells)
         from rich.box import SIMPLE
         from rich.console import Console
         from rich.table import Table as Grid
@@ -85,7 +131,14 @@ class Table:
             grid.add_column(Text(plain(column.header)), justify=column.align, overflow="fold", min_width=widest)
         for row in self.rows:
             grid.add_row(*(Text(plain(cell)) for cell in row))
-        Console(highlight=False, width=width).print(grid)
+        console = Console(highlight=False, width=width, color_system=None)
+        with console.capture() as capture:
+            console.print(grid)
+        return capture.get()
+
+    def show(self) -> None:
+        """Print the table."""
+        print_plain(self.text.rstrip("\n"))
 
     def _widest_words(self) -> list[int]:
         """Return how many characters the longest word of each column has, its header's included."""

@@ -17,6 +17,8 @@ from bench.report.tables.table import (
     BATCH,
     DEVICE,
     PRECISION,
+    RECIPE,
+    Entry,
     Row,
     Table,
     decimals,
@@ -189,3 +191,9 @@ def _trainers(rows: pd.DataFrame) -> Row:
         "lightning": rows["time_per_epoch_s"].median(),
         "ratio": estimate(interval),
     }
+
+
+TABLES = (
+    Entry(53, RECIPE, lambda material: training(material.rows)),
+    Entry(63, RECIPE, lambda material: [against_plain(material.runs.trials, material.rows)]),
+)

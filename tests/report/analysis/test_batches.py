@@ -10,7 +10,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench.report.analysis.batches import best_rows, best_speedups, over
-from bench.report.analysis.verdict import sentences
+from bench.report.analysis.verdict import answers
 from bench.report.format import records
 from bench.report.page import compose
 from bench.report.reading.load import load
@@ -68,17 +68,17 @@ def test_fp32_over_another_is_one_over_the_speedup(tmp_path: Path) -> None:
 
 
 def test_the_verdict_says_both(two_sizes: RunBuilder) -> None:
-    (sentence,) = sentences(two_sizes.summary())
-    assert "2.00× as fast as fp32 [1.7" in sentence.evidence
-    assert "3.01× [" in sentence.evidence
-    assert "with each at its best batch (fp32 128, amp-bf16 512)" in sentence.evidence
+    (answer,) = answers(two_sizes.summary())
+    assert "2.00× as fast as fp32 [1.7" in answer.evidence
+    assert "3.01× [" in answer.evidence
+    assert "with each at its best batch (fp32 128, amp-bf16 512)" in answer.evidence
 
 
 def test_where_the_same_batch_is_the_best_for_both_it_is_said_once(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed(batch=128)
     assert best_speedups(run.summary()) == {}
     run.alone("amp-bf16", [30.0], batch=64).alone("fp32", [40.0], batch=64)  # both slower a sample
-    assert "best batch" not in sentences(run.summary())[0].evidence
+    assert "best batch" not in answers(run.summary())[0].evidence
     assert best_speedups(run.summary())["amp-bf16"][:2] == (128, 128)
 
 

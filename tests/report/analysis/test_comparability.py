@@ -198,9 +198,7 @@ def test_all_drivers_of_nodes_that_train_together_are_told(pair):
 def test_runs_without_a_common_recipe_are_said_to_be_apart(pair, tmp_path):
     alone = original(tmp_path / "alone", suite="resnet20")
     fleet.edit_run(alone, lambda run: run["environment"].update(driver="1"))
-    assert told(*pair, alone) == [
-        "No other run measured a recipe of alone: nothing in this report compares it with them."
-    ]
+    assert told(*pair, alone) == ["Nothing in this report is compared with alone: no other run has the same recipe."]
 
 
 def test_one_path_on_two_hosts_without_fingerprints_is_doubted(pair):

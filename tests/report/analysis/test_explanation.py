@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from operator import itemgetter
 
 import pandas as pd
 import pytest
 
-from bench.report.analysis.explanation import CLASSES, explanations, growth_of, rooflines
+from bench.report.analysis.explanation import CLASSES, explanations, rooflines
 from bench.report.reading.load import CELL
 from bench.report.tables.explanation import ceilings, operators_alone, time_by_class
 
@@ -44,9 +45,15 @@ def operators(alone, follow=(10.0, 5.0)):
     return rows
 
 
+def cell(**columns):
+    return (
+        dict.fromkeys(CELL, "x") | {"batch_size": 64, "techniques": "", "workload": "mlp", "where": "GPU 0"} | columns
+    )
+
+
 def explain(*rows, arm="amp-bf16"):
     frame = pd.DataFrame([row for part in rows for row in part])
-    (found,) = explanations(frame.assign(**dict.fromkeys(CELL, "x")))
+    (found,) = explanations(frame.assign(**cell()))
     assert found.arm.precision == arm
     return found
 
@@ -242,7 +249,7 @@ def test_without_a_doubled_batch_only_a_gpus_idle_time_is_launching(gpu, rules):
 def test_growth_is_unknown_where_optimizer_and_casts_under_the_profiler_exceed_the_doubled_step():
     slow = {"other products": 1.0, "optimizer": 9.5, "idle": 5.0}
     extra = [figure(name, "step", "doubled", 8.0) for name in ("fp32", "amp-bf16")]
-    assert growth_of(plain(base=slow, arm=slow, extra=extra).arm) is None
+    assert plain(base=slow, arm=slow, extra=extra).arm.growth is None
 
 
 def test_short_operators_that_the_batch_does_not_lengthen_are_launching():
@@ -259,14 +266,13 @@ def test_an_operator_is_bound_by_what_takes_longer_at_the_devices_own_rates():
     extra = [figure("fp32", "rate", "copies GB/s", 1000.0), figure("fp32", "bytes", "mm", 1e8)]
     extra += [figure("fp32", "bytes", "relu", 4e9)]
     found = plain(extra=extra)
-    product, relu = sorted(rooflines(found.baseline, found.arm), key=lambda one: one.operator)
+    product, relu = sorted(rooflines(found.baseline, found.arm), key=itemgetter("operator"))
     # 2e11 FLOPs at 120 TFLOP/s and 1e8 bytes at 1000 GB/s, of 2 ms; then 4e9 bytes, of 10 ms.
-    assert (product.limit, product.other_ms) == ("arithmetic", 0.8)
-    assert product.share == pytest.approx(2e11 / 120e12 / 2e-3)
-    assert (relu.limit, relu.other_ms) == ("memory", None)
-    assert relu.share == pytest.approx(0.4)
-    found.cell["batch_size"] = 8  # type: ignore[index]
-    assert [row[3] for row in operators_alone([(found, "H100")]).rows] == ["mm", "relu"]
+    assert (product["limit"], product["other_ms"]) == ("arithmetic", 0.8)
+    assert product["share_pct"] == pytest.approx(100 * 2e11 / 120e12 / 2e-3)
+    assert (relu["limit"], relu["other_ms"]) == ("memory", None)
+    assert relu["share_pct"] == pytest.approx(40)
+    assert [row[3] for row in operators_alone([found]).rows] == ["mm", "relu"]
 
 
 def test_a_doubled_batch_is_compared_with_the_steps_beside_it_and_cannot_take_less():
@@ -275,7 +281,7 @@ def test_a_doubled_batch_is_compared_with_the_steps_beside_it_and_cannot_take_le
     for doubled_ms, growth in ((24.0, 1.2), (15.0, None)):
         doubled = [figure(name, "step", "doubled", doubled_ms) for name in ("fp32", "amp-bf16")]
         found = explain(step("fp32", slow), step("amp-bf16", slow), doubled, beside)
-        assert growth_of(found.arm) == (growth and pytest.approx(growth))
+        assert found.arm.growth == (growth and pytest.approx(growth))
 
 
 def test_what_the_profiler_adds_is_not_launching():
@@ -292,11 +298,9 @@ def test_what_the_profiler_adds_is_not_launching():
 
 
 def test_tables_show_every_class_and_a_reason_its_figures():
-    found = [(plain(**CAUSES["misaligned"]), "H100")]
-    for one, _ in found:
-        one.cell["batch_size"] = 64  # type: ignore[index]
-    table = time_by_class(found)
+    found = plain(**CAUSES["misaligned"])
+    table = time_by_class([found])
     assert [row[3] for row in table.rows][-2:] == ["all, profiled", "the step, not profiled"]
     assert table.rows[0][4:] == ["60.0", "24.0", "44", "−36.0"]
-    assert ceilings(found).rows[0][3] == "1.82"
-    assert "40 % less time" in found[0][0].reasons[0].sentence
+    assert ceilings([found]).rows[0][3] == "1.82"
+    assert "40 % less time" in found.reasons[0].sentence

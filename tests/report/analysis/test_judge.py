@@ -11,7 +11,7 @@ from scipy import stats as scipy_stats
 
 from bench.report.analysis.contrast import Arm, Contrast, estimate
 from bench.report.analysis.judge import judged_by, parity
-from bench.report.analysis.verdict import sentences
+from bench.report.analysis.verdict import answers
 from bench.spec.metrics import ACCURACY, LOSS, Metric
 from tests.report.builders import RunBuilder
 
@@ -109,8 +109,8 @@ def test_accuracy_and_loss_are_judged_side_by_side_in_one_report(tmp_path: Path)
 
 def test_a_loss_that_is_shown_worse_rules_a_precision_out_and_the_sentence_is_in_nats(tmp_path: Path) -> None:
     def said(run: RunBuilder) -> str:
-        (sentence,) = sentences(run.speed().summary())
-        return str(sentence)
+        (answer,) = answers(run.speed().summary())
+        return str(answer)
 
     sound = said(trained(tmp_path / "sound", 0.001, -0.001, 0.0, 0.002, -0.002))
     assert ": use amp-bf16" in sound

@@ -4,15 +4,15 @@ import pytest
 
 from bench.report.analysis.lead import lead, span, text
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import sentences
+from bench.report.analysis.verdict import answers
 from bench.report.reading.load import load
 from tests.report import fleet
 from tests.report.builders import RunBuilder
 
 
 def said(*folders):
-    found = sentences(summarise(load(list(folders)).trials))
-    return [text(sentence) for sentence in lead([one.answer for one in found])]
+    found = answers(summarise(load(list(folders)).trials))
+    return [text(sentence) for sentence in lead(found)]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_tokens_are_told_by_their_loss(tmp_path):
 def test_without_speeds_it_says_what_trainings_have_shown(tmp_path):
     run = RunBuilder(tmp_path / "one").train("fp32", [90.0] * 5).train("amp-bf16", [90.0] * 5).train("bf16", [80.0] * 5)
     _, trained = said(run.folder)
-    assert trained == "Trained beside fp32, amp-bf16 is not worse and bf16 is worse."
+    assert trained == "Compared with fp32 after training, amp-bf16 is not worse and bf16 is worse."
 
 
 def test_devices_of_like_gains_share_a_range_and_others_are_named_apart(gain, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from bench.report.analysis.memory import COLUMNS, memory_change
 from bench.report.reading.load import CELL
-from bench.report.tables.why import memory_sentences
+from bench.report.tables.explanation import memory_sentences
 
 MIB = 2**20
 FULL = {"parameters": 100, "gradients": 100, "optimizer": 200, "activations": 600, "temporaries": 10}

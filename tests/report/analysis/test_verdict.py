@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import sentences
+from bench.report.analysis.verdict import answers
 from bench.report.reading.load import load
-from bench.report.tables.answers import HEADERS, grid, row
+from bench.report.tables.answers import grid, terminal
 from bench.results.records import Switches
 from tests.report.builders import RunBuilder
+from tests.report.tables.lines import lines
 
 
 def verdicts(runs: list[Path]) -> list[str]:
-    return [str(text) for text in sentences(summarise(load(runs).trials))]
+    return [str(text) for text in answers(summarise(load(runs).trials))]
 
 
 def verdict(run: RunBuilder) -> str:
@@ -59,11 +60,12 @@ def test_a_regression_has_no_accuracy_to_show(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed()
     for name in ("fp32", "amp-bf16"):
         run.train(name, [None] * 5, regression=True, test_loss=None)
-    (sentence,) = sentences(summary := run.summary())
-    assert sentence.advice == "fastest: amp-bf16, no accuracy: regression"
-    assert row(sentence.answer)[HEADERS.index("accuracy")] == "no accuracy: regression"
-    (line,) = grid([sentence], summary).groups["mlp"]
-    assert line.accuracy == "no accuracy: regression"
+    (answer,) = answers(run.summary())
+    assert answer.advice == "fastest: amp-bf16, no accuracy: regression"
+    ((line,),) = grid([answer]).groups.values()
+    assert (line.accuracy, line.points, line.standing) == ("no accuracy: regression", "", "")
+    (table,) = terminal(grid([answer]))
+    assert lines(table)[0]["accuracy"] == "no accuracy: regression"
 
 
 def test_few_seeds_show_the_difference_but_no_parity(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from bench.report.analysis.verdict import sentences
+from bench.report.analysis import verdict
 from bench.report.exports.data import FIELDS, answers, rows
 from tests.report.builders import RunBuilder
 
@@ -40,7 +40,7 @@ def test_the_samples_of_each_process_are_there(run):
 
 
 def test_an_answer_names_what_to_use_where(run):
-    found = answers([one.answer for one in sentences(run.summary())])
+    found = answers(verdict.answers(run.summary()))
     assert [(one["workload"], one["where"], one["batch_size"], one["use"]) for one in found] == [
         ("mlp", "NVIDIA Test 1", 128, "amp-bf16")
     ]

@@ -7,8 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from bench.cli.parser import parse
+from bench.report.analysis import verdict
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import sentences
 from bench.report.figures import devices, figure, files, overview, svg
 from bench.report.figures.chart import Bar, Line, Rule, Text, limits, ticks
 from bench.report.figures.devices import across, at_verdicts, labelled, single
@@ -38,7 +38,9 @@ def summary(runs):
 
 def described(summary, runs, figures="overview"):
     """Return the figures of a run, and the remarks on those that are left out."""
-    charts, remarks = devices.charts(summary, runs.epochs, {}, figures)
+    described = list(devices.charts(summary, runs.epochs, {}, figures))
+    charts = [(title, chart) for title, chart in described if not isinstance(chart, str)]
+    remarks = dict(one for one in described if isinstance(one[1], str))
     return [chart for _, chart in charts], remarks
 
 
@@ -147,7 +149,7 @@ def test_intervals_memory_of_the_device_and_what_did_not_fit_are_drawn(tmp_path)
 
 def test_the_kinds_of_memory_are_stacked_to_what_all_hold_together(runs, summary):
     trials = runs.trials
-    answers = [sentence.answer for sentence in sentences(summary)]
+    answers = verdict.answers(summary)
     (panel,) = overview.memory_by_kind(summary, trials, answers).panels
     assert [text for _, text in panel.y.ticks[:2]] == ["Synthetic 0 fp32", f"Synthetic 0 {answers[0].precision}"]
     first = [mark for mark in panel.marks if isinstance(mark, Bar) and mark.y[0] < 1]

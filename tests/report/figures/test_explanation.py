@@ -24,7 +24,7 @@ def explained(batch=64, precision="amp-bf16"):
 
 
 def chart(*found):
-    return stacked("mlp-why", "mlp", [(one, "GPU 0") for one in found])
+    return stacked("mlp-why", found)
 
 
 def test_bars_are_stacked_without_gaps_and_in_one_order():

@@ -7,7 +7,6 @@ import pytest
 from bench.report import report
 from bench.report.figures.ablation import waterfall
 from bench.report.figures.chart import Text
-from bench.report.page import LOADED, RESIDENT, how_to_read
 from bench.report.reading.load import load
 from bench.report.tables.ablation import full, sentence, short
 from bench.report.tables.diagnostics import notes
@@ -63,7 +62,7 @@ def test_the_verdict_advises_up_to_where_techniques_pay_off(run):
         "arithmetic; the largest gain is that of amp-bf16, 2.000 [2.000, 2.000]× as fast as the one that it builds on "
         "(FASTER)"
     )
-    assert report([run.folder], run.folder / "report", figures="none")[1] == [verdict]
+    assert report([run.folder], run.folder / "report", figures="none").verdicts == [verdict]
 
 
 def test_where_nothing_gains_the_advice_is_fp32(tmp_path):
@@ -173,17 +172,6 @@ def test_steps_with_equal_notes_share_a_row(tmp_path):
         ("not steady", "amp-bf16", "3"),
         ("crowded", every, "3"),
     ]
-
-
-def test_how_to_read_describes_the_steps_that_were_timed(run, tmp_path):
-    def described(builder):
-        text = how_to_read(load([builder.folder]))
-        return RESIDENT in text, LOADED in text
-
-    assert described(run) == (False, True)
-    assert described(run.train("fp32", [90.0], batch=64)) == (False, True)
-    assert described(run.memory("fp32", 100.0)) == (True, True)
-    assert described(RunBuilder(tmp_path / "speed").memory("fp32", 100.0)) == (True, False)
 
 
 NOISE = (-0.1, 0.0, 0.1)

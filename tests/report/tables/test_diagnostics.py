@@ -12,10 +12,9 @@ from scipy import stats as scipy_stats
 from bench.report.analysis.bottleneck import reason
 from bench.report.analysis.speed import noises
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import sentences
-from bench.report.page import NO_NOTES
+from bench.report.analysis.verdict import answers
 from bench.report.reading.load import load
-from bench.report.tables.diagnostics import failures, how_timed, machines, notes, warnings, what_ran
+from bench.report.tables.diagnostics import NO_NOTES, failures, how_timed, machines, notes, warnings, what_ran
 from bench.results.records import Energy, Operations, TrialResult
 from bench.stats import SEQUENTIAL
 from tests.report.builders import GPU, IEEE, RunBuilder, timed, write_report
@@ -83,7 +82,7 @@ def ran(folder, *, fp32, bf16, computed):
 def test_where_nothing_is_gained_the_verdict_has_the_reason(tmp_path, figures, computed, part):
     table = ran(tmp_path / "run", fp32={"peak_tflops": 2.0, "pct_of_peak": 10.0}, bf16=figures, computed=computed)
     assert part in reason(table.iloc[1], table.iloc[0])
-    assert part in str(sentences(table)[0])
+    assert part in str(answers(table)[0])
 
 
 @pytest.mark.parametrize(
@@ -105,8 +104,7 @@ def test_what_ran_and_how_it_was_timed_are_tables(tmp_path):
     table = ran(tmp_path / "run", fp32=fp32, bf16={"peak_tflops": 8.0}, computed="bfloat16:98% float32:2%")
     assert column(what_ran(table), "computed in") == ["float32:100%", "bfloat16:98% float32:2%"]
     assert column(what_ran(table), "share of ceiling (%)") == ["10", "–"]
-    timing = how_timed(table)
-    assert column(timing, "discarded")[0] == "3"
+    assert column(how_timed(table), "discarded")[0] == "3"
 
 
 def test_each_machine_is_crowded_by_its_own_most(tmp_path):
@@ -167,12 +165,12 @@ def test_warnings_name_their_run_where_there_are_several(tmp_path):
 
 def test_what_failed_is_a_line_and_what_does_not_fit_or_is_not_supported_is_none(tmp_path):
     builder = RunBuilder(tmp_path / "run").speed()
-    assert failures(load([builder.folder]).trials) == []
+    assert failures(load([builder.folder])) == []
     for phase in ("memory", "train"):
         builder.add(builder.trial(phase, ["bf16"], 128), TrialResult(precision="bf16", status="failed", detail="odd"))
     for name, status in (("fp16", "oom"), ("fp8", "unsupported"), ("amp-fp16", "timeout")):
         builder.add(builder.trial("memory", [name], 128), TrialResult(precision=name, status=status, detail="odd"))
-    assert failures(load([builder.folder]).trials) == [
+    assert failures(load([builder.folder])) == [
         "mlp on Test 1: bf16 failed in memory, train",
         "mlp on Test 1: amp-fp16 timeout in memory",
     ]

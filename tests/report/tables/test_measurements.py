@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import sentences
+from bench.report.analysis.verdict import answers
 from bench.report.reading.load import load
 from bench.report.tables.measurements import SUM, by_device
 from bench.results.records import Device, Energy, Inference, MemoryPeak, TrialResult
@@ -118,8 +118,8 @@ def test_on_a_cpu_peaks_that_differ_no_more_than_processes_do_are_not_told_apart
 ):
     run = Run(tmp_path / "run", device=device).speed()
     run.held("fp32", **{field: 40 * MIB}).held("amp-bf16", **{field: (40 - saved) * MIB})
-    (sentence,) = sentences(summarise(load([run.folder]).trials))
-    assert evidence in sentence.evidence
+    (answer,) = answers(summarise(load([run.folder]).trials))
+    assert evidence in answer.evidence
 
 
 def test_a_run_without_energy_has_no_table_of_it(run):

@@ -1,14 +1,12 @@
 """Published figures beside measured ones: the same recipe only, and its differences in words."""
 
-import re
-
 import pandas as pd
-import pytest
 
 from bench.report.analysis.literature import load_published
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
-from bench.report.tables.published import published_beside
+from bench.report.tables.published import comparisons, published_beside
+from bench.report.tables.table import Material
 from bench.results.records import MemoryPeak, TrialResult
 from tests.conftest import call
 from tests.report.builders import MIB, RunBuilder
@@ -17,11 +15,15 @@ from tests.report.tables.lines import column, lines
 from tests.report.tables.published import figure
 
 
+def beside(runs, published):
+    summary = summarise(runs.trials)
+    return published_beside(Material(runs=runs, summary=summary, rows=summary, literature=published))
+
+
 def table(run, *published):
     runs = load([run.folder])
-    found, remarks = published_beside(summarise(runs.trials), runs, pd.DataFrame(published))
+    (found,) = beside(runs, pd.DataFrame(published))
     assert found is not None
-    assert remarks == []
     return found
 
 
@@ -57,47 +59,20 @@ def test_a_batch_size_in_common_leaves_the_others_out_and_says_so(tmp_path):
     assert "Published also at batch 512, which was not measured here." in found.footnotes
 
 
-def test_no_batch_size_in_common_shows_all_and_names_it_as_a_difference(tmp_path):
+def test_no_batch_size_in_common_shows_all(tmp_path):
     found = table(RunBuilder(tmp_path / "run").speed(batch=64), figure(batch_size=512.0, samples_per_s=2.0))
     assert column(found, "batch size") == ["64", "64", "512"]
-    assert "batch size: here 64, there 512" in found.footnotes[0]
+    assert found.footnotes == []
 
 
-@pytest.fixture
-def from_folder(tmp_path):
-    """Make a training's run whose data came from somewhere."""
-
-    def make(data, **more):
-        run = RunBuilder(tmp_path / "run", **more).train("fp32", [90.0], epochs=2)
-        edit_rows(run.folder, lambda row: row.update(data=data))
-        return run
-
-    return make
-
-
-def test_only_what_differs_is_listed(from_folder):
-    run = from_folder("folder:/home/me/cifar10-jpeg", parameters=(("lr", 0.5),))
-    there = figure(dataset="CIFAR-10", epochs=200.0, n_gpus=1.0, quality=94.0, quality_metric="top1_pct")
-    (footnote,) = table(run, there).footnotes
-    for difference in (
-        "device: here NVIDIA Test 1, there V100",
-        "epochs: here 2, there 200",
-        "data: here folder cifar10-jpeg, there CIFAR-10",
-        "recipe: here with lr=0.5",
-        "software: here torch 2.11.0",
-        "re-encoded",
-        "Accuracies",
-    ):
-        assert difference in footnote
-    assert not re.search("(GPUs|batch size|precision|memory):", footnote)
-    (footnote,) = table(run, there | {"setup": "torch 1.12"}).footnotes
-    assert "software: here torch 2.11.0, there torch 1.12" in footnote
-
-
-def test_the_same_data_under_another_spelling_is_no_difference(from_folder):
-    there = figure(dataset="CIFAR-10", epochs=2.0, quality=94.0, quality_metric="top1_pct")
-    (footnote,) = table(from_folder("cifar10"), there).footnotes
-    assert not re.search("data:|Accuracies", footnote)
+def test_what_differs_between_measured_and_published_rows_is_in_columns(tmp_path):
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0], epochs=2)
+    edit_rows(run.folder, lambda row: row.update(data="folder:/home/me/cifar10-jpeg"))
+    there = figure(dataset="CIFAR-10", epochs=200.0, n_gpus=1.0, setup="torch 1.12", architecture="Volta")
+    ours, theirs = lines(table(run, there))
+    differ = ("device", "epochs", "data", "software")
+    assert [ours[name] for name in differ] == ["NVIDIA Test 1", "2", "folder cifar10-jpeg", "torch 2.11.0"]
+    assert [theirs[name] for name in differ] == ["V100 (Volta)", "200", "CIFAR-10", "torch 1.12"]
 
 
 def test_memory_is_compared_as_the_driver_sees_it(tmp_path):
@@ -106,13 +81,11 @@ def test_memory_is_compared_as_the_driver_sees_it(tmp_path):
     run.add(run.trial("memory", ["fp32"], 128), TrialResult(precision="fp32", status="ok", memory=peak))
     found = table(run, figure(memory_mb=900.0))
     assert column(found, "GPU memory in use (MiB)") == ["700.0", "900.0"]
-    assert "memory: here less what was in use before" in found.footnotes[0]
 
 
 def test_a_recipe_that_nobody_published_gets_a_sentence(tmp_path):
     runs = load([RunBuilder(tmp_path / "run", suite="resnet20").speed().folder])
-    found, (remark,) = published_beside(summarise(runs.trials), runs, load_published())
-    assert found is None
+    (remark,) = beside(runs, load_published())
     assert all(suite in remark for suite in ("resnet20", "resnet50", "intel_resnet18", "cifar10_lightning"))
 
 
@@ -121,8 +94,7 @@ def test_the_projects_own_file_is_read_and_holds_the_recipes_that_it_is_matched_
     sources = set()
     for suite in ("resnet50", "intel_resnet18", "cifar10_lightning"):
         runs = load([RunBuilder(tmp_path / suite, suite=suite).speed().folder])
-        found, _ = published_beside(summarise(runs.trials), runs, published)
-        assert found is not None
+        (found,) = beside(runs, published)
         sources |= set(column(found, "source"))
         if suite == "resnet50":
             v100 = [line for line in lines(found) if line["device"].startswith("Tesla V100")]
@@ -130,8 +102,22 @@ def test_the_projects_own_file_is_read_and_holds_the_recipes_that_it_is_matched_
             assert master["times as fast as its own fp32"] == "1.840"
     assert not [source for source in sources if source.startswith(("NVIDIA", "Lambda"))]  # ImageNet, another recipe
     runs = load([RunBuilder(tmp_path / "vit", suite="vit_b_16").speed(batch=192).folder])
-    found, _ = published_beside(summarise(runs.trials), runs, published)
+    (found,) = beside(runs, published)
     assert column(found, "layout")[-2:] == ["nchw", "channels_last"]
+
+
+def test_published_comparisons_have_their_ratio_its_spread_the_change_in_memory_and_an_address():
+    address = {"repository": "me/mine", "path": "a/b.md", "commit": "c0ffee"}
+    rows = [
+        figure(samples_per_s=100.0, spread=3.0, memory_mb=800.0, note="hot; limited"),
+        figure(samples_per_s=200.0, spread=8.0, memory_mb=600.0, precision="amp-fp16", note="limited", **address),
+        figure(samples_per_s=500.0, precision="fp16-master", layout="channels_last"),
+    ]
+    (line,) = lines(comparisons(pd.DataFrame(rows)))
+    assert (line["precisions"], line["times as fast"]) == ("fp32 → amp-fp16", "2.000")
+    assert (line["its spread"], line["memory"], line["notes"]) == ("±5.0 %", "−25 %", "hot; limited")
+    assert line["where"] == "https://github.com/me/mine/blob/c0ffee/a/b.md"
+    assert comparisons(pd.DataFrame(rows[:1])) is None
 
 
 def test_the_flag_reaches_the_page_from_any_directory(tmp_path):
@@ -140,5 +126,5 @@ def test_the_flag_reaches_the_page_from_any_directory(tmp_path):
     page = tmp_path / "out" / "details.md"
     for more, shown in (["--published"], True), ([], False):
         call(*words, *more, cwd=tmp_path)
-        for title in "### Beside published figures", "## Published figures", "### One figure, several sources":
+        for title in "### Beside published figures", "## Published figures":
             assert (title in page.read_text()) == shown

@@ -7,21 +7,16 @@ from dataclasses import replace
 import pytest
 
 from bench.measure.trace import decompose
-from bench.report.tables import why as tables
-from bench.report.tables.why import Why, short
+from bench.report.render import why_in_words
+from bench.report.tables.explanation import gain, sentences, short
+from bench.spec.text import print_plain
 from bench.stats import Interval
 from tests.report.analysis.test_explanation import ALONE, CAUSES, explain, figure, operators, plain, step
 from tests.traces import FP16, FP32, Trace
 
 
-def why(found):
-    cell = dict(found.cell) | {"batch_size": 64}
-    one = type(found)(**{name: getattr(found, name) for name in found.__slots__} | {"cell": cell})
-    return Why(workload="mlp", where="GPU 0", one=one, memory=None)
-
-
 def test_the_table_has_each_class_that_matters_and_adds_up():
-    found = why(plain(arm={"other products": 24.0, "casts and layout": 6.0, "optimizer": 0.1, "idle": 10.0}))
+    found = plain(arm={"other products": 24.0, "casts and layout": 6.0, "optimizer": 0.1, "idle": 10.0})
     rows = {row[0]: row[1:] for row in short(found).rows}
     assert rows["casts and layout"] == ["0.00", "6.00", "+6.00"]
     assert "communication" not in rows
@@ -33,33 +28,35 @@ def test_the_table_has_each_class_that_matters_and_adds_up():
 
 
 def test_reasons_are_sentences_and_techniques_are_named_once():
-    found = why(plain(**CAUSES["launch-bound"]))
-    assert found.reasons[0].startswith("Launching limits it")
+    found = plain(**CAUSES["launch-bound"])
+    first, *_, last = sentences(found)
+    assert first.startswith("Launching limits it")
     assert found.techniques == ["compile"]
-    assert "--techniques compile, " in found.reasons[-1]
-    assert found.sentences(tried=True)[-1] == "Worth trying: compile."
-    found.one.cell["techniques"] = "channels-last+compile"
-    assert (found.techniques, len(found.reasons)) == ([], 1)
-    assert len(why(plain()).reasons) == 1
+    assert "--techniques compile, " in last
+    assert list(sentences(found, tried=True))[-1] == "Worth trying: compile."
+    found.cell["techniques"] = "channels-last+compile"
+    assert (found.techniques, len(list(sentences(found)))) == ([], 1)
+    assert len(list(sentences(plain()))) == 1
 
 
 def test_what_other_programs_took_is_told():
-    assert why(plain(extra=[figure("fp32", "step", "foreign load", 5.0)])).reasons == why(plain()).reasons
-    *_, last = why(plain(extra=[figure("fp32", "step", "foreign load", 66.4)])).reasons
+    quiet = plain(extra=[figure("fp32", "step", "foreign load", 5.0)])
+    assert list(sentences(quiet)) == list(sentences(plain()))
+    *_, last = sentences(plain(extra=[figure("fp32", "step", "foreign load", 66.4)]))
     assert last.startswith("Other programs took 66 % of the CPU")
 
 
 def test_steps_that_the_profiler_makes_much_longer_are_told():
     fp32, arm = ({"other products": ms, "elementwise": 5.0} for ms in (60.0, 25.0))
     for profiler, told in ((1.2, False), (3.4, True)):
-        found = why(explain(step("fp32", fp32), step("amp-bf16", arm, profiler=profiler), operators(ALONE)))
-        assert any("amp-bf16's 3.4 times" in reason for reason in found.reasons) is told
+        found = explain(step("fp32", fp32), step("amp-bf16", arm, profiler=profiler), operators(ALONE))
+        assert any("amp-bf16's 3.4 times" in sentence for sentence in sentences(found)) is told
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_table_fits_the_terminal(width, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
-    tables.show([why(plain())])
+    print_plain(why_in_words([plain()]))
     lines = capsys.readouterr().out.split("\n")
     assert max(len(line.rstrip()) for line in lines if "  " in line) <= width
 
@@ -69,8 +66,8 @@ def test_the_table_fits_the_terminal(width, capsys, monkeypatch):
     [(1.5, 1.25, 1.75, "1.50× [1.25, 1.75] in"), (0.16, 0.125, 0.2, "slower [5.00, 8.00] in")],
 )
 def test_the_interval_of_a_gain_is_in_the_scale_of_the_gain(center, low, high, says):
-    one = replace(board("with tensor cores"), speedup=Interval(center=center, low=low, high=high, n=7))
-    assert says in Why(workload="mlp", where="here", one=one, memory=None).gain
+    speedup = Interval(center=center, low=low, high=high, n=7)
+    assert says in gain(replace(board("with tensor cores"), speedup=speedup))
 
 
 # What two boards would show, made up. On the first, kernels of products read half the bytes and compute in fp32; on the
