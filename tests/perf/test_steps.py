@@ -14,6 +14,7 @@ from bench.measure.rounds import compare
 from bench.measure.warmup import prepare
 from bench.stats import student_interval
 from perf import arms, peers, steps
+from tests.libraries import WITHOUT_TORCHAO
 
 CPU = torch.device("cpu")
 MS = {"harness": 2.0, "timm": 5.0, "by hand": 3.0, "called": 4.0}
@@ -191,6 +192,7 @@ def bring_over(theirs, ours):
             own.bias.data.copy_(other.bias)
 
 
+@pytest.mark.skipif(bool(WITHOUT_TORCHAO), reason=f"transformers imports torchao: {WITHOUT_TORCHAO}")
 def test_with_huggingfaces_weights_gpt_has_its_losses_to_fp32s_rounding_step_after_step():
     pytest.importorskip("transformers")
     suite = arms.open_suite("gpt", preset="tiny")

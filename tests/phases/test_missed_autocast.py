@@ -15,6 +15,7 @@ from bench.results.records import TrialResult
 from bench.spec.phases import PHASES
 from bench.spec.trial import DataSource
 from tests.devices.fake_nvml import FakeGpu
+from tests.libraries import WITHOUT_TORCHAO
 from tests.phases.conftest import install_gpus, of_kind, result_of, run_phase, shorten_energy, shorten_explain
 
 TOGETHER = ("speed", "explain", "ladder")
@@ -92,8 +93,8 @@ def measure(tiny_trial, cpu, monkeypatch):
     ],
 )
 @pytest.mark.parametrize("properly", [True, False])
+@pytest.mark.skipif(bool(WITHOUT_TORCHAO), reason=WITHOUT_TORCHAO)
 def test_products_in_other_types_are_no_figure_of_a_narrow_precision(use_suite, measure, phase, properly):
-    pytest.importorskip("torchao")
     use_suite(lambda _data: PastTheLayer(properly=properly))
     results = measure(phase, "fp8-rowwise:emulated=on")
     result = results.pop("fp8-rowwise:emulated=on")
