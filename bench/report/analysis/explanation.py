@@ -335,8 +335,9 @@ def ceiling(baseline: Step, arm: Step) -> float | None:
     left -= 0.0 if arm.updates_fp32 else HALVED * baseline.ms["optimizer"]
     casts = [_added_casts_alone_ms(baseline, arm, kind) for kind in ("alone", "cached")]
     left += _smallest([_added_casts_ms(baseline, arm), *casts], 0.0)
-    as_it_is = sum(baseline.ms.values()) - baseline.lengthened_ms
-    return as_it_is / (_rest(baseline) - baseline.lengthened_ms + left)
+    before_ms = sum(baseline.ms.values()) - baseline.lengthened_ms
+    after_ms = _rest(baseline) - baseline.lengthened_ms + left
+    return before_ms / after_ms if after_ms > 0 else None
 
 
 def _smallest(values: Iterable[float | None], otherwise: float) -> float:

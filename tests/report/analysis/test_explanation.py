@@ -179,6 +179,12 @@ def test_without_products_alone_there_is_neither_ceiling_nor_prediction():
     assert (found.ceiling, found.predicted) == (None, None)
 
 
+def test_a_step_whose_classes_took_no_time_has_no_ceiling():
+    timed = [figure(name, "step", kind, 10.0, number=0) for name in ALONE for kind in ("timed", "profiled")]
+    classes = [figure(name, "class", work, 0.0, number=0) for name in ALONE for work in CLASSES]
+    assert explain(timed, classes).ceiling is None
+
+
 MISSED = figure("amp-bf16", "types", "float32", 40.0, detail="head, body.3")
 CAUSES = {
     "launch-bound": {
