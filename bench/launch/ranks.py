@@ -46,7 +46,7 @@ def run_ranks(ranks: Sequence[Rank], on_message: OnMessage, grace_s: float = GRA
         Exception: the first that a rank raised; the other ranks have ended.
     """
     inbox: SimpleQueue[tuple[int, Any]] = SimpleQueue()
-    running, failed = set(range(len(ranks))), list[tuple[str, Any]]()
+    running, failed = set(range(len(ranks))), list[tuple[str, Ending | Exception]]()
     results: list[list[TrialResult]] = [[] for _ in ranks]
     halted, halt_s = False, threading.TIMEOUT_MAX  # whether the other ranks are to end, and when they are halted next
 
@@ -85,31 +85,35 @@ def run_ranks(ranks: Sequence[Rank], on_message: OnMessage, grace_s: float = GRA
             while wait(threads, HALT_S).not_done:
                 halt()
             raise
-    for _, message in failed:
-        if isinstance(message, Exception):
-            raise message
     if failed:
         return cause(failed)
     for result in results[0]:
-        alike = [other for each in results for other in each if other.precision == result.precision]
-        on_message(replace(result, memory=_memory(alike)))
+        on_message(replace(result, memory=_memory([other for each in results for other in each], result.precision)))
     return Ending(kind="done")
 
 
-def _memory(results: Sequence[TrialResult]) -> MemoryPeak | None:
-    """Return the memory of all ranks, of which each has a result; None where none was measured."""
-    peaks = [result.memory for result in results if result.memory]
-    return MemoryPeak.of_all(peaks) if len(peaks) > 1 else results[0].memory
+def _memory(results: Sequence[TrialResult], precision: str) -> MemoryPeak | None:
+    """Return the memory of a precision over all ranks' results; None where none was measured."""
+    peaks = [result.memory for result in results if result.precision == precision and result.memory]
+    return MemoryPeak.of_all(peaks) if len(peaks) > 1 else next(iter(peaks), None)
 
 
-def cause(failed: Sequence[tuple[str, Ending]]) -> Ending:
+def cause(failed: Sequence[tuple[str, Ending | Exception]]) -> Ending:
     """Return why a trial failed, and where.
 
     Args:
         failed: name and ending of each rank that failed, in the order of their arrival. Those that report the loss of
             another rank come last, those that are a cause by themselves first.
+
+    Raises:
+        Exception: the first that a rank raised instead of ending.
     """
-    name, ending = min(failed, key=lambda pair: (pair[1].secondary, pair[1].kind not in CAUSES))
+    endings = list[tuple[str, Ending]]()
+    for name, ending in failed:
+        if isinstance(ending, Exception):
+            raise ending
+        endings.append((name, ending))
+    name, ending = min(endings, key=lambda pair: (pair[1].secondary, pair[1].kind not in CAUSES))
     return ending if ending.kind in ALIKE else replace(ending, text=f"{name}: {ending.text}")
 
 
