@@ -67,6 +67,8 @@ class RunFile(Struct, kw_only=True):
     finished: str | UnsetType | None = UNSET
     sha256: dict[str, str] | UnsetType = UNSET
     """The SHA-256 of each CSV when the run ended or stopped; a run that was killed has none."""
+    edited: list[str] | UnsetType = UNSET
+    """The CSVs that had been edited when ``--resume`` went on with the run."""
 
 
 def planned(trial: Trial) -> dict[str, Any]:

@@ -404,6 +404,18 @@ def _recover(path: Path, columns: list[str], known: Answers) -> int:
     return dropped
 
 
+def edited(folder: Path, info: Mapping[str, Any]) -> list[str]:
+    """Return the CSVs of a run that are not as it left them, or were not when ``--resume`` went on with it.
+
+    Args:
+        folder: the run's.
+        info: its run.json. A run without checksums there is not checked.
+    """
+    then = info.get("sha256") or {}
+    now = checksums(folder) if then else {}
+    return sorted({*(info.get("edited") or ()), *(name for name in now if now[name] != then.get(name, now[name]))})
+
+
 def checksums(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each CSV of a run that is there."""
     there = {name: folder / name for name in COLUMNS if (folder / name).is_file()}

@@ -26,7 +26,7 @@ from bench.results.columns import COLUMNS
 from bench.results.csv_rows import has_rows, read_header
 from bench.results.records import MEASURED, Environment
 from bench.results.run_json import planned, read_run
-from bench.results.store import FAILURES, Store, StoreLostError, answers, reason_of
+from bench.results.store import FAILURES, Store, StoreLostError, answers, edited, reason_of
 from bench.run.execute import Execution, remaining
 from bench.run.lock import LOCK, locked
 from bench.run.prepare import PreparedRun
@@ -166,6 +166,7 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
         "data": [{**asdict(data), "source": str(data.source)} for data in prepared.data],
         "planned": [planned(trial) for trial in prepared.plan.trials],
         "warnings": list(prepared.warnings),
+        "edited": edited(folder, read_run(folder)) if before else [],
         "started": before or _now(),
         "finished": None,
     }

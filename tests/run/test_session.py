@@ -22,7 +22,7 @@ from bench.report.reading.completeness import remark
 from bench.report.reading.load import load
 from bench.results.records import Environment
 from bench.results.run_json import planned, read_run
-from bench.results.store import Store, StoreLostError
+from bench.results.store import Store, StoreLostError, edited
 from bench.run import session
 from bench.run.lock import locked
 from bench.run.prepare import PreparedRun
@@ -175,6 +175,16 @@ def test_a_run_that_is_stopped_before_its_first_trial_can_be_resumed(tmp_path, m
     assert read_run(tmp_path / "run")["finished"] is None
 
 
+def test_a_file_that_was_edited_is_still_named_when_the_run_has_gone_on(tmp_path, machine):
+    folder = tmp_path / "run"
+    run_nothing(folder, machine)
+    assert edited(folder, read_run(folder)) == []
+    edit_run(folder, lambda info: info["sha256"].update({"trials.csv": "another file's"}))
+    for _ in range(2):
+        run_nothing(folder, machine)
+        assert edited(folder, read_run(folder)) == ["trials.csv"]
+
+
 def started_with(folder: Path, machine: Environment, *words: str, suite: SuiteRef) -> Path:
     """Write the run.json of a run that was started with these words."""
     request = replace(REQUEST, argv=words)
@@ -251,7 +261,7 @@ def test_a_stopped_run_its_report_and_its_resumption_count_alike(tmp_path, machi
 
 def reported(**lines):
     """A report without verdicts."""
-    empty = {"ablations": [], "other_verdicts": [], "why": [], "unexplained": [], "failures": []}
+    empty = {"ablations": [], "other_verdicts": [], "why": [], "files": [], "unexplained": [], "failures": []}
     return SimpleNamespace(grid=SimpleNamespace(groups={}), **empty | lines)
 
 

@@ -109,8 +109,12 @@ def cautions(runs: Runs) -> list[str]:
     """Return cautions to read before comparing: data missing or odd in a run, and differences between runs."""
     trials = pd.concat([runs.trials, runs.ablations], ignore_index=True)
     missing = [remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
-    odd = [f"Run {run.label}: {text}" for run in runs.runs for text in run.remarks]
-    return [*filter(None, missing), *odd, *runs.remarks, *warnings(runs.runs, trials)]
+    return [*filter(None, missing), *of_files(runs), *runs.remarks, *warnings(runs.runs, trials)]
+
+
+def of_files(runs: Runs) -> list[str]:
+    """Return the faults of the runs' files: cut off, edited, without rows, or copies of others."""
+    return [f"Run {run.label}: {text}" for run in runs.runs for text in run.remarks]
 
 
 def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:

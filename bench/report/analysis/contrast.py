@@ -239,7 +239,7 @@ def _in_turns(arm: Arm, against: Arm) -> list[Interval]:
 
 def _differences(metric: Metric, arm: Arm, against: Arm) -> dict[Hashable, float]:
     """Return the difference in each process or seed that both have; none where they have too few in common."""
-    fewest = 1 if metric.replicate == "seed" else min(2, len(arm.values), len(against.values))
+    fewest = min(2, len(arm.values), len(against.values))
     sides = [
         {process: gain.center for process, gain in side.gains.items()}
         if arm.gains and against.gains

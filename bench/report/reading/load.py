@@ -16,7 +16,7 @@ from bench.results.columns import COLUMNS
 from bench.results.csv_file import PAIR, counting, of_counting, read, refuse_too_much_memory, stored_whole
 from bench.results.csv_rows import whole_lines
 from bench.results.records import MEASURED
-from bench.results.store import checksums
+from bench.results.store import edited
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import find_precision
@@ -229,10 +229,8 @@ def _cut_off(folder: Path, trials: pd.DataFrame) -> str:
 
 
 def _edited(folder: Path, info: Mapping[str, Any]) -> str:
-    """Warn, in one sentence, of files that are not those that the run left; a run without checksums is not checked."""
-    then = info.get("sha256") or {}
-    now = checksums(folder) if then else {}
-    names = [name for name in now if now[name] != then.get(name, now[name])]
+    """Warn, in one sentence, of files that are not those that the run left."""
+    names = edited(folder, info)
     return f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} edited since the run ended." if names else ""
 
 

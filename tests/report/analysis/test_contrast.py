@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,25 @@ def test_a_seed_pairs_what_was_learned_in_two_runs_but_times_within_one_cell_alo
         own = measured(metric, tmp_path / "a", tmp_path / "b")
         assert ratio(metric, own["a", "fp32"], own["b", "fp32"]).pairing == pairing
         assert ratio(metric, own["a", "amp-bf16"], own["a", "fp32"]).pairing == "seeds"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "against", "pairing"),
+    [
+        ((0, 1, 2), (1, 2, 3), "seeds"),
+        ((0, 1, 2), (2, 3, 4), "apart"),
+        ((2,), (2, 3, 4), "seeds"),
+        ((0,), (1,), "apart"),
+    ],
+)
+def test_a_single_shared_seed_makes_no_pair_where_both_have_more(tmp_path: Path, seeds, against, pairing) -> None:
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 91.0, 92.0])
+    arm = measured(ACCURACY, run.folder)["run", "fp32"]
+    sides = [
+        replace(arm, values=np.arange(len(each), dtype=float), replicates=[(None, seed) for seed in each])
+        for each in (seeds, against)
+    ]
+    assert ratio(ACCURACY, *sides).pairing == pairing
 
 
 def test_a_gain_is_that_of_one_metric_alone(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from bench.report import report, terminal
 from bench.report.analysis.comparability import cautions
 from bench.report.analysis.compare import compare
 from bench.report.analysis.summary import summarise
@@ -104,6 +105,9 @@ def test_a_file_that_was_edited_after_the_run_is_named_and_a_run_without_checksu
     assert load([run.folder]).runs[0].remarks == ()
     fleet.edit_rows(run.folder, lambda row: row.update(step_ms="9"))
     assert load([run.folder]).runs[0].remarks == ("trials.csv was edited since the run ended.",)
+    assert "trials.csv was edited since the run ended." in terminal(
+        report([run.folder], tmp_path / "out", figures="none"), tmp_path
+    )
     fleet.edit_run(run.folder, lambda info: info.pop("sha256"))
     assert load([run.folder]).runs[0].remarks == ()
 
