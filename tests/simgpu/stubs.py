@@ -5,6 +5,7 @@ The lists are read from the symbol tables of the installed libraries, so a torch
 
 from __future__ import annotations
 
+import mmap
 import re
 import subprocess
 from collections.abc import Collection, Iterable
@@ -22,10 +23,12 @@ class Library:
     """How its functions are called."""
     unsupported: int
     """Its own error code for a call that is not supported."""
+    by_name: bool = False
+    """Whether torch looks its functions up by their names as it runs, too."""
 
 
 RUNTIME = Library("libcudart", re.compile(r"(__)?cuda[A-Z]\w*"), 801)
-DRIVER = Library("libcuda", re.compile(r"cu[A-Z]\w*"), 801)
+DRIVER = Library("libcuda", re.compile(r"cu[A-Z]\w*"), 801, by_name=True)
 NVML = Library("libnvidia-ml", re.compile(r"nvml[A-Z]\w*"), 3)
 NCCL = Library("libnccl", re.compile(r"p?nccl[A-Z]\w*"), 5)
 """NCCL has no such code; this is ncclInvalidUsage."""
@@ -59,7 +62,18 @@ def wanted(files: Collection[Path], library: Library) -> set[str]:
     files = [file for file in files if file.name.partition(".")[0] not in replaced]
     undefined = symbols(files, "--dynamic", "--undefined-only")
     named = {name for name in undefined if library.names.fullmatch(name)}
+    if library.by_name:
+        named |= {
+            name for file in files if file.name.startswith(("libtorch", "libc10")) for name in _texts(file, library)
+        }
     return named - symbols(files, "--dynamic", "--defined-only")
+
+
+def _texts(file: Path, library: Library) -> set[str]:
+    """Return the names of a library's functions that a file holds as texts, to look them up by."""
+    whole = re.compile(rb"(?<=\0)" + library.names.pattern.encode() + rb"(?=\0)")
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return {match.group().decode() for match in whole.finditer(content)}
 
 
 def source(library: Library, names: Iterable[str]) -> str:

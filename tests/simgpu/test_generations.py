@@ -1,12 +1,13 @@
 """Six generations of GPUs: what each precision says there, and one report over all of them.
 
-A torch for CUDA 13 has no kernels for P100 and V100. There its refusal is tested, and a run with a made-up list of
-architectures, as a torch for CUDA 12 has it.
+A torch for CUDA 13 has no kernels for P100 and V100, one for CUDA 12.4 none for B200. There its refusal is tested, and
+a run with a made-up list of architectures that has them all.
 """
 
 import json
 
 import pytest
+import torch
 
 from bench.spec.precisions import PRECISIONS
 from tests.simgpu.machine import MODELS
@@ -14,9 +15,10 @@ from tests.simgpu.nvml import missing
 
 ALL = "fp32,tf32,default,amp-fp16,amp-bf16,amp-fp16-noscale,fp16-master,fp16,bf16"
 WORDS = ("--suite", "tiny.py", "--batch-sizes", 4, "--quick", "--time-budget", 0.3, "--target-ci", "99%")
-MADE_UP = "sm_50,sm_60,sm_70,sm_75,sm_80,sm_90"
-"""Architectures of a build for CUDA 12.6."""
-WITHOUT_KERNELS = ("P100", "V100")
+MADE_UP = "sm_50,sm_60,sm_70,sm_75,sm_80,sm_90,sm_100"
+BUILT_FOR = {name[3:-1] for name in (torch._C._cuda_getArchFlags() or "").split()}
+"""The major versions of the architectures that torch has kernels for."""
+WITHOUT_KERNELS = [name for name, model in MODELS.items() if model.capability.partition(".")[0] not in BUILT_FOR]
 OLD = {"tf32", "default", "amp-bf16", "bf16"}
 """What no GPU before Ampere can do."""
 CANNOT = {"P100": OLD, "V100": OLD, "T4": OLD, "A100": set(), "H100": set(), "B200": set()}

@@ -73,15 +73,16 @@ def test_functions_that_a_library_wants_and_no_other_has_are_found_whatever_thei
     calls = ("cudaNew", "cudaOld", "cuNew", "cuFileRead", "ncclNew", "nvmlNew", "cuptiNew", "cublasNew", "getpid")
     body = " + ".join(f"{name}()" for name in calls)
     declared = "int cudaRare() __attribute__((weak)); "
+    declared += 'const char* names[] = {"cuLookedUp", "cudaLookedUp", "see cuNothing"}; '
     torch = compiled("libtorch.so", declared + f"int all() {{ return {body} + (cudaRare ? cudaRare() : 0); }}", real)
     files = [real, torch, compiled("libcufile.so.0", "int cuFileRead() { return 0; }")]
-    kinds = (stubs.RUNTIME, stubs.DRIVER, stubs.NVML, stubs.NCCL)
-    assert [stubs.wanted(files, kind) for kind in kinds] == [
-        {"cudaNew", "cudaOld"},
-        {"cuNew"},
-        {"nvmlNew"},
-        {"ncclNew"},
-    ]
+    assert {kind.stem: stubs.wanted(files, kind) for kind in stubs.LIBRARIES} == {
+        "libcudart": {"cudaNew", "cudaOld"},
+        "libcuda": {"cuNew", "cuLookedUp"},
+        "libnvidia-ml": {"nvmlNew"},
+        "libnccl": {"ncclNew"},
+        "libcupti": {"cuptiNew"},
+    }
 
 
 @pytest.mark.parametrize("kind", stubs.LIBRARIES, ids=lambda kind: kind.stem)
