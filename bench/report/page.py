@@ -137,7 +137,7 @@ class Report:
     """Short tables of the ablations, for the terminal."""
     failures: list[str]
     """Failed rows, for the terminal."""
-    files: list[str]
+    faults: list[str]
     """Faults of the runs' files, for the terminal."""
     unexplained: list[str]
     """Why there is no explanation although it was asked for, for the terminal."""
@@ -259,7 +259,7 @@ def compose(
         why=why_sections,
         ablations=[table for table in map(ablation_tables.short, ablations) if table is not None],
         failures=diagnostics.failures(runs),
-        files=comparability.of_files(runs),
+        faults=comparability.of_files(runs),
         unexplained=[] if why_sections else _unexplained(runs.trials),
     )
 

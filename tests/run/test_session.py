@@ -261,7 +261,7 @@ def test_a_stopped_run_its_report_and_its_resumption_count_alike(tmp_path, machi
 
 def reported(**lines):
     """A report without verdicts."""
-    empty = {"ablations": [], "other_verdicts": [], "why": [], "files": [], "unexplained": [], "failures": []}
+    empty = {"ablations": [], "other_verdicts": [], "why": [], "faults": [], "unexplained": [], "failures": []}
     return SimpleNamespace(grid=SimpleNamespace(groups={}), **empty | lines)
 
 
