@@ -232,6 +232,13 @@ def new_fork_server(monkeypatch):
     server._stop()
 
 
+def _break_torch(folder, source, monkeypatch):
+    """Let processes started from now on import another torch, from a folder without suites: theirs are on sys.path."""
+    folder.mkdir()
+    (folder / "torch.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
 UNLOADABLE = """
 try:
     raise OSError("libcudart.so.13: cannot open shared object file")
@@ -254,8 +261,7 @@ except OSError as error:
 def test_every_trial_reports_why_torch_cannot_be_imported_and_the_terminal_says_it_once(
     tmp_path, plan, cpu, monkeypatch, *, capsys, new_fork_server, source, reason
 ):
-    (tmp_path / "torch.py").write_text(source)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    _break_torch(tmp_path / "broken", source, monkeypatch)
     launcher = LocalLauncher()
     with Store(tmp_path / "run") as store:
         assert not execution(store, cpu, launcher).run(Plan(trials=plan.trials[2:], seconds=plan.seconds[2:]))
@@ -275,8 +281,7 @@ def test_every_trial_reports_why_torch_cannot_be_imported_and_the_terminal_says_
 def test_a_run_without_torch_ends_with_the_cause_an_exit_code_and_no_advice(
     tmp_path, machine, monkeypatch, capsys, new_fork_server
 ):
-    (tmp_path / "torch.py").write_text("raise ImportError('undefined symbol')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    _break_torch(tmp_path / "broken", "raise ImportError('undefined symbol')", monkeypatch)
     monkeypatch.chdir(tmp_path)
     words = ["--suite", "mlp", "--data", "synthetic", "--gpus", "cpu", "--phases", "speed,train", "--out", "run"]
     assert run_bench.main(words) == 2
