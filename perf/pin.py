@@ -205,7 +205,8 @@ def page_facts(out: Path, facts: Facts) -> None:
         if path.suffix == ".md":
             tables(text, path.name, facts)
         elif path.suffix == ".csv":
-            walk(list(csv.DictReader(io.StringIO(text))), re.sub("-.*", "", path.name), path.name, facts)
+            rows = [{name: number(cell) for name, cell in row.items()} for row in csv.DictReader(io.StringIO(text))]
+            walk(rows, re.sub("-.*", "", path.name), path.name, facts)
         elif match := re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL):
             walk(json.loads(match[1]), "html", "", facts)
             for at, drawing in enumerate(re.findall(r"<svg.*?</svg>", text, re.DOTALL)):
