@@ -78,7 +78,6 @@ def _texts(file: Path, library: Library) -> set[str]:
 
 def source(library: Library, names: Iterable[str]) -> str:
     """Return C code with a stub of each function, which logs its name and returns the library's code."""
-    stubs = [
-        f'int {name}() {{ simgpu_unsupported("{name}"); return {library.unsupported}; }}' for name in sorted(names)
-    ]
-    return "\n".join(["void simgpu_unsupported(const char*);", *stubs, ""])
+    call = f'simgpu_unsupported("{{0}}", {int(library is RUNTIME)})'
+    stubs = [f"int {name}() {{ {call.format(name)}; return {library.unsupported}; }}" for name in sorted(names)]
+    return "\n".join(["void simgpu_unsupported(const char*, int);", *stubs, ""])

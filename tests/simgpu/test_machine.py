@@ -89,10 +89,12 @@ def test_functions_that_a_library_wants_and_no_other_has_are_found_whatever_thei
 def test_a_stub_returns_the_librarys_own_code_and_is_named(path, compiled, kind):
     stub = compiled("stub.so", stubs.source(kind, ["someNewFunction"]))
     call = f"import ctypes; print(ctypes.CDLL({str(stub)!r}).someNewFunction()); runtime = ctypes.CDLL(None); "
-    call += "text = runtime.cudaGetErrorString; text.restype = ctypes.c_char_p; print(text(runtime.cudaGetLastError()))"
+    call += "text = runtime.cudaGetErrorString; text.restype = ctypes.c_char_p; print(text(801)); "
+    call += "print(runtime.cudaGetLastError())"
     log = path.with_name("log")
-    code, message = python(path, call, SIM_LOG=log).stdout.splitlines()
+    code, message, last_error = python(path, call, SIM_LOG=log).stdout.splitlines()
     assert int(code) == kind.unsupported
+    assert int(last_error) == (kind.unsupported if kind is stubs.RUNTIME else 0)  # the runtime tells its own alone
     assert "someNewFunction is not simulated" in message
     assert any("UNSUPPORTED someNewFunction" in file.read_text() for file in path.parent.glob("log.*"))
 

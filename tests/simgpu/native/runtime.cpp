@@ -120,10 +120,10 @@ EXPORT cudaError_t cudaGetLastError() {
 
 // Called by the stub of a function that is not simulated, of any library: the next error message has its name.
 static thread_local std::string unsupported;
-EXPORT void simgpu_unsupported(const char* name) {
+EXPORT void simgpu_unsupported(const char* name, int of_runtime) {
   LOG("UNSUPPORTED %s", name);
   unsupported = std::string("not supported: ") + name + " is not simulated";
-  last_error = cudaErrorNotSupported;
+  if (of_runtime) last_error = cudaErrorNotSupported;  // cudaGetLastError knows of the runtime's calls alone
 }
 EXPORT const char* simgpu_unsupported_message() { return unsupported.c_str(); }
 
