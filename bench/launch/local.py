@@ -59,6 +59,9 @@ class NotStartedError(Exception):
 class LocalLauncher(Launcher):
     """Runs functions of the worker one after the other, for they share the machine; a trial's ranks run together."""
 
+    not_started = "died"
+    """The kind of ending of a trial whose process cannot be started."""
+
     def __init__(self, silence_s: float = SILENCE_S, patience_s: float = 5.0) -> None:
         """Prepare the fork server; it starts with the first process.
 
@@ -191,7 +194,7 @@ class LocalLauncher(Launcher):
                 patience_s = 0.0 if ending is not None and ending.kind == "timeout" else self.patience_s
                 gone_s = GONE_S
             except NotStartedError as error:
-                return Ending(kind="died", text=f"the process could not be started: {error}")
+                return Ending(kind=self.not_started, text=f"the process could not be started: {error}")
             finally:
                 for end in (receiving, sending):
                     end.close()

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from bench.cli.display import Display
-from bench.data import Shard
 from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Sampler
 from bench.phases import train as train_phase
@@ -273,7 +272,7 @@ def train_twice(rank, trial, device, folder):
         sent.clear()
         # Only the first process has a file: the others may be on another machine.
         path = Path(folder) / name if rank == 0 else None
-        train_phase.run(trial, device, send, path, Shard(rank=rank, ranks=2))
+        train_phase.run(trial, device, send, path)
         return list(sent)
 
     whole = run("whole.pt")
@@ -312,7 +311,7 @@ def test_a_killed_training_of_two_ranks_resumes(deadly, cpu, tmp_path):
     trial, marker = deadly
     trial = replace(trial, cell=replace(trial.cell, placement=Placement(name="cpu+cpu")))
     ending, (first,) = launch(trial, cpu, tmp_path / "killed")
-    assert (ending.kind, first.epoch, marker.exists()) == ("error", 1, True)
+    assert (ending.kind, first.epoch, marker.exists()) == ("died", 1, True)
     ending, got = launch(trial, cpu, tmp_path / "killed")
     assert len(got) > 1, ending
     again, *resumed, result = got

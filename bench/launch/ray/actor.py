@@ -23,6 +23,8 @@ THREADS = "OMP_NUM_THREADS"
 class AcceleratorActor(LocalLauncher):
     """The launcher of an accelerator's node, which lives as long as the run holds the accelerator."""
 
+    not_started = "lost"  # a node whose processes are being killed still has its actor for a moment
+
     def __init__(self, threads: str | None) -> None:
         """Prepare this process.
 

@@ -97,11 +97,13 @@ class RayLauncher(Launcher):
         pool = self._pools[trial.cell.placement.members[0]]
         there = replace(trial, cell=replace(trial.cell, suite=self._translated(trial.cell.suite)))
         try:
-            return pool.run(there, device, on_message)
+            ending = pool.run(there, device, on_message)
         except (NodeLostError, UsageError) as error:
-            self.notes.append(f"{trial.id}: {error}")
+            ending = Ending(kind="lost", text=str(error))
+        if ending.kind == "lost":
+            self.notes.append(f"{trial.id}: {ending.text}")
             pool.release()
-            return Ending(kind="lost", text=str(error))
+        return ending
 
     def cancel(self) -> None:
         """Stop the running trials and release the accelerators."""
