@@ -16,9 +16,17 @@ from tests.simgpu.nvml import missing
 ALL = "fp32,tf32,default,amp-fp16,amp-bf16,amp-fp16-noscale,fp16-master,fp16,bf16"
 WORDS = ("--suite", "tiny.py", "--batch-sizes", 4, "--quick", "--time-budget", 0.3, "--target-ci", "99%")
 MADE_UP = "sm_50,sm_60,sm_70,sm_75,sm_80,sm_90,sm_100"
-BUILT_FOR = {name[3:-1] for name in (torch._C._cuda_getArchFlags() or "").split()}
-"""The major versions of the architectures that torch has kernels for."""
-WITHOUT_KERNELS = [name for name, model in MODELS.items() if model.capability.partition(".")[0] not in BUILT_FOR]
+BUILT_FOR = [divmod(int(name[3:]), 10) for name in (torch._C._cuda_getArchFlags() or "").split()]
+"""The architectures that torch has kernels for, as major and minor version."""
+
+
+def has_kernels(capability):
+    """Whether torch has kernels for a GPU: those of its major version and no later minor one."""
+    major, minor = map(int, capability.split("."))
+    return any(built[0] == major and built[1] <= minor for built in BUILT_FOR)
+
+
+WITHOUT_KERNELS = [name for name, model in MODELS.items() if not has_kernels(model.capability)]
 OLD = {"tf32", "default", "amp-bf16", "bf16"}
 """What no GPU before Ampere can do."""
 CANNOT = {"P100": OLD, "V100": OLD, "T4": OLD, "A100": set(), "H100": set(), "B200": set()}
