@@ -1,7 +1,8 @@
 """A Ray cluster on this machine: nodes that declare accelerators they have not, and CPUs that stand in for them."""
 
+import tempfile
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 import pytest
@@ -25,14 +26,18 @@ class Nodes:
         self.cluster = Cluster(initialize_head=True, head_node_args={**head, "node_ip_address": HEAD})
         self.address = self.cluster.address
         self.there = {}
+        self.folders = ExitStack()
 
     def add(self, accelerator, address=OTHER):
+        # A folder of its own, as on a machine of its own: a node that joins would remove the code that others run.
+        folder = self.folders.enter_context(tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
         with mock.patch("ray._private.utils.set_sigterm_handler"):  # which only a main thread may set
             added = self.there[accelerator] = self.cluster.add_node(
                 num_cpus=1,
                 resources={f"accelerator_type:{accelerator}": 1},
                 object_store_memory=STORE_BYTES,
                 node_ip_address=address,
+                temp_dir=folder,
             )
         return added
 
@@ -49,6 +54,7 @@ class Nodes:
 
         ray.shutdown()
         self.cluster.shutdown()
+        self.folders.close()
 
 
 @pytest.fixture

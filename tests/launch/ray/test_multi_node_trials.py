@@ -78,12 +78,12 @@ def test_a_lost_nodes_part_is_run_again_elsewhere_and_where_there_is_none_it_is_
     def lose():
         nodes.cluster.remove_node(nodes.second, allow_graceful=False)
 
-    def replace_node():
+    def join():
         nodes.third = nodes.add("V100", THIRD)
-        lose()
 
     words = ("--accelerators", "V100,V100+V100", "--phases", "train", "--seeds", "0,1", *ONE)
-    with after_first_row_of("V100+V100", suite.parent / "run", replace_node):
+    there = suite.parent / "run"
+    with after_first_row_of("V100", there, join), after_first_row_of("V100+V100", there, lose):
         folder, done = run(nodes, slow(suite, 1.5), *words)
         nodes.second = nodes.third
         assert done.returncode == 0, done.stdout + done.stderr
