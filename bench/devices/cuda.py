@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from typing import TypeVar
 
@@ -150,12 +150,18 @@ class CudaGraph:
 
     def capture(self, work: Callable[[], Value]) -> Value:
         """Capture work; other threads, such as a loader's that pins batches, may call CUDA meanwhile."""
-        current = torch.cuda.current_stream(self._side.device)
+        current, pool = torch.cuda.current_stream(self._side.device), torch.cuda.graph_pool_handle()
         try:
-            with torch.cuda.graph(self.graph, stream=self._side.stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(self.graph, pool, self._side.stream, capture_error_mode="thread_local"):
                 return work()
         except RuntimeError:
-            torch.cuda.set_stream(current)  # torch leaves the side stream current if ending a broken capture raises
+            # If ending a broken capture raises, torch leaves the side stream current; before 2.13 it also leaves the
+            # allocator recording, and emptying the cache fails from then on (pytorch#180395).
+            torch.cuda.set_stream(current)
+            names = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")  # the second one up to 2.6
+            end = next(getattr(torch._C, name) for name in names if hasattr(torch._C, name))
+            with suppress(RuntimeError):  # it has ended
+                end(current.device_index, pool)
             raise
 
     def replay(self) -> None:

@@ -19,6 +19,19 @@ from bench.results.records import Failed
 from bench.spec import lifetime
 
 lifetime.end_with(int(os.environ.get(lifetime.LAUNCHER, os.getppid())))
+_PID = os.getpid()
+
+
+@atexit.register
+def _end() -> None:
+    """Kill all that descends from the fork server, and skip the interpreter's clean-up, which takes seconds.
+
+    What torch registers when it is imported runs before: torch up to 2.6 removes a temporary folder.
+    """
+    if os.getpid() == _PID:
+        lifetime.end_children()
+        os._exit(0)
+
 
 from bench.worker.failures import import_failure  # noqa: E402
 
@@ -31,12 +44,3 @@ except Exception as error:  # a library that cannot be loaded raises OSError, to
 
 lifetime.outlive()
 lifetime.tie_forks()
-_PID = os.getpid()
-
-
-@atexit.register
-def _end() -> None:
-    """Kill all that descends from the fork server, and leave out what Python tidies up, which takes seconds."""
-    if os.getpid() == _PID:
-        lifetime.end_children()
-        os._exit(0)
