@@ -1,6 +1,6 @@
-"""What each self-test measures and expects, and what a failure means. Runs in the supervisor, without torch.
+"""The self-tests: each runs its probes, judges what they measured, and explains what a failure means.
 
-The measurements themselves run in fresh processes: bench/doctor/probes.py.
+Without torch: the probes (bench/doctor/probes.py) run in fresh processes.
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
 from multiprocessing import active_children
 from typing import Any
 
-from bench.doctor.simulated import DISTURBANCES, estimate
 from bench.measure.sampler import Sampler
 from bench.measure.warmup import CLOCK_SHARE, SHORTEST_BLOCK_S
 from bench.results.records import Device
@@ -27,8 +25,6 @@ GPU_BLOCK_S = 0.05
 """On a GPU synchronizing alone takes some microseconds; blocks may be this long to make up for it."""
 RATIO_TOLERANCE = 0.01
 NOISE = 0.01
-BIAS, COVERAGE = 0.002, 0.9
-SIMULATED_ARMS, SIMULATED_RATIO = 200, 1.5
 PROCESSES = 10
 """Fresh processes in which a step is timed against itself, as many as ``--rigorous`` takes: processes differ by some
 tenths of a per cent (because of where their memory lies, for one), which three of them cannot tell from 1 %."""
@@ -90,21 +86,6 @@ _YES_OR_NO = {True: "yes", False: "no, it is emulated", None: "unknown"}
 Probe = Callable[..., Any]
 """Runs a function of bench/doctor/probes.py, named first, on the device in a fresh process."""
 Checks = Callable[[Probe, Device], Iterator[Check]]
-
-
-def estimator(arms: int = SIMULATED_ARMS) -> Check:
-    """Estimate simulated arms of a known ratio."""
-    kinds = islice(cycle(DISTURBANCES.values()), arms)
-    speedups = [estimate(seed, SIMULATED_RATIO, **kind) for seed, kind in enumerate(kinds)]
-    bias = sum(math.log(speedup.center / SIMULATED_RATIO) for speedup in speedups) / arms
-    coverage = sum(_contains(speedup, SIMULATED_RATIO) for speedup in speedups) / arms
-    return Check(
-        name="estimator",
-        expected=f"bias < {100 * BIAS:.1f} %, coverage ≥ {100 * COVERAGE:.0f} %",
-        measured=f"bias {100 * bias:+.3f} %, coverage {100 * coverage:.1f} % of {arms} simulated arms",
-        passed=abs(bias) < BIAS and coverage >= COVERAGE,
-        meaning="the statistics of this build are wrong: believe no interval",
-    )
 
 
 def identity(probe: Probe, device: Device) -> Iterator[Check]:

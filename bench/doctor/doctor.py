@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.doctor import checks
-from bench.doctor.checks import Check, Checks, Probe
+from bench.doctor.checks import GROUPS, Check, broken
 from bench.launch.local import LocalLauncher
 from bench.measure.disturbance import CpuWatch
 from bench.results.records import Device, Environment
@@ -27,8 +24,7 @@ LOG_WIDTH = 160
 HEADERS = ("where", "check", "expected", "measured", "result", "what a failure means")
 
 Rows = list[tuple[str, Check]]
-Group = tuple[str, str, Callable[[], Iterator[Check]]]
-"""Where a group of checks runs, its name, and what runs it."""
+"""Where each check ran, and the check."""
 
 
 def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLauncher) -> bool:
@@ -37,7 +33,7 @@ def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLa
     Args:
         gpus: the devices to test; None is every GPU, or else the CPU.
         folder: where to keep the table; None keeps none.
-        launcher: what runs the probes.
+        launcher: runs the probes.
 
     Returns:
         Whether none failed; what cannot be done here has not failed.
@@ -52,17 +48,12 @@ def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLa
     for note in environment.left_out:
         print_plain(f"Warning: {note}")
     start = time.monotonic()
-    groups: list[Group] = [("any", f"{checks.SIMULATED_ARMS} simulated arms", lambda: iter([checks.estimator()]))]
-    for device in environment.devices:
-        where = "cpu" if device.kind == "cpu" else f"GPU {device.placement}"
-
-        def probe(function: str, *arguments: object, device: Device = device) -> Any:
-            return launcher.call(f"bench.doctor.probes:{function}", device, *arguments)
-
-        groups += [(where, name, partial(_run, name, group, probe, device)) for name, group in checks.GROUPS.items()]
+    groups = [(device, name) for device in environment.devices for name in GROUPS]
     rows: Rows = []
-    for number, group in enumerate(groups, start=1):
-        rows += _timed(f"[{number}/{len(groups)}]", *group)
+    for number, (device, name) in enumerate(groups, start=1):
+        where = "cpu" if device.kind == "cpu" else f"GPU {device.placement}"
+        print_plain(f"[{number}/{len(groups)}] {where}: {name}")
+        rows += [(where, check) for check in _run(name, device, launcher)]
     _show(rows)
     if folder is not None:
         _keep(folder, rows, environment)
@@ -72,24 +63,27 @@ def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLa
     return not failed
 
 
-def _timed(number: str, where: str, name: str, run: Callable[[], Iterator[Check]]) -> Rows:
-    """Run a group of checks between a line that names it and one with its time and the load of other programs."""
-    print_plain(f"{number} {where}: {name}")
+def _run(name: str, device: Device, launcher: LocalLauncher) -> list[Check]:
+    """Run a group of checks and print its time and the load of other programs.
+
+    If one of the group's processes fails, that is the last check of the group.
+    """
+
+    def probe(function: str, *arguments: object) -> Any:
+        return launcher.call(f"bench.doctor.probes:{function}", device, *arguments)
+
     start, watch = time.monotonic(), CpuWatch()
-    group = list(run())
+    group: list[Check] = []
+    try:
+        for check in GROUPS[name](probe, device):
+            group.append(check)
+    except UsageError as error:
+        group.append(broken(name, str(error)))
     took_s = time.monotonic() - start
     load_pct = watch.foreign_load_pct() if took_s >= 1 else None  # the system counts in ticks of 10 ms
     others = "" if load_pct is None else f"; other programs took {load_pct:.0f} % of the cores"
     print_plain(f"  took {took_s:.1f} s{others}")
-    return [(where, check.under_load(load_pct)) for check in group]
-
-
-def _run(name: str, group: Checks, probe: Probe, device: Device) -> Iterator[Check]:
-    """Run a group of checks; if one of its processes fails, that is the last row of the group."""
-    try:
-        yield from group(probe, device)
-    except UsageError as error:
-        yield checks.broken(name, str(error))
+    return [check.under_load(load_pct) for check in group]
 
 
 def _show(rows: Rows) -> None:

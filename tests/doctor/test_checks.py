@@ -151,19 +151,6 @@ def test_an_interval_of_one_process_shows_no_one_per_cent(monkeypatch):
     assert found["A/A"].passed is found["A/A + 1 %"].passed is False
 
 
-@pytest.mark.parametrize(("bias", "covered", "passed"), [(1.001, 0.9, True), (0.997, 0.9, False), (1.0, 0.8, False)])
-def test_the_estimator_may_be_neither_biased_nor_too_sure(monkeypatch, bias, covered, passed):
-    estimates = iter(
-        Interval(center=bias * 1.5, low=1.4 if number < covered * 10 else 1.51, high=1.6, n=20) for number in range(10)
-    )
-    monkeypatch.setattr(checks, "estimate", lambda *_seed, **_kind: next(estimates))
-    assert checks.estimator(10).passed is passed
-
-
-def test_simulated_arms_are_estimated_as_they_are():
-    assert checks.estimator(12).passed is True
-
-
 @pytest.mark.parametrize(
     ("group", "name", "device", "other", "why"),
     [

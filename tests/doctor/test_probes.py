@@ -15,16 +15,14 @@ from bench.devices.cpu import Cpu
 from bench.devices.cuda import Cuda
 from bench.doctor import checks, probes
 from bench.doctor.probes import FINE, KNOWN, beside_process, known_step, lengthened, timed
-from bench.doctor.simulated import SimulatedMachine, SimulatedRunner
 from bench.measure.energy import Window
 from bench.measure.warmup import WarmUp
 from bench.results.records import Device
 from bench.spec.trial import Protocol
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 from tests.doctor.scripted import measured
-from tests.measure.simulated import gaussian
+from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, gaussian
 
-MS = 1_000_000
 CPU = Device(placement="cpu", kind="cpu", name="CPU", architecture="x86-64")
 MIB = 2**20
 UUIDS = ("aaaaaaaa-1111", "bbbbbbbb-2222")

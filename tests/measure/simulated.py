@@ -1,12 +1,145 @@
-"""Noise for simulated arms that is the same in every test."""
+"""Arms that run on a simulated clock and whose ratio is known, for measuring the measurement."""
 
+from __future__ import annotations
+
+import math
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bench.measure.rounds import compare
+from bench.measure.warmup import prepare
+from bench.spec.trial import Protocol
+from bench.stats import Interval
 
 MS = 1_000_000
+"""Nanoseconds."""
+STEP_NS = 3 * MS
 
 
 def gaussian(seed: int, sigma: float) -> Callable[[], float]:
     """Return multiplicative noise of relative size ``sigma``."""
     rng = random.Random(seed)
     return lambda: max(0.01, 1 + rng.gauss(0, sigma))
+
+
+class SimulatedMachine:
+    """A clock in nanoseconds that only running arms, and reading it, move on."""
+
+    def __init__(self, look_ns: int = 0) -> None:
+        self.now_ns = 0
+        self.look_ns = look_ns
+        self.active: SimulatedRunner | None = None
+
+    def clock(self) -> int:
+        """Read the clock; reading takes time too."""
+        self.now_ns += self.look_ns
+        return self.now_ns
+
+
+@dataclass(eq=False)
+class SimulatedRunner:
+    """An arm whose steps take ``step_ns`` times whatever the disturbances say."""
+
+    name: str
+    machine: SimulatedMachine
+    step_ns: float
+    drift: Callable[[int], float] = lambda _now_ns: 1.0
+    """By the clock."""
+    noise: Callable[[], float] = lambda: 1.0
+    transient: Callable[[int], float] = lambda _index: 1.0
+    """By the index of a step after a switch."""
+    launch_ns: float = 0.0
+    """What draining the queue takes at a synchronisation."""
+    asynchronous: bool = False
+    skip_every: int = 0
+    """One of so many optimizer steps is skipped."""
+    new_allocations: int = 0
+    since_switch: int = 0
+    steps: int = 0
+    taken: int = 0
+    queued: int = 0
+
+    def activate(self) -> None:
+        """Begin anew after a switch."""
+        if self.machine.active is not self:
+            self.machine.active = self
+            self.since_switch = 0
+
+    def run(self, steps: int) -> None:
+        """Move the clock on by that many steps."""
+        for _ in range(steps):
+            factor = self.drift(self.machine.now_ns) * self.noise() * self.transient(self.since_switch)
+            self.machine.now_ns += round(self.step_ns * factor)
+            self.since_switch += 1
+            self.steps += 1
+            self.queued += 1
+            if not self.skip_every or self.steps % self.skip_every:
+                self.taken += 1
+
+    def synchronize(self) -> None:
+        """Pay for the draining of the pipeline, once per synchronisation."""
+        if self.queued:
+            self.machine.now_ns += round(self.launch_ns)
+            self.queued = 0
+
+    def fingerprint(self) -> object:
+        """Return what a test may change."""
+        return self.new_allocations
+
+    def taken_steps(self) -> int:
+        """Return how many steps were not skipped."""
+        return self.taken
+
+
+@dataclass
+class Noise:
+    """Relative noise of successive steps: normal, correlated from step to step, with spikes."""
+
+    rng: random.Random
+    sigma: float = 0.02
+    correlation: float = 0.0
+    spikes: float = 0.0
+    """Share of steps that take five times as long."""
+    state: float = 0.0
+
+    def __call__(self) -> float:
+        """Return the next step's factor."""
+        fresh = self.rng.gauss(0, self.sigma * math.sqrt(1 - self.correlation**2))
+        self.state = self.correlation * self.state + fresh
+        return max(0.01, 1 + self.state) * (5 if self.rng.random() < self.spikes else 1)
+
+
+DISTURBANCES: dict[str, dict[str, Any]] = {
+    "noise": {},
+    "strong noise": {"sigma": 0.05},
+    "drift": {"drift": lambda now_ns: math.exp(now_ns / 20e9)},
+    "AR(1)": {"sigma": 0.05, "correlation": 0.7},
+    "spikes": {"spikes": 0.02},
+    "transient": {"transient": lambda index: 1 + 0.2 * math.exp(-index / 1.7)},  # 1 % is left after 5 steps
+}
+"""What disturbs steps on real machines: arguments of ``estimate``."""
+
+
+def estimate(seed: int, ratio: float, **disturbance: Any) -> Interval:
+    """Return the speedup that the shipped warm-up, rounds and stopping rule find of an arm that has ``ratio``.
+
+    Args:
+        seed: seed of the noise and of the rounds' orders.
+        ratio: the true speedup.
+        disturbance: ``drift`` and ``transient`` of a ``SimulatedRunner``; the rest shapes ``Noise``.
+    """
+    machine = SimulatedMachine()
+    parts = {name: disturbance.pop(name) for name in ("drift", "transient") if name in disturbance}
+    shared = Noise(random.Random(seed), **disturbance)
+    runners = [
+        SimulatedRunner(name, machine, step_ns, noise=shared, **parts)
+        for name, step_ns in (("fp32", STEP_NS), ("amp-bf16", STEP_NS / ratio))
+    ]
+    protocol = Protocol()
+    cuts = prepare(runners, protocol.first_process_s, clock=machine.clock)
+    paired = compare(runners, [cut.sizes for cut in cuts], protocol, seed=seed, clock=machine.clock)
+    speedup = paired.speedups[1]
+    assert speedup is not None  # nothing discards rounds here
+    return speedup

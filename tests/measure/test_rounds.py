@@ -9,11 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from bench.doctor.simulated import SimulatedMachine, SimulatedRunner
 from bench.measure import rounds
 from bench.measure.rounds import MAX_ROUNDS, Sizes, check_long_blocks, compare, palindrome, time_block
 from bench.spec.trial import Protocol
-from tests.measure.simulated import MS, gaussian
+from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, gaussian
 
 ONE = Sizes(switch_warmup=1, steps=1)
 

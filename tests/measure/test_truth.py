@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from bench.doctor.simulated import DISTURBANCES, estimate
 from bench.stats import verdict
+from tests.measure.simulated import DISTURBANCES, estimate
 
 RATIO = 1.5
 

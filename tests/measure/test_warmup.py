@@ -4,10 +4,9 @@ import math
 
 import pytest
 
-from bench.doctor.simulated import SimulatedMachine, SimulatedRunner
 from bench.measure.rounds import Sizes, time_block
 from bench.measure.warmup import WarmUp, block_steps, empty_block_ns, switch_profiles, warm_up
-from tests.measure.simulated import MS, gaussian
+from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, gaussian
 
 
 def warm(step_ns):
