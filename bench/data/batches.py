@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 
@@ -13,11 +12,10 @@ from torch import Tensor
 from bench.data import sampling
 from bench.data.augment import Normalizer, crop, mirror, resize
 from bench.data.cache import Dataset
-from bench.data.markov import SYMBOLS, chain
 from bench.data.prepare import is_synthetic, load, with_classes
 from bench.data.sampling import WHOLE, Augmentation, Shard, token_generator, value_generator
 from bench.data.storage import Images, Storage, choose_storage, free_bytes, open_images
-from bench.data.text import BYTES, Text, Tokens
+from bench.data.tokens import BYTES, SYMBOLS, Text, Tokens, chain
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource
@@ -57,11 +55,9 @@ def open_batches(
     shard.require_even(batch_size)
     if is_synthetic(data, source):
         return SyntheticBatches(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
-    if source.kind == "text":
-        text = Text(str(source.path), data.input_shape[0])
-        return TextBatches(text, data, batch_size=batch_size, device=device, seed=seed, shard=shard)
     if data.tokens:
-        return MarkovBatches(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
+        text = Text(str(source.path), data.input_shape[0]) if source.kind == "text" else None
+        return TokenBatches(text, data, batch_size=batch_size, device=device, seed=seed, shard=shard)
     dataset = load(data, source)
     data = with_classes(data, dataset)
     return ImageBatches(dataset, data, batch_size=batch_size, device=device, seed=seed, shard=shard)
@@ -148,26 +144,34 @@ class ImageBatches:
         return images if images.shape[2:] == self._size else resize(images, self._size)
 
 
-class TokenBatches(ABC):
-    """Epochs of sequences of tokens, and others to validate on."""
+class TokenBatches:
+    """Epochs of sequences of tokens, and others to validate on: of a text, or of the Markov chain.
+
+    Those trained on are drawn anew for every epoch. A text's that are validated on are the same for all seeds; the
+    chain itself is, and each of its sequences is seen once.
+    """
 
     has_test = True
     storage: Storage = "device"
-    entropy_nats: float | None = None
 
-    def __init__(self, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE) -> None:
-        """Take the shape of the sequences; an epoch has as many batches as the suite says."""
-        self.data = data
+    def __init__(
+        self, text: Text | None, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE
+    ) -> None:
+        """Take the text, or None for the Markov chain; an epoch has as many batches as the suite says.
+
+        Raises:
+            UsageError: the vocabulary is smaller than the chain's.
+        """
+        if text is None and (data.classes or 0) < SYMBOLS:
+            raise UsageError(
+                f"The data called markov have {SYMBOLS} symbols and the model a vocabulary of {data.classes}. "
+                f"Set the suite's Data.classes to {SYMBOLS} or more, or give --data synthetic."
+            )
+        self.data = replace(data, classes=BYTES) if text else data
+        self.entropy_nats = None if text else chain().entropy_nats
         self.steps_per_epoch = data.steps_per_epoch
+        self._text, self._length = text, data.input_shape[0]
         self._batch_size, self._device, self._seed, self._shard = batch_size, device, seed, shard
-
-    @abstractmethod
-    def _training(self, epoch: int, count: int) -> Tokens:
-        """Return an epoch's sequences, (count, length + 1)."""
-
-    @abstractmethod
-    def _validation(self, count: int) -> Tokens:
-        """Return the sequences that are validated on, (count or fewer, length + 1)."""
 
     def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Draw an epoch's sequences, and return this rank's shard of every batch.
@@ -177,11 +181,19 @@ class TokenBatches(ABC):
         Returns:
             Inputs and targets, the inputs' next tokens, both (B, length) int64, on the device.
         """
-        return self._batches(self._training(epoch, self.steps_per_epoch * self._batch_size), self._shard)
+        return self._batches(self._training(epoch), self._shard)
+
+    def _training(self, epoch: int) -> Tokens:
+        """Draw an epoch's sequences, (N, length + 1)."""
+        count, rng = self.steps_per_epoch * self._batch_size, token_generator(self._seed, epoch)
+        return self._text.windows(count, rng) if self._text else chain().sample(count, self._length + 1, rng)
 
     def test(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
         """Draw the sequences that are validated on, and return each once, or a shard of every batch."""
-        return self._batches(self._validation(max(1, VALIDATION_TOKENS // self.data.input_shape[0])), shard)
+        count = max(1, VALIDATION_TOKENS // self._length)
+        if self._text:
+            return self._batches(self._text.validation_windows(count), shard)
+        return self._batches(chain().sample(count, self._length + 1, token_generator(self._seed, None)), shard)
 
     def train_sample(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield nothing: accuracy alone is evaluated on what was trained on, and tokens have none."""
@@ -189,54 +201,10 @@ class TokenBatches(ABC):
         return iter(())
 
     def _batches(self, sequences: Tokens, shard: Shard) -> Generator[tuple[Tensor, Tensor], None, None]:
+        """Yield sequences, (N, length + 1), in batches on the device; empty shards of a batch are left out."""
         tokens, size = torch.from_numpy(sequences).to(self._device), self._batch_size
         parts = [shard.of(start, min(start + size, len(tokens))) for start in range(0, len(tokens), size)]
         return (_shifted(tokens[part]) for part in parts if part.start < part.stop)
-
-
-class MarkovBatches(TokenBatches):
-    """Sequences of the Markov chain, each seen once.
-
-    The chain is the same for all seeds; which of its sequences are trained and validated on follows from the seed.
-    """
-
-    def __init__(self, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE) -> None:
-        """Take the shape of the sequences.
-
-        Raises:
-            UsageError: the vocabulary is smaller than the chain's.
-        """
-        if (data.classes or 0) < SYMBOLS:
-            raise UsageError(
-                f"The data called markov have {SYMBOLS} symbols and the model a vocabulary of {data.classes}. "
-                f"Set the suite's Data.classes to {SYMBOLS} or more, or give --data synthetic."
-            )
-        super().__init__(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
-        self.entropy_nats = chain().entropy_nats
-
-    def _training(self, epoch: int, count: int) -> Tokens:
-        return chain().sample(count, self.data.input_shape[0] + 1, token_generator(self._seed, epoch))
-
-    def _validation(self, count: int) -> Tokens:
-        return chain().sample(count, self.data.input_shape[0] + 1, token_generator(self._seed, None))
-
-
-class TextBatches(TokenBatches):
-    """Windows of a text: those trained on are drawn anew for every epoch, those validated on are the same for all."""
-
-    def __init__(
-        self, text: Text, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE
-    ) -> None:
-        """Take the text; the vocabulary is that of the bytes."""
-        data = replace(data, classes=BYTES)
-        super().__init__(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
-        self._text = text
-
-    def _training(self, epoch: int, count: int) -> Tokens:
-        return self._text.windows(count, token_generator(self._seed, epoch))
-
-    def _validation(self, count: int) -> Tokens:
-        return self._text.validation_windows(count)
 
 
 def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 
 from bench.data import cifar10, digits, folder
 from bench.data.cache import Dataset, Split
-from bench.data.text import BYTES, Text
+from bench.data.tokens import BYTES, Text
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data, Prepared
 from bench.spec.trial import DataSource

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from bench.data import batches
-from bench.data.markov import SYMBOLS, chain
+from bench.data.tokens import SYMBOLS, chain
 from bench.phases import inference, speed, train
 from bench.results.records import EpochResult
 from bench.spec.suite import Data
@@ -54,15 +54,14 @@ def test_an_epoch_is_drawn_before_its_counter_and_its_clock_and_no_other_is_kept
     def noted(event, called):
         return lambda *given: events.append(event) or called(*given)
 
-    def draw(of, epoch, count):
+    def draw(opened, epoch):
         assert not [ref for ref in drawn if ref() is not None]
-        sequences = training(of, epoch, count)
+        sequences = training(opened, epoch)
         drawn.append(weakref.ref(sequences))
         return sequences
 
-    opened = batches.MarkovBatches if on_tokens.cell.data.kind == "markov" else batches.TextBatches
-    training = opened._training
-    monkeypatch.setattr(opened, "_training", noted("draw", draw))
+    training = batches.TokenBatches._training
+    monkeypatch.setattr(batches.TokenBatches, "_training", noted("draw", draw))
     monkeypatch.setattr(train, "train_epoch", noted("clock", train.train_epoch))
     monkeypatch.setattr(train, "_energy_counter", lambda device: noted("counter", lambda: 1.0))
     run_phase(on_tokens, cpu, "train", "fp32", techniques=techniques, epochs=3)

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from bench.data import Shard, open_batches, random_batches
-from bench.data.markov import chain
 from bench.data.sampling import token_generator
+from bench.data.tokens import chain
 from bench.measure.memory import model_bytes
 from bench.planning import suite_registry
 from bench.spec.errors import UsageError
