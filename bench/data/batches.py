@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from bench.data import sampling
-from bench.data.augment import Normalizer, crop, mirror, resize
-from bench.data.cache import Dataset
+from bench.data.cache import Dataset, Images, Storage, choose_storage, free_bytes, open_images
 from bench.data.prepare import is_synthetic, load, with_classes
-from bench.data.sampling import WHOLE, Augmentation, Shard, token_generator, value_generator
-from bench.data.storage import Images, Storage, choose_storage, free_bytes, open_images
+from bench.data.sampling import WHOLE, Augmentation, Normalizer, Shard
 from bench.data.tokens import BYTES, SYMBOLS, Text, Tokens, chain
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
@@ -136,12 +134,12 @@ class ImageBatches:
 
     def _augmented(self, images: Tensor, augmentation: Augmentation) -> Tensor:
         # Mirror before resizing, while images are small; crop after, since the padding is in pixels of the input shape.
-        resized = self._resized(mirror(images, augmentation.mirrored) if self.data.flip else images)
+        resized = self._resized(sampling.mirror(images, augmentation.mirrored) if self.data.flip else images)
         padding = self.data.crop_padding
-        return crop(resized, augmentation.top, augmentation.left, padding) if padding else resized
+        return sampling.crop(resized, augmentation.top, augmentation.left, padding) if padding else resized
 
     def _resized(self, images: Tensor) -> Tensor:
-        return images if images.shape[2:] == self._size else resize(images, self._size)
+        return images if images.shape[2:] == self._size else sampling.resize(images, self._size)
 
 
 class TokenBatches:
@@ -185,7 +183,7 @@ class TokenBatches:
 
     def _training(self, epoch: int) -> Tokens:
         """Draw an epoch's sequences, (N, length + 1)."""
-        count, rng = self.steps_per_epoch * self._batch_size, token_generator(self._seed, epoch)
+        count, rng = self.steps_per_epoch * self._batch_size, sampling.token_generator(self._seed, epoch)
         return self._text.windows(count, rng) if self._text else chain().sample(count, self._length + 1, rng)
 
     def test(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
@@ -193,7 +191,7 @@ class TokenBatches:
         count = max(1, VALIDATION_TOKENS // self._length)
         if self._text:
             return self._batches(self._text.validation_windows(count), shard)
-        return self._batches(chain().sample(count, self._length + 1, token_generator(self._seed, None)), shard)
+        return self._batches(chain().sample(count, self._length + 1, sampling.token_generator(self._seed, None)), shard)
 
     def train_sample(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield nothing: accuracy alone is evaluated on what was trained on, and tokens have none."""
@@ -261,7 +259,7 @@ def random_batches(
         Inputs, (B, *input_shape) float32, and targets: classes, (B,) int64, uniform, or (B, *target_shape)
         float32 values, normal. Of tokens both are (B, length) int64, uniform over the vocabulary.
     """
-    generator = value_generator(seed, device)
+    generator = sampling.value_generator(seed, device)
     if data.tokens:
         shape = (batch_size, data.input_shape[0] + 1)
         return [

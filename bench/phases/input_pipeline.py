@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bench.data.augment import Normalizer
 from bench.data.loader import DEPTH, Turns, open_loader, open_samples
+from bench.data.sampling import Normalizer
 from bench.data.transfer import Batch, Prefetcher, to_device
 from bench.devices.backend import backend_of
 from bench.phases.arms import Context, TrainingRunner

@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bench.data.augment import Normalizer, crop, mirror, resize
-from bench.data.sampling import Augmentation, order
+from bench.data.sampling import Augmentation, Normalizer, crop, mirror, order, resize
 
 
 def images(dtype=torch.uint8, size=(5, 7)):

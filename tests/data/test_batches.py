@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bench.data import Shard, open_batches, prepare, random_batches, storage
+from bench.data import Shard, cache, open_batches, prepare, random_batches
 from bench.data import batches as batches_module
 from bench.data.sampling import Augmentation, order
 from bench.spec.errors import UsageError
@@ -185,14 +185,14 @@ def test_images_in_their_file_are_not_copied_and_others_are(open_, monkeypatch):
 
 
 def test_the_next_batch_is_gathered_by_another_thread_while_one_is_used(open_, monkeypatch):
-    gathered, threads, gather = threading.Semaphore(0), [], storage._gather
+    gathered, threads, gather = threading.Semaphore(0), [], cache._gather
 
     def watched(*given):
         threads.append(threading.current_thread())
         gathered.release()
         return gather(*given)
 
-    monkeypatch.setattr(storage, "_gather", watched)
+    monkeypatch.setattr(cache, "_gather", watched)
     monkeypatch.setattr(batches_module, "free_bytes", lambda *_: (0, 0))
     epoch = open_(batch_size=4).train(0)
     next(epoch)
@@ -209,16 +209,16 @@ def test_an_error_while_gathering_reaches_the_training(open_, monkeypatch):
     def broken(*_):
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(storage, "_gather", broken)
+    monkeypatch.setattr(cache, "_gather", broken)
     monkeypatch.setattr(batches_module, "free_bytes", lambda *_: (0, 0))
     with pytest.raises(OSError, match="the disk is gone"):
         next(open_().train(0))
 
 
 def test_several_ranks_share_the_hosts_memory(monkeypatch):
-    monkeypatch.setattr(storage, "available_bytes", lambda: 1000)
-    assert storage.free_bytes(CPU) == (1000, 1000)
-    assert storage.free_bytes(CPU, 4) == (250, 250)
+    monkeypatch.setattr(cache, "available_bytes", lambda: 1000)
+    assert cache.free_bytes(CPU) == (1000, 1000)
+    assert cache.free_bytes(CPU, 4) == (250, 250)
 
 
 @pytest.mark.gpu

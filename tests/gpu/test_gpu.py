@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.data.augment import crop
+from bench.data.sampling import crop
 from bench.devices.backend import backend_of
 from bench.devices.monitor import open_monitor
 from bench.devices.survey import survey
