@@ -1,14 +1,13 @@
-"""A folder of images, train/<class>/ and test/<class>/: its listing, decoding, fingerprint and validation split.
+"""A folder of images, train/<class>/ and test/<class>/: its listing, validation split, decoding and fingerprint.
 
 The folders of the Intel Image Classification archive, seg_train/seg_train/<class>/ and seg_test/seg_test/<class>/,
-are found too.
+are read too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -37,8 +36,6 @@ _COPIES = 2
 """Copies on disk while decoding: the raw pixels, and the file of tensors made from them."""
 READ = 256
 """Fewest images of each split whose bytes the fingerprint includes, evenly spaced; it has all names and sizes."""
-MOST_PIXELS = 100_000_000
-"""Of an image, whose decoding takes three bytes each."""
 _CHUNK = 64
 """Images that a thread decodes at a time."""
 _THREADS_PAY_PIXELS = 96 * 96
@@ -68,12 +65,38 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
     """Return the folder's images, decoded now or read from the cache in ``directory``.
 
     Images that are all of one size, no larger than ``size``, are stored as they are, so that one cache serves every
-    input size; any others are squashed to ``size``, (height, width). A ``validation_share`` of the training images is
-    held out; where the folder has no test images, it is the test set.
+    input size; any others are squashed to ``size``, (height, width).
 
     Raises:
-        UsageError: the folder is not laid out as it must be, or no image of a class can be read; of other images that
-            cannot be read ``left_out`` has the names.
+        UsageError: as ``listings``; or no image of a class can be read. Other images that cannot be read are left out
+            and named in ``left_out``.
+    """
+    train, test = listings(path, validation_share)
+    location = _digest(str(Path(path).resolve()))
+    content = _digest(_FORMAT, train.fingerprint, test.fingerprint)
+    home = Path(directory) / "cache"
+    part = f"without-{validation_share:g}-" if validation_share else ""
+    native, squashed = (home / f"{location}-{content}-{part}{form}.pt" for form in ("native", f"{size[0]}x{size[1]}"))
+    for file in (native, squashed):
+        cached = cache.read(file)
+        if cached is not None and _fits(cached.train.images.shape[2:], size):
+            return cached
+    with cache.staging(home) as scratch:
+        dataset, is_native = _decode_splits(path, train, test, size, scratch)
+        dataset = cache.write(native if is_native else squashed, dataset)
+    for file in home.glob(f"{location}-*.pt"):
+        if not file.name.startswith(f"{location}-{content}-"):
+            file.unlink(missing_ok=True)  # of this folder's earlier content
+    return dataset
+
+
+def listings(path: str, validation_share: float = 0.0) -> tuple[Listing, Listing]:
+    """List the images of a folder that are trained on, and those that are tested on.
+
+    A ``validation_share`` of the training images is held out; where the folder has no test images, it is the test set.
+
+    Raises:
+        UsageError: the folder is not laid out as it must be.
     """
     root = Path(path)
     splits = find(root, need_test=not validation_share)
@@ -84,39 +107,7 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
         _require_same_classes(root, train.classes, test.classes)
     for listing in (train, test):
         _require_every_class(root, listing, validation_share)
-    location = _digest(str(root.resolve()))
-    content = _digest(_FORMAT, whole.fingerprint, test.fingerprint)
-    home = Path(directory) / "cache"
-    part = f"without-{validation_share:g}-" if validation_share else ""
-    native, squashed = (home / f"{location}-{content}-{part}{form}.pt" for form in ("native", f"{size[0]}x{size[1]}"))
-    for file in (native, squashed):
-        cached = cache.read(file)
-        if cached is not None and _fits(cached.train.images.shape[2:], size):
-            return cached
-    with cache.staging(home) as scratch:
-        dataset, is_native = _decode(root, train, test, size, scratch)
-        dataset = cache.write(native if is_native else squashed, dataset)
-    _remove_outdated(home, location, content)
-    return dataset
-
-
-def training_images(path: str, validation_share: float = 0.0, left_out: Sequence[str] = ()) -> Listing:
-    """List the images of a folder that are trained on: all but the held-out ``validation_share`` and the unreadable.
-
-    Args:
-        path: the folder.
-        validation_share: what is held out.
-        left_out: images that cannot be read (``Dataset.left_out``).
-
-    Raises:
-        UsageError: the folder is not laid out as it must be.
-    """
-    root = Path(path)
-    whole = list_split(root, find(root, need_test=False)["train"])
-    unread = set(left_out)
-    return whole.pick(
-        [at for at in stratified(whole.labels, validation_share)[0] if plain(whole.paths[at]) not in unread]
-    )
+    return train, test
 
 
 def stratified(labels: Sequence[int], validation_share: float) -> tuple[list[int], list[int]]:
@@ -144,7 +135,6 @@ def list_split(root: Path, folder: Path) -> Listing:
     classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not classes:
         raise UsageError(f"'{folder}' has no class folders. {_LAYOUT} in '{root}'.")
-    _require_apart(folder, classes)
     paths: list[str] = []
     labels: list[int] = []
     stamps = hashlib.sha256()
@@ -160,26 +150,11 @@ def list_split(root: Path, folder: Path) -> Listing:
     return Listing(classes=tuple(classes), paths=tuple(paths), labels=tuple(labels), fingerprint=stamps.hexdigest())
 
 
-def _require_apart(folder: Path, classes: Sequence[str]) -> None:
-    """Refuse class folders that are links to one another, or to the split: images would have several labels."""
-    real = {name: Path(os.path.realpath(folder / name)) for name in classes}
-    for name, path in real.items():
-        others = [other for other, there in real.items() if other != name and path.is_relative_to(there)]
-        if others or Path(os.path.realpath(folder)).is_relative_to(path):
-            where = f"of the class '{others[0]}'" if others else f"'{folder}'"
-            raise UsageError(
-                f"The class folder '{folder / name}' is a link into the folder {where}, so the same images would have "
-                "several labels. Remove the link."
-            )
-
-
 def _images(folder: Path) -> Iterator[tuple[str, int, int]]:
     """Yield path, size in bytes and modification time of every image below ``folder``.
 
-    What is named like an image and is no file, such as a link to nothing, and folders that cannot be read are yielded
-    too, without size and time: they are images that cannot be read.
-    Links to folders are followed once each, and not into the split that the class is of, where images have labels of
-    their own.
+    Links to nothing, and folders that cannot be read, are yielded too, without size and time: they are images that
+    cannot be read. Links to folders are followed once each, and not into the split, where images have labels already.
     """
     split, seen = os.path.realpath(folder.parent), {os.path.realpath(folder)}
 
@@ -196,15 +171,20 @@ def _images(folder: Path) -> Iterator[tuple[str, int, int]]:
         below[:] = [name for name in sorted(below) if not name.startswith(".") and is_new(Path(parent, name))]
         with os.scandir(parent) as entries:
             for entry in entries:
-                name = entry.name.lower()
-                if name.endswith(IMG_EXTENSIONS) and not name.startswith(".") and not entry.is_dir():
-                    status = entry.stat() if entry.is_file() else None
-                    yield entry.path, status.st_size if status else 0, status.st_mtime_ns if status else 0
+                if not entry.name.lower().endswith(IMG_EXTENSIONS) or entry.name.startswith("."):
+                    continue
+                if entry.is_file():
+                    status = entry.stat()
+                    yield entry.path, status.st_size, status.st_mtime_ns
+                elif entry.is_symlink() and not entry.is_dir():
+                    yield entry.path, 0, 0
     for error in unread:
         yield os.fspath(error.filename), 0, 0
 
 
-def _decode(root: Path, train: Listing, test: Listing, size: tuple[int, int], scratch: Path) -> tuple[Dataset, bool]:
+def _decode_splits(
+    path: str, train: Listing, test: Listing, size: tuple[int, int], scratch: Path
+) -> tuple[Dataset, bool]:
     """Decode both splits into files in ``scratch``.
 
     Returns:
@@ -215,7 +195,7 @@ def _decode(root: Path, train: Listing, test: Listing, size: tuple[int, int], sc
 
     def decode_at(stored: tuple[int, int], *, squash: bool) -> Dataset:
         size_bytes = _COPIES * count * 3 * stored[0] * stored[1]
-        cache.require_room(scratch.parent, size_bytes, f"The {count} images of '{root}', decoded,")
+        cache.require_room(scratch.parent, size_bytes, f"The {count} images of '{path}', decoded,")
 
         left_out: list[str] = []
 
@@ -230,7 +210,7 @@ def _decode(root: Path, train: Listing, test: Listing, size: tuple[int, int], sc
             train=split(train, "train"), test=split(test, "test"), classes=train.classes, left_out=tuple(left_out)
         )
 
-    first = next((found for path in train.paths if (found := size_of(path)) is not None), size)
+    first = next((native for image in train.paths if (native := size_of(image)) is not None), size)
     if _fits(first, size):
         with suppress(OtherSizeError):
             return decode_at(first, squash=False), True
@@ -248,7 +228,7 @@ class OtherSizeError(Exception):
 def size_of(path: str) -> tuple[int, int] | None:
     """Return an image's (height, width); None where it cannot be read."""
     try:
-        with _opened(path) as image:
+        with Image.open(path) as image:
             return image.height, image.width
     except Exception:  # each of Pillow's formats fails in its own way: OSError, SyntaxError, ValueError, …
         return None
@@ -315,42 +295,17 @@ def _pixels(image: Image.Image, size: tuple[int, int], squash: bool) -> np.ndarr
     return np.asarray(image)
 
 
-def _opened(path: str) -> Image.Image:
-    """Open an image, but nothing that a process would wait for, such as a pipe.
-
-    Raises:
-        ValueError: it is no file.
-        Exception: it cannot be read.
-    """
-    if Path(path).exists() and not Path(path).is_file():
-        raise ValueError("it is a folder that cannot be read" if Path(path).is_dir() else "it is no file")
-    return Image.open(path)
-
-
 def rgb(path: str) -> Image.Image:
     """Open an image as RGB; 16-bit grey keeps its upper 8 bits, whereas Pillow would clip it at 255.
 
     Raises:
-        ValueError: it has more than ``MOST_PIXELS``: a small file may hold an image that fills the memory.
-        Exception: it cannot be read.
+        Exception: it cannot be read, or has so many pixels that Pillow takes it for a decompression bomb.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit here is lower than Pillow's error
-        opened = _opened(path)
-    with opened as image:
-        if image.width * image.height > MOST_PIXELS:
-            raise ValueError(f"it has {image.width} × {image.height} pixels, more than {MOST_PIXELS:,}")
+    with Image.open(path) as image:
         if not image.mode.startswith("I"):
             return image.convert("RGB")
         upper = np.asarray(image).astype(np.int64) >> 8
     return Image.fromarray(upper.clip(0, 255).astype(np.uint8)).convert("RGB")
-
-
-def _remove_outdated(home: Path, location: str, content: str) -> None:
-    """Remove this folder's caches of earlier content."""
-    for file in home.glob(f"{location}-*.pt"):
-        if not file.name.startswith(f"{location}-{content}-"):
-            file.unlink(missing_ok=True)
 
 
 def find(root: Path, *, need_test: bool) -> dict[str, Path]:
@@ -375,11 +330,11 @@ def find(root: Path, *, need_test: bool) -> dict[str, Path]:
 
 
 def _require_every_class(root: Path, listing: Listing, validation_share: float) -> None:
-    empty = [name for label, name in enumerate(listing.classes) if label not in set(listing.labels)]
+    empty = sorted({*range(len(listing.classes))} - set(listing.labels))
     if empty:
         raise UsageError(
-            f"In the data folder '{root}', the class '{empty[0]}' has too few images to set a share of "
-            f"{validation_share:g} apart. Add some, or set another validation_share."
+            f"In the data folder '{root}', the class '{listing.classes[empty[0]]}' has too few images to set a share "
+            f"of {validation_share:g} apart. Add some, or set another validation_share."
         )
 
 
@@ -411,8 +366,6 @@ def fingerprint(path: str) -> str:
             content.update(name.encode(errors="surrogateescape"))
         for file in files[:: max(1, len(files) // READ)]:
             with suppress(OSError):  # what cannot be read is left out of the images, too
-                if not file.is_file():  # reading a pipe would wait
-                    continue
                 content.update(hashlib.sha256(file.read_bytes()).digest())
     return content.hexdigest()[:16]
 

@@ -18,6 +18,7 @@ from bench.data import folder
 from bench.data.batches import random_batches
 from bench.data.prepare import is_synthetic, load
 from bench.spec.suite import Data
+from bench.spec.text import plain
 from bench.spec.trial import DataSource
 
 WORKERS, AHEAD = 2, 2
@@ -102,8 +103,9 @@ def open_samples(data: Data, source: DataSource, *, normalize: bool, seed: int) 
     images: Any
     labels: Any
     if source.kind == "folder":
-        listing = folder.training_images(str(source.path), data.validation_share, load(data, source).left_out)
-        images, labels = listing.paths, listing.labels
+        listing, unread = folder.listings(str(source.path), data.validation_share)[0], set(load(data, source).left_out)
+        readable = listing.pick([at for at, path in enumerate(listing.paths) if plain(path) not in unread])
+        images, labels = readable.paths, readable.labels
     elif source.kind in ("cifar10", "digits"):
         split = load(data, source).train
         images, labels = split.images.permute(0, 2, 3, 1).contiguous().numpy(), split.labels.numpy()
