@@ -15,11 +15,11 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from bench.devices.variables import recorded, remove_overrides
 from bench.launch.launcher import Ending, Launcher, OnMessage
 from bench.launch.ranks import Rank, free_port, run_ranks
 from bench.measure.sampler import sigint_held
 from bench.planning import suite_registry
+from bench.results.environment import recorded, remove_overrides
 from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Progress
 from bench.spec import lifetime
 from bench.spec.errors import UsageError

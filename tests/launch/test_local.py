@@ -15,9 +15,9 @@ from unittest import mock
 import pytest
 import torch
 
-from bench.devices.variables import remove_overrides
 from bench.launch import local
 from bench.launch.local import LocalLauncher
+from bench.results.environment import remove_overrides
 from bench.results.records import Block, Done, EpochResult, Progress, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.trial import JOINT_S, SuiteRef

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.devices.nodes import Surveys, merge
 from bench.launch.launcher import Ending, Launcher, OnMessage, run_concurrently
 from bench.launch.ray.pool import RESOURCE, AcceleratorPool, NodeLostError
+from bench.results.environment import Surveys, merge
 from bench.results.records import Device, Environment
 from bench.spec.errors import UsageError, first_line
 from bench.spec.trial import Placement, SuiteRef, Trial

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.devices.nodes import merge
+from bench.results.environment import merge
 from bench.results.records import Device
 from bench.run.prepare import warn_of_builds
 from tests.report.builders import GPU
