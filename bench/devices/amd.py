@@ -6,11 +6,11 @@ Source of the readings' units: the AMD SMI Python API reference, rocm.docs.amd.c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
-from bench.devices.monitor import DeviceLostError, Gpu, Monitor
+from bench.devices.monitor import CLOCK, DeviceLostError, Gpu, Monitor, ThrottleTimes
 from bench.spec.generations import AMD
 from bench.spec.precisions import TE_FEATURES, Feature
 
@@ -100,6 +100,9 @@ class AmdSmi(Monitor):
         RuntimeError: amdsmi is not installed, or does not start.
     """
 
+    package = "amdsmi"
+    energy_functions = ("amdsmi_get_energy_count", "amdsmi_get_power_info")
+
     def __init__(self) -> None:
         try:
             import amdsmi  # type: ignore[import-not-found,unused-ignore]
@@ -107,39 +110,23 @@ class AmdSmi(Monitor):
             amdsmi.amdsmi_init()
         except Exception as error:  # an ImportError, a missing library (OSError, KeyError), or AMD SMI's own
             raise RuntimeError(f"AMD SMI does not start: {type(error).__name__}: {error}") from error
-        self._smi: Any = amdsmi
-        self.reasons: dict[tuple[str, str], str] = {}
         wrapper = getattr(amdsmi, "amdsmi_wrapper", None)
-        self._gone = {getattr(wrapper, f"AMDSMI_STATUS_{name}", None) for name in _GONE} - {None}
-        self._boards: list[Any] = self._call("", "amdsmi_get_processor_handles") or []
+        gone = {getattr(wrapper, f"AMDSMI_STATUS_{name}", None) for name in _GONE} - {None}
+        super().__init__(amdsmi, amdsmi.AmdSmiException, gone)
+        self._boards: list[Any] = self.call("", "amdsmi_get_processor_handles") or []
         self._handles: dict[str, Any] = {}
         """By UUID and by PCI address."""
         for handle in self._boards:
             for name in ("amdsmi_get_gpu_device_uuid", "amdsmi_get_gpu_device_bdf"):
-                if known := self._call("", name, handle):
+                if known := self.call("", name, handle):
                     self._handles[known.lower()] = handle
 
     def close(self) -> None:
-        with suppress(self._smi.AmdSmiException):
-            self._smi.amdsmi_shut_down()
-
-    def _call(self, uuid: str, name: str, *arguments: Any) -> Any:
-        function = getattr(self._smi, name, None)
-        if function is None:
-            self.reasons[uuid, name] = "this amdsmi does not offer it"
-            return None
-        try:
-            value = function(*arguments)
-        except self._smi.AmdSmiException as error:
-            if getattr(error, "err_code", None) in self._gone:
-                raise DeviceLostError(f"{name} of {uuid or 'the driver'}: {error}") from error
-            self.reasons[uuid, name] = " ".join(str(error).split())
-            return None
-        self.reasons.pop((uuid, name), None)
-        return value
+        with suppress(self.library.AmdSmiException):
+            self.library.amdsmi_shut_down()
 
     def _ask(self, uuid: str, name: str, *arguments: Any) -> Any:
-        return self._call(uuid, name, self._handle(uuid), *arguments)
+        return self.call(uuid, name, self._handle(uuid), *arguments)
 
     def _number(self, uuid: str, name: str, field: str, *arguments: Any) -> float | None:
         """Return a field of a reading; None for what AMD SMI calls N/A."""
@@ -153,7 +140,7 @@ class AmdSmi(Monitor):
             raise DeviceLostError(f"AMD SMI knows no GPU {uuid}.") from None
 
     def driver_version(self) -> str | None:
-        info = self._call("", "amdsmi_get_gpu_driver_info", self._boards[0]) if self._boards else None
+        info = self.call("", "amdsmi_get_gpu_driver_info", self._boards[0]) if self._boards else None
         return None if info is None else str(info["driver_version"])
 
     def gpus(self) -> list[Gpu]:
@@ -190,7 +177,7 @@ class AmdSmi(Monitor):
 
     def process_bytes(self, uuid: str) -> dict[int, int | None] | None:
         processes = self._ask(uuid, "amdsmi_get_gpu_process_list")
-        return None if processes is None else {one["pid"]: one["memory_usage"]["vram_mem"] for one in processes}
+        return None if processes is None else {entry["pid"]: entry["memory_usage"]["vram_mem"] for entry in processes}
 
     def power_w(self, uuid: str) -> float | None:
         # Which of the two is known depends on the generation; N/A and 0 are unknown.
@@ -206,11 +193,8 @@ class AmdSmi(Monitor):
         ticks = count.get("energy_accumulator", count.get("power"))  # called power before ROCm 6.3
         return None if ticks is None else float(ticks * count["counter_resolution"] / 1e6)  # in microjoules a tick
 
-    def energy_problem(self, uuid: str) -> str:
-        return self.no_energy(uuid, "amdsmi_get_energy_count", "amdsmi_get_power_info")
-
     def temperature_c(self, uuid: str) -> float | None:
-        kind, now = self._smi.AmdSmiTemperatureType.HOTSPOT, self._smi.AmdSmiTemperatureMetric.CURRENT
+        kind, now = self.library.AmdSmiTemperatureType.HOTSPOT, self.library.AmdSmiTemperatureMetric.CURRENT
         celsius = self._ask(uuid, "amdsmi_get_temp_metric", kind, now)
         return None if celsius is None else float(celsius)
 
@@ -218,7 +202,7 @@ class AmdSmi(Monitor):
         return self._clock_mhz(uuid, "GFX", "clk"), self._clock_mhz(uuid, "MEM", "clk")
 
     def _clock_mhz(self, uuid: str, kind: str, field: str) -> int | None:
-        clock = self._number(uuid, "amdsmi_get_clock_info", field, getattr(self._smi.AmdSmiClkType, kind))
+        clock = self._number(uuid, "amdsmi_get_clock_info", field, getattr(self.library.AmdSmiClkType, kind))
         return None if clock is None else int(clock)
 
     def utilization_pct(self, uuid: str) -> float | None:
@@ -230,39 +214,15 @@ class AmdSmi(Monitor):
             return None
         return tuple(dict.fromkeys(reason for name, reason in REASONS.items() if status.get(f"active_{name}") is True))
 
-    def throttle_times(self, uuid: str) -> Violations:
-        return Violations(self, uuid)
+    def throttle_times(self, uuid: str) -> ThrottleTimes:
+        def accumulators(names: Collection[str]) -> dict[str, float]:
+            status = self._ask(uuid, "amdsmi_get_violation_status") or {}
+            known = {name: status.get(f"acc_{name}") for name in (CLOCK, *names)}
+            return {name: value for name, value in known.items() if isinstance(value, int)}
+
+        return ThrottleTimes(accumulators, REASONS)
 
     def process_loads(self, uuid: str) -> Callable[[], None]:
-        """Return what gives None: AMD SMI does not say how much of the time a process computes."""
+        """Return a function that returns None: AMD SMI does not say how much of the time a process computes."""
         self._handle(uuid)
         return lambda: None
-
-    def violations(self, uuid: str) -> dict[str, int]:
-        """Return the accumulators of violations that are known, and of the time they refer to."""
-        status = self._ask(uuid, "amdsmi_get_violation_status") or {}
-        names = ("counter", *REASONS)
-        return {name: value for name in names if isinstance(value := status.get(f"acc_{name}"), int)}
-
-
-class Violations:
-    """How long each reason held the clocks down: its accumulator's share of the accumulator of time."""
-
-    def __init__(self, smi: AmdSmi, uuid: str) -> None:
-        smi.memory_used_bytes(uuid)  # raises for a GPU that is lost
-        self._smi, self._uuid, self._last = smi, uuid, smi.violations(uuid)
-
-    @property
-    def counted(self) -> frozenset[str]:
-        return frozenset(reason for name, reason in REASONS.items() if name in self._last)
-
-    def since(self, elapsed_s: float) -> dict[str, float]:
-        now, last = self._smi.violations(self._uuid), self._last
-        self._last = last | now
-        ticks = now.get("counter", 0) - last.get("counter", 0)
-        held: dict[str, float] = {}
-        for name, reason in REASONS.items():
-            grown = now.get(name, 0) - last.get(name, now.get(name, 0))
-            if grown > 0 and ticks > 0:
-                held[reason] = max(held.get(reason, 0.0), elapsed_s * min(1.0, grown / ticks))
-        return held

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import psutil
 
@@ -24,6 +24,10 @@ POLL_S = 0.005
 """How often an energy counter is polled."""
 SILENT_S = 1.0
 """A counter that has not moved for this long does not tick."""
+LAG_S = 2.0
+"""More than the driver's counters may lag: they move in steps, of about 100 ms."""
+CLOCK = "counter"
+"""The counter of the time that the others refer to, where they do not count seconds."""
 
 Source = Literal["counter", "power"]
 """What a GPU's energy is read from."""
@@ -52,25 +56,92 @@ class Gpu:
     memory_clock_limit_mhz: int | None
 
 
-class ThrottleTimes(Protocol):
-    """How long each reason held the clocks down between two calls."""
+class ThrottleTimes:
+    """How long each reason held the clocks down between two calls, by the library's counters.
+
+    A counter that grew by more than the time since the last call is not read again: the numbers of some of NVML's
+    fields differ between drivers, so that another quantity may answer.
+    """
+
+    def __init__(self, read: Callable[[Collection[str]], dict[str, float]], reasons: Mapping[str, str]) -> None:
+        """Begin to count.
+
+        Args:
+            read: returns the values of the named counters, and of ``CLOCK`` where they are shares of it, without those
+                that do not answer; in seconds where there is no ``CLOCK``.
+            reasons: the reason whose time each counter counts, by the counter's name.
+        """
+        self._read, self._last = read, read(reasons)
+        self._reasons = {name: reason for name, reason in reasons.items() if name in self._last}
 
     @property
     def counted(self) -> frozenset[str]:
         """The reasons whose time is counted."""
+        return frozenset(self._reasons.values())
 
     def since(self, elapsed_s: float) -> dict[str, float]:
         """Return the seconds since the last call by reason, without those that did not hold."""
+        now, last = self._read(self._reasons), self._last
+        self._last = last | now
+        unit_s, held = 1.0, dict[str, float]()
+        if CLOCK in now:
+            ticks = now[CLOCK] - last.get(CLOCK, now[CLOCK])
+            unit_s = elapsed_s / ticks if ticks > 0 else 0.0
+        for name, reason in list(self._reasons.items()):
+            growth_s = (now[name] - last.get(name, now[name])) * unit_s if name in now else 0.0
+            if growth_s > elapsed_s + LAG_S:
+                del self._reasons[name]
+            elif growth_s > 0:  # a counter that fell was reset
+                held[reason] = max(held.get(reason, 0.0), growth_s)
+        return held
 
 
 class Monitor(AbstractContextManager["Monitor"], ABC):
     """An initialised library; a context manager that shuts it down."""
 
-    reasons: dict[tuple[str, str], str]
-    """Why the last call of a function returned None, by UUID and function."""
+    package: ClassVar[str]
+    """The name of its Python package, for messages."""
+    energy_functions: ClassVar[tuple[str, str]]
+    """The functions that read energy and power."""
+
+    def __init__(self, library: Any, error: type[Exception], gone: Collection[object]) -> None:
+        """Take the library.
+
+        Args:
+            library: its Python module.
+            error: the exception that its functions raise.
+            gone: return codes after which no call succeeds.
+        """
+        self.library, self._error, self._gone = library, error, gone
+        self.reasons: dict[tuple[str, str], str] = {}
+        """Why the last call of a function returned None, by UUID and function."""
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+    def call(self, uuid: str, name: str, *arguments: Any) -> Any:
+        """Call the function of that name; None if it fails or this package lacks it (``reasons`` says why).
+
+        Raises:
+            DeviceLostError: the GPU, or its driver, is gone.
+        """
+        function = getattr(self.library, name, None)
+        if function is None:
+            self.reasons[uuid, name] = f"this {self.package} does not offer it"
+            return None
+        try:
+            value = function(*arguments)
+        except self._error as error:
+            self.raise_if_gone(f"{name} of {uuid or 'the driver'}", error)
+            self.reasons[uuid, name] = " ".join(str(error).split())
+            return None
+        self.reasons.pop((uuid, name), None)
+        return value
+
+    def raise_if_gone(self, call: str, error: Any) -> None:
+        """Raise DeviceLostError if the error of a call means that no later one succeeds."""
+        if getattr(error, "value", getattr(error, "err_code", None)) in self._gone:
+            raise DeviceLostError(f"{call}: {error}") from error
 
     @abstractmethod
     def close(self) -> None:
@@ -104,9 +175,11 @@ class Monitor(AbstractContextManager["Monitor"], ABC):
     def total_energy_j(self, uuid: str) -> float | None:
         """Return the energy counter in joules."""
 
-    @abstractmethod
     def energy_problem(self, uuid: str) -> str:
         """Return why neither energy nor power is known."""
+        silent = "the GPU answers, but not with a figure"
+        energy, power = (self.reasons.get((uuid, function), silent) for function in self.energy_functions)
+        return f"the GPU tells neither energy nor power (energy: {energy}; power: {power})"
 
     @abstractmethod
     def temperature_c(self, uuid: str) -> float | None:
@@ -133,15 +206,9 @@ class Monitor(AbstractContextManager["Monitor"], ABC):
         """Begin to watch which processes compute.
 
         Returns:
-            What gives the share of the time since the last call that each process's kernels ran, in percent, without
-            processes that ran none; None if unknown.
+            A function that returns the share of the time since its last call that each process's kernels ran, in
+            percent, without processes that ran none; None if unknown.
         """
-
-    def no_energy(self, uuid: str, energy: str, power: str) -> str:
-        """Say why the functions that read energy and power returned nothing."""
-        silent = "the GPU answers, but not with a figure"
-        no_energy, no_power = (self.reasons.get((uuid, function), silent) for function in (energy, power))
-        return f"the GPU tells neither energy nor power (energy: {no_energy}; power: {no_power})"
 
     def foreign_processes(self, uuid: str, own_pids: Collection[int]) -> int | None:
         """Return the number of processes on the GPU that are neither in ``own_pids`` nor children of those.

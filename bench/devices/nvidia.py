@@ -7,11 +7,12 @@ event reasons those of its board, and its power and energy are unknown, because 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
-from bench.devices.monitor import DeviceLostError, Gpu, Monitor
+from bench.devices.monitor import DeviceLostError, Gpu, Monitor, ThrottleTimes
 from bench.spec.generations import NVIDIA
 from bench.spec.precisions import Feature
 
@@ -62,8 +63,6 @@ THROTTLE_FIELDS = {
 """Field of nvml.h to the clock event reason (``REASONS``) whose time it counts, in nanoseconds."""
 VIOLATIONS = {"NVML_PERF_POLICY_POWER": "sw_power_cap", "NVML_PERF_POLICY_THERMAL": "sw_thermal"}
 """The same of nvmlDeviceGetViolationStatus, for reasons that no field counts."""
-LAG_S = 2.0
-"""More than the driver's counters may lag: they move in steps, of about 100 ms."""
 _GONE = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND")
 """Return codes after which no call succeeds."""
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
@@ -134,7 +133,7 @@ def _capability(text: str) -> tuple[int, int]:
 
 
 class Target(NamedTuple):
-    """What a UUID stands for."""
+    """The handles of a UUID."""
 
     handle: Any
     board: Any
@@ -149,24 +148,24 @@ class Nvml(Monitor):
         RuntimeError: there is no NVIDIA driver, or none that answers.
     """
 
+    package = "nvidia-ml-py"
+    energy_functions = ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage")
+
     def __init__(self) -> None:
         try:
             import pynvml
         except ImportError as error:
             raise RuntimeError(f"nvidia-ml-py cannot be imported: {error}") from error
-        self.pynvml: Any = pynvml
         try:
-            self.pynvml.nvmlInit()
-        except self.pynvml.NVMLError as error:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
             raise RuntimeError(f"NVML does not start: {error}") from error
-        self.reasons: dict[tuple[str, str], str] = {}
-        """Why a call returned None, by UUID and function."""
+        super().__init__(pynvml, pynvml.NVMLError, {getattr(pynvml, f"NVML_ERROR_{name}", None) for name in _GONE})
         self._targets: dict[str, Target] = {}
-        self._gone = {getattr(pynvml, f"NVML_ERROR_{name}", None) for name in _GONE}
 
     def close(self) -> None:
-        with suppress(self.pynvml.NVMLError):  # A driver that is gone needs no shutting down.
-            self.pynvml.nvmlShutdown()
+        with suppress(self.library.NVMLError):  # A driver that is gone needs no shutting down.
+            self.library.nvmlShutdown()
 
     def target(self, uuid: str) -> Target:
         """Find a GPU or MIG slice by its UUID, with or without NVML's prefix, which CUDA's UUIDs lack."""
@@ -182,25 +181,6 @@ class Nvml(Monitor):
             self._targets[uuid] = Target(handle, board or handle, is_slice)
         return self._targets[uuid]
 
-    def call(self, uuid: str, name: str, *arguments: Any) -> Any:
-        """Call the function of that name; None if it fails or this nvidia-ml-py lacks it (``reasons`` says why)."""
-        function = getattr(self.pynvml, name, None)
-        if function is None:
-            self.reasons[uuid, name] = "this nvidia-ml-py does not offer it"
-            return None
-        try:
-            value = function(*arguments)
-        except self.pynvml.NVMLError as error:
-            self.raise_if_gone(f"{name} of {uuid or 'the driver'}", error)
-            self.reasons[uuid, name] = str(error)
-            return None
-        self.reasons.pop((uuid, name), None)
-        return value
-
-    def raise_if_gone(self, what: str, error: Any) -> None:
-        if error.value in self._gone:
-            raise DeviceLostError(f"{what}: {error}") from error
-
     def _newest(self, uuid: str, names: Iterable[str], *arguments: Any) -> Any:
         """Return the value of the first function that has one: older drivers lack the newer functions."""
         values = (self.call(uuid, name, *arguments) for name in names)
@@ -208,15 +188,15 @@ class Nvml(Monitor):
 
     def fields(self, uuid: str, names: Iterable[str]) -> dict[str, Any]:
         """Return the values of the board's fields of those names, read in one call; those without one are left out."""
-        numbers = {name: getattr(self.pynvml, name) for name in names if hasattr(self.pynvml, name)}
+        numbers = {name: getattr(self.library, name) for name in names if hasattr(self.library, name)}
         board = self.target(uuid).board
         values = self.call(uuid, "nvmlDeviceGetFieldValues", board, list(numbers.values())) if numbers else None
         known = {}
         for name, value in zip(numbers, values or (), strict=False):
-            if value.nvmlReturn == self.pynvml.NVML_SUCCESS:  # Each field has a return code of its own.
+            if value.nvmlReturn == self.library.NVML_SUCCESS:  # Each field has a return code of its own.
                 known[name] = getattr(value.value, _MEMBERS[value.valueType])
             else:
-                self.raise_if_gone(f"{name} of {uuid}", self.pynvml.NVMLError(value.nvmlReturn))
+                self.raise_if_gone(f"{name} of {uuid}", self.library.NVMLError(value.nvmlReturn))
         return known
 
     def driver_version(self) -> str | None:
@@ -248,14 +228,14 @@ class Nvml(Monitor):
             power_limit_w=enforced_w,
             power_default_w=default_w,
             model=capability and f"{capability[0]}.{capability[1]}",
-            sm_clock_limit_mhz=self.call(uuid, "nvmlDeviceGetMaxClockInfo", board, self.pynvml.NVML_CLOCK_SM),
-            memory_clock_limit_mhz=self.call(uuid, "nvmlDeviceGetMaxClockInfo", board, self.pynvml.NVML_CLOCK_MEM),
+            sm_clock_limit_mhz=self.call(uuid, "nvmlDeviceGetMaxClockInfo", board, self.library.NVML_CLOCK_SM),
+            memory_clock_limit_mhz=self.call(uuid, "nvmlDeviceGetMaxClockInfo", board, self.library.NVML_CLOCK_MEM),
         )
 
     def _memory(self, uuid: str) -> Any:
         """Return memory information, version 2 (the driver's reserve apart) where there is one, else version 1."""
         handle, name = self.target(uuid).handle, "nvmlDeviceGetMemoryInfo"
-        return self.call(uuid, name, handle, self.pynvml.nvmlMemory_v2) or self.call(uuid, name, handle)
+        return self.call(uuid, name, handle, self.library.nvmlMemory_v2) or self.call(uuid, name, handle)
 
     def memory_used_bytes(self, uuid: str) -> int | None:
         memory = self._memory(uuid)
@@ -284,15 +264,15 @@ class Nvml(Monitor):
     def energy_problem(self, uuid: str) -> str:
         if self.target(uuid).is_slice:
             return "a MIG slice shares its board's power with the others, so its own energy is unknown"
-        return self.no_energy(uuid, "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage")
+        return super().energy_problem(uuid)
 
     def temperature_c(self, uuid: str) -> float | None:
         names = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
-        celsius = self._newest(uuid, names, self.target(uuid).board, self.pynvml.NVML_TEMPERATURE_GPU)
+        celsius = self._newest(uuid, names, self.target(uuid).board, self.library.NVML_TEMPERATURE_GPU)
         return None if celsius is None else float(celsius)
 
     def clocks_mhz(self, uuid: str) -> tuple[int | None, int | None]:
-        board, kinds = self.target(uuid).board, (self.pynvml.NVML_CLOCK_SM, self.pynvml.NVML_CLOCK_MEM)
+        board, kinds = self.target(uuid).board, (self.library.NVML_CLOCK_SM, self.library.NVML_CLOCK_MEM)
         sm, memory = (self.call(uuid, "nvmlDeviceGetClockInfo", board, kind) for kind in kinds)
         return sm, memory
 
@@ -309,7 +289,18 @@ class Nvml(Monitor):
         return known if not bits & ~sum(REASONS) else (*known, "other")
 
     def throttle_times(self, uuid: str) -> ThrottleTimes:
-        return ThrottleTimes(self, uuid)
+        by_field = {THROTTLE_FIELDS[name] for name in self._throttle_seconds(uuid, THROTTLE_FIELDS)}
+        others = {name: reason for name, reason in VIOLATIONS.items() if reason not in by_field}
+        return ThrottleTimes(partial(self._throttle_seconds, uuid), THROTTLE_FIELDS | others)
+
+    def _throttle_seconds(self, uuid: str, names: Collection[str]) -> dict[str, float]:
+        """Return the values of the named counters that answer; they count nanoseconds."""
+        seconds = {name: value / 1e9 for name, value in self.fields(uuid, THROTTLE_FIELDS.keys() & names).items()}
+        for name in VIOLATIONS.keys() & names:
+            policy = getattr(self.library, name)
+            if violation := self.call(uuid, "nvmlDeviceGetViolationStatus", self.target(uuid).board, policy):
+                seconds[name] = violation.violationTime / 1e9
+        return seconds
 
     def process_loads(self, uuid: str) -> Callable[[], dict[int, float] | None]:
         loads = ProcessLoads(self, uuid)
@@ -319,52 +310,6 @@ class Nvml(Monitor):
 
 def _watts(milliwatts: int | None) -> float | None:
     return milliwatts / 1000 if milliwatts else None
-
-
-class ThrottleTimes:
-    """How long each reason held a board's clocks down, by the driver's counters that answer."""
-
-    def __init__(self, nvml: Nvml, uuid: str) -> None:
-        self._nvml, self._uuid = nvml, uuid
-        self._counters = {**THROTTLE_FIELDS, **VIOLATIONS}
-        """The reason whose time each counter counts."""
-        self._last = self._read()
-        by_field = {THROTTLE_FIELDS[name] for name in self._last if name in THROTTLE_FIELDS}
-        self._counters = {
-            name: self._counters[name]
-            for name in self._last
-            if name in THROTTLE_FIELDS or VIOLATIONS[name] not in by_field
-        }
-
-    @property
-    def counted(self) -> frozenset[str]:
-        return frozenset(self._counters.values())
-
-    def since(self, elapsed_s: float) -> dict[str, float]:
-        """Return the seconds since the last call by reason, without those that did not hold.
-
-        A counter that grew by more than the time since the last call is not read again: the numbers of some fields
-        differ between drivers, so that another quantity may answer.
-        """
-        now, held = self._read(), dict[str, float]()
-        for name, value in now.items():
-            growth_s = (value - self._last.get(name, value)) / 1e9
-            if growth_s > elapsed_s + LAG_S:
-                del self._counters[name]
-            elif growth_s > 0:  # a counter that fell was reset
-                reason = self._counters[name]
-                held[reason] = max(held.get(reason, 0.0), growth_s)
-        self._last |= now
-        return held
-
-    def _read(self) -> dict[str, int]:
-        nanoseconds = self._nvml.fields(self._uuid, [name for name in self._counters if name in THROTTLE_FIELDS])
-        for name in VIOLATIONS.keys() & self._counters:
-            board, policy = self._nvml.target(self._uuid).board, getattr(self._nvml.pynvml, name)
-            violation = self._nvml.call(self._uuid, "nvmlDeviceGetViolationStatus", board, policy)
-            if violation is not None:
-                nanoseconds[name] = violation.violationTime
-        return nanoseconds
 
 
 class ProcessLoads:
@@ -379,7 +324,7 @@ class ProcessLoads:
         None on a MIG slice, on some cards, or without the permission.
         """
         # A slice's handle, so that NVML refuses, rather than the board's, whose processes compute elsewhere.
-        handle, pynvml = self._nvml.target(self._uuid).handle, self._nvml.pynvml
+        handle, pynvml = self._nvml.target(self._uuid).handle, self._nvml.library
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(handle, self._since_us)
         except pynvml.NVMLError as error:
@@ -387,9 +332,9 @@ class ProcessLoads:
             # nvidia-ml-py raises "success" where the driver answers at once that the list has no entries.
             return {} if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS) else None
         # The driver may leave entries of its buffer unwritten or stale.
-        fresh = [one for one in samples if one.timeStamp > self._since_us and one.pid and one.smUtil <= 100]
-        self._since_us = max((one.timeStamp for one in fresh), default=self._since_us)
+        fresh = [entry for entry in samples if entry.timeStamp > self._since_us and entry.pid and entry.smUtil <= 100]
+        self._since_us = max((entry.timeStamp for entry in fresh), default=self._since_us)
         loads: dict[int, float] = {}
-        for one in fresh:
-            loads[one.pid] = max(loads.get(one.pid, 0.0), float(one.smUtil))
+        for entry in fresh:
+            loads[entry.pid] = max(loads.get(entry.pid, 0.0), float(entry.smUtil))
         return {pid: load for pid, load in loads.items() if load}
