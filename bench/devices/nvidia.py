@@ -156,11 +156,12 @@ class Nvml(Monitor):
             import pynvml
         except ImportError as error:
             raise RuntimeError(f"nvidia-ml-py cannot be imported: {error}") from error
+        library: Any = pynvml
         try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
+            library.nvmlInit()
+        except library.NVMLError as error:
             raise RuntimeError(f"NVML does not start: {error}") from error
-        super().__init__(pynvml, pynvml.NVMLError, {getattr(pynvml, f"NVML_ERROR_{name}", None) for name in _GONE})
+        super().__init__(library, library.NVMLError, {getattr(library, f"NVML_ERROR_{name}", None) for name in _GONE})
         self._targets: dict[str, Target] = {}
 
     def close(self) -> None:

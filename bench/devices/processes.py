@@ -56,7 +56,9 @@ def gpu_processes() -> dict[str, list[GpuProcess]]:
     with monitor:
         everyone = _by_gpustat() if isinstance(monitor, Nvml) else _by_monitor(monitor)
     return {
-        uuid: [one for one in processes if one.pid != os.getpid() and one.command not in DISPLAY_SERVERS]
+        uuid: [
+            process for process in processes if process.pid != os.getpid() and process.command not in DISPLAY_SERVERS
+        ]
         for uuid, processes in everyone.items()
     }
 

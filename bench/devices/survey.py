@@ -18,13 +18,21 @@ from typing import Any
 import psutil
 import torch
 
-from bench.devices.backend import backend_of, device_at, gpu_count, is_out_of_memory
+from bench.devices.backend import (
+    backend_of,
+    device_at,
+    gpu_count,
+    hidden_by,
+    is_out_of_memory,
+    kernels_problem,
+    runtime_problem,
+    vendor,
+)
 from bench.devices.capabilities import set_fp32
-from bench.devices.cuda import hidden_by, kernels_problem, runtime_problem, vendor
 from bench.devices.monitor import DeviceLostError, Gpu, GpuMeter, Monitor, energy_source, joint_source, open_monitor
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
 from bench.spec.errors import UsageError, first_line
-from bench.spec.precisions import PRECISIONS, Precision, emulation_of, parse_precision
+from bench.spec.precisions import PRECISIONS, emulation_of, parse_precision
 from bench.spec.trial import EVERY_GPU, Placement
 
 
@@ -137,8 +145,7 @@ def describe_gpu(index: int, monitor: Monitor | None) -> Device:
         uuid=board.uuid if board else uuid,
         cores=properties.multi_processor_count,
         energy=_energy(board, monitor),
-        unsupported=_unsupported(device_at(index)),
-        lacking=_lacking(device_at(index)),
+        **_refusals(device_at(index)),
         **_limits(board),
     )
 
@@ -187,24 +194,20 @@ def describe_cpu() -> Device:
         fp32_gflops=_gflops(device_at(None), 1024),
         bf16_gflops=_gflops(device_at(None), 512, torch.bfloat16),
         native_bf16=backend_of(device_at(None)).native_bf16(),
-        unsupported=_unsupported(device_at(None)),
-        lacking=_lacking(device_at(None)),
+        **_refusals(device_at(None)),
     )
 
 
-def _unsupported(device: torch.device) -> dict[str, str]:
-    reasons = {one.name: backend_of(device).unsupported_reason(one) for one in _all_precisions()}
-    return {name: reason for name, reason in reasons.items() if reason}
-
-
-def _lacking(device: torch.device) -> tuple[str, ...]:
-    return tuple(one.name for one in _all_precisions() if backend_of(device).missing_arithmetic(one))
-
-
-def _all_precisions() -> list[Precision]:
-    """Return all precisions, and the emulated variants."""
-    emulations = [parse_precision(emulation_of(name)) for name, one in PRECISIONS.items() if one.can_be_emulated]
-    return [*PRECISIONS.values(), *emulations]
+def _refusals(device: torch.device) -> dict[str, Any]:
+    """Return a device's ``unsupported`` and ``lacking``, over all precisions and their emulated variants."""
+    backend = backend_of(device)
+    emulated = [parse_precision(emulation_of(name)) for name, kind in PRECISIONS.items() if kind.can_be_emulated]
+    precisions = [*PRECISIONS.values(), *emulated]
+    reasons = {precision.name: backend.unsupported_reason(precision) for precision in precisions}
+    return {
+        "unsupported": {name: reason for name, reason in reasons.items() if reason},
+        "lacking": tuple(precision.name for precision in precisions if backend.missing_arithmetic(precision)),
+    }
 
 
 def cpu_name() -> str:

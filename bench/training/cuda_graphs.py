@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bench.devices.backend import Graph, backend_of, out_of_memory_behind
+from bench.devices.backend import CudaGraph, backend_of, out_of_memory_behind
 from bench.spec.errors import UnsupportedError
 
 WARM_UP = 3
@@ -31,7 +31,7 @@ class GraphedStep:
     done: int = 0
     held: tuple[Tensor, ...] = ()
     """Tensors that the graph reads and writes: inputs, targets and the loss."""
-    graph: Graph = field(init=False, repr=False)
+    graph: CudaGraph = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.graph = backend_of(self.device).graph()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.devices import cuda, survey
+from bench.devices import backend, survey
 from bench.devices.capabilities import missing_package
 from bench.devices.nvidia import Nvidia
 from bench.spec.errors import UsageError
@@ -184,7 +184,7 @@ def test_an_index_beyond_the_last_names_those_there_are(one_gpu):
 
 def test_without_a_gpu_the_sentence_says_why_and_what_to_do(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setattr(cuda, "monitor_problem", lambda: "no library")
+    monkeypatch.setattr(backend, "monitor_problem", lambda: "no library")
     with pytest.raises(
         UsageError, match=r"no GPU 0 and no GPU 1 here: no NVIDIA driver answers \(no library\). Use --gpus cpu"
     ):

@@ -11,8 +11,7 @@ import psutil
 import pytest
 import torch
 
-from bench.devices.cpu import Cpu
-from bench.devices.cuda import Cuda
+from bench.devices.backend import Cpu, Cuda
 from bench.doctor import checks, probes
 from bench.doctor.probes import FINE, KNOWN, beside_process, known_step, lengthened, timed
 from bench.measure.energy import Window

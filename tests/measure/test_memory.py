@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from bench.devices.backend import PeakMemory
-from bench.devices.cpu import Cpu
+from bench.devices.backend import Cpu, PeakMemory
 from bench.launch.local import LocalLauncher
 from bench.measure import memory
 from bench.measure.memory import TensorBytes, tensor_bytes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.devices.cpu import available_bytes
+from bench.devices.backend import available_bytes
 from bench.launch.local import LocalLauncher
 from bench.planning.max_batch import Search, between, common_multiple, fitting_at
 from bench.results.records import Fit, TrialResult
