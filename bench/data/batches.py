@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 
@@ -61,11 +62,43 @@ def open_batches(
     return ImageBatches(dataset, data, batch_size=batch_size, device=device, seed=seed, shard=shard)
 
 
-class ImageBatches:
-    """Epochs of training batches, augmented on the device a batch at a time, and the test set."""
+class Batches(ABC):
+    """Epochs of training batches on a device, and what is tested on."""
 
     has_test = True
+    storage: Storage = "device"
     entropy_nats: float | None = None
+    """The entropy rate of tokens, where it is known."""
+
+    def __init__(self, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE) -> None:
+        """Take the shape of samples; an epoch has as many batches as the suite says, unless there is a data set."""
+        self.data = data
+        self.steps_per_epoch = data.steps_per_epoch
+        self._batch_size, self._device, self._seed, self._shard = batch_size, device, seed, shard
+
+    @abstractmethod
+    def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
+        """Yield this rank's shard of every full batch of an epoch, on the device."""
+
+    def test(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield every test sample once, or a shard of every batch, in order."""
+        del shard
+        return iter(())
+
+    def train_sample(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield a sample of what is trained on, as ``test`` does; nothing where there is no accuracy."""
+        del shard
+        return iter(())
+
+    def _parts(self, total: int, shard: Shard) -> list[slice]:
+        """Divide samples into batches and return the shard of each; a batch whose shard is empty is left out."""
+        size = self._batch_size
+        parts = [shard.of(start, min(start + size, total)) for start in range(0, total, size)]
+        return [part for part in parts if part.start < part.stop]
+
+
+class ImageBatches(Batches):
+    """Epochs of images of a data set, augmented on the device a batch at a time, and its test images."""
 
     def __init__(
         self,
@@ -88,16 +121,12 @@ class ImageBatches:
                 f"A batch of {batch_size} is larger than the training set, which has {count} images. "
                 f"Give --batch-sizes of {count} or less, or more images."
             )
-        self.data = data
+        super().__init__(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
         self.steps_per_epoch = count // batch_size
-        self._batch_size = batch_size
-        self._device = device
-        self._seed = seed
-        self._shard = shard
         self._size = (data.input_shape[1], data.input_shape[2])
         self._normalized = Normalizer(data.mean, data.std, device)
         size_bytes = dataset.train.images.nbytes + dataset.test.images.nbytes
-        self.storage: Storage = choose_storage(size_bytes, *free_bytes(device, shard.ranks))
+        self.storage = choose_storage(size_bytes, *free_bytes(device, shard.ranks))
         self._train, self._test = (open_images(split, self.storage, device) for split in (dataset.train, dataset.test))
 
     def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
@@ -127,9 +156,7 @@ class ImageBatches:
         return self._plain(self._train, torch.arange(count) * total // count, shard)
 
     def _plain(self, images: Images, order: Tensor, shard: Shard) -> Iterator[tuple[Tensor, Tensor]]:
-        total, size = len(order), self._batch_size
-        shards = [shard.of(start, min(start + size, total)) for start in range(0, total, size)]
-        for batch_images, labels in images.take(order, [part for part in shards if part.start < part.stop]):
+        for batch_images, labels in images.take(order, self._parts(len(order), shard)):
             yield self._normalized(self._resized(batch_images)), labels
 
     def _augmented(self, images: Tensor, augmentation: Augmentation) -> Tensor:
@@ -142,20 +169,17 @@ class ImageBatches:
         return images if images.shape[2:] == self._size else sampling.resize(images, self._size)
 
 
-class TokenBatches:
+class TokenBatches(Batches):
     """Epochs of sequences of tokens, and others to validate on: of a text, or of the Markov chain.
 
     Those trained on are drawn anew for every epoch. A text's that are validated on are the same for all seeds; the
     chain itself is, and each of its sequences is seen once.
     """
 
-    has_test = True
-    storage: Storage = "device"
-
     def __init__(
         self, text: Text | None, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE
     ) -> None:
-        """Take the text, or None for the Markov chain; an epoch has as many batches as the suite says.
+        """Take the text, or None for the Markov chain.
 
         Raises:
             UsageError: the vocabulary is smaller than the chain's.
@@ -165,11 +189,10 @@ class TokenBatches:
                 f"The data called markov have {SYMBOLS} symbols and the model a vocabulary of {data.classes}. "
                 f"Set the suite's Data.classes to {SYMBOLS} or more, or give --data synthetic."
             )
-        self.data = replace(data, classes=BYTES) if text else data
+        data = replace(data, classes=BYTES) if text else data
+        super().__init__(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
         self.entropy_nats = None if text else chain().entropy_nats
-        self.steps_per_epoch = data.steps_per_epoch
         self._text, self._length = text, data.input_shape[0]
-        self._batch_size, self._device, self._seed, self._shard = batch_size, device, seed, shard
 
     def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Draw an epoch's sequences, and return this rank's shard of every batch.
@@ -193,16 +216,10 @@ class TokenBatches:
             return self._batches(self._text.validation_windows(count), shard)
         return self._batches(chain().sample(count, self._length + 1, sampling.token_generator(self._seed, None)), shard)
 
-    def train_sample(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield nothing: accuracy alone is evaluated on what was trained on, and tokens have none."""
-        del shard
-        return iter(())
-
     def _batches(self, sequences: Tokens, shard: Shard) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Yield sequences, (N, length + 1), in batches on the device; empty shards of a batch are left out."""
-        tokens, size = torch.from_numpy(sequences).to(self._device), self._batch_size
-        parts = [shard.of(start, min(start + size, len(tokens))) for start in range(0, len(tokens), size)]
-        return (_shifted(tokens[part]) for part in parts if part.start < part.stop)
+        tokens = torch.from_numpy(sequences).to(self._device)
+        return (_shifted(tokens[part]) for part in self._parts(len(tokens), shard))
 
 
 def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -210,17 +227,14 @@ def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
-class SyntheticBatches:
+class SyntheticBatches(Batches):
     """Epochs of ``data.steps_per_epoch`` random batches out of a pool on the device; there is no test set."""
 
     has_test = False
-    entropy_nats: float | None = None
-    storage: Storage = "device"
 
     def __init__(self, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE) -> None:
         """Fill the pool with as many batches as ``POOL_BYTES`` holds: at least two, and no more than an epoch's."""
-        self.data = data
-        self.steps_per_epoch = data.steps_per_epoch
+        super().__init__(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
         target_bytes = 8 if data.classes is not None else 4 * math.prod(data.target_shape or ())
         sample_bytes = 16 * data.input_shape[0] if data.tokens else 4 * math.prod(data.input_shape) + target_bytes
         batch_bytes = batch_size * sample_bytes
@@ -234,16 +248,6 @@ class SyntheticBatches:
         del epoch
         for step in range(self.steps_per_epoch):
             yield self._pool[step % len(self._pool)]
-
-    def test(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield nothing."""
-        del shard
-        return iter(())
-
-    train_sample = test
-
-
-Batches = ImageBatches | TokenBatches | SyntheticBatches
 
 
 def random_batches(

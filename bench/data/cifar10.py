@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 from torchvision.datasets import CIFAR10
-from torchvision.datasets.utils import check_integrity, download_url, extract_archive
 
 from bench.data import cache
 from bench.data.cache import Dataset, Split
@@ -48,52 +47,31 @@ def load(directory: str) -> Dataset:
         UsageError: it is not there and cannot be downloaded, or the directory cannot be written.
     """
     home = Path(directory)
-    path = home / "cache" / f"cifar10-{_fingerprint()}.pt"
+    checksums = repr((CIFAR10.train_list, CIFAR10.test_list, CIFAR10.meta))
+    path = home / "cache" / f"cifar10-{hashlib.sha256(checksums.encode()).hexdigest()[:16]}.pt"
     if (cached := cache.read(path)) is not None:
         return cached
     cache.require_room(home, _COPIES * _SIZE_BYTES, "CIFAR-10, its archive and its images")
-    if _is_extracted(home):
-        return cache.write(path, _read(home))
+    kept = home / CIFAR10.filename
     with cache.staging(home) as folder:
-        archive = _archive(home, folder)
-        extract_archive(str(archive), str(folder))
-        return cache.write(path, _read(folder))
-
-
-def _fingerprint() -> str:
-    checksums = repr((CIFAR10.train_list, CIFAR10.test_list, CIFAR10.meta))
-    return hashlib.sha256(checksums.encode()).hexdigest()[:16]
-
-
-def _is_extracted(home: Path) -> bool:
-    parts = [*CIFAR10.train_list, *CIFAR10.test_list, [CIFAR10.meta["filename"], CIFAR10.meta["md5"]]]
-    return all(check_integrity(home / CIFAR10.base_folder / name, checksum) for name, checksum in parts)
-
-
-def _read(root: Path) -> Dataset:
-    train, test = (CIFAR10(root, train=train) for train in (True, False))
-    return Dataset(train=_split(train), test=_split(test), classes=tuple(train.classes))
+        for name in (CIFAR10.filename, CIFAR10.base_folder):
+            if (home / name).exists():
+                (folder / name).symlink_to((home / name).resolve())
+        try:
+            with connection_timeout():
+                train, test = (CIFAR10(folder, train=train, download=True) for train in (True, False))
+        except FAILURES as error:
+            state = f"has a damaged {kept.name} (wrong checksum) in" if kept.exists() else "is not in"
+            raise UsageError(
+                f"CIFAR-10 {state} '{home}' and could not be downloaded from {CIFAR10.url} "
+                f"({getattr(error, 'reason', error)}). Put {kept.name} in '{home}', "
+                "or give --data folder:PATH or --data synthetic."
+            ) from error
+        if not kept.exists() and (folder / kept.name).exists():
+            (folder / kept.name).replace(kept)
+        return cache.write(path, Dataset(train=_split(train), test=_split(test), classes=tuple(train.classes)))
 
 
 def _split(part: CIFAR10) -> Split:
     images = torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous()
     return Split(images=images, labels=torch.tensor(part.targets, dtype=torch.int64))
-
-
-def _archive(home: Path, folder: Path) -> Path:
-    """Return the path of the archive in ``home``; a missing one is downloaded to ``folder`` and moved there whole."""
-    archive = home / CIFAR10.filename
-    if check_integrity(archive, CIFAR10.tgz_md5):
-        return archive
-    try:
-        with connection_timeout():
-            download_url(CIFAR10.url, folder, CIFAR10.filename, CIFAR10.tgz_md5)
-    except FAILURES as error:
-        state = "is not in" if not archive.exists() else f"has a damaged {CIFAR10.filename} (wrong checksum) in"
-        raise UsageError(
-            f"CIFAR-10 {state} '{home}' and could not be downloaded from {CIFAR10.url} "
-            f"({getattr(error, 'reason', error)}). Put {CIFAR10.filename} in '{home}', "
-            "or give --data folder:PATH or --data synthetic."
-        ) from error
-    (folder / CIFAR10.filename).replace(archive)
-    return archive
