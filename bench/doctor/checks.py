@@ -67,21 +67,6 @@ class Check:
         return replace(self, meaning=f"{reason}; if it fails then, too: {self.meaning}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
-    """A GPU as CUDA and NVML describe it; None is unknown."""
-
-    cuda_index: int
-    cuda_name: str
-    cuda_bytes: int
-    uuid: str
-    """NVML's, found by CUDA's."""
-    nvml_name: str | None
-    nvml_bytes: int | None
-    back: tuple[int, ...]
-    """CUDA indices of the GPUs with NVML's UUID."""
-
-
 _YES_OR_NO = {True: "yes", False: "no, it is emulated", None: "unknown"}
 Probe = Callable[..., Any]
 """Runs a function of bench/doctor/probes.py, named first, on the device in a fresh process."""
@@ -90,16 +75,8 @@ Checks = Callable[[Probe, Device], Iterator[Check]]
 
 def identity(probe: Probe, device: Device) -> Iterator[Check]:
     """Check that CUDA's index and NVML's UUID name one GPU."""
-    gpu: Identity | None = probe("identify") if device.is_gpu else None
-    measured, same = NO_NVML if device.kind == "cpu" else "NVML does not start, or does not know this GPU", None
-    if gpu is not None:
-        nvml_bytes = "unknown" if gpu.nvml_bytes is None else f"{gpu.nvml_bytes / MIB:.0f} MiB"
-        measured = (
-            f"CUDA {gpu.cuda_index}: {gpu.cuda_name}, {gpu.cuda_bytes / MIB:.0f} MiB; "
-            f"NVML {gpu.uuid}: {gpu.nvml_name}, {nvml_bytes}; back to {', '.join(map(str, gpu.back)) or 'nothing'}"
-        )
-        same_memory = gpu.nvml_bytes is not None and abs(gpu.cuda_bytes / gpu.nvml_bytes - 1) <= 0.05
-        same = gpu.cuda_name == gpu.nvml_name and same_memory and gpu.back == (gpu.cuda_index,)
+    why = "NVML does not start, or does not know this GPU" if device.is_gpu else NO_NVML
+    measured, same = (probe("identify") if device.is_gpu else None) or (why, None)
     yield Check(
         name="CUDA and NVML mean one GPU",
         expected="name and memory agree, and the UUID leads back to the index",

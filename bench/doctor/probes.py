@@ -20,7 +20,7 @@ from bench.data import random_batches
 from bench.devices.backend import backend_of, device_at, gpu_count
 from bench.devices.monitor import DeviceLostError, GpuMeter, open_monitor
 from bench.devices.survey import describe_gpu
-from bench.doctor.checks import Identity
+from bench.doctor.checks import MIB
 from bench.measure import memory
 from bench.measure.energy import burst_steps, doubt, measure
 from bench.measure.operations import observe
@@ -158,8 +158,13 @@ def take(device: Device, taken_bytes: int, _send: Send) -> bool:
     return bool(torch.ones(taken_bytes, dtype=torch.uint8, device=place)[-1] == 1)
 
 
-def identify(device: Device, _send: Send) -> Identity | None:
-    """Follow a GPU's CUDA index to NVML's UUID and back; None where NVML does not start or does not know it."""
+def identify(device: Device, _send: Send) -> tuple[str, bool] | None:
+    """Follow a GPU's CUDA index to NVML's UUID and back.
+
+    Returns:
+        The GPU as CUDA and as NVML describe it, and whether both mean one; None where NVML does not start or does not
+        know it.
+    """
     nvml = open_monitor()
     if nvml is None:
         return None
@@ -167,19 +172,18 @@ def identify(device: Device, _send: Send) -> Identity | None:
     gpus = [describe_gpu(number, None) for number in range(gpu_count())]
     with nvml:
         try:
-            gpu = nvml.gpu(gpus[index].uuid or "")
+            known = nvml.gpu(gpus[index].uuid or "")
         except DeviceLostError as failure:
             print(f"NVML does not know GPU {index}: {failure}")
             return None
-    return Identity(
-        cuda_index=index,
-        cuda_name=gpus[index].name,
-        cuda_bytes=gpus[index].memory_total_bytes or 0,
-        uuid=gpu.uuid,
-        nvml_name=gpu.name,
-        nvml_bytes=gpu.memory_total_bytes,
-        back=tuple(number for number, other in enumerate(gpus) if gpu.uuid.endswith(other.uuid or "none")),
+    back = [number for number, gpu in enumerate(gpus) if known.uuid.endswith(gpu.uuid or "none")]
+    size, known_size = ((total or 0) / MIB for total in (gpus[index].memory_total_bytes, known.memory_total_bytes))
+    text = (
+        f"CUDA {index}: {gpus[index].name}, {size:.0f} MiB; NVML {known.uuid}: {known.name}, {known_size:.0f} MiB; "
+        f"back to {', '.join(map(str, back)) or 'nothing'}"
     )
+    alike = gpus[index].name == known.name and abs(size - known_size) <= 0.05 * known_size
+    return text, alike and back == [index]
 
 
 def energy_windows(device: Device, send: Send) -> tuple[float, float, str] | None:

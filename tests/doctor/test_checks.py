@@ -8,7 +8,7 @@ import pytest
 from bench.doctor import checks
 from bench.results.records import Device, MemoryPeak
 from bench.stats import Interval
-from tests.doctor.scripted import GIB, GPU, IDENTITY, MIB, ScriptedSampler, log, measured
+from tests.doctor.scripted import GPU, MIB, ScriptedSampler, log, measured
 
 CPU = Device(placement="cpu", kind="cpu", name="Test CPU", architecture="x86-64", unsupported={"tf32": "no TF32"})
 CAPABLE = replace(CPU, unsupported={})
@@ -56,10 +56,6 @@ def types(plain, mixed):
     return {"compute_dtypes": {"fp32": plain, "amp-bf16": mixed, "amp-fp16": mixed}}
 
 
-def identity(**other):
-    return {"identify": replace(IDENTITY, **other)}
-
-
 FP32 = ("FP32 and TF32", "FP32 is FP32", CPU)
 TF32 = ("FP32 and TF32", "TF32 is seen", CAPABLE)
 MIXED = ("mixed precision", "mixed precision reaches the model")
@@ -93,11 +89,7 @@ CASES = [
         {"energy_windows": (10.0, 10.4, "they differ")},
     ),
     (SAMPLER, {"beside_sampler": interval(1.005, 0.01)}, {"beside_sampler": interval(1.02, 0.001)}),
-    (IDENTICAL, identity(), identity(nvml_name="NVIDIA Y")),
-    (IDENTICAL, identity(cuda_bytes=79 * GIB, nvml_bytes=80 * GIB), identity(nvml_bytes=40 * GIB)),
-    (IDENTICAL, identity(), identity(nvml_bytes=None)),
-    (IDENTICAL, identity(), identity(back=(1,))),
-    (IDENTICAL, identity(), identity(back=(0, 1))),
+    (IDENTICAL, {"identify": ("one", True)}, {"identify": ("another", False)}),
 ]
 
 

@@ -210,16 +210,23 @@ def cuda(index):
 
 def test_a_gpu_is_found_by_its_uuid_whatever_the_order(two_gpus):
     for index in (0, 1):
-        found = probes.identify(cuda(index), print)
-        assert found.uuid == f"GPU-{UUIDS[1 - index]}"
-        assert measured("which GPU this is", cuda(index), identify=found)["CUDA and NVML mean one GPU"].passed is True
+        text, same = probes.identify(cuda(index), print)
+        assert f"NVML GPU-{UUIDS[1 - index]}: " in text
+        assert same
 
 
-def test_a_uuid_that_leads_to_another_gpu_or_to_two_is_seen(two_gpus):
-    two_gpus[0].uuid = UUIDS[0]
-    found = probes.identify(cuda(0), print)
-    assert found.back == (0, 1)
-    assert measured("which GPU this is", cuda(0), identify=found)["CUDA and NVML mean one GPU"].passed is False
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"uuid": UUIDS[0]}, False),  # which leads back to both
+        ({"name": "NVIDIA Y"}, False),
+        ({"total_memory": 79 * GiB}, True),
+        ({"total_memory": 40 * GiB}, False),
+    ],
+)
+def test_a_uuid_that_leads_to_another_gpu_or_to_two_is_seen(two_gpus, changes, same):
+    vars(two_gpus[0]).update(changes)
+    assert probes.identify(cuda(0), print)[1] is same
 
 
 def test_a_gpu_that_nvml_does_not_know_cannot_be_checked(two_gpus):
