@@ -34,7 +34,7 @@ def is_tensor(leaf):
 
 
 class Recorder(TorchDispatchMode):
-    def __init__(self, graph, stream=None, capture_error_mode="global"):
+    def __init__(self, graph, pool=None, stream=None, capture_error_mode="global"):
         super().__init__()
         self.graph, self.stream = graph, stream
         graph.errors_of, graph.captured_on = capture_error_mode, stream
@@ -61,6 +61,8 @@ class Recorder(TorchDispatchMode):
 class FakeStream:
     """A stream of a device that does everything at once."""
 
+    device_index = 0
+
     def __init__(self, device=None):
         self.waited = []
 
@@ -75,6 +77,7 @@ def install(monkeypatch):
     current = streams[:]
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
     monkeypatch.setattr(torch.cuda, "graph", Recorder)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(torch.cuda, "Stream", lambda device=None: streams.append(FakeStream()) or streams[-1])
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: current[-1])
     monkeypatch.setattr(torch.cuda, "set_stream", current.append)
