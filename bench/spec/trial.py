@@ -10,10 +10,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from bench.spec.errors import UsageError, require
-from bench.spec.phases import PHASES, USUAL
+from bench.spec.errors import UsageError, nearest, require
+from bench.spec.options import (
+    assigned_values,
+    assignment,
+    duration_s,
+    listed,
+    matching,
+    norm,
+    option,
+    path,
+    percentage,
+    target,
+    whole,
+    word,
+)
+from bench.spec.phases import PHASES, SELECTABLE, USUAL
+from bench.spec.precisions import PRECISIONS, parse_precision, split
 from bench.spec.suite import Parameter
-from bench.spec.techniques import AblationStep, rebase
+from bench.spec.techniques import TECHNIQUES, AblationStep, parse_techniques, rebase
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,12 +199,21 @@ class Protocol:
     """Fresh processes that measure a cell at least."""
     most_replicates: int = 10
     """And at most."""
-    target_ci: float | None = None
-    """Half-width asked of a speedup's 95 % interval, as a share of the speedup. None asks for a verdict instead."""
+    target_ci: float | None = option(
+        "go on to this half-width of the 95%% interval, such as 1%% (default: until it is decided what is faster)",
+        "SHARE",
+        target,
+    )
+    """As a share of the speedup whose interval it is. None asks for a verdict instead."""
     min_rounds: int = 20
     """Undisturbed rounds before the first interim analysis; with fewer a process never ends early, nor converges."""
-    time_budget_s: float = 30.0
-    """How long an arm may be timed in a cell, by all processes together."""
+    time_budget_s: float = option(
+        "most time to spend timing an arm in one comparison, all processes together (default: 30s)",
+        "TIME",
+        duration_s,
+        default=30.0,
+        name="--time-budget",
+    )
     fewest_rounds: int = 3
     """Undisturbed rounds that a process measures although its budget is spent, but not beyond five times the budget.
     In equal time more processes of fewer rounds give narrower intervals; a single process needs more."""
@@ -220,45 +244,140 @@ class Protocol:
         return PROCESS_TARGET if self.target_ci is None else self.target_ci
 
 
+def _placements(option: str, text: str) -> tuple[str, ...]:
+    """Read placements on this machine, by their names."""
+    words: tuple[str, ...] = listed(word)(option, text)
+    placements = [Placement(name=name) for name in words if name != EVERY_GPU]
+    if any(placement.on_cluster for placement in placements):
+        raise UsageError(
+            f"{option} takes GPU indices or cpu, not '{text}'; on a cluster: --on ray --accelerators {text}."
+        )
+    if any(placement.nodes > 1 for placement in placements):
+        raise UsageError(f"{option} takes GPUs of this machine, not '{text}'; of several: --on ray (docs/clusters.md).")
+    return words
+
+
+def _accelerator(option: str, text: str) -> str:
+    """Read a type of accelerator as Ray names it; types joined by a plus are equal."""
+    if len({*text.split("+")}) == 1 and re.fullmatch(r"[A-Z][\w.+-]*", text) and Placement(name=text).on_cluster:
+        return text
+    raise UsageError(f"{option} takes types as Ray names them, such as V100 or V100,A100, not '{text}'.")
+
+
+def _phase(_option: str, text: str) -> str:
+    if text in SELECTABLE:
+        return text
+    raise UsageError(f"There is no phase '{text}'.{nearest(text, SELECTABLE)} Available: {', '.join(SELECTABLE)}.")
+
+
+def _batch_size(option: str, text: str) -> int | str:
+    size: int | str = text if text == MAX else whole(1, f", and {MAX}")(option, text)
+    return size
+
+
+MAX = "max"
+"""Among the batch sizes: the largest that fits."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """A run's options, each checked by itself; None is the default, which may depend on the suite or the device."""
+    """A run's options, each checked by itself; None is the default, which may depend on the suite or the device.
+
+    The command line and its help follow from the fields, in their order.
+    """
 
     argv: tuple[str, ...] = ()
     """The words of the command line, which a bare ``--resume`` repeats."""
-    suites: tuple[str, ...] = ()
-    """Names, or paths of files; empty only with ``resume``, whose run has them."""
-    parameters: tuple[tuple[str, str], ...] = ()
-    """Arguments of the suites' functions, as text."""
-    sweep: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Arguments to vary, each with its values, as text."""
-    precisions: tuple[str, ...] | None = None
-    batch_sizes: tuple[int, ...] | None = None
+    suites: tuple[str, ...] = option(
+        "suites by name or .py file, with commas between",
+        "NAMES",
+        listed(word),
+        default=(),
+        name="--suite",
+        group="what to compare",
+    )
+    """Empty only with ``resume``, whose run has them."""
+    precisions: tuple[str, ...] | None = option(
+        f"of {', '.join(PRECISIONS)} (default: by device), with options as in amp-fp16:init_scale=1024,cache=off",
+        "NAMES",
+        listed(lambda _option, text: parse_precision(text).name, split),
+    )
+    batch_sizes: tuple[int, ...] | None = option(
+        "such as 64,128,256, and max for the largest that fits (default: the suite's)", "SIZES", listed(_batch_size)
+    )
     largest_batch: bool = False
-    """Whether to search for the largest batch that fits and measure there, beside ``batch_sizes``."""
-    techniques: tuple[str, ...] = ()
-    gpus: tuple[str, ...] | None = None
-    """Names of placements, or ``EVERY_GPU``."""
-    on: str | None = None
-    """Address of a Ray cluster: ray or ray://HOST:PORT."""
-    accelerators: tuple[str, ...] | None = None
-    exclusive: bool = False
-    phases: tuple[str, ...] = USUAL
+    """Whether to search for the largest batch that fits and measure there, as well as at ``batch_sizes``."""
+    parameters: tuple[tuple[str, str], ...] = option(
+        "a suite's parameter; repeatable", "NAME=VALUE", assignment, default=(), name="--set", repeatable=True
+    )
+    sweep: tuple[tuple[str, tuple[str, ...]], ...] = option(
+        "compare with each of a suite's parameter's values, such as width=4096,4097; repeatable: all combinations",
+        "NAME=V1,V2",
+        assigned_values,
+        default=(),
+        repeatable=True,
+    )
+    techniques: tuple[str, ...] = option(
+        f"of {', '.join(TECHNIQUES)} (as in grad-accumulation=4), for all precisions alike: docs/techniques.md",
+        "LIST",
+        lambda _option, text: parse_techniques(text),
+        default=(),
+    )
+    gpus: tuple[str, ...] | None = option(
+        "CUDA indices such as 0,1, all, or cpu; 0+1 and cpu+cpu train together (default: every GPU, else cpu)",
+        "LIST",
+        _placements,
+        group="where",
+    )
+    on: str | None = option(
+        "run on a Ray cluster (docs/clusters.md)",
+        "ray[://HOST:PORT]",
+        matching(r"ray(://[^/\s]+:\d+)?", "ray or ray://HOST:PORT", lambda match: match[0]),
+    )
+    accelerators: tuple[str, ...] | None = option(
+        "types on the cluster, as V100,A100; V100+V100 train together (default: one of each type)",
+        "LIST",
+        listed(_accelerator),
+    )
+    exclusive: bool = option("refuse to start when a GPU is in use by others", default=False)
+    phases: tuple[str, ...] = option(
+        f"of {', '.join(SELECTABLE)} (default: {{usual}}; --rigorous: floor, too)",
+        "LIST",
+        listed(_phase),
+        default=USUAL,
+        group="how",
+    )
+    tries: bool = option(
+        "then climb a ladder to the techniques that the reasons point at, to measure what they bring",
+        default=False,
+        name="--try",
+    )
+    """Of ``explain`` alone."""
+    epochs: int | None = option("epochs to train (default: the suite's short form)", "N", whole(1))
+    seeds: tuple[int, ...] | None = option(
+        "seeds to train with (default: the suite's, usually 0)", "LIST", listed(whole(0))
+    )
+    target_accuracy_pct: float | None = option(
+        "tell how long training took to this test accuracy", "PCT", percentage, name="--target-accuracy"
+    )
+    clip_grad: float | None = option("clip gradients to this norm when training", "MAXNORM", norm)
     protocol: Protocol = Protocol()
-    epochs: int | None = None
-    seeds: tuple[int, ...] | None = None
-    """Seeds of the trainings; None is each suite's own."""
-    target_accuracy_pct: float | None = None
-    clip_grad: float | None = None
-    trial_timeout_s: float | None = None
-    """Limit on the silence of a trial's process; None is each trial's own."""
-    data: str | None = None
-    data_dir: str = "data"
-    out: Path | None = None
-    resume: Path | None = None
-    dry_run: bool = False
-    tries: bool = False
-    """Whether to measure, after an explanation, what the techniques bring that it points at."""
+    trial_timeout_s: float | None = option(
+        "end a trial whose process says nothing for so long, such as 5m (default: ten times the longest silence that "
+        "is expected, 10m at least; 30m while compiling, searching the largest batch or training on several devices)",
+        "TIME",
+        duration_s,
+        name="--trial-timeout",
+    )
+    data: str | None = option(
+        "cifar10, digits, markov, synthetic, folder:PATH or text:FILE (default: the suite's)", "SOURCE", group="data"
+    )
+    data_dir: str = option("for downloads and decoded images (default: data)", "DIR", default="data")
+    out: Path | None = option("a new folder (default: results/SUITE-DEVICE-TIME)", "DIR", path, group="results")
+    resume: Path | None = option(
+        "go on with this run; finished trials are kept, and --seeds may add to the run's own", "DIR", path
+    )
+    dry_run: bool = option("show the plan and stop", default=False)
 
     def __post_init__(self) -> None:
         limit = self.trial_timeout_s

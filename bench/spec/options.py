@@ -1,0 +1,121 @@
+"""Options of the command line as metadata of the fields that they set, and readers of their words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.spec.errors import UsageError
+
+NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
+Reader = Callable[[str, str], Any]
+"""Converts a word, given the option's name and the word, or raises a UsageError that names the option."""
+
+
+def word(_option: str, text: str) -> str:
+    """Return the text as it is."""
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How a field is set on the command line."""
+
+    help: str
+    metavar: str = ""
+    """The placeholder of its word in the help; empty where it takes none."""
+    read: Reader = word
+    name: str = ""
+    """With its dashes; empty where it is the field's name."""
+    group: str = ""
+    """The heading in the help that begins with it; empty where the one before goes on."""
+    repeatable: bool = False
+
+
+def option(help: str, metavar: str = "", read: Reader = word, *, default: Any = None, **more: Any) -> Any:
+    """Return a dataclass's field that an ``Option`` sets."""
+    return field(default=default, metadata={"option": Option(help, metavar, read, **more)})
+
+
+def path(_option: str, text: str) -> Path:
+    """Read a path."""
+    return Path(text)
+
+
+def listed(read: Reader, split: Callable[[str], list[str]] = lambda text: text.split(",")) -> Reader:
+    """Return a reader that splits at commas, reads each word, and drops repetitions."""
+
+    def read_list(option: str, text: str) -> tuple[Any, ...]:
+        words = [word.strip() for word in split(text)]
+        if not all(words):
+            raise UsageError(f"{option} has an empty word in '{text}': put one comma between two values.")
+        return tuple(dict.fromkeys(read(option, word) for word in words))
+
+    return read_list
+
+
+def whole(least: int, also: str = "") -> Reader:
+    """Return a reader of whole numbers; ``also`` is said of what else the option takes."""
+
+    def read_whole(option: str, text: str) -> int:
+        if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
+            raise UsageError(f"{option} takes whole numbers from {least} to 999999999{also}, not '{text}'.")
+        return int(text)
+
+    return read_whole
+
+
+def matching(pattern: str, allowed: str, convert: Callable[[re.Match[str]], Any]) -> Reader:
+    """Return a reader of words that match; ``convert`` may still refuse one by returning None."""
+
+    def read_match(option: str, text: str) -> Any:
+        match = re.fullmatch(pattern, text)
+        value = None if match is None else convert(match)
+        if value is None:
+            raise UsageError(f"{option} takes {allowed}, not '{text}'.")
+        return value
+
+    return read_match
+
+
+def assignment(option: str, text: str, form: str = "NAME=VALUE") -> tuple[str, str]:
+    """Read a name and a value."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"{option} takes {form}, not '{text}'.")
+    return name, value
+
+
+def assigned_values(option: str, text: str) -> tuple[str, tuple[str, ...]]:
+    """Read a name and several values, each once."""
+    name, values = assignment(option, text, "NAME=V1,V2")
+    distinct = listed(word)(option, values)
+    if len(distinct) <= values.count(","):
+        raise UsageError(f"{option} {name} has a value twice in '{values}': name each once.")
+    return name, distinct
+
+
+duration_s = matching(
+    NUMBER + "(s|m|h|)",
+    "a time such as 10s, 2m or 1h",
+    lambda match: float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]],
+)
+percentage = matching(
+    NUMBER + "%?",
+    "a percentage above 0 and up to 100, such as 94%",
+    lambda match: float(match[1]) if 0 < float(match[1]) <= 100 else None,
+)
+norm = matching(NUMBER, "a norm above 0 such as 1.0", lambda match: float(match[1]) or None)
+target = matching(
+    NUMBER + "(%?)",
+    "a share such as 1% or 0.01, above 0 and below 100%",
+    lambda match: share if 0 < (share := float(match[1]) / (100 if match[2] else 1)) < 1 else None,
+)
+growth = matching(
+    NUMBER + "(%?)",
+    "a share such as 3% or 0.03, and with % where it is 1 or more",
+    lambda match: float(match[1]) / 100 if match[2] else float(match[1]) if float(match[1]) < 1 else None,
+)
