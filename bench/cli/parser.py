@@ -237,7 +237,8 @@ def _name(field: str, option: Option) -> str:
 
 def _add(group: Any, field: str, option: Option, usual: str = "") -> None:
     """Add an option to a parser or to a group of it; ``usual`` are the default phases in its help."""
-    name, words = _name(field, option), {"action": "store_true"}
+    name = _name(field, option)
+    words: dict[str, Any] = {"action": "store_true"}
     if option.metavar:
         action = "append" if option.repeatable else "store"
         words = {"action": action, "metavar": option.metavar, "type": partial(option.read, name)}
@@ -325,7 +326,7 @@ def _phases(given: dict[str, Any]) -> tuple[str, ...]:
         phases = tuple(dict.fromkeys((*phases, "floor")))
     if "ladder" in given:
         phases = (*(phases if "phases" in given else ()), *LADDER)
-    idle = [name for name in ("epochs", "target_accuracy_pct", "clip_grad") if name in given]
+    idle: list[str] = [name for name in ("epochs", "target_accuracy_pct", "clip_grad") if name in given]
     idle += ["seeds"] if "suites" in given and len(given.get("seeds", ())) > 1 else []  # one serves other phases
     if idle and "train" not in phases:
         why = "a ladder trains with --phases train only" if "ladder" in given else "--phases leaves train out"

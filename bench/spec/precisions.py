@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 from bench.spec.errors import UsageError, nearest
@@ -190,6 +190,17 @@ FLOAT8_MULTIPLE, MX_BLOCK, NVFP4_TILE = 16, 32, 128
 get_align_size_for_quantization), of MXFP8's blocks, and of torchao's kernels for NVFP4. What is multiplied over the
 rows of a batch is gradients of weights."""
 TE_ALONE = "Transformer Engine's layers were not tried on several devices together"
+_torchao = partial(Precision, package="torchao", extra="fp8", least_package=TORCHAO, least_torch=TORCH_OF_TORCHAO)
+_narrow = partial(_torchao, autocast="bfloat16")
+_transformer_engine = partial(
+    Precision,
+    autocast="bfloat16",
+    layer_multiple=MX_BLOCK,
+    package="transformer_engine",
+    extra="te",
+    least_package=TE,
+    single_device=TE_ALONE,
+)
 PRECISIONS: dict[str, Precision] = {
     precision.name: precision
     for precision in (
@@ -276,163 +287,108 @@ PRECISIONS: dict[str, Precision] = {
             color="#e69f00",
             marker="*",
         ),
-        Precision(
+        _torchao(
             name="bf16-sr",
             summary="bf16 with weights rounded stochastically, and AdamW's states in bfloat16 (torchao)",
             weights="bfloat16",
             optimizer="stochastic rounding",
             needs="bf16",
-            package="torchao",
-            extra="fp8",
-            least_package=TORCHAO,
-            least_torch=TORCH_OF_TORCHAO,
             single_device="its rounding would draw other numbers on each device",
             color="#999933",
             marker="d",
         ),
-        Precision(
+        _torchao(
             name="adamw8bit",
             summary="fp32 with AdamW's states in 8 bits (torchao)",
             optimizer="8-bit states",
             needs="triton",
-            package="torchao",
-            extra="fp8",
-            least_package=TORCHAO,
-            least_torch=TORCH_OF_TORCHAO,
             color="#44aa99",
             marker="H",
         ),
-        Precision(
+        _torchao(
             name="adamwfp8",
             summary="fp32 with AdamW's states in float8 (torchao)",
             optimizer="float8 states",
             needs="triton-fp8",
-            package="torchao",
-            extra="fp8",
-            least_package=TORCHAO,
-            least_torch=TORCH_OF_TORCHAO,
             color="#88ccee",
             marker="2",
         ),
-        Precision(
+        _narrow(
             name="fp8-tensorwise",
             summary="amp-bf16 with linear layers in float8, per-tensor scaling (torchao)",
             former="fp8",
-            autocast="bfloat16",
             conversion="tensorwise",
             layer_multiple=FLOAT8_MULTIPLE,
             batch_multiple=FLOAT8_MULTIPLE,
             needs="fp8",
-            package="torchao",
-            extra="fp8",
-            least_package=TORCHAO,
-            least_torch=TORCH_OF_TORCHAO,
             color="#882255",
             marker="p",
         ),
-        Precision(
+        _narrow(
             name="fp8-rowwise",
             summary="the same with row-wise scaling, by powers of two (torchao)",
-            autocast="bfloat16",
             conversion="rowwise",
             layer_multiple=FLOAT8_MULTIPLE,
             batch_multiple=FLOAT8_MULTIPLE,
             needs="fp8",
-            package="torchao",
-            extra="fp8",
-            least_package=TORCHAO,
-            least_torch=TORCH_OF_TORCHAO,
             color="#aa4499",
             marker="v",
         ),
-        Precision(
+        _narrow(
             name="fp8-rowwise-gw-hp",
             summary="the same with weights' gradients multiplied in bfloat16 (torchao)",
-            autocast="bfloat16",
             conversion="rowwise_with_gw_hp",
             layer_multiple=FLOAT8_MULTIPLE,
             needs="fp8",
-            package="torchao",
-            extra="fp8",
-            least_package=TORCHAO,
-            least_torch=TORCH_OF_TORCHAO,
             color="#117733",
             marker="X",
         ),
-        Precision(
+        _narrow(
             name="mxfp8",
             summary="amp-bf16 with linear layers in MXFP8: float8, scaled in blocks of 32 by powers of two (torchao)",
-            autocast="bfloat16",
             conversion="mxfp8",
             layer_multiple=MX_BLOCK,
             batch_multiple=MX_BLOCK,
             needs="mxfp8",
-            package="torchao",
-            extra="fp8",
-            least_package=TORCHAO,
-            least_torch=TORCH_OF_TORCHAO,
             color="#332288",
             marker="h",
         ),
-        Precision(
+        _narrow(
             name="nvfp4",
             summary="amp-bf16 with linear layers in NVFP4, gradients rounded stochastically (torchao)",
-            autocast="bfloat16",
             conversion="nvfp4",
             layer_multiple=NVFP4_TILE,
             batch_multiple=NVFP4_TILE,
             needs="nvfp4",
-            package="torchao",
-            extra="fp8",
-            least_package=TORCHAO,
-            least_torch=TORCH_OF_TORCHAO,
             color="#661100",
             marker="8",
         ),
-        Precision(
+        _transformer_engine(
             name="te-bf16",
             summary="amp-bf16 with linear layers and layer norms of Transformer Engine",
-            autocast="bfloat16",
             conversion="te_bfloat16",
-            layer_multiple=MX_BLOCK,
             needs="te-bf16",
-            package="transformer_engine",
-            extra="te",
-            least_package=TE,
-            single_device=TE_ALONE,
             color="#ddcc77",
             marker="3",
         ),
-        Precision(
+        _transformer_engine(
             name="te-fp8",
             summary="te-bf16 with linear layers in float8, per-tensor scaling (Transformer Engine)",
-            autocast="bfloat16",
             conversion="te_float8",
-            layer_multiple=MX_BLOCK,
             batch_multiple=FLOAT8_MULTIPLE,
             scaling="delayed",
             beside="te-bf16",
             needs="te-fp8",
-            package="transformer_engine",
-            extra="te",
-            least_package=TE,
-            single_device=TE_ALONE,
             color="#ee3377",
             marker="4",
         ),
-        Precision(
+        _transformer_engine(
             name="te-mxfp8",
             summary="te-bf16 with linear layers in MXFP8 (Transformer Engine)",
-            autocast="bfloat16",
             conversion="te_mxfp8",
-            layer_multiple=MX_BLOCK,
             batch_multiple=MX_BLOCK,
             beside="te-bf16",
             needs="te-mxfp8",
-            package="transformer_engine",
-            extra="te",
-            least_package=TE,
-            single_device=TE_ALONE,
             color="#33bbee",
             marker="+",
         ),
