@@ -69,17 +69,18 @@ def run(request: Request, signals: Interruption) -> int:
     """Measure, store and report."""
     from contextlib import closing
 
+    from bench.cli import interruption
     from bench.cli.display import say, show_plan
-    from bench.cli.interruption import Interrupted
     from bench.launch import open_launcher
-    from bench.run import session
+    from bench.run import folder as folders
+    from bench.run import reporting, session
     from bench.run.prepare import prepare
 
-    request, folder = session.open_folder(request)
+    request, folder = folders.open_folder(request)
     try:
         with closing(open_launcher(request)) as launcher:
             prepared = prepare(request, launcher)
-            session.check(prepared, folder)
+            folders.check(prepared, folder)
             named = request.gpus is not None or request.on is not None
             show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=not named)
             session.tell_what_remains(prepared, folder)
@@ -91,37 +92,36 @@ def run(request: Request, signals: Interruption) -> int:
             if request.dry_run:
                 return 0
             folder, fine = session.execute(prepared, folder, launcher)
-    except Interrupted as stop:
-        session.report_interrupted(stop.folder, signals)
+    except interruption.Interrupted as stop:
+        interruption.report_interrupted(stop.folder, signals, lambda folder: reporting.report([folder]))
         raise
     except KeyboardInterrupt as stop:
-        session.tell_interrupted(folder, tries=request.tries)
-        raise Interrupted from stop
-    with session.skippable(folder):
-        session.report([folder], session.report_folder([folder]), tried=request.tries)
+        interruption.tell_interrupted(folder, tries=request.tries)
+        raise interruption.Interrupted from stop
+    interruption.skippable(folder, lambda folder: reporting.report([folder], tried=request.tries))
     if request.tries:
         return max(0 if fine else 1, climb(request, folder, signals))
-    say(f"Next: {session.next_step(folder)}")
+    say(f"Next: {reporting.next_step(folder)}")
     return 0 if fine else 1
 
 
 def climb(request: Request, folder: Path, signals: Interruption) -> int:
     """Run the ladders that a run's explanation points at, and return the worst exit code; one may be refused."""
-    from bench.cli.interruption import Interrupted
-    from bench.run import session
+    from bench.cli.interruption import Interrupted, resumption, tell
+    from bench.run import reporting
     from bench.spec.errors import UsageError
     from bench.spec.text import print_plain
 
     codes = [0]
     try:
-        for ladder in session.ladders_to_try(request, folder):
+        for ladder in reporting.ladders_to_try(request, folder):
             try:
                 codes.append(run(ladder, signals))
             except UsageError as error:
                 print_plain(f"run_bench: {error}", error=True)
                 codes.append(2)
     except KeyboardInterrupt as stop:
-        session.tell_ladders_interrupted(folder)
+        tell(f"Go on with all that was to be tried: {resumption(folder, tries=True)}")
         raise Interrupted from stop
     return max(codes)
 
@@ -140,17 +140,10 @@ def report(options: argparse.Namespace) -> int:
         text = document.dumps(document.report(runs)) if options.json else formats.FORMATS[options.export](runs)
         print_plain(text, wrap=False)
         return 0
-    from bench.run import session
+    from bench.run.reporting import report as write
 
-    out = options.out or session.report_folder(options.runs)
-    session.report(
-        options.runs,
-        out,
-        published=options.published,
-        layers=options.layers,
-        figures=options.figures,
-        anonymise=options.anonymise,
-    )
+    page = {name: getattr(options, name) for name in ("published", "layers", "figures", "anonymise")}
+    write(options.runs, options.out, **page)
     return 0
 
 

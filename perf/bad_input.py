@@ -206,7 +206,7 @@ def made_run(folder: Path, *, quick: bool = False) -> Path:
     words += ["--phases", "memory,speed" if quick else "memory,floor,speed,energy,train,numerics,inference"]
     words += ["--batch-sizes", "64"] if quick else ["--epochs", "3", "--seeds", "0,1", "--batch-sizes", "64,128"]
     words += ["--time-budget", "1s", "--out", str(folder)]
-    with mock.patch("bench.run.session.report"):
+    with mock.patch("bench.run.reporting.report"):
         code, printed = answer(words)
     if code != 0:
         raise RuntimeError(f"the made-up run ended with {code}:\n{printed}")

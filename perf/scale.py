@@ -102,6 +102,7 @@ def child(part: str, trials: int, blocks: int, folder: Path) -> dict[str, float]
     """Do one part, and return its seconds, its peak memory, and how long the display stood still between trials."""
     from bench.cli.display import show_plan
     from bench.run import session
+    from bench.run.folder import check
     from bench.run.prepare import prepare
 
     started = time.process_time()
@@ -116,7 +117,7 @@ def child(part: str, trials: int, blocks: int, folder: Path) -> dict[str, float]
         request = Request(**words, resume=folder)  # type: ignore[arg-type]  # from one place
         launcher = Instant(blocks, trials // 2 if part == "half" else None)
         prepared = prepare(request, launcher)
-        session.check(prepared, folder)
+        check(prepared, folder)
         show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=False)
         assert len(prepared.plan.trials) == trials or not trials
         if part != "plan":

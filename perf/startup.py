@@ -27,7 +27,7 @@ from bench.cli.parser import parse
 from bench.launch.local import LocalLauncher
 from bench.results.records import Device, TrialResult
 from bench.results.store import Store
-from bench.run import session
+from bench.run import folder
 from bench.run.prepare import prepare
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
@@ -55,7 +55,7 @@ class TimedLauncher(LocalLauncher):
 def plan() -> float:
     """Plan as ``--dry-run`` does; return the seconds that processes with torch took."""
     launcher = TimedLauncher()
-    command, _ = session.open_folder(parse(PLAN))
+    command, _ = folder.open_folder(parse(PLAN))
     prepared = prepare(command, launcher)
     show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=False)
     return launcher.seconds

@@ -1,6 +1,7 @@
 """Ctrl-C, SIGTERM and the end of the terminal: the first stops the work, the next skips the report, a third ends all.
 
-Imports nothing that takes a moment, because Ctrl-C may come in any.
+Also says what a run that was stopped has finished, and how to go on. Imports nothing that takes a moment, because
+Ctrl-C may come in any.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import FrameType, TracebackType
     from typing import Any
@@ -177,3 +179,100 @@ def _is_terminal(descriptor: int) -> bool:
         return os.isatty(descriptor)
     except OSError:
         return False
+
+
+def tell_interrupted(folder: Path | None, *, tries: bool = False) -> None:
+    """Say that a run was stopped, how many of its trials are finished, and how to go on.
+
+    Args:
+        folder: the run's; None if it has none yet.
+        tries: whether ladders were to follow it.
+    """
+    finished, total = _progress(folder) if folder is not None else (0, 0)
+    if finished:
+        tell(f"Stopped: {finished} of {total} planned trials are finished, in {folder}.")
+    else:
+        tell("Stopped before a trial was finished.")
+    if folder is None or not (folder / "run.json").exists():
+        tell("Start it again with the same command.")
+    else:
+        tell(f"Go on with {resumption(folder, tries=tries)}")
+
+
+def resumption(folder: Path, *, tries: bool) -> str:
+    """Return the command that goes on with a run, and with the ladders that were to follow it."""
+    import shlex
+
+    resume = f"--resume {shlex.quote(str(folder))}"
+    return f"{invocation()} explain {resume} --try" if tries else f"{invocation()} {resume}"
+
+
+def _progress(folder: Path) -> tuple[int, int]:
+    """Return how many trials of a run's plan are finished, and how many it has; zeros if nobody can tell.
+
+    What is left out because it does not fit, or is not supported, is finished too, as it is where the run goes on.
+    """
+    from bench.report.reading.completeness import finished  # with pandas, which a new run does without until its report
+    from bench.results.run_json import read_run
+    from bench.spec.errors import UsageError
+
+    try:
+        trials = list(read_run(folder).get("planned") or ())
+        return finished(trials, folder / "trials.csv"), len(trials)
+    except UsageError:
+        return 0, 0
+
+
+def report_interrupted(folder: Path | None, signals: Interruption, write: Callable[[Path], None]) -> None:
+    """Write the report of what a run that was stopped has finished, unless the user does not want to wait for it.
+
+    Args:
+        folder: the run's; None if there is nothing to report on.
+        signals: those that stopped it.
+        write: writes the report of a run.
+    """
+
+    def write_part(folder: Path) -> None:
+        signals.accept()
+        if signals.again:
+            raise KeyboardInterrupt
+        tell("Writing a partial report of what is finished; Ctrl-C skips it.")
+        write(folder)
+
+    if folder is not None:
+        try:  # noqa: SIM105 - contextlib takes a moment to import
+            skippable(folder, write_part)
+        except OSError:  # nobody reads it any more
+            pass
+
+
+def skippable(folder: Path, write: Callable[[Path], None]) -> None:
+    """Write a run's report; if Ctrl-C ends that, say how to write it later.
+
+    Raises:
+        Interrupted: Ctrl-C ended it.
+    """
+    try:
+        write(folder)
+    except Interrupted:  # it has been said where the report is
+        raise
+    except KeyboardInterrupt as stop:
+        import shlex
+
+        where = shlex.quote(str(folder))
+        tell(f"No report was written. What was measured is in {folder}: {invocation()} report {where} writes one.")
+        raise Interrupted from stop
+
+
+def tell(text: str) -> None:
+    """Print a line; to stderr if whoever reads the rest is gone, as after Ctrl-C the reader of a pipe is."""
+    from bench.spec.text import print_plain
+
+    try:
+        print_plain(text)
+    except OSError:
+        os.dup2(2, 1)
+        try:  # noqa: SIM105 - contextlib takes a moment to import
+            print_plain(text)
+        except OSError:
+            pass

@@ -13,7 +13,7 @@ import pytest
 
 from bench.cli import interruption
 from bench.cli.interruption import Interrupted, Interruption
-from bench.run import session
+from bench.run import reporting
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -168,7 +168,7 @@ def test_ctrl_c_while_modules_are_imported_is_answered(module):
 
 
 def test_a_line_whose_reader_is_gone_is_printed_to_stderr(tmp_path):
-    words = "from bench.run.session import tell; tell('first'); tell('second')"
+    words = "from bench.cli.interruption import tell; tell('first'); tell('second')"
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -178,45 +178,37 @@ def test_a_line_whose_reader_is_gone_is_printed_to_stderr(tmp_path):
     assert (done.returncode, done.stderr.split()) == (0, ["first", "second"])
 
 
-@pytest.fixture
-def reported(monkeypatch):
-    """The runs that are reported on."""
-    runs = []
-    monkeypatch.setattr(session, "report_folder", lambda _folders: None)
-    monkeypatch.setattr(session, "report", lambda folders, _out: runs.extend(folders))
-    return runs
-
-
-def test_a_run_that_was_stopped_gets_its_report_unless_another_ctrl_c_came(tmp_path, reported, capsys):
+def test_a_run_that_was_stopped_gets_its_report_unless_another_ctrl_c_came(tmp_path, capsys):
+    reported = []
     with Interruption(for_good=False) as signals:
-        session.report_interrupted(None, signals)
+        interruption.report_interrupted(None, signals, reported.append)
         assert reported == []
-        session.report_interrupted(tmp_path, signals)
+        interruption.report_interrupted(tmp_path, signals, reported.append)
         assert reported == [tmp_path]
         signals.came = [signal.SIGINT, signal.SIGINT]
         with pytest.raises(Interrupted):
-            session.report_interrupted(tmp_path, signals)
+            interruption.report_interrupted(tmp_path, signals, reported.append)
     assert reported == [tmp_path]
     assert f"report {tmp_path} writes one" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_what_is_said_of_a_stopped_run_is_what_is_finished_and_how_to_go_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["run_bench.py"])
-    session.tell_interrupted(None)
+    interruption.tell_interrupted(None)
     assert "the same command" in capsys.readouterr().out
     folder = tmp_path / "a run"
     shutil.copytree(ROOT / "results" / "resnet20-cpu-epyc-parity", folder)
     header, first, *_ = (folder / "trials.csv").read_text().splitlines(keepends=True)
     (folder / "trials.csv").write_text(header + first + first.replace(",ok,", ",failed,"))  # tried again, in vain
-    session.tell_interrupted(folder)
+    interruption.tell_interrupted(folder)
     assert "before a trial was finished" in capsys.readouterr().out
     (folder / "trials.csv").write_text(header + first)
-    session.tell_interrupted(folder)
+    interruption.tell_interrupted(folder)
     said = capsys.readouterr().out
     assert "1 of 15" in said
     assert f"python run_bench.py --resume '{folder}'" in said
     monkeypatch.setattr(sys, "argv", ["/usr/bin/ampmeter"])
-    session.tell_interrupted(folder)
+    interruption.tell_interrupted(folder)
     assert f"ampmeter --resume '{folder}'" in capsys.readouterr().out
 
 
@@ -225,14 +217,14 @@ def test_ctrl_c_while_a_report_is_printed_says_where_it_is_and_before_that_there
         raise KeyboardInterrupt
 
     def said():
-        with pytest.raises(Interrupted), session.skippable(tmp_path):
-            session.report([tmp_path], tmp_path)
+        with pytest.raises(Interrupted):
+            interruption.skippable(tmp_path, lambda folder: reporting.report([folder], folder))
         return capsys.readouterr().out.replace("\n", " ")
 
-    monkeypatch.setattr(session.reporter, "report", interrupted)
+    monkeypatch.setattr(reporting.reporter, "report", interrupted)
     assert "No report was written" in said()
-    monkeypatch.setattr(session.reporter, "report", lambda *_, **__: None)
-    monkeypatch.setattr(session.reporter, "terminal", interrupted)
+    monkeypatch.setattr(reporting.reporter, "report", lambda *_, **__: None)
+    monkeypatch.setattr(reporting.reporter, "terminal", interrupted)
     out = said()
     assert "No report was written" not in out
     assert "report.html" in out

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from bench.results.records import MEASURED
-from bench.run import session
+from bench.run import reporting
 from tests.conftest import call
 
 FAULTY = """
@@ -106,7 +106,7 @@ PHASES = ("memory", "speed", "train", "numerics", "inference")
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     (tmp_path / "faulty.py").write_text(FAULTY)
-    monkeypatch.setattr(session, "report", lambda *_, **__: None)
+    monkeypatch.setattr(reporting, "report", lambda *_, **__: None)
     return tmp_path
 
 

@@ -25,7 +25,7 @@ from bench.report.tables import diagnostics
 from bench.report.tables.table import PRECISION, Entry, table
 from bench.results.columns import SCHEMA
 from bench.results.records import Explained, TrialResult
-from bench.run.session import report, report_folder
+from bench.run.reporting import report, report_folder
 from tests.report import fleet
 from tests.report.builders import RunBuilder, write_report
 

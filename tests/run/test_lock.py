@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.run.lock import LOCK, locked
+from bench.run.folder import LOCK, locked
 from bench.spec.errors import UsageError
 
-HOLD = "import sys, time; from pathlib import Path; from bench.run.lock import locked\n"
+HOLD = "import sys, time; from pathlib import Path; from bench.run.folder import locked\n"
 HOLD += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
 
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 import run_bench
-from bench.cli.interruption import Interrupted
+from bench.cli.interruption import Interrupted, tell_interrupted
 from bench.cli.parser import RIGOROUS
 from bench.planning.plan import Plan, PreparedData
 from bench.report.reading.completeness import remark
@@ -23,10 +23,11 @@ from bench.report.reading.load import load
 from bench.results.records import Environment
 from bench.results.run_json import planned, read_run
 from bench.results.store import Store, StoreLostError, edited
-from bench.run import session
-from bench.run.lock import locked
+from bench.run import reporting
+from bench.run.folder import check, locked, open_folder
 from bench.run.prepare import PreparedRun
-from bench.run.session import check, execute, open_folder, report, tell_what_remains
+from bench.run.reporting import report
+from bench.run.session import execute, tell_what_remains
 from bench.spec.errors import UsageError
 from bench.spec.trial import DataSource, Request, SuiteRef
 from tests.arms import arms
@@ -55,7 +56,7 @@ def changed(machine: Environment, **changes: object) -> Environment:
 
 def test_on_the_same_machine_a_run_goes_on_and_keeps_its_start(tmp_path, machine, monkeypatch):
     times = iter("abcd")
-    monkeypatch.setattr("bench.run.session._now", lambda: next(times))
+    monkeypatch.setattr("bench.run.session.now", lambda: next(times))
     run_nothing(tmp_path, machine)
     run_nothing(tmp_path, machine)
     assert (read_run(tmp_path)["started"], read_run(tmp_path)["finished"]) == ("a", "c")
@@ -252,7 +253,7 @@ def test_a_stopped_run_its_report_and_its_resumption_count_alike(tmp_path, machi
         for trial, status in zip(memory, ("ok", "unsupported", "unsupported"), strict=True):
             store.add_results(trial, cpu, [result(trial.precisions[0], status=status)])
     read = load([tmp_path])
-    session.tell_interrupted(tmp_path)
+    tell_interrupted(tmp_path)
     assert "5 of 7 planned trials are finished" in capsys.readouterr().out
     tell_what_remains(replace(prepared(machine), plan=plan), tmp_path)
     assert "5 of 7 planned trials are finished already; 2 remain" in capsys.readouterr().out
@@ -387,9 +388,9 @@ def test_what_reasons_point_at_is_tried_once_for_each_precision(tmp_path, monkey
             ("amp-fp16", ["compile", "fused-optimizer"]),
         ]
     ]
-    monkeypatch.setattr(session.reporter, "explain", lambda folders: found if folders == [tmp_path / "run"] else [])
+    monkeypatch.setattr(reporting.reporter, "explain", lambda folders: found if folders == [tmp_path / "run"] else [])
     request = Request(argv=("--suite", "mlp", "--phases", "speed,explain"), suites=("mlp",))
-    (ladder,) = session.ladders_to_try(request, tmp_path / "run")
+    (ladder,) = reporting.ladders_to_try(request, tmp_path / "run")
     assert (ladder.precisions, ladder.techniques) == (("fp32", "amp-fp16"), ("fused-optimizer", "compile"))
     assert ladder.out == tmp_path / "run-try-amp-fp16"
     assert "amp-bf16" in capsys.readouterr().out
@@ -397,20 +398,20 @@ def test_what_reasons_point_at_is_tried_once_for_each_precision(tmp_path, monkey
 
 def test_a_ladder_that_was_started_goes_on_and_others_start(tmp_path, machine, monkeypatch):
     found = [SimpleNamespace(precision=name, techniques=["compile"]) for name in ("amp-fp16", "amp-bf16")]
-    monkeypatch.setattr(session.reporter, "explain", lambda _folders: found)
+    monkeypatch.setattr(reporting.reporter, "explain", lambda _folders: found)
     request = Request(argv=("--suite", "mlp", "--phases", "speed,explain"), suites=("mlp",))
-    first, second = session.ladders_to_try(request, tmp_path / "run")
+    first, second = reporting.ladders_to_try(request, tmp_path / "run")
     started = tmp_path / "run-try-amp-fp16"
     assert open_folder(first) == (first, started)
     run_nothing(started, machine, first)
-    again, other = session.ladders_to_try(request, tmp_path / "run")
+    again, other = reporting.ladders_to_try(request, tmp_path / "run")
     assert open_folder(again) == (again, started)
     run_nothing(started, machine, again)
     assert other == second
     assert open_folder(Request(suites=(), resume=started))[0].techniques == first.techniques
     found[0].techniques.append("channels-last")  # what was started is another request's
     with pytest.raises(UsageError, match="with other techniques"):
-        run_nothing(started, machine, next(session.ladders_to_try(request, tmp_path / "run")))
+        run_nothing(started, machine, next(reporting.ladders_to_try(request, tmp_path / "run")))
 
 
 def test_ladders_are_climbed_after_one_that_is_refused_and_an_interruption_says_how_to_go_on(monkeypatch, capsys):
@@ -424,7 +425,7 @@ def test_ladders_are_climbed_after_one_that_is_refused_and_an_interruption_says_
             raise KeyboardInterrupt
         return 1
 
-    monkeypatch.setattr(session, "ladders_to_try", lambda *_: (Request(suites=(name,)) for name in names))
+    monkeypatch.setattr(reporting, "ladders_to_try", lambda *_: (Request(suites=(name,)) for name in names))
     monkeypatch.setattr(run_bench, "run", climb)
     with pytest.raises(Interrupted):
         run_bench.climb(REQUEST, Path("results/a"), None)
@@ -438,7 +439,7 @@ def test_ladders_are_climbed_after_one_that_is_refused_and_an_interruption_says_
 
 def suggested(folder: Path) -> set[str]:
     """The options that are named as a run's next step."""
-    return set(re.findall(r"--[a-z-]+(?: [\d,]+)?", session.next_step(folder)))
+    return set(re.findall(r"--[a-z-]+(?: [\d,]+)?", reporting.next_step(folder)))
 
 
 def test_the_next_step_is_one_that_the_run_has_a_use_for(tmp_path):
@@ -472,13 +473,13 @@ def test_a_stopped_run_goes_on_with_the_ladders_that_were_to_follow(machine, mon
     monkeypatch.chdir(tmp_path)
     run_nothing(Path("run"), machine)
     for tries, way in ((False, "--resume run"), (True, "explain --resume run --try")):
-        session.tell_interrupted(Path("run"), tries=tries)
+        tell_interrupted(Path("run"), tries=tries)
         assert capsys.readouterr().out.endswith(f" {way}\n")
 
 
 def test_a_ladder_that_the_other_options_forbid_is_not_tried(tmp_path, monkeypatch, capsys):
     found = [SimpleNamespace(precision="amp-bf16", techniques=["compile"])]
-    monkeypatch.setattr(session.reporter, "explain", lambda _folders: found)
+    monkeypatch.setattr(reporting.reporter, "explain", lambda _folders: found)
     request = Request(argv=("--suite", "mlp", "--epochs", "3"), suites=("mlp",))
-    assert list(session.ladders_to_try(request, tmp_path / "run")) == []
+    assert list(reporting.ladders_to_try(request, tmp_path / "run")) == []
     assert "--epochs" in capsys.readouterr().out

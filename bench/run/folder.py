@@ -1,0 +1,297 @@
+"""The folder of a run: made, locked, and recognised as that of the run which goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.cli.display import say
+from bench.cli.parser import parse_run
+from bench.results.columns import COLUMNS
+from bench.results.csv_rows import has_rows, read_header
+from bench.results.run_json import read_run
+from bench.run.prepare import PreparedRun
+from bench.spec.errors import UsageError
+from bench.spec.trial import Request
+
+LOCK = "run.lock"
+WAIT_S, POLL_S = 0.2, 0.05
+"""How long an owner that has just ended may take to be recognised as such, and how often that is tried."""
+LARGE = ("blocks.csv", "telemetry.csv")
+"""The CSVs that may have millions of rows."""
+FREE = {"argv", "parameters", "out", "resume", "dry_run", "data_dir", "on", "trial_timeout_s", "tries"}
+"""Fields of a request that may change when a run goes on; suites hold their parameters."""
+
+
+def open_folder(request: Request) -> tuple[Request, Path | None]:
+    """Return the folder of a run, and for a bare ``--resume`` the request of the run that it continues.
+
+    Returns:
+        The request, and its folder; None if the folder is to be named after the device.
+
+    Raises:
+        UsageError: the folder exists already, or there is no run to continue.
+    """
+    if (folder := request.resume) is not None:
+        if not request.suites:
+            words = list[str]()
+            if request.seeds:
+                words += ["--seeds", ",".join(map(str, request.seeds))]
+            if request.trial_timeout_s is not None:
+                words += ["--trial-timeout", f"{request.trial_timeout_s}s"]
+            recorded = _recorded(folder, words)
+            request = replace(recorded, resume=folder, out=None, dry_run=request.dry_run, tries=request.tries)
+        return request, folder
+    if request.out is not None and request.out.exists() and not _is_empty(request.out):
+        is_run = (request.out / "run.json").exists()
+        way = f"Use --resume {request.out} to go on with it, or another --out" if is_run else "Use another --out"
+        raise UsageError(f"'{request.out}' exists already. {way}.")
+    return request, request.out
+
+
+def _recorded(folder: Path, more: Sequence[str]) -> Request:
+    """Return the request of the run in a folder, with more words; its suites' files are those that it was started with.
+
+    Raises:
+        UsageError: there is no run, or what it was started with cannot be repeated here.
+    """
+    run = _read_run(folder)
+    words = run["request"]["argv"]
+    try:
+        request = parse_run([*words, *more], recorded=True)
+        if not request.suites:
+            raise UsageError("No suite is named.")
+    except UsageError as error:
+        added = f" with {shlex.join(more)}" if more else ""
+        raise UsageError(
+            f"{str(error).removesuffix('.')}. '{folder / 'run.json'}' says that the run was started with the options "
+            f"{shlex.join(words)}, which therefore cannot be repeated in '{Path.cwd()}'{added}."
+        ) from error
+    files = [Path(ref["file"]) for ref in run["request"].get("suites") or () if ref.get("file")]
+    suites = []
+    for word in request.suites:
+        known = next((file for file in files if word.endswith(".py") and file.name == Path(word).name), Path(word))
+        if word.endswith(".py") and not (known.is_file() or Path(word).is_file()):
+            raise UsageError(
+                f"The run in '{folder}' was started with the suite file '{known.absolute()}', which is not there. "
+                "Restore it, or start a new run."
+            )
+        suites.append(str(known) if known.is_file() else word)
+    return replace(request, suites=tuple(suites))
+
+
+def check(prepared: PreparedRun, folder: Path | None) -> None:
+    """Refuse what cannot be run, before the plan is shown and anything is written.
+
+    Args:
+        prepared: the run.
+        folder: its folder; None if it is to be named after the device.
+
+    Raises:
+        UsageError: the folder is another run's, or no run's, or another process writes to it; or it cannot be written.
+    """
+    exists = folder is not None and folder.is_dir()
+    if folder is not None and exists:
+        earlier_start(folder, prepared)
+    if exists or not prepared.request.dry_run:
+        try:
+            _require_writable(folder or Path("results"))
+        except OSError as error:
+            place, way = folder or "results", "copy it elsewhere" if exists else "name another folder with --out"
+            raise UsageError(
+                f"Nothing can be written to '{place}': {error.strerror or error}. Make room there, or {way}."
+            ) from error
+    if folder is not None and exists:
+        with locked(folder):
+            pass
+    if prepared.request.dry_run:
+        return
+    try:
+        _require_writable(Path("reports"))
+    except OSError as error:
+        say(f"Warning: no report can be written to 'reports' here: {error.strerror or error}. Results can be.")
+
+
+def new_folder(prepared: PreparedRun) -> Path:
+    """Name a run after its suites, its devices and the time."""
+    suites = "+".join(ref.name for ref in prepared.suites)
+    devices = dict.fromkeys(device.name if device.is_gpu else "cpu" for device in prepared.environment.devices)
+    where = re.sub(r"[^a-z0-9+]+", "-", "+".join(devices).lower()).strip("-")
+    name = Path("results") / f"{suites}-{where}-{datetime.now():%Y%m%d-%H%M%S}"
+    try:
+        name.mkdir(parents=True)
+    except FileExistsError:
+        return name.with_name(f"{name.name}-{os.getpid()}")
+    return name
+
+
+def _is_empty(folder: Path) -> bool:
+    """Say whether a folder holds nothing but what a run leaves that is killed before it has written its run.json."""
+    return folder.is_dir() and all(
+        path.name == LOCK or path.name.startswith(".run.part") or (path.name in COLUMNS and not has_rows(path))
+        for path in folder.iterdir()
+    )
+
+
+def _require_writable(folder: Path) -> None:
+    """Raise an OSError if no file can be written into a folder, or into what it would be made in."""
+    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    with tempfile.TemporaryFile(dir=there) as file:
+        file.write(bytes(4096))
+        file.flush()
+
+
+def describe_request(prepared: PreparedRun) -> dict[str, Any]:
+    """Return the request for run.json: the words, and what they mean."""
+    suites = [asdict(ref) for ref in prepared.suites]
+    for suite in suites:
+        if suite["batch_size"] is None:
+            del suite["batch_size"]  # as in runs of earlier versions, which go on
+    return {**asdict(prepared.request), "suites": suites}
+
+
+def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
+    """Return when the run to continue was started; None if the folder has none.
+
+    Raises:
+        UsageError: it was made on another machine, with another request or on other data; seeds may be added, because
+            each is a training of its own. Or its CSVs are not a run's, or nobody can tell which.
+    """
+    measured = [name for name in COLUMNS if read_header(folder / name) and has_rows(folder / name)]
+    if not (folder / "run.json").exists():
+        if measured:
+            raise UsageError(
+                f"'{folder / measured[0]}' has rows, but there is no run.json that says what was asked: restore it, or "
+                "use another folder."
+            )
+        return None
+    run = _read_run(folder)
+    if measured:
+        from bench.results import csv_file
+
+        for name in measured:  # refuses what its report would refuse
+            csv_file.read(folder / name, words="category" if name in LARGE else "object")
+    now = json.loads(json.dumps(describe_request(prepared), default=str))
+    seeds = {*(run["request"].get("seeds") or ()), *(trial["seed"] for trial in run.get("planned", ()))}
+    kept_seeds = seeds <= {*(now["seeds"] or ()), *(trial.seed for trial in prepared.plan.trials)}
+    free = {*FREE, "seeds"} if kept_seeds else FREE
+    changed = [name for name, value in now.items() if run["request"].get(name) != value and name not in free]
+    if changed:
+        raise UsageError(
+            f"The run in '{folder}' was started with other {', '.join(changed)}. Repeat its own options, "
+            f"or only --resume {folder}, or start a new run with --out."
+        )
+    prints = {data.get("source"): data.get("fingerprint") for data in run.get("data", ())}
+    for data in prepared.data:
+        if prints.get(source := str(data.source), data.fingerprint) != data.fingerprint:
+            raise UsageError(
+                f"The run in '{folder}' was made with another content of {source}. Restore it, or start a new run."
+            )
+    before = {device["placement"]: device["name"] for device in run["environment"]["devices"]}
+    for device in prepared.environment.devices:
+        name = before.get(device.placement, device.name)
+        if name != device.name:
+            raise UsageError(f"The run in '{folder}' was made on {name}; this is {device.name}. Start a new run.")
+    was, here = _circumstances(run["environment"]), _circumstances(asdict(prepared.environment))
+    if was != here:
+        raise UsageError(f"The run in '{folder}' was made with {was}; this is {here}. Start a new run.")
+    started: str = run["started"]
+    return started
+
+
+def _circumstances(environment: dict[str, Any]) -> str:
+    """Name what must be the same for rows of one run to be compared."""
+    threads = [device["threads"] for device in environment["devices"] if device.get("threads")]
+    return f"torch {environment['torch']}" + (f" on {threads[0]} threads" if threads else "")
+
+
+def _read_run(folder: Path) -> dict[str, Any]:
+    """Read run.json of a run to continue."""
+    run = read_run(folder)
+    request, environment = run.get("request", {}), run.get("environment", {})
+    needed = {
+        "request.argv": request.get("argv"),
+        "environment.torch": environment.get("torch"),
+        "environment.devices": environment.get("devices"),
+        "started": run.get("started"),
+    }
+    if lacking := [name for name, value in needed.items() if value is None]:
+        raise UsageError(f"'{folder / 'run.json'}' lacks {lacking[0]}. Restore it, or start a new run.")
+    return run
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run's folder, which must exist.
+
+    The lock names its owner's process, host and start. An owner that has ended on this host does not hold it any more,
+    even where its parent has not noticed; whether one on another host has ended cannot be known.
+
+    Raises:
+        UsageError: another process holds it; the message says which, and what to do.
+        OSError: the folder cannot be written.
+    """
+    from filelock import SoftFileLock, Timeout  # not needed for --help
+
+    path = folder / LOCK
+    lock = SoftFileLock(path, timeout=WAIT_S, poll_interval=POLL_S)
+    try:
+        try:
+            lock.acquire()
+        except Timeout:  # filelock takes a process that has ended for alive until its parent has noticed
+            if not _has_ended(path):
+                raise
+            lock.break_lock()
+            lock.acquire()
+    except Timeout as error:
+        raise UsageError(f"The run in '{folder}' {_holder(path)}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _has_ended(path: Path) -> bool:
+    """Say whether a lock's owner has ended on this host, and its parent has not noticed: whether it is a zombie."""
+    owner = _owner(path)
+    with suppress(ValueError, psutil.Error):
+        return (
+            len(owner) > 1
+            and psutil.Process(int(owner[0])).status() == psutil.STATUS_ZOMBIE
+            and owner[1] == _host()
+            and owner == _owner(path)  # nobody has taken it meanwhile
+        )
+    return False
+
+
+def _host() -> str:
+    """Return what a lock calls this host, containers told apart: what it says where this process holds one."""
+    from filelock import SoftFileLock
+
+    with tempfile.TemporaryDirectory(prefix="ampmeter-") as place, SoftFileLock(Path(place, LOCK)):
+        return _owner(Path(place, LOCK))[1]
+
+
+def _owner(path: Path) -> list[str]:
+    """Return the words of a lock: its owner's process and host, and more; none where nobody can tell."""
+    with suppress(OSError, UnicodeDecodeError):  # it ended just now, or is no text
+        return path.read_text().split()
+    return []
+
+
+def _holder(path: Path) -> str:
+    """Say who holds a lock, and what to do."""
+    lines = _owner(path)
+    owner = f" by process {lines[0]} on {lines[1].partition('?')[0]}" if len(lines) > 1 else ""
+    return f"is in use{owner}. Wait until that has ended; if it has, and left '{path}' behind, remove that file."

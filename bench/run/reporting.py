@@ -1,0 +1,126 @@
+"""After a run: its report, its next step, and the ladders that its explanation points at."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from bench import report as reporter
+from bench.cli.display import say
+from bench.cli.interruption import Interrupted, tell
+from bench.cli.parser import RIGOROUS, parse_ladder
+from bench.report.reading import folders
+from bench.results.records import MEASURED
+from bench.results.run_json import read_run
+from bench.results.store import FAILURES, reason_of
+from bench.spec.errors import UsageError
+from bench.spec.trial import Request
+
+
+def report(
+    runs: list[Path],
+    out: Path | None = None,
+    *,
+    published: bool = False,
+    layers: bool = False,
+    figures: Literal["overview", "all", "none"] = "overview",
+    anonymise: bool = False,
+    tried: bool = False,
+) -> None:
+    """Write the report of some runs; print its ablations, its answers and where it is.
+
+    Args:
+        runs: their folders.
+        out: where to write it; None is reports/, under the runs' names.
+        published: whether published figures of the same recipes are set next to theirs.
+        layers: whether gradients are drawn layer by layer.
+        figures: of which devices.
+        anonymise: whether names of hosts, users and paths are left out.
+        tried: whether what the reasons point at is tried next, so that it is not said how.
+
+    Raises:
+        UsageError: it cannot be written.
+        Interrupted: while it was printed; it has been said where the report is.
+    """
+    out = out or report_folder(runs)
+    runs = list(dict.fromkeys(run.resolve() for run in runs))
+    try:
+        contents = reporter.report(runs, out, published=published, layers=layers, figures=figures, anonymise=anonymise)
+    except OSError as error:
+        place = Path(error.filename or out)
+        if not (place.is_relative_to(out) or out.is_relative_to(place)):
+            raise
+        raise UsageError(
+            f"The report in '{out}' cannot be written: {error.strerror or error}. Nothing that was measured is lost: "
+            f"write it elsewhere with report {shlex.join(map(str, runs))} --out FOLDER."
+        ) from error
+    written = f"Report: {out / 'report.md'} and {out / 'report.html'}"
+    try:
+        say(reporter.terminal(contents, out, tried=tried))
+    except KeyboardInterrupt as stop:
+        tell(written)
+        raise Interrupted from stop
+    say(written)
+
+
+def report_folder(runs: list[Path]) -> Path:
+    """Return where the report of some runs belongs: reports/, under the runs' names."""
+    return folders.report_folder(runs, Path("reports"))
+
+
+def ladders_to_try(request: Request, folder: Path) -> Iterator[Request]:
+    """Yield a ladder for each precision of a run that was explained, to the techniques that the reasons point at.
+
+    One that was started before goes on.
+    """
+    techniques: dict[str, list[str]] = {}
+    for explanation in reporter.explain([folder]):
+        techniques.setdefault(explanation.precision, []).extend(explanation.techniques)
+    for precision, names in techniques.items():
+        if not names:
+            say(f"Nothing to try for {precision}: no reason points at a technique.")
+            continue
+        out = folder.with_name(f"{folder.name}-try-{precision}")
+        try:
+            ladder = parse_ladder(request, precision, names, out)
+        except UsageError as error:
+            say(f"{', '.join(dict.fromkeys(names))} cannot be tried for {precision}: {error}")
+            continue
+        yield replace(ladder, out=None, resume=out) if (out / "run.json").exists() else ladder
+
+
+def next_step(folder: Path) -> str:
+    """Say how to go on after a run."""
+    from bench.report.reading.completeness import last_attempts
+    from bench.spec.metrics import ACCURACY
+
+    where = shlex.quote(str(folder))
+    trials = last_attempts(folder / "trials.csv")
+    failed = trials["status"].isin(FAILURES)
+    if len(trials) > 1 and failed.all() and trials["detail"].map(reason_of).nunique() == 1:
+        return f"all trials failed for the reason given above. Mend that, and --resume {where} tries them again."
+    if failed.any():
+        return f"the report's notes say what failed or hung; --resume {where} tries it again."
+    measured = trials[trials["status"].isin(MEASURED)]
+    if measured.empty:
+        smaller = ", and smaller --batch-sizes in a new run may fit" if (trials["status"] == "oom").any() else ""
+        return f"the report's notes say why nothing could be measured{smaller}."
+    request = read_run(folder).get("request", {})
+    most = request.get("protocol", {}).get("most_replicates", 0)
+    compared = measured[["speedup", "inference_speedup"]].notna().any(axis=None)
+    trained = measured[measured["phase"] == "train"]
+    seeds = list(dict.fromkeys(map(int, trained["seed"])))
+    first = ""
+    if compared and most < RIGOROUS.most_replicates:
+        first = "--rigorous narrows the intervals, "
+    elif not compared and trained["precision"].nunique() > 1 and len(seeds) < ACCURACY.fewest:
+        more = [seed for seed in range(2 * ACCURACY.fewest) if seed not in seeds]
+        wanted = ",".join(map(str, (seeds + more)[: ACCURACY.fewest]))
+        first = f"--resume {where} --seeds {wanted} trains as often as a verdict on accuracy needs, "
+    return (
+        f"{first}`run_bench.py report {where} OTHER` sets runs side by side, and `run_bench.py list` names suites and "
+        "precisions."
+    )
