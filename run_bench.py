@@ -177,8 +177,10 @@ def explain(options: argparse.Namespace) -> int:
 def doctor(options: argparse.Namespace) -> int:
     """Test the instrument itself on this machine."""
     from bench.doctor.doctor import examine
+    from bench.launch import require_one_task
     from bench.launch.local import LocalLauncher
 
+    require_one_task()
     return 0 if examine(options.gpus, options.out, LocalLauncher()) else 1
 
 

@@ -10,14 +10,14 @@ from bench.spec.errors import UsageError
 from bench.spec.trial import Request
 
 
-def open_launcher(request: Request, environment: Mapping[str, str] = os.environ) -> Launcher:
+def open_launcher(request: Request) -> Launcher:
     """Return the launcher of this machine, or with ``--on ray`` that of a cluster.
 
     Raises:
         UsageError: torchrun or srun started several tasks; no cluster answers, or it lacks the accelerators.
     """
     if request.on is None:
-        _require_one_task(environment)
+        require_one_task()
         from bench.launch.local import LocalLauncher
 
         return LocalLauncher()
@@ -27,14 +27,18 @@ def open_launcher(request: Request, environment: Mapping[str, str] = os.environ)
     return RayLauncher(request.on.partition("://")[2] or None, request.accelerators, files)
 
 
-def _require_one_task(environment: Mapping[str, str]) -> None:
-    """Refuse to measure on this machine as one of several tasks, which would disturb each other."""
+def require_one_task(environment: Mapping[str, str] = os.environ) -> None:
+    """Refuse to measure on this machine as one of several tasks, which would disturb each other.
+
+    Raises:
+        UsageError: torchrun or srun started several tasks.
+    """
     ranks = {
         "torchrun": environment.get("WORLD_SIZE", "1") if "RANK" in environment else "1",
         "srun": environment.get("SLURM_STEP_NUM_TASKS", "1"),  # SLURM_NTASKS is set in a batch script, too
     }
     for starter, count in ranks.items():
-        if int(count) > 1:
+        if count.isdecimal() and int(count) > 1:
             raise UsageError(
                 f"{starter} started {count} tasks of a program that is to be started once: it starts a process for "
                 "each device itself. Measure several machines as nodes of a Ray cluster (run_bench.py --suite NAME "

@@ -6,6 +6,8 @@ import faulthandler
 import os
 import re
 import signal
+import sys
+import traceback
 from pathlib import Path
 from typing import Literal
 
@@ -44,7 +46,15 @@ def failure(error: BaseException) -> Failed:
 
 def import_failure(error: Exception) -> Failed:
     """Return an error of importing torch, or of what is imported with it, as a record of every process."""
-    return Failed(kind="import", text=f"the worker's libraries cannot be imported: {_described(error)}")
+    return Failed(kind="import", text=f"importing {_library(error)} failed: {_described(error).rstrip('.')}")
+
+
+def _library(error: Exception) -> str:
+    """Return the name of the library whose import raised an error: the innermost in its traceback, Python's aside."""
+    frames = traceback.walk_tb(error.__traceback__)
+    modules = [str(frame.f_globals.get("__name__")).partition(".")[0].removeprefix("_frozen_") for frame, _ in frames]
+    libraries = [name for name in modules if name not in sys.stdlib_module_names]
+    return (isinstance(error, ModuleNotFoundError) and error.name) or libraries[-1]
 
 
 def _described(error: BaseException) -> str:
@@ -55,7 +65,8 @@ def _described(error: BaseException) -> str:
         first = before
     if first is error or not isinstance(error, ImportError):
         return text
-    return f"{text} (because of {type(first).__name__}: {(str(first).strip().splitlines() or ['no message'])[-1]})"
+    last = (str(first).strip().splitlines() or ["no message"])[-1]
+    return f"{text.rstrip('.')} (because of {type(first).__name__}: {last.rstrip('.')})"
 
 
 def is_secondary(error: BaseException) -> bool:

@@ -3,10 +3,8 @@ import threading
 
 import pytest
 
-from bench.cli.parser import parse
-from bench.launch import open_launcher
+from bench.launch import require_one_task
 from bench.launch.launcher import run_concurrently
-from bench.launch.local import LocalLauncher
 from tests.conftest import call
 
 TASKS = {
@@ -34,13 +32,18 @@ def test_the_first_failure_cancels_the_others_and_is_raised():
     assert ended == [True]
 
 
+@pytest.mark.parametrize("words", ["--suite mlp --gpus cpu", "doctor --gpus cpu"])
 @pytest.mark.parametrize("starter", TASKS)
 def test_several_tasks_of_torchrun_or_srun_are_refused_with_the_commands_for_several_machines(
-    starter, tmp_path, monkeypatch
+    starter, words, tmp_path, monkeypatch
 ):
+    def start(*_):
+        raise AssertionError("a process was started")
+
     for name, value in TASKS[starter].items():
         monkeypatch.setenv(name, value)
-    done = call("--suite", "mlp", "--gpus", "cpu", cwd=tmp_path)
+    monkeypatch.setattr("bench.launch.local.LocalLauncher.call", start)
+    done = call(*words.split(), cwd=tmp_path)
     assert done.returncode == 2
     sentence = re.sub(r"\s+", " ", done.stderr)
     assert f"{starter} started 4 tasks" in sentence
@@ -55,8 +58,9 @@ def test_several_tasks_of_torchrun_or_srun_are_refused_with_the_commands_for_sev
         {"RANK": "0", "WORLD_SIZE": "1"},
         {"SLURM_STEP_NUM_TASKS": "1"},
         {"SLURM_NTASKS": "4"},  # of a batch script, which is one task
+        {"SLURM_STEP_NUM_TASKS": "many"},
         {"WORLD_SIZE": "4"},
     ],
 )
-def test_a_single_task_is_a_run_of_this_machine(environment):
-    assert isinstance(open_launcher(parse(["--suite", "mlp"]), environment), LocalLauncher)
+def test_a_single_task_may_measure_on_this_machine(environment):
+    require_one_task(environment)
