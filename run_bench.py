@@ -73,7 +73,8 @@ def run(request: Request, signals: Interruption) -> int:
     from bench.cli.display import say, show_plan
     from bench.launch import open_launcher
     from bench.run import folder as folders
-    from bench.run import reporting, session
+    from bench.run import reporting
+    from bench.run.execute import execute, tell_what_remains
     from bench.run.prepare import prepare
 
     request, folder = folders.open_folder(request)
@@ -83,7 +84,7 @@ def run(request: Request, signals: Interruption) -> int:
             folders.check(prepared, folder)
             named = request.gpus is not None or request.on is not None
             show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=not named)
-            session.tell_what_remains(prepared, folder)
+            tell_what_remains(prepared, folder)
             if request.tries:
                 say(
                     "More runs follow, beyond this estimate: a ladder for each precision whose explanation names a "
@@ -91,7 +92,7 @@ def run(request: Request, signals: Interruption) -> int:
                 )
             if request.dry_run:
                 return 0
-            folder, fine = session.execute(prepared, folder, launcher)
+            folder, fine = execute(prepared, folder, launcher)
     except interruption.Interrupted as stop:
         interruption.report_interrupted(stop.folder, signals, lambda folder: reporting.report([folder]))
         raise

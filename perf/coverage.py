@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.planning.processes import enough
+from bench.run.execute import enough
 from bench.spec.trial import Protocol
 from bench.stats import ASSUMED_NOISE, Interval, process_interval, rounds_interval, verdict
 

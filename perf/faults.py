@@ -660,7 +660,8 @@ def calls(every: int) -> int:
     torch.set_num_threads(1)
     import bench.report
     import bench.report.reading.load
-    import bench.run.session
+    import bench.run.execute
+    import bench.run.reporting
     import bench.worker.worker  # noqa: F401
 
     bad = 0

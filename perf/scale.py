@@ -101,7 +101,7 @@ class Instant(Launcher):
 def child(part: str, trials: int, blocks: int, folder: Path) -> dict[str, float]:
     """Do one part, and return its seconds, its peak memory, and how long the display stood still between trials."""
     from bench.cli.display import show_plan
-    from bench.run import session
+    from bench.run.execute import execute
     from bench.run.folder import check
     from bench.run.prepare import prepare
 
@@ -122,7 +122,7 @@ def child(part: str, trials: int, blocks: int, folder: Path) -> dict[str, float]
         assert len(prepared.plan.trials) == trials or not trials
         if part != "plan":
             with contextlib.suppress(KeyboardInterrupt):
-                session.execute(prepared, folder, launcher)
+                execute(prepared, folder, launcher)
             expected = {"half": trials // 2 + 1, "rest": trials - trials // 2, "again": 0}[part]
             assert len(launcher.begun) == expected, f"{len(launcher.begun)} trials were begun"
             still += [begun - ended for begun, ended in zip(launcher.begun[1:], launcher.ended, strict=False)]

@@ -14,7 +14,7 @@ from typing import Any
 from bench.measure.sampler import Sampler
 from bench.measure.warmup import CLOCK_SHARE, SHORTEST_BLOCK_S
 from bench.results.records import Device
-from bench.run.session import SAMPLE_PERIOD_S
+from bench.run.execute import SAMPLE_PERIOD_S
 from bench.spec.precisions import PRECISIONS
 from bench.stats import Interval, student_interval
 

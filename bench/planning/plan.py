@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -78,9 +79,9 @@ class Plan:
             total += (seconds or 0.0) * (1 + (protocol.most_replicates - protocol.replicates if last else 0))
         return total
 
-    def only(self, phase: str) -> Plan:
-        """Return the trials of one phase."""
-        kept = [pair for pair in zip(self.trials, self.seconds, strict=True) if pair[0].phase == phase]
+    def only(self, keep: Callable[[Trial], bool]) -> Plan:
+        """Return the trials that are to be kept."""
+        kept = [(trial, seconds) for trial, seconds in zip(self.trials, self.seconds, strict=True) if keep(trial)]
         return Plan(trials=tuple(trial for trial, _ in kept), seconds=tuple(seconds for _, seconds in kept))
 
 
@@ -94,29 +95,19 @@ class Forecast:
         kinds = ((trial.phase, trial.precisions) for trial in plan.trials)
         self._left = dict(enumerate(zip(kinds, plan.seconds, strict=True)))
         self._ended: dict[Kind, tuple[float, float]] = {}  # by kind, seconds estimated and taken
-        self._guessed: dict[Kind, tuple[int, float]] = {}  # by kind, trials that are left, and their seconds
+        self._guessed: dict[Kind, float] = defaultdict(float)  # by kind, the estimated seconds of trials that are left
         self._begun: dict[int, tuple[float, float]] = {}  # by index, the first share done of a process, and when
         self._running: dict[int, float] = {}  # by index, the seconds that are left by the pace so far
-        self._unknown = 0  # trials that are left and were not estimated
+        self._unknown = sum(guess is None for guess in plan.seconds)  # trials that are left and were not estimated
         for kind, guess in self._left.values():
-            self._count(kind, guess, 1)
+            self._guessed[kind] += guess or 0.0
 
-    def _count(self, kind: Kind, guess: float | None, by: int) -> None:
-        count, seconds = self._guessed.get(kind, (0, 0.0))
-        self._unknown += by if guess is None else 0
-        self._guessed[kind] = count + by, seconds + by * (guess or 0.0)
-        if not self._guessed[kind][0]:
-            del self._guessed[kind]  # with the error of rounding
-
-    def skip(self, index: int) -> None:
-        """Note that a trial of the plan, by its index, is not run."""
-        self._take(index)
-
-    def _take(self, index: int) -> tuple[Kind, float | None]:
-        kind, guess = self._left.pop(index, (("", ()), None))
+    def skip(self, index: int) -> tuple[Kind, float | None]:
+        """Note that a trial of the plan, by its index, is not run; return its kind and its estimate."""
+        kind, guess = self._left.pop(index)
         self._running.pop(index, None)
-        if kind[0]:
-            self._count(kind, guess, -1)
+        self._guessed[kind] -= guess or 0.0
+        self._unknown -= guess is None
         return kind, guess
 
     def advance(self, index: int, elapsed_s: float, done: float) -> None:
@@ -134,7 +125,7 @@ class Forecast:
 
     def end(self, index: int, took_s: float) -> None:
         """Note how long a trial of the plan took."""
-        kind, guess = self._take(index)
+        kind, guess = self.skip(index)
         if guess:
             estimated, taken = self._ended.get(kind, (0.0, 0.0))
             self._ended[kind] = estimated + guess, taken + took_s
@@ -147,7 +138,7 @@ class Forecast:
         if self._unknown:
             return None
         total = error = 0.0
-        for kind, (_, guess) in self._guessed.items():
+        for kind, guess in self._guessed.items():
             running = sum(self._left[index][1] or 0.0 for index in self._running if self._left[index][0] == kind)
             ratio, is_learnt = self._ratio(kind)
             total += (guess - running) * ratio

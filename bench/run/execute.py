@@ -1,32 +1,40 @@
-"""Run a plan, trial by trial, storing each as it ends."""
+"""Run a plan in its folder, trial by trial, storing each as it ends."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from threading import RLock
 
-from bench.cli.display import Display
+import bench
+from bench.cli.display import Display, open_display, show_remaining
+from bench.cli.interruption import Interrupted, tell_interrupted
 from bench.launch.launcher import Ending, Launcher, run_concurrently
-from bench.measure.sampler import Sampler
+from bench.measure.sampler import Gpus, Sampler
 from bench.planning import suite_registry
 from bench.planning.max_batch import Largest, Search, at_any_size, common_multiple
-from bench.planning.plan import ESTIMATE_ERROR, Forecast, Plan, memory_trials, refusal_reason, resolve
-from bench.results.records import MEASURED, Device, Message, Progress, Speed, Status, TrialResult
-from bench.results.store import FAILURES, LOG, Answers, Store, answers
+from bench.planning.plan import Forecast, Plan, memory_trials, refusal_reason, resolve
+from bench.results.records import MEASURED, Device, Environment, Message, Progress, Speed, Status, TrialResult
+from bench.results.run_json import planned as describe_planned
+from bench.results.run_json import read_run
+from bench.results.store import FAILURES, LOG, Answers, Store, StoreLostError, answers, edited
+from bench.run.folder import describe_request, earlier_start, locked, new_folder
+from bench.run.prepare import PreparedRun
+from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.techniques import AblationStep
-from bench.spec.trial import Cell, KnownArm, Placement, Trial
+from bench.spec.trial import Cell, KnownArm, Placement, Protocol, Trial
+from bench.stats import ASSUMED_NOISE, Interval, process_interval, verdict
 
+SAMPLE_PERIOD_S = 0.2
 LONGEST = 1000
 """Most characters of a row's detail: the beginning and the end of an error say what it is."""
-JUDGED_SHARE, LEAST_CORRECTION_S = 0.2, 30.0
-"""Share of the announced time after which an estimate is corrected, and the smallest correction that is shown."""
 ENDINGS: dict[str, Status] = {"oom": "oom", "timeout": "timeout", "unsupported": "unsupported"}
 BROKEN = ("died", "timeout")
 """Endings after which an arm is not tried again in its cell: it would crash again, or hang for as long again."""
@@ -59,9 +67,6 @@ class Execution:
     """The plan's searches for the largest batch, but those that a device refuses."""
     _planned: dict[Placement, tuple[int, float]] = field(default_factory=dict)
     """By placement the index in the plan of the trial that runs, and when it began."""
-    _start_s: float = 0.0
-    _announced_s: float | None = None
-    """The whole run's time as it was announced last; None was not estimated."""
     _reached: int = 0
     """How many trials the run has come to, those included that it need not measure."""
     _total: int = 0
@@ -74,18 +79,16 @@ class Execution:
         known = answers(self.store.folder)
         self.done, self.speeds, self.attempts = known.statuses, known.speeds, known.attempts
         self.forecast = Forecast(plan)
-        left = remaining(plan, known).seconds
-        self._start_s, self._announced_s = time.monotonic(), None if None in left else sum(filter(None, left))
         self._reached, self._total = 0, len(plan.trials)
         fits = (trial for trial in plan.trials if trial.phase == "fit")
-        self.searches = [one for one in fits if not refusal_reason(one, self.devices[one.cell.placement.name])]
+        self.searches = [trial for trial in fits if not refusal_reason(trial, self._device(trial))]
+        pools: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
+        for placement in dict.fromkeys(trial.cell.placement for trial in plan.trials):
+            pools.setdefault(placement.members[0] if self.launcher.overlapping else "", set()).add(placement)
         if self.launcher.overlapping:
-            pools: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
-            for placement in dict.fromkeys(trial.cell.placement for trial in plan.trials):
-                pools.setdefault(placement.members[0], set()).add(placement)
             run_concurrently([partial(self._run_on, plan, pool) for pool in pools.values()], self.launcher.cancel)
         else:
-            self._run_on(plan, {trial.cell.placement for trial in plan.trials})
+            self._run_on(plan, pools.get("", set()))
         statuses = {status for trial in self.done.values() for status in trial.values()}
         return not statuses & {"timeout", "failed"} and bool(statuses & set(MEASURED))
 
@@ -97,27 +100,23 @@ class Execution:
                 continue
             place = self._next_place()
             trial = resolve(planned, fits, self.done)
-            is_done = trial is None or self._is_done(trial)
-            if is_done:
+            if trial is None or self._is_done(trial):
                 self.forecast.skip(number)
-            if trial is None:
-                continue
-            begun = time.monotonic()
-            if not is_done:
+                if trial is None:
+                    continue
+                if trial.phase == "train":
+                    self._drop_checkpoint(trial)  # a run that was killed after storing the result left it
+                measured = self._measure(trial, place)
+            else:
+                begun = time.monotonic()
                 self._planned[trial.cell.placement] = number, begun
-            trial = self._measure(trial, place)
-            self._planned.pop(planned.cell.placement, None)
-            if not is_done:
+                measured = self._measure(trial, place)
+                del self._planned[trial.cell.placement]
                 self.forecast.end(number, time.monotonic() - begun)
                 with self._lock:
-                    self._correct_estimate()
-            if trial is None:
-                continue
-            if is_done and trial.phase == "train":
-                self._drop_checkpoint(trial)  # a run that was killed after storing the result left it
-            repeats = PHASES[trial.phase].key == "replicate" and trial.replicate == trial.protocol.replicates - 1
-            if repeats and "oom" not in self.done.get(trial.config, {}).values():
-                self._run_more(trial)
+                    self.display.expect(self.forecast.left_s())
+            if measured is not None:
+                self._run_more(measured)
 
     def _next_place(self, added: int = 0) -> tuple[int, int]:
         """Return the number of the next trial, and of how many, after more than the plan's were added."""
@@ -141,10 +140,9 @@ class Execution:
                 alone = replace(trial, arms=(arm,))
                 self._begin(alone, place)
                 status, reason = known
+                row = TrialResult(precision=arm.name, status=status, detail=reason, started=now())
                 with self._lock:
-                    self._keep(
-                        alone, [], [TrialResult(precision=arm.name, status=status, detail=reason, started=now())]
-                    )
+                    self._keep(alone, [], [row])
         arms = tuple(arm for arm in trial.arms if (trial.cell, arm.name) not in self.broken)
         if not arms:
             return None
@@ -158,8 +156,11 @@ class Execution:
         return trial
 
     def _run_more(self, last: Trial) -> None:
-        """Measure a cell in further processes, one at a time, until there are enough."""
+        """Measure a cell in further processes after the last of its plan, one at a time, until there are enough."""
         trial: Trial | None = last
+        is_last = PHASES[last.phase].key == "replicate" and last.replicate == last.protocol.replicates - 1
+        if not is_last or "oom" in self.done.get(last.config, {}).values():
+            return
         while trial is not None and not self._enough(trial):
             trial = self._measure(replace(trial, replicate=trial.replicate + 1), self._next_place(added=1))
 
@@ -168,8 +169,6 @@ class Execution:
 
     def _enough(self, last: Trial) -> bool:
         """Say whether the processes of a cell up to this one are enough."""
-        from bench.planning.processes import enough, log_speedup
-
         each = [self.speeds.get(replace(last, replicate=number).config, {}) for number in range(last.replicate + 1)]
         names = dict.fromkeys(name for speeds in each for name in speeds)
         arms = [[log_speedup(speeds[name]) for speeds in each if name in speeds] for name in names]
@@ -187,6 +186,9 @@ class Execution:
             for name, speed in first.items()
             if speed.steady and speed.step_ms is not None
         )
+
+    def _device(self, trial: Trial) -> Device:
+        return self.devices[trial.cell.placement.name]
 
     def _begin(self, trial: Trial, place: tuple[int, int]) -> None:
         with self._lock:
@@ -217,15 +219,15 @@ class Execution:
             self.display.note(f"{trial.id}: the {arms} {why}; each is measured on its own, unpaired")
         for alone in missing:
             self._begin(alone, place)
-            others = [one for one in apart if one is not alone]
-            if failed is not None and failed.kind == "timeout" and all(self._is_measured(one) for one in others):
+            others = [self.done.get(other.config, {}).values() for other in apart if other is not alone]
+            if failed is not None and failed.kind == "timeout" and all(set(MEASURED) & {*each} for each in others):
                 text = f"beside the other {arms}, which were then measured alone: {failed.text}"
-                self._keep_ending(alone, replace(failed, text=text))  # without waiting as long for it again
+                results = missing_results(alone, [], replace(failed, text=text), now())
+                self._give_up(alone, results[0])
+                with self._lock:
+                    self._keep(alone, [], results)  # without waiting as long for it again
             else:
                 self._run_trial(alone, f"measured alone: together, {failed.text}" if failed is not None else "")
-
-    def _is_measured(self, trial: Trial) -> bool:
-        return bool(set(self.done.get(trial.config, {}).values()) & set(MEASURED))
 
     def _run_trial(self, trial: Trial, note: str = "") -> Ending | None:
         """Run one trial and store what it sent.
@@ -237,29 +239,24 @@ class Execution:
         Returns:
             How it ended if several arms failed together, of which nothing is stored; else None.
         """
-        device = self.devices[trial.cell.placement.name]
-        if trial.phase == "fit" and refusal_reason(trial, device) is None:
+        if trial.phase == "fit" and refusal_reason(trial, self._device(trial)) is None:
             multiple = self._common_multiple(trial.cell)
-            search = Search(
-                trial, device.is_gpu, attempt=lambda one: self._run_process(one, device)[1][0], multiple=multiple
-            )
-            size, result = search.run()
+            size, result = Search(
+                trial, self._device(trial).is_gpu, lambda attempt: self._run_process(attempt)[1][0], multiple
+            ).run()
             trial = replace(trial, cell=replace(trial.cell, batch_size=size))
             records, results = list[Message](), [result]
         else:
-            records, results, ending = self._run_process(trial, device)
+            records, results, ending = self._run_process(trial)
             if ending.kind in FAILED and len(trial.arms) > 1:
                 with self._lock:
                     self.display.end(trial, results)
                 return replace(ending, text=results[-1].detail)
             if ending.kind in BROKEN:
                 self._give_up(trial, results[-1])
-            results = [
-                replace(result, detail="; ".join(filter(None, (note, result.detail))))
-                if result.status in MEASURED
-                else result
-                for result in results
-            ]
+            for number, result in enumerate(results):
+                if note and result.status in MEASURED:
+                    results[number] = replace(result, detail="; ".join(filter(None, (note, result.detail))))
         with self._lock:
             self._keep(trial, records, results)
         return None
@@ -271,21 +268,12 @@ class Execution:
             return 1
         return common_multiple(names, suite_registry.load(cell.suite).data.tokens_per_sample or 1)
 
-    def _keep_ending(self, trial: Trial, ending: Ending) -> None:
-        """Store how a trial of one arm ended, without running it."""
-        results = missing_results(trial, [], ending, now())
-        self._give_up(trial, results[0])
-        with self._lock:
-            self._keep(trial, [], results)
-
     def _give_up(self, trial: Trial, result: TrialResult) -> None:
         """Remember not to try a trial's only arm again in its cell."""
-        self.broken[trial.cell, trial.arms[0].name] = (
-            result.status,
-            f"not tried again: in {trial.id}, {result.detail}",
-        )
+        reason = f"not tried again: in {trial.id}, {result.detail}"
+        self.broken[trial.cell, trial.arms[0].name] = result.status, reason
 
-    def _run_process(self, trial: Trial, device: Device) -> tuple[list[Message], list[TrialResult], Ending]:
+    def _run_process(self, trial: Trial) -> tuple[list[Message], list[TrialResult], Ending]:
         """Run one trial's process; return the records that it sent, a result for each arm, and how it ended."""
         records: list[Message] = []
 
@@ -295,7 +283,7 @@ class Execution:
             else:
                 records.append(message)
 
-        started = now()
+        started, device = now(), self._device(trial)
         if why := refusal_reason(trial, device):
             ending = Ending(kind="unsupported", text=why)
         else:
@@ -306,7 +294,7 @@ class Execution:
                     break
         log = self._write_log(trial, ending)
         ending = replace(ending, text=LOG.join([legible(ending.text), *([str(log)] if log else [])]))
-        sent = [replace(one, detail=legible(one.detail)) for one in records if isinstance(one, TrialResult)]
+        sent = [replace(each, detail=legible(each.detail)) for each in records if isinstance(each, TrialResult)]
         return records, [*sent, *missing_results(trial, sent, ending, started)], ending
 
     def _write_log(self, trial: Trial, ending: Ending) -> Path | None:
@@ -324,13 +312,12 @@ class Execution:
 
     def _keep(self, trial: Trial, records: list[Message], results: list[TrialResult]) -> None:
         """Store what a trial sent, and show how it ended."""
-        device = self.devices[trial.cell.placement.name]
-        self.store.add_results(trial, device, results, [*self.sampler.drain(), *records])
+        self.store.add_results(trial, self._device(trial), results, [*self.sampler.drain(), *records])
         self.display.end(trial, results)
         self.done[trial.config] = {result.precision: result.status for result in results}
         self.attempts[trial.id] = self.done[trial.config]
-        measured = {one.precision: one.speed for one in results if one.status in MEASURED and one.speed is not None}
-        self.speeds[trial.config] = {name: speed for name, speed in measured.items() if speed.step_ms is not None}
+        measured = {result.precision: result.speed for result in results if result.status in MEASURED}
+        self.speeds[trial.config] = {name: each for name, each in measured.items() if each and each.step_ms is not None}
         if trial.phase == "train":
             self._drop_checkpoint(trial)
 
@@ -358,19 +345,92 @@ class Execution:
             if progress.done is not None and trial.cell.placement in self._planned:
                 index, begun = self._planned[trial.cell.placement]
                 self.forecast.advance(index, time.monotonic() - begun, progress.done)
-                self._correct_estimate()
+                self.display.expect(self.forecast.left_s())
             self.display.progress(progress, samples)
 
-    def _correct_estimate(self) -> None:
-        """Show how long the run takes, where that is shown to be far from what was announced."""
-        left, elapsed_s = self.forecast.left_s(), time.monotonic() - self._start_s
-        self.display.expect(left)
-        if left is None or self._announced_s is None or elapsed_s < JUDGED_SHARE * self._announced_s:
-            return
-        off_s = abs(elapsed_s + left[0] - self._announced_s)
-        if off_s > max(ESTIMATE_ERROR * self._announced_s, LEAST_CORRECTION_S):
-            before, self._announced_s = self._announced_s, elapsed_s + left[0]
-            self.display.correct(before, self._announced_s)
+
+def tell_what_remains(prepared: PreparedRun, folder: Path | None) -> None:
+    """Say how much of the plan of a run that goes on is finished; nothing of a new run.
+
+    Raises:
+        UsageError: its trials.csv cannot be read.
+    """
+    if folder is not None and (folder / "run.json").exists():
+        known = answers(folder)
+        left = remaining(prepared.plan, known)
+        failed = [trial for trial in left.trials if set(known.attempts.get(trial.id, {}).values()) & set(FAILURES)]
+        show_remaining(prepared.plan, left, len(failed))
+
+
+def execute(prepared: PreparedRun, folder: Path | None, launcher: Launcher) -> tuple[Path, bool]:
+    """Run the plan; return the run's folder, and whether no trial failed or hung.
+
+    Raises:
+        UsageError: the folder cannot be continued, or could not be written to the end.
+    """
+    folder = new_folder(prepared) if folder is None else folder
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        try:
+            return folder, _execute(prepared, folder, launcher)
+        except StoreLostError as error:
+            raise UsageError(str(error)) from error
+
+
+def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
+    before = earlier_start(folder, prepared)
+    environment = prepared.environment
+    gpus = () if prepared.request.on is not None else sampled_gpus(environment)  # a cluster's are on other machines
+    run = {
+        "version": bench.__version__,
+        "request": describe_request(prepared),
+        "environment": environment,
+        "data": [{**asdict(data), "source": str(data.source)} for data in prepared.data],
+        "planned": [describe_planned(trial) for trial in prepared.plan.trials],
+        "warnings": list(prepared.warnings),
+        "edited": edited(folder, read_run(folder)) if before else [],
+        "started": before or now(),
+        "finished": None,
+    }
+    display = open_display()
+    try:
+        with ExitStack() as stack:
+            store = stack.enter_context(Store(folder))
+            if store.dropped:
+                rows = ", ".join(f"{count} of {name}" for name, count in store.dropped.items())
+                display.note(f"Rows of trials that did not end were dropped: {rows}.")
+            store.write_run(run)  # first, so that whatever happens --resume finds a run
+            sampler = stack.enter_context(Sampler(gpus, SAMPLE_PERIOD_S))
+            launcher.on_start = sampler.own
+            launcher.workspace = folder.resolve()
+            devices = {device.placement: device for device in environment.devices}
+            execution = Execution(store=store, devices=devices, launcher=launcher, sampler=sampler, display=display)
+            try:
+                if prepared.replan is None:
+                    fine = execution.run(prepared.plan)
+                else:  # the searches for the largest batches first, then the whole plan at them
+                    searched = execution.run(prepared.plan.only(lambda trial: trial.phase == "fit"))
+                    plan = prepared.replan(execution.largest(prepared.plan))
+                    run["planned"] = [describe_planned(trial) for trial in plan.trials]
+                    store.write_run(run)
+                    display.note(f"The largest batches are known: {len(plan.trials)} trials at them and at others.")
+                    fine = execution.run(plan) and searched
+                store.add(sampler.stop())
+                lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
+                store.write_run({**run, "warnings": [*prepared.warnings, *launcher.notes, *lost], "finished": now()})
+            except KeyboardInterrupt as stop:
+                display.close()
+                tell_interrupted(folder, tries=prepared.request.tries)
+                raise Interrupted(folder if answers(folder).attempts else None) from stop
+    finally:
+        display.close()
+    return fine
+
+
+def sampled_gpus(environment: Environment) -> Gpus:
+    """Return the GPUs whose telemetry is read, each once; those that train together are read one by one."""
+    names = {uuid: name for device in environment.devices for uuid, name in device.gpus.items()}
+    return tuple((name, uuid) for uuid, name in names.items())
 
 
 def is_done(trial: Trial, done: Statuses, attempts: Statuses) -> bool:
@@ -396,13 +456,12 @@ def has_final(trial: Trial, arm: AblationStep, attempts: Statuses) -> bool:
 def remaining(plan: Plan, known: Answers) -> Plan:
     """Return the part of a plan that has no final rows."""
     fits = memory_trials(plan)
-    left = [
-        (trial, seconds)
-        for trial, seconds in zip(plan.trials, plan.seconds, strict=True)
-        if (resolved := resolve(trial, fits, known.statuses)) is not None
-        and not is_done(resolved, known.statuses, known.attempts)
-    ]
-    return replace(plan, trials=tuple(one for one, _ in left), seconds=tuple(seconds for _, seconds in left))
+
+    def is_left(planned: Trial) -> bool:
+        trial = resolve(planned, fits, known.statuses)
+        return trial is not None and not is_done(trial, known.statuses, known.attempts)
+
+    return plan.only(is_left)
 
 
 def now() -> str:
@@ -433,3 +492,40 @@ def missing_results(trial: Trial, results: Sequence[TrialResult], ending: Ending
         for arm in trial.arms
         if arm.added not in answered
     ]
+
+
+def enough(protocol: Protocol, count: int, arms: Sequence[Sequence[Interval]], timed_s: float) -> bool:
+    """Say whether the processes that have ended answer the question, or have used up what they may.
+
+    The question is answered when each arm's interval over the processes is as narrow as ``--target-ci`` asks; where
+    nothing was asked, when each arm is faster or slower than the baseline, or the same. Processes that are far off
+    the others count for nothing here, so another is measured in their place.
+
+    Args:
+        protocol: what was asked, and what may be spent.
+        count: processes that have ended, measured or not.
+        arms: for each arm but the baseline, its log-speedup in each process that measured it; an arm that half of
+            them or more did not measure is not waited for.
+        timed_s: how long an arm has been timed, in all processes.
+    """
+    if count < protocol.replicates:
+        return False
+    if count >= protocol.most_replicates or timed_s >= protocol.time_budget_s:
+        return True
+    return all(_answered(process_interval(arm), protocol) for arm in arms if 2 * len(arm) > count)
+
+
+def log_speedup(speed: Speed) -> Interval | None:
+    """Return the logarithm of an arm's speedup in one process, with its interval; None where there is no speedup."""
+    if speed.speedup is None:
+        return None
+    low, high = (math.log(end) if end else None for end in (speed.speedup_low, speed.speedup_high))
+    return Interval(center=math.log(speed.speedup), low=low, high=high, n=speed.rounds)
+
+
+def _answered(log: Interval, protocol: Protocol) -> bool:
+    if log.n < protocol.replicates or log.half_width is None:
+        return False
+    if protocol.target_ci is not None:
+        return math.expm1(log.half_width) <= protocol.target_ci  # as reports say it
+    return verdict(log.exp(), ASSUMED_NOISE) != "INCONCLUSIVE"

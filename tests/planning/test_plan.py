@@ -327,7 +327,7 @@ def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
     assert [trial.phase for trial in first.trials] == ["fit", "fit", "train", "train"]
     assert first.seconds[0] is None
     assert {trial.cell.batch_size for trial in first.trials if trial.phase == "train"} == {SUITE.batch_size}
-    searches = first.only("fit").trials
+    searches = first.only(lambda trial: trial.phase == "fit").trials
     found = {(at_any_size(trial.cell), trial.precisions[0]): 96 + 64 * n for n, trial in enumerate(searches)}
     again = plan_at_largest(machine, found).trials
     at = {(t.phase, t.cell.batch_size): t.precisions for t in again if t.phase in ("speed", "train")}

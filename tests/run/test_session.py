@@ -24,10 +24,10 @@ from bench.results.records import Environment
 from bench.results.run_json import planned, read_run
 from bench.results.store import Store, StoreLostError, edited
 from bench.run import reporting
+from bench.run.execute import execute, tell_what_remains
 from bench.run.folder import check, locked, open_folder
 from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
-from bench.run.session import execute, tell_what_remains
 from bench.spec.errors import UsageError
 from bench.spec.trial import DataSource, Request, SuiteRef
 from tests.arms import arms
@@ -56,7 +56,7 @@ def changed(machine: Environment, **changes: object) -> Environment:
 
 def test_on_the_same_machine_a_run_goes_on_and_keeps_its_start(tmp_path, machine, monkeypatch):
     times = iter("abcd")
-    monkeypatch.setattr("bench.run.session.now", lambda: next(times))
+    monkeypatch.setattr("bench.run.execute.now", lambda: next(times))
     run_nothing(tmp_path, machine)
     run_nothing(tmp_path, machine)
     assert (read_run(tmp_path)["started"], read_run(tmp_path)["finished"]) == ("a", "c")
@@ -170,7 +170,7 @@ def test_a_run_that_is_stopped_before_its_first_trial_can_be_resumed(tmp_path, m
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bench.run.session.Sampler", stop)
+    monkeypatch.setattr("bench.run.execute.Sampler", stop)
     with pytest.raises(KeyboardInterrupt):
         run_nothing(tmp_path / "run", machine)
     assert read_run(tmp_path / "run")["finished"] is None

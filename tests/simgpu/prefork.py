@@ -88,7 +88,8 @@ def main() -> None:
     """Fork for each request, until nobody can make one any more."""
     requests = socket.socket(fileno=int(sys.argv[1]))
     import bench.report
-    import bench.run.session
+    import bench.run.execute
+    import bench.run.reporting
     import bench.worker.worker
 
     with tempfile.TemporaryDirectory() as folder:  # a first report imports and compiles much

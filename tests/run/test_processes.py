@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from bench.planning.processes import enough, log_speedup
 from bench.results.records import Speed
+from bench.run.execute import enough, log_speedup
 from bench.spec.trial import Protocol
 from bench.stats import Interval, process_interval
 
