@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from bench.launch.launcher import Ending, Launcher
+from bench.launch import Ending, Launcher
 from bench.results.records import (
     Block,
     Device,

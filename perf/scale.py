@@ -31,7 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.launch.launcher import Ending, Launcher
+from bench.launch import Ending, Launcher
 from bench.results.records import Block, Device, Environment, MemoryPeak, Message, Speed, TrialResult
 from bench.spec.trial import Request, Trial
 

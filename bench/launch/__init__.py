@@ -1,13 +1,94 @@
-"""Launchers: trials run on this machine or on a Ray cluster."""
+"""The interface between a run and what runs its trials: this machine or a Ray cluster."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from bench.launch.launcher import Launcher
+from bench.results.records import Device, Environment, Message
 from bench.spec.errors import UsageError
-from bench.spec.trial import Request
+from bench.spec.trial import Request, Trial
+
+OnMessage = Callable[[Message], None]
+"""Takes the records of a trial as they come."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """How a process ended: ``done`` with a value, or why not."""
+
+    kind: str
+    """``done``, ``usage``, ``oom``, ``error``, ``died``, ``timeout``, or ``unsupported``, said by a process
+    or known without one; ``import`` if no process can import its libraries; ``lost`` if what ran the process was lost,
+    and not by its fault."""
+    value: Any = None
+    text: str = ""
+    log: str = ""
+    """All that a process that failed has printed."""
+    secondary: bool = False
+    """Whether the process failed because it lost another rank of its trial."""
+
+
+class Launcher(ABC):
+    """Runs functions of the worker, each in a fresh process, on this machine or elsewhere."""
+
+    overlapping = False
+    """Whether trials of different placements run at the same time."""
+
+    def __init__(self) -> None:
+        """Start without notes, checkpoints and observers."""
+        self.on_start: Callable[[Iterable[int]], None] = lambda _pids: None
+        """Called with the pids of a trial's processes on this machine whenever one of them starts."""
+        self.workspace: Path | None = None
+        """Folder in which training keeps its checkpoints; None keeps none."""
+        self.notes: list[str] = []
+        """Sentences on what happened to nodes and trials, for the run's warnings."""
+
+    @abstractmethod
+    def survey(self, gpus: tuple[str, ...] | None) -> Environment:
+        """Describe the machine and the devices that were named."""
+
+    @abstractmethod
+    def call(self, target: str, *arguments: object) -> Any:
+        """Call a function of the worker, ``module:name``, in a fresh process and return its value.
+
+        Raises:
+            UsageError: the function raised one, its process failed, died or hung, or nodes return different values.
+        """
+
+    @abstractmethod
+    def run(self, trial: Trial, device: Device, on_message: OnMessage) -> Ending:
+        """Run one trial and pass its records on."""
+
+    def cancel(self) -> None:  # noqa: B027
+        """End the processes that run in other threads."""
+
+    def close(self) -> None:  # noqa: B027
+        """Release what was held."""
+
+
+def run_concurrently(jobs: Sequence[Callable[[], None]], cancel: Callable[[], None]) -> None:
+    """Run all jobs at the same time.
+
+    Args:
+        jobs: functions; one that is cancelled raises.
+        cancel: ends the other jobs after one has raised, or after Ctrl-C.
+
+    Raises:
+        BaseException: the first that a job raised, or KeyboardInterrupt, after all jobs have ended.
+    """
+    with ThreadPoolExecutor(max(1, len(jobs))) as pool:
+        try:
+            for ended in as_completed([pool.submit(job) for job in jobs]):
+                ended.result()
+        except BaseException:
+            cancel()
+            raise
 
 
 def open_launcher(request: Request) -> Launcher:
@@ -21,7 +102,7 @@ def open_launcher(request: Request) -> Launcher:
         from bench.launch.local import LocalLauncher
 
         return LocalLauncher()
-    from bench.launch.ray.launcher import RayLauncher
+    from bench.launch.ray import RayLauncher
 
     files = [word for word in request.suites if word.endswith(".py")]
     return RayLauncher(request.on.partition("://")[2] or None, request.accelerators, files)

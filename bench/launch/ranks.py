@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from bench.launch.launcher import Ending, OnMessage
+from bench.launch import Ending, OnMessage
 from bench.results.records import MemoryPeak, TrialResult
 
 GRACE_S = 5.0

@@ -186,16 +186,15 @@ def make_plan(
     seconds: list[float | None] = []
     for ref, suite in suites.items():
         for device, is_alone in zip(environment.devices, alone, strict=True):
-            own = request
+            here = request
             if is_alone and not all(alone):  # the reference of the devices that train together
-                own = replace(request, techniques=for_one_device(request.techniques))
-            if _emulates_quickly(own, suite, device, flops.get(ref)):
-                own = replace(own, precisions=(BASELINE, EMULATED))
-            planned = _trials_on(own, ref, suite, data[ref], device, largest=largest)
-            for trial in planned:
+                here = replace(request, techniques=for_one_device(request.techniques))
+            if _emulates_quickly(here, suite, device, flops.get(ref)):
+                here = replace(here, precisions=(BASELINE, EMULATED))
+            for trial in _trials_on(here, ref, suite, data[ref], device, largest=largest):
                 step = step_s(trial, device, flops.get(ref), sample_s)
                 trials.append(replace(trial, silence_s=silence_s(trial, request, suite, step)))
-                seconds.append(estimate_s(trial, suite, data[ref], device, flops.get(ref), sample_s=sample_s))
+                seconds.append(estimate_s(trial, suite, data[ref], device, step))
     return Plan(trials=tuple(trials), seconds=tuple(seconds))
 
 
@@ -206,12 +205,13 @@ def _emulates_quickly(request: Request, suite: Suite, device: Device, flops_per_
     """
     if request.precisions or set(LADDER) & set(request.phases) or not is_emulated(device, EMULATED):
         return False
-    if "explain" in request.phases:
-        return True
     largest = max(request.batch_sizes or (suite.batch_size, *suite.cpu_batch_sizes))
-    if flops_per_sample is None or device.bf16_gflops is None:
-        return False
-    return flops_per_sample * largest < EMULATED_STEP_S * 1e9 * device.bf16_gflops
+    within_limit = (
+        flops_per_sample is not None
+        and device.bf16_gflops is not None
+        and flops_per_sample * largest < EMULATED_STEP_S * 1e9 * device.bf16_gflops
+    )
+    return within_limit or "explain" in request.phases
 
 
 def _require_supported(request: Request, devices: tuple[Device, ...]) -> None:
@@ -285,13 +285,13 @@ def _precisions(request: Request, device: Device) -> tuple[str, ...]:
         and not unsupported_reason(device, name)
         and not is_emulated(device, name)
     ]
-    names = [more for name in names for more in (*_beside(name, device), name)]
-    return tuple(sorted(dict.fromkeys(names), key=lambda name: name != BASELINE))
-
-
-def _beside(name: str, device: Device) -> list[str]:
-    beside = parse_precision(name).beside
-    return [beside] if beside and not any(unsupported_reason(device, one) for one in (name, beside)) else []
+    arms: list[str] = []
+    for name in names:
+        library = parse_precision(name).beside
+        if library and not unsupported_reason(device, name) and not unsupported_reason(device, library):
+            arms.append(library)
+        arms.append(name)
+    return tuple(sorted(dict.fromkeys(arms), key=lambda name: name != BASELINE))
 
 
 def _trials(
@@ -301,21 +301,17 @@ def _trials(
 
     An ablation has its own steps, and not these ``precisions``.
     """
-    phase = PHASES[name]
+    phase, seeds = PHASES[name], request.seeds or suite.seeds
+    arms, unsupported = [AblationStep(precision=precision) for precision in precisions], list[AblationStep]()
     if name in LADDER:
         arms, unsupported = _ablation(request, cell, device)
         cell = replace(cell, techniques=())  # they are steps
-    else:
-        arms = [AblationStep(precision=precision) for precision in precisions]
-        unsupported = []
-    common = Trial(
-        cell=cell, phase=name, arms=tuple(arms), seed=(request.seeds or suite.seeds)[0], protocol=request.protocol
-    )
+    common = Trial(cell=cell, phase=name, arms=tuple(arms), seed=seeds[0], protocol=request.protocol)
     groups: list[tuple[AblationStep, ...]] = [(arm,) for arm in arms]
     alone: list[Trial] = []
     if phase.arms == "baseline":
         groups = [(AblationStep(precision=BASELINE),)]
-    if phase.arms == "together":
+    elif phase.arms == "together":
         unsupported += [arm for arm in arms if unsupported_reason(device, arm.precision, name)]
         supported = tuple(arm for arm in arms if arm not in unsupported)
         groups = [supported] if supported else []
@@ -333,7 +329,7 @@ def _trials(
         # Every other seed in reverse order, so that a linear drift of the machine favours no precision.
         return [
             replace(common, arms=group, seed=seed)
-            for turn, seed in enumerate(request.seeds or suite.seeds)
+            for turn, seed in enumerate(seeds)
             for group in (groups[::-1] if turn % 2 else groups)
         ]
     return [replace(common, arms=group) for group in groups] + alone
@@ -424,19 +420,11 @@ def refusal_reason(trial: Trial, device: Device) -> str | None:
     return reasons[0] if all(reasons) else None
 
 
-def estimate_s(
-    trial: Trial,
-    suite: Suite,
-    data: PreparedData,
-    device: Device,
-    flops_per_sample: float | None,
-    *,
-    sample_s: SampleTimes = MappingProxyType({}),
-) -> float | None:
+def estimate_s(trial: Trial, suite: Suite, data: PreparedData, device: Device, step: float | None) -> float | None:
     """Return a trial's estimated seconds, from those of a step (``step_s``). None is unknown."""
     if refusal_reason(trial, device):
         return 0.0
-    estimate, step = PHASES[trial.phase].estimate, step_s(trial, device, flops_per_sample, sample_s)
+    estimate = PHASES[trial.phase].estimate
     if estimate is None or step is None:
         return None
     samples = data.train_samples
@@ -462,11 +450,11 @@ MemoryTrials = Mapping[tuple[str, Cell], Sequence[tuple[Trial, str]]]
 
 def memory_trials(plan: Plan) -> MemoryTrials:
     """Return the trials of a plan that find out which arms fit."""
-    found: dict[tuple[str, Cell], list[tuple[Trial, str]]] = {}
+    trials: dict[tuple[str, Cell], list[tuple[Trial, str]]] = {}
     for trial in plan.trials:
         if trial.phase in ("memory", "ladder_memory"):
-            found.setdefault((trial.phase, trial.cell), []).append((trial, trial.config))
-    return found
+            trials.setdefault((trial.phase, trial.cell), []).append((trial, trial.config))
+    return trials
 
 
 def step_s(
@@ -506,12 +494,6 @@ def silence_s(trial: Trial, request: Request, suite: Suite, step: float | None) 
     return max(10 * round_s, JOINT_S if several else SILENCE_S)
 
 
-def _is_tried(arm: AblationStep, phase: str, memory: Status | None) -> bool:
-    """Say whether to measure an arm whose memory phase ended with a status; None has not ended."""
-    emulated = memory == "unsupported" and parse_precision(arm.precision).emulated  # its memory means nothing
-    return phase == "memory" or emulated or memory not in UNFIT
-
-
 def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, Status]]) -> Trial | None:
     """Return what a planned trial measures after the memory phase of its cell, or None if nothing is left.
 
@@ -526,19 +508,24 @@ def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, St
     ladder = trial.phase in LADDER
     memory = fits.get(("ladder_memory" if ladder else "memory", trial.cell), ())
     if not ladder:
-        statuses = {name: status for _, config in memory for name, status in done.get(config, {}).items()}
-        arms = [arm for arm in trial.arms if _is_tried(arm, trial.phase, statuses.get(arm.name))]
+        unfit = {
+            name
+            for _, config in memory
+            for name, status in done.get(config, {}).items()
+            if status in UNFIT and not (status == "unsupported" and parse_precision(name).emulated)  # it means nothing
+        }
+        arms = [arm for arm in trial.arms if arm.name not in unfit or trial.phase == "memory"]
     else:
-        found: dict[AblationStep, Status | None] = {}
+        statuses: dict[AblationStep, Status | None] = {}
         rebased: dict[AblationStep, AblationStep] = {}
 
         def works(step: AblationStep) -> bool:
-            return found.get(step) is None or found[step] in MEASURED
+            return statuses.get(step) is None or statuses[step] in MEASURED
 
-        planned = [one.arms[0] for one, _ in memory]
-        for (one, _), step in zip(memory, rebase(planned, works), strict=True):
-            rebased[one.arms[0]] = step
-            found[step] = done.get(replace(one, arms=(step,)).config, {}).get(step.name)
+        planned = [fit.arms[0] for fit, _ in memory]
+        for (fit, _), step in zip(memory, rebase(planned, works), strict=True):
+            rebased[fit.arms[0]] = step
+            statuses[step] = done.get(replace(fit, arms=(step,)).config, {}).get(step.name)
         arms = [rebased.get(arm, arm) for arm in trial.arms]
         if trial.phase == "ladder":
             arms = [arm for arm in arms if works(arm)]

@@ -15,7 +15,7 @@ from threading import RLock
 import bench
 from bench.cli.display import Display, open_display, show_remaining
 from bench.cli.interruption import Interrupted, tell_interrupted
-from bench.launch.launcher import Ending, Launcher, run_concurrently
+from bench.launch import Ending, Launcher, run_concurrently
 from bench.measure.sampler import Gpus, Sampler
 from bench.planning import suite_registry
 from bench.planning.max_batch import Largest, Search, at_any_size, common_multiple

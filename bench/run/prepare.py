@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bench.cli.display import say
 from bench.devices.processes import busy
-from bench.launch.launcher import Launcher
+from bench.launch import Launcher
 from bench.planning import suite_registry
 from bench.planning.max_batch import Largest
 from bench.planning.plan import EMULATED, Plan, PreparedData, is_emulated, make_plan, named_mixed, steps_to_time
@@ -54,31 +54,15 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     environment = launcher.survey(request.gpus)
     if not any(device.is_gpu for device in environment.devices):
         suites = suite_registry.select(request, on_cpu=True)
-    warnings += warn_of_variables(environment)
-    warnings += warn_of_builds(environment)
+    warnings += warn_of_variables(environment) + warn_of_builds(environment)
     warnings += busy(environment, request.exclusive)
     for ref in suites:
         _fetch_weights(ref, launcher)
     by_data = {suite.data: suite for suite in suites.values()}
     prepared = {key: _prepare_data(suite, request, launcher) for key, suite in by_data.items()}
     data = {ref: prepared[suite.data] for ref, suite in suites.items()}
-    named = {ref.name: ref for ref in suites}
-    warnings += [_unread(one) for one in prepared.values() if one.left_out]
-    warnings += [
-        f"{name} is not trained on images, so it uses {data[ref].source} data whatever --data says."
-        for name, ref in named.items()
-        if request.data and not suites[ref].data.is_image and request.data.partition(":")[0] != data[ref].source.kind
-    ]
-    warnings += [
-        f"{name} is trained on synthetic data, which have no test set, so nothing reaches --target-accuracy."
-        for name, ref in named.items()
-        if request.target_accuracy_pct and "train" in request.phases and data[ref].source.kind == "synthetic"
-    ]
-    warnings += [
-        f"{name} is trained on tokens, which have no accuracy, so nothing reaches --target-accuracy."
-        for name, ref in named.items()
-        if request.target_accuracy_pct and "train" in request.phases and data[ref].source.of_tokens
-    ]
+    warnings += [_unread(source) for source in prepared.values() if source.left_out]
+    warnings += warn_of_data(request, suites, data)
     flops = {ref: _count_flops(ref, launcher) for ref in suites}
     sample_s: dict[tuple[SuiteRef, str, str], float] = {}
 
@@ -90,10 +74,8 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     plan = make()
     sample_s |= _time_emulated(plan, environment, launcher)
     plan = make() if sample_s else plan
-    warnings += warn_of_emulation(environment, request, plan)
-    warnings += warn_of_idle_techniques(request)
-    warnings += warn_of_refusals(plan, environment)
-    warnings += warn_of_shared_algorithms(plan)
+    warnings += warn_of_emulation(environment, request, plan) + warn_of_idle_techniques(request)
+    warnings += warn_of_refusals(plan, environment) + warn_of_shared_algorithms(plan)
     warnings += warn_of_unknown_energy(environment, request)
     if not plan.trials:
         raise UsageError(f"There is nothing to measure: no device here can do --phases {','.join(request.phases)}.")
@@ -105,7 +87,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
         environment=environment,
         plan=plan,
         warnings=tuple(warnings),
-        data=tuple({str(one.source): one for one in data.values()}.values()),
+        data=tuple({str(source.source): source for source in data.values()}.values()),
         replan=make if request.largest_batch else None,
     )
 
@@ -135,7 +117,7 @@ def choose_source(suite: Suite, request: Request) -> DataSource:
         UsageError: tokens were asked for, and the suite has none.
     """
     data, kind = suite.data, (request.data or "").partition(":")[0]
-    named: str | None = request.data if data.is_image else "synthetic"
+    named = request.data if data.is_image else "synthetic"
     if data.tokens:
         named = request.data if kind in ("markov", "synthetic", "text") else data.source
     elif kind == "text" or (data.is_image and kind == "markov"):
@@ -158,10 +140,10 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
         say(f"Preparing the images of {source}.")
     prepared = launcher.call("bench.worker.worker:prepare_data", suite.data, source)
     if prepared.train_tokens is not None:
-        split = (
-            f"from the first {prepared.train_tokens:,}, and the last {prepared.validation_tokens:,} are validated on"
+        say(
+            f"Training draws its sequences from the first {prepared.train_tokens:,} bytes of {source}; the last "
+            f"{prepared.validation_tokens:,} are for validation."
         )
-        say(f"Of the bytes of {source}, training draws its sequences {split}.")
     return PreparedData(
         source=source,
         classes=prepared.data.classes,
@@ -176,9 +158,9 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
 
 def _unread(data: PreparedData) -> str:
     """Say how many images of a source cannot be read."""
-    first, count = data.first_left_out, data.left_out
-    images = "1 image cannot be read and is" if count == 1 else f"{count:,} images cannot be read and are"
-    return f"{data.source}: {images} left out, {'' if count == 1 else 'first '}'{first}'."
+    several = "images cannot be read and are left out, first"
+    images = "image cannot be read and is left out," if data.left_out == 1 else several
+    return f"{data.source}: {data.left_out:,} {images} '{data.first_left_out}'."
 
 
 def _count_flops(ref: SuiteRef, launcher: Launcher) -> float | None:
@@ -209,13 +191,16 @@ def check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef
     """Refuse batches that are larger than the data, or do not divide into equal parts by device and accumulation."""
     for trial in plan.trials:
         suite, placement = suites[trial.cell.suite], trial.cell.placement
-        size, samples = trial.cell.batch_size, data[trial.cell.suite].train_samples
+        size, samples, device_count = (
+            trial.cell.batch_size,
+            data[trial.cell.suite].train_samples,
+            len(placement.members),
+        )
         if trial.phase in ("train", "ladder") and samples is not None and size > samples:
             raise UsageError(
                 f"The batch size {size} is larger than the {samples} training images of {trial.cell.data}. "
                 "Name smaller --batch-sizes."
             )
-        device_count = len(placement.members)
         if device_count > 1 and suite.trainer == "lightning":
             raise UsageError(
                 "Lightning's Trainer starts its own processes, on this machine: name one device, not "
@@ -238,10 +223,23 @@ def check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef
             )
 
 
+def warn_of_data(request: Request, suites: dict[SuiteRef, Suite], data: dict[SuiteRef, PreparedData]) -> list[str]:
+    """Warn of suites that do not use the source of ``--data``, and of sources that show no ``--target-accuracy``."""
+    warnings: dict[str, None] = {}  # each once, also where a suite has several variants
+    for ref, suite in suites.items():
+        source = data[ref].source
+        if request.data and not suite.data.is_image and request.data.partition(":")[0] != source.kind:
+            warnings[f"{ref.name} is not trained on images, so it uses {source} data whatever --data says."] = None
+        if request.target_accuracy_pct and "train" in request.phases and source.generated | source.of_tokens:
+            lack = "tokens, which have no accuracy" if source.of_tokens else "synthetic data, which have no test set"
+            warnings[f"{ref.name} is trained on {lack}, so nothing reaches --target-accuracy."] = None
+    return list(warnings)
+
+
 def warn_of_variables(environment: Environment) -> list[str]:
     """Warn of variables that were unset, of one that makes the host wait, and of GPUs that are left out."""
     changes = {name: "overrides TF32" if "TF32" in name else EMULATES for name in environment.removed_variables}
-    blocking = [one for one in environment.variables if re.fullmatch("CUDA_LAUNCH_BLOCKING=0*[1-9].*", one)]
+    blocking = [text for text in environment.variables if re.fullmatch("CUDA_LAUNCH_BLOCKING=0*[1-9].*", text)]
     return [
         *(f"{name} was set, which {what}; unset for the run." for name, what in changes.items()),
         *(f"{name} is set: the host waits for each kernel, so steps take longer than without it." for name in blocking),
@@ -261,7 +259,7 @@ def warn_of_builds(environment: Environment) -> list[str]:
 def warn_of_emulation(environment: Environment, request: Request, plan: Plan) -> list[str]:
     """Warn of precisions that a CPU only emulates."""
     measured = {name for trial in plan.trials for name in trial.precisions}
-    found = []
+    warnings = []
     for device in environment.devices:
         for name in request.precisions or (EMULATED,):
             if not is_emulated(device, name) or parse_precision(name).emulated:
@@ -275,8 +273,8 @@ def warn_of_emulation(environment: Environment, request: Request, plan: Plan) ->
             else:
                 alone = "" if "ladder" in request.phases else ", so that fp32 has nothing to be compared with"
                 text += f"{name} is left out{alone}; --precisions fp32,{name} names it."
-            found.append(text)
-    return found
+            warnings.append(text)
+    return warnings
 
 
 def warn_of_refusals(plan: Plan, environment: Environment) -> list[str]:

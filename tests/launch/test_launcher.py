@@ -3,8 +3,7 @@ import threading
 
 import pytest
 
-from bench.launch import require_one_task
-from bench.launch.launcher import run_concurrently
+from bench.launch import require_one_task, run_concurrently
 from tests.conftest import call
 
 TASKS = {

@@ -11,8 +11,7 @@ import psutil
 import pytest
 from torch.distributed import DistBackendError
 
-from bench.launch import local
-from bench.launch.launcher import Ending
+from bench.launch import Ending, local
 from bench.launch.local import LocalLauncher
 from bench.launch.ranks import Rank, run_ranks
 from bench.results.records import EpochResult, MemoryPeak, Progress, TrialResult

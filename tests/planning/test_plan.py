@@ -11,6 +11,7 @@ from bench.planning.plan import (
     memory_trials,
     refusal_reason,
     resolve,
+    step_s,
     steps_to_time,
     unsupported_reason,
 )
@@ -43,6 +44,10 @@ def gpu(index=0, **more):
 def plan(machine, *devices, largest=None, **asked):
     machine = replace(machine, devices=devices) if devices else machine
     return make_plan(Request(**asked), {REF: SUITE}, {REF: SYNTHETIC}, machine, {REF: 1e9}, largest=largest)
+
+
+def estimated_s(trial, device, flops, data=SYNTHETIC):
+    return estimate_s(trial, SUITE, data, device, step_s(trial, device, flops))
 
 
 def arms(trials, phase):
@@ -183,14 +188,14 @@ def test_the_estimate_grows_with_work_and_is_unknown_without_flops(machine):
     short, long = (plan(machine, gpu(), epochs=epochs) for epochs in (1, 10))
     assert sum(short.seconds) < sum(long.seconds)
     trial = short.trials[0]
-    assert estimate_s(trial, SUITE, SYNTHETIC, gpu(), None) is None
-    assert estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e9) < estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e12)
+    assert estimated_s(trial, gpu(), None) is None
+    assert estimated_s(trial, gpu(), 1e9) < estimated_s(trial, gpu(), 1e12)
 
 
 def test_the_estimate_of_processes_that_train_together_has_what_they_take_to_start(machine):
     alone = plan(machine, gpu()).trials[0]
     both = replace(alone, cell=replace(alone.cell, placement=Placement(name="0+1")))
-    one, two = (estimate_s(trial, SUITE, SYNTHETIC, gpu(), 1e9) for trial in (alone, both))
+    one, two = (estimated_s(trial, gpu(), 1e9) for trial in (alone, both))
     assert two == pytest.approx(one + 5)
 
 
@@ -198,7 +203,7 @@ def test_the_estimate_of_training_uses_the_datas_own_size(machine):
     trial = next(trial for trial in plan(machine, gpu()).trials if trial.phase == "train")
     real = PreparedData(source=DataSource(kind="cifar10"), train_samples=50_000)
     long = replace(trial, epochs=100)  # beside which the start of its process is nothing
-    assert estimate_s(long, SUITE, real, gpu(), 1e9) > 10 * estimate_s(long, SUITE, SYNTHETIC, gpu(), 1e9)
+    assert estimated_s(long, gpu(), 1e9, real) > 10 * estimated_s(long, gpu(), 1e9)
 
 
 def test_training_goes_there_and_back_over_the_seeds_so_that_drift_favours_no_precision(machine):
@@ -251,7 +256,7 @@ def test_a_precision_that_a_cpu_emulates_is_left_out_unless_it_is_named(machine,
     named = arms(emulating, "ladder_memory", phases=("ladder_memory",), precisions=("fp32", "amp-bf16"))
     assert "amp-bf16+set-to-none" in named
     both = Trial(cell=plan(machine, fast).trials[0].cell, phase="speed", arms=steps("fp32", "amp-bf16"))
-    long, short = (estimate_s(both, SUITE, SYNTHETIC, device, 1e12) for device in (emulating, fast))
+    long, short = (estimated_s(both, device, 1e12) for device in (emulating, fast))
     assert long > 5 * short
 
 
@@ -270,7 +275,7 @@ def test_the_estimate_of_numerics_has_all_its_steps_and_grows_with_each(machine)
     a_step_s = SUITE.batch_size * 1e12 / (0.4 * 1e13)  # FLOPs over the share of 10 TFLOP/s that a step is to reach
 
     def grown_s(trial):
-        done = [estimate_s(trial, SUITE, SYNTHETIC, gpu(), flops) for flops in (1e12, 2e12)]
+        done = [estimated_s(trial, gpu(), flops) for flops in (1e12, 2e12)]
         return done[1] - done[0]
 
     assert looked.cell.batch_size == held.cell.batch_size == SUITE.batch_size

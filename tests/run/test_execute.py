@@ -10,7 +10,7 @@ import pytest
 
 import run_bench
 from bench.cli.display import Display
-from bench.launch.launcher import Ending
+from bench.launch import Ending
 from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Sampler
 from bench.planning.max_batch import at_any_size

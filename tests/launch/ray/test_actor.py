@@ -7,9 +7,8 @@ from unittest import mock
 import pytest
 
 from bench.cli.parser import parse
-from bench.launch.launcher import Ending
-from bench.launch.ray import launcher
-from bench.launch.ray.actor import AcceleratorActor
+from bench.launch import Ending
+from bench.launch.ray import AcceleratorActor, connect, stage
 from bench.results.records import TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.trial import Placement
@@ -26,7 +25,7 @@ def test_what_is_sent_to_the_nodes_is_the_code_and_the_suite_file_with_its_neigh
     (tiny_file.parent / "helper.py").write_text("")
     (tiny_file.parent / "secret.txt").write_text("")
     folder = tmp_path / "stage"
-    found = launcher.stage(folder, [str(tiny_file)])
+    found = stage(folder, [str(tiny_file)])
     assert (folder / found[str(tiny_file)]).read_text() == tiny_file.read_text()
     assert {path.name for path in folder.iterdir()} == {"bench", "suites", "own"}
     assert {path.name for path in (folder / "own" / "0").iterdir()} == {"tiny.py", "helper.py"}
@@ -37,13 +36,13 @@ def test_without_ray_it_says_what_to_install(monkeypatch, tmp_path):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else find(name))
     with pytest.raises(UsageError, match=r"pip install 'ampmeter\[ray\]'"):
-        launcher.connect(None, tmp_path)
+        connect(None, tmp_path)
 
 
 def test_a_head_that_does_not_answer_is_told(tmp_path):
     pytest.importorskip("ray")
     with pytest.raises(UsageError, match=r"No Ray cluster answers at '127.0.0.1:9'"):
-        launcher.connect("127.0.0.1:9", tmp_path)
+        connect("127.0.0.1:9", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.launch.launcher import Ending
-from bench.launch.ray.actor import interface
-from bench.launch.ray.pool import Accelerator, AcceleratorPool, NodeLostError
+from bench.launch import Ending
+from bench.launch.ray import Accelerator, AcceleratorPool, NodeLostError, interface
 from bench.results.records import Numeric, Progress
 from bench.spec.trial import Placement
 
