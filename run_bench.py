@@ -153,16 +153,16 @@ def compare(options: argparse.Namespace) -> int:
     from bench.report.analysis.compare import compare
     from bench.report.exports import comparison
 
-    found = compare(options.old, options.new, options.fail_over)
+    compared = compare(options.old, options.new, options.fail_over)
     if options.json:
         from bench.report.exports.document import dumps
 
-        print(dumps(comparison.document(found)))
+        print(dumps(comparison.document(compared)))
     elif options.markdown or options.html:
-        print(comparison.render(found, "html" if options.html else "md"), end="")
+        print(comparison.render(compared, "html" if options.html else "md"), end="")
     else:
-        comparison.show(found)
-    return 1 if found.failures else 0
+        comparison.show(compared)
+    return 1 if compared.failures else 0
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -194,13 +194,13 @@ def show_list(options: argparse.Namespace) -> int:
 
     if options.gpus:
         seen, no_gpu = LocalLauncher().call("bench.devices.survey:look")
-        found = seen, no_gpu, gpu_processes()
+        survey = seen, no_gpu, gpu_processes()
     if options.json:
         from bench.report.exports.document import dumps
 
-        print(dumps(listing.devices(*found) if options.gpus else listing.registries()))
+        print(dumps(listing.devices(*survey) if options.gpus else listing.registries()))
     else:
-        print_plain("\n".join(listing.describe_devices(*found) if options.gpus else listing.describe_registries()))
+        print_plain("\n".join(listing.describe_devices(*survey) if options.gpus else listing.describe_registries()))
     return 0
 
 

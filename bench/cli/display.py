@@ -50,17 +50,15 @@ class Display:
 
     def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
         """Show a trial's results; a reason that many share is shown once."""
-        count, description = self._running.pop(trial.id)
+        shown = []
+        for result in results:
+            if result.status in FAILURES and reason_of(result.detail) in self._reasons:
+                shown.append(replace(result, detail="for the reason given above"))
+            else:
+                self._reasons.add(reason_of(result.detail))
+                shown.append(result)
         bad = any(result.status not in MEASURED for result in results)
-        shown = describe_results([self._without_repetition(result) for result in results])
-        self._print(f"{count} {description}: {shown}", "red" if bad else "")
-
-    def _without_repetition(self, result: TrialResult) -> TrialResult:
-        reason = reason_of(result.detail)
-        if result.status not in FAILURES or reason not in self._reasons:
-            self._reasons.add(reason)
-            return result
-        return replace(result, detail="for the reason given above")
+        self._print(f"{' '.join(self._running.pop(trial.id))}: {describe_results(shown)}", "red" if bad else "")
 
     def expect(self, left_s: tuple[float, float] | None) -> None:
         """Take note of how long the run goes on from now, in seconds with their error; None is unknown."""
@@ -177,14 +175,16 @@ def describe_results(results: Sequence[TrialResult]) -> str:
 
 
 def _describe(result: TrialResult) -> str:
-    name = result.precision
+    name, detail = result.precision, f"; {result.detail}" if result.detail else ""
     if result.status not in MEASURED:
         return f"{name} {result.status}: {result.detail}"
     if result.fit is not None:
         return f"{name} {result.detail.split(';')[0]} (bound by {result.fit.fit_bound})"
     if result.memory is not None:
-        peak = result.memory.headline_bytes
-        return ("peak unknown" if peak is None else f"peak {_mib(peak)}") + _also(result)
+        if (peak := result.memory.headline_bytes) is None:
+            return f"peak unknown{detail}"
+        mib = peak / 2**20
+        return f"peak {f'{mib:,.0f}' if mib >= 10 or not mib else f'{mib:.2g}'} MiB{detail}"
     if result.energy is not None:
         return f"{result.energy.energy_j_per_step:.4g} J/step"
     if (training := result.training) is not None:
@@ -192,33 +192,20 @@ def _describe(result: TrialResult) -> str:
         tested = "" if accuracy is None else f", {accuracy:.2f} % right"
         precision = find_precision(result.precision)
         took = "" if precision and precision.emulated else f"{training.time_per_epoch_s:.2f} s/epoch, "
-        return f"{took}loss {training.train_loss:.4f}{tested}{_also(result)}"
+        return f"{took}loss {training.train_loss:.4f}{tested}{detail}"
     return _describe_timed(result)
-
-
-def _mib(size: int) -> str:
-    """Return a size in MiB, of a small one two digits."""
-    mib = size / 2**20
-    return f"{mib:,.0f} MiB" if mib >= 10 or not mib else f"{mib:.2g} MiB"
-
-
-def _also(result: TrialResult) -> str:
-    """Return what else there is to say of a measured result, to be appended to its figures."""
-    return f"; {result.detail}" if result.detail else ""
 
 
 def _describe_timed(result: TrialResult) -> str:
     """Return the line of a result that has a time; of one without a figure its status, with the detail."""
-    name = result.precision
+    name, unconverged = result.precision, " (unconverged)" if result.status == "unconverged" else ""
     if (inference := result.inference) is not None:
         ends = inference.inference_speedup_low, inference.inference_speedup_high
-        text = (
-            f"{name} {inference.inference_samples_per_s:,.1f} samples/s{_speedup(inference.inference_speedup, *ends)}"
-        )
-        return f"{text}, one sample in {inference.latency_p50_ms:.3g} ms{_unconverged(result)}"
+        rate = f"{inference.inference_samples_per_s:,.1f} samples/s{_speedup(inference.inference_speedup, *ends)}"
+        return f"{name} {rate}, one sample in {inference.latency_p50_ms:.3g} ms{unconverged}"
     if (speed := result.speed) is not None and speed.step_ms is not None:
         times = _speedup(speed.speedup, speed.speedup_low, speed.speedup_high)
-        return f"{name} {speed.step_ms:.4g} ms{times}{_unconverged(result)}"
+        return f"{name} {speed.step_ms:.4g} ms{times}{unconverged}"
     return f"{name} {result.status}" + (f": {result.detail}" if result.detail else "")
 
 
@@ -227,10 +214,6 @@ def _speedup(center: float | None, low: float | None, high: float | None) -> str
     if center is None or low is None or high is None:
         return ""
     return f" = {center:.3f}× {BASELINE} [{low:.3f}, {high:.3f}]"
-
-
-def _unconverged(result: TrialResult) -> str:
-    return " (unconverged)" if result.status == "unconverged" else ""
 
 
 def describe_sample(sample: Sample) -> str:

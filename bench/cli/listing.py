@@ -1,8 +1,8 @@
-"""What ``list`` shows, as lines or as JSON: suites, precisions and techniques; with ``--gpus`` the devices."""
+"""Answers of ``list``, as lines or as JSON: suites, precisions and techniques; with ``--gpus`` the devices."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +11,7 @@ from bench.planning import suite_registry
 from bench.planning.plan import is_emulated, unsupported_reason
 from bench.results.records import Device, Seen
 from bench.spec.precisions import PRECISIONS, emulation_of
+from bench.spec.suite import Parameter, Suite
 from bench.spec.techniques import TECHNIQUES
 from bench.spec.trial import SuiteRef
 
@@ -22,13 +23,11 @@ TENSOR_CORES = (7, 0)
 def describe_registries() -> list[str]:
     """Describe every suite, precision and technique, a few lines each."""
     lines = ["Suites (--suite NAME; change a parameter with --set NAME=VALUE):"]
-    for name in suite_registry.names():
-        ref = SuiteRef(name=name)
-        suite = suite_registry.load(ref)
-        settings = " ".join(f"{key}={value}" for key, value in suite_registry.parameters(ref).items())
+    for ref, suite, parameters in _suites():
+        settings = " ".join(f"{key}={value}" for key, value in parameters.items())
         whole = f" ({suite.full_epochs} in the recipe)" if suite.full_epochs not in (None, suite.epochs) else ""
         recipe = f"{suite.epochs} {'epoch' if suite.epochs == 1 else 'epochs'}{whole}; {suite.source}"
-        lines += [f"  {name:<18} {suite.title}", f"  {'':<18} {recipe}", f"  {'':<18} {settings}"]
+        lines += [f"  {ref.name:<18} {suite.title}", f"  {'':<18} {recipe}", f"  {'':<18} {settings}"]
     lines.append("Precisions (--precisions NAME,NAME:OPTION=VALUE; fp32 is the baseline of every speedup):")
     for precision in PRECISIONS.values():
         alias = f" (Lightning's {precision.alias})" if precision.alias else ""
@@ -44,21 +43,24 @@ def registries() -> dict[str, Any]:
     """Return the same as a JSON document."""
     from bench.report.exports.document import head
 
-    suites = []
+    suites = [
+        {"name": ref.name, "title": suite.title, "source": suite.source, "epochs": suite.epochs}
+        | {"full_epochs": suite.full_epochs, "batch_sizes": list(suite.batch_sizes), "parameters": parameters}
+        for ref, suite, parameters in _suites()
+    ]
+    precisions = [
+        {"name": name, "summary": precision.summary, "alias": precision.alias, "options": list(precision.options)}
+        for name, precision in PRECISIONS.items()
+    ]
+    techniques = [{"name": name, "summary": technique.summary} for name, technique in TECHNIQUES.items()]
+    return {**head("list"), "suites": suites, "precisions": precisions, "techniques": techniques}
+
+
+def _suites() -> Iterator[tuple[SuiteRef, Suite, dict[str, Parameter]]]:
+    """Yield the suites that come with the project, each with its parameters."""
     for name in suite_registry.names():
         ref = SuiteRef(name=name)
-        suite = suite_registry.load(ref)
-        recipe = {"epochs": suite.epochs, "full_epochs": suite.full_epochs, "batch_sizes": list(suite.batch_sizes)}
-        parameters = suite_registry.parameters(ref)
-        suites.append(
-            {"name": name, "title": suite.title, "source": suite.source, **recipe, "parameters": dict(parameters)}
-        )
-    precisions = [
-        {"name": one.name, "summary": one.summary, "alias": one.alias or None, "options": list(one.options)}
-        for one in PRECISIONS.values()
-    ]
-    techniques = [{"name": one.name, "summary": one.summary} for one in TECHNIQUES.values()]
-    return {**head("list"), "suites": suites, "precisions": precisions, "techniques": techniques}
+        yield ref, suite_registry.load(ref), suite_registry.parameters(ref)
 
 
 def devices(seen: Sequence[Seen], no_gpu: str, users: Mapping[str, list[GpuProcess]]) -> dict[str, Any]:
@@ -71,47 +73,35 @@ def devices(seen: Sequence[Seen], no_gpu: str, users: Mapping[str, list[GpuProce
     """
     from bench.report.exports.document import head
 
-    found = [
-        {
-            **{
-                name: value
-                for name, value in asdict(one.device).items()
-                if name not in ("unsupported", "lacking", "uuids", "names")
-            },
-            "memory_free_bytes": one.memory_free_bytes,
-            "problem": one.problem or None,
-            "precisions": {} if one.problem else {name: _would(one.device, name) for name in PRECISIONS},
-            "processes": _processes(one.device, users),
-        }
-        for one in seen
-    ]
-    return {**head("devices"), "no_gpu": no_gpu or None, "devices": found}
+    documents = []
+    for each in seen:
+        facts = asdict(each.device)
+        for name in ("unsupported", "lacking", "uuids", "names"):
+            del facts[name]
+        processes = users.get(each.device.uuid or "")
+        documents.append(
+            facts
+            | {"memory_free_bytes": each.memory_free_bytes, "problem": each.problem or None}
+            | {"precisions": {} if each.problem else {name: _would(each.device, name) for name in PRECISIONS}}
+            | {"processes": None if processes is None else [asdict(process) for process in processes]}
+        )
+    return {**head("devices"), "no_gpu": no_gpu or None, "devices": documents}
 
 
-def _processes(device: Device, users: Mapping[str, list[GpuProcess]]) -> list[dict[str, Any]] | None:
-    """Return the processes on a device, None where they are unknown."""
-    if device.uuid is None or device.uuid not in users:
-        return None
-    return [asdict(process) for process in users[device.uuid]]
-
-
-def describe_devices(devices: Sequence[Seen], no_gpu: str, users: Mapping[str, list[GpuProcess]]) -> list[str]:
-    """Describe devices, a few lines each.
-
-    Args:
-        devices: the devices, with what is free on them.
-        no_gpu: why there is no GPU; empty if there is one.
-        users: the processes on each GPU by UUID; those of a missing GPU are unknown.
-    """
+def describe_devices(seen: Sequence[Seen], no_gpu: str, users: Mapping[str, list[GpuProcess]]) -> list[str]:
+    """Describe devices, a few lines each; the arguments are those of ``devices``."""
     text = [f"No GPU to measure on: {no_gpu}."] if no_gpu else []
-    for seen in devices:
-        device = seen.device
+    for each in seen:
+        device = each.device
         where = "CPU" if device.kind == "cpu" else f"GPU {device.placement}" if device.placement else "GPU, not usable"
-        text.append(f"{where}: {', '.join(_facts(seen))}")
-        text += [f"  {device.uuid}"] if device.uuid else []
-        text += [f"  {seen.problem}"] if seen.problem else [f"  {line}" for line in _precisions(device)]
-        text += [] if device.native_bf16 is None else [f"  {_bfloat16(device)}"]
-        text += [f"  {_used(device, users)}"] if device.is_gpu else []
+        text.append(f"{where}: {', '.join(_facts(each))}")
+        lines = [device.uuid] if device.uuid else []
+        lines += [each.problem] if each.problem else _precisions(device)
+        if device.native_bf16 is not None:
+            asked = " (torch.cuda.is_bf16_supported(including_emulation=False) is False)" if device.is_gpu else ""
+            lines.append("bfloat16 is native" if device.native_bf16 else f"bfloat16 is emulated{asked}")
+        lines += [_used(device, users)] if device.is_gpu else []
+        text += [f"  {line}" for line in lines]
     return text
 
 
@@ -152,13 +142,6 @@ def _would(device: Device, name: str) -> str:
     if PRECISIONS[name].compute != "float32" and device.is_gpu and capability < TENSOR_CORES:
         return "ok, but without tensor cores: saves memory, and gains little time or none"
     return "ok"
-
-
-def _bfloat16(device: Device) -> str:
-    if device.native_bf16:
-        return "bfloat16 is native"
-    asked = " (torch.cuda.is_bf16_supported(including_emulation=False) is False)" if device.is_gpu else ""
-    return f"bfloat16 is emulated{asked}"
 
 
 def _used(device: Device, users: Mapping[str, list[GpuProcess]]) -> str:
