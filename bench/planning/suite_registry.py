@@ -68,7 +68,8 @@ def select(request: Request, *, on_cpu: bool = False) -> dict[SuiteRef, Suite]:
     """
     refs = [refer(word, dict(request.parameters)) for word in request.suites]
     known = {name for ref in refs for name in parameters(ref)}
-    for name, _ in (*request.parameters, *request.sweep):  # ignoring one would give wrong results
+    named = [name for name, _ in (*request.parameters, *request.sweep)]
+    for name in named:  # ignoring one would give wrong results
         if name == "weights" and name not in known:
             raise UsageError(
                 "No suite here takes initial weights. --weights is for suites whose function has an argument "
@@ -78,10 +79,10 @@ def select(request: Request, *, on_cpu: bool = False) -> dict[SuiteRef, Suite]:
             raise UsageError(f"No suite here has a parameter '{name}'. Available: {', '.join(sorted(known))}.")
     if len({ref.name for ref in refs}) < len(refs):
         raise UsageError(f"Two of the suites have the same name: {', '.join(ref.name for ref in refs)}.")
-    named = {name for name, _ in (*request.parameters, *request.sweep)}
     if on_cpu:
-        smaller = [{n: value for n, value in load(ref).cpu_parameters.items() if n not in named} for ref in refs]
-        refs = [_changed(ref, changes) for ref, changes in zip(refs, smaller, strict=True)]
+        smaller = [load(ref).cpu_parameters.items() for ref in refs]
+        changes = [{name: value for name, value in each if name not in named} for each in smaller]
+        refs = [_changed(ref, change) for ref, change in zip(refs, changes, strict=True)]
     if not names_batch_size(dict(request.parameters), dict(request.sweep), request.batch_sizes):
         refs = [_unlabelled(ref) for ref in refs]
     variants = [variant for ref in refs for variant in _variants(ref, request.sweep)]
@@ -99,11 +100,10 @@ def _as_started(refs: list[SuiteRef], folder: Path | None) -> list[SuiteRef]:
     if folder is None or not (folder / "run.json").exists():
         return refs
     suites = read_run(folder).get("request", {}).get("suites") or ()
-    started = {(suite["name"], tuple(map(tuple, suite.get("parameters", ())))) for suite in suites}
-    every = {ref: dict(ref.parameters) | {"batch_size": ref.batch_size} for ref in refs if ref.batch_size is not None}
-    labelled = {ref: tuple(sorted(parameters.items())) for ref, parameters in every.items()}
+    started = [(suite["name"], tuple(map(tuple, suite.get("parameters", ())))) for suite in suites]
+    labelled = {ref: tuple(sorted((*ref.parameters, ("batch_size", ref.batch_size or 0)))) for ref in refs}
     return [
-        replace(ref, parameters=labelled[ref], batch_size=None) if (ref.name, labelled.get(ref)) in started else ref
+        replace(ref, parameters=labelled[ref], batch_size=None) if (ref.name, labelled[ref]) in started else ref
         for ref in refs
     ]
 
@@ -112,7 +112,7 @@ def _variants(ref: SuiteRef, sweep: tuple[tuple[str, tuple[str, ...]], ...]) -> 
     """Return the variants that a suite names itself, or it alone, with all combinations of swept values."""
     variants = [_changed(ref, variant) for variant in load(ref).variants] or [ref]
     for name, words in sweep:
-        variants = [changed for one in variants for changed in vary(one, name, words)]
+        variants = [changed for variant in variants for changed in vary(variant, name, words)]
     return variants
 
 

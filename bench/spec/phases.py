@@ -67,11 +67,10 @@ def _warm_up_s(work: Work) -> float:
     return max(15 * work.step_s, 0.5) if work.first else max(7 * work.step_s, 0.3)
 
 
-def _rounds_s(work: Work, arms: int) -> float:
-    """Estimate warm-up and ABBA rounds of several arms; in a first process also its switches and its limits."""
-    shortest_s = work.fewest_rounds * 2 * 1.7 * work.step_s * arms
-    learning_s = arms * 1.4 if work.first else 0.0
-    return arms * _warm_up_s(work) + max(shortest_s, arms * work.budget_s) + learning_s
+def _rounds_s(work: Work) -> float:
+    """Estimate an arm's warm-up and ABBA rounds; in a first process also its switches and its limits."""
+    rounds_s = max(work.fewest_rounds * 2 * 1.7 * work.step_s, work.budget_s)
+    return _warm_up_s(work) + rounds_s + (1.4 if work.first else 0.0)
 
 
 PHASES: dict[str, Phase] = {
@@ -97,7 +96,7 @@ PHASES: dict[str, Phase] = {
             arms="baseline",
             joint=True,
             module="speed",
-            estimate=lambda work: _rounds_s(work, 2),
+            estimate=lambda work: 2 * _rounds_s(work),
         ),
         Phase(
             name="speed",
@@ -107,7 +106,7 @@ PHASES: dict[str, Phase] = {
             default=True,
             joint=True,
             file="blocks.csv",
-            estimate=lambda work: _rounds_s(work, work.arms),
+            estimate=lambda work: work.arms * _rounds_s(work),
         ),
         Phase(
             name="energy",
@@ -173,7 +172,7 @@ PHASES: dict[str, Phase] = {
             has_children=True,
             file="blocks.csv",
             # Beside the rounds, 15 continuous steps of each show whether it waits for the loader.
-            estimate=lambda work: _rounds_s(work, work.arms) + work.arms * 15 * work.step_s,
+            estimate=lambda work: work.arms * (_rounds_s(work) + 15 * work.step_s),
         ),
     )
 }

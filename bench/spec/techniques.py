@@ -164,21 +164,18 @@ def refusal(names: tuple[str, ...], kind: str, phase: str, devices: int = 1) -> 
     """
     if devices > 1 and not PHASES[phase].joint:
         return "it is not measured on devices that train together"
-    chosen = [find(name) for name in names]
-    for one in chosen:
-        if one.devices == "several" and devices == 1:
-            return f"{one.name} is for devices that train together, such as --gpus 0+1"
-        if one.devices == "one" and devices > 1:
-            return f"{one.name} is not offered on devices that train together"
-    reasons = [_needs_gpu(name) for name in names if _needs_gpu(name) and kind == "cpu"]
-    reasons += [why for one in chosen for other, why in one.clashes.items() if other in names]
-    reasons += [one.refused_in[phase] for one in chosen if phase in one.refused_in]
-    return reasons[0] if reasons else None
-
-
-def _needs_gpu(name: str) -> str:
-    one, value = find(name), name.partition("=")[2]
-    return one.needs_gpu or one.values.get(value, "")
+    chosen = {name: find(name) for name in names}
+    for technique in chosen.values():
+        if technique.devices == "several" and devices == 1:
+            return f"{technique.name} is for devices that train together, such as --gpus 0+1"
+        if technique.devices == "one" and devices > 1:
+            return f"{technique.name} is not offered on devices that train together"
+    reasons: list[str] = []
+    if kind == "cpu":
+        reasons += [each.needs_gpu or each.values.get(name.partition("=")[2], "") for name, each in chosen.items()]
+    reasons += [why for each in chosen.values() for other, why in each.clashes.items() if other in names]
+    reasons += [each.refused_in.get(phase, "") for each in chosen.values()]
+    return next(filter(None, reasons), None)
 
 
 def for_one_device(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -192,7 +189,7 @@ def parse_techniques(text: str) -> tuple[str, ...]:
     Raises:
         UsageError: a name is unknown, its value is none that it can have, or it has two.
     """
-    found: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     for word in (part.strip() for part in text.split(",")):
         name, equals, value = word.partition("=")
         if name not in TECHNIQUES:
@@ -208,10 +205,10 @@ def parse_techniques(text: str) -> tuple[str, ...]:
                 if values
                 else f"{name} takes no value, so '={value}' means nothing."
             )
-        chosen = f"{name}={value}" if value else name
-        if found.setdefault(name, chosen) != chosen:
-            raise UsageError(f"{found[name]} and {chosen} say two things: give one of the two.")
-    return tuple(found[name] for name in TECHNIQUES if name in found)
+        canonical = f"{name}={value}" if value else name
+        if chosen.setdefault(name, canonical) != canonical:
+            raise UsageError(f"{chosen[name]} and {canonical} say two things: give one of the two.")
+    return tuple(chosen[name] for name in TECHNIQUES if name in chosen)
 
 
 def techniques(names: tuple[str, ...], base: Techniques = PLAIN) -> Techniques:
@@ -275,9 +272,9 @@ class AblationStep:
         """Return this step without what failed steps add, on fp32 where its precision failed and fp32 did not."""
         left_out = {step.techniques[-1] for step in failed if step.techniques}
         precisions = {step.precision for step in failed if not step.techniques}
-        lost = self.techniques and self.precision in precisions and BASELINE not in precisions
-        left = tuple(name for name in self.techniques if name not in left_out)
-        return AblationStep(precision=BASELINE if lost else self.precision, techniques=left)
+        is_lost = self.techniques and self.precision in precisions and BASELINE not in precisions
+        techniques = tuple(name for name in self.techniques if name not in left_out)
+        return AblationStep(precision=BASELINE if is_lost else self.precision, techniques=techniques)
 
 
 def rebase(planned: Iterable[AblationStep], works: Callable[[AblationStep], bool]) -> Iterator[AblationStep]:
