@@ -146,13 +146,14 @@ class LocalLauncher(Launcher):
         )
 
     def _run_rank(self, trial: Trial, device: Device, rendezvous: Rendezvous | None, on_message: OnMessage) -> Ending:
+        suite = trial.cell.suite
         return self._run(
             "bench.worker.worker:run_trial",
             (trial, device, self.workspace, rendezvous),
             on_message,
             silence_s=trial.silence_s,
             parent=PHASES[trial.phase].has_children,
-            source=source_of(trial.cell.suite),
+            source=Path(suite.file) if suite.file else ROOT / "suites" / f"{suite.name}.py",
         )
 
     def _run(
@@ -189,10 +190,10 @@ class LocalLauncher(Launcher):
                 sending.close()
                 self.on_start([each.pid for each in tuple(self._doing)])
                 ending = self._listen(process, receiving, on_message, silence_s)
+                patience_s, gone_s = self.patience_s, GONE_S
                 if ending is not None and ending.kind == "timeout":
                     _ask_where(process)
-                patience_s = 0.0 if ending is not None and ending.kind == "timeout" else self.patience_s
-                gone_s = GONE_S
+                    patience_s = 0.0
             except NotStartedError as error:
                 return Ending(kind=self.not_started, text=f"the process could not be started: {error}")
             finally:
@@ -206,8 +207,8 @@ class LocalLauncher(Launcher):
             if ending.kind not in ("error", "died", "timeout", "lost", "import"):
                 return ending
             output = printed(log)
-            said = doing if ending.kind not in ("error", "import") else None
-            return replace(ending, text=reason(ending.text, output, said, source), log=output)
+            last_progress = None if ending.kind in ("error", "import") else doing
+            return replace(ending, text=reason(ending.text, output, last_progress, source), log=output)
 
     def _unannounced(self, process: Any, kills: int | None) -> Ending:
         """Return the ending of a process that sent none."""
@@ -316,9 +317,8 @@ def _ranks(trial: Trial) -> int:
 
 def _serve(connection: Connection, log: str, *arguments: Any) -> None:
     # The fork server ends when nobody holds this end of its pipe any more; a hung worker would hold it forever.
-    server: Any = forkserver._forkserver  # there is no public way
-    os.close(server._forkserver_alive_fd)
-    server._forkserver_alive_fd = None
+    os.close(_fork_server()._forkserver_alive_fd)
+    _fork_server()._forkserver_alive_fd = None
     os.setpgid(0, 0)  # so that all that it starts can be ended with it
     if (failed := getattr(sys.modules.get(PRELOAD), "import_error", None)) is not None:
         failure, printed = failed
@@ -333,10 +333,9 @@ def _serve(connection: Connection, log: str, *arguments: Any) -> None:
 
 def _kill_fork_server() -> None:
     """End the fork server, and with it the processes that it has forked; another is started when one is needed."""
-    server: Any = forkserver._forkserver
-    if server._forkserver_pid is not None:
+    if (pid := _fork_server()._forkserver_pid) is not None:
         with suppress(ProcessLookupError):
-            os.kill(server._forkserver_pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
 
 def _ask_where(process: Any) -> None:
@@ -347,16 +346,12 @@ def _ask_where(process: Any) -> None:
 
 
 def _fork_server_runs() -> bool:
-    server: Any = forkserver._forkserver
+    pid = _fork_server()._forkserver_pid
     try:
-        return (
-            server._forkserver_pid is not None
-            and os.waitid(os.P_PID, server._forkserver_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-        )
+        return pid is not None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except ChildProcessError:
         return False
 
 
-def source_of(suite: SuiteRef) -> Path:
-    """Return the file of a suite."""
-    return Path(suite.file) if suite.file else ROOT / "suites" / f"{suite.name}.py"
+def _fork_server() -> Any:
+    return forkserver._forkserver  # there is no public way
