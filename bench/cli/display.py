@@ -64,6 +64,10 @@ class Display:
         """Take note of how long the run goes on from now, in seconds with their error; None is unknown."""
         self._left_s, self._left_at = left_s, time.monotonic()
 
+    def correct(self, before_s: float, total_s: float) -> None:
+        """Show that the run takes another time than was announced before."""
+        self.note(f"The run takes about {_time(total_s)} in all, not {_time(before_s)} as was estimated.")
+
     def note(self, text: str) -> None:
         """Show a note."""
         self._print(text, "yellow")

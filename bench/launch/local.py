@@ -24,7 +24,7 @@ from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Fai
 from bench.spec import lifetime
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
-from bench.spec.trial import Placement, Rendezvous, SuiteRef, Trial
+from bench.spec.trial import Placement, Rendezvous, Trial
 from bench.worker.failures import STACK_SIGNAL, exit_cause, last_words, oom_kills, printed, reason
 
 PRELOAD = "bench.worker.fork_server"
