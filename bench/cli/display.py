@@ -185,10 +185,10 @@ def _describe(result: TrialResult) -> str:
     if result.fit is not None:
         return f"{name} {result.detail.split(';')[0]} (bound by {result.fit.fit_bound})"
     if result.memory is not None:
-        if (peak := result.memory.headline_bytes) is None:
-            return f"peak unknown{detail}"
-        mib = peak / 2**20
-        return f"peak {f'{mib:,.0f}' if mib >= 10 or not mib else f'{mib:.2g}'} MiB{detail}"
+        peak = result.memory.headline_bytes
+        mib = 0.0 if peak is None else peak / 2**20
+        size = "unknown" if peak is None else f"{mib:.2g} MiB" if 0 < mib < 10 else f"{mib:,.0f} MiB"
+        return f"peak {size}{detail}"
     if result.energy is not None:
         return f"{result.energy.energy_j_per_step:.4g} J/step"
     if (training := result.training) is not None:
