@@ -1,4 +1,4 @@
-"""What the CIFAR-10 suites have in common: data, optimizer, schedule and the small-image stem."""
+"""Shared by the CIFAR-10 suites: data, optimizer, schedule and the small-image stem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ResNet-18 on CIFAR-10, trained by Lightning's Trainer beside the plain loop."""
+"""ResNet-18 on CIFAR-10, trained by Lightning's Trainer and by the plain loop."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def suite(
     """Return the recipe: Adam at a constant rate, batch 256, 10 epochs.
 
     Args:
-        trainer: plain, lightning, or both beside each other.
+        trainer: plain, lightning, or both.
         devices: devices that Lightning trains on; the first is the one placed on, GPUs count on from there. With both
-            trainers, the plain loop and Lightning on one device are beside it.
+            trainers, the plain loop and Lightning are also measured on one device.
         lr: learning rate of Adam.
         weight_decay: of Adam, as an L2 penalty.
         crop_padding: pixels around an image out of which it is cropped; 0 is off.
@@ -48,9 +48,9 @@ def suite(
 
         return optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
 
-    beside: list[dict[str, Parameter]] = [{"trainer": "plain"}, {"trainer": "lightning"}]
+    variants: list[dict[str, Parameter]] = [{"trainer": "plain"}, {"trainer": "lightning"}]
     if devices > 1:
-        beside = [{**variant, "devices": 1} for variant in beside] + [{"trainer": "lightning"}]
+        variants = [{**variant, "devices": 1} for variant in variants] + [{"trainer": "lightning"}]
     return Suite(
         name="cifar10_lightning",
         title="ResNet-18, CIFAR stem, on CIFAR-10, by Lightning's Trainer and by the plain loop",
@@ -65,5 +65,5 @@ def suite(
         source="PyTorch Lightning's post on mixed precision (2020); Adam, which it does not name, is chosen here",
         trainer="lightning" if trainer == "lightning" else "plain",
         devices=devices if trainer == "lightning" else 1,
-        variants=tuple(beside) if trainer == "both" else (),
+        variants=tuple(variants) if trainer == "both" else (),
     )

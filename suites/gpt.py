@@ -35,6 +35,58 @@ PRESETS = {
 }
 
 
+def _gpt(layers: int, heads: int, width: int, block: int, classes: int) -> nn.Module:
+    """Build the model; ``block`` is the length of a sequence."""
+    import torch
+    from torch import Tensor, nn
+    from torch.nn.functional import scaled_dot_product_attention
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.qkv(x).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+            attended = scaled_dot_product_attention(q, k, v, is_causal=True)
+            out: Tensor = self.projection(attended.transpose(1, 2).flatten(2))
+            return out
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1, self.norm2, self.attention = nn.LayerNorm(width), nn.LayerNorm(width), Attention()
+            self.expansion, self.projection = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+            self.gelu = nn.GELU(approximate="tanh")
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.attention(self.norm1(x))
+            out: Tensor = x + self.projection(self.gelu(self.expansion(self.norm2(x))))
+            return out
+
+    class GPT(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.positions = nn.Embedding(classes, width), nn.Embedding(block, width)
+            self.blocks = nn.ModuleList(Block() for _ in range(layers))
+            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes, bias=False)
+            self.head.weight = self.tokens.weight
+            for name, weight in self.named_parameters():
+                if weight.dim() == 2:  # smaller where a block adds to its input, of which there are two in each
+                    nn.init.normal_(weight, std=0.02 / (2 * layers) ** 0.5 if "projection" in name else 0.02)
+                elif name.endswith("bias"):
+                    nn.init.zeros_(weight)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+            for each in self.blocks:
+                x = each(x)
+            logits: Tensor = self.head(self.norm(x))
+            return logits
+
+    return GPT()
+
+
 def suite(
     *,
     preset: str = "tiny",
@@ -61,58 +113,6 @@ def suite(
     chosen = PRESETS[preset]
     layers, heads, width, block, vocabulary = chosen[:5]
 
-    def model(data: Data) -> nn.Module:
-        import torch
-        from torch import Tensor, nn
-        from torch.nn.functional import scaled_dot_product_attention
-
-        classes = data.classes or vocabulary
-
-        class Attention(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
-
-            def forward(self, x: Tensor) -> Tensor:
-                q, k, v = self.qkv(x).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
-                attended = scaled_dot_product_attention(q, k, v, is_causal=True)
-                out: Tensor = self.projection(attended.transpose(1, 2).flatten(2))
-                return out
-
-        class Block(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.norm1, self.norm2, self.attention = nn.LayerNorm(width), nn.LayerNorm(width), Attention()
-                self.expansion, self.projection = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-                self.gelu = nn.GELU(approximate="tanh")
-
-            def forward(self, x: Tensor) -> Tensor:
-                x = x + self.attention(self.norm1(x))
-                out: Tensor = x + self.projection(self.gelu(self.expansion(self.norm2(x))))
-                return out
-
-        class GPT(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.tokens, self.positions = nn.Embedding(classes, width), nn.Embedding(block, width)
-                self.blocks = nn.ModuleList(Block() for _ in range(layers))
-                self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes, bias=False)
-                self.head.weight = self.tokens.weight
-                for name, weight in self.named_parameters():
-                    if weight.dim() == 2:  # smaller where a block adds to its input, of which there are two in each
-                        nn.init.normal_(weight, std=0.02 / (2 * layers) ** 0.5 if "projection" in name else 0.02)
-                    elif name.endswith("bias"):
-                        nn.init.zeros_(weight)
-
-            def forward(self, tokens: Tensor) -> Tensor:
-                x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
-                for each in self.blocks:
-                    x = each(x)
-                logits: Tensor = self.head(self.norm(x))
-                return logits
-
-        return GPT()
-
     def optimizer(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         from torch import optim
 
@@ -130,7 +130,7 @@ def suite(
         name="gpt",
         title=f"GPT-2's architecture, {preset}: {layers} layers of {width}, {heads} heads, sequences of {block} tokens",
         data=Data(input_shape=(block,), classes=vocabulary, tokens=True, source="markov", steps_per_epoch=batches),
-        model=model,
+        model=lambda data: _gpt(*chosen[:4], data.classes or vocabulary),
         optimizer=optimizer,
         schedule=schedule,
         batch_size=batch_size or chosen.batch_size,

@@ -98,8 +98,8 @@ def describe_devices(seen: Sequence[Seen], no_gpu: str, users: Mapping[str, list
         lines = [device.uuid] if device.uuid else []
         lines += [each.problem] if each.problem else _precisions(device)
         if device.native_bf16 is not None:
-            asked = " (torch.cuda.is_bf16_supported(including_emulation=False) is False)" if device.is_gpu else ""
-            lines.append("bfloat16 is native" if device.native_bf16 else f"bfloat16 is emulated{asked}")
+            source = " (torch.cuda.is_bf16_supported(including_emulation=False) is False)" if device.is_gpu else ""
+            lines.append("bfloat16 is native" if device.native_bf16 else f"bfloat16 is emulated{source}")
         lines += [_used(device, users)] if device.is_gpu else []
         text += [f"  {line}" for line in lines]
     return text

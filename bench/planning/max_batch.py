@@ -22,7 +22,7 @@ CPU_STEP_LIMIT_S, GPU_STEP_LIMIT_S = 2.0, 30.0
 CPU_ATTEMPT_LIMIT_S, GPU_ATTEMPT_LIMIT_S = 20.0, 120.0
 """The same for a whole attempt, which includes making random samples."""
 Bound = str
-"""What keeps the next larger batch from fitting: ``memory``, ``predicted memory``, ``time`` or ``error``."""
+"""Limit that the next larger batch would exceed: ``memory``, ``predicted memory``, ``time`` or ``error``."""
 Largest = Mapping[tuple[Cell, str], int]
 """The largest batches known: by cell, whatever its batch size, and precision."""
 

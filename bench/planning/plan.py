@@ -20,7 +20,7 @@ CPU_EFFICIENCY, EMULATED_EFFICIENCY, GPU_EFFICIENCY = 0.6, 0.8, 0.4
 """Share of a matrix product's rate that a training step is assumed to reach: on a CPU, there in an emulated precision,
 and on a GPU."""
 STEP_OVERHEAD_S = 0.005
-"""Time of a step beside its products, on a CPU."""
+"""Time of a step without its products, on a CPU."""
 CPU_START_S, GPU_START_S = 0.5, 3.0
 """Time of a trial's process until its first step: a GPU's context and libraries are loaded in each."""
 Kind = tuple[str, tuple[str, ...]]
@@ -44,7 +44,7 @@ EMULATED_STEP_S = 1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedData:
-    """What is known about a suite's data before anything runs."""
+    """A suite's data as they are before anything runs."""
 
     source: DataSource
     classes: int | None = None
@@ -370,7 +370,7 @@ def unsupported_reason(device: Device, name: str, phase: str | None = None) -> s
     if reason := (device.unsupported or {}).get(precision.ability):
         return reason
     if precision.emulated and phase is not None and not PHASES[phase].arithmetic:
-        whole = ", ".join(name for name, one in PHASES.items() if one.arithmetic)
+        whole = ", ".join(name for name, each in PHASES.items() if each.arithmetic)
         return f"it is emulated: what it does to numbers is measured ({whole}), and what that costs means nothing"
     return None
 

@@ -228,7 +228,7 @@ class Execution:
             self._begin(alone, place)
             others = [self.done.get(other.config, {}).values() for other in apart if other is not alone]
             if failed is not None and failed.kind == "timeout" and all(set(MEASURED) & {*each} for each in others):
-                text = f"beside the other {arms}, which were then measured alone: {failed.text}"
+                text = f"together with the other {arms}, which were then measured alone: {failed.text}"
                 results = missing_results(alone, [], replace(failed, text=text), now())
                 self._give_up(alone, results[0])
                 with self._lock:

@@ -13,7 +13,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """What the time of a trial is estimated from."""
+    """Quantities that the time of a trial is estimated from."""
 
     step_s: float
     """Estimated time of a training step in fp32."""
@@ -40,7 +40,7 @@ class Phase:
     file: str = "trials.csv"
     """The CSV in which reports look for the details of its results."""
     key: Literal["replicate", "seed"] | None = None
-    """What is repeated, and so tells trials of the same precisions apart; None is measured once."""
+    """Counts repetitions, and so tells trials of the same precisions apart; None is measured once."""
     arms: Literal["each", "together", "baseline"] = "each"
     """One trial for each precision, one for all that the device supports, or one of the baseline alone."""
     option: Literal["--phases", "--batch-sizes", "--ladder"] = "--phases"

@@ -33,7 +33,7 @@ Feature = Literal[
 ]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
 TE_FEATURES: tuple[Feature, ...] = ("te-bf16", "te-fp8", "te-mxfp8")
-"""What only GPUs have that Transformer Engine has kernels for."""
+"""Features of GPUs that Transformer Engine has kernels for."""
 
 
 Fp32 = Literal["ieee", "tf32", "default"]
@@ -74,16 +74,16 @@ class Precision:
     scaling: Literal["delayed", "current"] | None = None
     """Whether Transformer Engine takes the scale of a tensor from those before it or from itself; None of others."""
     layer_multiple: int = 1
-    """What the sizes of a linear layer are multiples of, or it stays as it is."""
+    """A linear layer whose sizes are no multiples of it stays as it is."""
     batch_multiple: int = 1
-    """What the samples, or tokens, of a training batch are multiples of, where products are not emulated."""
+    """The samples, or tokens, of a training batch are multiples of it, where products are not emulated."""
     beside: str | None = None
     """The precision that is measured too, because it is the same library without the narrow type."""
     emulated: bool = False
     """Whether converted layers round to the narrow type and multiply in a wider one, which any device does: what it
     costs is then no figure of the precision."""
     optimizer: Literal["stochastic rounding", "8-bit states", "float8 states"] | None = None
-    """What torchao's AdamW does, which takes the place of torch's; None is the suite's own optimizer."""
+    """A feature of torchao's AdamW, which takes the place of torch's; None is the suite's own optimizer."""
     fp32: Fp32 = "ieee"
     """How fp32 numbers are multiplied."""
     loss_scaling: bool = False
@@ -98,7 +98,7 @@ class Precision:
     needs: Feature = ""
     """The arithmetic that the device must have."""
     package: str | None = None
-    """The package that it needs beside torch."""
+    """The package that it needs as well as torch."""
     extra: str | None = None
     """The extra of ampmeter that installs ``package``."""
     least_package: str | None = None
@@ -143,7 +143,7 @@ class Precision:
 
     @property
     def trained_multiple(self) -> int:
-        """What the samples, or tokens, of a training batch are multiples of, as the options stand.
+        """The samples, or tokens, of a training batch are multiples of it, as the options stand.
 
         Emulated float8 multiplies matrices of any size; MXFP8's blocks are of 32 rows in gradients of weights either
         way.
@@ -186,7 +186,7 @@ TORCHAO, TORCH_OF_TORCHAO = "0.18", "2.11"
 TE = "2.9"
 """The oldest Transformer Engine that has ``autocast`` by this name."""
 FLOAT8_MULTIPLE, MX_BLOCK, NVFP4_TILE = 16, 32, 128
-"""What matrices' sizes are multiples of: of float8 products (torch._scaled_mm; Transformer Engine's
+"""Multiples that matrices' sizes must be: of float8 products (torch._scaled_mm; Transformer Engine's
 get_align_size_for_quantization), of MXFP8's blocks, and of torchao's kernels for NVFP4. What is multiplied over the
 rows of a batch is gradients of weights."""
 TE_ALONE = "Transformer Engine's layers were not tried on several devices together"
@@ -418,7 +418,7 @@ def parse_precision(word: str) -> Precision:
         raise UsageError(f"There is no precision '{head}'.{hint} Available: {', '.join(PRECISIONS)}.")
     given = dict(_parse_option(plain, part.strip()) for part in tail.split(",")) if colon else {}
     if given.get("scale") is not None and (other := next((name for name in given if name in SCALING[1:]), None)):
-        raise UsageError(f"{plain.name}: a static scale does not change, so {other} has no meaning beside it.")
+        raise UsageError(f"{plain.name}: a static scale does not change, so {other} has no meaning.")
     changed = [name for name in plain.options if name in given and given[name] != getattr(plain, name)]
     if not changed:
         return plain
@@ -492,4 +492,4 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Parameter | None]]] = {
     "emulated": ("on or off", _SWITCH),
     "scaling": ("delayed or current", {"delayed": "delayed", "current": "current"}.__getitem__),
 }
-"""What each option must be, and its conversion from a word."""
+"""The values that each option may have, in words, and the conversion of a word."""

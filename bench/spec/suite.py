@@ -22,7 +22,7 @@ Parameter = int | float | str | bool
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Data:
-    """What a model eats: the shapes, and what is done to an image before the model sees it."""
+    """The shapes of a model's input, and what is done to an image before the model sees it."""
 
     input_shape: tuple[int, ...]
     """Shape of one sample: (channels, height, width) of an image, (features,), or (length,) of a sequence of tokens."""
@@ -78,7 +78,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """What a source of data turned out to hold; a process that has not imported torch can read it."""
+    """The contents of a source of data; a process that has not imported torch can read it."""
 
     data: Data
     """As asked, with the number of classes that the source really has."""
@@ -129,7 +129,7 @@ class Suite:
     source: str = ""
     """Where the recipe comes from."""
     trainer: Literal["plain", "lightning"] = "plain"
-    """What runs the epochs of training: the loop of bench/training/step.py, or Lightning's Trainer."""
+    """The code that runs the epochs of training: the loop of bench/training/step.py, or Lightning's Trainer."""
     devices: int = 1
     """Devices that Lightning trains on, each with its part of every batch."""
     variants: tuple[dict[str, Parameter], ...] = ()

@@ -54,7 +54,7 @@ TECHNIQUES: dict[str, Technique] = {
         ),
         Technique(
             name="prefetcher",
-            summary="the next batch is copied, cast and normalised beside the step: on a CUDA stream, or a thread",
+            summary="the next batch is copied, cast and normalised during the step: on a CUDA stream, or a thread",
             input_pipeline=True,
         ),
         Technique(
@@ -241,7 +241,7 @@ class AblationStep:
 
     @property
     def added(self) -> str:
-        """What it adds to the step before, for a reader."""
+        """Its addition to the step before, for a reader."""
         return f"+ {self.techniques[-1]}" if self.techniques else self.precision
 
     @property

@@ -23,7 +23,7 @@ HANGING = re.compile(r"\s+\S+\s{2,}|\s*(?:- )?")
 """The beginning of a line that later lines are indented by: a name in a list, or a dash."""
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"
 FORMULA = re.compile(rf"(?P<quotes>'*)(?!{NUMBER})(?:\s*[=+\-@＝＋－＠]|[\t\n])")
-"""What spreadsheets take for a formula, behind any number of apostrophes; a number is none."""
+"""Text that spreadsheets take for a formula, behind any number of apostrophes; a number is none."""
 
 
 def plain(text: str, *, one_line: bool = False) -> str:
@@ -47,8 +47,8 @@ def plain_within(value: Any) -> Any:
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, dict):
-        return {plain(key): plain_within(one) for key, one in value.items()}
-    return [plain_within(one) for one in value] if isinstance(value, list) else value
+        return {plain(key): plain_within(each) for key, each in value.items()}
+    return [plain_within(each) for each in value] if isinstance(value, list) else value
 
 
 def quoted(text: str) -> str:

@@ -395,7 +395,7 @@ class Cell:
     classes: int | None = None
     """Number of classes of the data, where it is not the suite's own."""
     techniques: tuple[str, ...] = ()
-    """What else all arms are trained with, by canonical names, such as channels-last."""
+    """Techniques that all arms are trained with, by canonical names, such as channels-last."""
 
     def __post_init__(self) -> None:
         require(self.batch_size > 0, "--batch-sizes", "whole numbers above 0", self.batch_size)
@@ -438,7 +438,7 @@ class Trial:
     silence_s: float = SILENCE_S
     """How long its process may say nothing before it is taken to hang."""
     known: tuple[KnownArm, ...] = ()
-    """What an earlier process found of the arms, where this one repeats its measurement."""
+    """How an earlier process cut the arms' blocks, where this one repeats its measurement."""
 
     def __post_init__(self) -> None:
         require(self.phase in PHASES, "Trial.phase", f"one of {', '.join(PHASES)}", self.phase)

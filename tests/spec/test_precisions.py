@@ -113,7 +113,7 @@ def test_options_change_their_field_alone_and_the_name_is_canonical(typed, canon
         ("amp-fp16:backoff_factor=1", "backoff_factor must be a number between 0 and 1"),
         ("amp-fp16:growth_interval=1.5", "growth_interval must be a whole number of steps above 0"),
         ("fp16-master:scale=static", "scale must be a number above 0, or dynamic, not 'static'"),
-        ("fp16-master:scale=8,init_scale=8", "a static scale does not change, so init_scale has no meaning beside it"),
+        ("fp16-master:scale=8,init_scale=8", "a static scale does not change, so init_scale has no meaning"),
         ("amp-bf16:cache=no", "cache must be on or off, not 'no'"),
     ],
 )
