@@ -22,11 +22,10 @@ import pandas as pd
 from bench.report import tables
 from bench.report.analysis import ablation, bottleneck, comparability, factors, matrix, missing
 from bench.report.analysis.explanation import Explanation, explanations
-from bench.report.analysis.lead import Part, lead
 from bench.report.analysis.literature import load_published
 from bench.report.analysis.memory import memory_change
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import Answer, Verdict, answers
+from bench.report.analysis.verdict import Answer, Part, Verdict, answers, lead
 from bench.report.exports import data
 from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures

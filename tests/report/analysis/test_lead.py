@@ -2,9 +2,8 @@
 
 import pytest
 
-from bench.report.analysis.lead import lead, span, text
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import answers
+from bench.report.analysis.verdict import answers, lead, span, text
 from bench.report.reading.load import load
 from tests.report import fleet
 from tests.report.builders import RunBuilder
