@@ -20,11 +20,9 @@ from typing import Any
 import pandas as pd
 
 from bench.report import tables
-from bench.report.analysis import ablation, bottleneck, comparability, factors, matrix, missing
-from bench.report.analysis.explanation import Explanation, explanations
-from bench.report.analysis.literature import load_published
-from bench.report.analysis.memory import memory_change
-from bench.report.analysis.summary import summarise
+from bench.report.analysis import ablation, bottleneck, comparability, factors, matrix
+from bench.report.analysis.explanation import Explanation, explanations, memory_change
+from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.analysis.verdict import Answer, Part, Verdict, answers, lead
 from bench.report.exports import data
 from bench.report.figures import ablation as ablation_figures
@@ -44,6 +42,7 @@ from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import comparisons, diagnostics
 from bench.report.tables import explanation as explanation_tables
 from bench.report.tables.answers import Grid, grid
+from bench.report.tables.published import load_published
 from bench.report.tables.table import RECIPE, Entry, Material, Table
 from bench.results.csv_file import PAIR
 from bench.results.files import write_atomically
@@ -218,7 +217,7 @@ def compose(
 ) -> Report:
     """Build the report and draw its figures into ``out``; ``literature`` holds published results to compare with."""
     summary = summarise(runs.trials)
-    material = Material(runs=runs, summary=summary, rows=missing.without_unsupported(summary), literature=literature)
+    material = Material(runs=runs, summary=summary, rows=without_unsupported(summary), literature=literature)
     matrices, ablations = matrix.matrices(summary), ablation.ablations(runs)
     compared = matrices, ablations, factors.varied(summary, runs)
     why_sections = _why_sections(why(runs, material.rows))
@@ -245,9 +244,9 @@ def compose(
         lists={
             "Before comparing": comparability.cautions(runs),
             "Warnings while measuring": diagnostics.warnings(runs.runs),
-            "Not measured": missing.sentences(summary, runs),
+            "Not measured": diagnostics.not_measured(summary, runs),
         },
-        remarks=bottleneck.epoch_remarks(material.rows) + bottleneck.loader_remarks(material.rows),
+        remarks=bottleneck.training_remarks(material.rows),
         headline=single + plots,
         sections=[one for one in sections if one.tables or one.more or one.remarks or one.plots],
         reproduce=[_origin(run) for run in runs.runs],

@@ -12,7 +12,7 @@ import pandas as pd
 from bench import stats
 from bench.report.analysis.bottleneck import LAUNCH_BOUND
 from bench.report.analysis.contrast import PRECISION, Arm, arms, estimate, numbered
-from bench.report.analysis.speed import measured_in, noises
+from bench.report.analysis.summary import measured_in, noises
 from bench.report.format import UNKNOWN, half, known
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, Runs

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.format import known, number, ratio, signed
+from bench.report.format import known, number, ratio, records, signed
 from bench.report.reading.load import CELL
 from bench.spec.precisions import BASELINE, find_precision
 
@@ -22,17 +22,17 @@ WAITING_PCT = 10.0
 """Share of training time spent waiting for batches from which the loader may be the limit."""
 OF_THE_STEP = 0.9
 """But not where training reaches this share of the step's own throughput: then the GPU had work meanwhile."""
+APART = 0.10
+"""An epoch's speedup that lies further than this share from the step's is explained."""
 STORAGE = {
     "host": "; the images came from host memory",
     "file": "; the images came from the disk, for they do not fit into memory",
 }
-APART = 0.10
-"""An epoch's speedup that lies further than this share from the step's is explained."""
-MUCH_WAITING_PCT = 5.0
-"""Share of training time from which waiting for data is worth naming as a cause."""
+Row = Mapping[Hashable, Any]
+"""A row of the summary."""
 
 
-def reason(arm: Mapping[Hashable, Any], baseline: Mapping[Hashable, Any] | None) -> str:
+def reason(arm: Row, baseline: Row | None) -> str:
     """Say why an arm gains nothing; empty where no measured figure shows a cause.
 
     Args:
@@ -57,88 +57,39 @@ def reason(arm: Mapping[Hashable, Any], baseline: Mapping[Hashable, Any] | None)
     return next((sentence for sentence, applies in causes.items() if applies), "")
 
 
-def loader_remarks(rows: pd.DataFrame) -> list[str]:
-    """Return a sentence for each arm of each cell whose training the loader limits.
+def training_remarks(rows: pd.DataFrame) -> list[str]:
+    """Return a sentence on each arm that the loader limits, or whose epochs do not gain as its steps do.
 
     Args:
-        rows: rows of the summary, of one workload.
+        rows: rows of the summary, of any workloads.
     """
-    shares = rows["train_samples_per_s"] / rows["samples_per_s"]
-    waiting = (rows["data_wait_pct"] >= WAITING_PCT) & ~(shares >= OF_THE_STEP)
-    return [
-        _loader_remark(arm, share) for (_, arm), share in zip(rows[waiting].iterrows(), shares[waiting], strict=True)
-    ]
+    lines = records(rows)
+    fp32 = {tuple(row[name] for name in CELL): row for row in lines if row["precision"] == BASELINE}
+    return list(filter(None, (_remark(row, fp32.get(tuple(row[name] for name in CELL), {})) for row in lines)))
 
 
-def _loader_remark(arm: pd.Series, share: float) -> str:
-    """Describe how much waiting for batches costs; ``share`` is training's throughput over that of the steps alone."""
-    busy = 1 - arm["data_wait_pct"] / 100
-    partly = known(share) and share < OF_THE_STEP * busy
-    limit = "the loader is a part of the limit" if partly else "the loader, not arithmetic, is the limit"
-    remark = f"{_named(arm)}: {limit}. Training waited for batches {number(arm['data_wait_pct'], 2)} % of its time"
-    if known(share):
-        remark += (
-            f" and reached {number(100 * share, 2)} % of the throughput of its steps on data already on the device"
-        )
-    if partly:
-        remark += f"; without waiting it would have reached {number(100 * share / busy, 2)} %"
-    return f"{remark}{STORAGE.get(str(arm['data_storage']), '')}."
-
-
-def _named(arm: pd.Series) -> str:
-    return f"{arm['precision']} on {arm['where']}, batch {arm['batch_size']:.0f}"
-
-
-def epoch_remarks(rows: pd.DataFrame) -> list[str]:
-    """Return a sentence for each arm of each cell whose epochs gain more or less than its steps, by over ``APART``.
-
-    Args:
-        rows: rows of the summary, of one workload.
-    """
-    gaps = rows["epoch_speedup"] / rows["speedup"] - 1
-    apart = gaps.abs() > APART
-    fp32 = {tuple(row[CELL]): row for _, row in rows[rows["precision"] == BASELINE].iterrows()}
-    return [
-        _epoch_remark(arm, fp32[tuple(arm[CELL])], gap)
-        for (_, arm), gap in zip(rows[apart].iterrows(), gaps[apart], strict=True)
-    ]
-
-
-def _epoch_remark(arm: pd.Series, fp32: pd.Series, gap: float) -> str:
-    epoch = ratio(arm["epoch_speedup"], arm["epoch_low"], arm["epoch_high"])
-    remark = (
-        f"{_named(arm)}: epochs are {epoch}× as fast as fp32's, steps {ratio(arm['speedup'])}× "
-        f"({signed(100 * gap, 0)} %). "
-    )
-    if known(arm["epoch_low"]) and arm["epoch_low"] <= arm["speedup"] <= arm["epoch_high"]:
-        remark += "The epochs' interval covers the steps' speedup, so this may be chance. "
-    return remark + _cause(arm, fp32, gap)
-
-
-def _cause(arm: pd.Series, fp32: pd.Series, gap: float) -> str:
-    """Explain a gap by the shares of waiting, and by the shares of the epochs that the steps alone take."""
-    wait, fp32_wait = arm["data_wait_pct"], fp32["data_wait_pct"]
-    if not known(wait) or not known(fp32_wait):
-        return "The time spent waiting for data is not known, so neither is the cause."
-    waited = (
-        f"The host waited for data {number(fp32_wait, 2)} % of fp32's training time and {number(wait, 2)} % of "
-        f"{arm['precision']}'s"
-    )
-    if gap < 0 and wait > max(MUCH_WAITING_PCT, fp32_wait):
-        rest = arm["epoch_speedup"] * (100 - fp32_wait) / (100 - wait) if wait < 100 else float("inf")
-        if rest / arm["speedup"] - 1 < -APART:
-            return f"{waited}, which explains a part: without it epochs would be {ratio(rest)}× as fast."
-        # On a GPU the host runs ahead, and waits also where the GPU has work to do meanwhile.
-        unless = "" if arm["device_kind"] == "cpu" else ", unless the GPU had work to do meanwhile"
-        return f"{waited}: loading data is what limits {arm['precision']}{unless}."
-    shares = [100 * row["train_samples_per_s"] / row["samples_per_s"] for row in (fp32, arm)]
-    if not all(map(known, shares)):
-        return f"{waited}, which does not explain it."
-    rest = "the rest is other work of an epoch, or drift between trainings that follow one another"
-    if max(shares) > 100:
-        rest = "the machine was not equally fast when steps were timed and when it trained"
-    return (
-        f"{waited}, which does not explain it. Steps as timed on data already on the device would take "
-        f"{number(shares[0], 2)} % of the time of fp32's epochs and {number(shares[1], 2)} % of {arm['precision']}'s: "
-        f"{rest}."
-    )
+def _remark(arm: Row, fp32: Row) -> str:
+    wait, pace = arm["data_wait_pct"], arm["train_samples_per_s"] / arm["samples_per_s"]
+    gap = arm["epoch_speedup"] / arm["speedup"] - 1
+    waits, is_apart = wait >= WAITING_PCT and not pace >= OF_THE_STEP, abs(gap) > APART
+    if not waits and not is_apart:
+        return ""
+    text = f"{arm['precision']} on {arm['where']}, batch {arm['batch_size']:.0f}: "
+    if is_apart:
+        epoch = ratio(arm["epoch_speedup"], arm["epoch_low"], arm["epoch_high"])
+        text += f"epochs are {epoch}× as fast as fp32's, steps {ratio(arm['speedup'])}× ({signed(100 * gap, 0)} %)"
+        text += ", which may be chance; " if arm["epoch_low"] <= arm["speedup"] <= arm["epoch_high"] else "; "
+    reached = 100 * pace / (1 - wait / 100) if waits and wait < 100 else float("nan")
+    if waits:
+        is_part = known(pace) and reached < 100 * OF_THE_STEP
+        text += "the loader is a part of the limit" if is_part else "the loader, not arithmetic, is the limit"
+    else:
+        text += "waiting for data does not explain it: an epoch has other work, and trainings drift"
+    waited = [f"{number(wait, 2)} % of its time"] if known(wait) else ["an unknown share of its time"]
+    waited += [f"fp32's {number(fp32['data_wait_pct'], 2)} %"] if known(fp32.get("data_wait_pct")) else []
+    text += f". Training waited for batches {', '.join(waited)}"
+    if known(pace):
+        text += f", and reached {number(100 * pace, 2)} % of the throughput of its steps on data already on the device"
+    if waits and known(reached) and reached < 100 * OF_THE_STEP:
+        text += f"; without waiting it would have reached {number(reached, 2)} %"
+    return f"{text}{STORAGE.get(str(arm['data_storage']), '') if waits else ''}."

@@ -15,13 +15,13 @@ from typing import Any
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis.comparability import cautions
+from bench.report.analysis.comparability import cautions, environments
 from bench.report.analysis.contrast import Arm, Contrast, estimate, mean, numbers, together
 from bench.report.analysis.judge import IMPROVED, judge_together, worse_than
 from bench.report.analysis.summary import summarise
 from bench.report.format import known, records, written
 from bench.report.reading.folders import runs_in
-from bench.report.reading.load import KEY, Run, Runs, load
+from bench.report.reading.load import KEY, Run, load
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 from bench.spec.metrics import ACCURACY, LOSS, METRICS, SPEED, Metric, compared
@@ -212,7 +212,7 @@ def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
         rows=rows,
         overall=_overall(found, rows, fail_over),
         cautions=cautions(runs),
-        environment=_environment(runs, sides),
+        environment=environments(runs, sides),
         apart=_apart(measured),
         fail_over=fail_over,
     )
@@ -432,56 +432,3 @@ def _apart(sides: Sequence[pd.DataFrame]) -> list[str]:
             more = f" and {len(named) - 6} more" if len(named) > 6 else ""
             sentences.append(f"Only in {name}: {', '.join(named[:6])}{more}.")
     return sentences
-
-
-SOFTWARE = {
-    "version": "ampmeter",
-    "host": "host",
-    "os": "system",
-    "python": "Python",
-    "torch": "torch",
-    "torchvision": "torchvision",
-    "cuda": "CUDA",
-    "cudnn": "cuDNN",
-    "driver": "driver",
-    "openmp": "OpenMP's spinning",
-    "removed_variables": "overrides removed",
-    "variables": "environment variables",
-}
-"""What run.json says of a machine and its software, and what it is called."""
-DEVICE = {
-    "name": "device",
-    "memory_total_bytes": "memory (bytes)",
-    "power_limit_w": "power limit (W)",
-    "sm_clock_limit_mhz": "clock limit (MHz)",
-    "memory_clock_limit_mhz": "memory clock limit (MHz)",
-    "cores": "cores",
-    "threads": "threads",
-}
-"""The same of a device."""
-
-
-def _environment(runs: Runs, sides: Sequence[Sequence[Run]]) -> list[tuple[str, str, str]]:
-    """Return what differs between the environments of two sides."""
-    used = runs.trials["placement"].unique()
-    found = []
-    for key, name in SOFTWARE.items():
-        values = [
-            [run.info.get(key) if key == "version" else run.environment.get(key) for run in side] for side in sides
-        ]
-        found.append((name, *(_listed(own) for own in values)))
-    for placement in used:
-        devices = [
-            [device for run in side for device in run.devices if device["placement"] == placement] for side in sides
-        ]
-        if all(devices):
-            called = "" if len(used) == 1 else f" of {placement}"
-            for key, name in DEVICE.items():
-                found.append((f"{name}{called}", *(_listed(one.get(key) for one in own) for own in devices)))
-    return [(name, old, new) for name, old, new in found if old != new]
-
-
-def _listed(values: Iterable[Any]) -> str:
-    """Write the different values of a side; what is not known is a dash."""
-    words = (", ".join(map(str, value)) if isinstance(value, list) else value for value in values)
-    return ", ".join(sorted({str(word) if known(word) and word != "" else "–" for word in words}))

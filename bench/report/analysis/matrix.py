@@ -15,7 +15,7 @@ import pandas as pd
 from bench import stats
 from bench.report.analysis.batches import reference_batch
 from bench.report.analysis.contrast import Arm, estimate
-from bench.report.analysis.missing import UNSUPPORTED
+from bench.report.analysis.summary import UNSUPPORTED
 from bench.report.format import records
 from bench.report.reading.labels import placement
 from bench.report.reading.load import SUBJECT

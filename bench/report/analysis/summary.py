@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,16 +16,18 @@ from bench.report.analysis.contrast import (
     FACTORS,
     IN_CELL,
     Arm,
+    Contrast,
     arms,
     contrasts,
     intervals,
+    log_gain,
     numbered,
     numbers,
 )
-from bench.report.analysis.judge import parity
-from bench.report.analysis.speed import details, speeds, status_of
+from bench.report.analysis.judge import judge, parity
+from bench.report.format import known, processes
 from bench.report.reading.labels import subjects
-from bench.report.reading.load import KEY, SUBJECT, is_emulated
+from bench.report.reading.load import CELL, KEY, SUBJECT, is_emulated
 from bench.results.records import MEASURED
 from bench.spec.generations import generation_rank
 from bench.spec.metrics import ENERGY, EPOCH, MEMORY, METRICS, SPEED, THROUGHPUT, Metric, learned
@@ -35,11 +40,19 @@ ENERGY_FIGURES = dict.fromkeys(
 )
 ROUNDED = ("tf32", "bf16")
 """Settings of the fp32 switches under which factors are rounded before they are multiplied."""
+MEASURES = ["speed_status", "memory_status", "train_status"]
+"""Columns of a precision's status; the first that is set counts."""
+UNSUPPORTED = "unsupported"
 RENAMED = {"test_accuracy_pct": "accuracy_pct", "test_accuracy_fp32_pct": "accuracy_fp32_pct"}
 FIGURES = ["time_per_epoch_s", "train_loss", "test_loss", "test_accuracy_pct", "test_accuracy_fp32_pct"]
 FIGURES += ["data_wait_pct", "train_samples_per_s", "total_s", "time_to_accuracy_s", "checkpoint_bytes"]
 FIGURES += ["checkpoint_16bit_bytes", "train_energy_j", "entropy_nats"]
 ENTROPY = ["above_entropy", "above_entropy_low", "above_entropy_high"]
+RATES = ["step_ms", "samples_per_s", "tokens_per_s"]
+SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
+DIAGNOSTICS = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]
+DIAGNOSTICS += ["switch_warmup_steps", "block_steps", "switch_transient_pct", "long_block_pct", "foreign_load_pct"]
+COUNTS = ["rounds", "discarded_rounds", "outlier_rounds"]
 
 
 def summarise(trials: pd.DataFrame) -> pd.DataFrame:
@@ -211,3 +224,98 @@ def _diverged(rows: pd.DataFrame) -> pd.DataFrame:
     counts = {"fp32_diverged": cells.map(by_cell), "diverged": own.groupby(ARM).size()}
     seeds = {number: frozenset(group) for number, group in lost.groupby(ARM)["seed"]}
     return pd.DataFrame({**counts, "diverged_seeds": pd.Series(seeds, dtype=object)}, index=cells.index)
+
+
+def status_of(rows: pd.DataFrame, usable: pd.Series) -> pd.Series:
+    """Return one word for each arm of ``numbered`` rows, by its number.
+
+    Where anything was measured it is ``ok`` or ``unconverged``; otherwise the last trial's own word.
+    """
+    word = rows["status"].where(usable | ~rows["status"].isin(MEASURED), "failed")
+    rank = usable.astype(int) + (usable & (word == "unconverged")).astype(int)
+    ranked = pd.DataFrame({ARM: rows[ARM], "word": word, "rank": rank})
+    return ranked.sort_values("rank", kind="stable").groupby(ARM, sort=False)["word"].last()
+
+
+def speeds(trials: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each arm whose speed was tried, by its number.
+
+    ``RATES`` are medians over processes. ``speedup`` has the interval of its contrast with fp32, ``verdict`` its word,
+    and ``measured_in`` says over which processes. Nothing measured leaves the figures empty. ``noise`` is that of
+    ``noises``, empty where it was not measured.
+
+    Args:
+        trials: rows from ``numbered``.
+        contrasts: each precision's step time against fp32's.
+    """
+    rows = trials[trials["phase"] == "speed"]
+    usable = rows["status"].isin(MEASURED) & rows["step_ms"].gt(0)
+    groups = rows[usable].groupby(ARM, sort=False)
+    table = status_of(rows, usable).to_frame("speed_status").join(groups[RATES].median().astype(float))
+    cells = rows.drop_duplicates(ARM).set_index(ARM)[IN_CELL]
+    table["noise"] = cells.reindex(table.index).map(_noises(trials, IN_CELL)).astype(float)
+    table = table.join(intervals(contrasts, ["speedup", "low", "high"], lambda contrast: contrast.gain))
+    noise = table["noise"].reindex(contrasts.index)
+    of_arms = [
+        replace(contrast, noise=share if known(share) else None)
+        for contrast, share in zip(contrasts["contrast"], noise, strict=True)
+    ]
+    words = {"verdict": map(judge, of_arms), "measured_in": map(measured_in, of_arms)}
+    table = table.join(
+        pd.DataFrame({name: list(column) for name, column in words.items()}, contrasts.index, dtype=object)
+    )
+    asked = groups["target_ci"].max().reindex(table.index)
+    wide = ((table["high"] / table["low"]) ** 0.5 - 1).gt(asked)
+    table["speed_status"] = table["speed_status"].mask(table["speed_status"].isin(MEASURED) & wide, "unconverged")
+    return table
+
+
+def measured_in(contrast: Contrast) -> str:
+    """Say over which processes a contrast is, and how many of them lie far off the others."""
+    count = contrast.replicates
+    if contrast.pairing == "apart":
+        return f"{processes(count)} apart"
+    return f"{contrast.change.n} of {count} processes" if count > 1 and contrast.change.n < count else processes(count)
+
+
+def noises(trials: pd.DataFrame) -> pd.Series:
+    """Return the A/A noise of each cell in which fp32 was timed against itself, as a share, indexed by ``CELL``.
+
+    It is the larger distance from 1 of the ends of the 95 % interval over fresh processes: no larger difference can be
+    excluded to come from nothing.
+    """
+    found = _noises(trials, CELL)
+    index = pd.MultiIndex.from_tuples(list(found), names=CELL)
+    return pd.Series(list(found.values()), index=index, dtype=float, name="noise")
+
+
+def _noises(trials: pd.DataFrame, by: str | list[str]) -> dict[Any, float]:
+    rows = trials[(trials["phase"] == "floor") & trials["status"].isin(MEASURED) & trials["speedup"].gt(0)]
+    groups = rows.groupby(by, sort=False)[SPEEDUP]
+    logs = {key: np.log(group.to_numpy(dtype=float)).tolist() for key, group in groups}
+    return {
+        key: math.expm1(stats.process_interval([log_gain(*ends) for ends in own]).reach) for key, own in logs.items()
+    }
+
+
+def details(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return how each arm of ``numbered`` trials was timed, by its number.
+
+    Figures are medians over processes, counts are summed over them, and what ran is the first one's.
+    """
+    rows = trials[(trials["phase"] == "speed") & trials["status"].isin((*MEASURED, "invalid"))]
+    groups = rows.groupby(ARM, sort=False)
+    table = groups[DIAGNOSTICS].median().join(groups[COUNTS].sum())
+    table["unsteady"] = rows["steady"].eq("no").groupby(rows[ARM], sort=False).sum()
+    return table.join(groups[["compute_dtypes", "attention"]].first())
+
+
+def without_unsupported(summary: pd.DataFrame) -> pd.DataFrame:
+    """Leave out the rows that are ``unsupported`` in all that was tried, where the batch size has another precision.
+
+    ``tables.diagnostics.not_measured`` says what they were.
+    """
+    lost = summary[MEASURES] == UNSUPPORTED
+    whole = lost.any(axis=1) & (lost | summary[MEASURES].isna()).all(axis=1)
+    others = (~whole).groupby([summary[name] for name in CELL], sort=False).transform("any")
+    return summary[~(whole & others)]

@@ -19,6 +19,7 @@ from bench.report.analysis.batches import best_speedups, reference_batch
 from bench.report.analysis.bottleneck import reason
 from bench.report.analysis.contrast import estimate
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
+from bench.report.analysis.summary import MEASURES
 from bench.report.format import UNKNOWN, change, known, number, processes, ratio, records, signed, times, written
 from bench.report.format import spread as half_width
 from bench.report.reading.load import SUBJECT
@@ -40,8 +41,6 @@ STANDING = {
     **dict.fromkeys((UNKNOWN, NOT_TRAINED, NO_ACCURACY), ""),
 }
 """Whether a word on accuracy supports the advice. The status of a training that failed is bad."""
-MEASURES = ["speed_status", "memory_status", "train_status"]
-"""Columns of a precision's status; the first that is set counts."""
 APART = 1.2
 """Devices whose gains differ by more than this factor are named apart."""
 MOST_GROUPS = 3

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from bench.report.analysis.explanation import CLASSES, Explanation, rooflines
-from bench.report.analysis.memory import MemoryChange
+from bench.report.analysis.explanation import CLASSES, Explanation, MemoryChange, rooflines
 from bench.report.format import MIB, UNKNOWN, change, memory_unit, number, percent, share, signed, times
 from bench.report.tables.table import ARM, Row, Table, figures, optional, table, words
 from bench.spec.precisions import find_precision

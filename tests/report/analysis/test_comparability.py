@@ -65,7 +65,7 @@ def test_gpu_libraries_of_a_run_on_a_cpu_do_not_matter(pair):
     [
         ("power_limit_w", (700.0, 500.0), "power limit of NVIDIA Test 1: 700 W in a; 500 W in b"),
         ("sm_clock_limit_mhz", (1980, 1755), "clock limit of NVIDIA Test 1: 1,980 MHz in a; 1,755 MHz in b"),
-        ("threads", (8, 4), "number of threads of NVIDIA Test 1: 8 threads in a; 4 threads in b"),
+        ("threads", (8, 4), "threads of NVIDIA Test 1: 8 in a; 4 in b"),
     ],
 )
 def test_another_limit_of_the_same_device_is_told_and_of_another_device_is_not(pair, key, values, text):
@@ -84,7 +84,7 @@ def test_a_limit_of_several_placements_names_each_and_a_cpu_is_no_gpu(pair):
     fleet.edit_rows(pair[0], lambda row: fleet.place(row, "cpu+cpu" if row["precision"] == "fp32" else "cpu"))
     fleet.edit_run(pair[0], both)
     fleet.edit_run(pair[1], lambda run: run["environment"]["devices"][0].update(threads=8))
-    assert "4 threads in a's cpu; 8 threads in b's GPU 0; not known in a's cpu+cpu." in " ".join(told(*pair))
+    assert "4 in a's cpu; 8 in b's GPU 0; not known in a's cpu+cpu." in " ".join(told(*pair))
 
 
 def test_an_unknown_driver_is_called_unknown(pair):

@@ -12,7 +12,7 @@ from scipy import stats as scipy_stats
 
 from bench.report.analysis.compare import compare
 from bench.report.reading.load import load
-from bench.report.tables.compare import comparison
+from bench.report.tables.comparisons import comparison
 from bench.results.records import Device, MemoryPeak, TrialResult
 from bench.spec.errors import UsageError
 from tests.conftest import call

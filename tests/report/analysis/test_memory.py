@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from bench.report.analysis.memory import COLUMNS, memory_change
+from bench.report.analysis.explanation import MEMORY_KINDS, memory_change
 from bench.report.reading.load import CELL
 from bench.report.tables.explanation import memory_sentences
 
@@ -17,7 +17,7 @@ def trial(precision, kinds, *, status="ok", **more):
     row = dict.fromkeys(CELL, "x") | {"phase": "memory", "status": status, "precision": precision}
     row |= {name: float("nan") for name in ("peak_allocated_bytes", "peak_reserved_bytes", "weight_copy_bytes")}
     row["most_weight_copy_bytes"] = float("nan")
-    row |= {COLUMNS[kind]: value * MIB for kind, value in kinds.items()}
+    row |= {MEMORY_KINDS[kind]: value * MIB for kind, value in kinds.items()}
     row |= {"tracked_peak_bytes": sum(kinds.values()) * MIB, "fp32_activation_bytes": float("nan")}
     return row | {name: value * MIB for name, value in more.items()}
 

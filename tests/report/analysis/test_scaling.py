@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from bench.report.analysis.matrix import matrices
-from bench.report.analysis.scaling import scaling
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
-from bench.report.tables.comparisons import ON_A_CPU
+from bench.report.tables.comparisons import ON_A_CPU, scalings
 from bench.report.tables.comparisons import scaling as scaling_table
 from bench.report.tables.table import Table
 from bench.results.records import Status, TrialResult
@@ -64,7 +63,7 @@ def made(*folders: Path) -> tuple[Table | None, list[str]]:
     summary = summarise(runs.trials)
     tables, said = [], []
     for _, rows in summary.groupby("workload", sort=False):
-        lines, sentences = scaling(rows, summary, runs)
+        lines, sentences = scalings(rows, summary, runs)
         table = scaling_table(lines)
         tables += [table] if table else []
         said += sentences
