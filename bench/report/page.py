@@ -21,7 +21,7 @@ import pandas as pd
 
 from bench.report import tables
 from bench.report.analysis import ablation, bottleneck, comparability, factors, matrix
-from bench.report.analysis.explanation import Explanation, explanations, memory_change
+from bench.report.analysis.explanation import Explanation, explanations, memory_pair
 from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.analysis.verdict import Answer, Part, Verdict, answers, lead
 from bench.report.exports import data
@@ -386,7 +386,7 @@ def why(runs: Runs, summary: pd.DataFrame) -> list[Explanation]:
     named = sound.merge(summary[[*CELL, "workload", "where"]].drop_duplicates(), on=CELL)
     order = list(summary["workload"].unique())
     return [
-        replace(one, memory=memory_change(runs.trials, one.cell, one.arm.precision))
+        replace(one, memory=memory_pair(runs.trials, one.cell, one.arm.precision))
         for one in sorted(explanations(named), key=lambda one: order.index(one.workload))
     ]
 

@@ -77,23 +77,20 @@ def digest(run: Run, suite: str) -> str | None:
     return next((str(ref["digest"]) for ref in suites if ref["name"] == suite and ref.get("digest")), None)
 
 
-def differing(placed: tuple[Run, str], other: tuple[Run, str], suite: str) -> list[str]:
-    """Name what two placements, each of its run, were not measured with alike; GPUs' libraries only on GPUs.
+def differing(placed: tuple[Run, str], other: tuple[Run, str], suite: str) -> bool:
+    """Say whether two placements, each of its run, were measured differently; GPUs' libraries count only on GPUs.
 
     A version that is known of one alone differs; a limit must be known of both.
     """
     kind = "cpu" if placed[1].startswith("cpu") else "cuda"
-    names = [
-        part.name
-        for key, part in SOFTWARE.items()
-        if part.on in ("any", kind) and software(*placed, key) != software(*other, key)
-    ]
-    names += ["text of the recipe"] if digest(placed[0], suite) != digest(other[0], suite) else []
-    first, second = (
+    keys = [key for key, part in SOFTWARE.items() if part.on in ("any", kind)]
+    if any(software(*placed, key) != software(*other, key) for key in keys):
+        return True
+    devices = [
         next((device for device in run.devices if device["placement"] == name), {}) for run, name in (placed, other)
-    )
-    both = [key for key in LIMITS if None not in (first.get(key), second.get(key))]
-    return names + [LIMITS[key].name for key in both if first[key] != second[key]]
+    ]
+    limits = [{device.get(key) for device in devices} - {None} for key in LIMITS]
+    return digest(placed[0], suite) != digest(other[0], suite) or any(len(values) > 1 for values in limits)
 
 
 def environments(runs: Runs, sides: Sequence[Sequence[Run]]) -> list[tuple[str, str, str]]:
@@ -240,16 +237,9 @@ def _names(values: Iterable[object]) -> str:
 
 
 def _request(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
-    """Yield the request's circumstances: the protocol, the recipe's text, the data."""
-    timed, suite = set(rows.loc[rows["phase"] == "speed", "run"]), rows["suite"].iloc[0]
-    asked = {run.label: run.part("request") for run in runs if run.part("request")}
-    protocols = {
-        label: _protocol(request["protocol"])
-        for label, request in asked.items()
-        if label in timed and "protocol" in request
-    }
-    yield Fact("protocol", protocols, "A quick run's intervals are wider, and hold within less.")
-    digests = {run.label: digest(run, suite) for run in runs if run.label in asked}
+    """Yield the request's circumstances: the recipe's text, the data."""
+    suite = rows["suite"].iloc[0]
+    digests = {run.label: digest(run, suite) for run in runs if run.part("request")}
     yield Fact(f"text of the recipe {suite} (digest)", digests, "An edited recipe is another question.", needed=True)
     sources = _by_run(rows[rows["phase"].isin(("train", "numerics", "ladder"))], "data", _names)
     yield Fact(
@@ -294,14 +284,3 @@ def _arms(rows: pd.DataFrame) -> Iterable[Fact]:
 def _range(values: pd.Series) -> str:
     low, high = values.min(), values.max()
     return f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
-
-
-def _protocol(asked: Mapping[str, Any]) -> str | None:
-    """Write a protocol in words; None where run.json has lost a part of it."""
-    if not {"replicates", "target_ci", "time_budget_s"} <= asked.keys():
-        return None
-    fewest, most = asked["replicates"], asked.get("most_replicates")
-    count = f"{fewest} to {most}" if most not in (None, fewest) else f"{fewest}"
-    spent = "of" if most is None else "sharing"  # before, each process had the whole budget
-    until = "until decided" if asked["target_ci"] is None else f"to ±{100 * asked['target_ci']:g} %"
-    return f"{count} {'process' if count == '1' else 'processes'} {spent} {asked['time_budget_s']:g} s an arm, {until}"

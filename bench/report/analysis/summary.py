@@ -25,7 +25,7 @@ from bench.report.analysis.contrast import (
     numbers,
 )
 from bench.report.analysis.judge import judge, parity
-from bench.report.format import known, processes
+from bench.report.format import processes
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, KEY, SUBJECT, is_emulated
 from bench.results.records import MEASURED
@@ -96,8 +96,8 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     return table.copy()  # which defragments the columns
 
 
-def _changes(frames: Mapping[Metric, pd.DataFrame]) -> pd.DataFrame:
-    """Return how each precision differs from fp32, by the arm's number: the frames of contrasts as columns.
+def _changes(contrasts: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame:
+    """Return how each precision differs from fp32, by the arm's number: the contrasts as columns.
 
     ``memory_change`` and ``energy_change`` are shares of fp32's, negative is less; the former is empty where the
     instrument cannot tell the two apart. ``epoch_speedup`` is with its 95 % interval and ``epoch_seeds``. What was
@@ -105,20 +105,22 @@ def _changes(frames: Mapping[Metric, pd.DataFrame]) -> pd.DataFrame:
     own has its ``shown`` change with its 95 % interval.
     """
     parts = []
-    for metric, frame in frames.items():
+    for metric, by_arm in contrasts.items():
         if metric.seed_is_input:
-            parts.append(intervals(frame, metric.changes, lambda contrast: contrast.at(0.90)))
+            parts.append(intervals(by_arm, metric.changes, lambda contrast: contrast.at(0.90)))
         elif metric in (MEMORY, ENERGY):
-            told = intervals(frame, metric.changes, lambda one: one.shown if one.is_told else None)
+            told = intervals(by_arm, metric.changes, lambda contrast: contrast.shown if contrast.is_told else None)
             parts.append(told[[metric.change]] - 1)
         elif metric is EPOCH:
-            epoch = intervals(frame, ["epoch_speedup", "epoch_low", "epoch_high"], lambda contrast: contrast.gain)
-            parts.append(epoch.assign(epoch_seeds=frame["n"].astype(float)))
+            epoch = intervals(by_arm, ["epoch_speedup", "epoch_low", "epoch_high"], lambda contrast: contrast.gain)
+            seeds = {number: float(contrast.change.n) for number, contrast in by_arm.items()}
+            parts.append(epoch.assign(epoch_seeds=pd.Series(seeds, dtype=float)))
         elif not metric.tabled:
-            parts.append(intervals(frame, metric.changes, lambda contrast: contrast.shown))
-    qualities = pd.concat([frames[metric] for metric in learned()])
-    judged = {"delta_seeds": qualities["n"], "parity": qualities["contrast"].map(parity).astype(object)}
-    return pd.concat([*parts, pd.DataFrame(judged)], axis=1)
+            parts.append(intervals(by_arm, metric.changes, lambda contrast: contrast.shown))
+    judged = [item for metric in learned() for item in contrasts[metric].items()]
+    seeds_of = pd.Series({number: contrast.change.n for number, contrast in judged}, dtype=float)
+    words = pd.Series({number: parity(contrast) for number, contrast in judged}, dtype=object)
+    return pd.concat([*parts, pd.DataFrame({"delta_seeds": seeds_of, "parity": words})], axis=1)
 
 
 def _general(metric: Metric, measured: Mapping[int, Arm]) -> pd.DataFrame:
@@ -237,7 +239,7 @@ def status_of(rows: pd.DataFrame, usable: pd.Series) -> pd.Series:
     return ranked.sort_values("rank", kind="stable").groupby(ARM, sort=False)["word"].last()
 
 
-def speeds(trials: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
+def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFrame:
     """Return one row for each arm whose speed was tried, by its number.
 
     ``RATES`` are medians over processes. ``speedup`` has the interval of its contrast with fp32, ``verdict`` its word,
@@ -246,24 +248,18 @@ def speeds(trials: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         trials: rows from ``numbered``.
-        contrasts: each precision's step time against fp32's.
+        contrasts: each precision's step time against fp32's, by the arm's number.
     """
     rows = trials[trials["phase"] == "speed"]
     usable = rows["status"].isin(MEASURED) & rows["step_ms"].gt(0)
     groups = rows[usable].groupby(ARM, sort=False)
     table = status_of(rows, usable).to_frame("speed_status").join(groups[RATES].median().astype(float))
-    cells = rows.drop_duplicates(ARM).set_index(ARM)[IN_CELL]
-    table["noise"] = cells.reindex(table.index).map(_noises(trials, IN_CELL)).astype(float)
+    cells, noise = rows.drop_duplicates(ARM).set_index(ARM)[IN_CELL], _noises(trials, IN_CELL)
+    table["noise"] = cells.reindex(table.index).map(noise).astype(float)
     table = table.join(intervals(contrasts, ["speedup", "low", "high"], lambda contrast: contrast.gain))
-    noise = table["noise"].reindex(contrasts.index)
-    of_arms = [
-        replace(contrast, noise=share if known(share) else None)
-        for contrast, share in zip(contrasts["contrast"], noise, strict=True)
-    ]
-    words = {"verdict": map(judge, of_arms), "measured_in": map(measured_in, of_arms)}
-    table = table.join(
-        pd.DataFrame({name: list(column) for name, column in words.items()}, contrasts.index, dtype=object)
-    )
+    of_arms = {number: replace(contrast, noise=noise.get(cells[number])) for number, contrast in contrasts.items()}
+    table["verdict"] = pd.Series({number: judge(contrast) for number, contrast in of_arms.items()}, dtype=object)
+    table["measured_in"] = pd.Series({number: measured_in(one) for number, one in of_arms.items()}, dtype=object)
     asked = groups["target_ci"].max().reindex(table.index)
     wide = ((table["high"] / table["low"]) ** 0.5 - 1).gt(asked)
     table["speed_status"] = table["speed_status"].mask(table["speed_status"].isin(MEASURED) & wide, "unconverged")

@@ -5,8 +5,6 @@ The page, the markdown and the terminal write one object by templates; none comp
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,9 +39,6 @@ STANDING = {
     **dict.fromkeys((UNKNOWN, NOT_TRAINED, NO_ACCURACY), ""),
 }
 """Whether a word on accuracy supports the advice. The status of a training that failed is bad."""
-APART = 1.2
-"""Devices whose gains differ by more than this factor are named apart."""
-MOST_GROUPS = 3
 NAMED = 4
 """More devices than this are counted, not named."""
 
@@ -447,10 +442,18 @@ Sentence = list[Part]
 
 
 def lead(answers: Sequence[Answer]) -> list[Sentence]:
-    """Return the sentences: how much faster on which devices, at what memory and accuracy, and what trainings show."""
+    """Return the sentences: what to use where and how much faster it is; at what memory and accuracy."""
+    by_use: dict[str, list[Answer]] = {}
+    for answer in answers:
+        by_use.setdefault(answer.use, []).append(answer)
+    groups = sorted(by_use.items(), key=lambda item: -len(item[1]))
+    parts = [part for use, group in groups for part in (Part("; "), *_clause(use, group, answers))][1:]
     gains = [answer for answer in answers if answer.precision not in (None, BASELINE)]
-    cost = [Part(text) for text in [_cost(gains), _trained(answers)] if text]
-    return list(filter(None, [_speed(answers, gains), *([part] for part in cost)]))
+    cost = [*_memory_range(gains), *_accuracies(gains)]
+    if not gains and len(answers) == 1 and answers[0].accuracy:
+        cost = [f"compared with {BASELINE} after training, {answers[0].accuracy}"]
+    sentences = [[*parts, Part(".")], [Part(f"{'; '.join(cost)}.")] if cost else []]
+    return [[_capital(sentence[0]), *sentence[1:]] for sentence in sentences if sentence]
 
 
 def text(sentence: Sequence[Part]) -> str:
@@ -458,35 +461,28 @@ def text(sentence: Sequence[Part]) -> str:
     return "".join(part.text for part in sentence)
 
 
-def _speed(answers: Sequence[Answer], gains: list[Answer]) -> Sentence:
-    timed = [answer for answer in gains if answer.is_timed]
+def _capital(part: Part) -> Part:
+    """Begin a sentence with a capital, unless that is the name of a precision."""
+    is_name = find_precision(part.text.split()[0]) is not None
+    return part if is_name else part._replace(text=part.text[0].upper() + part.text[1:])
+
+
+def _clause(use: str, group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
+    """Say what to use on some devices, and how much faster it is there."""
+    labels = {answer.label for answer in group}
+    where = f"on {listed([answer.label for answer in group])}"
+    if any(answer.label in labels and answer.use != use for answer in answers):  # of other suites
+        where = f"in {cases(len(group), len(answers))}"
     only = answers[0] if len(answers) == 1 else None
-    clauses: list[Sentence] = []
-    for labels, group in _groups(timed):
-        ends = sorted(float(answer.arm["speedup"]) for answer in group)
-        size = group[0].faster if len(group) == 1 else span(ends[0], ends[-1])
-        on = f"on {listed(labels)}" + (f" for {only.workload} at batch {only.batch}" if only else "")
-        names = listed([str(answer.precision) for answer in timed])
-        subject = f"{names} {'are' if ' and ' in names else 'is'} "
-        is_first = not clauses
-        clauses.append([Part(subject * is_first), Part(size, True), Part(" as fast as fp32" * is_first + f" {on}")])
-    clauses += [
-        [Part(f"only {answer.precision} fits on {answer.label} for {answer.workload}")]
-        for answer in gains
-        if not answer.is_timed
-    ]
-    stays = [answer for answer in answers if answer.stays]
-    rival = _rival(only) if only and stays else ""
-    clauses += [[Part("stay with fp32", True), Part(f" {place}{rival}")] for place in _places(stays, answers)]
-    unknown = [answer for answer in answers if answer.precision is None]
-    clauses += [[Part(f"{unknown[0].advice} {place}")] for place in _places(unknown, answers)]
-    parts = [part for clause in clauses for part in (Part("; "), *clause)][1:]
-    parts = [part for part in parts if part.text]
-    if not parts:
-        return []
-    (first, strong), *rest = parts
-    is_name = find_precision(first.split()[0]) is not None
-    return [Part(first if is_name else first[:1].upper() + first[1:], strong), *rest, Part(".")]
+    timed = [answer for answer in group if answer.is_timed]
+    if timed:
+        ends = sorted(float(answer.arm["speedup"]) for answer in timed)
+        size = timed[0].faster if len(timed) == 1 else span(ends[0], ends[-1])
+        of_only = f" for {only.workload} at batch {only.batch}" if only else ""
+        return [Part(f"{use} is "), Part(size, True), Part(f" as fast as fp32 {where}{of_only}")]
+    if use == BASELINE:
+        return [Part("stay with fp32", True), Part(f" {where}{_rival(only) if only else ''}")]
+    return [Part(f"{use} {where}" if group[0].precision is None else f"only {use} fits {where}")]
 
 
 def _rival(stay: Answer) -> str:
@@ -499,81 +495,23 @@ def _rival(stay: Answer) -> str:
     return f": {arm['precision']} is {size}" + ("" if size.endswith("slower") else " as fast")
 
 
-def _groups(timed: Sequence[Answer]) -> list[tuple[list[str], list[Answer]]]:
-    """Group devices of like gains, the largest first: parted at the largest gaps, as many as fit a sentence."""
-    by_device: dict[str, list[Answer]] = {}
-    for answer in timed:
-        by_device.setdefault(answer.label, []).append(answer)
-    mean = {
-        label: math.exp(sum(math.log(answer.arm["speedup"]) for answer in some) / len(some))
-        for label, some in by_device.items()
-    }
-    labels = sorted(by_device, key=lambda label: -mean[label])
-    gaps = {at: mean[above] / mean[label] for at, (above, label) in enumerate(itertools.pairwise(labels), 1)}
-    wide = sorted((at for at in gaps if gaps[at] > APART), key=lambda at: -gaps[at])[: MOST_GROUPS - 1]
-    ends = [0, *sorted(wide), len(labels)]
-    groups = [labels[low:high] for low, high in itertools.pairwise(ends) if low < high]
-    return [(group, [answer for label in group for answer in by_device[label]]) for group in groups]
+def _memory_range(gains: Sequence[Answer]) -> list[str]:
+    """Write by how much the memory changes, from the largest saving on; nothing where it is not known."""
+    changes = [float(answer.arm["memory_change"]) for answer in gains if known(answer.arm["memory_change"])]
+    ends = dict.fromkeys(change(end) for end in (min(changes), max(changes))) if changes else {}
+    return [f"peak memory changes by {' to '.join(ends)}"] if ends else []
 
 
-def _places(chosen: Sequence[Answer], answers: Sequence[Answer]) -> list[str]:
-    """Return the devices on which an advice holds for every suite, then those of each other suite."""
-    counts, every = (Counter(answer.label for answer in some) for some in (chosen, answers))
-    whole = [label for label in counts if counts[label] == every[label]]
-    rest: dict[str, list[str]] = {}
-    for answer in chosen:
-        if answer.label not in whole:
-            rest.setdefault(answer.workload, []).append(answer.label)
-    places = [f"for {workload} on {listed(labels)}" for workload, labels in rest.items()]
-    return [f"on {listed(whole)}", *places] if whole else places
-
-
-def _cost(gains: Sequence[Answer]) -> str:
-    if not gains:
-        return ""
-    changes = sorted(float(answer.arm["memory_change"]) for answer in gains if known(answer.arm["memory_change"]))
-    clauses = [f"it takes {_memory_range(changes[0], changes[-1])}"] if changes else []
-    clauses.append(_accuracies(gains))
-    tied = [answer for answer in gains if answer.ties]
-    pairs = {frozenset({str(answer.precision), *answer.ties}) for answer in tied}
-    if len(pairs) == 1:
-        everywhere = "" if len(gains) == 1 else f" in {cases(len(tied), len(gains))}"
-        clauses.append(f"{listed(sorted(pairs.pop()))} tie{everywhere}")
-    sentence = "; ".join(clauses)
-    return f"{sentence[0].upper()}{sentence[1:]}."
-
-
-def _memory_range(least: float, most: float) -> str:
-    """Write how much memory is saved, from the largest saving to the smallest."""
-    low, high = (change(abs(end)).removeprefix("+").removesuffix(" %") for end in (least, most))
-    if least < 0 < most:
-        return f"between {high} % more and {low} % less memory"
-    ends, word = ((high, low), "less") if most <= 0 else ((low, high), "more")
-    return f"{'–'.join(dict.fromkeys(ends))} % {word} memory"
-
-
-def _trained(answers: Sequence[Answer]) -> str:
-    """Return what the trainings of the only recipe and device show; empty where something was timed, or of several."""
-    results = [
-        f"{name} {word if word == 'diverged' else f'is {word}'}" for answer in answers for name, word in answer.trained
-    ]
-    return f"Compared with {BASELINE} after training, {listed(results)}." if results and len(answers) == 1 else ""
-
-
-def _accuracies(gains: Sequence[Answer]) -> str:
+def _accuracies(gains: Sequence[Answer]) -> list[str]:
+    """Say on how many answers accuracy is shown to be no worse, or by how much it differs in the only one."""
     words = Counter(answer.accuracy_in_short for answer in gains)
-    shown, training = words[NOT_WORSE], gains[0].training
-    quality = judged_by(training) if training else None
-    if len(gains) == 1 and quality is not None:
+    training = gains[0].training if len(gains) == 1 else {}
+    if training and (quality := judged_by(training)) is not None:
         size = f"{signed(training[quality.change], quality.decimals)} {quality.unit}"
         over = f"{size} over {counted(training['delta_seeds'], 'seed')}"
-        return f"its {quality.label} is {'not worse' if shown else 'not shown to be the same'} ({over})"
-    if len(gains) == 1:
-        return NO_ACCURACY if NO_ACCURACY in words else "its accuracy was not compared"
-    if not any(answer.training and judged_by(answer.training) for answer in gains):
-        return "accuracy was not compared"
-    others = [f"{word} in {count}" for word, count in sorted(words.items()) if word != NOT_WORSE]
-    return ", ".join([f"accuracy is shown not worse in {cases(shown, len(gains))}", *others])
+        return [f"its {quality.label} is {'not worse' if words[NOT_WORSE] else 'not shown to be the same'} ({over})"]
+    counts = ", ".join(f"{word} in {cases(count, len(gains))}" for word, count in words.items())
+    return [f"accuracy: {next(iter(words)) if len(words) == 1 else counts}"] if words else []
 
 
 def cases(some: int, every: int) -> str:

@@ -99,7 +99,7 @@ def _share(line: Row) -> str | None:
 
 def along(one: Varied) -> Table | None:
     """Return step time, its ratio to the first value's, and speedup for each value, precision by precision."""
-    frames = {metric.name: one.contrasts(metric)["contrast"] for metric in (SPEED, *untabled())}
+    frames = {metric.name: one.contrasts(metric) for metric in (SPEED, *untabled())}
     lines: list[Row] = []
     for _, alike in one.groups():
         ordered = alike.sort_values(["turn", "rank"], kind="stable")
@@ -203,38 +203,43 @@ def scalings(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[lis
     distributed = rows[rows["step_ms"].notna() & rows["members"].map(lambda cell: len(listed(cell)) > 1).astype(bool)]
     for _, subject in distributed.groupby(SUBJECT, sort=False):
         together = records(subject)
-        pairs = [(row, one, _obstacles(row, one, by_label)) for row in together for one in _singles(row, timed)]
         scaled = []
         for row in together:
             share, count = communication.get(tuple(row[name] for name in KEY)), len(listed(row["members"]))
+            alone = _singles(row, timed, by_label)
             for word, batch in (("strong", row["batch_size"]), ("weak", row["batch_size"] / count)):
-                alike = [
-                    one for other, one, names in pairs if other is row and one["batch_size"] == batch and not names
-                ]
+                alike = [one for one in alone if one["batch_size"] == batch]
                 if alike:
                     one = min(alike, key=lambda one, row=row: _distance(row, one, by_label))  # type: ignore[misc]
                     scaled.append(_scaled(row, one, word, count) | {"communication": share})
         lines += scaled
-        remarks += [] if scaled else [_reason(together, pairs)]
+        remarks += [] if scaled else [_reason(together)]
     return lines, remarks
 
 
-def _singles(row: Row, timed: Sequence[Row]) -> list[Row]:
-    """Return what was timed of one of the devices of a distributed row, whatever the circumstances.
+def _singles(row: Row, timed: Sequence[Row], runs: Mapping[str, Run]) -> list[Row]:
+    """Return what was timed, in the same circumstances, of one of the devices of a distributed row.
 
     In the same run that is a device among them; in another, where the same number may be another board, one of the same
     name.
     """
     names, members = json.loads(row["device_names"]), listed(row["members"])
-    alike = [
+    several = runs[row["run"]], row["placement"]
+
+    def is_alike(one: Row) -> bool:
+        if one["run"] == row["run"]:
+            return one["placement"] in members
+        rounded = known(row["ieee"]) and known(one["ieee"]) and row["ieee"] != one["ieee"]
+        alike = not differing(several, (runs[one["run"]], one["placement"]), row["suite"])
+        return one["device"] in names and alike and not rounded
+
+    return [
         one
         for one in timed
         if len(listed(one["members"])) == 1
         and all(one[name] == row[name] for name in ("suite", "parameters", "data", "precision"))
         and for_one_device(listed(one["techniques"])) == for_one_device(listed(row["techniques"]))
-    ]
-    return [
-        one for one in alike if (one["placement"] in members if one["run"] == row["run"] else one["device"] in names)
+        and is_alike(one)
     ]
 
 
@@ -243,15 +248,6 @@ def _distance(row: Row, one: Row, runs: Mapping[str, Run]) -> tuple[bool, bool, 
     hosts = [software(runs[each["run"]], each["placement"], "host") for each in (row, one)]
     order = (*listed(row["members"]), one["placement"])
     return one["run"] != row["run"], hosts[0] is None or hosts[0] != hosts[1], order.index(one["placement"])
-
-
-def _obstacles(row: Row, one: Row, runs: Mapping[str, Run]) -> list[str]:
-    """Name what keeps a device of another run from being one of those of a distributed row; none within a run."""
-    if one["run"] == row["run"]:
-        return []
-    several, single = ((runs[each["run"]], each["placement"]) for each in (row, one))
-    rounded = known(row["ieee"]) and known(one["ieee"]) and row["ieee"] != one["ieee"]
-    return differing(several, single, row["suite"]) + ["arithmetic of fp32"] * bool(rounded)
 
 
 def _scaled(row: Row, one: Row, word: str, count: int) -> Row:
@@ -269,23 +265,14 @@ def _scaled(row: Row, one: Row, word: str, count: int) -> Row:
     }
 
 
-def _reason(together: Sequence[Row], pairs: Sequence[tuple[Row, Row, list[str]]]) -> str:
-    """Say why there is no scaling of a subject; ``pairs`` are its rows, a single device each, and its obstacles."""
-    start = f"There is no scaling of {together[0]['where']}: "
-    if not pairs:
-        start += "none of its devices was measured alone. Measure it too, as in --gpus 0,1,0+1, "
-        return f"{start}or report a run that did as well."
-    alike = [one for _, one, names in pairs if not names]
-    if not alike:
-        others = {str(one["run"]): " and another ".join(names) for _, one, names in pairs}
-        named = "; ".join(f"run {run} has another {names}" for run, names in others.items())
-        return f"{start}one of its devices was measured alone, but {named}."
+def _reason(together: Sequence[Row]) -> str:
+    """Say what a subject of several devices needs for its scaling."""
     whole = _sizes(row["batch_size"] for row in together)
     parts = _sizes(row["batch_size"] / len(listed(row["members"])) for row in together)
     return (
-        f"{start}it was timed at batch {whole}, and one of its devices alone at "
-        f"{_sizes(one['batch_size'] for one in alike)}; that must be {whole} too (strong scaling) or {parts} "
-        "(weak scaling)."
+        f"There is no scaling of {together[0]['where']}: none of its devices was measured alone, at batch {whole} "
+        f"(strong scaling) or {parts} (weak scaling), in the same run, as by --gpus 0,1,0+1, or in one with the same "
+        "software, recipe and limits."
     )
 
 

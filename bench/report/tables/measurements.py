@@ -32,7 +32,6 @@ from bench.report.tables.table import (
     figures,
     general,
     optional,
-    or_status,
     over_fp32,
     table,
     whole,
@@ -251,11 +250,6 @@ def inference(trials: pd.DataFrame) -> Table | None:
 def _of_precision(header: str, name: str) -> Column:
     """Return a column of figures against one precision, which not every row has."""
     return figures(header, lambda line: line.get(name))
-
-
-def _speedup(row: Row) -> str:
-    verdict = f" {row['verdict']}" if known(row["verdict"]) else ""
-    return or_status(row["speed_status"], ratio(row["speedup"], row["low"], row["high"]) + verdict, row["lost_speed"])
 
 
 def _precisions(rows: pd.DataFrame) -> list[str]:

@@ -12,10 +12,7 @@ from tests.report import fleet
 from tests.report.builders import RunBuilder, write_report
 from tests.report.fleet import copy, original
 
-REQUEST = {
-    "suites": [{"name": "mlp", "digest": "aaa"}],
-    "protocol": {"replicates": 3, "target_ci": 0.01, "time_budget_s": 10.0},
-}
+REQUEST = {"suites": [{"name": "mlp", "digest": "aaa"}]}
 
 
 def told(*folders: Path) -> list[str]:
@@ -122,20 +119,9 @@ def test_a_common_batch_size_is_enough(pair, tmp_path):
     assert told(pair[0], run.folder) == []
 
 
-def test_quick_against_full_and_an_edited_recipe_are_told(pair):
-    quick = {"replicates": 1, "target_ci": 0.01, "time_budget_s": 3.0}
-    fleet.edit_run(pair[1], lambda run: run["request"].update(protocol=quick))
-    text = "Different protocol: 3 processes of 10 s an arm, to ±1 % in a; 1 process of 3 s an arm, to ±1 % in b."
-    assert text in one(told(*pair))
+def test_an_edited_recipe_is_told(pair):
     fleet.edit_run(pair[1], lambda run: run.update(request={**REQUEST, "suites": [{"name": "mlp", "digest": "bbb"}]}))
     assert "Different text of the recipe mlp (digest): aaa in a; bbb in b." in one(told(*pair))
-
-
-@pytest.mark.parametrize("lost", ["replicates", "target_ci", "time_budget_s"])
-def test_a_protocol_that_has_lost_a_part_is_unknown(pair, lost):
-    left = {name: value for name, value in REQUEST["protocol"].items() if name != lost}
-    fleet.edit_run(pair[1], lambda run: run["request"].update(protocol=left))
-    assert "not known in b" in one(told(*pair))
 
 
 def test_another_number_of_processes_is_told(pair):
