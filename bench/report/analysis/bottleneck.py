@@ -7,9 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.format import known, number, ratio, records, signed
-from bench.report.reading.load import CELL
-from bench.spec.precisions import BASELINE, find_precision
+from bench.report.format import known, number, ratio, records
+from bench.spec.precisions import find_precision
 
 LITTLE_GAIN = 1.1
 """Ratio of two precisions' rates of large matrix products below which the device has no gain to give."""
@@ -22,8 +21,6 @@ WAITING_PCT = 10.0
 """Share of training time spent waiting for batches from which the loader may be the limit."""
 OF_THE_STEP = 0.9
 """But not where training reaches this share of the step's own throughput: then the GPU had work meanwhile."""
-APART = 0.10
-"""An epoch's speedup that lies further than this share from the step's is explained."""
 STORAGE = {
     "host": "; the images came from host memory",
     "file": "; the images came from the disk, for they do not fit into memory",
@@ -58,38 +55,25 @@ def reason(arm: Row, baseline: Row | None) -> str:
 
 
 def training_remarks(rows: pd.DataFrame) -> list[str]:
-    """Return a sentence on each arm that the loader limits, or whose epochs do not gain as its steps do.
+    """Return a sentence on each arm whose training the loader limits.
 
     Args:
         rows: rows of the summary, of any workloads.
     """
-    lines = records(rows)
-    fp32 = {tuple(row[name] for name in CELL): row for row in lines if row["precision"] == BASELINE}
-    return list(filter(None, (_remark(row, fp32.get(tuple(row[name] for name in CELL), {})) for row in lines)))
+    shares = rows["train_samples_per_s"] / rows["samples_per_s"]
+    waiting = rows[(rows["data_wait_pct"] >= WAITING_PCT) & ~(shares >= OF_THE_STEP)]
+    return [_loader_remark(row) for row in records(waiting)]
 
 
-def _remark(arm: Row, fp32: Row) -> str:
-    wait, pace = arm["data_wait_pct"], arm["train_samples_per_s"] / arm["samples_per_s"]
-    gap = arm["epoch_speedup"] / arm["speedup"] - 1
-    waits, is_apart = wait >= WAITING_PCT and not pace >= OF_THE_STEP, abs(gap) > APART
-    if not waits and not is_apart:
-        return ""
-    text = f"{arm['precision']} on {arm['where']}, batch {arm['batch_size']:.0f}: "
-    if is_apart:
-        epoch = ratio(arm["epoch_speedup"], arm["epoch_low"], arm["epoch_high"])
-        text += f"epochs are {epoch}× as fast as fp32's, steps {ratio(arm['speedup'])}× ({signed(100 * gap, 0)} %)"
-        text += ", which may be chance; " if arm["epoch_low"] <= arm["speedup"] <= arm["epoch_high"] else "; "
-    reached = 100 * pace / (1 - wait / 100) if waits and wait < 100 else float("nan")
-    if waits:
-        is_part = known(pace) and reached < 100 * OF_THE_STEP
-        text += "the loader is a part of the limit" if is_part else "the loader, not arithmetic, is the limit"
-    else:
-        text += "waiting for data does not explain it: an epoch has other work, and trainings drift"
-    waited = [f"{number(wait, 2)} % of its time"] if known(wait) else ["an unknown share of its time"]
-    waited += [f"fp32's {number(fp32['data_wait_pct'], 2)} %"] if known(fp32.get("data_wait_pct")) else []
-    text += f". Training waited for batches {', '.join(waited)}"
-    if known(pace):
-        text += f", and reached {number(100 * pace, 2)} % of the throughput of its steps on data already on the device"
-    if waits and known(reached) and reached < 100 * OF_THE_STEP:
-        text += f"; without waiting it would have reached {number(reached, 2)} %"
-    return f"{text}{STORAGE.get(str(arm['data_storage']), '') if waits else ''}."
+def _loader_remark(arm: Row) -> str:
+    wait, share = arm["data_wait_pct"], arm["train_samples_per_s"] / arm["samples_per_s"]
+    without_waiting = share / (1 - wait / 100) if wait < 100 else float("nan")
+    is_part = without_waiting < OF_THE_STEP
+    text = f"{arm['precision']} on {arm['where']}, batch {arm['batch_size']:.0f}: the loader"
+    text += " is a part of the limit" if is_part else ", not arithmetic, is the limit"
+    text += f". Training waited for batches {number(wait, 2)} % of its time"
+    if known(share):
+        text += f" and reached {number(100 * share, 2)} % of the throughput of its steps on data already on the device"
+    if is_part:
+        text += f"; without waiting it would have reached {number(100 * without_waiting, 2)} %"
+    return f"{text}{STORAGE.get(str(arm['data_storage']), '')}."

@@ -330,7 +330,8 @@ def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None
     family = {}
     for timed in subjects.values():
         cells = [
-            [pair for pair in timed if pair["batch_size"] == size] for size in {pair["batch_size"] for pair in timed}
+            [pair for pair in timed if pair["batch_size"] == size]
+            for size in dict.fromkeys(pair["batch_size"] for pair in timed)
         ]
         parts = [part for cell in cells if (part := _of_cell(cell)) is not None]
         if parts and len(timed) > 1:
@@ -417,13 +418,11 @@ def _apart(sides: Sequence[pd.DataFrame]) -> list[str]:
     """Say what one side has and the other lacks."""
     old, new = (set(side[QUESTION].itertuples(index=False, name=None)) for side in sides)
     sentences = []
-    for name, own in (("OLD", old - new), ("NEW", new - old)):
-        if lone := sorted(own, key=str):
-            at = QUESTION.index
-            named = [
-                f"{key[at('suite')]} on {key[at('placement')]} batch {key[at('batch_size')]:.0f} {key[at('precision')]}"
-                for key in lone
-            ]
-            more = f" and {len(named) - 6} more" if len(named) > 6 else ""
-            sentences.append(f"Only in {name}: {', '.join(named[:6])}{more}.")
+    for name, questions in (("OLD", old - new), ("NEW", new - old)):
+        rows = [dict(zip(QUESTION, question, strict=True)) for question in sorted(questions, key=str)]
+        named = [
+            f"{row['suite']} on {row['placement']} batch {row['batch_size']:.0f} {row['precision']}" for row in rows[:6]
+        ]
+        more = f" and {len(rows) - 6} more" if len(rows) > 6 else ""
+        sentences += [f"Only in {name}: {', '.join(named)}{more}."] if rows else []
     return sentences

@@ -272,8 +272,9 @@ def _apart(metric: Metric, side: Arm) -> Values:
 def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:
     """Return the change of what is read once; its interval is what the instrument cannot tell apart."""
     now, was = (float(side.values.max()) for side in (arm, against))  # of several readings the largest
-    off = metric.cpu_resolution if arm.on_cpu else 0.0
-    low, center, high = sorted(metric.sign * math.log(max(now + by, 1.0) / was) for by in (-off, 0.0, off))
+    off = metric.cpu_resolution / 2 if arm.on_cpu or against.on_cpu else 0.0  # of each: A ÷ B is one over B ÷ A
+    ends = (metric.sign * math.log(max(now + by, 1.0) / max(was - by, 1.0)) for by in (-off, 0.0, off))
+    low, center, high = sorted(ends)
     return Interval(center=center, low=low, high=high, n=1)
 
 

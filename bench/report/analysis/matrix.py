@@ -13,9 +13,8 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis.batches import reference_batch
 from bench.report.analysis.contrast import Arm, estimate
-from bench.report.analysis.summary import UNSUPPORTED
+from bench.report.analysis.summary import UNSUPPORTED, reference_batch
 from bench.report.format import records
 from bench.report.reading.labels import placement
 from bench.report.reading.load import SUBJECT

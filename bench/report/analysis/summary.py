@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,13 +19,14 @@ from bench.report.analysis.contrast import (
     Contrast,
     arms,
     contrasts,
+    estimate,
     intervals,
     log_gain,
     numbered,
     numbers,
 )
 from bench.report.analysis.judge import judge, parity
-from bench.report.format import processes
+from bench.report.format import processes, ratio, records
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, KEY, SUBJECT, is_emulated
 from bench.results.records import MEASURED
@@ -43,6 +44,8 @@ ROUNDED = ("tf32", "bf16")
 MEASURES = ["speed_status", "memory_status", "train_status"]
 """Columns of a precision's status; the first that is set counts."""
 UNSUPPORTED = "unsupported"
+RATED = ["precision", "batch_size", "samples_per_s", THROUGHPUT.arm]
+"""Columns of the summary that a best-batch speedup rests on."""
 RENAMED = {"test_accuracy_pct": "accuracy_pct", "test_accuracy_fp32_pct": "accuracy_fp32_pct"}
 FIGURES = ["time_per_epoch_s", "train_loss", "test_loss", "test_accuracy_pct", "test_accuracy_fp32_pct"]
 FIGURES += ["data_wait_pct", "train_samples_per_s", "total_s", "time_to_accuracy_s", "checkpoint_bytes"]
@@ -315,3 +318,82 @@ def without_unsupported(summary: pd.DataFrame) -> pd.DataFrame:
     whole = lost.any(axis=1) & (lost | summary[MEASURES].isna()).all(axis=1)
     others = (~whole).groupby([summary[name] for name in CELL], sort=False).transform("any")
     return summary[~(whole & others)]
+
+
+# Batch sizes: the speedup at one batch next to that of each precision at its own best, and what fits.
+
+
+class BestBatch(NamedTuple):
+    """A precision at its own best batch against fp32 at its own."""
+
+    fp32: int
+    """fp32's best batch size."""
+    own: int
+    interval: stats.Interval
+    """Of the ratio of throughputs."""
+
+    def __str__(self) -> str:
+        return ratio(self.interval.center, self.interval.low, self.interval.high)
+
+
+def reference_batch(rows: pd.DataFrame) -> int:
+    """Choose the batch size that a subject is judged at: the one trained with, else the largest with a speedup."""
+    sizes = rows["batch_size"].to_numpy()
+    compared, trained, timed = (rows[name].notna().to_numpy() for name in ("speedup", "train_status", "step_ms"))
+    both = compared & np.isin(sizes, sizes[trained])
+    for choice in (both, compared, trained, timed, np.ones_like(timed)):
+        if choice.any():
+            return int(sizes[choice].max())
+    raise ValueError("a subject has at least one row")
+
+
+def best_rows(rows: pd.DataFrame, by: Sequence[str] = (*SUBJECT, "precision")) -> pd.DataFrame:
+    """Return of each subject's precision the row of the batch size at which its throughput was highest.
+
+    Args:
+        rows: rows of the summary.
+        by: what tells the subjects and precisions apart that are in ``rows``.
+    """
+    timed = rows[rows["samples_per_s"].notna()]
+    best: pd.DataFrame = timed.loc[timed.groupby(list(by), sort=False)["samples_per_s"].idxmax()]
+    return best
+
+
+def over(row: Mapping[Hashable, Any], other: Mapping[Hashable, Any]) -> stats.Interval:
+    """Return the ratio of two precisions' throughputs, with its interval where there is one."""
+    contrast = estimate(THROUGHPUT, row[THROUGHPUT.arm], other[THROUGHPUT.arm])
+    assert contrast is not None  # throughput has nothing that both sides must agree in
+    return contrast.gain
+
+
+def best_speedups(rows: pd.DataFrame) -> dict[str, BestBatch]:
+    """Return each precision's best-batch speedup, by name; empty without fp32, or where one batch size was timed.
+
+    Args:
+        rows: rows of the summary, of one subject.
+    """
+    if rows.loc[rows["samples_per_s"].notna(), "batch_size"].nunique() < 2:
+        return {}
+    best = {str(row["precision"]): row for row in records(best_rows(rows[RATED], ["precision"]))}
+    fp32 = best.pop(BASELINE, None)
+    if fp32 is None:
+        return {}
+    return {
+        name: BestBatch(int(fp32["batch_size"]), int(row["batch_size"]), over(row, fp32)) for name, row in best.items()
+    }
+
+
+def largest(trials: pd.DataFrame, rows: pd.DataFrame) -> list[dict[Hashable, Any]]:
+    """Return the trial that found the largest batch of each precision, with ``where`` and ``over_fp32``, its ratio.
+
+    Args:
+        trials: rows of trials.csv, of one workload.
+        rows: rows of the summary, of the same workload.
+    """
+    found = trials[trials["phase"] == "fit"].merge(rows[[*SUBJECT, "where"]].drop_duplicates(), on=SUBJECT)
+    lines: list[dict[Hashable, Any]] = []
+    for _, subject in found.groupby(SUBJECT, sort=False):
+        fits = subject["status"] == "ok"
+        fp32 = subject.loc[fits & (subject["precision"] == BASELINE), "batch_size"].max()
+        lines += records(subject.assign(over_fp32=(subject["batch_size"] / fp32).where(fits)))
+    return lines

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from bench.report.analysis.batches import best_speedups, reference_batch
 from bench.report.analysis.bottleneck import reason
 from bench.report.analysis.contrast import estimate
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
-from bench.report.analysis.summary import MEASURES
+from bench.report.analysis.summary import MEASURES, best_speedups, reference_batch
 from bench.report.format import UNKNOWN, change, known, number, processes, ratio, records, signed, times, written
 from bench.report.format import spread as half_width
 from bench.report.reading.load import SUBJECT
@@ -352,23 +351,22 @@ class _Subject:
         if row is None:
             return "accuracy not measured"
         at = "" if row["batch_size"] == arm["batch_size"] else f" (trained at batch {row['batch_size']:.0f})"
-        fp32 = f"fp32 diverged in {counted(row['fp32_diverged'], 'seed')}" if row["fp32_diverged"] else ""
-        if row["train_status"] not in MEASURED:
-            return f"training {row['train_status']}{at}" + (f", and {fp32}" if fp32 else "")
+        notes = [f"fp32 diverged in {counted(row['fp32_diverged'], 'seed')}"] if row["fp32_diverged"] else []
         quality = judged_by(row)
+        if row["train_status"] not in MEASURED:
+            return ", and ".join([f"training {row['train_status']}{at}", *notes])
         if quality is None:
             outcome = NO_ACCURACY if row["regression"] else "accuracy not measured"
             outcome = f"test loss {number(row['test_loss'])}{at}" if known(row["test_loss"]) else outcome
-            return f"{outcome} ({fp32})" if fp32 else outcome
+            return f"{outcome} ({notes[0]})" if notes else outcome
         judgement = {
             "insufficient seeds": f"insufficient seeds for a parity verdict, which needs {MIN_SEEDS}",
             "EQUIVALENT": f"EQUIVALENT within ±{quality.margin} {quality.unit}",
             "diverged": f"{row['diverged']:.0f} of its trainings diverged",
         }.get(row["parity"], f"{row['parity']} at a margin of {quality.margin} {quality.unit}")
-        judgement += f"; {fp32}" if fp32 else ""
         over = f"{counted(row['delta_seeds'], 'seed')} of {counted(row['epochs'], 'epoch')}"
         delta = written(quality, [row[name] for name in quality.changes], quality.unit, "90 %: ")
-        return f"{quality.label} {delta} over {over} ({judgement}){at}"
+        return f"{quality.label} {delta} over {over} ({'; '.join([judgement, *notes])}){at}"
 
     def _elsewhere(self, best: Row) -> str:
         """Name the batch sizes at which the arm has another speed verdict, each with its speedup."""

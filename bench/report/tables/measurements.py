@@ -11,13 +11,12 @@ from functools import partial
 
 import pandas as pd
 
-from bench.report.analysis import batches
 from bench.report.analysis.contrast import Arm
 from bench.report.analysis.contrast import estimate as contrasted
-from bench.report.format import GIB, change, estimate, known, memory_unit, number, ratio, records, written
+from bench.report.analysis.summary import best_rows, largest, over
+from bench.report.format import GIB, change, error, estimate, known, memory_unit, number, ratio, records, written
 from bench.report.reading.load import CELL, KEY, SUBJECT
 from bench.report.tables.diagnostics import hosts
-from bench.report.tables.numerics import error
 from bench.report.tables.table import (
     ARM,
     BATCH,
@@ -134,7 +133,7 @@ def best_batch(rows: pd.DataFrame) -> Table | None:
 
     Where all of a device have the same one, the other tables and the figures have these ratios.
     """
-    best = batches.best_rows(rows)
+    best = best_rows(rows)
     best = best[best.groupby(SUBJECT, sort=False)["batch_size"].transform("nunique") > 1]
     lines: list[Row] = []
     for _, subject in best.groupby(SUBJECT, sort=False):
@@ -159,7 +158,7 @@ def best_batch(rows: pd.DataFrame) -> Table | None:
 
 
 def _over(row: Row, other: Row) -> str:
-    return ratio(1.0) if row["precision"] == other["precision"] else estimate(batches.over(row, other))
+    return ratio(1.0) if row["precision"] == other["precision"] else estimate(over(row, other))
 
 
 def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
@@ -179,7 +178,7 @@ def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
         "Predicted memory: less than a fifth of a CPU's available memory would have been left. Time: a step was "
         "predicted to take too long, so a larger batch may fit (docs/measuring.md)."
     )
-    return table("Largest batch", batches.largest(trials, rows), columns, about)
+    return table("Largest batch", largest(trials, rows), columns, about)
 
 
 def memory(trials: pd.DataFrame) -> Table | None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from bench.report.analysis.batches import reference_batch
+from bench.report.analysis.summary import reference_batch
 from bench.report.format import MIB, UNKNOWN, change, number, ratio, records, source
 from bench.report.reading.load import KEY, Runs
 from bench.report.tables.table import (

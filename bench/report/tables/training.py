@@ -1,8 +1,10 @@
-"""Tables of training: what was learned, what it cost, and what Lightning's Trainer adds."""
+"""Tables of training: what was learned, what it cost, what Lightning's Trainer adds, and the numerics phase."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections import defaultdict
 from functools import partial
 from typing import Any
 
@@ -11,7 +13,8 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
-from bench.report.format import MIB, UNKNOWN, estimate, known, number, records, source, written
+from bench.report.format import MIB, UNKNOWN, error, estimate, known, number, records, source, written
+from bench.report.reading.load import KEY
 from bench.report.tables.table import (
     ARM,
     BATCH,
@@ -36,6 +39,9 @@ from bench.spec.precisions import BASELINE, precision_rank
 LIGHTNING, PLAIN = "lightning", "plain"
 TRAINER_KEY = ["run", "suite", "techniques", "data", "architecture", "device", "placement", "batch_size"]
 """Columns in which trainings by the two trainers agree, beside precision and seed."""
+FP16_LARGEST = 65504.0
+LAST = 5
+"""Steps at the end of the phase whose gradients are counted together."""
 STORAGE = {"device": "device", "host": "host memory", "file": "disk"}
 TRAINED = (
     DEVICE,
@@ -80,14 +86,11 @@ def _learned(rows: list[Row]) -> Table | None:
 
 
 def _how_judged(metric: Metric) -> str:
-    margin = metric.margin
-    worse, better = ("−", "+") if metric.better == "more" else ("+", "−")
-    below, above = ("below", "above") if metric.better == "more" else ("above", "below")
+    margin = f"{metric.margin} {metric.unit}"
     return (
-        f"Parity of {metric.label} is judged from {MIN_SEEDS} seeds on, at a margin of ±{margin} {metric.unit} that "
-        f"was fixed beforehand. EQUIVALENT: the interval lies within ±{margin}. NON-INFERIOR: it lies {above} "
-        f"{worse}{margin} but reaches beyond {better}{margin}. WORSE: it lies {below} {worse}{margin}. INCONCLUSIVE: "
-        f"it holds {worse}{margin}."
+        f"Parity of {metric.label} is judged from {MIN_SEEDS} seeds on, at a margin of {margin} that was fixed "
+        f"beforehand. EQUIVALENT: the interval lies within ±{margin}. NON-INFERIOR: it may be better, but not worse, "
+        "by more. WORSE: all of it is worse by more. INCONCLUSIVE: it holds the margin on the worse side."
     )
 
 
@@ -153,11 +156,13 @@ def against_plain(trials: pd.DataFrame, workload: pd.DataFrame) -> Table | None:
     parameters = json.loads(first["parameters_json"])
     if parameters.get("trainer") != LIGHTNING:
         return None
-    done = trials[(trials["phase"] == "train") & trials["status"].isin(MEASURED) & trials["time_per_epoch_s"].gt(0)]
-    ours = done[done["parameters"] == first["parameters"]].merge(workload[[*TRAINER_KEY, "where"]].drop_duplicates())
-    theirs = done[[_is_plain(json.loads(cell), parameters) for cell in done["parameters_json"]]]
+    plain = parameters | {"trainer": PLAIN, "devices": None}
+    is_plain = trials["parameters_json"].map(lambda cell: json.loads(cell) | {"devices": None} == plain).astype(bool)
+    done = (trials["phase"] == "train") & trials["status"].isin(MEASURED) & trials["time_per_epoch_s"].gt(0)
+    ours = trials[done & (trials["parameters"] == first["parameters"])]
+    ours = ours.merge(workload[[*TRAINER_KEY, "where"]].drop_duplicates())
     kept = [*TRAINER_KEY, "precision", "seed", "time_per_epoch_s"]
-    pairs = ours.merge(theirs[kept], on=kept[:-1], suffixes=("", "_plain"))
+    pairs = ours.merge(trials.loc[done & is_plain, kept], on=kept[:-1], suffixes=("", "_plain"))
     pairs["log_ratio"] = np.log(pairs["time_per_epoch_s"] / pairs["time_per_epoch_s_plain"])
     arms = [arm for _, arm in pairs.groupby([*TRAINER_KEY, "precision"], sort=False)]
     arms.sort(key=lambda arm: precision_rank(str(arm["precision"].iloc[0])))
@@ -166,6 +171,16 @@ def against_plain(trials: pd.DataFrame, workload: pd.DataFrame) -> Table | None:
         "framework's overhead; with more devices than the plain loop had, below 1 is what they gain. The interval is "
         "Student's over the seeds."
     )
+    rows = [
+        {
+            **{name: arm.iloc[0][name] for name in ("where", "batch_size", "precision")},
+            "seeds": len(arm),
+            "plain": arm["time_per_epoch_s_plain"].median(),
+            "lightning": arm["time_per_epoch_s"].median(),
+            "ratio": estimate(stats.student_interval(arm["log_ratio"].to_numpy(dtype=np.float64)).exp()),
+        }
+        for arm in arms
+    ]
     columns = [
         *ARM,
         figures("seeds", "seeds", whole),
@@ -173,27 +188,155 @@ def against_plain(trials: pd.DataFrame, workload: pd.DataFrame) -> Table | None:
         figures("Lightning (s/epoch)", "lightning"),
         figures("ratio", "ratio"),
     ]
-    return table("Lightning beside the plain loop", map(_trainers, arms), columns, about)
+    return table("Lightning compared with the plain loop", rows, columns, about)
 
 
-def _is_plain(others: dict[str, Any], parameters: dict[str, Any]) -> bool:
-    """Say whether other parameters are the plain loop's, with the rest the same."""
-    free = dict.fromkeys(("trainer", "devices"))
-    return others.get("trainer") == PLAIN and others | free == parameters | free
+# The numerics phase.
 
 
-def _trainers(rows: pd.DataFrame) -> Row:
-    interval = stats.student_interval(rows["log_ratio"].to_numpy(dtype=np.float64)).exp()
+def numerics(rows: pd.DataFrame) -> list[Table | None]:
+    """Return the tables of one workload, of rows of ``Runs.numerics`` in the summary's order with its ``where``."""
+    arms = [arm for _, arm in first_seed(rows).groupby(KEY, sort=False)]
+    return [_gradients(arms), _errors(arms)]
+
+
+def first_seed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Keep the lowest seed of each arm: one training is shown, not a mean of several."""
+    return rows[rows["seed"] == rows.groupby(KEY)["seed"].transform("min")]
+
+
+def last_steps(rows: pd.DataFrame) -> pd.DataFrame:
+    """Keep the figures of the last recorded steps: five consecutive ones, or the one that failed."""
+    steps = sorted(rows["step"].unique(), reverse=True)
+    together = [step for index, step in enumerate(steps) if steps[0] - step == index]
+    return rows[rows["step"].isin(together[:LAST] if len(together) >= LAST else together[:1])]
+
+
+def _steps(arm: pd.DataFrame, name: str) -> pd.Series:
+    return arm[(arm["kind"] == "step") & (arm["name"] == name)].sort_values("step")["value"]
+
+
+def _gradients(arms: list[pd.DataFrame]) -> Table | None:
+    columns = [
+        *ARM,
+        *optional(
+            figures("steps", "steps", whole),
+            figures("skipped", "skipped", 1),
+            figures("first loss", "first_loss"),
+            figures("last loss", "last_loss"),
+            figures("loss scale at the end", "loss_scale"),
+            figures("zero (%)", "zero", 3),
+            figures("of the rest, in fp16: zero (%)", "float16_zero", 3),
+            figures("subnormal (%)", "float16_subnormal", 3),
+            figures("scaled: zero (%)", "float16_scaled_zero", 3),
+            figures("subnormal (%)", "float16_scaled_subnormal", 3),
+            figures("overflow (%)", "float16_scaled_overflow", 3),
+            figures("largest activation (layer)", "activation"),
+            figures("of fp16's largest (%)", "activation_share", 2, per=FP16_LARGEST / 100),
+        ),
+    ]
+    about = (
+        "The first steps of training. Gradients are those of the parameters, divided by the loss scale, in the last "
+        "five steps. Zero: the share that is zero already; where fp32 has less, most of it underflowed. The others "
+        "are counted as if rounded to fp16: subnormal below 2^-14, zero at 2^-25 and below. Scaled: the same, "
+        "multiplied by the loss scale, or by 2^16, GradScaler's initial scale, where there is none."
+    )
+    rows = [defaultdict(str, _named(arm) | _course(arm) | _shares(arm) | _activation(arm)) for arm in arms]
+    return table("Numerics: gradients and activations", rows, columns, about)
+
+
+def _named(arm: pd.DataFrame) -> dict[str, Any]:
+    return {name: arm.iloc[0][name] for name in ("where", "batch_size", "precision")}
+
+
+def _course(arm: pd.DataFrame) -> dict[str, Any]:
+    """Return how an arm's steps began and ended."""
+    losses, scales = _steps(arm, "loss"), _steps(arm, "loss_scale")
+    last = losses.iloc[-1]
+    failed = not known(last) or (scales.empty and not _steps(arm, "finite").tail(1).any())
     return {
-        **{name: rows.iloc[0][name] for name in ("where", "batch_size", "precision")},
-        "seeds": len(rows),
-        "plain": rows["time_per_epoch_s_plain"].median(),
-        "lightning": rows["time_per_epoch_s"].median(),
-        "ratio": estimate(interval),
+        "steps": len(losses),
+        "skipped": _steps(arm, "skipped").sum() if len(scales) else None,
+        "first_loss": losses.iloc[0],
+        "last_loss": "not finite" if failed else last,
+        "loss_scale": scales.iloc[-1] if len(scales) else None,
     }
+
+
+def _shares(arm: pd.DataFrame) -> dict[str, Any]:
+    """Return the shares, in per cent, of gradients in the last steps that are zero, and that fp16 would lose."""
+
+    def counts(kind: str) -> pd.Series:
+        return last_steps(arm[(arm["kind"] == kind) & (arm["layer"] == "")]).groupby("name")["value"].sum()
+
+    gradients = counts("gradient")
+    shares = {"zero": 100 * gradients.get("zero", 0.0) / gradients.sum()} if gradients.sum() else {}
+    for kind in ("float16", "float16_scaled"):
+        rounded = counts(kind)
+        if rounded.get("nonzero"):
+            names = ("zero", "subnormal", "overflow")
+            shares |= {f"{kind}_{name}": 100 * rounded[name] / rounded["nonzero"] for name in names}
+    return shares
+
+
+def _activation(arm: pd.DataFrame) -> dict[str, Any]:
+    """Return the largest activation with its layer, and its size where it is a number."""
+    found = arm[arm["kind"] == "activation"]
+    if found.empty:
+        return {}
+    lost = found[found["value"].isna()]
+    row = found.sort_values("value").iloc[-1] if lost.empty else lost.iloc[0]
+    text = number(row["value"]) if lost.empty else "NaN"
+    return {"activation": f"{text} ({row['layer']})", "activation_share": row["value"]}
+
+
+def _errors(arms: list[pd.DataFrame]) -> Table | None:
+    columns = [
+        *ARM,
+        *optional(
+            figures("loss, first step", "first_loss", error),
+            figures("gradients, first step", "first_gradient", error),
+            figures("loss, last step", "last_loss", error),
+            figures("gradients, last step", "last_gradient", error),
+            figures("worst layer at the last", "worst"),
+            figures("output, first step: SQNR (dB)", "first_output", _decibels),
+            figures("output, last step: SQNR (dB)", "last_output", _decibels),
+        ),
+    ]
+    about = (
+        "Relative errors of one step against float64 on the same batch with the same weights: of the loss, and of all "
+        "gradients together in the Euclidean norm. At an error of 1 nothing is left of a gradient."
+    )
+    if any("output" in set(arm["name"][arm["kind"] == "error"]) for arm in arms):
+        about += (
+            " SQNR is the ratio of signal to quantisation noise, 20 log10 of 1 over the relative error: 20 dB are an "
+            "error of a tenth."
+        )
+    rows = [_named(arm) | _error(arm) for arm in arms]
+    return table("Numerics: errors against float64", rows, columns, about)
+
+
+def _error(arm: pd.DataFrame) -> dict[str, Any]:
+    """Return the errors of an arm in the first and the last step of those in which they were taken."""
+    found = arm[arm["kind"] == "error"].sort_values("value")
+    steps = [*sorted(found["step"].unique()), None, None][:2]
+    errors = {"worst": UNKNOWN}
+    for end, step in zip(("first", "last"), steps, strict=True):
+        rows = found[found["step"] == step]
+        whole_model = rows[rows["layer"] == ""].set_index("name")["value"]
+        errors |= {f"{end}_{name}": whole_model.get(name) for name in ("loss", "gradient", "output")}
+    layers = rows[(rows["layer"] != "") & rows["value"].notna()]
+    if len(layers):
+        errors["worst"] = f"{error(layers.iloc[-1]['value'])} ({layers.iloc[-1]['layer']})"
+    return errors
+
+
+def _decibels(value: float) -> str:
+    return f"{-20 * math.log10(value):.1f}" if value > 0 else "∞"
 
 
 TABLES = (
     Entry(53, RECIPE, lambda material: training(material.rows)),
+    Entry(60, RECIPE, lambda material: numerics(material.numerics)),
     Entry(63, RECIPE, lambda material: [against_plain(material.runs.trials, material.rows)]),
 )
