@@ -243,6 +243,7 @@ def compose(
         verdicts=[*given, *map(ablation_tables.sentence, ablations)],
         lists={
             "Before comparing": comparability.cautions(runs),
+            "Failed": diagnostics.failures(runs),
             "Warnings while measuring": diagnostics.warnings(runs.runs),
             "Not measured": diagnostics.not_measured(summary, runs),
         },
