@@ -51,7 +51,7 @@ class AblationSummary:
         """The title of its section or table."""
         return f"Ladder of {self.title}"
 
-    def gain(self, lower: str | None, higher: str) -> Contrast | None:
+    def gain(self, lower: str, higher: str) -> Contrast | None:
         """Return the speed of one step against a lower one's; None where one was not timed."""
         return _gain(self.arms, lower, higher, self.measured_noise)
 
@@ -95,7 +95,7 @@ def _by_cell(measured: Mapping[int, Arm]) -> dict[tuple[Any, ...], dict[str, Arm
     return cells
 
 
-def _gain(arms: Mapping[str, Arm], lower: str | None, higher: str, noise: float | None) -> Contrast | None:
+def _gain(arms: Mapping[str, Arm], lower: str, higher: str, noise: float | None) -> Contrast | None:
     contrast = estimate(SPEED, arms[higher], arms[lower]) if lower in arms and higher in arms else None
     return contrast and replace(contrast, noise=noise)
 

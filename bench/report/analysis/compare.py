@@ -68,7 +68,7 @@ class Change:
     @property
     def interval(self) -> Interval | None:
         """NEW ÷ OLD, or NEW − OLD, with its 95 % interval; of memory with what its resolution leaves open."""
-        shown = self.contrast and self.contrast.shown
+        shown = self.contrast.shown if self.contrast else None
         is_exact = shown and self.metric.replicate == "once" and shown.low == shown.high
         return replace(shown, low=None, high=None) if shown and is_exact else shown
 
@@ -240,7 +240,7 @@ def _pooled(trials: pd.DataFrame, runs: Sequence[Run], name: str) -> pd.DataFram
 
 def _has_only_ablations(runs: Runs, side: Sequence[Run]) -> bool:
     labels = [run.label for run in side]
-    return runs.ablations["run"].isin(labels).any() and not runs.trials["run"].isin(labels).any()
+    return bool(runs.ablations["run"].isin(labels).any() and not runs.trials["run"].isin(labels).any())
 
 
 def _matched(tables: Sequence[pd.DataFrame], measured: Sequence[pd.DataFrame]) -> pd.DataFrame:
