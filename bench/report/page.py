@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from bench.report import tables
-from bench.report.analysis import ablation, bottleneck, comparability, factors, matrix
+from bench.report.analysis import ablation, comparability, factors, matrix
 from bench.report.analysis.explanation import Explanation, explanations, memory_pair
 from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.analysis.verdict import Answer, Part, Verdict, answers, lead
@@ -114,8 +114,6 @@ class Report:
     lists: dict[str, list[str]]
     """Sentences under headings: on data missing and on other differences between the runs, on what no device supports
     or holds, and the warnings while measuring."""
-    remarks: list[str]
-    """Limits of trainings."""
     headline: list[Plot]
     """The figures that are shown first."""
     sections: list[Section]
@@ -247,7 +245,6 @@ def compose(
             "Warnings while measuring": diagnostics.warnings(runs.runs),
             "Not measured": diagnostics.not_measured(summary, runs),
         },
-        remarks=bottleneck.training_remarks(material.rows),
         headline=single + plots,
         sections=[one for one in sections if one.tables or one.more or one.remarks or one.plots],
         reproduce=[_origin(run) for run in runs.runs],

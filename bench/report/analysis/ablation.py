@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis.bottleneck import LAUNCH_BOUND
 from bench.report.analysis.contrast import PRECISION, Arm, Contrast, arms, estimate, numbered
 from bench.report.analysis.summary import noises
+from bench.report.analysis.verdict import LAUNCH_BOUND
 from bench.report.format import UNKNOWN, known
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, Runs

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from bench.report.analysis.bottleneck import reason
 from bench.report.analysis.contrast import estimate
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
 from bench.report.analysis.summary import MEASURES, best_speedups, reference_batch
@@ -38,6 +37,12 @@ STANDING = {
     **dict.fromkeys((UNKNOWN, NOT_TRAINED, NO_ACCURACY), ""),
 }
 """Whether a word on accuracy supports the advice. The status of a training that failed is bad."""
+LITTLE_GAIN = 1.1
+"""Ratio of two precisions' rates of large matrix products below which the device has no gain to give."""
+LAUNCH_BOUND = 0.8
+"""Host time over GPU time from which launching kernels is what limits."""
+LITTLE_OF_CEILING = 25.0
+"""Share of the ceiling, in per cent, below which arithmetic is not what limits."""
 NAMED = 4
 """More devices than this are counted, not named."""
 
@@ -377,6 +382,31 @@ class _Subject:
                 sizes.setdefault(row["verdict"], []).append(f"{row['batch_size']:.0f} ({speedup}×)")
         verdicts = [f"{verdict} at batch {', '.join(some)}" for verdict, some in sizes.items()]
         return f"; it is {' and '.join(verdicts)}" if verdicts else ""
+
+
+def reason(arm: Row, baseline: Row | None) -> str:
+    """Say why an arm gains nothing; empty where no measured figure shows a cause.
+
+    Args:
+        arm: the arm's row of the summary.
+        baseline: fp32's row of the same cell.
+    """
+    precision = find_precision(arm["precision"])
+    if precision and known(arm["compute_dtypes"]) and (missed := precision.missed(arm["compute_dtypes"])):
+        return missed
+    if baseline is None:
+        return ""
+    host, gain, reached = arm["host_ratio"], arm["peak_tflops"] / baseline["peak_tflops"], baseline["pct_of_peak"]
+    causes = {
+        f"launching kernels limits it, not arithmetic (the host takes {number(host, 2)} of the GPU's time; try larger "
+        "batches)": host >= LAUNCH_BOUND,
+        f"large matrix products run at {ratio(gain)}× fp32's rate here, so the device has no gain to give": (
+            gain < LITTLE_GAIN
+        ),
+        f"fp32 reaches {number(reached, 2)} % of this device's rate of large matrix products, so memory traffic or "
+        "overhead limits it, not arithmetic": reached < LITTLE_OF_CEILING,
+    }
+    return next((sentence for sentence, applies in causes.items() if applies), "")
 
 
 def _tied(arm: Row, fastest: Row) -> bool:

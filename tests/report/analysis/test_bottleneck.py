@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.analysis.bottleneck import training_remarks
+from bench.report.tables.measurements import training_remarks
 from tests.report.builders import RunBuilder
 
 

@@ -9,9 +9,8 @@ import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.report.analysis.bottleneck import reason
 from bench.report.analysis.summary import noises, summarise
-from bench.report.analysis.verdict import answers
+from bench.report.analysis.verdict import answers, reason
 from bench.report.reading.load import load
 from bench.report.tables.diagnostics import NO_NOTES, failures, how_timed, machines, notes, warnings, what_ran
 from bench.results.records import Energy, Operations, TrialResult

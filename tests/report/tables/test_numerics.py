@@ -12,7 +12,7 @@ from bench.report.figures.numerics import charts, shares
 from bench.report.format import error
 from bench.report.page import compose, publish
 from bench.report.reading.load import load
-from bench.report.tables.training import last_steps, numerics
+from bench.report.tables.measurements import last_steps, numerics
 from bench.results.records import Numeric, TrialResult
 from tests.report.builders import RunBuilder, write_report
 
