@@ -69,8 +69,7 @@ def explain(runs: list[Path]) -> list[Explanation]:
     Raises:
         UsageError: a folder is no run, or none of the runs was explained.
     """
-    from bench.report.analysis.missing import without_unsupported
-    from bench.report.analysis.summary import summarise
+    from bench.report.analysis.summary import summarise, without_unsupported
     from bench.report.page import why
     from bench.report.reading.load import load
     from bench.spec.errors import UsageError

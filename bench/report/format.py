@@ -38,6 +38,13 @@ def number(value: float, digits: int = 4) -> str:
     return f"{value:,.{max(0, digits - 1 - size)}f}".replace("-", "−")
 
 
+def error(value: float) -> str:
+    """Write a relative error with two digits: 1.5e−7 or 0.069."""
+    if not known(value):
+        return UNKNOWN
+    return (f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.2g}").replace("e-0", "e-").replace("-", "−")
+
+
 def source(data: str) -> str:
     """Name where samples came from; of a folder its name, not its path."""
     kind, colon, path = data.partition(":")

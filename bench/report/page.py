@@ -20,13 +20,10 @@ from typing import Any
 import pandas as pd
 
 from bench.report import tables
-from bench.report.analysis import ablation, bottleneck, comparability, factors, matrix, missing
-from bench.report.analysis.explanation import Explanation, explanations
-from bench.report.analysis.lead import Part, lead
-from bench.report.analysis.literature import load_published
-from bench.report.analysis.memory import memory_change
-from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import Answer, Verdict, answers
+from bench.report.analysis import ablation, comparability, factors, matrix
+from bench.report.analysis.explanation import Explanation, explanations, memory_pair
+from bench.report.analysis.summary import summarise, without_unsupported
+from bench.report.analysis.verdict import Answer, Part, Verdict, answers, lead
 from bench.report.exports import data
 from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
@@ -45,6 +42,7 @@ from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import comparisons, diagnostics
 from bench.report.tables import explanation as explanation_tables
 from bench.report.tables.answers import Grid, grid
+from bench.report.tables.published import load_published
 from bench.report.tables.table import RECIPE, Entry, Material, Table
 from bench.results.csv_file import PAIR
 from bench.results.files import write_atomically
@@ -116,8 +114,6 @@ class Report:
     lists: dict[str, list[str]]
     """Sentences under headings: on data missing and on other differences between the runs, on what no device supports
     or holds, and the warnings while measuring."""
-    remarks: list[str]
-    """Limits of trainings."""
     headline: list[Plot]
     """The figures that are shown first."""
     sections: list[Section]
@@ -219,7 +215,7 @@ def compose(
 ) -> Report:
     """Build the report and draw its figures into ``out``; ``literature`` holds published results to compare with."""
     summary = summarise(runs.trials)
-    material = Material(runs=runs, summary=summary, rows=missing.without_unsupported(summary), literature=literature)
+    material = Material(runs=runs, summary=summary, rows=without_unsupported(summary), literature=literature)
     matrices, ablations = matrix.matrices(summary), ablation.ablations(runs)
     compared = matrices, ablations, factors.varied(summary, runs)
     why_sections = _why_sections(why(runs, material.rows))
@@ -245,10 +241,10 @@ def compose(
         verdicts=[*given, *map(ablation_tables.sentence, ablations)],
         lists={
             "Before comparing": comparability.cautions(runs),
+            "Failed": diagnostics.failures(runs),
             "Warnings while measuring": diagnostics.warnings(runs.runs),
-            "Not measured": missing.sentences(summary, runs),
+            "Not measured": diagnostics.not_measured(summary, runs),
         },
-        remarks=bottleneck.epoch_remarks(material.rows) + bottleneck.loader_remarks(material.rows),
         headline=single + plots,
         sections=[one for one in sections if one.tables or one.more or one.remarks or one.plots],
         reproduce=[_origin(run) for run in runs.runs],
@@ -388,7 +384,7 @@ def why(runs: Runs, summary: pd.DataFrame) -> list[Explanation]:
     named = sound.merge(summary[[*CELL, "workload", "where"]].drop_duplicates(), on=CELL)
     order = list(summary["workload"].unique())
     return [
-        replace(one, memory=memory_change(runs.trials, one.cell, one.arm.precision))
+        replace(one, memory=memory_pair(runs.trials, one.cell, one.arm.precision))
         for one in sorted(explanations(named), key=lambda one: order.index(one.workload))
     ]
 

@@ -264,6 +264,14 @@ def refuse_too_much_memory(path: Path, frame: pd.DataFrame, devices: Sequence[Ma
             _refuse(path, frame, frame[field.name] > most, field.name, "is more memory than the device has")
 
 
+def refuse_centers_outside(path: Path, frame: pd.DataFrame) -> None:
+    """Refuse estimates that lie outside their own intervals; the arguments are those of ``refuse_too_much_memory``."""
+    for name in COLUMNS[path.name]:
+        if f"{name}_low" in frame:
+            center, low, high = (frame[f"{name}{end}"] for end in ("", "_low", "_high"))
+            _refuse(path, frame, (center < low) | (center > high), name, "lies outside its interval")
+
+
 def _refuse(path: Path, frame: pd.DataFrame, wrong: pd.Series | NDArray[np.bool_], name: str, why: str) -> None:
     at = np.flatnonzero(np.asarray(wrong, dtype=bool))
     if len(at):

@@ -16,7 +16,7 @@ from bench.report.exports.formats import openmetrics
 from bench.report.figures.comparisons import against_value
 from bench.report.figures.devices import single
 from bench.report.reading.load import load
-from bench.report.tables.compare import comparison
+from bench.report.tables.comparisons import comparison
 from bench.results.records import TrialResult
 from bench.spec.metrics import METRICS, Metric
 from tests.report.builders import RunBuilder, timed, write_report

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 
 from bench.report.analysis.matrix import RECIPE
+from bench.report.format import known
 from bench.report.reading.completeness import remark
 from bench.report.reading.labels import placement
 from bench.report.reading.load import KEY, Run, Runs
@@ -15,35 +16,44 @@ from bench.results.records import MEASURED
 from bench.spec.precisions import precision_rank
 
 
-class _Software(NamedTuple):
-    """A version in run.json's environment, and in its nodes on a cluster, for devices of one kind or any."""
+class Circumstance(NamedTuple):
+    """A version or a setting that run.json has of a machine or of a device."""
 
     name: str
-    why: str
+    why: str = ""
+    """Its effect on a comparison, a whole sentence; where it has none, ``compare`` alone lists it."""
+    unit: str = ""
     on: Literal["any", "cuda", "cpu"] = "any"
+    """The kind of devices that it matters for."""
 
 
-class _Limit(NamedTuple):
-    """A setting of a device; several that train together have no power limit of their own."""
-
-    name: str
-    unit: str
-    why: str
-
-
-SOFTWARE = {
-    "torch": _Software("torch", "Another version has other kernels and other defaults."),
-    "cuda": _Software("CUDA", "Its libraries hold the matrix products.", "cuda"),
-    "cudnn": _Software("cuDNN", "It holds the convolutions, and chooses among them.", "cuda"),
-    "driver": _Software("driver", "It sets clocks and power, and compiles some kernels.", "cuda"),
-    "openmp": _Software("OpenMP's spinning", "On a CPU that others use it can change a step many times over.", "cpu"),
+MACHINE = {
+    "version": Circumstance("ampmeter", "Another version may measure, or choose, in another way."),
+    "host": Circumstance("host"),
+    "os": Circumstance("system"),
+    "python": Circumstance("Python"),
+    "torch": Circumstance("torch", "Another version has other kernels and other defaults."),
+    "torchvision": Circumstance("torchvision"),
+    "cuda": Circumstance("CUDA", "Its libraries hold the matrix products.", on="cuda"),
+    "cudnn": Circumstance("cuDNN", "It holds the convolutions, and chooses among them.", on="cuda"),
+    "driver": Circumstance("driver", "It sets clocks and power, and compiles some kernels.", on="cuda"),
+    "openmp": Circumstance("OpenMP's spinning", "Next to other programs it can change a CPU's step a lot.", on="cpu"),
+    "removed_variables": Circumstance("overrides removed"),
+    "variables": Circumstance("environment variables"),
 }
-LIMITS = {
-    "power_limit_w": _Limit("power limit", "W", "Less power means lower clocks under load."),
-    "sm_clock_limit_mhz": _Limit("clock limit", "MHz", "The same name stands for boards of other clocks."),
-    "memory_clock_limit_mhz": _Limit("memory clock limit", "MHz", "Memory traffic is slower or faster by it."),
-    "threads": _Limit("number of threads", "threads", "A CPU's step time follows it."),
+"""By the key in the environment of run.json, of ``version`` in run.json itself."""
+DEVICE = {
+    "name": Circumstance("device"),
+    "memory_total_bytes": Circumstance("memory", unit="bytes"),
+    "power_limit_w": Circumstance("power limit", "Less power means lower clocks under load.", "W"),
+    "sm_clock_limit_mhz": Circumstance("clock limit", "The same name stands for boards of other clocks.", "MHz"),
+    "memory_clock_limit_mhz": Circumstance("memory clock limit", "Memory traffic is slower or faster by it.", "MHz"),
+    "cores": Circumstance("cores"),
+    "threads": Circumstance("threads", "A CPU's step time follows it."),
 }
+"""Of a device; several that train together have no power limit of their own."""
+SOFTWARE = {key: part for key, part in MACHINE.items() if part.why and key != "version"}
+LIMITS = {key: part for key, part in DEVICE.items() if part.why}
 NAMED = 4
 """More runs or devices than this of one value are counted, not named; the last value is named "the others"."""
 SWITCHES = ["fp32_matmul", "fp32_conv"]
@@ -55,15 +65,10 @@ def nodes(run: Run, placement: str) -> list[Mapping[str, Any]]:
 
 
 def software(run: Run, placement: str, key: str) -> str | None:
-    """Return a version, such as the driver's, where a placement was measured; None where that is not known."""
+    """Return a version, or the host, where a placement was measured; None where that is not known."""
     machine = run.environment
-    values = [one.get(key, machine.get(key)) for one in nodes(run, placement)] or [machine.get(key)]
+    values = [node.get(key, machine.get(key)) for node in nodes(run, placement)] or [machine.get(key)]
     return ", ".join(dict.fromkeys(str(value) for value in values if value not in (None, ""))) or None
-
-
-def host(run: Run, placement: str) -> str | None:
-    """Return the machine that a placement was on."""
-    return software(run, placement, "host")
 
 
 def digest(run: Run, suite: str) -> str | None:
@@ -72,25 +77,45 @@ def digest(run: Run, suite: str) -> str | None:
     return next((str(ref["digest"]) for ref in suites if ref["name"] == suite and ref.get("digest")), None)
 
 
-def differing(one: tuple[Run, str], other: tuple[Run, str], suite: str) -> list[str]:
-    """Name what two placements, each of its run, were not measured with alike; GPUs' libraries only on GPUs.
+def differing(placed: tuple[Run, str], other: tuple[Run, str], suite: str) -> bool:
+    """Say whether two placements, each of its run, were measured differently; GPUs' libraries count only on GPUs.
 
     A version that is known of one alone differs; a limit must be known of both.
     """
-    kind = "cpu" if one[1].startswith("cpu") else "cuda"
-    names = [
-        part.name
-        for key, part in SOFTWARE.items()
-        if part.on in ("any", kind) and software(*one, key) != software(*other, key)
+    kind = "cpu" if placed[1].startswith("cpu") else "cuda"
+    keys = [key for key, part in SOFTWARE.items() if part.on in ("any", kind)]
+    if any(software(*placed, key) != software(*other, key) for key in keys):
+        return True
+    devices = [
+        next((device for device in run.devices if device["placement"] == name), {}) for run, name in (placed, other)
     ]
-    names += ["text of the recipe"] if digest(one[0], suite) != digest(other[0], suite) else []
-    first, second = (_device(*placed) for placed in (one, other))
-    known = [key for key in LIMITS if None not in (first.get(key), second.get(key))]
-    return names + [LIMITS[key].name for key in known if first[key] != second[key]]
+    limits = [{device.get(key) for device in devices} - {None} for key in LIMITS]
+    return digest(placed[0], suite) != digest(other[0], suite) or any(len(values) > 1 for values in limits)
 
 
-def _device(run: Run, placement: str) -> Mapping[str, Any]:
-    return next((device for device in run.devices if device["placement"] == placement), {})
+def environments(runs: Runs, sides: Sequence[Sequence[Run]]) -> list[tuple[str, str, str]]:
+    """Return what differs between the machines of two sides: its name, and its values on each."""
+    rows = [
+        (
+            part.name,
+            *(_values((run.info if key == "version" else run.environment).get(key) for run in side) for side in sides),
+        )
+        for key, part in MACHINE.items()
+    ]
+    used = runs.trials["placement"].unique()
+    for name in used:
+        devices = [[device for run in side for device in run.devices if device["placement"] == name] for side in sides]
+        of = "" if len(used) == 1 else f" of {name}"
+        for key, part in DEVICE.items() if all(devices) else ():
+            title = f"{part.name} ({part.unit}){of}" if part.unit else f"{part.name}{of}"
+            rows.append((title, *(_values(device.get(key) for device in side) for side in devices)))
+    return [(name, old, new) for name, old, new in rows if old != new]
+
+
+def _values(values: Iterable[Any]) -> str:
+    """Write the different values of a side; what is not known is a dash."""
+    words = (", ".join(map(str, value)) if isinstance(value, list) else value for value in values)
+    return ", ".join(sorted({str(word) if known(word) and word != "" else "–" for word in words}))
 
 
 class Fact(NamedTuple):
@@ -168,16 +193,12 @@ def _apart(recipes: list[tuple[str, pd.DataFrame]]) -> list[str]:
 def _machine(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
     """Yield the versions of ampmeter and of the software: of GPUs' libraries only where there are GPUs."""
     versions = {run.label: str(run.info["version"]) for run in runs if run.info.get("version")}
-    yield Fact("ampmeter", versions, "Another version may measure, or choose, in another way.")
+    yield Fact(MACHINE["version"].name, versions, MACHINE["version"].why)
     on_gpu = set(rows.loc[rows["device_kind"] != "cpu", "run"])
     for key, part in SOFTWARE.items():
-        relevant = [
-            run
-            for run in runs
-            if part.on in ("any", "cuda" if run.label in on_gpu else "cpu") and key in run.environment
-        ]
-        values = dict(item for run in relevant for item in _versions(run, rows, key))
-        yield Fact(part.name, values, part.why)
+        relevant = [run for run in runs if part.on in ("any", "cuda" if run.label in on_gpu else "cpu")]
+        values = [_versions(run, rows, key) for run in relevant if key in run.environment]
+        yield Fact(part.name, dict(item for of_run in values for item in of_run), part.why)
 
 
 def _versions(run: Run, rows: pd.DataFrame, key: str) -> Iterable[tuple[str, str | None]]:
@@ -198,9 +219,12 @@ def _devices(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
         alike = [(label, device) for label, device in devices if device["name"] == name]
         several = len(alike) > len({label for label, _ in alike})
         labels = [f"{run}'s {placement(device['placement'])}" if several else run for run, device in alike]
-        for key, limit in LIMITS.items():
-            limits = [_figure(device.get(key), limit.unit) for _, device in alike]
-            yield Fact(f"{limit.name} of {name}", dict(zip(labels, limits, strict=True)), limit.why)
+        for key, part in LIMITS.items():
+            limits = [
+                f"{value:,g} {part.unit}".strip() if (value := device.get(key)) is not None else None
+                for _, device in alike
+            ]
+            yield Fact(f"{part.name} of {name}", dict(zip(labels, limits, strict=True)), part.why)
 
 
 def _by_run(rows: pd.DataFrame, column: str, write: Callable[[pd.Series], str]) -> dict[str, str]:
@@ -213,16 +237,9 @@ def _names(values: Iterable[object]) -> str:
 
 
 def _request(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
-    """Yield the request's circumstances: the protocol, the recipe's text, the data."""
-    timed, suite = set(rows.loc[rows["phase"] == "speed", "run"]), rows["suite"].iloc[0]
-    asked = {run.label: run.part("request") for run in runs if run.part("request")}
-    protocols = {
-        label: _protocol(request["protocol"])
-        for label, request in asked.items()
-        if label in timed and "protocol" in request
-    }
-    yield Fact("protocol", protocols, "A quick run's intervals are wider, and hold within less.")
-    digests = {run.label: digest(run, suite) for run in runs if run.label in asked}
+    """Yield the request's circumstances: the recipe's text, the data."""
+    suite = rows["suite"].iloc[0]
+    digests = {run.label: digest(run, suite) for run in runs if run.part("request")}
     yield Fact(f"text of the recipe {suite} (digest)", digests, "An edited recipe is another question.", needed=True)
     sources = _by_run(rows[rows["phase"].isin(("train", "numerics", "ladder"))], "data", _names)
     yield Fact(
@@ -267,18 +284,3 @@ def _arms(rows: pd.DataFrame) -> Iterable[Fact]:
 def _range(values: pd.Series) -> str:
     low, high = values.min(), values.max()
     return f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
-
-
-def _figure(value: object, unit: str) -> str | None:
-    return f"{value:,g} {unit}" if isinstance(value, int | float) else None
-
-
-def _protocol(asked: Mapping[str, Any]) -> str | None:
-    """Write a protocol in words; None where run.json has lost a part of it."""
-    if not {"replicates", "target_ci", "time_budget_s"} <= asked.keys():
-        return None
-    fewest, most = asked["replicates"], asked.get("most_replicates")
-    count = f"{fewest} to {most}" if most not in (None, fewest) else f"{fewest}"
-    spent = "of" if most is None else "sharing"  # before, each process had the whole budget
-    until = "until decided" if asked["target_ci"] is None else f"to ±{100 * asked['target_ci']:g} %"
-    return f"{count} {'process' if count == '1' else 'processes'} {spent} {asked['time_budget_s']:g} s an arm, {until}"

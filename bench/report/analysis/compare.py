@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis.comparability import cautions
+from bench.report.analysis.comparability import cautions, environments
 from bench.report.analysis.contrast import Arm, Contrast, estimate, mean, numbers, together
 from bench.report.analysis.judge import IMPROVED, judge_together, worse_than
 from bench.report.analysis.summary import summarise
@@ -29,9 +29,7 @@ from bench.stats import Interval
 
 QUESTION = [name for name in KEY if name not in ("run", "architecture", "device")]
 """What two rows must share to be compared: all that was asked, and not what answered."""
-CELL_OF = [name for name in QUESTION if name != "precision"]
-"""The same of a cell."""
-SUBJECT_OF = [name for name in CELL_OF if name != "batch_size"]
+SUBJECT_OF = [name for name in QUESTION if name not in ("precision", "batch_size")]
 """The same of a recipe on a device."""
 ASKED = {"batch_size": "batch size", "placement": "device"}
 """What parts of a question are called, where that is not the column's name."""
@@ -53,24 +51,37 @@ class Change:
     metric: Metric
     verdict: str
     """A word of ``judge.IMPROVED``."""
-    statuses: tuple[str, str]
-    values: tuple[float | None, float | None]
-    samples: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
-    """The values in each process, trial or seed."""
-    interval: Interval | None = None
-    """NEW ÷ OLD, or NEW − OLD, with its 95 % interval; of memory with what its resolution leaves open."""
+    statuses: tuple[str, ...] = ("ok", "ok")
+    values: tuple[float | None, ...] = (None, None)
+    contrast: Contrast | None = None
+    """NEW against OLD; None where the two do not compare."""
     is_beyond: bool = False
     """Whether the regression is shown beyond what ``--fail-over`` allows."""
-    is_told: bool = True
-    """Whether two values differ by more than identical processes do."""
+
+    @property
+    def samples(self) -> list[tuple[float, ...]]:
+        """The values of OLD and NEW in each process, trial or seed."""
+        arms = (self.contrast.against, self.contrast.arm) if self.contrast else ()
+        values = [tuple(arm.values.tolist()) for arm in arms] or [(), ()]
+        return [(max(of_arm),) for of_arm in values] if arms and self.metric.replicate == "once" else values
+
+    @property
+    def interval(self) -> Interval | None:
+        """NEW ÷ OLD, or NEW − OLD, with its 95 % interval; of memory with what its resolution leaves open."""
+        shown = self.contrast.shown if self.contrast else None
+        is_exact = shown and self.metric.replicate == "once" and shown.low == shown.high
+        return replace(shown, low=None, high=None) if shown and is_exact else shown
+
+    @property
+    def is_told(self) -> bool:
+        """Whether two values differ by more than identical processes do."""
+        return self.contrast is None or self.contrast.is_told
 
     def __str__(self) -> str:
         if self.interval is None:
             lost = not all(status in MEASURED for status in self.statuses)
             return " → ".join(self.statuses) if lost else "not comparable"
-        if not self.is_told:
-            return "not told apart"
-        return written(self.metric, self.interval.ends)
+        return written(self.metric, self.interval.ends) if self.is_told else "not told apart"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,20 +210,22 @@ def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
     tables = [summarise(rows) for rows in trials]
     measured = [table[table[[metric.figure for metric in compared()]].notna().any(axis=1)] for table in tables]
     pairs = _matched(tables, measured)
+    if ablations := [folder for folder, side in zip((old, new), sides, strict=True) if _has_only_ablations(runs, side)]:
+        raise UsageError(f"'{ablations[0]}' has ablations alone, which compare does not set side by side: report both.")
     if pairs.empty:
         raise UsageError(
             f"The two runs have no measured cell and precision in common: {_difference((old, new), measured)}. "
             "Measure the same in both."
         )
-    found = records(pairs)
-    rows = _rows(found, fail_over)
+    in_both = records(pairs)
+    rows = _rows(in_both, fail_over)
     return Comparison(
         old=sides[0],
         new=sides[1],
         rows=rows,
-        overall=_overall(found, rows, fail_over),
+        overall=_overall(in_both, rows, fail_over),
         cautions=cautions(runs),
-        environment=_environment(runs, sides),
+        environment=environments(runs, sides),
         apart=_apart(measured),
         fail_over=fail_over,
     )
@@ -223,6 +236,11 @@ def _pooled(trials: pd.DataFrame, runs: Sequence[Run], name: str) -> pd.DataFram
     rows = trials[trials["run"].isin([run.label for run in runs])]
     names = rows["run"].astype(str) + "/" + rows["trial"].astype(str)
     return rows.assign(run=name, trial=names, replicate=numbers(rows, ["run", "replicate"]))
+
+
+def _has_only_ablations(runs: Runs, side: Sequence[Run]) -> bool:
+    labels = [run.label for run in side]
+    return bool(runs.ablations["run"].isin(labels).any() and not runs.trials["run"].isin(labels).any())
 
 
 def _matched(tables: Sequence[pd.DataFrame], measured: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -237,41 +255,56 @@ def _matched(tables: Sequence[pd.DataFrame], measured: Sequence[pd.DataFrame]) -
     ambiguous = several.reindex(pd.MultiIndex.from_frame(pairs[QUESTION])).to_numpy(dtype=bool)
     pairs = pairs[~ambiguous | (pairs["device_old"] == pairs["device_new"]).to_numpy()]
     known = pairs[[f"{name}_{side}" for name in figures for side in ("old", "new")]].notna()
-    found: pd.DataFrame = pairs[known.any(axis=1)] if len(measured[0]) and len(measured[1]) else pairs[:0]
-    return found
+    return pairs.loc[known.any(axis=1) & bool(len(measured[0]) and len(measured[1]))]
+
+
+def _of(pair: Pair, name: str) -> list[Any]:
+    """Return a column of the summary of OLD and of NEW; what is unknown is None."""
+    values = [pair[f"{name}_{side}"] for side in SIDES]
+    return [value if isinstance(value, Arm | frozenset) or known(value) else None for value in values]
 
 
 def _rows(pairs: Sequence[Pair], fail_over: float | None) -> list[Row]:
     """Return the rows; how many there are decides what of them is no chance."""
-    every = [(place, metric.name, _contrast(pair, metric)) for place, pair in enumerate(pairs) for metric in compared()]
-    found = {(place, name): contrast for place, name, contrast in every if contrast is not None}
-    family = list(found.values())
-    judged = dict(
-        zip(found, zip(family, judge_together(family), worse_than(family, fail_over), strict=True), strict=True)
-    )
+    every = {(place, metric): _contrast(pair, metric) for place, pair in enumerate(pairs) for metric in compared()}
+    family = {key: contrast for key, contrast in every.items() if contrast is not None}
+    contrasts = list(family.values())
+    words = dict(zip(family, judge_together(contrasts), strict=True))
+    beyond = dict(zip(family, worse_than(contrasts, fail_over), strict=True))
     rows = []
     for place, pair in enumerate(pairs):
-        changes = {
-            metric.name: _change(pair, *judged[place, metric.name])
-            if (place, metric.name) in judged
-            else _untested(metric, pair, fail_over)
-            for metric in compared()
-        }
-        rows.append(
-            Row(
-                question={name: pair[name] for name in QUESTION},
-                devices=(pair["device_old"], pair["device_new"]),
-                changes={name: change for name, change in changes.items() if change is not None},
-                speedup=_speedup(pair),
-            )
-        )
-    return [row for row in rows if row.changes]
+        changes = {}
+        for metric in compared():
+            key = place, metric
+            if key in family:
+                change: Change | None = Change(
+                    metric=metric,
+                    verdict=words[key],
+                    contrast=family[key],
+                    is_beyond=beyond[key],
+                    **_outcome(pair, metric),
+                )
+            else:
+                change = _untested(metric, pair, fail_over)
+            if change is not None:
+                changes[metric.name] = change
+        question = {name: pair[name] for name in QUESTION}
+        devices = (pair["device_old"], pair["device_new"])
+        if changes:
+            rows.append(Row(question=question, devices=devices, changes=changes, speedup=_speedup(pair)))
+    return rows
+
+
+def _outcome(pair: Pair, metric: Metric) -> dict[str, Any]:
+    """Return the statuses and the figures of both sides."""
+    statuses = tuple(str(status or "") for status in _of(pair, metric.status))
+    return {"statuses": statuses, "values": tuple(_of(pair, metric.figure))}
 
 
 def _contrast(pair: Pair, metric: Metric) -> Contrast | None:
     """Return NEW against OLD; None where one was not measured, they do not compare, or one diverged."""
-    old, new = (pair[f"{metric.arm}_{side}"] for side in SIDES)
-    if not isinstance(old, Arm) or not isinstance(new, Arm) or (metric.seed_is_input and _diverging(pair, metric)):
+    old, new = _of(pair, metric.arm)
+    if old is None or new is None or (metric.seed_is_input and _diverging(pair, metric)):
         return None
     contrast = estimate(metric, new, old)
     return contrast and replace(contrast, noise=_noise(pair))
@@ -279,37 +312,7 @@ def _contrast(pair: Pair, metric: Metric) -> Contrast | None:
 
 def _noise(pair: Pair) -> float | None:
     """Return the larger A/A noise of both sides."""
-    return max((pair[f"noise_{side}"] for side in SIDES if known(pair[f"noise_{side}"])), default=None)
-
-
-def _change(pair: Pair, contrast: Contrast, verdict: str, is_beyond: bool) -> Change:
-    metric, interval = contrast.metric, contrast.shown
-    if contrast.pairing == "once" and interval.low == interval.high:  # exact
-        interval = Interval(center=interval.center, low=None, high=None, n=1)
-    return Change(
-        metric=metric,
-        verdict=verdict,
-        statuses=_statuses(pair, metric),
-        values=_values(pair, metric),
-        samples=(_samples(metric, contrast.against), _samples(metric, contrast.arm)),
-        interval=interval,
-        is_beyond=is_beyond,
-        is_told=contrast.is_told,
-    )
-
-
-def _samples(metric: Metric, arm: Arm) -> tuple[float, ...]:
-    return (float(arm.values.max()),) if metric.replicate == "once" else tuple(arm.values.tolist())
-
-
-def _statuses(pair: Pair, metric: Metric) -> tuple[str, str]:
-    was, now = (pair[f"{metric.status}_{side}"] for side in SIDES)
-    return str(was) if known(was) else "", str(now) if known(now) else ""
-
-
-def _values(pair: Pair, metric: Metric) -> tuple[float | None, float | None]:
-    was, now = (pair[f"{metric.figure}_{side}"] for side in SIDES)
-    return float(was) if known(was) else None, float(now) if known(now) else None
+    return max((share for share in _of(pair, "noise") if share is not None), default=None)
 
 
 def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None) -> list[Overall]:
@@ -318,42 +321,38 @@ def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None
     The mean of the logarithms: over the precisions within each process, then over the processes of each cell, then over
     the cells. Precisions that were timed in one process are no independent samples.
     """
-    cells: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Pair]]] = {}
+    subjects: dict[tuple[Any, ...], list[Pair]] = {}
     for pair in pairs:
-        if all(isinstance(pair[f"{SPEED.arm}_{side}"], Arm) for side in SIDES):
-            devices = (pair["device_old"], pair["device_new"])
-            subject = (*(pair[name] for name in SUBJECT_OF), *devices)
-            cells.setdefault(subject, {}).setdefault((*(pair[name] for name in CELL_OF), *devices), []).append(pair)
-    found: list[tuple[Row, int]] = []
-    family: list[Contrast] = []
-    for own in cells.values():
-        parts = [part for of_cell in own.values() if (part := _of_cell(of_cell)) is not None]
-        timed = [pair for of_cell in own.values() for pair in of_cell]
+        if None not in _of(pair, SPEED.arm):
+            subject = (*(pair[name] for name in SUBJECT_OF), pair["device_old"], pair["device_new"])
+            subjects.setdefault(subject, []).append(pair)
+    names = {(*row.question.values(), *row.devices): f"{row.suite} on {row.where}" for row in rows}
+    family = {}
+    for timed in subjects.values():
+        cells = [
+            [pair for pair in timed if pair["batch_size"] == size]
+            for size in dict.fromkeys(pair["batch_size"] for pair in timed)
+        ]
+        parts = [part for cell in cells if (part := _of_cell(cell)) is not None]
         if parts and len(timed) > 1:
-            first = {name: timed[0][name] for name in QUESTION}, (timed[0]["device_old"], timed[0]["device_new"])
-            found.append((next(row for row in rows if (row.question, row.devices) == first), len(timed)))
-            family.append(mean(parts))
-    judged = zip(found, family, judge_together(family), worse_than(family, fail_over), strict=True)
+            first = timed[0]
+            name = names[*(first[name] for name in QUESTION), first["device_old"], first["device_new"]]
+            family[name, len(timed)] = mean(parts)
+    contrasts = list(family.values())
+    judged = zip(family.items(), judge_together(contrasts), worse_than(contrasts, fail_over), strict=True)
     return [
         Overall(
-            name=f"{row.suite} on {row.where}",
+            name=name,
             rows=count,
-            change=Change(
-                metric=SPEED,
-                verdict=verdict,
-                statuses=("ok", "ok"),
-                values=(None, None),
-                interval=contrast.shown,
-                is_beyond=is_beyond,
-            ),
+            change=Change(metric=SPEED, verdict=verdict, contrast=contrast, is_beyond=is_beyond),
         )
-        for (row, count), contrast, verdict, is_beyond in judged
+        for ((name, count), contrast), verdict, is_beyond in judged
     ]
 
 
 def _of_cell(pairs: Sequence[Pair]) -> Contrast | None:
     """Return the change of the mean over a cell's precisions; None where a side has one process with all of them."""
-    old, new = (together([pair[f"{SPEED.arm}_{side}"] for pair in pairs]) for side in SIDES)
+    old, new = (together(list(arms)) for arms in zip(*(_of(pair, SPEED.arm) for pair in pairs), strict=True))
     if min(len(old.values), len(new.values)) < 2:
         return None
     contrast = estimate(SPEED, new, old)
@@ -363,37 +362,34 @@ def _of_cell(pairs: Sequence[Pair]) -> Contrast | None:
 
 def _diverging(pair: Pair, metric: Metric) -> int:
     """Return how many seeds diverged in NEW that did not in OLD; negative where it is the other way round."""
-    lost = [seeds if isinstance(seeds := pair[f"diverged_seeds_{side}"], frozenset) else set() for side in SIDES]
-    arms = [pair[f"{metric.arm}_{side}"] for side in SIDES]
-    was, now = (set(arm.seeds) if isinstance(arm, Arm) else set() for arm in arms)
+    lost = [seeds or frozenset() for seeds in _of(pair, "diverged_seeds")]
+    was, now = (set(arm.seeds) if arm else set() for arm in _of(pair, metric.arm))
     return len(lost[1] & was) - len(lost[0] & now)
 
 
 def _untested(metric: Metric, pair: Pair, fail_over: float | None) -> Change | None:
     """Return the change of a metric that cannot be estimated: that of its status."""
-    if metric.seed_is_input and metric is not (LOSS if _values(pair, LOSS) != (None, None) else ACCURACY):
+    if metric.seed_is_input and metric is not (LOSS if any(map(known, _of(pair, LOSS.figure))) else ACCURACY):
         return None
-    statuses, values = _statuses(pair, metric), _values(pair, metric)
+    outcome = _outcome(pair, metric)
+    statuses, values = outcome["statuses"], outcome["values"]
+    measured = [status in MEASURED for status in statuses]
     if not all(statuses):
         return None
-    measured = [status in MEASURED for status in statuses]
     if metric.seed_is_input and all(measured) and (seeds := _diverging(pair, metric)):
-        worse, statuses = seeds > 0, ("ok", "diverged") if seeds > 0 else ("diverged", "ok")
+        is_worse, statuses = seeds > 0, ("ok", "diverged") if seeds > 0 else ("diverged", "ok")
     elif measured[0] == measured[1] or any(status in DISTURBED for status in statuses):
-        if not any(measured) or (all(measured) and None in values):
-            return None
-        return Change(metric=metric, verdict="INCONCLUSIVE", statuses=statuses, values=values)
+        is_empty = not any(measured) or (all(measured) and None in values)
+        return None if is_empty else Change(metric=metric, verdict="INCONCLUSIVE", **outcome)
     else:
-        worse = measured[0]
-    verdict = "REGRESSED" if worse else "IMPROVED"
-    is_beyond = worse and fail_over is not None
+        is_worse = measured[0]
+    verdict, is_beyond = "REGRESSED" if is_worse else "IMPROVED", is_worse and fail_over is not None
     return Change(metric=metric, verdict=verdict, statuses=statuses, values=values, is_beyond=is_beyond)
 
 
 def _speedup(pair: Pair) -> Interval | None:
     """Return the change of the speedup over fp32."""
-    arms = [pair[f"{SPEED.arm}_{side}"] for side in SIDES]
-    was, now = ([gain.center for gain in arm.gains.values()] if isinstance(arm, Arm) else [] for arm in arms)
+    was, now = ([gain.center for gain in arm.gains.values()] if arm else [] for arm in _of(pair, SPEED.arm))
     return stats.welch(now, was).interval().exp() if was and now else None
 
 
@@ -422,66 +418,11 @@ def _apart(sides: Sequence[pd.DataFrame]) -> list[str]:
     """Say what one side has and the other lacks."""
     old, new = (set(side[QUESTION].itertuples(index=False, name=None)) for side in sides)
     sentences = []
-    for name, own in (("OLD", old - new), ("NEW", new - old)):
-        if lone := sorted(own, key=str):
-            at = QUESTION.index
-            named = [
-                f"{key[at('suite')]} on {key[at('placement')]} batch {key[at('batch_size')]:.0f} {key[at('precision')]}"
-                for key in lone
-            ]
-            more = f" and {len(named) - 6} more" if len(named) > 6 else ""
-            sentences.append(f"Only in {name}: {', '.join(named[:6])}{more}.")
+    for name, questions in (("OLD", old - new), ("NEW", new - old)):
+        rows = [dict(zip(QUESTION, question, strict=True)) for question in sorted(questions, key=str)]
+        named = [
+            f"{row['suite']} on {row['placement']} batch {row['batch_size']:.0f} {row['precision']}" for row in rows[:6]
+        ]
+        more = f" and {len(rows) - 6} more" if len(rows) > 6 else ""
+        sentences += [f"Only in {name}: {', '.join(named)}{more}."] if rows else []
     return sentences
-
-
-SOFTWARE = {
-    "version": "ampmeter",
-    "host": "host",
-    "os": "system",
-    "python": "Python",
-    "torch": "torch",
-    "torchvision": "torchvision",
-    "cuda": "CUDA",
-    "cudnn": "cuDNN",
-    "driver": "driver",
-    "openmp": "OpenMP's spinning",
-    "removed_variables": "overrides removed",
-    "variables": "environment variables",
-}
-"""What run.json says of a machine and its software, and what it is called."""
-DEVICE = {
-    "name": "device",
-    "memory_total_bytes": "memory (bytes)",
-    "power_limit_w": "power limit (W)",
-    "sm_clock_limit_mhz": "clock limit (MHz)",
-    "memory_clock_limit_mhz": "memory clock limit (MHz)",
-    "cores": "cores",
-    "threads": "threads",
-}
-"""The same of a device."""
-
-
-def _environment(runs: Runs, sides: Sequence[Sequence[Run]]) -> list[tuple[str, str, str]]:
-    """Return what differs between the environments of two sides."""
-    used = runs.trials["placement"].unique()
-    found = []
-    for key, name in SOFTWARE.items():
-        values = [
-            [run.info.get(key) if key == "version" else run.environment.get(key) for run in side] for side in sides
-        ]
-        found.append((name, *(_listed(own) for own in values)))
-    for placement in used:
-        devices = [
-            [device for run in side for device in run.devices if device["placement"] == placement] for side in sides
-        ]
-        if all(devices):
-            called = "" if len(used) == 1 else f" of {placement}"
-            for key, name in DEVICE.items():
-                found.append((f"{name}{called}", *(_listed(one.get(key) for one in own) for own in devices)))
-    return [(name, old, new) for name, old, new in found if old != new]
-
-
-def _listed(values: Iterable[Any]) -> str:
-    """Write the different values of a side; what is not known is a dash."""
-    words = (", ".join(map(str, value)) if isinstance(value, list) else value for value in values)
-    return ", ".join(sorted({str(word) if known(word) and word != "" else "–" for word in words}))

@@ -31,7 +31,6 @@ from bench.stats import Difference, Interval
 ARM, IN_CELL = "arm_number", "cell_number"
 """Columns that ``numbered`` adds: one number is compared faster than the ten columns that it stands for."""
 PRECISION = KEY.index("precision")
-COLUMNS = ["metric", "factor", "against", "change", "low", "high", "n", "pairing", "contrast"]
 Pairing = Literal["rounds", "processes", "seeds", "apart", "once"]
 Values = NDArray[np.float64]
 
@@ -156,33 +155,35 @@ def arms(
     columns = {name: rows[name].to_numpy() for name in taken}
     by_round = {} if blocks is None else round_logs(blocks)
     keys = rows.drop_duplicates(ARM).set_index(ARM)[KEY]
-    found: dict[int, Arm] = {}
+    measured: dict[int, Arm] = {}
     indices = rows.reset_index(drop=True).groupby(ARM, sort=False).indices
     for number, *key in keys.itertuples(name=None):
         at = indices[number]
         part = {name: column[at] for name, column in columns.items()}
         processes = list(zip(part["run"], part["trial"], strict=True))
         cell = None if metric.seed_is_input else tuple(key[:PRECISION])
-        found[number] = Arm(
+        measured[number] = Arm(
             key=tuple(key),
             values=part["value"],
             replicates=[(cell, seed) for seed in part["seed"]] if metric.replicate == "seed" else processes,
             alone=part["paired"] == "no",
             gains=_gains(processes, *(part[name] for name in ends)) if ends else {},
-            rounds={one: by_round[name] for one in processes if (name := (*one, key[PRECISION])) in by_round},
+            rounds={
+                process: by_round[name] for process in processes if (name := (*process, key[PRECISION])) in by_round
+            },
             alike=frozenset(zip(*(part[name] for name in metric.alike), strict=True)),
             on_cpu=part["device_kind"][0] == "cpu",
             seeds=tuple(part["seed"].tolist()),
             turns=tuple(part["replicate"].tolist()),
         )
-    return found
+    return measured
 
 
 def _gains(processes: Sequence[Hashable], *ends: Values) -> dict[Hashable, Interval]:
     """Return the logarithm of the gain over fp32 in each process that has one."""
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.log(np.column_stack(ends).astype(float)).tolist()
-    return {process: log_gain(*own) for process, own in zip(processes, logs, strict=True) if math.isfinite(own[0])}
+    return {process: log_gain(*log) for process, log in zip(processes, logs, strict=True) if math.isfinite(log[0])}
 
 
 def log_gain(center: float, low: float, high: float) -> Interval:
@@ -198,7 +199,7 @@ def round_logs(blocks: pd.DataFrame) -> dict[Any, pd.Series[float]]:
     log: pd.Series[float] = np.log(counted["steps"] / counted["time_ms"])  # type: ignore[assignment]
     logs = log.groupby([*names, counted["round"]], sort=False).mean()
     groups = logs.groupby(level=[0, 1, 2], sort=False)
-    return {key: own.droplevel([0, 1, 2]) for key, own in groups}
+    return {key: of_arm.droplevel([0, 1, 2]) for key, of_arm in groups}
 
 
 def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
@@ -217,7 +218,7 @@ def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
     if differences := _differences(metric, arm, against):
         count, pairing = len(differences), "seeds" if metric.replicate == "seed" else "processes"
         disturbed = _disturbed(arm, against, differences) if pairing == "processes" else set()
-        kept = [value for one, value in differences.items() if one not in disturbed]
+        kept = [value for replicate, value in differences.items() if replicate not in disturbed]
         difference = stats.student(kept or list(differences.values()))
     else:
         difference = stats.welch(*(_apart(metric, side) for side in (arm, against)))
@@ -247,7 +248,7 @@ def _differences(metric: Metric, arm: Arm, against: Arm) -> dict[Hashable, float
         for side in (arm, against)
     ]
     shared = [replicate for replicate in sides[0] if replicate in sides[1]]
-    return {one: sides[0][one] - sides[1][one] for one in shared} if len(shared) >= fewest else {}
+    return {replicate: sides[0][replicate] - sides[1][replicate] for replicate in shared if len(shared) >= fewest}
 
 
 def _disturbed(arm: Arm, against: Arm, differences: Mapping[Hashable, float]) -> set[Hashable]:
@@ -271,103 +272,93 @@ def _apart(metric: Metric, side: Arm) -> Values:
 def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:
     """Return the change of what is read once; its interval is what the instrument cannot tell apart."""
     now, was = (float(side.values.max()) for side in (arm, against))  # of several readings the largest
-    off = metric.cpu_resolution if arm.on_cpu else 0.0
-    low, center, high = sorted(metric.sign * math.log(max(now + by, 1.0) / was) for by in (-off, 0.0, off))
+    off = metric.cpu_resolution / 2 if arm.on_cpu or against.on_cpu else 0.0  # of each: A ÷ B is one over B ÷ A
+    ends = (metric.sign * math.log(max(now + by, 1.0) / max(was - by, 1.0)) for by in (-off, 0.0, off))
+    low, center, high = sorted(ends)
     return Interval(center=center, low=low, high=high, n=1)
 
 
 def together(arms: Sequence[Arm]) -> Arm:
     """Return the geometric mean of some arms of one cell in each turn that has all of them, as an arm."""
     logs = [dict(zip(arm.turns, np.log(arm.values), strict=True)) for arm in arms]
-    shared = [turn for turn in logs[0] if all(turn in own for own in logs)]
-    values = np.exp([np.mean([own[turn] for own in logs]) for turn in shared])
+    shared = [turn for turn in logs[0] if all(turn in log for log in logs)]
+    values = np.exp([np.mean([log[turn] for log in logs]) for turn in shared])
     names = [(arms[0].key, turn) for turn in shared]
     return Arm(key=arms[0].key, values=values, replicates=names, alone=np.zeros(len(shared), bool))
 
 
 def mean(contrasts: Sequence[Contrast]) -> Contrast:
     """Return the mean of independent contrasts of one metric, at least one, all with the same weight."""
-    difference = stats.mean_difference([one.difference for one in contrasts if one.difference is not None])
-    noise = max((one.noise for one in contrasts if one.noise is not None), default=None)
+    difference = stats.mean_difference(
+        [contrast.difference for contrast in contrasts if contrast.difference is not None]
+    )
+    noise = max((contrast.noise for contrast in contrasts if contrast.noise is not None), default=None)
     return replace(contrasts[0], change=difference.interval(), difference=difference, noise=noise)
 
 
-def _baselines(alike: Sequence[Arm]) -> list[Arm]:
+def _baseline(alike: Sequence[Arm]) -> Arm | None:
     """Return fp32; where its own figures do not count, one without any, which gains in shared processes are over."""
-    found = [arm for arm in alike if arm.key[PRECISION] == BASELINE]
     timed = next((arm for arm in alike if arm.gains), None)
-    if found or timed is None:
-        return found
+    fp32 = next((arm for arm in alike if arm.key[PRECISION] == BASELINE), None)
+    if fp32 or timed is None:
+        return fp32
     key = (*timed.key[:PRECISION], BASELINE)
-    return [Arm(key=key, values=np.array([]), replicates=(), alone=np.array([], bool), alike=timed.alike)]
-
-
-def _first(alike: Sequence[Arm]) -> Sequence[Arm]:
-    return alike[:1]
+    return Arm(key=key, values=np.array([]), replicates=(), alone=np.array([], bool), alike=timed.alike)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Factor:
-    """Which arms are set against which: of those that are alike but for what it varies, all against its references."""
+    """Which arms are set against which: of those that are alike but for what it varies, all against its reference."""
 
     name: str
     varies: frozenset[str]
     """Columns of ``KEY`` in which arms that are set against each other may differ."""
-    references: Callable[[Sequence[Arm]], Sequence[Arm]] = _first
-    """Returns those of arms that are alike otherwise which the others are set against."""
+    reference: Callable[[Sequence[Arm]], Arm | None] = lambda alike: alike[0]
+    """Returns that of arms that are alike otherwise which the others are set against; None where there is none."""
     value: Callable[[Mapping[Hashable, Any], Run], str | None] | None = None
     """Returns its value for a row of the summary, of which the run is given; None where it has none. Without this the
     report has no section for it."""
 
 
-FACTORS = {
-    factor.name: factor
-    for factor in (Factor(name="precision", varies=frozenset({"precision"}), references=_baselines),)
-}
+FACTORS = {"precision": Factor(name="precision", varies=frozenset({"precision"}), reference=_baseline)}
 
 
 def contrasts(
     factor: Factor, metric: Metric, arms: Mapping[int, Arm], alike: Mapping[int, Hashable] | None = None
-) -> pd.DataFrame:
-    """Set every arm against the references of its factor.
+) -> dict[int, Contrast]:
+    """Set every arm against the reference of its factor; return the contrasts by the arm's number.
 
     Args:
         factor: which arms are set against which.
         metric: what is compared.
         arms: by number, the references first.
         alike: by number, what arms that are set against each other share; if None, all but what the factor varies.
-
-    Returns:
-        A row for each pair, indexed by the arm's number: ``metric``, ``factor``, ``against`` (a number), ``change``,
-        ``low`` and ``high`` (on the additive scale), ``n``, ``pairing``, and ``contrast``, which has all of it.
     """
     fixed = [place for place, name in enumerate(KEY) if name not in factor.varies]
     groups: dict[Hashable, list[int]] = {}
     for number, arm in arms.items():
         group = tuple(arm.key[place] for place in fixed) if alike is None else alike[number]
         groups.setdefault(group, []).append(number)
-    numbers = {id(arm): number for number, arm in arms.items()}
-    found = [
-        (number, numbers.get(id(reference)), contrast)
-        for group in groups.values()
-        for reference in factor.references([arms[number] for number in group])
-        for number in group
-        if arms[number] is not reference and (contrast := estimate(metric, arms[number], reference)) is not None
-    ]
-    names = (metric.name, factor.name)
-    rows = [(*names, against, *one.change.ends, one.change.n, one.pairing, one) for _, against, one in found]
-    index = pd.Index([arm for arm, *_ in found], dtype="int64", name=ARM)
-    return pd.DataFrame(rows, index, COLUMNS).astype({"change": float, "low": float, "high": float})
+    references = {group: factor.reference([arms[number] for number in of]) for group, of in groups.items()}
+    pairs = [(number, arms[number], references[group]) for group, of in groups.items() for number in of]
+    return {
+        number: contrast
+        for number, arm, reference in pairs
+        if reference is not None and arm is not reference
+        if (contrast := estimate(metric, arm, reference)) is not None
+    }
 
 
-def intervals(frame: pd.DataFrame, names: Sequence[str], show: Callable[[Contrast], Interval | None]) -> pd.DataFrame:
-    """Return the centers and ends of a frame's contrasts as three columns, by the arm's number.
+def intervals(
+    contrasts: Mapping[int, Contrast], names: Sequence[str], show: Callable[[Contrast], Interval | None]
+) -> pd.DataFrame:
+    """Return the centers and ends of contrasts as three columns, by the arm's number.
 
     Args:
-        frame: from ``contrasts``.
+        contrasts: from ``contrasts``.
         names: of the columns.
         show: returns what is shown of a contrast; None leaves the columns empty.
     """
-    found = [show(contrast) for contrast in frame["contrast"]]
-    ends = [(None, None, None) if one is None else one.ends for one in found]
-    return pd.DataFrame(ends, frame.index, list(names)).astype(float)
+    shown = {number: show(contrast) for number, contrast in contrasts.items()}
+    ends = [(None, None, None) if interval is None else interval.ends for interval in shown.values()]
+    return pd.DataFrame(ends, pd.Index(list(shown), dtype="int64", name=ARM), list(names)).astype(float)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.analysis.contrast import FACTORS, Arm, Factor, contrasts
+from bench.report.analysis.contrast import FACTORS, Arm, Contrast, Factor, contrasts
 from bench.report.format import records
 from bench.report.reading.load import CELL, Run, Runs
 from bench.spec.metrics import SPEED, Metric, untabled
@@ -46,7 +46,7 @@ class Varied:
         """Return the rows in groups in which all but the factor's value and the precision is equal."""
         return self.rows.groupby([*(key for key in CELL if key not in self.factor.varies), "rest"], sort=False)
 
-    def contrasts(self, metric: Metric) -> pd.DataFrame:
+    def contrasts(self, metric: Metric) -> dict[int, Contrast]:
         """Return each row against the first value's in the same precision, by the row's index; see ``contrasts``."""
         ordered = self.rows.assign(group=self.groups().ngroup()).sort_values(["turn", "rank"], kind="stable")
         rows = zip(ordered.index, ordered[metric.arm], ordered["group"], ordered["precision"], strict=True)
@@ -61,7 +61,7 @@ def varied(summary: pd.DataFrame, runs: Runs) -> list[Varied]:
     places = {run.label: place for place, run in enumerate(runs.runs)}
     order = {text: turn for turn, text in enumerate(runs.trials[PARAMETERS].drop_duplicates())}
     timed = summary[summary["step_ms"].notna()]
-    found = []
+    factors = []
     for factor in [*_parameters(runs), *(factor for factor in FACTORS.values() if factor.value)]:
         assert factor.value is not None
         values = [factor.value(row, by_label[row["run"]]) for row in records(timed)]
@@ -70,10 +70,10 @@ def varied(summary: pd.DataFrame, runs: Runs) -> list[Varied]:
             rest=[_rest(row, factor) for row in records(timed)],
             turn=timed[PARAMETERS].map(order) if PARAMETERS in factor.varies else timed["run"].map(places),
         )
-        for suite, own in rows[rows["value"].notna()].groupby("suite", sort=False):
-            if own["value"].nunique() > 1:
-                found.append(Varied(suite=str(suite), factor=factor, rows=own))
-    return found
+        for suite, of_suite in rows[rows["value"].notna()].groupby("suite", sort=False):
+            if of_suite["value"].nunique() > 1:
+                factors.append(Varied(suite=str(suite), factor=factor, rows=of_suite))
+    return factors
 
 
 def _parameters(runs: Runs) -> Iterator[Factor]:
@@ -97,21 +97,21 @@ def _rest(row: Mapping[Hashable, Any], factor: Factor) -> str:
     return " ".join(f"{key}={value}" for key, value in json.loads(row["parameters_json"]).items() if key != factor.name)
 
 
-def rows(found: Sequence[Varied]) -> Iterator[dict[str, Any]]:
+def rows(factors: Sequence[Varied]) -> Iterator[dict[str, Any]]:
     """Yield every contrast along factors as a plain object: its ratio to the first value's, or its difference."""
-    for one in found:
-        lines = dict(zip(one.rows.index, records(one.rows), strict=True))
+    for varied in factors:
+        lines = dict(zip(varied.rows.index, records(varied.rows), strict=True))
         for metric in (SPEED, *untabled()):
-            for row, contrast in one.contrasts(metric)["contrast"].items():
+            values = {id(line[metric.arm]): line["value"] for line in lines.values()}
+            for row, contrast in varied.contrasts(metric).items():
+                center, low, high = contrast.shown.ends
                 yield {
-                    "factor": one.name,
+                    "factor": varied.name,
                     "metric": metric.name,
                     **{name: lines[row][name] for name in ("suite", "where", "precision", "value")},
                     "batch_size": int(lines[row][BATCH_SIZE]),
-                    "against": next(line["value"] for line in lines.values() if line[metric.arm] is contrast.against),
-                    "change": contrast.shown.center,
-                    "change_low": contrast.shown.low,
-                    "change_high": contrast.shown.high,
+                    "against": values[id(contrast.against)],
+                    **{"change": center, "change_low": low, "change_high": high},
                     "n": contrast.change.n,
                     "pairing": contrast.pairing,
                 }

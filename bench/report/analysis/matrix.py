@@ -6,16 +6,15 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis.batches import reference_batch
 from bench.report.analysis.contrast import Arm, estimate
-from bench.report.analysis.missing import UNSUPPORTED
+from bench.report.analysis.summary import UNSUPPORTED, reference_batch
 from bench.report.format import records
 from bench.report.reading.labels import placement
 from bench.report.reading.load import SUBJECT
@@ -72,58 +71,48 @@ def _over(metric: str, row: Arm, column: Arm) -> stats.Interval:
 
 
 def matrices(summary: pd.DataFrame) -> list[Matrix]:
-    """Return the matrices of every recipe that several subjects measured: by throughput, and by time per epoch."""
-    recipes = enumerate(summary.groupby(RECIPE, sort=False))
-    several = [(number, key, rows) for number, (key, rows) in recipes if len(rows[SUBJECT].drop_duplicates()) > 1]
+    """Return the matrices of every recipe that several subjects measured: by throughput, and by time per epoch.
+
+    Only on the same data, and the same number of samples, is an epoch the same work.
+    """
     found = []
-    for number, key, rows in several:
+    for number, (key, rows) in enumerate(summary.groupby(RECIPE, sort=False)):
         title = f"{key[0]} ({key[1]})" if key[1] else str(key[0])
         name = UNFIT_FOR_FILES.sub("-", str(key[0]))[:80]
         slug = f"matrix-{name}-{number}" if key[1] or name != key[0] else f"matrix-{name}"
-        found += [_by_step(title, slug, rows), _by_epoch(title, slug, rows)]
+        found.append(_matrix(rows, THROUGHPUT, title=title, slug=slug, basis=STEPS))
+        trained = rows[rows["train_status"].notna()]
+        runs = trained.groupby("data", sort=False)["run"].nunique()
+        most = runs.idxmax() if len(runs) else ""
+        others = [f"what was trained on {data}" for data in runs.index if data != most]
+        alike, epochs = trained[trained["data"] == most], f"{slug}-epochs"
+        found.append(_matrix(alike, EPOCH, title=title, slug=epochs, basis=EPOCHS, absent=others))
     return [matrix for matrix in found if matrix is not None]
-
-
-def _by_step(title: str, slug: str, rows: pd.DataFrame) -> Matrix | None:
-    return _matrix(rows, THROUGHPUT, title=title, slug=slug, basis=STEPS)
-
-
-def _by_epoch(title: str, slug: str, rows: pd.DataFrame) -> Matrix | None:
-    """Compare training; only on the same data, and the same number of samples, is an epoch the same work."""
-    trained = rows[rows["train_status"].notna()]
-    if trained.empty:
-        return None
-    most = trained.groupby("data", sort=False)["run"].nunique().idxmax()
-    others = [f"what was trained on {data}" for data in trained["data"].unique() if data != most]
-    slug = f"{slug}-epochs"
-    return _matrix(trained[trained["data"] == most], EPOCH, title=title, slug=slug, basis=EPOCHS, absent=others)
 
 
 def _matrix(
     rows: pd.DataFrame, metric: Metric, *, title: str, slug: str, basis: str, absent: Sequence[str] = ()
 ) -> Matrix | None:
-    """Compare the setups of rows that have a metric's figure; of the others that could have one, tell the status."""
+    """Compare the setups of rows that have a metric's figure, the fastest first; None where two subjects have none.
+
+    Of the others that could have one, tell the status.
+    """
+    if len(rows[SUBJECT].drop_duplicates()) < 2:
+        return None
     chosen, batches = _at_batch(rows, metric.figure, metric.status)
     setups, without = [], []
     for name, row in zip(_names(chosen), records(chosen), strict=True):
-        if not row[metric.figure] > 0:
-            without += [f"{name} ({row[metric.status]})"] if row[metric.status] != UNSUPPORTED else []
-            continue
-        subject = tuple(row[column] for column in SUBJECT)
-        batch, precision = int(row["batch_size"]), row["precision"]
-        setups.append(Setup(name=name, subject=subject, precision=precision, batch=batch, arm=row[metric.arm]))
-    every = [*without, *absent]
-    found = Matrix(title=title, slug=slug, basis=basis, metric=metric, batches=batches, setups=setups, absent=every)
-    return _ordered(found)
-
-
-def _ordered(matrix: Matrix) -> Matrix | None:
-    """Put the fastest first; None where there are not two subjects to compare."""
-    if len({setup.subject for setup in matrix.setups}) < 2:
+        if row[metric.figure] > 0:
+            subject = tuple(row[column] for column in SUBJECT)
+            batch, precision = int(row["batch_size"]), row["precision"]
+            setups.append(Setup(name=name, subject=subject, precision=precision, batch=batch, arm=row[metric.arm]))
+        elif row[metric.status] != UNSUPPORTED:
+            without.append(f"{name} ({row[metric.status]})")
+    if len({setup.subject for setup in setups}) < 2:
         return None
-    return replace(
-        matrix, setups=sorted(matrix.setups, key=lambda setup: -float(np.mean(setup.arm.additive(matrix.metric))))
-    )
+    setups.sort(key=lambda setup: -float(np.mean(setup.arm.additive(metric))))
+    every = [*without, *absent]
+    return Matrix(title=title, slug=slug, basis=basis, metric=metric, batches=batches, setups=setups, absent=every)
 
 
 def _at_batch(rows: pd.DataFrame, figure: str, status: str) -> tuple[pd.DataFrame, str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,16 +16,19 @@ from bench.report.analysis.contrast import (
     FACTORS,
     IN_CELL,
     Arm,
+    Contrast,
     arms,
     contrasts,
+    estimate,
     intervals,
+    log_gain,
     numbered,
     numbers,
 )
-from bench.report.analysis.judge import parity
-from bench.report.analysis.speed import details, speeds, status_of
+from bench.report.analysis.judge import judge, parity
+from bench.report.format import processes, ratio, records
 from bench.report.reading.labels import subjects
-from bench.report.reading.load import KEY, SUBJECT, is_emulated
+from bench.report.reading.load import CELL, KEY, SUBJECT, is_emulated
 from bench.results.records import MEASURED
 from bench.spec.generations import generation_rank
 from bench.spec.metrics import ENERGY, EPOCH, MEMORY, METRICS, SPEED, THROUGHPUT, Metric, learned
@@ -35,11 +41,21 @@ ENERGY_FIGURES = dict.fromkeys(
 )
 ROUNDED = ("tf32", "bf16")
 """Settings of the fp32 switches under which factors are rounded before they are multiplied."""
+MEASURES = ["speed_status", "memory_status", "train_status"]
+"""Columns of a precision's status; the first that is set counts."""
+UNSUPPORTED = "unsupported"
+RATED = ["precision", "batch_size", "samples_per_s", THROUGHPUT.arm]
+"""Columns of the summary that a best-batch speedup rests on."""
 RENAMED = {"test_accuracy_pct": "accuracy_pct", "test_accuracy_fp32_pct": "accuracy_fp32_pct"}
 FIGURES = ["time_per_epoch_s", "train_loss", "test_loss", "test_accuracy_pct", "test_accuracy_fp32_pct"]
 FIGURES += ["data_wait_pct", "train_samples_per_s", "total_s", "time_to_accuracy_s", "checkpoint_bytes"]
 FIGURES += ["checkpoint_16bit_bytes", "train_energy_j", "entropy_nats"]
 ENTROPY = ["above_entropy", "above_entropy_low", "above_entropy_high"]
+RATES = ["step_ms", "samples_per_s", "tokens_per_s"]
+SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
+DIAGNOSTICS = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]
+DIAGNOSTICS += ["switch_warmup_steps", "block_steps", "switch_transient_pct", "long_block_pct", "foreign_load_pct"]
+COUNTS = ["rounds", "discarded_rounds", "outlier_rounds"]
 
 
 def summarise(trials: pd.DataFrame) -> pd.DataFrame:
@@ -83,8 +99,8 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     return table.copy()  # which defragments the columns
 
 
-def _changes(frames: Mapping[Metric, pd.DataFrame]) -> pd.DataFrame:
-    """Return how each precision differs from fp32, by the arm's number: the frames of contrasts as columns.
+def _changes(contrasts: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame:
+    """Return how each precision differs from fp32, by the arm's number: the contrasts as columns.
 
     ``memory_change`` and ``energy_change`` are shares of fp32's, negative is less; the former is empty where the
     instrument cannot tell the two apart. ``epoch_speedup`` is with its 95 % interval and ``epoch_seeds``. What was
@@ -92,20 +108,22 @@ def _changes(frames: Mapping[Metric, pd.DataFrame]) -> pd.DataFrame:
     own has its ``shown`` change with its 95 % interval.
     """
     parts = []
-    for metric, frame in frames.items():
+    for metric, by_arm in contrasts.items():
         if metric.seed_is_input:
-            parts.append(intervals(frame, metric.changes, lambda contrast: contrast.at(0.90)))
+            parts.append(intervals(by_arm, metric.changes, lambda contrast: contrast.at(0.90)))
         elif metric in (MEMORY, ENERGY):
-            told = intervals(frame, metric.changes, lambda one: one.shown if one.is_told else None)
+            told = intervals(by_arm, metric.changes, lambda contrast: contrast.shown if contrast.is_told else None)
             parts.append(told[[metric.change]] - 1)
         elif metric is EPOCH:
-            epoch = intervals(frame, ["epoch_speedup", "epoch_low", "epoch_high"], lambda contrast: contrast.gain)
-            parts.append(epoch.assign(epoch_seeds=frame["n"].astype(float)))
+            epoch = intervals(by_arm, ["epoch_speedup", "epoch_low", "epoch_high"], lambda contrast: contrast.gain)
+            seeds = {number: float(contrast.change.n) for number, contrast in by_arm.items()}
+            parts.append(epoch.assign(epoch_seeds=pd.Series(seeds, dtype=float)))
         elif not metric.tabled:
-            parts.append(intervals(frame, metric.changes, lambda contrast: contrast.shown))
-    qualities = pd.concat([frames[metric] for metric in learned()])
-    judged = {"delta_seeds": qualities["n"], "parity": qualities["contrast"].map(parity).astype(object)}
-    return pd.concat([*parts, pd.DataFrame(judged)], axis=1)
+            parts.append(intervals(by_arm, metric.changes, lambda contrast: contrast.shown))
+    judged = [item for metric in learned() for item in contrasts[metric].items()]
+    seeds_of = pd.Series({number: contrast.change.n for number, contrast in judged}, dtype=float)
+    words = pd.Series({number: parity(contrast) for number, contrast in judged}, dtype=object)
+    return pd.concat([*parts, pd.DataFrame({"delta_seeds": seeds_of, "parity": words})], axis=1)
 
 
 def _general(metric: Metric, measured: Mapping[int, Arm]) -> pd.DataFrame:
@@ -211,3 +229,171 @@ def _diverged(rows: pd.DataFrame) -> pd.DataFrame:
     counts = {"fp32_diverged": cells.map(by_cell), "diverged": own.groupby(ARM).size()}
     seeds = {number: frozenset(group) for number, group in lost.groupby(ARM)["seed"]}
     return pd.DataFrame({**counts, "diverged_seeds": pd.Series(seeds, dtype=object)}, index=cells.index)
+
+
+def status_of(rows: pd.DataFrame, usable: pd.Series) -> pd.Series:
+    """Return one word for each arm of ``numbered`` rows, by its number.
+
+    Where anything was measured it is ``ok`` or ``unconverged``; otherwise the last trial's own word.
+    """
+    word = rows["status"].where(usable | ~rows["status"].isin(MEASURED), "failed")
+    rank = usable.astype(int) + (usable & (word == "unconverged")).astype(int)
+    ranked = pd.DataFrame({ARM: rows[ARM], "word": word, "rank": rank})
+    return ranked.sort_values("rank", kind="stable").groupby(ARM, sort=False)["word"].last()
+
+
+def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFrame:
+    """Return one row for each arm whose speed was tried, by its number.
+
+    ``RATES`` are medians over processes. ``speedup`` has the interval of its contrast with fp32, ``verdict`` its word,
+    and ``measured_in`` says over which processes. Nothing measured leaves the figures empty. ``noise`` is that of
+    ``noises``, empty where it was not measured.
+
+    Args:
+        trials: rows from ``numbered``.
+        contrasts: each precision's step time against fp32's, by the arm's number.
+    """
+    rows = trials[trials["phase"] == "speed"]
+    usable = rows["status"].isin(MEASURED) & rows["step_ms"].gt(0)
+    groups = rows[usable].groupby(ARM, sort=False)
+    table = status_of(rows, usable).to_frame("speed_status").join(groups[RATES].median().astype(float))
+    cells, noise = rows.drop_duplicates(ARM).set_index(ARM)[IN_CELL], _noises(trials, IN_CELL)
+    table["noise"] = cells.reindex(table.index).map(noise).astype(float)
+    table = table.join(intervals(contrasts, ["speedup", "low", "high"], lambda contrast: contrast.gain))
+    of_arms = {number: replace(contrast, noise=noise.get(cells[number])) for number, contrast in contrasts.items()}
+    table["verdict"] = pd.Series({number: judge(contrast) for number, contrast in of_arms.items()}, dtype=object)
+    table["measured_in"] = pd.Series({number: measured_in(one) for number, one in of_arms.items()}, dtype=object)
+    asked = groups["target_ci"].max().reindex(table.index)
+    wide = ((table["high"] / table["low"]) ** 0.5 - 1).gt(asked)
+    table["speed_status"] = table["speed_status"].mask(table["speed_status"].isin(MEASURED) & wide, "unconverged")
+    return table
+
+
+def measured_in(contrast: Contrast) -> str:
+    """Say over which processes a contrast is, and how many of them lie far off the others."""
+    count = contrast.replicates
+    if contrast.pairing == "apart":
+        return f"{processes(count)} apart"
+    return f"{contrast.change.n} of {count} processes" if count > 1 and contrast.change.n < count else processes(count)
+
+
+def noises(trials: pd.DataFrame) -> pd.Series:
+    """Return the A/A noise of each cell in which fp32 was timed against itself, as a share, indexed by ``CELL``.
+
+    It is the larger distance from 1 of the ends of the 95 % interval over fresh processes: no larger difference can be
+    excluded to come from nothing.
+    """
+    found = _noises(trials, CELL)
+    index = pd.MultiIndex.from_tuples(list(found), names=CELL)
+    return pd.Series(list(found.values()), index=index, dtype=float, name="noise")
+
+
+def _noises(trials: pd.DataFrame, by: str | list[str]) -> dict[Any, float]:
+    rows = trials[(trials["phase"] == "floor") & trials["status"].isin(MEASURED) & trials["speedup"].gt(0)]
+    groups = rows.groupby(by, sort=False)[SPEEDUP]
+    logs = {key: np.log(group.to_numpy(dtype=float)).tolist() for key, group in groups}
+    return {
+        key: math.expm1(stats.process_interval([log_gain(*ends) for ends in own]).reach) for key, own in logs.items()
+    }
+
+
+def details(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return how each arm of ``numbered`` trials was timed, by its number.
+
+    Figures are medians over processes, counts are summed over them, and what ran is the first one's.
+    """
+    rows = trials[(trials["phase"] == "speed") & trials["status"].isin((*MEASURED, "invalid"))]
+    groups = rows.groupby(ARM, sort=False)
+    table = groups[DIAGNOSTICS].median().join(groups[COUNTS].sum())
+    table["unsteady"] = rows["steady"].eq("no").groupby(rows[ARM], sort=False).sum()
+    return table.join(groups[["compute_dtypes", "attention"]].first())
+
+
+def without_unsupported(summary: pd.DataFrame) -> pd.DataFrame:
+    """Leave out the rows that are ``unsupported`` in all that was tried, where the batch size has another precision.
+
+    ``tables.diagnostics.not_measured`` says what they were.
+    """
+    lost = summary[MEASURES] == UNSUPPORTED
+    whole = lost.any(axis=1) & (lost | summary[MEASURES].isna()).all(axis=1)
+    others = (~whole).groupby([summary[name] for name in CELL], sort=False).transform("any")
+    return summary[~(whole & others)]
+
+
+# Batch sizes: the speedup at one batch next to that of each precision at its own best, and what fits.
+
+
+class BestBatch(NamedTuple):
+    """A precision at its own best batch against fp32 at its own."""
+
+    fp32: int
+    """fp32's best batch size."""
+    own: int
+    interval: stats.Interval
+    """Of the ratio of throughputs."""
+
+    def __str__(self) -> str:
+        return ratio(self.interval.center, self.interval.low, self.interval.high)
+
+
+def reference_batch(rows: pd.DataFrame) -> int:
+    """Choose the batch size that a subject is judged at: the one trained with, else the largest with a speedup."""
+    sizes = rows["batch_size"].to_numpy()
+    compared, trained, timed = (rows[name].notna().to_numpy() for name in ("speedup", "train_status", "step_ms"))
+    both = compared & np.isin(sizes, sizes[trained])
+    for choice in (both, compared, trained, timed, np.ones_like(timed)):
+        if choice.any():
+            return int(sizes[choice].max())
+    raise ValueError("a subject has at least one row")
+
+
+def best_rows(rows: pd.DataFrame, by: Sequence[str] = (*SUBJECT, "precision")) -> pd.DataFrame:
+    """Return of each subject's precision the row of the batch size at which its throughput was highest.
+
+    Args:
+        rows: rows of the summary.
+        by: what tells the subjects and precisions apart that are in ``rows``.
+    """
+    timed = rows[rows["samples_per_s"].notna()]
+    best: pd.DataFrame = timed.loc[timed.groupby(list(by), sort=False)["samples_per_s"].idxmax()]
+    return best
+
+
+def over(row: Mapping[Hashable, Any], other: Mapping[Hashable, Any]) -> stats.Interval:
+    """Return the ratio of two precisions' throughputs, with its interval where there is one."""
+    contrast = estimate(THROUGHPUT, row[THROUGHPUT.arm], other[THROUGHPUT.arm])
+    assert contrast is not None  # throughput has nothing that both sides must agree in
+    return contrast.gain
+
+
+def best_speedups(rows: pd.DataFrame) -> dict[str, BestBatch]:
+    """Return each precision's best-batch speedup, by name; empty without fp32, or where one batch size was timed.
+
+    Args:
+        rows: rows of the summary, of one subject.
+    """
+    if rows.loc[rows["samples_per_s"].notna(), "batch_size"].nunique() < 2:
+        return {}
+    best = {str(row["precision"]): row for row in records(best_rows(rows[RATED], ["precision"]))}
+    fp32 = best.pop(BASELINE, None)
+    if fp32 is None:
+        return {}
+    return {
+        name: BestBatch(int(fp32["batch_size"]), int(row["batch_size"]), over(row, fp32)) for name, row in best.items()
+    }
+
+
+def largest(trials: pd.DataFrame, rows: pd.DataFrame) -> list[dict[Hashable, Any]]:
+    """Return the trial that found the largest batch of each precision, with ``where`` and ``over_fp32``, its ratio.
+
+    Args:
+        trials: rows of trials.csv, of one workload.
+        rows: rows of the summary, of the same workload.
+    """
+    found = trials[trials["phase"] == "fit"].merge(rows[[*SUBJECT, "where"]].drop_duplicates(), on=SUBJECT)
+    lines: list[dict[Hashable, Any]] = []
+    for _, subject in found.groupby(SUBJECT, sort=False):
+        fits = subject["status"] == "ok"
+        fp32 = subject.loc[fits & (subject["precision"] == BASELINE), "batch_size"].max()
+        lines += records(subject.assign(over_fp32=(subject["batch_size"] / fp32).where(fits)))
+    return lines

@@ -1,37 +1,50 @@
-"""The verdict: which precision to train with on each device, and its evidence, from measurements only."""
+"""The answer: which precision to train with on each device, its evidence, and all of them in two sentences.
+
+The page, the markdown and the terminal write one object by templates; none computes a word of its own.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from bench.report.analysis.batches import best_speedups, reference_batch
-from bench.report.analysis.bottleneck import reason
 from bench.report.analysis.contrast import estimate
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
-from bench.report.format import change, known, number, processes, ratio, records, written
+from bench.report.analysis.summary import MEASURES, best_speedups, reference_batch
+from bench.report.format import UNKNOWN, change, known, number, processes, ratio, records, signed, times, written
+from bench.report.format import spread as half_width
 from bench.report.reading.load import SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.metrics import SPEED
-from bench.spec.precisions import BASELINE, parse_precision
+from bench.spec.precisions import BASELINE, find_precision, parse_precision
 
 Row = Mapping[Hashable, Any]
 """A row of the summary."""
 WORTHWHILE = 0.05
 """At equal speed, this share of memory saved is a reason to change precision."""
-NOT_WORSE, NOT_SHOWN = "not worse", "not shown"
+NOT_WORSE, NOT_SHOWN, NOT_TRAINED = "not worse", "not shown", "not trained"
 NO_ACCURACY = "no accuracy: regression"
 WORDS = {"EQUIVALENT": NOT_WORSE, "NON-INFERIOR": NOT_WORSE, "WORSE": "worse", "diverged": "diverged"}
 """Words on accuracy, by the verdict on parity; others are not shown."""
-BAD = ("WORSE", "diverged")
-"""Parity verdicts that rule out a precision, whatever its speed."""
-MEASURES = ["speed_status", "memory_status", "train_status"]
-"""Columns of a precision's status; the first that is set counts."""
+STANDING = {
+    **{NOT_WORSE: "good", "worse": "bad", "diverged": "bad"},
+    **dict.fromkeys(("not compared", "too few seeds", "undecided"), "open"),
+    **dict.fromkeys((UNKNOWN, NOT_TRAINED, NO_ACCURACY), ""),
+}
+"""Whether a word on accuracy supports the advice. The status of a training that failed is bad."""
+LITTLE_GAIN = 1.1
+"""Ratio of two precisions' rates of large matrix products below which the device has no gain to give."""
+LAUNCH_BOUND = 0.8
+"""Host time over GPU time from which launching kernels is what limits."""
+LITTLE_OF_CEILING = 25.0
+"""Share of the ceiling, in per cent, below which arithmetic is not what limits."""
+NAMED = 4
+"""More devices than this are counted, not named."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,8 +62,23 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """A precision in the strip of a line."""
+
+    precision: str
+    speedup: float
+    low: float | None
+    high: float | None
+    says: str
+    """Its figures in words."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Answer(Verdict):
-    """The verdict on a suite on a device, with the figures that it rests on."""
+    """The verdict on a suite on a device, with the figures that it rests on.
+
+    Its properties are the cells of its line in the grid; an empty one has nothing to say.
+    """
 
     workload: str
     where: str
@@ -74,18 +102,102 @@ class Answer(Verdict):
     rows: Sequence[Row]
     """All rows of the summary of the suite on the device."""
 
+    @property
+    def stays(self) -> bool:
+        """Whether the advice is fp32."""
+        return self.precision == BASELINE
 
-class _Choice(NamedTuple):
-    """An advice before it is put into words."""
+    @property
+    def is_timed(self) -> bool:
+        """Whether a gain over fp32 is known of the precision that is advised instead of it."""
+        return bool(self.arm) and not self.stays and known(self.arm["speedup"])
 
-    advice: str
-    evidence: str
-    arm: Row = MappingProxyType({})
-    """The row of the advised precision; where that is fp32, of the best other one."""
-    stay: bool = False
-    """Whether the advice is fp32."""
-    ties: tuple[str, ...] = ()
-    """Other precisions that are as fast."""
+    @property
+    def use(self) -> str:
+        """The advised precision, or why there is none."""
+        return self.precision or self.advice
+
+    @property
+    def faster(self) -> str:
+        """The speedup; where fp32 is advised, that of the best other precision after its name."""
+        size = times(self.arm["speedup"], self.arm["low"], self.arm["high"]) if self.arm else UNKNOWN
+        return f"{self.arm['precision']}: {size}" if self.stays else size
+
+    @property
+    def spread(self) -> str:
+        """Half the width of the speedup's interval; empty where there is none, and for fp32."""
+        has_interval = self.is_timed and known(self.arm["low"])
+        return half_width(self.arm["low"], self.arm["high"]) if has_interval else ""
+
+    @property
+    def memory(self) -> str:
+        """The change in peak memory from fp32."""
+        return change(self.arm["memory_change"]) if self.arm and not self.stays else UNKNOWN
+
+    @property
+    def energy(self) -> str:
+        """The change in energy of a step from fp32."""
+        return change(self.arm["energy_change"]) if self.arm and not self.stays else UNKNOWN
+
+    @property
+    def epoch(self) -> str:
+        """The time of an epoch in fp32 and in the advised precision: 329 → 297 s."""
+        training = self.training
+        if self.stays or not training or not known(training["time_per_epoch_s"]):
+            return UNKNOWN
+        alike = [row for row in self.rows if row["batch_size"] == training["batch_size"]]
+        fp32 = [row["time_per_epoch_s"] for row in alike if row["precision"] == BASELINE]
+        ends = [number(seconds, 3) for seconds in (*fp32, training["time_per_epoch_s"]) if known(seconds)]
+        return f"{' → '.join(ends)} s"
+
+    @property
+    def accuracy_in_short(self) -> str:
+        """A word on accuracy, or the status of a training that failed: a key of ``STANDING``, but for a status."""
+        training = self.training
+        if self.trained or self.accuracy in WORDS.values():
+            return self.accuracy
+        if self.stays or not self.arm:
+            return UNKNOWN
+        if not training or training["train_status"] not in MEASURED:
+            return str(training["train_status"]) if training else NOT_TRAINED
+        if self.accuracy == NO_ACCURACY or not judged_by(training):
+            return NO_ACCURACY if self.accuracy == NO_ACCURACY else "not compared"
+        return "too few seeds" if training["parity"] == "insufficient seeds" else "undecided"
+
+    @property
+    def points(self) -> str:
+        """The difference in accuracy, or in the loss of tokens; the accuracy itself where there is none."""
+        training = self.training
+        failed = not training or training["train_status"] not in MEASURED
+        if self.stays or failed or self.accuracy == NO_ACCURACY:
+            return ""
+        quality = judged_by(training)
+        if quality is None:
+            return f"{training['accuracy_pct']:.2f} %" if known(training["accuracy_pct"]) else ""
+        points = f"{signed(training[quality.change], quality.decimals)} {quality.short}"
+        few = self.accuracy_in_short == "too few seeds"
+        return points + (f", {counted(training['delta_seeds'], 'seed')}" if few else "")
+
+    @property
+    def standing(self) -> str:
+        """``good``, ``bad``, ``open`` or empty: whether accuracy supports the advice."""
+        words = [word for _, word in self.trained] or [self.accuracy_in_short]
+        standings = [STANDING.get(word, "bad") for word in words]
+        return "bad" if "bad" in standings else standings[0]
+
+    @property
+    def marks(self) -> list[Mark]:
+        """The precisions of its strip."""
+        rows = (row for row in self.rows if row["batch_size"] == self.batch)
+        return [_mark(row) for row in rows if row["precision"] != BASELINE and known(row["speedup"])]
+
+
+def _mark(row: Row) -> Mark:
+    low, high = (float(row[name]) if known(row[name]) else None for name in ("low", "high"))
+    says = f"{row['precision']}: {times(row['speedup'], row['low'], row['high'])}"
+    says += f" [{number(row['low'], 3)}, {number(row['high'], 3)}]" if known(row["low"]) else ""
+    says += f" · {number(row['step_ms'], 3)} ms a step · {number(row['samples_per_s'])} samples/s"
+    return Mark(precision=str(row["precision"]), speedup=float(row["speedup"]), low=low, high=high, says=says)
 
 
 def answers(summary: pd.DataFrame) -> list[Answer]:
@@ -116,37 +228,6 @@ class _Subject:
 
     def answer(self) -> Answer:
         """Return the answer."""
-        first, choice = self.cell[0], self._choose()
-        evidence, arm = choice.evidence, choice.arm
-        if known(first["ieee"]) and not first["ieee"]:
-            evidence += (
-                "; but what is called fp32 here was not computed in IEEE fp32, so this is no comparison with FP32"
-            )
-        words = {name: self._accuracy_word(name) for name in self.trained if name != BASELINE}
-        trained = (
-            () if arm else tuple((name, word) for name, word in words.items() if word not in (NOT_SHOWN, NO_ACCURACY))
-        )
-        return Answer(
-            subject=f"{first['workload']} on {first['where']}, batch {self.batch}",
-            advice=choice.advice,
-            evidence=evidence,
-            workload=str(first["workload"]),
-            where=str(first["where"]),
-            label=str(first["label"]),
-            architecture=str(first["architecture"]),
-            batch=self.batch,
-            precision=BASELINE if choice.stay else str(arm["precision"]) if arm else None,
-            arm=arm,
-            accuracy=self._accuracy_word(str(arm["precision"]))
-            if arm and not choice.stay
-            else ", ".join(f"{name} {word}" for name, word in trained),
-            trained=trained,
-            ties=choice.ties,
-            training=self.trained.get(str(arm["precision"]), {}) if arm else {},
-            rows=self.rows,
-        )
-
-    def _choose(self) -> _Choice:
         arms = [row for row in self.cell if row["precision"] != BASELINE]
         if compared := [arm for arm in arms if known(arm["speedup"])]:
             return self._with_speedup(compared)
@@ -154,26 +235,53 @@ class _Subject:
             return self._without_speedup(arms)
         measured = any(self.cell[0][name] in MEASURED for name in MEASURES)
         status = "" if measured else self.lost.get(BASELINE, "")
-        return _Choice("no comparison", f"only fp32 was tried: {status}" if status else "only fp32 was measured")
+        return self._answer("no comparison", f"only fp32 was tried: {status}" if status else "only fp32 was measured")
 
-    def _with_speedup(self, compared: Sequence[Row]) -> _Choice:
+    def _answer(self, advice: str, evidence: str, arm: Row | None = None, ties: Sequence[str] = ()) -> Answer:
+        """Return an answer; ``arm`` is the row of the advised precision, where that is fp32 of the best other one."""
+        first, name = self.cell[0], str(arm["precision"]) if arm else ""
+        stays = advice == "stay with fp32"
+        if known(first["ieee"]) and not first["ieee"]:
+            evidence += (
+                "; but what is called fp32 here was not computed in IEEE fp32, so this is no comparison with FP32"
+            )
+        words = {name: self._accuracy_word(name) for name in self.trained if name != BASELINE and not arm}
+        trained = tuple((name, word) for name, word in words.items() if word not in (NOT_SHOWN, NO_ACCURACY))
+        in_words = ", ".join(f"{name} {word}" for name, word in trained)
+        return Answer(
+            subject=f"{first['workload']} on {first['where']}, batch {self.batch}",
+            advice=advice,
+            evidence=evidence,
+            workload=str(first["workload"]),
+            where=str(first["where"]),
+            label=str(first["label"]),
+            architecture=str(first["architecture"]),
+            batch=self.batch,
+            precision=BASELINE if stays else name or None,
+            arm=arm or {},
+            accuracy=self._accuracy_word(name) if name and not stays else in_words,
+            trained=trained,
+            ties=tuple(ties),
+            training=self.trained.get(name, {}),
+            rows=self.rows,
+        )
+
+    def _with_speedup(self, compared: Sequence[Row]) -> Answer:
         best = max(compared, key=itemgetter("speedup"))
         if BASELINE in self.trained and self.trained[BASELINE]["train_status"] == "nonfinite":
             evidence = f"training diverged in fp32 itself: {best['precision']} is {self._evidence(best)}"
-            return _Choice("no verdict", evidence)
-        ruled_out = {name for name, row in self.trained.items() if row["parity"] in BAD}
-        sound = [arm for arm in compared if arm["precision"] not in ruled_out]
+            return self._answer("no verdict", evidence)
+        sound = [arm for arm in compared if self._accuracy_word(str(arm["precision"])) not in ("worse", "diverged")]
         if not sound:
             evidence = f"its training rules out {best['precision']}, which is {self._evidence(best)}"
-            return _Choice("stay with fp32", evidence, best, stay=True)
+            return self._answer("stay with fp32", evidence, best)
         if faster := [arm for arm in sound if arm["verdict"] == "FASTER"]:
             fastest = max(faster, key=itemgetter("speedup"))
             tied = [arm for arm in faster if _tied(arm, fastest)]
             best = max(tied, key=self._preference)
-            others = tuple(str(arm["precision"]) for arm in tied if arm is not best)
+            others = [str(arm["precision"]) for arm in tied if arm is not best]
             ties = f"; {' and '.join(others)} {'tie' if len(others) > 1 else 'ties'} with it" if others else ""
-            evidence = self._evidence(best) + ties + self._elsewhere(best)
-            return self._advise(best, "fastest", evidence)._replace(ties=others)
+            return self._advise(best, "fastest", self._evidence(best) + ties + self._elsewhere(best), others)
         if lighter := [arm for arm in sound if arm["verdict"] == "SAME" and arm["memory_change"] <= -WORTHWHILE]:
             best = min(lighter, key=itemgetter("memory_change"))
             return self._advise(best, "lightest", f"for its memory: {self._evidence(best)}{self._elsewhere(best)}")
@@ -183,9 +291,9 @@ class _Subject:
         because = reason(best, next((row for row in self.cell if row["precision"] == BASELINE), None))
         because = f"; the reason: {because}" if because else ""
         evidence = f"{why}: {best['precision']} is {self._evidence(best)}{because}{self._elsewhere(best)}"
-        return _Choice("stay with fp32", evidence, best, stay=True)
+        return self._answer("stay with fp32", evidence, best)
 
-    def _without_speedup(self, arms: Sequence[Row]) -> _Choice:
+    def _without_speedup(self, arms: Sequence[Row]) -> Answer:
         timed = [arm for arm in arms if known(arm["samples_per_s"])]
         if timed and self.lost.get(BASELINE) == "oom":
             best = max(timed, key=itemgetter("samples_per_s"))
@@ -195,18 +303,18 @@ class _Subject:
         if looked and not any(known(row[name]) for row in self.cell for name in MEASURES):
             outcomes = [f"{name}: {self._outcomes(name)}" for name in looked]
             advice = f"no verdict, only {' and '.join(looked)} were looked at"
-            return _Choice(advice, f"{'. '.join(outcomes)}. The tables have the results")
+            return self._answer(advice, f"{'. '.join(outcomes)}. The tables have the results")
         words = ", ".join(f"{name} {word}" for name, word in self.lost.items())
         why = f"no speedup was measured ({words})" if words else "no speedup was measured"
         parts = [f"{arm['precision']}: {self._changes(arm, _epoch(arm))}" for arm in arms]
-        return _Choice("no verdict on speed", "; ".join([why, *parts]))
+        return self._answer("no verdict on speed", "; ".join([why, *parts]))
 
-    def _advise(self, arm: Row, gain: str, evidence: str) -> _Choice:
+    def _advise(self, arm: Row, gain: str, evidence: str, ties: Sequence[str] = ()) -> Answer:
         """Advise a precision: to use it where its accuracy is shown, else as the ``gain``, such as the fastest."""
         name = str(arm["precision"])
         word = self._accuracy_word(name)
         doubt = word if word == NO_ACCURACY else "accuracy not shown"
-        return _Choice(f"use {name}" if word == NOT_WORSE else f"{gain}: {name}, {doubt}", evidence, arm)
+        return self._answer(f"use {name}" if word == NOT_WORSE else f"{gain}: {name}, {doubt}", evidence, arm, ties)
 
     def _preference(self, arm: Row) -> tuple[bool, bool, float]:
         """Order precisions that are as fast: accuracy that is shown, then no loss scaling, then the faster."""
@@ -240,31 +348,30 @@ class _Subject:
 
     def _changes(self, arm: Row, first: str) -> str:
         """Write an arm's changes in memory, energy and accuracy, after another one."""
-        return ", ".join(filter(None, [first, _memory(arm), _less_or_more(arm["energy_change"], "energy a step"),
-                                       self._accuracy(arm)]))  # fmt: skip
+        energy = _less_or_more(arm["energy_change"], "energy a step")
+        return ", ".join(filter(None, [first, _memory(arm), energy, self._accuracy(arm)]))
 
     def _accuracy(self, arm: Row) -> str:
         row = self.trained.get(str(arm["precision"]))
         if row is None:
             return "accuracy not measured"
         at = "" if row["batch_size"] == arm["batch_size"] else f" (trained at batch {row['batch_size']:.0f})"
-        fp32 = f"fp32 diverged in {counted(row['fp32_diverged'], 'seed')}" if row["fp32_diverged"] else ""
-        if row["train_status"] not in MEASURED:
-            return f"training {row['train_status']}{at}" + (f", and {fp32}" if fp32 else "")
+        notes = [f"fp32 diverged in {counted(row['fp32_diverged'], 'seed')}"] if row["fp32_diverged"] else []
         quality = judged_by(row)
+        if row["train_status"] not in MEASURED:
+            return ", and ".join([f"training {row['train_status']}{at}", *notes])
         if quality is None:
             outcome = NO_ACCURACY if row["regression"] else "accuracy not measured"
             outcome = f"test loss {number(row['test_loss'])}{at}" if known(row["test_loss"]) else outcome
-            return f"{outcome} ({fp32})" if fp32 else outcome
+            return f"{outcome} ({notes[0]})" if notes else outcome
         judgement = {
             "insufficient seeds": f"insufficient seeds for a parity verdict, which needs {MIN_SEEDS}",
             "EQUIVALENT": f"EQUIVALENT within ±{quality.margin} {quality.unit}",
             "diverged": f"{row['diverged']:.0f} of its trainings diverged",
         }.get(row["parity"], f"{row['parity']} at a margin of {quality.margin} {quality.unit}")
-        judgement += f"; {fp32}" if fp32 else ""
         over = f"{counted(row['delta_seeds'], 'seed')} of {counted(row['epochs'], 'epoch')}"
         delta = written(quality, [row[name] for name in quality.changes], quality.unit, "90 %: ")
-        return f"{quality.label} {delta} over {over} ({judgement}){at}"
+        return f"{quality.label} {delta} over {over} ({'; '.join([judgement, *notes])}){at}"
 
     def _elsewhere(self, best: Row) -> str:
         """Name the batch sizes at which the arm has another speed verdict, each with its speedup."""
@@ -275,6 +382,31 @@ class _Subject:
                 sizes.setdefault(row["verdict"], []).append(f"{row['batch_size']:.0f} ({speedup}×)")
         verdicts = [f"{verdict} at batch {', '.join(some)}" for verdict, some in sizes.items()]
         return f"; it is {' and '.join(verdicts)}" if verdicts else ""
+
+
+def reason(arm: Row, baseline: Row | None) -> str:
+    """Say why an arm gains nothing; empty where no measured figure shows a cause.
+
+    Args:
+        arm: the arm's row of the summary.
+        baseline: fp32's row of the same cell.
+    """
+    precision = find_precision(arm["precision"])
+    if precision and known(arm["compute_dtypes"]) and (missed := precision.missed(arm["compute_dtypes"])):
+        return missed
+    if baseline is None:
+        return ""
+    host, gain, reached = arm["host_ratio"], arm["peak_tflops"] / baseline["peak_tflops"], baseline["pct_of_peak"]
+    causes = {
+        f"launching kernels limits it, not arithmetic (the host takes {number(host, 2)} of the GPU's time; try larger "
+        "batches)": host >= LAUNCH_BOUND,
+        f"large matrix products run at {ratio(gain)}× fp32's rate here, so the device has no gain to give": (
+            gain < LITTLE_GAIN
+        ),
+        f"fp32 reaches {number(reached, 2)} % of this device's rate of large matrix products, so memory traffic or "
+        "overhead limits it, not arithmetic": reached < LITTLE_OF_CEILING,
+    }
+    return next((sentence for sentence, applies in causes.items() if applies), "")
 
 
 def _tied(arm: Row, fastest: Row) -> bool:
@@ -311,9 +443,8 @@ def _less_or_more(share: float, what: str) -> str:
 
 def _memory(arm: Row) -> str:
     if text := _less_or_more(arm["memory_change"], "peak memory"):
-        return (
-            f"{text} ({processes(1)} each)" if arm["device_kind"] == "cpu" else text
-        )  # a GPU's allocator repeats itself
+        each = f" ({processes(1)} each)" if arm["device_kind"] == "cpu" else ""  # a GPU's allocator repeats itself
+        return text + each
     word = arm["memory_status"]
     if known(word) and word not in MEASURED:
         return f"memory {word}"
@@ -323,3 +454,108 @@ def _memory(arm: Row) -> str:
 def counted(count: float, what: str) -> str:
     """Write a number of things: 1 seed or 5 seeds."""
     return f"{count:.0f} {what}{'s' * (count != 1)}"
+
+
+# All answers in two sentences.
+
+
+class Part(NamedTuple):
+    """A piece of a sentence."""
+
+    text: str
+    strong: bool = False
+
+
+Sentence = list[Part]
+
+
+def lead(answers: Sequence[Answer]) -> list[Sentence]:
+    """Return the sentences: what to use where and how much faster it is; at what memory and accuracy."""
+    by_use: dict[str, list[Answer]] = {}
+    for answer in answers:
+        by_use.setdefault(answer.use, []).append(answer)
+    groups = sorted(by_use.items(), key=lambda item: -len(item[1]))
+    parts = [part for use, group in groups for part in (Part("; "), *_clause(use, group, answers))][1:]
+    gains = [answer for answer in answers if answer.precision not in (None, BASELINE)]
+    cost = [*_memory_range(gains), *_accuracies(gains)]
+    if not gains and len(answers) == 1 and answers[0].accuracy:
+        cost = [f"compared with {BASELINE} after training, {answers[0].accuracy}"]
+    sentences = [[*parts, Part(".")], [Part(f"{'; '.join(cost)}.")] if cost else []]
+    return [[_capital(sentence[0]), *sentence[1:]] for sentence in sentences if sentence]
+
+
+def text(sentence: Sequence[Part]) -> str:
+    """Return a sentence without its emphasis."""
+    return "".join(part.text for part in sentence)
+
+
+def _capital(part: Part) -> Part:
+    """Begin a sentence with a capital, unless that is the name of a precision."""
+    is_name = find_precision(part.text.split()[0]) is not None
+    return part if is_name else part._replace(text=part.text[0].upper() + part.text[1:])
+
+
+def _clause(use: str, group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
+    """Say what to use on some devices, and how much faster it is there."""
+    labels = {answer.label for answer in group}
+    where = f"on {listed([answer.label for answer in group])}"
+    if any(answer.label in labels and answer.use != use for answer in answers):  # of other suites
+        where = f"in {cases(len(group), len(answers))}"
+    only = answers[0] if len(answers) == 1 else None
+    timed = [answer for answer in group if answer.is_timed]
+    if timed:
+        ends = sorted(float(answer.arm["speedup"]) for answer in timed)
+        size = timed[0].faster if len(timed) == 1 else span(ends[0], ends[-1])
+        of_only = f" for {only.workload} at batch {only.batch}" if only else ""
+        return [Part(f"{use} is "), Part(size, True), Part(f" as fast as fp32 {where}{of_only}")]
+    if use == BASELINE:
+        return [Part("stay with fp32", True), Part(f" {where}{_rival(only) if only else ''}")]
+    return [Part(f"{use} {where}" if group[0].precision is None else f"only {use} fits {where}")]
+
+
+def _rival(stay: Answer) -> str:
+    """Describe the best other precision where fp32 is advised."""
+    arm = stay.arm
+    if arm["verdict"] == "INCONCLUSIVE" and known(arm["low"]) and arm["low"] < 1 < arm["high"]:
+        ends = f"{number(arm['low'], 3)} and {number(arm['high'], 3)}"
+        return f": {arm['precision']} is not shown to be faster, but between {ends} times as fast"
+    size = times(arm["speedup"], arm["low"], arm["high"])
+    return f": {arm['precision']} is {size}" + ("" if size.endswith("slower") else " as fast")
+
+
+def _memory_range(gains: Sequence[Answer]) -> list[str]:
+    """Write by how much the memory changes, from the largest saving on; nothing where it is not known."""
+    changes = [float(answer.arm["memory_change"]) for answer in gains if known(answer.arm["memory_change"])]
+    ends = dict.fromkeys(change(end) for end in (min(changes), max(changes))) if changes else {}
+    return [f"peak memory changes by {' to '.join(ends)}"] if ends else []
+
+
+def _accuracies(gains: Sequence[Answer]) -> list[str]:
+    """Say on how many answers accuracy is shown to be no worse, or by how much it differs in the only one."""
+    words = Counter(answer.accuracy_in_short for answer in gains)
+    training = gains[0].training if len(gains) == 1 else {}
+    if training and (quality := judged_by(training)) is not None:
+        size = f"{signed(training[quality.change], quality.decimals)} {quality.unit}"
+        over = f"{size} over {counted(training['delta_seeds'], 'seed')}"
+        return [f"its {quality.label} is {'not worse' if words[NOT_WORSE] else 'not shown to be the same'} ({over})"]
+    counts = ", ".join(f"{word} in {cases(count, len(gains))}" for word, count in words.items())
+    return [f"accuracy: {next(iter(words)) if len(words) == 1 else counts}"] if words else []
+
+
+def cases(some: int, every: int) -> str:
+    """Write a count of cases, a case being a suite on a device: 8 of 15 cases."""
+    return f"all {every} cases" if some == every else f"{some} of {every} cases"
+
+
+def span(low: float, high: float) -> str:
+    """Write a range of speedups: 2.6–3.7×; one figure where both ends read the same."""
+    digits = 2 if high >= 1.5 else 3
+    return "–".join(dict.fromkeys(number(end, digits) for end in (low, high))) + "×"
+
+
+def listed(names: Sequence[str]) -> str:
+    """List names in a sentence; of many some, and how many more."""
+    names = list(dict.fromkeys(names))
+    if len(names) > NAMED:
+        names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} more"]
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -8,7 +8,7 @@ import jinja2
 
 from bench.report.analysis.compare import Change, Comparison, Overall, Row
 from bench.report.exports.document import head, interval
-from bench.report.tables.compare import comparison, overall
+from bench.report.tables.comparisons import comparison, overall
 from bench.report.tables.table import Table
 from bench.spec.metrics import METRICS, SPEED, Metric, compared
 from bench.spec.text import print_plain

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from bench.report.analysis.batches import reference_batch
+from bench.report.analysis.summary import reference_batch
 from bench.report.figures import figure
 from bench.report.figures.chart import SOFT, Axis, Chart, Line, Mark, Panel, Rule, Text, rows_panel
 from bench.report.figures.training import course

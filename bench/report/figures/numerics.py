@@ -30,7 +30,7 @@ from bench.report.figures.chart import (
 )
 from bench.report.figures.training import falls_far, whole_numbers
 from bench.report.reading.load import SUBJECT
-from bench.report.tables.numerics import first_seed, last_steps
+from bench.report.tables.measurements import first_seed, last_steps
 
 ZERO_AT = -25
 """Magnitudes of 2^-25 or less are zero in float16, rounded to nearest."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.analysis.memory import COLUMNS
+from bench.report.analysis.explanation import MEMORY_KINDS
 from bench.report.analysis.verdict import Answer
 from bench.report.figures import figure
 from bench.report.figures.chart import KINDS, SOFT, SPACE, Axis, Bar, Chart, Line, Mark, Panel, Rule, Text, rows_panel
@@ -59,7 +59,7 @@ def _kinds(workload: str, lines: list[tuple[str, Mapping[Hashable, Any]]]) -> Pa
     for place, (_, row) in enumerate(lines):
         start = 0.0
         for kind in KINDS:
-            value = row[COLUMNS[kind]]
+            value = row[MEMORY_KINDS[kind]]
             if value > 0:
                 ends = (start / size, (start + value) / size)
                 marks.append(Bar(x=ends, y=(place + 0.15, place + 0.85), tint=kind))

@@ -37,7 +37,9 @@ def remark(run: Run, trials: pd.DataFrame) -> str:
     state = "ended" if ended else "is unfinished: it was stopped, or is still running"
     if planned:
         kinds = ", ".join(f"{count} {phase}" for phase, count in Counter(one["phase"] for one in lost).items())
-        extent = f"{len(lost)} of {len(planned)} planned trials are missing" + (f" ({kinds})" if lost else "")
+        extent = f"{len(lost)} of {len(planned)} planned trials {'is' if len(lost) == 1 else 'are'} missing" + (
+            f" ({kinds})" if lost else ""
+        )
     else:
         extent = "how many trials of its plan are missing is not known"
     advice = "" if ended else f" Go on with --resume {shown(run.folder)}."

@@ -13,7 +13,15 @@ import pandas as pd
 
 from bench.report.reading.folders import copies, labels, read_info, runs_in, shown
 from bench.results.columns import COLUMNS
-from bench.results.csv_file import PAIR, counting, of_counting, read, refuse_too_much_memory, stored_whole
+from bench.results.csv_file import (
+    PAIR,
+    counting,
+    of_counting,
+    read,
+    refuse_centers_outside,
+    refuse_too_much_memory,
+    stored_whole,
+)
 from bench.results.csv_rows import whole_lines
 from bench.results.records import MEASURED
 from bench.results.store import edited
@@ -121,6 +129,7 @@ def load(folders: list[Path]) -> Runs:
                 f"Finish it with --resume {folder}."
             )
         refuse_too_much_memory(path, rows, info.get("environment", {}).get("devices", []))
+        refuse_centers_outside(path, rows)
         timed = _blocks(of_counting(read(folder / "blocks.csv", words="category"), rows), rows)
         courses, figures, reasons = (
             of_counting(read(folder / name), rows) for name in ("epochs.csv", "numerics.csv", "explain.csv")

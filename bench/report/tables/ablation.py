@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from bench import stats
-from bench.report.analysis.ablation import NOTHING, AblationSummary
+from bench.report.analysis.ablation import AblationSummary
+from bench.report.analysis.contrast import Contrast
+from bench.report.analysis.judge import judge
+from bench.report.analysis.summary import measured_in
 from bench.report.analysis.verdict import Verdict, marked
 from bench.report.format import MIB, UNKNOWN, estimate, known, ratio, records, signed
 from bench.report.tables.table import Row, Table, figures, table, words
@@ -15,13 +18,12 @@ ABOUT = (
     "Each ablation step adds one technique to the highest step below it that works. Steps are timed in turn in one "
     "process, fed by worker processes as in a usual training loop; where they do not fit into memory together, each by "
     'itself, "apart". Time per epoch is the step\'s time, loading included, times the steps of an epoch. Intervals are '
-    "95 %, over processes, or within the only one. Peak memory is of each alone in one process, without an interval. "
-    "Waiting is the share of the timed steps spent waiting for the loader; loader alone is its time for a batch when "
-    "nothing else runs. Limited by: loader, where waiting takes 10 % or more of a run of this step alone; launch, "
-    "where queueing kernels takes the host 80 % of the GPU's time; else arithmetic, memory traffic included. Accuracy "
-    "is that of the run's training at this batch size with the same arithmetic. The verdict advises the lowest step "
-    "that is faster than fp32 and that no higher one is shown to beat. A gain is shown where the whole interval clears "
-    "the A/A noise"
+    "95 %, over processes, or within the only one. Peak memory is of each alone, without an interval. Waiting is the "
+    "share of the steps spent waiting for the loader; loader alone is its time for a batch when nothing else runs. "
+    "Limited by: loader, where waiting takes 10 % or more of a run of this step alone; launch, where queueing kernels "
+    "takes the host 80 % of the GPU's time; else arithmetic, memory traffic included. Accuracy is that of the run's "
+    "training at this batch size with the same arithmetic. The verdict advises the lowest step that is faster than "
+    "fp32 and that no higher one is shown to beat. A gain is shown where the whole interval clears the A/A noise"
 )
 LIMITS = {
     "loader": "limited by the loader, not by arithmetic",
@@ -42,9 +44,9 @@ def short(ladder: AblationSummary) -> Table | None:
 
 
 def _noise(ladder: AblationSummary) -> str:
-    share = f"{100 * ladder.noise:.1f} %"
     if ladder.measured_noise is None:
-        return f"assumed to be {share}"
+        return f"assumed to be {100 * stats.ASSUMED_NOISE:.1f} %"
+    share = f"{100 * ladder.measured_noise:.1f} %"
     return f"here {share}: how far fp32 measured against itself was from 1, on batches already on the device"
 
 
@@ -83,7 +85,7 @@ COLUMNS = (
     figures("step (ms)", "step_ms"),
     figures("over fp32 [95 % interval]", _ratio_to_fp32),
     figures("over the one it builds on [95 % interval]", lambda row: written(row["over_last"])),
-    words("measured in", "measured_in"),
+    words("measured in", lambda row: row["last"] and measured_in(row["last"])),
     figures("peak memory (MiB)", "memory_bytes", per=MIB),
     figures("waiting for data (%)", "wait_pct", 2),
     figures("loader alone (ms)", "loader_ms"),
@@ -98,61 +100,54 @@ PAGE_ONLY = ("builds on", "step (ms)", "measured in", "loader alone (ms)")
 def sentence(ladder: AblationSummary) -> Verdict:
     """Return the verdict: the ablation step to stop at, and the step with the largest gain."""
     subject = f"ladder of {ladder.title}"
-    timed = [row for row in records(ladder.rows) if row["over_first"] is not None]
+    timed = [row for row in records(ladder.rows) if row["first"] is not None]
     if not timed:
-        return Verdict(subject=subject, advice="no verdict", evidence="nothing was timed beside fp32")
-    faster = [row for row in timed if _faster(ladder, row["over_first"])]
+        return Verdict(subject=subject, advice="no verdict", evidence="nothing was timed together with fp32")
+    top, faster = max(timed, key=_over_first), [row for row in timed if _is_faster(row["first"])]
     if faster:
         advised = _lowest_unbeaten(ladder, faster)
-        evidence = f"{_over_fp32(ladder, advised)}{_memory(ladder, advised)}; {LIMITS[advised['limit']]}"
-        evidence += _fastest(ladder, faster, advised) + _largest_gain(ladder, timed)
-        return Verdict(subject=subject, advice=f"go up to {advised['added']}", evidence=evidence)
-    top = max(timed, key=lambda row: row["over_first"].center)
-    evidence = f"the fastest, {top['added']}, is {_over_fp32(ladder, top)}; {LIMITS[top['limit']]}"
-    evidence += _largest_gain(ladder, timed)
-    if all(row["over_first"].high is not None and row["over_first"].high <= 1 + stats.MARGIN for row in timed):
-        return Verdict(subject=subject, advice="stay with fp32", evidence=f"nothing gains: {evidence}")
-    return Verdict(subject=subject, advice="no verdict", evidence=f"the intervals are too wide: {evidence}")
+        evidence = f"{_evidence(advised, 'first', BASELINE)}{_memory(ladder, advised)}; {LIMITS[advised['limit']]}"
+        gain, top = ladder.gain(advised["step"], top["step"]), max(faster, key=_over_first)
+        if gain is not None and top is not advised:
+            evidence += f"; the fastest, {top['added']}, is not shown to beat it ({written(gain.gain)}×)"
+        return Verdict(subject=subject, advice=f"go up to {advised['added']}", evidence=evidence + _largest_gain(timed))
+    evidence = f"the fastest, {top['added']}, is {_evidence(top, 'first', BASELINE)}; {LIMITS[top['limit']]}"
+    ends = [row["first"].gain.high for row in timed]
+    is_none = all(high is not None and high <= 1 + stats.MARGIN for high in ends)
+    advice, why = ("stay with fp32", "nothing gains") if is_none else ("no verdict", "the intervals are too wide")
+    return Verdict(subject=subject, advice=advice, evidence=f"{why}: {evidence}{_largest_gain(timed)}")
+
+
+def _over_first(row: Row) -> float:
+    return float(row["over_first"].center)
+
+
+def _is_faster(contrast: Contrast | None) -> bool:
+    return contrast is not None and judge(contrast) == "FASTER"
 
 
 def _lowest_unbeaten(ladder: AblationSummary, faster: list[Row]) -> Row:
     """Return the lowest step faster than fp32 that no higher one is shown to beat, at the latest the last."""
     for position, row in enumerate(faster):
-        gains = [ladder.gains[row["step"], higher["step"]][0] for higher in faster[position + 1 :]]
-        if not any(_faster(ladder, gain) for gain in gains):
+        if not any(_is_faster(ladder.gain(row["step"], higher["step"])) for higher in faster[position + 1 :]):
             break
     return row
 
 
-def _fastest(ladder: AblationSummary, faster: list[Row], advised: Row) -> str:
-    """Name the fastest ablation step if it is above the advised one."""
-    top = max(faster, key=lambda row: row["over_first"].center)
-    gain, _ = ladder.gains.get((advised["step"], top["step"]), NOTHING)
-    return "" if gain is None else f"; the fastest, {top['added']}, is not shown to beat it ({written(gain)}×)"
-
-
-def _largest_gain(ladder: AblationSummary, timed: list[Row]) -> str:
+def _largest_gain(timed: list[Row]) -> str:
     """Name the ablation step with the largest gain over the step it builds on, if that gain is shown."""
-    gains = [row for row in timed if _faster(ladder, row["over_last"])]
+    gains = [row for row in timed if _is_faster(row["last"])]
     if not gains:
         return "; none is shown to gain on the one that it builds on"
-    best = max(gains, key=lambda row: row["over_last"].center)
-    evidence = _evidence(ladder, best, best["over_last"], "the one that it builds on", best["measured_in"])
-    return f"; the largest gain is that of {best['added']}, {evidence}"
+    best = max(gains, key=lambda row: float(row["over_last"].center))
+    return f"; the largest gain is that of {best['added']}, {_evidence(best, 'last', 'the one that it builds on')}"
 
 
-def _over_fp32(ladder: AblationSummary, row: Row) -> str:
-    return _evidence(ladder, row, row["over_first"], BASELINE, row["first_in"])
-
-
-def _evidence(ladder: AblationSummary, row: Row, speedup: Interval, reference: str, measured_in: str) -> str:
-    """Write a speedup over a reference, with the caveats of ``marked``."""
-    marks = marked(stats.verdict(speedup, ladder.noise), measured_in, row["status"])
-    return f"{written(speedup)}× as fast as {reference} ({marks})"
-
-
-def _faster(ladder: AblationSummary, interval: Interval | None) -> bool:
-    return interval is not None and stats.verdict(interval, ladder.noise) == "FASTER"
+def _evidence(row: Row, of: str, reference: str) -> str:
+    """Write the first or the last speedup of a step over its reference, with the caveats of ``marked``."""
+    contrast: Contrast = row[of]
+    marks = marked(judge(contrast), measured_in(contrast), row["status"])
+    return f"{written(contrast.gain)}× as fast as {reference} ({marks})"
 
 
 def _memory(ladder: AblationSummary, row: Row) -> str:

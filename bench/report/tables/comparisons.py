@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from bench.report.analysis import scaling as analysis
+import numpy as np
+import pandas as pd
+
+from bench import stats
+from bench.report.analysis.comparability import differing, software
+from bench.report.analysis.compare import Overall
+from bench.report.analysis.compare import Row as ComparedRow
 from bench.report.analysis.contrast import Contrast
+from bench.report.analysis.contrast import estimate as contrasted
 from bench.report.analysis.factors import BATCH_SIZE, Varied
-from bench.report.format import estimate, number, records, written
+from bench.report.format import estimate, known, number, records, written
 from bench.report.reading.labels import placement
+from bench.report.reading.load import KEY, SUBJECT, Run, Runs
 from bench.report.tables.table import (
     BATCH,
     DEVICE,
     PRECISION,
     RECIPE,
+    Column,
     Entry,
     Material,
     Row,
@@ -23,9 +34,13 @@ from bench.report.tables.table import (
     optional,
     over_fp32,
     table,
+    whole,
     words,
 )
-from bench.spec.metrics import SPEED, untabled
+from bench.results.columns import listed
+from bench.results.records import MEASURED
+from bench.spec.metrics import SPEED, THROUGHPUT, Metric, compared, untabled
+from bench.spec.techniques import for_one_device
 
 ABOUT = (
     "Throughput of devices that train together over that of one of them alone. Strong scaling keeps the whole batch; "
@@ -45,8 +60,8 @@ ON_A_CPU = (
 )
 
 
-def scaling(lines: list[dict[str, Any]]) -> Table | None:
-    """Return the table of the lines of ``analysis.scaling``; None where several devices were not compared with one."""
+def scaling(lines: Sequence[Row]) -> Table | None:
+    """Return the table of the lines of ``scalings``; None where several devices were not compared with one."""
     columns = [
         words("devices", "where"),
         PRECISION,
@@ -55,9 +70,9 @@ def scaling(lines: list[dict[str, Any]]) -> Table | None:
         figures("throughput (samples/s)", "samples_per_s"),
         words("one device", _one),
         figures("its throughput", lambda line: line["one"]["samples_per_s"]),
-        figures("speedup over one [95 % interval]", lambda line: estimate(line["speedup"]), status="status"),
+        figures("speedup over one [95 % interval]", lambda line: estimate(line["over_one"]), status="status"),
         figures("efficiency (%)", "efficiency_pct", 3),
-        figures("communication (% of a step) [95 % interval]", _communication),
+        figures("communication (% of a step) [95 % interval]", _share),
     ]
     notes = [ANOTHER_RUN] if not all(line["same_run"] for line in lines) else []
     notes += [ON_A_CPU] if any(line["on_cpu"] for line in lines) else []
@@ -65,17 +80,17 @@ def scaling(lines: list[dict[str, Any]]) -> Table | None:
 
 
 def _scaling(material: Material) -> list[Table | str | None]:
-    lines, remarks = analysis.scaling(material.rows, material.summary, material.runs)
+    lines, remarks = scalings(material.rows, material.summary, material.runs)
     return [scaling(lines), *remarks]
 
 
-def _one(line: dict[str, Any]) -> str:
+def _one(line: Row) -> str:
     name = placement(str(line["one"]["placement"]))
     return name if line["same_run"] else f"{name}, run {line['one']['run']}"
 
 
-def _communication(line: dict[str, Any]) -> str | None:
-    share = line["communication_pct"]
+def _share(line: Row) -> str | None:
+    share = line["communication"]
     if share is None:
         return None
     interval = "" if share.low is None else f" [{number(share.low, 2)}, {number(share.high, 2)}]"
@@ -84,7 +99,7 @@ def _communication(line: dict[str, Any]) -> str | None:
 
 def along(one: Varied) -> Table | None:
     """Return step time, its ratio to the first value's, and speedup for each value, precision by precision."""
-    frames = {metric.name: one.contrasts(metric)["contrast"] for metric in (SPEED, *untabled())}
+    frames = {metric.name: one.contrasts(metric) for metric in (SPEED, *untabled())}
     lines: list[Row] = []
     for _, alike in one.groups():
         ordered = alike.sort_values(["turn", "rank"], kind="stable")
@@ -115,6 +130,172 @@ def along(one: Varied) -> Table | None:
 def _change(contrast: Contrast | None) -> str:
     """Write a row's change from the first value's; the row of the first value has none."""
     return "first" if contrast is None else written(contrast.metric, contrast.shown.ends)
+
+
+def comparison(rows: Sequence[ComparedRow]) -> Table:
+    """Return the table of runs against earlier ones, of the rows of ``analysis.compare.Comparison``."""
+    columns = [
+        words("suite", lambda row: row.suite),
+        words("device", lambda row: row.where),
+        figures("batch size", lambda row: row.question["batch_size"], whole),
+        words("precision", lambda row: row.question["precision"]),
+        *(column for metric in compared() for column in _changes(metric)),
+        *optional(figures("speedup over fp32 [95 % interval]", lambda row: row.speedup and estimate(row.speedup))),
+    ]
+    margins = "; ".join(f"{metric.name}: {metric.tolerance}" for metric in compared() if not metric.has_noise)
+    about = (
+        "Figures are NEW ÷ OLD, of accuracy and loss NEW − OLD. REGRESSED and IMPROVED: the 95 % interval clears the "
+        f"A/A noise ({margins}), and so clearly that at most 5 % of such verdicts in this table are expected to be "
+        "chance. SAME: the interval lies within 1 %, or those margins. INCONCLUSIVE: neither, or too few samples: two "
+        "processes in both, for energy two trials, for accuracy and loss five seeds. Intervals are Welch's over "
+        "processes, and Student's over the seeds that both have. A peak of memory is exact on a GPU; two processes on "
+        "a CPU differ by up to 5 MiB."
+    )
+    found = table("NEW against OLD", rows, columns, about)
+    assert found is not None
+    return found
+
+
+def _changes(metric: Metric) -> list[Column]:
+    """Return the columns of a metric's verdict and of its change."""
+
+    def verdict(row: ComparedRow) -> str | None:
+        return row.changes[metric.name].verdict if metric.name in row.changes else None
+
+    def change(row: ComparedRow) -> str | None:
+        return str(row.changes[metric.name]) if metric.name in row.changes else None
+
+    return optional(words(metric.name, verdict), figures(metric.header, change))
+
+
+def overall(found: Sequence[Overall]) -> Table | None:
+    """Return the table of the speed over all rows of a recipe on a device; None where none has two."""
+    columns = [
+        words("recipe and device", "name"),
+        figures("rows", "rows", whole),
+        words("speed", "verdict"),
+        figures(SPEED.header, "change"),
+    ]
+    rows = [
+        {"name": one.name, "rows": one.rows, "verdict": one.change.verdict, "change": str(one.change)} for one in found
+    ]
+    about = "The mean over all rows: what slows all of them shows here sooner than in each."
+    return table("All rows together", rows, columns, about)
+
+
+def scalings(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[list[Row], list[str]]:
+    """Return the scaling of one workload, and a sentence on each subject of several devices that has none.
+
+    Args:
+        rows: rows of the summary, of one workload.
+        summary: all rows of the summary; without ``sync-bn`` and the like, one device is another workload.
+        runs: where they come from.
+
+    Returns:
+        Each distributed row for each kind of scaling, with ``scaling`` (strong, or weak with the batch size of a
+        device), ``one`` (the row of the one device), ``same_run``, ``on_cpu``, ``status``, ``over_one`` (an interval),
+        ``efficiency_pct`` (None on a CPU) and ``communication`` (an interval in per cent, or None).
+    """
+    timed = [row for row in records(summary) if known(row["step_ms"])]
+    by_label, communication = {run.label: run for run in runs.runs}, _communication(runs.trials)
+    lines: list[Row] = []
+    remarks = []
+    distributed = rows[rows["step_ms"].notna() & rows["members"].map(lambda cell: len(listed(cell)) > 1).astype(bool)]
+    for _, subject in distributed.groupby(SUBJECT, sort=False):
+        together = records(subject)
+        scaled = []
+        for row in together:
+            share, count = communication.get(tuple(row[name] for name in KEY)), len(listed(row["members"]))
+            alone = _singles(row, timed, by_label)
+            for word, batch in (("strong", row["batch_size"]), ("weak", row["batch_size"] / count)):
+                alike = [one for one in alone if one["batch_size"] == batch]
+                if alike:
+                    one = min(alike, key=lambda one, row=row: _distance(row, one, by_label))  # type: ignore[misc]
+                    scaled.append(_scaled(row, one, word, count) | {"communication": share})
+        lines += scaled
+        remarks += [] if scaled else [_reason(together)]
+    return lines, remarks
+
+
+def _singles(row: Row, timed: Sequence[Row], runs: Mapping[str, Run]) -> list[Row]:
+    """Return what was timed, in the same circumstances, of one of the devices of a distributed row.
+
+    In the same run that is a device among them; in another, where the same number may be another board, one of the same
+    name.
+    """
+    names, members = json.loads(row["device_names"]), listed(row["members"])
+    several = runs[row["run"]], row["placement"]
+
+    def is_alike(one: Row) -> bool:
+        if one["run"] == row["run"]:
+            return one["placement"] in members
+        rounded = known(row["ieee"]) and known(one["ieee"]) and row["ieee"] != one["ieee"]
+        alike = not differing(several, (runs[one["run"]], one["placement"]), row["suite"])
+        return one["device"] in names and alike and not rounded
+
+    return [
+        one
+        for one in timed
+        if len(listed(one["members"])) == 1
+        and all(one[name] == row[name] for name in ("suite", "parameters", "data", "precision"))
+        and for_one_device(listed(one["techniques"])) == for_one_device(listed(row["techniques"]))
+        and is_alike(one)
+    ]
+
+
+def _distance(row: Row, one: Row, runs: Mapping[str, Run]) -> tuple[bool, bool, int]:
+    """Order single devices: of the same run first, then of the same host, then of the lowest number."""
+    hosts = [software(runs[each["run"]], each["placement"], "host") for each in (row, one)]
+    order = (*listed(row["members"]), one["placement"])
+    return one["run"] != row["run"], hosts[0] is None or hosts[0] != hosts[1], order.index(one["placement"])
+
+
+def _scaled(row: Row, one: Row, word: str, count: int) -> Row:
+    contrast = contrasted(THROUGHPUT, row[THROUGHPUT.arm], one[THROUGHPUT.arm])
+    assert contrast is not None  # throughput has nothing that both sides must agree in
+    on_cpu = one["device_kind"] == "cpu"
+    return row | {
+        "scaling": word if word == "strong" else f"weak, {one['batch_size']:.0f} a device",
+        "one": one,
+        "same_run": one["run"] == row["run"],
+        "on_cpu": on_cpu,
+        "status": "unconverged" if "unconverged" in (row["speed_status"], one["speed_status"]) else "ok",
+        "over_one": contrast.gain,
+        "efficiency_pct": None if on_cpu else 100 * contrast.gain.center / count,
+    }
+
+
+def _reason(together: Sequence[Row]) -> str:
+    """Say what a subject of several devices needs for its scaling."""
+    whole = _sizes(row["batch_size"] for row in together)
+    parts = _sizes(row["batch_size"] / len(listed(row["members"])) for row in together)
+    return (
+        f"There is no scaling of {together[0]['where']}: none of its devices was measured alone, at batch {whole} "
+        f"(strong scaling) or {parts} (weak scaling), in the same run, as by --gpus 0,1,0+1, or in one with the same "
+        "software, recipe and limits."
+    )
+
+
+def _sizes(sizes: Iterable[float]) -> str:
+    return ", ".join(f"{size:g}" for size in sorted(set(sizes)))
+
+
+def _communication(trials: pd.DataFrame) -> dict[Hashable, stats.Interval]:
+    """Return each arm's share of a step that communication takes, in per cent, over processes.
+
+    Averaged is the logarithm of a step's time over that of a step without synchronization.
+    """
+    rows = trials[(trials["phase"] == "speed") & trials["status"].isin(MEASURED) & trials["communication_pct"].notna()]
+    logs = {
+        arm: stats.student_interval(-np.log1p(-group["communication_pct"].to_numpy(dtype=np.float64) / 100))
+        for arm, group in rows.groupby(KEY, sort=False)
+    }
+    ends = {arm: [None if end is None else -100 * math.expm1(-end) for end in log.ends] for arm, log in logs.items()}
+    return {
+        arm: stats.Interval(center=center, low=low, high=high, n=logs[arm].n)
+        for arm, (center, low, high) in ends.items()
+        if center is not None
+    }
 
 
 TABLES = (Entry(62, RECIPE, _scaling),)

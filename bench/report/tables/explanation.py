@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from bench.report.analysis.explanation import CLASSES, Explanation, rooflines
-from bench.report.analysis.memory import MemoryChange
-from bench.report.format import MIB, UNKNOWN, change, memory_unit, number, percent, share, signed, times
+from bench.report.analysis.explanation import CLASSES, MEMORY_KINDS, Explanation, MemoryPair, rooflines
+from bench.report.format import MIB, UNKNOWN, change, known, memory_unit, number, percent, share, signed, times
 from bench.report.tables.table import ARM, Row, Table, figures, optional, table, words
 from bench.spec.precisions import find_precision
 from bench.stats import Interval
@@ -209,37 +208,38 @@ def _sentence(text: str) -> str:
     return f"{text}." if find_precision(word) else f"{text[:1].upper()}{text[1:]}."
 
 
-def memory_sentences(memory: MemoryChange) -> Iterator[str]:
+def memory_sentences(memory: MemoryPair) -> Iterator[str]:
     """Yield why the peak of the tensors rose or fell, the size of autocast's copies, and the allocator's slack."""
-    before, after = memory.before, memory.after
-    unit, size, _ = memory_unit(max(before.peak, after.peak))
+    before, after = memory
+    was, now = before["tracked_peak_bytes"], after["tracked_peak_bytes"]
+    unit, size, _ = memory_unit(max(was, now))
 
     def amount(value: float) -> str:
         return f"{number(value / size, 3)} {unit}"
 
     text = "Memory: the most that tensors of a step hold at once"
-    if abs(memory.difference) < SAME * before.peak:
-        yield f"{text} is {amount(after.peak)}, as in fp32 within {percent(SAME)}."
+    if abs(now - was) < SAME * was:
+        yield f"{text} is {amount(now)}, as in fp32 within {percent(SAME)}."
     else:
-        changes = memory.by_kind()
+        changes = [(kind, after[column] - before[column]) for kind, column in MEMORY_KINDS.items()]
         least = LEAST_CHANGE * sum(abs(value) for _, value in changes)
-        parts = [f"{kind} {'+' if value > 0 else ''}{amount(value)}" for kind, value in changes if abs(value) >= least]
-        moves = "rises" if memory.difference > 0 else "falls"
-        yield (
-            f"{text} {moves} from {amount(before.peak)} to {amount(after.peak)} "
-            f"({change(memory.difference / before.peak)}): {', '.join(parts)}."
-        )
-    copies, most = after.weight_copies, after.most_weight_copies
-    if copies is not None and most is not None and most >= SAME * after.peak:
+        parts = [
+            f"{kind} {'+' if value > 0 else ''}{amount(value)}"
+            for kind, value in sorted(changes, key=lambda change: -abs(change[1]))
+            if abs(value) >= least
+        ]
+        moves = "rises" if now > was else "falls"
+        yield f"{text} {moves} from {amount(was)} to {amount(now)} ({change((now - was) / was)}): {', '.join(parts)}."
+    copies, most = after["weight_copy_bytes"], after["most_weight_copy_bytes"]
+    if known(copies) and most >= SAME * now:
         yield (
             f"Autocast's 16-bit copies of weights take up to {amount(most)} during a step; at the moment of the peak "
             f"{amount(copies) if copies else 'none is held'}."
         )
-    if (kept := after.fp32_activations) and kept >= FP32 * after.peak:
-        part = percent(kept / after.kinds["activations"])
+    if (kept := after["fp32_activation_bytes"]) >= FP32 * now:
+        part = percent(kept / after["activation_bytes"])
         yield f"{amount(kept)} of its activations, {part}, are kept in fp32 for the backward pass."
-    if any(held.slack is not None and held.slack >= max(SLACK * held.peak, LEAST_SLACK) for held in (before, after)):
-        yield (
-            f"Apart from that, the allocator holds {amount(after.slack or 0.0)} more than is allocated, "
-            f"in fp32 {amount(before.slack or 0.0)}."
-        )
+    slack = [row["peak_reserved_bytes"] - row["peak_allocated_bytes"] for row in memory]
+    if any(beyond >= max(SLACK * peak, LEAST_SLACK) for beyond, peak in zip(slack, (was, now), strict=True)):
+        parts = [amount(beyond) if known(beyond) else "an unknown size" for beyond in slack]
+        yield f"Apart from that, the allocator holds {parts[1]} more than is allocated, in fp32 {parts[0]}."

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.report.analysis.batches import best_rows, best_speedups, over
+from bench.report.analysis.summary import best_rows, best_speedups, over
 from bench.report.analysis.verdict import answers
 from bench.report.format import records
 from bench.report.page import compose

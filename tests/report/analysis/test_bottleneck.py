@@ -1,4 +1,4 @@
-"""The loader as the limit of training, and why epochs gain less than steps: both from measurements alone."""
+"""The loader as the limit of training, from measurements alone."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.analysis.bottleneck import epoch_remarks, loader_remarks
+from bench.report.tables.measurements import training_remarks
 from tests.report.builders import RunBuilder
 
 
 def loading(folder: Path, wait_pct: float, pace: float, storage: str = "host") -> list[str]:
     run = RunBuilder(folder).speed(speedups=[2.0, 2.0, 2.0])  # amp-bf16 at 25,600 samples/s
     figures = {"data_wait_pct": wait_pct, "train_samples_per_s": pace, "data_storage": storage}
-    return loader_remarks(run.train("amp-bf16", [90.0], **figures).summary())
+    return training_remarks(run.train("amp-bf16", [90.0], **figures).summary())
 
 
 def test_a_loader_that_limits_is_told_in_words(tmp_path: Path) -> None:
@@ -38,40 +38,3 @@ def test_a_loader_that_explains_only_a_part_is_not_called_the_limit(tmp_path: Pa
 )
 def test_little_waiting_and_waiting_while_the_gpu_works_are_no_limit(tmp_path, wait_pct, pace, count) -> None:
     assert len(loading(tmp_path / "run", wait_pct, pace)) == count
-
-
-def gap(folder: Path, *, epoch_s: float, wait_pct: float, pace: float = 1000.0) -> list[str]:
-    """The remarks on epochs of ``epoch_s`` in amp-bf16 and 4 s in fp32, while steps are twice as fast."""
-    run = RunBuilder(folder).speed(speedups=[2.0, 2.01, 1.99])
-    run.train("fp32", [90.0], epoch_s=4.0, data_wait_pct=1.5, train_samples_per_s=pace)
-    run.train("amp-bf16", [90.0], epoch_s=epoch_s, data_wait_pct=wait_pct, train_samples_per_s=pace)
-    return epoch_remarks(run.summary())
-
-
-def test_epochs_that_gain_less_because_the_loader_is_the_limit_are_explained_by_it(tmp_path: Path) -> None:
-    (remark,) = gap(tmp_path / "run", epoch_s=3.2, wait_pct=38.0)
-    assert "epochs are 1.250× as fast as fp32's, steps 2.000× (−37 %)" in remark
-    assert "1.5 % of fp32's training time and 38 % of amp-bf16's: loading data is what limits amp-bf16" in remark
-
-
-def test_waiting_that_explains_a_part_says_how_much(tmp_path: Path) -> None:
-    (remark,) = gap(tmp_path / "run", epoch_s=4.0, wait_pct=20.0)
-    assert "explains a part: without it epochs would be 1.231× as fast" in remark
-
-
-def test_a_gap_without_waiting_is_not_blamed_on_the_loader(tmp_path: Path) -> None:
-    (remark,) = gap(tmp_path / "run", epoch_s=3.0, wait_pct=1.0, pace=6400.0)
-    assert "loading data is what limits" not in remark
-    assert "50 % of the time of fp32's epochs and 25 % of amp-bf16's: the rest is other work" in remark
-
-
-def test_epochs_that_gain_as_steps_do_need_no_remark(tmp_path: Path) -> None:
-    assert gap(tmp_path / "run", epoch_s=1.9, wait_pct=30.0) == []
-    assert epoch_remarks(RunBuilder(tmp_path / "speed").speed().summary()) == []
-
-
-def test_a_gap_that_the_seeds_interval_covers_is_called_possible_chance(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").speed(speedups=[2.0, 2.01, 1.99])
-    run.train("fp32", [90.0] * 2, epoch_s=[4.0, 4.0]).train("amp-bf16", [90.0] * 2, epoch_s=[2.0, 3.0])
-    (remark,) = epoch_remarks(run.summary())
-    assert "may be chance" in remark

@@ -12,10 +12,7 @@ from tests.report import fleet
 from tests.report.builders import RunBuilder, write_report
 from tests.report.fleet import copy, original
 
-REQUEST = {
-    "suites": [{"name": "mlp", "digest": "aaa"}],
-    "protocol": {"replicates": 3, "target_ci": 0.01, "time_budget_s": 10.0},
-}
+REQUEST = {"suites": [{"name": "mlp", "digest": "aaa"}]}
 
 
 def told(*folders: Path) -> list[str]:
@@ -65,7 +62,7 @@ def test_gpu_libraries_of_a_run_on_a_cpu_do_not_matter(pair):
     [
         ("power_limit_w", (700.0, 500.0), "power limit of NVIDIA Test 1: 700 W in a; 500 W in b"),
         ("sm_clock_limit_mhz", (1980, 1755), "clock limit of NVIDIA Test 1: 1,980 MHz in a; 1,755 MHz in b"),
-        ("threads", (8, 4), "number of threads of NVIDIA Test 1: 8 threads in a; 4 threads in b"),
+        ("threads", (8, 4), "threads of NVIDIA Test 1: 8 in a; 4 in b"),
     ],
 )
 def test_another_limit_of_the_same_device_is_told_and_of_another_device_is_not(pair, key, values, text):
@@ -84,7 +81,7 @@ def test_a_limit_of_several_placements_names_each_and_a_cpu_is_no_gpu(pair):
     fleet.edit_rows(pair[0], lambda row: fleet.place(row, "cpu+cpu" if row["precision"] == "fp32" else "cpu"))
     fleet.edit_run(pair[0], both)
     fleet.edit_run(pair[1], lambda run: run["environment"]["devices"][0].update(threads=8))
-    assert "4 threads in a's cpu; 8 threads in b's GPU 0; not known in a's cpu+cpu." in " ".join(told(*pair))
+    assert "4 in a's cpu; 8 in b's GPU 0; not known in a's cpu+cpu." in " ".join(told(*pair))
 
 
 def test_an_unknown_driver_is_called_unknown(pair):
@@ -122,20 +119,9 @@ def test_a_common_batch_size_is_enough(pair, tmp_path):
     assert told(pair[0], run.folder) == []
 
 
-def test_quick_against_full_and_an_edited_recipe_are_told(pair):
-    quick = {"replicates": 1, "target_ci": 0.01, "time_budget_s": 3.0}
-    fleet.edit_run(pair[1], lambda run: run["request"].update(protocol=quick))
-    text = "Different protocol: 3 processes of 10 s an arm, to ±1 % in a; 1 process of 3 s an arm, to ±1 % in b."
-    assert text in one(told(*pair))
+def test_an_edited_recipe_is_told(pair):
     fleet.edit_run(pair[1], lambda run: run.update(request={**REQUEST, "suites": [{"name": "mlp", "digest": "bbb"}]}))
     assert "Different text of the recipe mlp (digest): aaa in a; bbb in b." in one(told(*pair))
-
-
-@pytest.mark.parametrize("lost", ["replicates", "target_ci", "time_budget_s"])
-def test_a_protocol_that_has_lost_a_part_is_unknown(pair, lost):
-    left = {name: value for name, value in REQUEST["protocol"].items() if name != lost}
-    fleet.edit_run(pair[1], lambda run: run["request"].update(protocol=left))
-    assert "not known in b" in one(told(*pair))
 
 
 def test_another_number_of_processes_is_told(pair):

@@ -12,11 +12,12 @@ from scipy import stats as scipy_stats
 
 from bench.report.analysis.compare import compare
 from bench.report.reading.load import load
-from bench.report.tables.compare import comparison
+from bench.report.tables.comparisons import comparison
 from bench.results.records import Device, MemoryPeak, TrialResult
 from bench.spec.errors import UsageError
 from tests.conftest import call
 from tests.report import fleet
+from tests.report.ablations import whole
 from tests.report.builders import RunBuilder, timed
 from tests.report.fleet import copy, original
 
@@ -189,6 +190,12 @@ def test_runs_that_share_each_word_but_no_cell_are_told_their_cells(tmp_path):
     RunBuilder(tmp_path / "b").memory("fp32", 100).memory("tf32", 100, batch=64)
     with pytest.raises(UsageError, match=r"'.*a' has 64 fp32 and 128 tf32; '.*b' has 64 tf32 and 128 fp32\."):
         compare(tmp_path / "a", tmp_path / "b")
+
+
+def test_ablations_are_not_compared_and_the_reason_is_that(old, tmp_path):
+    ladder = whole(RunBuilder(tmp_path / "ladder")).folder
+    with pytest.raises(UsageError, match="ladder' has ablations alone, which compare does not set side by side"):
+        compare(old, ladder)
 
 
 def test_a_copy_is_no_second_run(old):

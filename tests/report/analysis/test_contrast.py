@@ -14,7 +14,7 @@ from bench.report.analysis.contrast import Arm, arms, estimate, numbered
 from bench.report.exports import data
 from bench.report.reading.load import KEY, load
 from bench.results.records import Energy, TrialResult
-from bench.spec.metrics import ACCURACY, ENERGY, EPOCH, LOSS, METRICS, SPEED, THROUGHPUT, Metric
+from bench.spec.metrics import ACCURACY, ENERGY, EPOCH, LOSS, MEMORY, METRICS, SPEED, THROUGHPUT, Metric
 from tests.report.builders import RunBuilder, timed
 
 PRECISION = KEY.index("precision")
@@ -137,3 +137,16 @@ def test_each_metric_has_columns_and_names_of_its_own() -> None:
     compared = [metric for metric in METRICS.values() if metric.compared]
     assert len({metric.key for metric in compared}) == len({metric.ratio_key for metric in compared}) == len(compared)
     assert all(math.isfinite(metric.threshold) for metric in compared)
+
+
+@pytest.mark.parametrize("mib", [104.0, 120.0])
+def test_memory_of_a_cpu_turned_round_is_one_over(mib: float) -> None:
+    sides = [
+        Arm(
+            key=("",) * len(KEY), values=np.array([size * 2**20]), replicates=("",), alone=np.array([True]), on_cpu=True
+        )
+        for size in (100.0, mib)
+    ]
+    there, back = ratio(MEMORY, *sides), ratio(MEMORY, *sides[::-1])
+    assert back.change.ends == pytest.approx(there.change.negative().ends)
+    assert there.is_told == back.is_told == (mib > 105)

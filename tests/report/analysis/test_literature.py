@@ -6,14 +6,14 @@ from datetime import date
 import pandas as pd
 import pytest
 
-from bench.report.analysis.literature import (
+from bench.report.format import known, records
+from bench.report.tables.published import (
     FOLDER,
     WIDER,
     links,
     load_published,
     pairs,
 )
-from bench.report.format import known, records
 from bench.spec.errors import UsageError
 from bench.spec.precisions import find_precision
 from tests.report.tables.published import figure

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from bench.report.analysis.missing import LONGEST, sentences, without_unsupported
-from bench.report.analysis.summary import summarise
+from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.reading.load import load
+from bench.report.tables.diagnostics import LONGEST, not_measured
 from tests.report.builders import GPU, RunBuilder
 
 NO_LAYER = "converts none of the model's linear layers (fc: 64 to 10, not multiples of 16)"
@@ -12,7 +12,7 @@ NO_LAYER = "converts none of the model's linear layers (fc: 64 to 10, not multip
 
 def said(*builders):
     runs = load([run.folder for run in builders])
-    return sentences(summarise(runs.trials), runs)
+    return not_measured(summarise(runs.trials), runs)
 
 
 def test_what_a_device_lacks_is_said_once_and_what_did_not_fit_from_which_batch_on(tmp_path):

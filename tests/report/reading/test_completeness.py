@@ -53,6 +53,9 @@ def test_a_folder_below_here_is_named_from_here(run, tmp_path, monkeypatch):
 
 def test_only_a_run_that_ended_with_all_its_trials_says_nothing(run):
     assert "Run run ended; 3 of 7 planned trials are missing" in remark_of(run, finished="now")
+    assert "; 1 of 5 planned trials is missing" in remark_of(
+        run, finished="now", planned=load([run.folder]).runs[0].list("planned")[:5]
+    )
     assert remark_of(run, finished="now", planned=load([run.folder]).runs[0].list("planned")[:4]) == ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.report.analysis.literature import FIGURES, WORDS
+from bench.report.tables.published import FIGURES, WORDS
 
 
 def figure(**given: Any) -> dict[str, Any]:

@@ -39,10 +39,10 @@ def test_an_answer_names_precision_speedup_memory_accuracy_and_batch(gain):
     assert row(gain) == expected | {"accuracy": "not worse", "batch": "128"}
 
 
-def test_what_was_not_trained_is_not_called_not_shown(tmp_path):
+def test_the_terminal_has_the_words_of_the_page_on_accuracy(tmp_path):
     once = RunBuilder(tmp_path / "once").speed().train("fp32", [90.0]).train("amp-bf16", [90.0])
     assert row(RunBuilder(tmp_path / "timed").speed())["accuracy"] == "not trained"
-    assert row(once)["accuracy"] == "not shown"
+    assert row(once)["accuracy"] == "too few seeds"
 
 
 def test_staying_with_fp32_and_a_baseline_out_of_memory_are_answers_too(tmp_path):

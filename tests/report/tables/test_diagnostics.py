@@ -9,10 +9,8 @@ import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.report.analysis.bottleneck import reason
-from bench.report.analysis.speed import noises
-from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import answers
+from bench.report.analysis.summary import noises, summarise
+from bench.report.analysis.verdict import answers, reason
 from bench.report.reading.load import load
 from bench.report.tables.diagnostics import NO_NOTES, failures, how_timed, machines, notes, warnings, what_ran
 from bench.results.records import Energy, Operations, TrialResult
@@ -174,3 +172,9 @@ def test_what_failed_is_a_line_and_what_does_not_fit_or_is_not_supported_is_none
         "mlp on Test 1: bf16 failed in memory, train",
         "mlp on Test 1: amp-fp16 timeout in memory",
     ]
+
+
+def test_the_short_report_says_which_precision_failed(tmp_path):
+    run = RunBuilder(tmp_path / "run").speed().lost("speed", "tf32", "failed", "it broke")
+    page = write_report([run.folder], tmp_path / "out", figures="none").with_name("report.md")
+    assert "- mlp on Test 1: tf32 failed in speed" in page.read_text()

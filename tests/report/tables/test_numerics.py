@@ -9,9 +9,10 @@ from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
 from bench.report.figures.chart import SHADES, Bar, Line, Rule, Text
 from bench.report.figures.numerics import charts, shares
+from bench.report.format import error
 from bench.report.page import compose, publish
 from bench.report.reading.load import load
-from bench.report.tables.numerics import error, last_steps, numerics
+from bench.report.tables.measurements import last_steps, numerics
 from bench.results.records import Numeric, TrialResult
 from tests.report.builders import RunBuilder, write_report
 

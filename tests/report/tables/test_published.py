@@ -2,10 +2,9 @@
 
 import pandas as pd
 
-from bench.report.analysis.literature import load_published
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
-from bench.report.tables.published import comparisons, published_beside
+from bench.report.tables.published import comparisons, load_published, published_beside
 from bench.report.tables.table import Material
 from bench.results.records import MemoryPeak, TrialResult
 from tests.conftest import call

@@ -3,7 +3,7 @@
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
 from bench.report.tables.diagnostics import notes
-from bench.report.tables.training import against_plain, training
+from bench.report.tables.measurements import against_plain, training
 from bench.spec.trial import SuiteRef
 from tests.report.builders import RunBuilder
 
