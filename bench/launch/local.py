@@ -32,8 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SILENCE_S = 1800.0
 """A process that surveys, downloads or decodes before the run is taken to hang if it is silent for so long."""
 CALL_LIMITS_S = {
-    "bench.training.flops:count_flops": 60.0,
-    "bench.training.pace:step_s": 120.0,
+    "bench.training.estimates:count_flops": 60.0,
+    "bench.training.estimates:step_s": 120.0,
     "bench.devices.survey:survey": 300.0,
 }
 """Functions that never take so long: a model that hangs here hangs in its trials, whose rows say where."""

@@ -17,7 +17,7 @@ from bench.phases.arms import BATCHES, TrainingRunner, enter, open_context
 from bench.results.records import Device, Fit, Message, Progress, TrialResult
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
-from bench.training.cuda_graphs import WARM_UP
+from bench.training.techniques import WARM_UP
 
 STEPS = 3
 """After the first, which tries workspaces, and those before a capture: all that a step needs is then there."""

@@ -27,8 +27,7 @@ from bench.phases.paired import measure
 from bench.results.records import AblationResult, Device, Message, Progress, TrialResult
 from bench.spec.techniques import AblationStep, rebase
 from bench.spec.trial import COMPILING_S, Trial
-from bench.training.cuda_graphs import WARM_UP
-from bench.training.techniques import refused
+from bench.training.techniques import WARM_UP, refused
 
 LOADER_BATCHES = 8
 """Batches over which the loader alone is timed."""

@@ -166,7 +166,7 @@ def _unread(data: PreparedData) -> str:
 def _count_flops(ref: SuiteRef, launcher: Launcher) -> float | None:
     """Return a suite's FLOPs per sample; None if the model fails, which its trials then report."""
     try:
-        flops: float | None = launcher.call("bench.training.flops:count_flops", ref)
+        flops: float | None = launcher.call("bench.training.estimates:count_flops", ref)
     except UsageError:
         return None
     return flops
@@ -179,7 +179,7 @@ def _time_emulated(plan: Plan, environment: Environment, launcher: Launcher) -> 
     for (ref, placement, precision), size in steps.items():
         say(f"Timing a step of {ref.name} in {precision}, which {placement} may emulate.")
         try:
-            step_s: float | None = launcher.call("bench.training.pace:step_s", ref, placement, precision, size)
+            step_s: float | None = launcher.call("bench.training.estimates:step_s", ref, placement, precision, size)
         except UsageError:  # it hangs, or died: so will its trials, which report it
             continue
         if step_s is not None:

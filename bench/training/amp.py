@@ -28,7 +28,7 @@ from bench.devices.backend import backend_of
 from bench.devices.capabilities import all_fp32_switches, matmul_error, set_fp32
 from bench.results.records import Switches
 from bench.spec.precisions import Precision
-from bench.training import transformer_engine
+from bench.training.conversions import TransformerEngineRegion
 
 
 def apply(precision: Precision) -> None:
@@ -56,9 +56,8 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     if precision.autocast is None:
         return nullcontext()  # entering a disabled autocast costs 5 µs a step
     region = torch.autocast(device.type, dtype=getattr(torch, precision.autocast), cache_enabled=precision.cache)
-    if precision.package == "transformer_engine" and precision.narrow:
-        return transformer_engine.Region(region, precision)
-    return region
+    narrow = precision.package == "transformer_engine" and precision.narrow
+    return TransformerEngineRegion(region, precision) if narrow else region
 
 
 class StaticScaler(torch.amp.GradScaler):

@@ -1,16 +1,21 @@
-"""Conversions: torchao replaces linear layers by such in 8 bits, and AdamW by one of fewer bits.
+"""Conversions: torchao or Transformer Engine replaces linear layers, torchao also AdamW by one of fewer bits.
 
-Which layers are converted, which are not, and why, is recorded.
+The conversion records which layers are converted, which are not, and why. Weights stay in fp32, as the same parameters
+under the same names, so optimizers, checkpoints and evaluation in fp32 do not depend on it.
 
-Weights stay in fp32 and under their names, so optimizers, checkpoints and evaluation in fp32 need not know. Emulated,
-torchao rounds the operands of each product to the narrow type and multiplies them in a wider one, on any device; its
-own sources are torchao.float8 (per-tensor and row-wise scaling), torchao.prototype.moe_training (MXFP8, OCP
+torchao: when it emulates, it rounds the operands of each product to the narrow type and multiplies them in a wider one,
+on any device. Sources: torchao.float8 (per-tensor and row-wise scaling), torchao.prototype.moe_training (MXFP8, OCP
 Microscaling Formats 1.0: blocks of 32 scaled by powers of two).
+
+Transformer Engine: linear layers that fit and layer norms are replaced, as Lightning's and Accelerate's plugins do.
+Source: NVIDIA/TransformerEngine, tag v2.18, transformer_engine/pytorch: module/linear.py, module/layernorm.py,
+quantization.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,16 +25,23 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.results.records import Conversion
-from bench.spec.errors import UnsupportedError
+from bench.spec.errors import UnsupportedError, first_line
 from bench.spec.precisions import Precision
-from bench.training import transformer_engine
+from bench.spec.techniques import Techniques
 from bench.training.techniques import require_compiler
+
+PROBES = {
+    "te_bfloat16": "is_bf16_available",
+    "te_float8": "is_fp8_available",
+    "te_mxfp8": "is_mxfp8_available",
+}
+"""Functions of transformer_engine.pytorch that say whether the GPU can do a ``Precision.conversion``, and why not."""
 
 
 def convert(model: nn.Module, precision: Precision) -> Conversion:
     """Let torchao or Transformer Engine convert the linear layers that fit, in place; return what became of each.
 
-    What takes a layer's place has its class as ``stands_for``, so that it can still compute as that one.
+    A twin, the layer in another's place, has that one's class as ``stands_for``, so that it can still compute as that.
 
     Raises:
         UnsupportedError: none fits, so that the arm would be its autocast's and no more; or the library refuses.
@@ -42,25 +54,22 @@ def convert(model: nn.Module, precision: Precision) -> Conversion:
     small = _too_small(precision, layers, kept)
     twin = _TWINS.get(precision.conversion or "", _float8_twins)(precision)
     chosen: list[nn.Module] = [layer for name, layer in layers.items() if name not in kept]
-    if precision.package == "transformer_engine":
-        chosen += transformer_engine.plain_norms(model)
+    if precision.package == "transformer_engine":  # it has the layer norms with a weight and a bias
+        norms = [norm for norm in model.modules() if type(norm) is nn.LayerNorm]
+        chosen += [norm for norm in norms if norm.weight is not None and norm.bias is not None]
     devices = {weight.device for weight in model.parameters() if weight.is_cuda}
     draws = precision.conversion == "nvfp4"  # the signs of each layer's Hadamard transform
     with torch.random.fork_rng(list(devices), enabled=draws):
-        _replace(model, {layer: twin(layer) for layer in chosen})
-    return Conversion(
-        converted_layers=tuple(name for name in layers if name not in kept), kept_layers=kept, small_layers=small
-    )
-
-
-def _replace(model: nn.Module, twins: dict[nn.Module, Any]) -> None:
-    """Put twins in the place of layers, wherever a model has them."""
-    for layer, twin in twins.items():
-        twin.train(layer.training).stands_for = type(layer)
-    for parent in list(model.modules()):
+        twins: dict[Any, Any] = {layer: twin(layer) for layer in chosen}
+    for layer, converted in twins.items():
+        converted.train(layer.training).stands_for = type(layer)
+    for parent in list(model.modules()):  # a layer may stand in several places
         for name, child in list(parent._modules.items()):
             if child in twins:
                 setattr(parent, name, twins[child])
+    return Conversion(
+        converted_layers=tuple(name for name in layers if name not in kept), kept_layers=kept, small_layers=small
+    )
 
 
 def _misfit(name: str, layer: nn.Linear, multiple: int) -> str:
@@ -86,10 +95,7 @@ def _too_small(precision: Precision, layers: dict[str, nn.Linear], kept: dict[st
 def replaced(optimizer: torch.optim.Optimizer, precision: Precision, kind: str) -> torch.optim.Optimizer:
     """Return torchao's AdamW in place of torch's, before its first step; it compiles its update of each shape.
 
-    Args:
-        optimizer: what to replace.
-        precision: its ``optimizer`` says by what.
-        kind: of device, as torch calls it.
+    ``precision.optimizer`` says which; ``kind`` is the device's, as torch calls it.
 
     Raises:
         UnsupportedError: it is no AdamW, or torch.compile does not work here.
@@ -101,13 +107,12 @@ def replaced(optimizer: torch.optim.Optimizer, precision: Precision, kind: str) 
     require_compiler(kind)
     names = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
     groups = [{name: group[name] for name in names} for group in optimizer.param_groups]
-    builds = {
+    builds: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
         "8-bit states": optim.AdamW8bit,
         "float8 states": optim.AdamWFp8,
         "stochastic rounding": partial(optim._AdamW, bf16_stochastic_round=True),
     }
-    twin: torch.optim.Optimizer = builds[precision.optimizer or ""](groups)
-    return twin
+    return builds[precision.optimizer or ""](groups)
 
 
 def rehearsal(optimizer: torch.optim.Optimizer, precision: Precision, kind: str) -> Callable[[], object]:
@@ -117,12 +122,11 @@ def rehearsal(optimizer: torch.optim.Optimizer, precision: Precision, kind: str)
         group["params"] = [nn.Parameter(weight.detach().clone()) for weight in group["params"]]
         for weight in group["params"]:
             weight.grad = torch.zeros_like(weight)
-    twin = replaced(torch.optim.AdamW(groups, foreach=False), precision, kind)
-    return twin.step
+    return replaced(torch.optim.AdamW(groups, foreach=False), precision, kind).step
 
 
 Twins = Callable[[Any], nn.Module]
-"""Returns what takes a layer's place, with the same weights."""
+"""Returns a layer's twin, with the same weights, which maps inputs (..., in) to outputs (..., out)."""
 
 
 def _require_rows(precision: Precision, rows: int) -> None:
@@ -137,12 +141,13 @@ def _require_rows(precision: Precision, rows: int) -> None:
 def _padded(precision: Precision, multiply: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
     """Return a linear layer's output, (..., out), for kernels that multiply certain numbers of rows only.
 
-    Without gradients, the rows that lack are zeros, and cut off the output: no row of it depends on another, and no
-    scale does on zeros, because all are made of the largest absolute value of a tensor, a row or a block.
+    Without gradients, rows of zeros are added up to ``precision.trained_multiple`` and cut off the output: no row of it
+    depends on another, and no scale does on zeros, because all are made of the largest absolute value of a tensor, a
+    row or a block.
 
     Args:
-        precision: its ``trained_multiple`` is what rows are multiples of.
-        multiply: what returns the output, (rows, out) or (..., out), of an input with enough rows.
+        precision: with the multiple.
+        multiply: returns the output, (rows, out) or (..., out), of an input with enough rows.
         inputs: the layer's, (..., in).
     """
     rows = inputs.numel() // inputs.shape[-1]
@@ -161,7 +166,6 @@ def _float8_twins(precision: Precision) -> Twins:
         """torchao's layer, which asks for the autocast of GPUs alone, and lets torch refuse batches."""
 
         def forward(self, input: Tensor) -> Tensor:
-            """Return the layer's output, (..., out), of an input (..., in)."""
             _require_rows(precision, input.numel() // self.in_features)
             output: Tensor = super().forward(input.to(_autocast_type(input)) if precision.emulated else input)
             return output
@@ -189,7 +193,6 @@ def _mxfp8_twins(precision: Precision) -> Twins:
         """torchao's layer, whose operands autocast narrows first: torchao's own takes them all in one type."""
 
         def forward(self, input: Tensor) -> Tensor:
-            """Return the layer's output, (..., out), of an input (..., in)."""
             _require_rows(precision, input.numel() // self.in_features)
             dtype = _autocast_type(input)
             output: Tensor = _to_mxfp8_then_scaled_mm(
@@ -218,7 +221,6 @@ def _nvfp4_twins(precision: Precision) -> Twins:
         """torchao's layer, for which the samples of a batch and the tokens of its sequences are rows of one matrix."""
 
         def forward(self, x: Tensor) -> Tensor:
-            """Return the layer's output, (..., out), of an input (..., in)."""
             output = _padded(precision, super().forward, x.reshape(-1, self.in_features))
             return output.reshape(*x.shape[:-1], -1)
 
@@ -230,12 +232,104 @@ def _nvfp4_twins(precision: Precision) -> Twins:
 
 
 def _transformer_engine_twins(precision: Precision) -> Twins:
-    return transformer_engine.twins(precision, partial(_padded, precision))
+    """Return a function that makes Transformer Engine's layers of torch's linear layers and norms.
+
+    Raises:
+        UnsupportedError: Transformer Engine cannot be loaded, or says that this GPU cannot do it.
+    """
+    te = _load_transformer_engine(precision)
+
+    class TorchState:
+        """Delayed scaling pickles its history into the state dict, and refuses to load a pickle.
+
+        State dicts are those of torch's layers here, and a training that continues begins a new history.
+        """
+
+        get_extra_state, set_extra_state = nn.Module.get_extra_state, nn.Module.set_extra_state
+
+    class Linear(TorchState, te.Linear):  # type: ignore[misc,name-defined]  # Any, to mypy
+        def forward(self, input: Tensor) -> Tensor:
+            return _padded(precision, super().forward, input)
+
+    class LayerNorm(TorchState, te.LayerNorm):  # type: ignore[misc,name-defined]
+        pass
+
+    def twin(layer: Any) -> nn.Module:
+        converted: Any
+        if isinstance(layer, nn.LayerNorm):
+            converted = LayerNorm(layer.normalized_shape, eps=layer.eps, device="meta")
+            converted.normalized_shape = layer.normalized_shape
+        else:
+            converted = Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
+        converted.weight, converted.bias = layer.weight, layer.bias
+        return converted  # type: ignore[no-any-return]
+
+    return twin
+
+
+def _load_transformer_engine(precision: Precision) -> Any:
+    """Return transformer_engine.pytorch, which has been asked whether it does the precision here."""
+    try:
+        import transformer_engine.pytorch as te
+    except (ImportError, OSError, RuntimeError, AssertionError) as error:  # its libraries may not match torch's
+        raise UnsupportedError(f"{precision.name}: transformer_engine does not load: {first_line(error)}") from error
+    available, why = getattr(te, PROBES[precision.conversion or ""])(return_reason=True)
+    if not available:
+        raise UnsupportedError(f"{precision.name}: Transformer Engine says: {why}")
+    return te
 
 
 _TWINS: dict[str, Callable[[Precision], Twins]] = {
     "mxfp8": _mxfp8_twins,
     "nvfp4": _nvfp4_twins,
-    **dict.fromkeys(transformer_engine.PROBES, _transformer_engine_twins),
+    **dict.fromkeys(PROBES, _transformer_engine_twins),
 }
 """Makers of the layers of each ``Precision.conversion`` that is no recipe of torchao's float8."""
+
+
+def require_plain(techniques: Techniques, precision: Precision) -> None:
+    """Refuse techniques for which Transformer Engine has ways of its own.
+
+    Raises:
+        UnsupportedError: one is among them.
+    """
+    used = {
+        "compile": techniques.compile,
+        "cuda-graphs": techniques.cuda_graphs,
+        "checkpointing": techniques.checkpointing,
+    }
+    if names := [name for name, on in used.items() if on]:
+        raise UnsupportedError(
+            f"{precision.name} is not offered with {names[0]}: Transformer Engine has graphs and checkpointing of its "
+            "own, and its delayed scaling cannot be compiled"
+        )
+
+
+class TransformerEngineRegion(AbstractContextManager[None]):
+    """Torch's autocast with Transformer Engine's inside it; it may be entered again when it has been left."""
+
+    def __init__(self, autocast: AbstractContextManager[Any], precision: Precision) -> None:
+        from transformer_engine.common import recipe
+
+        if precision.conversion == "te_mxfp8":
+            self._recipe = recipe.MXFP8BlockScaling()
+        elif precision.scaling == "current":
+            self._recipe = recipe.Float8CurrentScaling()
+        else:
+            self._recipe = recipe.DelayedScaling()
+        self._autocast = autocast
+        self._narrow: AbstractContextManager[Any] | None = None
+
+    def __enter__(self) -> None:
+        import transformer_engine.pytorch as te
+
+        self._autocast.__enter__()
+        self._narrow = te.autocast(enabled=True, recipe=self._recipe)  # anew: before 2.16 one may be entered once
+        self._narrow.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        assert self._narrow is not None
+        try:
+            self._narrow.__exit__(*error)
+        finally:
+            self._autocast.__exit__(*error)

@@ -23,11 +23,11 @@ from bench.results.records import Conversion
 from bench.spec.precisions import BASELINE, PRECISIONS, Precision
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, Techniques
-from bench.training import amp, distributed, transformer_engine
+from bench.training import amp, distributed
 from bench.training.amp import Weights
-from bench.training.conversions import convert, replaced
-from bench.training.cuda_graphs import GraphedStep
+from bench.training.conversions import convert, replaced, require_plain
 from bench.training.techniques import (
+    GraphedStep,
     arrange,
     checkpoint_activations,
     compiled,
@@ -53,8 +53,8 @@ class TakenSteps:
     def __call__(self, optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         """Count one; the signature is torch's."""
         self.called += 1
-        if (found := getattr(optimizer, "found_inf", None)) is not None:
-            self._found_inf.append(found)
+        if (found_inf := getattr(optimizer, "found_inf", None)) is not None:
+            self._found_inf.append(found_inf)
 
     @property
     def count(self) -> int:
@@ -120,19 +120,19 @@ def build_arm(
     Args:
         suite: the recipe.
         data: the suite's data, with the number of classes that there really are.
-        precision: the arm.
-        device: where the model is moved to after it has been initialised on the CPU.
-        seed: seed of the initial weights and of dropout.
+        precision: the arm's.
+        device: takes the model after it has been initialised on the CPU.
+        seed: of the initial weights and of dropout.
         steps: optimizer steps of the whole run, for the schedule; None trains at a constant rate.
         clip_grad: the norm to clip gradients to; None does not clip.
-        techniques: the techniques to train with.
+        techniques: to train with.
 
     Raises:
         UnsupportedError: a technique does not go with this suite or device.
     """
     require_supported(techniques, suite, data, device)
     if precision.package == "transformer_engine":
-        transformer_engine.require_plain(techniques, precision)
+        require_plain(techniques, precision)
     seed_all(seed)
     model = suite.model(data).to(device).train()
     if techniques.sync_bn:
@@ -170,9 +170,9 @@ def build_arm(
         clip_grad=clip_grad,
         techniques=techniques,
     )
-    if techniques.cuda_graphs:
-        return replace(arm, graph=GraphedStep(gradients=partial(leave_gradients, arm), device=device))
-    return arm
+    if not techniques.cuda_graphs:
+        return arm
+    return replace(arm, graph=GraphedStep(gradients=partial(leave_gradients, arm), device=device))
 
 
 def _forward(model: nn.Module, device: torch.device, techniques: Techniques, seed: int) -> Callable[..., Tensor]:

@@ -26,9 +26,8 @@ from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
 from bench.training import techniques
-from bench.training.cuda_graphs import WARM_UP, GraphedStep
 from bench.training.step import build_arm, leave_gradients
-from bench.training.techniques import compilations
+from bench.training.techniques import WARM_UP, GraphedStep, compilations
 from tests import fake_graph
 from tests.conftest import call
 from tests.devices.fake_nvml import FakeGpu

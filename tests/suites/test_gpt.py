@@ -17,7 +17,7 @@ from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import DataSource
 from bench.training.checkpoint import stored_bytes
-from bench.training.flops import training_flops_per_sample
+from bench.training.estimates import training_flops_per_sample
 from bench.training.step import build_arm, evaluate, training_step
 
 CPU = torch.device("cpu")

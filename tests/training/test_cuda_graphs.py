@@ -8,8 +8,8 @@ from torch import nn
 
 from bench.spec.errors import UnsupportedError
 from bench.spec.techniques import Techniques
-from bench.training.cuda_graphs import WARM_UP, GraphedStep
 from bench.training.step import leave_gradients, training_step
+from bench.training.techniques import WARM_UP, GraphedStep
 from tests import fake_graph
 from tests.training.conftest import batches, make, state, train
 

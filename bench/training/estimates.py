@@ -1,0 +1,82 @@
+"""Facts of a suite that the estimate of a run's time needs: the FLOPs of a step, or its time in an emulated type."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from bench.data import random_batches
+from bench.devices.backend import backend_of, device_at
+from bench.measure import operations
+from bench.planning import suite_registry
+from bench.results.records import Progress
+from bench.spec.precisions import parse_precision
+from bench.spec.suite import Data, Suite
+from bench.spec.trial import Placement, SuiteRef
+from bench.training import amp
+from bench.training.step import build_arm, build_loss, synchronize, training_step
+
+COUNTED_BATCH = 2
+SHORT_S = 1.0
+"""A first step that took less is repeated: part of it was the library's preparation."""
+MOST_STEPS = 4
+
+
+def count_flops(ref: SuiteRef, _send: Callable[[object], None]) -> float | None:
+    """Return the FLOPs of a suite's products in forward and backward, for one sample; run in a worker."""
+    suite = suite_registry.load(ref)
+    return training_flops_per_sample(suite, suite.data)
+
+
+def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
+    """Return the FLOPs of products in forward and backward, for one sample.
+
+    They are counted on meta tensors, which have shapes and no values. None for a model that cannot run on those, or
+    whose products' FLOPs are not known.
+    """
+    try:
+        with torch.device("meta"):
+            model = suite.model(data)
+            inputs = torch.empty(COUNTED_BATCH, *data.input_shape)
+            if data.tokens:
+                inputs = inputs.long()
+            if data.classes is None:
+                targets = torch.empty(COUNTED_BATCH, *(data.target_shape or ()))
+            else:
+                targets = torch.zeros_like(inputs) if data.tokens else torch.zeros(COUNTED_BATCH, dtype=torch.int64)
+            loss = build_loss(suite, data)
+            counted = operations.count(lambda: loss(model(inputs), targets).backward()).flops_per_step
+    except Exception as error:  # a user's model may raise anything, and an estimate is all that is lost
+        print(f"{suite.name}: FLOPs not counted: {error}")  # if the run fails too, it reports why
+        return None
+    return None if counted is None else counted / COUNTED_BATCH
+
+
+def step_s(
+    ref: SuiteRef, placement: str, precision: str, batch_size: int, send: Callable[[Progress], None]
+) -> float | None:
+    """Return the seconds of a training step on random batches; run in a worker.
+
+    An emulated type needs it, for no rate of products tells them. None where the model fails, which its trials then
+    report.
+    """
+    suite, arithmetic = suite_registry.load(ref), parse_precision(precision)
+    device = device_at(Placement(name=placement).index)
+    send(Progress(text=f"timing a step in {precision}"))
+    backend_of(device).set_current()
+    amp.apply(arithmetic)
+    try:
+        arm = build_arm(suite, suite.data, arithmetic, device, seed=0)
+        (batch,) = random_batches(suite.data, batch_size=batch_size, count=1, device=device, seed=0)
+        times_s: list[float] = []
+        while not times_s or (times_s[-1] < SHORT_S and len(times_s) < MOST_STEPS):
+            start = time.perf_counter()
+            training_step(arm, *batch)
+            synchronize(device)
+            times_s.append(time.perf_counter() - start)
+    except Exception as error:  # a user's model may raise anything, and an estimate is all that is lost
+        print(f"{suite.name}: the time of a step in {precision} is unknown: {error}")
+        return None
+    return min(times_s)
