@@ -1,12 +1,13 @@
-"""What every phase starts from: a trial's suite, data and device, its arms, and what a training step of an arm is."""
+"""The parts that phases share: a trial's suite, data and device, its arms in training, and an arm's result."""
 
 from __future__ import annotations
 
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +18,11 @@ from bench.data.transfer import Batch
 from bench.devices.backend import backend_of, device_at
 from bench.measure.operations import observe
 from bench.planning import suite_registry
-from bench.results.records import Message, Progress, Status, Switches
+from bench.results.records import Message, Progress, Status, Switches, TrialResult
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import Precision, parse_precision
 from bench.spec.suite import Data, Suite
-from bench.spec.techniques import AblationStep, Techniques, techniques
+from bench.spec.techniques import Techniques, techniques
 from bench.spec.trial import COMPILING_S, Trial
 from bench.training import amp, distributed
 from bench.training.conversions import rehearsal
@@ -45,53 +46,49 @@ class Context:
     trial: Trial
     suite: Suite
     data: Data
+    """The suite's data, with the number of classes where the trial knows it."""
     device: torch.device
     techniques: Techniques
     """Those of all arms; the ablation's steps have their own."""
 
     def build(
         self,
-        precision: str,
+        name: str,
         *,
         techniques: Techniques | None = None,
-        data: Data | None = None,
         steps: int | None = None,
         clip_grad: float | None = None,
     ) -> Arm:
-        """Set the process to a precision and build its arm.
+        """Set the process to the precision called ``name`` and build its arm.
 
         Args:
-            precision: its name.
+            name: of the precision.
             techniques: those of an ablation step; None are the trial's.
-            data: the suite's data with the number of classes that there really are; None are the trial's.
             steps: optimizer steps of the whole training, for the schedule.
             clip_grad: the norm to clip gradients to.
+
+        Raises:
+            UnsupportedError: a technique does not go with this suite or device, or the suite has a loop of its own.
         """
-        wanted = parse_precision(precision)
-        backend_of(self.device).set_current()
-        amp.apply(wanted)
+        if techniques is not None and self.suite.trainer == "lightning":
+            raise UnsupportedError("Lightning's Trainer runs steps of its own, which the ladder cannot climb")
+        precision = _set_to(name, self.device)
         arm = build_arm(
             self.suite,
-            data or self.data,
-            wanted,
+            self.data,
+            precision,
             self.device,
             seed=self.trial.seed,
             steps=steps,
             clip_grad=clip_grad,
             techniques=techniques or self.techniques,
         )
-        amp.apply(wanted)  # again: a model may have set switches of its own
+        amp.apply(precision)  # again: a model may have set switches of its own
         return arm
 
-    def build_step(self, step: AblationStep) -> Arm:
-        """Set the process to an ablation step's precision and build its arm.
-
-        Raises:
-            UnsupportedError: a technique does not go with this suite or device, or the suite has a loop of its own.
-        """
-        if self.suite.trainer == "lightning":
-            raise UnsupportedError("Lightning's Trainer runs steps of its own, which the ladder cannot climb")
-        return self.build(step.precision, techniques=step.settings)
+    def runner(self, name: str, batches: Iterable[Batch], label: str = "") -> TrainingRunner:
+        """Return a precision's arm in training on some batches, again and again, under its name or a ``label``."""
+        return TrainingRunner(label or name, self.build(name), itertools.cycle(batches))
 
     def open_batches(self, shard: Shard = WHOLE) -> Batches:
         """Open the trial's data; a process that trains with others gets its ``shard`` of every batch."""
@@ -101,15 +98,10 @@ class Context:
             self.data, cell.data, batch_size=cell.batch_size, device=self.device, seed=self.trial.seed, shard=shard
         )
 
-    def resident_batches(self, count: int, data: Data | None = None) -> list[Batch]:
-        """Make random batches on the device; of processes that train together, this one's part of each.
-
-        Args:
-            count: how many.
-            data: the suite's data with the number of classes that there really are; None are the trial's.
-        """
+    def resident_batches(self, count: int) -> list[Batch]:
+        """Make random batches on the device; of processes that train together, this one's part of each."""
         return random_batches(
-            data or self.data,
+            self.data,
             batch_size=distributed.part(self.trial.cell.batch_size),
             count=count,
             device=self.device,
@@ -125,12 +117,16 @@ def open_context(trial: Trial) -> Context:
     return Context(trial=trial, suite=suite, data=data, device=device, techniques=techniques(trial.cell.techniques))
 
 
-def enter(name: str, device: torch.device) -> tuple[Precision, Switches]:
-    """Set the process to a device and the precision called ``name``; return it and its switches as they read back."""
+def _set_to(name: str, device: torch.device) -> Precision:
     precision = parse_precision(name)
     backend_of(device).set_current()
     amp.apply(precision)
-    return precision, amp.read_back(precision, device)
+    return precision
+
+
+def enter(name: str, device: torch.device) -> Switches:
+    """Set the process to a device and the precision called ``name``; return its switches as they read back."""
+    return amp.read_back(_set_to(name, device), device)
 
 
 def switches_after_a_step(runner: TrainingRunner) -> Switches:
@@ -139,12 +135,6 @@ def switches_after_a_step(runner: TrainingRunner) -> Switches:
     runner.run(1)
     runner.synchronize()
     return amp.read_back(runner.arm.precision, runner.arm.device)
-
-
-def changed_switches(wanted: Switches, found: Switches) -> str:
-    """Say that a model changed the fp32 switches from those ``wanted``; empty if it did not."""
-    before, after = (f"matmul {one.fp32_matmul}, conv {one.fp32_conv}, rnn {one.fp32_rnn}" for one in (wanted, found))
-    return "" if before == after else f"the model changed the fp32 switches from {before} to {after}"
 
 
 def compute_dtypes(runner: TrainingRunner) -> str:
@@ -164,22 +154,40 @@ def compute_dtypes(runner: TrainingRunner) -> str:
         return ""
 
 
-def judge_types(precision: Precision, computed: str, status: Status, detail: str) -> tuple[Status, str]:
-    """Return a result's status and detail in view of the types that products ran in.
+def result_of(
+    runner: TrainingRunner,
+    status: Status = "ok",
+    detail: str = "",
+    *,
+    switches: Switches,
+    wanted: Switches | None = None,
+    computed: str = "",
+    **measured: Any,
+) -> TrialResult:
+    """Return an arm's result, with its status and detail in view of the arithmetic that really ran.
 
-    ``invalid`` is what is no figure of its precision, because no product ran in the narrow type that it is about; that
-    autocast did not reach a model, which may do without for reasons of its own, is said in the detail.
+    It is ``invalid`` where the model changed the fp32 switches, or where no product ran in the narrow type that the
+    precision is about. That autocast did not reach a model, which may do without for reasons of its own, is only told
+    in the detail. A result that is ``nonfinite`` stays so.
 
     Args:
-        precision: the arm's.
-        computed: the types, as in ``Operations.compute_dtypes``.
-        status: as it is otherwise; one that is ``nonfinite`` stays.
+        runner: the arm.
+        status: as it is otherwise.
         detail: likewise.
+        switches: as the last step left them.
+        wanted: the switches that were set; None where they are not compared.
+        computed: the types that products ran in, as in ``Operations.compute_dtypes``.
+        measured: other fields of the result, such as ``compile_s``.
     """
-    missed = precision.missed(computed)
-    if not missed or status == "nonfinite":
-        return status, detail
-    return "invalid" if precision.narrow else status, "; ".join(filter(None, (missed, detail)))
+    precision = runner.arm.precision
+    before, after = (each and (each.fp32_matmul, each.fp32_conv, each.fp32_rnn) for each in (wanted, switches))
+    if before and before != after and status != "nonfinite":
+        changes = " to ".join("matmul {}, conv {}, rnn {}".format(*each) for each in (before, after))
+        status, detail = "invalid", f"the model changed the fp32 switches from {changes}"
+    if (missed := precision.missed(computed)) and status != "nonfinite":
+        status, detail = "invalid" if precision.narrow else status, "; ".join(filter(None, (missed, detail)))
+    fields = {"precision": runner.name, "status": status, "detail": detail, "switches": switches}
+    return TrialResult(**fields | measured)
 
 
 @dataclass
@@ -231,53 +239,41 @@ class TrainingRunner:
         """Return a runner of the same arm whose operations can be observed: neither compiled nor captured."""
         return replace(self, arm=replace(self.arm, forward=self.arm.model, graph=None))
 
-    def compile_s(self, context: Context) -> float | None:
-        """Let the arm compile, and return the seconds that took; None where it does not compile."""
-        return compile_s(self.arm, context.data, context.trial.cell.batch_size)
+    def compile(self, context: Context, send: Callable[[Message], None]) -> float | None:
+        """Let the arm compile before anything is observed or timed; return the seconds, None where it does not."""
+        if self.compiles:
+            send(Progress(text=f"{self.name}: compiling", silence_s=COMPILING_S))
+        return self.compile_s(context.data, context.trial.cell.batch_size)
 
+    @property
+    def compiles(self) -> bool:
+        """Whether the arm compiles before its first ordinary step."""
+        return bool(self.arm.techniques.compile) or self.arm.precision.optimizer is not None
 
-def compiled(runner: TrainingRunner, context: Context, send: Callable[[Message], None]) -> float | None:
-    """Let an arm compile before anything is observed or timed; return the seconds, None where it does not compile."""
-    if not compiles(runner.arm):
-        return None
-    send(Progress(text=f"{runner.name}: compiling", silence_s=COMPILING_S))
-    return runner.compile_s(context)
+    def compile_s(self, data: Data, batch_size: int) -> float | None:
+        """Let what the newly built arm compiles of a training step compile; return the seconds, None if nothing is.
 
-
-def compile_s(arm: Arm, data: Data, batch_size: int) -> float | None:
-    """Let what an arm compiles of a training step compile, and return the seconds; None where it does not compile.
-
-    That is forward and backward, or the update of an optimizer that compiles. Forward and backward run over one random
-    batch, the update over copies of the weights, until nothing is compiled any more. The seconds are those beyond as
-    many steps that compile nothing. Nothing is learned: weights stay as they are, batch norm's statistics and the
-    random generators are restored, and gradients are dropped.
-
-    Args:
-        arm: newly built.
-        data: what a sample is.
-        batch_size: samples in the batches that it will be trained on.
-    """
-    if not compiles(arm):
-        return None
-    amp.apply(arm.precision)
-    update_s = 0.0
-    if arm.precision.optimizer:
-        update_s = until_compiled(rehearsal(arm.optimizer, arm.precision, arm.device.type), arm.device)
-    if not arm.techniques.compile:
-        return update_s
-    (batch,) = random_batches(data, batch_size=batch_size, count=1, device=arm.device, seed=0)
-    buffers = [(buffer, buffer.clone()) for buffer in arm.model.buffers()]
-    spent_s = until_compiled(lambda: leave_gradients(arm, *batch), arm.device)
-    arm.optimizer.zero_grad(set_to_none=True)
-    with torch.no_grad():
-        for buffer, kept in buffers:
-            buffer.copy_(kept)
-    return spent_s + update_s
-
-
-def compiles(arm: Arm) -> bool:
-    """Say whether an arm compiles before its first ordinary step."""
-    return bool(arm.techniques.compile) or arm.precision.optimizer is not None
+        That is forward and backward, or the update of an optimizer that compiles. Forward and backward run over one
+        random batch of that size, the update over copies of the weights, until nothing is compiled any more. The
+        seconds are those beyond as many steps that compile nothing. Nothing is learned: weights stay as they are, batch
+        norm's statistics and the random generators are restored, and gradients are dropped.
+        """
+        if not self.compiles:
+            return None
+        arm, update_s = self.arm, 0.0
+        self.activate()
+        if arm.precision.optimizer:
+            update_s = until_compiled(rehearsal(arm.optimizer, arm.precision, arm.device.type), arm.device)
+        if not arm.techniques.compile:
+            return update_s
+        (batch,) = random_batches(data, batch_size=batch_size, count=1, device=arm.device, seed=0)
+        buffers = [(buffer, buffer.clone()) for buffer in arm.model.buffers()]
+        spent_s = until_compiled(lambda: leave_gradients(arm, *batch), arm.device)
+        arm.optimizer.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for buffer, kept in buffers:
+                buffer.copy_(kept)
+        return spent_s + update_s
 
 
 def until_compiled(step: Callable[[], object], device: torch.device) -> float:
@@ -314,14 +310,10 @@ class StepTimes:
 
 
 def step_times(runner: TrainingRunner, budget_s: float) -> StepTimes | None:
-    """Time single steps that run back to back, and on a GPU the host's share of a step alone.
+    """Time single steps of a warm arm that run back to back, and on a GPU the host's share of a step alone.
 
     The times are those between events, without waiting. None where 20 steps take longer than the budget. Of processes
     that train together, the slowest's.
-
-    Args:
-        runner: the arm, warm.
-        budget_s: time to spend, in seconds.
     """
     runner.activate()
     clock = distributed.clock()  # one for all, so that all run as many steps

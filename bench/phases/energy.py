@@ -6,7 +6,6 @@ the steps that it says.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ from bench.devices.monitor import meters as open_meters
 from bench.measure import energy
 from bench.measure.energy import Done, Nap, burst_steps
 from bench.measure.warmup import warm_up
-from bench.phases.arms import BATCHES, Context, TrainingRunner, compiled, compute_dtypes, judge_types, open_context
+from bench.phases.arms import BATCHES, Context, TrainingRunner, compute_dtypes, open_context, result_of
 from bench.phases.paired import Recompilations
 from bench.results.records import Device, Message, Progress, Status, TrialResult
 from bench.spec.trial import Trial
@@ -87,8 +86,7 @@ class TrainingLoad:
 def _build(context: Context) -> TrainingRunner:
     """Build the precision's arm, and wait until all processes have built theirs."""
     (name,) = context.trial.precisions
-    arm = context.build(name)
-    runner = TrainingRunner(name, arm, itertools.cycle(context.resident_batches(BATCHES)))
+    runner = context.runner(name, context.resident_batches(BATCHES))
     runner.synchronize()
     distributed.gathered(None)
     return runner
@@ -116,7 +114,7 @@ def _measure(
     runner = _build(context)
     send(Progress(text=f"{runner.name}: power with nothing running"))
     idle = energy.measure(Nap(), *meters, seconds=energy.IDLE_S)
-    compile_s = compiled(runner, context, send)
+    compile_s = runner.compile(context, send)
     send(Progress(text=f"{runner.name}: warming up"))
     distributed.from_first(0)  # the others have been idle until now
     warm = warm_up(runner, WARM_UP_S, distributed.clock())
@@ -135,13 +133,13 @@ def _measure(
         status, detail = "nonfinite", "the loss became NaN or Inf while energy was measured"
     elif cause:
         status, detail = "invalid", f"{cause} while energy was measured, so compiling is in it"
-    status, detail = judge_types(runner.arm.precision, computed, status, detail)
-    return TrialResult(
-        precision=runner.name,
-        status=status,
-        detail=detail,
-        compile_s=compile_s,
+    return result_of(
+        runner,
+        status,
+        detail,
         switches=switches,
+        computed=computed,
+        compile_s=compile_s,
         energy=energy.energy_of(window, idle.power_w if idle else None),
     )
 

@@ -34,14 +34,13 @@ from bench.phases.arms import (
     BATCHES,
     Context,
     TrainingRunner,
-    compiled,
     compute_dtypes,
     enter,
-    judge_types,
     open_context,
+    result_of,
     switches_after_a_step,
 )
-from bench.results.records import Device, Explained, Finding, Message, Progress, Status, TrialResult, WorkClass
+from bench.results.records import Device, Explained, Finding, Message, Progress, Status, WorkClass
 from bench.spec.trial import Trial
 from bench.training.step import leave_gradients
 
@@ -71,8 +70,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     context = open_context(trial)
     enter(trial.precisions[0], context.device)
     batches = context.resident_batches(BATCHES)
-    runners = [TrainingRunner(name, context.build(name), itertools.cycle(batches)) for name in trial.precisions]
-    compile_s = [compiled(runner, context, send) for runner in runners]
+    runners = [context.runner(name, batches) for name in trial.precisions]
+    compile_s = [runner.compile(context, send) for runner in runners]
     explanation = _Explanation(context=context, runners=runners, send=send)
     with open_watch(device) as watch, without_collection() as collect:
         disturbed = explanation.time_steps(trial.protocol.time_budget_s / 2, watch, collect)
@@ -85,16 +84,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         if not runner.finite():
             status, detail = "nonfinite", "the loss became NaN or Inf"
         switches = switches_after_a_step(runner)
-        status, detail = judge_types(runner.arm.precision, compute_dtypes(runner), status, detail)
-        send(
-            TrialResult(
-                precision=runner.name,
-                status=status,
-                detail=detail,
-                compile_s=seconds,
-                switches=switches,
-            )
-        )
+        computed = compute_dtypes(runner)
+        send(result_of(runner, status, detail, switches=switches, computed=computed, compile_s=seconds))
 
 
 @dataclass(slots=True)

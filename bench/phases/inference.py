@@ -18,18 +18,17 @@ from bench.phases.arms import (
     BATCHES,
     Context,
     TrainingRunner,
-    changed_switches,
-    compiled,
     compute_dtypes,
     enter,
-    judge_types,
     open_context,
+    result_of,
     switches_after_a_step,
     until_compiled,
 )
 from bench.phases.paired import measure
-from bench.results.records import Device, Inference, Message, TrialResult
+from bench.results.records import Device, Inference, Message
 from bench.spec.precisions import BASELINE
+from bench.spec.suite import Data
 from bench.spec.trial import Trial
 from bench.training.techniques import arrange
 
@@ -65,15 +64,14 @@ class ForwardRunner(TrainingRunner):
         """Return the number of passes; none is ever skipped."""
         return self.passes
 
-    def compile_s(self, context: Context) -> float | None:
+    def compile_s(self, data: Data, batch_size: int) -> float | None:
         """Let the arm compile for batches and for single samples; return the seconds, None where it does not."""
         if not self.arm.techniques.compile:
             return None
         self.activate()
-        size = context.trial.cell.batch_size
-        ((inputs, _),) = random_batches(context.data, batch_size=size, count=1, device=self.arm.device, seed=0)
+        ((inputs, _),) = random_batches(data, batch_size=batch_size, count=1, device=self.arm.device, seed=0)
         shapes = inputs, inputs[:1].contiguous()
-        return sum(until_compiled(partial(self.forward, one), self.arm.device) for one in shapes)
+        return sum(until_compiled(partial(self.forward, shape), self.arm.device) for shape in shapes)
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
@@ -81,30 +79,28 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     context = open_context(trial)
     (name,) = trial.precisions
     batches = context.resident_batches(BATCHES)
-    set_to = enter(name, context.device)[1]
+    wanted = enter(name, context.device)
     runners = [_build(context, each, batches) for each in dict.fromkeys((BASELINE, name))]
-    compile_s = [compiled(runner, context, send) for runner in runners]
+    compile_s = [runner.compile(context, send) for runner in runners]
     paired = measure(trial, runners, device, send, seed=trial.seed)
-    last = len(runners) - 1
+    last, runner = len(runners) - 1, runners[-1]
     inputs = [batch[0] for batch in batches]
     p50, p95 = np.percentile(latencies_ms(runners, inputs)[last], [50, 95])
-    agreement_pct, error = agreement(runners[0], runners[last], inputs)
+    agreement_pct, error = agreement(runners[0], runner, inputs)
     speedup = paired.speedup(last)
     status, detail = paired.judge(last)
-    switches = switches_after_a_step(runners[last])
-    if change := changed_switches(set_to, switches):
-        status, detail = "invalid", change
+    switches = switches_after_a_step(runner)
     if not math.isfinite(error):
         status, detail = "nonfinite", "an output is infinite or NaN"
-    arm = runners[last].arm
-    status, detail = judge_types(arm.precision, compute_dtypes(runners[last]), status, detail)
     send(
-        TrialResult(
-            precision=name,
-            status=status,
-            detail=detail,
-            compile_s=compile_s[last],
+        result_of(
+            runner,
+            status,
+            detail,
             switches=switches,
+            wanted=wanted,
+            computed=compute_dtypes(runner),
+            compile_s=compile_s[last],
             inference=Inference(
                 latency_p50_ms=float(p50),
                 latency_p95_ms=float(p95),

@@ -1,15 +1,18 @@
-"""The memory phases: one arm alone in a fresh process, so that no other's blocks are in its peak.
+"""The phases of memory: one arm alone in a fresh process, so that no other's blocks are in its peak.
 
 ``memory`` measures a precision on batches on the device, ``ladder_memory`` a step of the ablation, whose batches come
-from host memory through its input pipeline.
+from host memory through its input pipeline. ``fit`` is an attempt of the search for the largest batch: it holds what
+the speed phase holds of one precision, so that what fits here fits there.
 """
 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 
 import torch
 
@@ -18,42 +21,81 @@ from bench.data.transfer import Batch
 from bench.devices.backend import backend_of
 from bench.measure import memory
 from bench.measure.memory import tensor_bytes
-from bench.phases.arms import Context, TrainingRunner, compute_dtypes, enter, judge_types, open_context
-from bench.phases.input_pipeline import InputPipeline, LoaderKind
-from bench.results.records import Device, Message, Progress, TrialResult
+from bench.measure.operations import observe
+from bench.phases.arms import BATCHES, Context, TrainingRunner, compute_dtypes, enter, open_context, result_of
+from bench.phases.ladder import InputPipeline, LoaderKind
+from bench.results.records import Device, Fit, MemoryPeak, Message, Progress
 from bench.spec.phases import LADDER
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Trial
 from bench.training import distributed
 from bench.training.amp import read_back
 from bench.training.step import Arm, training_step
+from bench.training.techniques import WARM_UP
 
-BATCHES = 2
+FEW_BATCHES = 2
 SMALL_BATCH = 2
 """Samples in the batch that loads the libraries; batch norm needs two."""
+FIT_STEPS = 3
+"""After the first, which tries workspaces, and those before a capture: all that a step needs is then there."""
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
-    """Measure the trial's only arm and send its result."""
+    """Measure the trial's only arm, or try whether it fits, and send its result."""
+    if trial.phase == "fit":
+        _fit(trial, send)
+    else:
+        _measure(trial, device, send)
+
+
+def _fit(trial: Trial, send: Callable[[Message], None]) -> None:
+    """Train a few steps at the trial's batch size; raise what a batch that does not fit raises."""
+    context = open_context(trial)
+    (name,) = trial.precisions
+    enter(name, context.device)
+    send(Progress(text=f"{name}: does a batch of {trial.cell.batch_size} fit?"))
+    backend = backend_of(context.device)
+    free = backend.free_bytes()
+    before = 0 if backend.is_gpu else memory.resident_bytes()
+    resettable = backend.reset_peak_memory()
+    runner = context.runner(name, context.resident_batches(BATCHES))
+    runner.compile_s(context.data, trial.cell.batch_size)
+    runner.activate()
+    observe(partial(runner.observable().run, 1))
+    if context.techniques.cuda_graphs:
+        runner.run(WARM_UP + 1)  # the last of these captures, which takes memory of its own
+    runner.synchronize()
+    start = time.perf_counter()
+    runner.run(FIT_STEPS)
+    runner.synchronize()
+    step_s = (time.perf_counter() - start) / FIT_STEPS
+    peaks = backend.peak_memory()
+    highest = (peaks.reserved if backend.is_gpu else peaks.resident) if resettable else None
+    peak = highest - before if highest is not None and before is not None else None
+    fit = Fit(fit_peak_bytes=peak, fit_free_bytes=free, fit_step_s=step_s)
+    send(result_of(runner, switches=read_back(runner.arm.precision, context.device), fit=fit))
+
+
+def _measure(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     uuid = device.uuid_of(distributed.rank(), distributed.ranks())
     driver_before = memory.driver_memory_bytes(uuid)  # before anything can make a context
     context = open_context(trial)
-    (arm_asked,) = trial.arms
-    name, step = arm_asked.name, arm_asked if trial.phase in LADDER else None
-    enter(arm_asked.precision, context.device)
+    (asked,) = trial.arms
+    step = asked if trial.phase in LADDER else None
+    enter(asked.precision, context.device)
     resident_before = None
     if not backend_of(context.device).is_gpu:
-        send(Progress(text=f"{name}: a small step to load the libraries"))
-        _load_libraries(context, name, step)
+        send(Progress(text=f"{asked.name}: a small step to load the libraries"))
+        _load_libraries(context, asked.precision, step)
         resident_before = memory.resident_bytes()
     with ExitStack() as stack:
-        arm = _build(context, name, step)
-        resident = [] if step else context.resident_batches(BATCHES)
+        arm = _build(context, asked.precision, step)
+        resident = [] if step else context.resident_batches(FEW_BATCHES)
         batches = _through_pipeline(context, arm, step, stack) if step else itertools.cycle(resident)
         numbers, losses = itertools.count(1), list[torch.Tensor]()
 
         def train() -> None:
-            send(Progress(text=f"{name}: step {next(numbers)}"))
+            send(Progress(text=f"{asked.name}: step {next(numbers)}"))
             losses[:] = [training_step(arm, *next(batches)).detach()]
 
         peaks = memory.measure_peaks(
@@ -65,26 +107,25 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             model_bytes=memory.model_bytes(arm.model),
         )
         if step is None and not context.techniques.hidden and distributed.ranks() == 1:
-            kinds = tensor_bytes(
-                train,
-                context.device,
-                modules=[arm.model, arm.loss],
-                optimizer=arm.optimizer,
-                held=[tensor for batch in resident for tensor in batch],
-            )
-            peaks = replace(peaks, **asdict(kinds)) if kinds is not None else peaks
+            peaks = _by_kind(peaks, train, arm, resident)
         switches = read_back(arm.precision, context.device)  # last: the model may have changed them
         odd = [f"the loss was {float(loss)} after a few steps" for loss in losses if not torch.isfinite(loss)]
-        computed = compute_dtypes(TrainingRunner(name, arm, batches))
-    status, detail = judge_types(arm.precision, computed, "ok", "; ".join(odd))
-    send(TrialResult(precision=name, status=status, detail=detail, switches=switches, memory=peaks))
+        runner = TrainingRunner(asked.name, arm, batches)
+        computed = compute_dtypes(runner)
+    send(result_of(runner, "ok", "; ".join(odd), switches=switches, computed=computed, memory=peaks))
 
 
-def _build(context: Context, name: str, step: AblationStep | None) -> Arm:
-    return context.build_step(step) if step else context.build(name)
+def _by_kind(peaks: MemoryPeak, train: Callable[[], None], arm: Arm, batches: list[Batch]) -> MemoryPeak:
+    held = [tensor for batch in batches for tensor in batch]
+    kinds = tensor_bytes(train, arm.device, modules=[arm.model, arm.loss], optimizer=arm.optimizer, held=held)
+    return replace(peaks, **asdict(kinds)) if kinds is not None else peaks
 
 
-def _load_libraries(context: Context, name: str, step: AblationStep | None) -> None:
+def _build(context: Context, precision: str, step: AblationStep | None) -> Arm:
+    return context.build(precision, techniques=step.settings if step else None)
+
+
+def _load_libraries(context: Context, precision: str, step: AblationStep | None) -> None:
     """Train a model of the same kind on a small batch, and drop it.
 
     The first step of a process makes the system load pages of torch's and oneDNN's code, some 15 to 30 MiB, and fills
@@ -92,7 +133,7 @@ def _load_libraries(context: Context, name: str, step: AblationStep | None) -> N
     """
     techniques = step.settings if step else context.techniques
     small = min(SMALL_BATCH * techniques.grad_accumulation, context.trial.cell.batch_size)
-    arm = _build(context, name, step)
+    arm = _build(context, precision, step)
     with ExitStack() as stack:
         if step:
             batches = _through_pipeline(context, arm, step, stack, small)
@@ -109,9 +150,9 @@ def _through_pipeline(
     data, seed, size = context.data, context.trial.seed, batch_size or context.trial.cell.batch_size
     kind = LoaderKind.of(step)
     if data.is_image and not kind.normalize:
-        batches = [_pixels(context, size, seed + index) for index in range(BATCHES)]
+        batches = [_pixels(context, size, seed + index) for index in range(FEW_BATCHES)]
     else:
-        batches = random_batches(data, batch_size=size, count=BATCHES, device=torch.device("cpu"), seed=seed)
+        batches = random_batches(data, batch_size=size, count=FEW_BATCHES, device=torch.device("cpu"), seed=seed)
     if kind.pinned and backend_of(context.device).is_gpu:
         batches = [(inputs.pin_memory(), targets.pin_memory()) for inputs, targets in batches]
     pipeline = InputPipeline(arm, data, itertools.cycle(batches))

@@ -5,19 +5,18 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 
 import torch
-from torch import Tensor
 
 from bench.data import Batches
+from bench.data.transfer import Batch
 from bench.devices.backend import backend_of
 from bench.measure import gradients
 from bench.measure.operations import observe
-from bench.phases.arms import Context, judge_types, open_context
-from bench.results.records import Device, Kind, Message, Numeric, Operations, Progress, Status, TrialResult
-from bench.spec.suite import Data
+from bench.phases.arms import Context, TrainingRunner, open_context, result_of
+from bench.results.records import Device, Kind, Message, Numeric, Operations, Progress
 from bench.spec.trial import Trial
 from bench.training.amp import read_back
 from bench.training.step import Arm, training_step
@@ -39,23 +38,20 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     (name,) = trial.precisions
     batches = context.open_batches()
     total = max(steps, trial.epochs * batches.steps_per_epoch)
-    arm = context.build(name, data=batches.data, steps=total, clip_grad=trial.clip_grad)
-    observation = _Observation(arm=arm, context=context, data=batches.data, send=send)
+    context = replace(context, data=batches.data)
+    arm = context.build(name, steps=total, clip_grad=trial.clip_grad)
+    observation = _Observation(arm=arm, context=context, send=send)
     failure, losses = observation.train(batches, steps), observation.losses
-    ending: Status = "nonfinite" if failure else "ok"
-    course = f"loss {losses[0]:.4f} in the first step, {losses[-1]:.4f} in the last of {len(losses)}"
-    computed = observation.operations.compute_dtypes if observation.operations else ""
-    status, detail = judge_types(arm.precision, computed, ending, failure or course)
-    send(
-        TrialResult(
-            precision=name,
-            status=status,
-            detail=detail,
-            switches=read_back(arm.precision, context.device),
-            operations=observation.operations,
-            conversion=arm.conversion,
-        )
+    result = result_of(
+        TrainingRunner(name, arm, iter(())),
+        "nonfinite" if failure else "ok",
+        failure or f"loss {losses[0]:.4f} in the first step, {losses[-1]:.4f} in the last of {len(losses)}",
+        switches=read_back(arm.precision, context.device),
+        computed=observation.operations.compute_dtypes if observation.operations else "",
+        operations=observation.operations,
+        conversion=arm.conversion,
     )
+    send(result)
 
 
 def observed_steps(steps: int) -> set[int]:
@@ -69,8 +65,6 @@ class _Observation:
 
     arm: Arm
     context: Context
-    data: Data
-    """With the number of classes that there really are."""
     send: Callable[[Message], None]
     largest: dict[str, tuple[float, int]] = field(default_factory=dict)
     """For each layer its largest activation so far, and the step."""
@@ -103,9 +97,7 @@ class _Observation:
         trial, precision = self.context.trial.id, self.arm.precision.name
         self.send(Numeric(trial=trial, precision=precision, kind=kind, step=step, layer=layer, name=name, value=value))
 
-    def _step(
-        self, step: int, batch: tuple[Tensor, Tensor], scale: float | None, activations: gradients.LargestActivations
-    ) -> str:
+    def _step(self, step: int, batch: Batch, scale: float | None, activations: gradients.LargestActivations) -> str:
         """Train on a batch; return what was not finite, unless skipping the step mends it."""
         arm = self.arm
         taken = arm.taken.count
@@ -145,13 +137,13 @@ class _Observation:
                     if value or kind != "gradient":
                         self._send(kind, step, name, value, layer)
 
-    def _errors(self, step: int, batch: tuple[Tensor, Tensor]) -> None:
+    def _errors(self, step: int, batch: Batch) -> None:
         """Compare with the same step of a model in float64 with the arm's weights, or their master copy."""
         arm = self.arm
         if arm.conversion and step == 0:
             self.operations = observe(lambda: self._gradients_of_a_copy(batch))
         with torch.random.fork_rng(devices=[]):
-            exact = self.context.suite.model(self.data).to(arm.device).double().train()
+            exact = self.context.suite.model(self.context.data).to(arm.device).double().train()
         state = arm.weights.state_dict()
         exact.load_state_dict({name: state[name] for name in exact.state_dict()})  # converted layers may hold more
         errors = gradients.errors_against_float64(
@@ -162,7 +154,7 @@ class _Observation:
         for layer, error in errors.gradients.items():
             self._send("error", step, "gradient", error, layer)
 
-    def _gradients_of_a_copy(self, batch: tuple[Tensor, Tensor]) -> None:
+    def _gradients_of_a_copy(self, batch: Batch) -> None:
         arm, (inputs, targets) = self.arm, batch
         twin = copy.deepcopy(arm.model)
         with backend_of(arm.device).fork_rng():

@@ -5,7 +5,6 @@ The floor phase times the baseline against itself, for the A/A noise.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,16 +17,14 @@ from bench.measure.warmup import Cut
 from bench.phases.arms import (
     BATCHES,
     TrainingRunner,
-    changed_switches,
-    compiled,
     enter,
-    judge_types,
     open_context,
+    result_of,
     step_times,
     switches_after_a_step,
 )
 from bench.phases.paired import measure
-from bench.results.records import Device, Message, Operations, Progress, Speed, TrialResult
+from bench.results.records import Device, Message, Operations, Progress, Speed
 from bench.spec.trial import Trial
 from bench.training import distributed
 
@@ -45,45 +42,42 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     context = open_context(trial)
     enter(trial.precisions[0], context.device)
     batches = context.resident_batches(BATCHES)
-    names = [(name, name) for name in trial.precisions]
-    names += [(name, f"{name} again") for name in trial.precisions if floor]
-    runners = [TrainingRunner(name, context.build(precision), itertools.cycle(batches)) for precision, name in names]
-    set_to = [enter(precision, context.device)[1] for precision, _ in names]
-    compile_s = [compiled(runner, context, send) for runner in runners]
+    labels = {name: name for name in trial.precisions}
+    labels |= {f"{name} again": name for name in trial.precisions if floor}
+    runners = [context.runner(name, batches, label) for label, name in labels.items()]
+    wanted = [enter(name, context.device) for name in labels.values()]
+    compile_s = [runner.compile(context, send) for runner in runners]
     operations = [None if floor else _observe(runner) for runner in runners]
     clock, seed = distributed.clock(), trial.seed * 1000 + trial.replicate
-    known = [replace(arm, name=name) for arm in trial.known for precision, name in names if precision == arm.name]
+    known = [replace(arm, name=label) for arm in trial.known for label, name in labels.items() if name == arm.name]
     paired = measure(trial, runners, device, send, seed=seed, clock=clock, check=not trial.known, known=known)
     for block in paired.blocks():
         send(block)
-    for index, runner in enumerate(runners):
+    for index, (runner, observed) in enumerate(zip(runners, operations, strict=True)):
         if floor and index == 0:
             continue
         status, detail = paired.judge(index)
         switches = switches_after_a_step(runner)
-        if status != "nonfinite" and (change := changed_switches(set_to[index], switches)):
-            status, detail = "invalid", change
-        found = operations[index]
-        if found is not None:
-            status, detail = judge_types(runner.arm.precision, found.compute_dtypes, status, detail)
         speed, length = paired.speed(index), context.data.tokens_per_sample
         if length is not None and speed.samples_per_s is not None:
             speed = replace(speed, tokens_per_s=length * speed.samples_per_s)
         if not floor and not trial.known:
             speed = replace(speed, communication_pct=communication_pct(runner, paired.cuts[index], clock, trial))
-            speed = _with_limits(speed, runner, operations[index], trial, send)
-        send(
-            TrialResult(
-                precision=runner.arm.precision.name,
-                status=status,
-                detail=detail,
-                compile_s=compile_s[index],
-                switches=switches,
-                operations=operations[index],
-                conversion=runner.arm.conversion,
-                speed=speed,
-            )
+            speed = _with_limits(speed, runner, observed, trial, send)
+        result = result_of(
+            runner,
+            status,
+            detail,
+            switches=switches,
+            wanted=wanted[index],
+            computed=observed.compute_dtypes if observed else "",
+            precision=runner.arm.precision.name,
+            compile_s=compile_s[index],
+            operations=observed,
+            conversion=runner.arm.conversion,
+            speed=speed,
         )
+        send(result)
 
 
 def _observe(runner: TrainingRunner) -> Operations:
@@ -141,12 +135,6 @@ def _with_limits(
     flops = operations.flops_per_step if operations else None
     peak = total(distributed.gathered(peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)))
     tflops, share = pct_of_peak(flops, speed.step_ms, peak)
-    return replace(
-        speed,
-        step_p50_ms=times.p50_ms if times else None,
-        step_p95_ms=times.p95_ms if times else None,
-        host_ratio=times.host_ratio if times else None,
-        peak_tflops=peak,
-        tflops=tflops,
-        pct_of_peak=share,
-    )
+    if times:
+        speed = replace(speed, step_p50_ms=times.p50_ms, step_p95_ms=times.p95_ms, host_ratio=times.host_ratio)
+    return replace(speed, peak_tflops=peak, tflops=tflops, pct_of_peak=share)

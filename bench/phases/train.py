@@ -7,21 +7,20 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from bench.data import Batches, Shard
-from bench.data.transfer import feed
+from bench.data.transfer import Batch, feed
 from bench.devices.monitor import DeviceLostError, meters, open_monitor
 from bench.measure.energy import total
-from bench.phases.arms import TrainingRunner, compile_s, compiles, compute_dtypes, judge_types, open_context
-from bench.results.records import Device, EpochResult, Message, Progress, Status, Training, TrialResult
+from bench.phases.arms import TrainingRunner, compute_dtypes, open_context, result_of
+from bench.results.records import Device, EpochResult, Message, Progress, Training
 from bench.spec.precisions import BASELINE
-from bench.spec.trial import COMPILING_S, Trial
+from bench.spec.trial import Trial
 from bench.training import distributed, lightning
 from bench.training.amp import read_back
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
@@ -31,12 +30,7 @@ from bench.training.techniques import require_supported
 HEARTBEAT_S = 2.0
 
 
-def run(
-    trial: Trial,
-    device: Device,
-    send: Callable[[Message], None],
-    checkpoint: Path | None = None,
-) -> None:
+def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoint: Path | None = None) -> None:
     """Train the trial's only precision; send each epoch, then the result.
 
     Args:
@@ -54,79 +48,63 @@ def run(
         shard = lightning.shard(context.suite.devices)
     (name,) = trial.precisions
     batches = context.open_batches(shard)
-    steps = trial.epochs * batches.steps_per_epoch
-    arm = context.build(name, data=batches.data, steps=steps, clip_grad=trial.clip_grad)
-    if compiles(arm):
-        send(Progress(text=f"{name}: compiling", silence_s=COMPILING_S))
-    spent_s = compile_s(arm, batches.data, trial.cell.batch_size)  # outside the first epoch's time
+    context = replace(context, data=batches.data)
+    arm = context.build(name, steps=trial.epochs * batches.steps_per_epoch, clip_grad=trial.clip_grad)
+    runner = TrainingRunner(name, arm, iter(()))
+    compile_s = runner.compile(context, send)  # outside the first epoch's time
     saves_checkpoints = distributed.from_first(checkpoint is not None)
     rows, read_failure = _resume(arm, trial, checkpoint)
     for row in rows:
         send(row)
     energy_j = _energy_counter(device)
-    train: Callable[[Iterator[tuple[Tensor, Tensor]]], Epoch] = partial(train_epoch, arm)
+    train: Callable[[Iterator[Batch]], Epoch] = partial(train_epoch, arm)
     if lightning_trains:
         train = lightning.open_lightning(arm, batches.steps_per_epoch, shard)
     switches = read_back(arm.precision, context.device)
-    for number in range(len(rows) + 1, trial.epochs + 1):
-        if rows and not math.isfinite(rows[-1].train_loss):
-            break
+    while len(rows) < trial.epochs and (not rows or math.isfinite(rows[-1].train_loss)):
+        number = len(rows) + 1
         rate = float(arm.optimizer.param_groups[0]["lr"])
-        heartbeat = _Heartbeat(send=send, epoch=number, epochs=trial.epochs)
+        heartbeat = partial(_heartbeat, send, number, trial.epochs)
         drawn = batches.train(number)  # tokens are drawn here, before the clock and the counter
         before_j = energy_j()
         with feed(drawn, context.device, prefetch=context.techniques.prefetcher) as device_batches:
-            epoch = train(heartbeat(device_batches, "step"))
+            epoch = train(heartbeat("step", device_batches))
         after_j = energy_j()
         switches = read_back(arm.precision, context.device)  # before evaluating in fp32, which sets them
         epoch_j = after_j - before_j if before_j is not None and after_j is not None else None
-        evaluation = _test(arm, batches, heartbeat, part)
-        rows.append(epoch_row(trial, rows, epoch, evaluation, rate=rate, scale=arm.loss_scale, energy_j=epoch_j))
+        row = epoch_row(trial, rows, epoch, rate=rate, scale=arm.loss_scale, energy_j=epoch_j)
+        rows.append(_tested(row, arm, batches, heartbeat, part))
         if saves_checkpoints:
             state = Checkpoint.of(arm, trial.config, rows)
             if checkpoint is not None and distributed.rank() == 0:
                 state.write(checkpoint)
         send(rows[-1])
+    runner.batches = itertools.cycle(context.resident_batches(1))
     failure = _nonfinite_loss(rows[-1])
-    training = replace(
-        summary(trial, rows, arm),
-        data_storage=batches.storage,
-        entropy_nats=batches.entropy_nats,
-        regression=batches.data.target_shape is not None,
+    result = result_of(
+        runner,
+        "nonfinite" if failure else "ok",
+        failure or read_failure,
+        switches=switches,
+        computed=compute_dtypes(runner),
+        compile_s=compile_s,
+        conversion=arm.conversion,
+        training=summary(trial, rows, arm, batches),
     )
-    again = TrainingRunner(name, arm, itertools.cycle(context.resident_batches(1, batches.data)))
-    ending: Status = "nonfinite" if failure else "ok"
-    status, detail = judge_types(arm.precision, compute_dtypes(again), ending, failure or read_failure)
-    send(
-        TrialResult(
-            precision=name,
-            status=status,
-            detail=detail,
-            compile_s=spent_s,
-            switches=switches,
-            conversion=arm.conversion,
-            training=training,
-        )
-    )
+    send(result)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Heartbeat:
-    """Passes batches on, and sends progress with their number every two seconds."""
-
-    send: Callable[[Message], None]
-    epoch: int
-    epochs: int
-
-    def __call__(self, batches: Iterator[tuple[Tensor, Tensor]], unit: str) -> Iterator[tuple[Tensor, Tensor]]:
-        last = time.monotonic()
-        for number, batch in enumerate(batches, start=1):
-            now = time.monotonic()
-            if now - last >= HEARTBEAT_S:
-                last = now
-                text = f"epoch {self.epoch} of {self.epochs}, {unit} {number}"
-                self.send(Progress(text=text, done=(self.epoch - 1) / self.epochs))
-            yield batch
+def _heartbeat(
+    send: Callable[[Message], None], epoch: int, epochs: int, unit: str, batches: Iterator[Batch]
+) -> Iterator[Batch]:
+    """Pass batches on, and send progress with their number every two seconds."""
+    last = time.monotonic()
+    for number, batch in enumerate(batches, start=1):
+        now = time.monotonic()
+        if now - last >= HEARTBEAT_S:
+            last = now
+            send(Progress(text=f"epoch {epoch} of {epochs}, {unit} {number}", done=(epoch - 1) / epochs))
+        yield batch
 
 
 def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[EpochResult], str]:
@@ -146,34 +124,30 @@ def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[Epoch
     return list(state.epochs), ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """The evaluation after an epoch, with the field names of ``EpochResult``; None where not evaluated."""
-
-    test_loss: float | None = None
-    test_accuracy_pct: float | None = None
-    test_s: float | None = None
-    test_loss_fp32: float | None = None
-    test_accuracy_fp32_pct: float | None = None
-    train_accuracy_pct: float | None = None
-
-
-def _test(arm: Arm, batches: Batches, heartbeat: _Heartbeat, shard: Shard) -> Evaluation:
+def _tested(
+    row: EpochResult,
+    arm: Arm,
+    batches: Batches,
+    heartbeat: Callable[[str, Iterator[Batch]], Iterator[Batch]],
+    shard: Shard,
+) -> EpochResult:
+    """Return an epoch's row with the evaluation after it, where the data have a test set."""
     if not batches.has_test:
-        return Evaluation()
+        return row
     if shard.ranks > 1:
         distributed.share_buffers(arm.model)
     tested = batches.test(shard)
     start = time.monotonic()
-    loss, accuracy_pct = evaluate(arm, heartbeat(tested, "test batch"))
+    loss, accuracy_pct = evaluate(arm, heartbeat("test batch", tested))
     test_s = time.monotonic() - start
     loss_fp32, accuracy_fp32_pct = loss, accuracy_pct
     if arm.precision.name != BASELINE:
-        loss_fp32, accuracy_fp32_pct = evaluate_fp32(arm, heartbeat(batches.test(shard), "test batch in fp32"))
+        loss_fp32, accuracy_fp32_pct = evaluate_fp32(arm, heartbeat("test batch in fp32", batches.test(shard)))
     train_accuracy_pct = None
     if accuracy_pct is not None:
-        _, train_accuracy_pct = evaluate(arm, heartbeat(batches.train_sample(shard), "batch of training images"))
-    return Evaluation(
+        _, train_accuracy_pct = evaluate(arm, heartbeat("batch of training images", batches.train_sample(shard)))
+    return replace(
+        row,
         test_loss=loss,
         test_accuracy_pct=accuracy_pct,
         test_s=test_s,
@@ -206,13 +180,12 @@ def epoch_row(
     trial: Trial,
     before: list[EpochResult],
     epoch: Epoch,
-    tested: Evaluation,
     *,
     rate: float,
     scale: float | None,
     energy_j: float | None,
 ) -> EpochResult:
-    """Return the row of the epoch after those ``before``.
+    """Return the row of the epoch after those ``before``, not evaluated yet.
 
     ``rate`` is the learning rate that it began with, ``scale`` the loss scale that it ended with.
     """
@@ -231,11 +204,13 @@ def epoch_row(
         skipped_steps=epoch.skipped_steps,
         samples_per_s=epoch.samples / epoch.seconds,
         energy_j=energy_j,
-        **vars(tested),
+        test_loss=None,
+        test_accuracy_pct=None,
+        test_s=None,
     )
 
 
-def summary(trial: Trial, rows: list[EpochResult], arm: Arm) -> Training:
+def summary(trial: Trial, rows: list[EpochResult], arm: Arm, batches: Batches) -> Training:
     """Return the result of a training of one epoch or more."""
     last, train_s = rows[-1], rows[-1].elapsed_s
     drawn_j = [row.energy_j for row in rows if row.energy_j is not None]
@@ -255,6 +230,9 @@ def summary(trial: Trial, rows: list[EpochResult], arm: Arm) -> Training:
         checkpoint_bytes=stored_bytes(arm.model),
         checkpoint_16bit_bytes=stored_bytes(arm.model, torch.float16),
         train_energy_j=sum(drawn_j) if len(drawn_j) == len(rows) else None,
+        data_storage=batches.storage,
+        entropy_nats=batches.entropy_nats,
+        regression=batches.data.target_shape is not None,
     )
 
 

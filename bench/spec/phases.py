@@ -80,6 +80,7 @@ PHASES: dict[str, Phase] = {
             name="fit",
             summary="the search for the largest batch that fits",
             option="--batch-sizes",
+            module="memory",
             estimate=None,
         ),
         Phase(

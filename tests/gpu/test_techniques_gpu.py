@@ -16,8 +16,8 @@ from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import PLAIN, Techniques
 from bench.spec.trial import Placement, Protocol
 from bench.training import amp
-from bench.training.techniques import WARM_UP, GraphedStep
 from bench.training.step import train_epoch, training_step
+from bench.training.techniques import WARM_UP, GraphedStep
 from tests.arms import arms
 from tests.training import conftest
 from tests.training.conftest import batches, layers, momentum, norms, state

@@ -16,10 +16,9 @@ from bench.data import loader as workers
 from bench.data.loader import DEPTH, Turns
 from bench.devices import backend
 from bench.measure.rounds import Sizes, time_block
-from bench.phases import input_pipeline, paired
+from bench.phases import ladder, paired
 from bench.phases.arms import open_context
-from bench.phases.input_pipeline import InputPipeline, LoaderKind, LoaderRunner
-from bench.phases.ladder import paced
+from bench.phases.ladder import InputPipeline, LoaderKind, LoaderRunner, paced
 from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
 from bench.spec.errors import UnsupportedError
@@ -151,7 +150,7 @@ def test_a_steps_memory_is_measured_alone_on_batches_of_its_loaders_type(tiny_tr
         brought.append(batch[0].dtype)
         return batch
 
-    monkeypatch.setattr(input_pipeline, "to_device", to_device)
+    monkeypatch.setattr(ladder, "to_device", to_device)
     result = result_of(run_phase(tiny_trial, cpu, "ladder_memory", name))
     assert (result.precision, result.status) == (name, "ok")
     assert result.memory.peak_resident_bytes is not None
@@ -188,7 +187,7 @@ class Clock:
     def __init__(self, monkeypatch):
         self.ms = 0
         fake = SimpleNamespace(perf_counter_ns=lambda: self.ms * 10**6, sleep=self.sleep)
-        for module in ("input_pipeline",):
+        for module in ("ladder",):
             monkeypatch.setattr(f"bench.phases.{module}.time", fake)
 
     def sleep(self, seconds):
@@ -213,7 +212,7 @@ def runner(request, tiny_suite, monkeypatch):
     """An arm whose copies take 2 ms and whose steps 6; a ready batch takes 3 from the loader, any other 12."""
     clock = Clock(monkeypatch)
     batch = torch.zeros(2, *tiny_suite.data.input_shape), torch.zeros(2, dtype=torch.int64)
-    monkeypatch.setattr(input_pipeline, "to_device", clock.takes(2, batch))
+    monkeypatch.setattr(ladder, "to_device", clock.takes(2, batch))
     monkeypatch.setattr("bench.phases.arms.training_step", clock.takes(6, torch.tensor(1.0)))
     arm = build(tiny_suite, "fp32")
     made_ms, ready = getattr(request, "param", (12, workers.WORKERS * workers.AHEAD))
@@ -291,12 +290,12 @@ def test_the_device_is_set_before_a_loader_pins_and_makes_a_context(tiny_trial, 
         return [loader]
 
     monkeypatch.setattr(torch.cuda, "set_device", order.append)
-    monkeypatch.setattr(input_pipeline, "open_loader", opened)
-    monkeypatch.setattr(input_pipeline, "Turns", lambda batches: SimpleNamespace(batches=next(batches)))
+    monkeypatch.setattr(ladder, "open_loader", opened)
+    monkeypatch.setattr(ladder, "Turns", lambda batches: SimpleNamespace(batches=next(batches)))
     second = torch.device("cuda", 1)
     steps = arms("fp32", "fp32+non-blocking")
     backend.backend_of.cache_clear()
-    with input_pipeline.open_loaders(replace(open_context(tiny_trial), device=second), steps):
+    with ladder.open_loaders(replace(open_context(tiny_trial), device=second), steps):
         assert order == [second, False, True]
     assert order[3:] == ["shut down"] * 2
 
@@ -308,7 +307,7 @@ def test_a_ladder_opens_its_samples_once_for_each_loader(climb, monkeypatch):
         opened.append(kwargs["normalize"])
         return workers.open_samples(*args, **kwargs)
 
-    monkeypatch.setattr(input_pipeline, "open_samples", open_samples)
+    monkeypatch.setattr(ladder, "open_samples", open_samples)
     climb()
     assert opened == [True, False]
 

@@ -17,8 +17,8 @@ from torch import nn
 from bench.cli.parser import parse
 from bench.data.transfer import Prefetcher
 from bench.launch.local import LocalLauncher
-from bench.phases import fit, paired
-from bench.phases.arms import TrainingRunner, compile_s
+from bench.phases import memory, paired
+from bench.phases.arms import TrainingRunner
 from bench.report.reading.load import load
 from bench.report.tables import diagnostics
 from bench.results.records import Block, EpochResult, Progress, TrialResult
@@ -75,7 +75,7 @@ def test_the_search_for_the_largest_batch_captures_before_it_times(tiny_trial, c
     (arm,) = built
     assert result.status == "ok"
     assert arm.graph.done == WARM_UP
-    assert arm.graph.graph.graph.replays == 1 + fit.STEPS  # the one that captures is not timed
+    assert arm.graph.graph.graph.replays == 1 + memory.FIT_STEPS  # the one that captures is not timed
 
 
 def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, cpu, monkeypatch):
@@ -198,12 +198,12 @@ def compiling_here():
 def test_compiling_is_timed_apart_and_learns_nothing():
     plain, arm = make(model=norms), make(techniques=Techniques(compile=True), model=norms)
     before, random_state = state(arm), torch.get_rng_state()
-    spent = compile_s(arm, IMAGES, 8)
+    spent = TrainingRunner("", arm, iter(())).compile_s(IMAGES, 8)
     assert spent > 0.1
     assert torch.equal(state(arm), before)
     assert torch.equal(torch.get_rng_state(), random_state)
     assert all(weight.grad is None for weight in arm.model.parameters())
-    assert compile_s(plain, IMAGES, 8) is None
+    assert TrainingRunner("", plain, iter(())).compile_s(IMAGES, 8) is None
     known = compilations()
     losses = [[speed_step(one, batch).item() for batch in batches()] for one in (plain, arm)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
@@ -302,8 +302,8 @@ def test_all_that_is_compiled_is_compiled_first_and_told_apart(run, compiler, ph
 
 def test_the_search_for_the_largest_batch_compiles_before_it_times(run, compiler, monkeypatch):
     sent, during = compiler
-    observe = fit.observe
-    monkeypatch.setattr(fit, "observe", lambda step: during.append("watched") or observe(step))
+    observe = memory.observe
+    monkeypatch.setattr(memory, "observe", lambda step: during.append("watched") or observe(step))
     run("fit", sent=sent, techniques=("compile",))
     assert during == ["fp32: does a batch of 4 fit?", "watched"]
 

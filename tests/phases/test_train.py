@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 
 from bench.cli.display import describe_results
 from bench.phases import train
-from bench.phases.train import Evaluation, epoch_row, summary, time_to_accuracy_s
+from bench.phases.train import epoch_row, summary, time_to_accuracy_s
 from bench.planning import suite_registry
 from bench.results.records import EpochResult
 from bench.spec.precisions import PRECISIONS
@@ -305,19 +306,20 @@ def test_the_sum_of_a_training_is_that_of_all_its_epochs(tiny_trial):
     rows = []
     for seconds, wait_s, test_s, energy_j in ((10.0, 4.0, 1.0, 70.0), (2.0, 0.5, 3.0, 30.0), (4.0, 0.3, 2.0, 20.0)):
         epoch = Epoch(loss=1.0, seconds=seconds, wait_seconds=wait_s, samples=100, skipped_steps=0)
-        tested = Evaluation(test_loss=0.5, test_accuracy_pct=80.0, test_s=test_s)
-        rows.append(epoch_row(tiny_trial, rows, epoch, tested, rate=0.1, scale=None, energy_j=energy_j))
-    found = summary(tiny_trial, rows, arm)
-    assert [one.samples_per_s for one in rows] == [10.0, 50.0, 25.0]
-    assert [one.elapsed_s for one in rows] == [10.0, 12.0, 16.0]
-    assert (found.epochs, found.time_per_epoch_s, found.total_s) == (3, 4.0, 22.0)
-    assert found.train_samples_per_s == pytest.approx(300 / 16)
-    assert found.data_wait_pct == pytest.approx(100 * 4.8 / 16)
-    assert found.train_energy_j == 120.0
-    assert 0.5 < found.checkpoint_16bit_bytes / found.checkpoint_bytes < 0.7  # 13 KB of weights and 2 KB of names
-    assert found.target_accuracy_pct is found.time_to_accuracy_s is None
+        row = epoch_row(tiny_trial, rows, epoch, rate=0.1, scale=None, energy_j=energy_j)
+        rows.append(replace(row, test_loss=0.5, test_accuracy_pct=80.0, test_s=test_s))
+    batches = SimpleNamespace(storage="host", entropy_nats=None, data=suite.data)
+    training = summary(tiny_trial, rows, arm, batches)
+    assert [row.samples_per_s for row in rows] == [10.0, 50.0, 25.0]
+    assert [row.elapsed_s for row in rows] == [10.0, 12.0, 16.0]
+    assert (training.epochs, training.time_per_epoch_s, training.total_s) == (3, 4.0, 22.0)
+    assert training.train_samples_per_s == pytest.approx(300 / 16)
+    assert training.data_wait_pct == pytest.approx(100 * 4.8 / 16)
+    assert training.train_energy_j == 120.0
+    assert 0.5 < training.checkpoint_16bit_bytes / training.checkpoint_bytes < 0.7  # 13 KB of weights and 2 KB of names
+    assert training.target_accuracy_pct is training.time_to_accuracy_s is None
     rows[1] = replace(rows[1], energy_j=None)
-    assert summary(tiny_trial, rows, arm).train_energy_j is None
+    assert summary(tiny_trial, rows, arm, batches).train_energy_j is None
 
 
 def test_in_16_bits_whole_numbers_are_stored_as_they_are():

@@ -40,7 +40,7 @@ class Surveyed:
         return self.environment
 
     def call(self, target, *_arguments):
-        assert target in ("bench.training.estimates:count_flops", "bench.training.pace:step_s")
+        assert target in ("bench.training.estimates:count_flops", "bench.training.estimates:step_s")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from torch.nn import functional
 from bench.measure.memory import tensor_bytes
 from bench.measure.operations import count, observe
 from bench.phases import numerics
-from bench.phases.arms import TrainingRunner, compile_s, compute_dtypes
+from bench.phases.arms import TrainingRunner, compute_dtypes
 from bench.results.records import Numeric, Operations
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS, parse_precision
@@ -332,7 +332,7 @@ def test_its_update_is_compiled_before_the_first_step_and_not_again():
 
     arm = make("adamw8bit", model=two_shapes, optimizer=adamw)
     data = Data(input_shape=(3, 8, 8), classes=3)
-    assert compile_s(arm, data, 32) > 0
+    assert TrainingRunner("", arm, iter(())).compile_s(data, 32) > 0
     before = compilations()
     training_step(arm, *batch())
     assert compilations() == before > 0
