@@ -1,4 +1,4 @@
-"""A step's operators alone: what each takes on operands of the same shapes, strides and types, and nothing around it.
+"""A step's operators alone: the time of each on operands of the same shapes, strides and types, and nothing around it.
 
 Operators are seen below autocast, forward and backward, so with the types that they really compute in. What a precision
 would gain follows from the rates of the baseline's products in its compute type, without running the precision.
@@ -10,7 +10,7 @@ import itertools
 import math
 import statistics
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +24,7 @@ from torch.utils.module_tracker import ModuleTracker
 
 from bench.devices.backend import Backend, backend_of
 from bench.measure.operations import formulas, is_product
-from bench.measure.operator_classes import BOOKKEEPING, LAYOUT, operator_class
+from bench.measure.trace import BOOKKEEPING, LAYOUT, operator_class
 from bench.results.records import WorkClass
 
 COVERED = 0.98
@@ -66,9 +66,9 @@ class Operand:
             memory = indices.to(self.dtype)
         return memory.as_strided(self.shape, self.stride)
 
-    def copy(self, made: Tensor) -> Tensor:
+    def copy(self, tensor: Tensor) -> Tensor:
         """Return such a tensor with the numbers of another, in memory of its own."""
-        return made.as_strided((self.elements,), (1,)).clone().as_strided(self.shape, self.stride)
+        return tensor.as_strided((self.elements,), (1,)).clone().as_strided(self.shape, self.stride)
 
     def __str__(self) -> str:
         """Describe it as in ``float32[128x64]``."""
@@ -77,7 +77,7 @@ class Operand:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """One operator on operands of certain shapes, as often as a step calls it."""
+    """An operator on operands of certain shapes, as often as a step calls it."""
 
     function: Any
     """The operator's overload."""
@@ -89,11 +89,11 @@ class Call:
     flops: float
     """Of all its calls in a step; 0 for what is no product."""
     bytes: float
-    """That its operands and results take, of all its calls in a step."""
+    """Of the operands and results of all its calls in a step."""
     module: str
     """The module that called it first, as named in the model; empty outside of them, as in the loss."""
     number: int = 1
-    """Which of a step's calls it is that differ in strides or options alone, from 1."""
+    """Counts a step's calls that differ in strides or options alone, from 1."""
 
     @property
     def name(self) -> str:
@@ -103,8 +103,7 @@ class Call:
     @property
     def operands(self) -> list[Operand]:
         """Its tensors, in order."""
-        leaves = tree_leaves((self.arguments, dict(self.keywords)), is_leaf=_is_operand)
-        return [leaf for leaf in leaves if isinstance(leaf, Operand)]
+        return _operands((self.arguments, dict(self.keywords)))
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -127,14 +126,12 @@ class Call:
         dimensions = max((len(operand.shape) for operand in self.operands), default=0)
         attention = "attention" in self.name
 
-        def cast(leaf: Any) -> Any:
-            if not isinstance(leaf, Operand) or leaf.dtype != torch.float32:
-                return leaf
-            if attention and len(leaf.shape) < dimensions:
-                return leaf
-            return Operand(shape=leaf.shape, stride=leaf.stride, dtype=dtype)
+        def cast(operand: Operand) -> Operand:
+            if operand.dtype != torch.float32 or (attention and len(operand.shape) < dimensions):
+                return operand
+            return Operand(shape=operand.shape, stride=operand.stride, dtype=dtype)
 
-        return _changed(self, cast)
+        return self.with_operands(cast)
 
     def padded(self, multiple: int) -> Call:
         """Return the same call with every size above ``multiple`` rounded up to a multiple.
@@ -143,39 +140,50 @@ class Call:
         """
         dimensions = 2 if "convolution" in self.name else None
 
-        def pad(leaf: Any) -> Any:
-            if not isinstance(leaf, Operand):
-                return leaf
-            sizes = leaf.shape[:dimensions]
+        def pad(operand: Operand) -> Operand:
+            sizes = operand.shape[:dimensions]
             shape = tuple(size if size <= multiple else math.ceil(size / multiple) * multiple for size in sizes)
-            shape += leaf.shape[len(sizes) :]
-            return replace(leaf, shape=shape, stride=_strides_like(leaf, shape))
+            shape += operand.shape[len(sizes) :]
+            return replace(operand, shape=shape, stride=_strides_like(operand, shape))
 
-        return _changed(self, pad)
+        return self.with_operands(pad)
 
     def channels_last(self) -> Call:
         """Return the same convolution with its four-dimensional operands laid out channels last."""
 
-        def turn(leaf: Any) -> Any:
-            if not isinstance(leaf, Operand) or len(leaf.shape) != 4:
-                return leaf
-            _n, c, h, w = leaf.shape
-            return Operand(shape=leaf.shape, stride=(h * w * c, 1, w * c, c), dtype=leaf.dtype)
+        def turn(operand: Operand) -> Operand:
+            if len(operand.shape) != 4:
+                return operand
+            _n, c, h, w = operand.shape
+            return Operand(shape=operand.shape, stride=(h * w * c, 1, w * c, c), dtype=operand.dtype)
 
-        return _changed(self, turn)
+        return self.with_operands(turn)
+
+    def with_operands(self, change: Callable[[Operand], Operand]) -> Call:
+        """Return the same call with its operands changed."""
+        arguments, keywords = self.with_each(change)
+        return replace(self, arguments=arguments, keywords=tuple(keywords.items()))
+
+    def with_each(self, change: Callable[[Operand], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments by position and by name, with something else in the place of each operand."""
+
+        def changed(leaf: Any) -> Any:
+            return change(leaf) if isinstance(leaf, Operand) else leaf
+
+        arguments, keywords = tree_map(changed, (self.arguments, dict(self.keywords)), is_leaf=_is_operand)
+        return arguments, keywords
 
 
 def _is_operand(leaf: Any) -> bool:
     return isinstance(leaf, Operand)
 
 
-def _changed(call: Call, change: Callable[[Any], Any]) -> Call:
-    arguments, keywords = tree_map(change, (call.arguments, dict(call.keywords)), is_leaf=_is_operand)
-    return replace(call, arguments=arguments, keywords=tuple(keywords.items()))
+def _operands(tree: Any) -> list[Operand]:
+    return [leaf for leaf in tree_leaves(tree, is_leaf=_is_operand) if isinstance(leaf, Operand)]
 
 
 def _strides_like(operand: Operand, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return dense strides for a shape in the order of an operand's own; expanded dimensions stay expanded."""
+    """Return dense strides for a shape in the order of an operand's; expanded dimensions stay expanded."""
     strides, step = [0] * len(shape), 1
     for index in sorted(range(len(shape)), key=lambda index: (operand.stride[index], -index)):
         if operand.stride[index] or operand.shape[index] == 1:
@@ -185,7 +193,7 @@ def _strides_like(operand: Operand, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def calls_of(step: Callable[[], object]) -> list[Call]:
-    """Do one step, forward and backward, and return what operators it called, without those that only describe tensors.
+    """Do one step, forward and backward, and return the operators called, without those that only describe tensors.
 
     Raises:
         Exception: whatever the step raises, or a model that cannot be observed.
@@ -194,7 +202,12 @@ def calls_of(step: Callable[[], object]) -> list[Call]:
         seen = _Calls(modules)
         with seen:
             step()
-    return seen.calls()
+    numbers: Counter[str] = Counter()
+    calls = []
+    for call in seen.calls.values():
+        numbers[call.title] += 1
+        calls.append(replace(call, number=numbers[call.title]))
+    return calls
 
 
 class _Calls(TorchDispatchMode):
@@ -203,9 +216,8 @@ class _Calls(TorchDispatchMode):
     def __init__(self, modules: ModuleTracker) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._modules, self._formulas = modules, formulas()
-        self._count: Counter[str] = Counter()
-        self._flops: defaultdict[str, float] = defaultdict(float)
-        self._first: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], WorkClass, float, str]] = {}
+        self.calls: dict[str, Call] = {}
+        """In the order of the first calls."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call ``func`` and keep it."""
@@ -214,65 +226,49 @@ class _Calls(TorchDispatchMode):
         result = func(*args, **kwargs)
         packet = getattr(func, "overloadpacket", None)
         if packet is not None and (work := _work(func, described)):
-            key = f"{func} {described}"
-            self._count[key] += 1
-            if key not in self._first:
-                moved = sum(
-                    tensor.numel() * tensor.itemsize
-                    for tensor in tree_leaves((args, kwargs, result))
-                    if isinstance(tensor, Tensor)
+            key, (arguments, keywords) = f"{func} {described}", described
+            if (call := self.calls.get(key)) is None:
+                call = Call(
+                    function=func,
+                    arguments=arguments,
+                    keywords=tuple(keywords.items()),
+                    work=work,
+                    count=0,
+                    flops=0.0,
+                    bytes=0.0,
+                    module=self._module(),
                 )
-                self._first[key] = (func, described[0], described[1], work, float(moved), self._module())
-            formula = self._formulas.get(packet)
-            if formula is not None:
-                try:
-                    self._flops[key] += float(formula(*args, **kwargs, out_val=result))
-                except Exception as error:  # shapes that torch's formula was not written for
-                    print(f"The FLOPs of {packet} are unknown: {type(error).__name__}: {error}")
+            tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor)]
+            moved = float(sum(tensor.numel() * tensor.itemsize for tensor in tensors))
+            flops = self._flops(packet, args, kwargs, result)
+            self.calls[key] = replace(call, count=call.count + 1, flops=call.flops + flops, bytes=call.bytes + moved)
         return result
+
+    def _flops(self, packet: Any, args: Any, kwargs: Any, result: Any) -> float:
+        try:
+            return float(self._formulas[packet](*args, **kwargs, out_val=result)) if packet in self._formulas else 0.0
+        except Exception as error:  # shapes that torch's formula was not written for
+            print(f"The FLOPs of {packet} are unknown: {type(error).__name__}: {error}")
+            return 0.0
 
     def _module(self) -> str:
         """Return the innermost module that runs, in backward too."""
         names = [name for name in self._modules.parents if name != "Global"]
         return max(names, key=len, default="").partition(".")[2]
 
-    def calls(self) -> list[Call]:
-        """Return what was called, in the order of the first calls."""
-        found = [
-            Call(
-                function=func,
-                arguments=arguments,
-                keywords=tuple(keywords.items()),
-                work=work,
-                count=self._count[key],
-                flops=self._flops[key],
-                bytes=moved * self._count[key],
-                module=module,
-            )
-            for key, (func, arguments, keywords, work, moved, module) in self._first.items()
-        ]
-        before: Counter[str] = Counter()
-        for index, call in enumerate(found):
-            before[call.title] += 1
-            found[index] = replace(call, number=before[call.title])
-        return found
-
 
 def _describe(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf
-    return Operand(shape=tuple(leaf.shape), stride=tuple(leaf.stride()), dtype=leaf.dtype, largest=_largest(leaf))
-
-
-def _largest(leaf: Tensor) -> int:
     whole = leaf.dtype in (torch.int32, torch.int64) and leaf.numel() > 0
-    return int(leaf.max()) if whole and int(leaf.min()) >= 0 else 0
+    largest = int(leaf.max()) if whole and int(leaf.min()) >= 0 else 0
+    return Operand(shape=tuple(leaf.shape), stride=tuple(leaf.stride()), dtype=leaf.dtype, largest=largest)
 
 
 def _work(func: Any, described: Any) -> WorkClass | None:
     """Return the class of an operator's work; None for views and what only describes tensors."""
     name = f"{func.namespace}::{str(func.overloadpacket).rpartition('.')[2]}"
-    if BOOKKEEPING.match(name) or not any(map(_is_operand, tree_leaves(described, is_leaf=_is_operand))):
+    if BOOKKEEPING.match(name) or not _operands(described):
         return None
     if LAYOUT.match(name) or name == "aten::copy_":
         return "casts and layout"
@@ -293,7 +289,7 @@ def largest(calls: Iterable[Call], *, by: Callable[[Call], float], share: float 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alone:
-    """The times of one call alone."""
+    """The times of a call alone."""
 
     median_ms: float
     best_ms: float
@@ -313,8 +309,8 @@ def times(
         variants: the same operator in other types, layouts or sizes.
         device: where.
         budget_s: seconds to spend on all; each is called three times at least.
-        settings: what to do before each variant, such as setting TF32's switches; none or as many as variants.
-        cached: whether each call has the operands of the one before, which the cache may hold.
+        settings: called before each variant, such as to set TF32's switches; none or as many as variants.
+        cached: whether each call has the operands of the call before, which the cache may hold.
     """
     settings = settings or [lambda: None] * len(variants)
     runs = [_prepared(call, device, 1 if cached else MOST_COPIES) for call in variants]
@@ -330,32 +326,28 @@ def times(
 
 
 def _prepared(call: Call, device: torch.device, most: int) -> Callable[[], float] | None:
-    """Return what times a call once and returns its seconds; None where it does not run on random operands."""
+    """Return a function that times a call once, in seconds; None where it does not run on random operands."""
     generator, backend = torch.Generator(device).manual_seed(0), backend_of(device)
     size = max(1, sum(operand.elements * operand.dtype.itemsize for operand in call.operands))
     copies = max(1, min(most, math.ceil(COLD_BYTES / size)))
 
-    made: dict[int, Tensor] = {}
+    first: dict[int, Tensor] = {}
 
-    def make(leaf: Any) -> Any:
-        if not isinstance(leaf, Operand):
-            return leaf
-        if id(leaf) not in made:
-            made[id(leaf)] = leaf.make(device, generator)
-            return made[id(leaf)]
-        return leaf.copy(made[id(leaf)])
+    def make(operand: Operand) -> Tensor:
+        if id(operand) in first:
+            return operand.copy(first[id(operand)])
+        tensor = first[id(operand)] = operand.make(device, generator)
+        return tensor
 
     try:
-        sets = [tree_map(make, (call.arguments, dict(call.keywords)), is_leaf=_is_operand) for _ in range(copies)]
+        sets = [call.with_each(make) for _ in range(copies)]
         functions = [partial(call.function, *arguments, **keywords) for arguments, keywords in sets]
         with torch.no_grad():
             for function in functions:
                 function()
             backend.synchronize()
-            start = time.perf_counter()
-            functions[0]()
-            backend.synchronize()
-            group = max(1, math.ceil(SHORTEST_S / max(1e-9, time.perf_counter() - start)))
+            taken_s = _synchronised_s(functions[0], backend)
+            group = max(1, math.ceil(SHORTEST_S / max(1e-9, taken_s)))
     except Exception as error:  # an operator that asks more of its operands than their shapes and types
         print(f"{call.title} does not run alone: {type(error).__name__}: {str(error).splitlines()[0]}")
         return None
@@ -374,6 +366,13 @@ def _prepared(call: Call, device: torch.device, most: int) -> Callable[[], float
 def _clocked_s(run: Callable[[], object]) -> float:
     start = time.perf_counter()
     run()
+    return time.perf_counter() - start
+
+
+def _synchronised_s(run: Callable[[], object], backend: Backend) -> float:
+    start = time.perf_counter()
+    run()
+    backend.synchronize()
     return time.perf_counter() - start
 
 
@@ -401,9 +400,6 @@ def copy_gb_per_s(device: torch.device, dtype: torch.dtype, *, to: torch.dtype |
     seconds = []
     for _ in range(calls + 1):
         backend.synchronize()
-        start = time.perf_counter()
-        target.copy_(source)
-        backend.synchronize()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(_synchronised_s(partial(target.copy_, source), backend))
     moved = source.numel() * (source.itemsize + target.itemsize)
     return moved / min(seconds[1:]) / 1e9

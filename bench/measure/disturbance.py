@@ -1,8 +1,8 @@
-"""What disturbed a device between two polls, so that what was measured meanwhile can be discarded.
+"""Disturbances of a device between two polls, so that what was measured meanwhile can be discarded.
 
 On a GPU: clocks held down by temperature or by the hardware, other processes that computed, a GPU that is lost.
-A power cap disturbs nothing: it is part of real speed, and only labelled. On a CPU nothing is discarded; the load of
-other programs is one figure.
+A power cap disturbs nothing: it is part of real speed. On a CPU nothing is discarded; the load of other programs is one
+figure.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ CAUSES = {
     "hw_power_brake": "hardware power brake",
     "hw_slowdown": "hardware slowdown",
 }
-"""The clock event reasons that disturb, and what they are called."""
+"""The clock event reasons that disturb, in words."""
 SPECIFIC = ("hw_thermal", "hw_power_brake")
-"""What a hardware slowdown is due to. Where both are counted, the bare reason adds nothing but changes of clocks."""
+"""The causes of a hardware slowdown. Where both are counted, the bare reason adds nothing but changes of clocks."""
 PROCESSES_S = 0.1
 """Processes are polled no more often than this."""
 FOREIGN_PCT = 5.0
 """Another process disturbs when its kernels ran this share of the time: more than the drawing of a desktop."""
 
 Gather = Callable[[Any], tuple[Any, ...]]
-"""Returns what each of the processes that train together gave, in the order of their ranks."""
+"""Returns the values of all processes that train together, in the order of their ranks."""
 
 
-def alone(own: Any) -> tuple[Any, ...]:
+def alone(value: Any) -> tuple[Any, ...]:
     """Gather from a process that trains alone."""
-    return (own,)
+    return (value,)
 
 
 class Watch:
-    """Looks at one device. This one sees nothing, and so claims nothing."""
+    """Watches one device. This one sees nothing, and so claims nothing."""
 
     def poll(self) -> str:
         """Return what disturbed the device since the last call, or an empty text. Never raises."""
@@ -54,10 +54,6 @@ class Watch:
     def foreign_load_pct(self) -> float | None:
         """Return the share of the machine's cores that others took since the watch was opened; None on a GPU."""
         return None
-
-    def label(self) -> str:
-        """Return what held the device back and is part of its real speed, or an empty text."""
-        return ""
 
 
 @contextmanager
@@ -74,11 +70,11 @@ def open_watch(
     own_pids = gather(os.getpid())
     uuid = device.uuid_of(rank, len(own_pids))
     monitor = open_monitor() if uuid else None
+    watch = Watch()
     if monitor is None or uuid is None:
-        yield Watch()
+        yield watch
         return
     with monitor:
-        watch = Watch()
         try:
             watch = GpuWatch(monitor, uuid, clock, own_pids)
         except DeviceLostError as failure:
@@ -87,10 +83,9 @@ def open_watch(
 
 
 class CpuWatch(Watch):
-    """Compares what all programs took of the CPU with what this process took, its loader, and who trains with it."""
+    """Compares all programs' time on the CPU with that of this process, its loader and its other ranks."""
 
     def __init__(self, gather: Gather = alone) -> None:
-        """Begin now."""
         self._gather = gather
         self._busy_s, self._total_s = _machine_times()
         self._own_s = self._own_time()
@@ -120,8 +115,8 @@ def _machine_times() -> tuple[float, float]:
 
 def _family_time(process: psutil.Process) -> float:
     """Return the seconds that a process and its children have taken, such as a loader's: those that ended, too."""
-    own = process.cpu_times()
-    total_s = own.user + own.system + own.children_user + own.children_system
+    times = process.cpu_times()
+    total_s = times.user + times.system + times.children_user + times.children_system
     for child in process.children():
         with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
             total_s += _family_time(child)
@@ -135,8 +130,8 @@ class GpuWatch(Watch):
         """Begin now; raise DeviceLostError if the library does not know the GPU, or it is lost."""
         self._monitor, self._uuid, self._clock, self._own_pids = monitor, uuid, clock, own_pids
         self._throttle, self._loads = monitor.throttle_times(uuid), monitor.process_loads(uuid)
-        self._began_s = self._last_s = self._polled_s = clock()
-        self._capped_s, self._lost = 0.0, ""
+        self._last_s = self._polled_s = clock()
+        self._lost = ""
 
     def poll(self) -> str:
         """Name the causes since the last call, joined by "; ".
@@ -155,17 +150,10 @@ class GpuWatch(Watch):
         """Sleep for as long as the driver's counters and the processes are behind."""
         time.sleep(PROCESSES_S)
 
-    def label(self) -> str:
-        """Return how much of the time the power cap held the clocks down."""
-        elapsed_s = self._last_s - self._began_s
-        share_pct = min(100.0, 100 * self._capped_s / elapsed_s) if elapsed_s > 0 else 0.0
-        return f"the power cap held the clocks down {share_pct:.0f} % of the time" if share_pct >= 0.5 else ""
-
     def _throttling(self) -> list[str]:
         now_s = self._clock()
         held_s = self._throttle.since(now_s - self._last_s)
         self._last_s = now_s
-        self._capped_s += held_s.get("sw_power_cap", 0.0)
         active = set(self._monitor.clock_event_reasons(self._uuid) or ())
         if self._throttle.counted.issuperset(SPECIFIC) or active.intersection(SPECIFIC):
             active.discard("hw_slowdown")

@@ -1,7 +1,7 @@
 """Energy of continuous steps: from the GPU's energy counter, or else from its power; of several GPUs, their sum.
 
 Steps are queued ahead in short bursts, so that the device never waits while the host reads the meter: no thread or
-process is needed, and so none takes time from the queueing. Knows nothing of torch: a load is anything that can queue
+process is needed, and so none takes time from the queueing. Independent of torch: a load is anything that can queue
 steps, and the tests measure a simulated one on a simulated clock.
 """
 
@@ -43,13 +43,14 @@ AHEAD = 3
 Clock = Callable[[], float]
 Sleep = Callable[[float], None]
 Done = Callable[[], bool]
+"""Says whether some steps are done."""
 
 
 class Load(Protocol):
-    """What can run steps."""
+    """Runs steps."""
 
     def queue(self, steps: int) -> Done:
-        """Queue that many steps, and return what says whether they are done."""
+        """Queue that many steps."""
 
 
 class Nap:
@@ -73,7 +74,7 @@ class Stream:
         self.times_s, self.done = [clock()], [0]
         """When a burst was seen to end, and how many steps were done then."""
 
-    def finish_burst(self, poll: Callable[[], object]) -> None:
+    def finish_burst(self, poll: Callable[[], object] = lambda: None) -> None:
         """Wait for a burst to end, with others queued behind it, calling ``poll`` at least once meanwhile."""
         while len(self._queued) < AHEAD:
             self._queued.append(self._load.queue(self._burst))
@@ -84,7 +85,7 @@ class Stream:
         """Run bursts for that long."""
         until_s = self._clock() + seconds
         while self._clock() < until_s:
-            self.finish_burst(lambda: None)
+            self.finish_burst()
 
     def drain(self) -> None:
         """Wait for all that is queued."""
@@ -117,7 +118,7 @@ def total(readings: Sequence[float | None]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """A stretch of continuous steps and what it took."""
+    """A stretch of continuous steps and its energy."""
 
     source: Source
     energy_j: float
@@ -131,6 +132,11 @@ class Window:
     def power_w(self) -> float:
         """Mean power."""
         return self.energy_j / self.seconds
+
+    @property
+    def step_s(self) -> float:
+        """Mean time of a step."""
+        return self.seconds / self.steps
 
 
 def measure(
@@ -149,7 +155,7 @@ def measure(
         burst: steps queued at a time (``burst_steps``).
         seconds: least length of the window; ``WINDOW_S`` by default.
         clock: in seconds.
-        sleep: waits on it.
+        sleep: waits on that clock.
     """
     length_s = WINDOW_S if seconds is None else seconds
     stream = Stream(load, burst, clock, sleep)
@@ -162,11 +168,10 @@ def measure(
 def energy_of(window: Window, idle_power_w: float | None) -> Energy:
     """Return a window's energy by the step, gross and less what the device draws idle."""
     gross_j = window.energy_j / window.steps
-    step_s = window.seconds / window.steps
     return Energy(
         energy_source=window.source,
         energy_j_per_step=gross_j,
-        energy_net_j_per_step=None if idle_power_w is None else gross_j - idle_power_w * step_s,
+        energy_net_j_per_step=None if idle_power_w is None else gross_j - idle_power_w * window.step_s,
         idle_power_w=idle_power_w,
         mean_power_w=window.power_w,
         energy_window_s=window.seconds,
@@ -184,27 +189,27 @@ def doubt(window: Window, idle: Window | None, *, name: str, limit_w: float | No
         limit_w: the power limit that is enforced, of all its GPUs; None if unknown.
     """
     causes = []
-    for when, one in (("while steps ran", window), ("idle", idle)):
-        if one is None or one.source != "counter" or not one.sampled_w:
+    for when, stretch in (("while steps ran", window), ("idle", idle)):
+        if stretch is None or stretch.source != "counter" or not stretch.sampled_w:
             continue
-        if abs(one.power_w / one.sampled_w - 1) > DISAGREE:
-            causes.append(f"{when} its counter rose by {one.power_w:.3g} W and its power read {one.sampled_w:.3g} W")
+        counted_w, sampled_w = stretch.power_w, stretch.sampled_w
+        if abs(counted_w / sampled_w - 1) > DISAGREE:
+            causes.append(f"{when} its counter rose by {counted_w:.3g} W and its power read {sampled_w:.3g} W")
     if limit_w and window.power_w > ABOVE_LIMIT * limit_w:
         causes.append(f"{window.power_w:.3g} W is more than its power limit of {limit_w:.3g} W")
     if "GH200" in name:  # github.com/ml-energy/zeus, pull request 172, and arXiv 2312.02741
         causes.append("counter and power of a Grace Hopper are its module's, CPU and memory included")
-    step_s = window.seconds / window.steps
-    if any(one in name for one in PART_TIME) and (share := unseen(step_s, window.seconds)) > DISAGREE:
-        causes.append(f"steps of {1000 * step_s:.3g} ms are in step with its sensor, which misses {100 * share:.0f} %")
+    share = unseen(window.step_s, window.seconds) if any(gpu in name for gpu in PART_TIME) else 0.0
+    if share > DISAGREE:
+        step_ms = 1000 * window.step_s
+        causes.append(f"steps of {step_ms:.3g} ms are in step with its sensor, which misses {100 * share:.0f} %")
     return f"the GPU's energy is doubtful: {'; '.join(causes)}" if causes else ""
 
 
 def unseen(step_s: float, seconds: float) -> float:
     """Return the longest stretch of a step, as a share of it, that a part-time sensor never looks at.
 
-    Args:
-        step_s: length of a step.
-        seconds: how long steps of this length follow each other.
+    Steps of ``step_s`` follow each other for so many ``seconds``.
     """
     looks = np.sort(np.arange(0.0, seconds, LOOKS_EVERY_S) / step_s % 1.0)
     between = np.diff(looks, append=looks[0] + 1.0)
@@ -214,9 +219,8 @@ def unseen(step_s: float, seconds: float) -> float:
 def integral_j(samples: Sequence[tuple[float, float]], begin_s: float, end_s: float) -> float:
     """Integrate samples of power (seconds, watts) from ``begin_s`` to ``end_s``, by trapezoids between samples.
 
-    Samples outside only tell the power at the two ends.
-
-    Before the first sample and after the last one that sample is held, since nothing is known of power there.
+    Samples outside only tell the power at the two ends; before the first sample and after the last one that one is
+    held, since nothing is known of power there.
     """
     times_s, powers_w = zip(*samples, strict=True)
     moments_s = [begin_s, *(time_s for time_s in times_s if begin_s < time_s < end_s), end_s]

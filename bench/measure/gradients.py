@@ -1,11 +1,11 @@
-"""What becomes of gradients in 16 bits: how large they are, what float16 would round away, how far from float64."""
+"""Gradients in 16 bits: how large they are, which float16 would round away, how far they are from float64's."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,7 @@ FP16_NORMAL = 2.0**-14
 REFERENCE_SCALE = 65536.0
 """GradScaler's first scale, which stands for scaling where a precision has none of its own."""
 FATES = ("nonzero", "zero", "subnormal", "overflow")
-"""What float16 makes of values that are finite and not zero: how many they are, and of them how many become zero,
-subnormal or infinite."""
+"""Counts of the values that are finite and not zero, and of those that float16 makes zero, subnormal or infinite."""
 
 Named = Sequence[tuple[str, Tensor]]
 """Tensors, each with the name of its parameter, or of its group."""
@@ -105,29 +104,28 @@ def _by_group(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return {group: torch.stack(tensors).sum(dim=0) for group, tensors in groups.items()}
 
 
-@dataclass(slots=True)
-class LargestActivations:
-    """The largest absolute output of each layer during one forward pass, in the order that layers ran."""
-
-    seen: dict[str, Tensor]
-
-    def read(self) -> dict[str, float]:
-        """Return them, waiting for the device once; a layer with a NaN has NaN."""
-        values = torch.stack(list(self.seen.values())).tolist() if self.seen else []
-        return dict(zip(self.seen, values, strict=True))
-
-
 @contextmanager
-def watch_activations(model: nn.Module) -> Iterator[LargestActivations]:
-    """Watch the outputs of all layers that hold no others; clear ``seen`` between two passes."""
-    found = LargestActivations(seen={})
+def watch_activations(model: nn.Module) -> Iterator[Callable[[], dict[str, float]]]:
+    """Watch the outputs of all layers that hold no others.
+
+    Yields:
+        A function that returns the largest absolute output of each layer since its last call, in the order that layers
+        ran; NaN of a layer with a NaN. It waits for the device once.
+    """
+    seen: dict[str, Tensor] = {}
+
+    def read() -> dict[str, float]:
+        values = torch.stack(list(seen.values())).tolist() if seen else []
+        largest = dict(zip(seen, values, strict=True))
+        seen.clear()
+        return largest
 
     def hook(name: str, output: object) -> None:
         parts = output if isinstance(output, tuple | list) else (output,)
         floating = [part for part in parts if isinstance(part, Tensor) and part.is_floating_point() and part.numel()]
         for part in floating:
             largest = part.detach().abs().amax().float()
-            found.seen[name] = torch.maximum(found.seen[name], largest) if name in found.seen else largest
+            seen[name] = torch.maximum(seen[name], largest) if name in seen else largest
 
     handles = [
         module.register_forward_hook(lambda _module, _inputs, output, name=name: hook(name, output))
@@ -135,23 +133,21 @@ def watch_activations(model: nn.Module) -> Iterator[LargestActivations]:
         if not any(module.children())
     ]
     try:
-        yield found
+        yield read
     finally:
         for handle in handles:
             handle.remove()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Errors:
-    """How far one step lies from float64's, on the same weights and the same batch."""
+class Errors(NamedTuple):
+    """Relative errors of a step against float64's, on the same weights and the same batch."""
 
     loss: float
     """Absolute difference over float64's loss."""
     output: float
     """Euclidean norm of the difference of the model's output over the norm of float64's."""
     gradients: dict[str, float]
-    """For each layer group, and for the whole model under the empty name, the Euclidean norm of the difference over
-    the norm of float64's gradients."""
+    """The same of the gradients, for each layer group, and for the whole model under the empty name."""
 
 
 def errors_against_float64(
@@ -178,35 +174,33 @@ def errors_against_float64(
     inputs, targets = batch
     narrow, narrow_loss = _copy(model), _copy(loss)
     with autocast():
-        own_output = narrow(inputs)
-        own_loss = narrow_loss(own_output, targets)
-    (own_loss * scale).backward()
-    own = {name: p.grad.double() / scale for name, p in narrow.named_parameters() if p.grad is not None}
+        output = narrow(inputs)
+        value = narrow_loss(output, targets)
+    (value * scale).backward()
+    rounded = {name: p.grad.double() / scale for name, p in narrow.named_parameters() if p.grad is not None}
     _stop_dropping(exact)
     true_output = exact(_wide(inputs))
-    true_loss = copy.deepcopy(loss).double()(true_output, _wide(targets))
-    true_loss.backward()
-    true = true_loss.detach()
+    true = copy.deepcopy(loss).double()(true_output, _wide(targets))
+    true.backward()
     squares = _by_group(
-        (name, torch.stack([(own[name] - weight.grad).square().sum(), weight.grad.square().sum()]))
+        (name, _squares(rounded[name], weight.grad))
         for name, weight in exact.named_parameters()
         if weight.grad is not None
     )
     relative = torch.stack([(difference / size).sqrt() for difference, size in squares.values()]).tolist()
+    both = (output, true_output)  # of a model with several outputs, all of them together
+    tensors = ([leaf.detach() for leaf in tree_leaves(each) if isinstance(leaf, Tensor)] for each in both)
+    norms = torch.stack([_squares(*pair) for pair in zip(*tensors, strict=True)]).sum(dim=0).sqrt()
     return Errors(
-        loss=float((own_loss.detach().double() - true).abs() / true.abs()),
-        output=float(_relative(own_output, true_output)),
+        loss=float((value.detach().double() - true.detach()).abs() / true.detach().abs()),
+        output=float(norms[0] / norms[1]),
         gradients=dict(zip(squares, relative, strict=True)),
     )
 
 
-def _relative(own: object, true: object) -> Tensor:
-    """Return the relative error of one output, or of the tensors of several together."""
-    tensors = ([leaf.detach() for leaf in tree_leaves(each) if isinstance(leaf, Tensor)] for each in (own, true))
-    pairs = list(zip(*tensors, strict=True))
-    squares = [torch.stack([(one.double() - other).square().sum(), other.square().sum()]) for one, other in pairs]
-    norms = torch.stack(squares).sum(dim=0).sqrt()
-    return norms[0] / norms[1]
+def _squares(values: Tensor, true: Tensor) -> Tensor:
+    """Return the sums of the squares of the differences, and of the true values."""
+    return torch.stack([(values.double() - true).square().sum(), true.square().sum()])
 
 
 def _copy(module: nn.Module) -> nn.Module:

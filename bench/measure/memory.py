@@ -1,4 +1,4 @@
-"""Peak memory of the first step and of a steady state, and what tensors take at the peak of a step, by kind.
+"""Peak memory of the first step and of a steady state, and the bytes of tensors at the peak of a step, by kind.
 
 Tensors are counted storage by storage, after the peaks have been measured, because counting takes memory itself.
 torch's own ``MemTracker`` (torch.distributed._tools) counts the same way, but names a storage when it is made: a
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
@@ -45,7 +45,7 @@ def measure_peaks(
             load their code (CPU).
         driver_before: device memory in use, in bytes, before this process had a context on the device.
         uuid: the GPU's UUID.
-        model_bytes: what the model's parameters and buffers take.
+        model_bytes: of the model's parameters and buffers.
     """
     first, steady = _peak(step, device, 1), _peak(step, device, STEADY_STEPS)
     if backend_of(device).is_gpu:
@@ -87,9 +87,9 @@ def driver_used_bytes(uuid: str | None, before: int | None) -> int | None:
 
     By process where the driver lists processes, because others come and go; else what is in use above ``before``.
     """
-    own = _ask_driver(_own_bytes, uuid)
-    if own is not None:
-        return own
+    held = _ask_driver(_own_bytes, uuid)
+    if held is not None:
+        return held
     used = driver_memory_bytes(uuid)
     # Less than before: others have gone meanwhile, and ours is unknown.
     return None if used is None or before is None or used < before else used - before
@@ -127,52 +127,29 @@ def model_bytes(model: nn.Module) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TensorBytes:
-    """What tensors held at the moment at which a step held most; the kinds add up to it."""
-
-    tracked_peak_bytes: int
-    parameter_bytes: int
-    """Parameters, the fp32 master copy of 16-bit ones included, and buffers."""
-    gradient_bytes: int
-    """Of parameters, as the optimizer sees them."""
-    optimizer_bytes: int
-    """Its state, without what a step of it makes and drops."""
-    activation_bytes: int
-    """Made before the backward pass began and still held when it did."""
-    temporary_bytes: int
-    """All else, the batches included."""
-    weight_copy_bytes: int
-    """Of these, 16-bit copies of fp32 parameters, as autocast makes them."""
-    most_weight_copy_bytes: int
-    """The most that such copies held at once, at any moment of the step."""
-    fp32_activation_bytes: int
-    """Of the activations, those in fp32."""
-
-
 def tensor_bytes(
+    peaks: MemoryPeak,
     step: Callable[[], object],
     device: torch.device,
     *,
     modules: Iterable[nn.Module],
     optimizer: torch.optim.Optimizer,
     held: Iterable[Tensor] = (),
-) -> TensorBytes | None:
-    """Run one step and return what its tensors held at its peak, by kind.
+) -> MemoryPeak:
+    """Run one step and return the peaks with the bytes of its tensors at its own peak, by kind.
 
     Counted are tensors that operators return, not what a library takes for itself (cuDNN's and oneDNN's workspaces),
-    nor the allocator's rounding.
+    nor the allocator's rounding. Where torch or the model cannot be watched, the reason is printed, and the kinds stay
+    unknown.
 
     Args:
+        peaks: what was measured before.
         step: does one training step that begins by dropping the last one's gradients and leaves its own. One has run
             before, so that the optimizer's state exists.
         device: whose tensors are counted.
         modules: model and loss, whose parameters and buffers are counted as such.
         optimizer: whose state is counted.
         held: other tensors that are there all the time, such as batches.
-
-    Returns:
-        None, with the reason printed, where torch or the model cannot be watched.
     """
     modules = list(modules)
     try:
@@ -180,10 +157,10 @@ def tensor_bytes(
         watch = _Watch(device, [*parameters, *_states(optimizer), *held], parameters=parameters)
         with watch:
             step()
-        return _by_kind(watch, modules, optimizer)
+        return replace(peaks, **_by_kind(watch, modules, optimizer))
     except Exception as error:  # whatever a user's model does: the peaks are known by now
         print(f"Tensors not counted by kind: {type(error).__name__}: {error}")
-        return None
+        return peaks
 
 
 @dataclass(eq=False, slots=True)
@@ -254,7 +231,7 @@ class _Watch(TorchDispatchMode):
         return forget
 
 
-def _by_kind(watch: _Watch, modules: list[nn.Module], optimizer: torch.optim.Optimizer) -> TensorBytes:
+def _by_kind(watch: _Watch, modules: list[nn.Module], optimizer: torch.optim.Optimizer) -> dict[str, int]:
     gradients = [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
     left = set(watch.at_peak)
     copies = {storage for storage in left if storage.copies_weight}
@@ -270,21 +247,20 @@ def _by_kind(watch: _Watch, modules: list[nn.Module], optimizer: torch.optim.Opt
         "optimizer_bytes": take(watch.find(_states(optimizer))),
     }
     kept = {storage for storage in left if storage.kept}
-    return TensorBytes(
-        tracked_peak_bytes=watch.peak_bytes,
-        **named,
-        activation_bytes=take(kept),
-        temporary_bytes=take(left),
-        weight_copy_bytes=sum(storage.bytes for storage in copies),
-        most_weight_copy_bytes=watch.most_copy_bytes,
-        fp32_activation_bytes=sum(storage.bytes for storage in kept if storage.dtype == torch.float32),
-    )
+    return named | {
+        "tracked_peak_bytes": watch.peak_bytes,
+        "activation_bytes": take(kept),
+        "temporary_bytes": take(left),
+        "weight_copy_bytes": sum(storage.bytes for storage in copies),
+        "most_weight_copy_bytes": watch.most_copy_bytes,
+        "fp32_activation_bytes": sum(storage.bytes for storage in kept if storage.dtype == torch.float32),
+    }
 
 
 def _parameters(modules: Iterable[nn.Module], optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """Return the models' tensors and what the optimizer updates, which may be an fp32 copy of the models'."""
-    own = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
-    return own + [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    return tensors + [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _states(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""What a training step computes, in which types, and how close its rate comes to the device's own limit."""
+"""The operations of a training step, their types, and how close its rate comes to the device's own limit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from bench.spec.precisions import Precision
 SIZES, GPU_SIZES = (128, 2048), (1024, 16384)
 """The smallest and the largest size of the products that measure a device's peak."""
 SHARE_OF_BUDGET = 1 / 5
-"""What one of these products may take of the time for them all."""
+"""The most of the time for all these products that one of them may take."""
 
 _PRODUCT = re.compile(
     r"(?:\b|_)(?:[a-z0-9]*m[mv]|v?dot|addr|matmul|(?:bi|tri)?linear|conv(?:olution)?(?:\dd)?|rnn|lstm|gru"
@@ -59,11 +59,10 @@ _Formula = Callable[..., int]
 
 
 def observe(step: Callable[[], object]) -> Operations:
-    """Do one training step and return what it computed.
+    """Do one training step, forward to optimizer, with its own autocast, and return its operations.
 
-    Args:
-        step: does one whole step, forward to optimizer, with its own autocast. If a library fails while it is observed,
-            it is done again without: an error of its own is raised, else what it computed stays unknown.
+    If installed code, such as torch's, or an operator fails while the step is observed, a dispatch mode may be why: it
+    is done again without. It raises an error of its own, else its operations stay unknown.
 
     Raises:
         Exception: whatever the step raises; also an error that the model's own code raises while observed, be it only
@@ -72,20 +71,15 @@ def observe(step: Callable[[], object]) -> Operations:
     try:
         return count(step)
     except Exception as error:  # whatever a model does that cannot be observed
-        if not raised_by_library(error):
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        homes = {sysconfig.get_path(name) for name in ("purelib", "platlib")} | {str(Path(torch.__file__).parents[1])}
+        file = frame.f_code.co_filename
+        if file != __file__ and not any(Path(file).is_relative_to(home) for home in homes):
             raise
         reason = f"{type(error).__name__}: {error}"
     step()
     print(f"What the step computed is unknown, because it fails while observed: {reason}")
     return Operations()
-
-
-def raised_by_library(error: BaseException) -> bool:
-    """Say whether installed code, such as torch's, or an operator raised an error: a dispatch mode may be why."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    homes = {sysconfig.get_path(name) for name in ("purelib", "platlib")} | {str(Path(torch.__file__).parents[1])}
-    file = frame.f_code.co_filename
-    return file == __file__ or any(Path(file).is_relative_to(home) for home in homes)
 
 
 def count(step: Callable[[], object]) -> Operations:
@@ -139,7 +133,7 @@ def formulas() -> dict[Any, _Formula]:
 
 
 def _convolution_backward(grad_output: Tensor, inputs: Tensor, weight: Tensor, *rest: Any, **_result: Any) -> int:
-    """Each of the two gradients that are asked for multiplies what the forward pass multiplied."""
+    """Each of the two gradients, where it is asked for, has as many FLOPs as the forward pass."""
     _bias_sizes, *geometry, _output_padding, _groups, wanted = rest
     forward: int = flop_registry[_aten.convolution](inputs, weight, None, *geometry, out_val=grad_output)
     return forward * sum(map(int, wanted[:2]))
@@ -174,13 +168,18 @@ class _Products(TorchDispatchMode):
         self.unknown: set[tuple[str, Type]] = set()
         """Products without a formula, and their types."""
         self._operands: torch.dtype | None = None
-        """What holds the operands of the product of quantised tensors that runs now."""
+        """The type that holds the operands of the product of quantised tensors that runs now."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Do ``func``, or what it consists of, and count it."""
+        """Do ``func``, or its parts, and count it."""
         kwargs = kwargs or {}
         if self._operands is None and (stored := _quantised(func, args)):
-            return self._inside(stored, func, types, args, kwargs)
+            subclass, self._operands = stored
+            try:  # a mode does not see by itself the parts of a product of quantised tensors
+                with self:
+                    return subclass.__torch_dispatch__(func, types, args, kwargs)  # type: ignore[attr-defined]
+            finally:
+                self._operands = None
         operator = getattr(func, "overloadpacket", func)
         if operator not in self.formulas and hasattr(func, "decompose") and func is not torch.ops.prim.device.default:
             with self:
@@ -190,15 +189,6 @@ class _Products(TorchDispatchMode):
         result = func(*args, **kwargs)
         self._count(operator, args, kwargs, result)
         return result
-
-    def _inside(self, stored: tuple[type, torch.dtype], func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Do a product of quantised tensors, and see what it consists of: a mode is not asked about that by itself."""
-        subclass, self._operands = stored
-        try:
-            with self:
-                return subclass.__torch_dispatch__(func, types, args, kwargs)  # type: ignore[attr-defined]
-        finally:
-            self._operands = None
 
     def _count(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         formula = self.formulas.get(operator)
@@ -323,7 +313,7 @@ def peak_tflops(
 
 
 def _product(size: int, dtype: torch.dtype, device: torch.device, clock: Callable[[], float]) -> Callable[[], float]:
-    """Return what does a product of two size × size matrices and returns its seconds; it has been done once.
+    """Return a function that times a product of two size × size matrices, in seconds; it has been done once.
 
     The numbers are random and normal: what is multiplied affects the power drawn, and so the clock rate.
     """
@@ -344,7 +334,7 @@ def _product(size: int, dtype: torch.dtype, device: torch.device, clock: Callabl
 def pct_of_peak(
     flops_per_step: float | None, step_ms: float | None, peak_tflops: float | None
 ) -> tuple[float | None, float | None]:
-    """Return the rate of a step in TFLOP/s, and that rate in per cent of the device's; None for what is not known."""
+    """Return the rate of a step in TFLOP/s, and that rate in per cent of the device's; None where unknown."""
     if flops_per_step is None or not step_ms:
         return None, None
     tflops = flops_per_step / (step_ms / 1e3) / 1e12

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import NamedTuple
 from typing import Protocol as Interface
 
 from bench.spec.trial import Protocol
@@ -60,25 +60,29 @@ class Runner(Interface):
         """Wait until every queued step is done."""
 
     def fingerprint(self) -> object:
-        """Return what must stay the same in a steady state: allocations, compilations, loss scale."""
+        """Return the state that stays the same in a steady state: allocations, compilations, loss scale."""
 
     def taken_steps(self) -> int:
         """Return how many optimizer steps have taken effect so far."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of one arm's blocks."""
+    """The sizes of an arm's blocks."""
 
     switch_warmup: int
     """Untimed steps at the head of a block."""
     steps: int
     """Timed steps."""
 
+    def lengthen(self) -> Sizes:
+        """Return blocks of four times the length, switch warm-up included."""
+        return Sizes(switch_warmup=LONGER * self.switch_warmup, steps=LONGER * self.steps)
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+
+@dataclass(frozen=True, slots=True)
 class TimedBlock:
-    """One timed run of steps."""
+    """A timed run of steps."""
 
     arm: int
     """Index of the arm."""
@@ -89,7 +93,7 @@ class TimedBlock:
     start_s: float
     skipped_steps: int
     invalid: str = ""
-    """What disturbed its round, or empty."""
+    """The disturbance of its round, or empty."""
 
     @property
     def step_ns(self) -> float:
@@ -111,8 +115,8 @@ def time_block(runner: Runner, sizes: Sizes, clock: Clock = time.perf_counter_ns
 def palindrome(arms: int, rng: random.Random) -> list[int]:
     """Return a random order of the arms, and the same order backwards.
 
-    With two arms it is ABBA or BAAB. With more, every arm's two blocks still have the same mean
-    position, so that linear drift cancels between any two of them and all share the baseline's blocks.
+    With two arms it is ABBA or BAAB. With more, every arm's two blocks still have the same mean position, so that
+    linear drift cancels between any two of them and all share the baseline's blocks.
     """
     order = list(range(arms))
     rng.shuffle(order)
@@ -129,28 +133,19 @@ def time_round(
     """
     blocks: list[TimedBlock] = []
     for position, arm in enumerate(palindrome(len(runners), rng)):
-        runner = runners[arm]
+        runner, size = runners[arm], sizes[arm]
         warm = bool(blocks) and arm == blocks[-1].arm
         taken, start_s = runner.taken_steps(), time.time()
-        time_ns = time_block(runner, sizes[arm], clock, warm=warm)
-        run = (0 if warm else sizes[arm].switch_warmup) + sizes[arm].steps
-        blocks.append(
-            TimedBlock(
-                arm=arm,
-                round=number,
-                position=position,
-                steps=sizes[arm].steps,
-                time_ns=time_ns,
-                start_s=start_s,
-                skipped_steps=run - (runner.taken_steps() - taken),
-            )
-        )
+        time_ns = time_block(runner, size, clock, warm=warm)
+        run = (0 if warm else size.switch_warmup) + size.steps
+        skipped = run - (runner.taken_steps() - taken)
+        blocks.append(TimedBlock(arm, number, position, size.steps, time_ns, start_s, skipped))
     return blocks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """The ABBA rounds of one process."""
+    """The ABBA rounds of a process."""
 
     blocks: tuple[TimedBlock, ...]
     """All blocks, those of discarded rounds too."""
@@ -163,7 +158,7 @@ class Comparison:
     rounds: int
     """Rounds that count."""
     invalid: tuple[str, ...] = ()
-    """For each discarded round, what disturbed it."""
+    """The disturbance of each discarded round."""
 
     @property
     def speedups(self) -> tuple[Interval | None, ...]:
@@ -176,10 +171,9 @@ class LongBlocks:
     """The log-speedup in blocks of four times the length, compared with that in normal blocks."""
 
     difference: float | None
-    """The log-speedup in long blocks less that in normal blocks; None where too few rounds were undisturbed to tell."""
+    """The one less the other; None where too few rounds were undisturbed to tell."""
     agree: bool
-    """Whether the difference, if it is known, is within the target width, or within twice the joint half-width of the
-    intervals."""
+    """Whether the difference, if known, is within the target width, or twice the joint half-width of the intervals."""
 
 
 def compare(
@@ -202,26 +196,30 @@ def compare(
         runners: the arms, the baseline first.
         sizes: the block sizes of each arm.
         protocol: when to stop.
-        seed: seed of the rounds' orders.
-        clock: a clock in nanoseconds.
-        poll: called after each round; returns what disturbed the device since the last call, or an empty text.
-        wait: called after the last round, before the last poll; returns when what disturbed that round is known.
+        seed: of the rounds' orders.
+        clock: in nanoseconds.
+        poll: called after each round; names the disturbance since the last call, or returns an empty text.
+        wait: called after the last round, before the last poll; returns when that round's disturbance is known.
         watch: called with the number of rounds and the running speedups, outside the timed blocks.
     """
     rng = random.Random(seed)
     arms = len(runners)
     blocks: list[TimedBlock] = []
-    counted: list[tuple[int, int, list[float]]] = []  # rounds that count: number, when it ended, log-ratios
+    counted: list[_Round] = []
     invalid: dict[int, str] = {}
     estimates: list[Interval | None] = [None for _ in runners]
     budget_ns = int(protocol.process_s * 1e9) * arms
     start = analysed = clock()
     next_analysis, narrow, narrow_analyses = protocol.min_rounds, [False for _ in runners], 0
 
+    def analyse() -> tuple[list[Interval | None], list[bool]]:
+        intervals = [rounds_interval(logs) if logs else None for logs in _by_arm(counted, arms)]
+        return intervals, _narrow(intervals, protocol.process_target)
+
     def discard(cause: str, since_ns: int) -> None:
         # The driver's counters are late: rounds that ended just before the last one may have been disturbed, too.
-        while counted and counted[-1][1] > since_ns - LATE_NS:
-            invalid[counted.pop()[0]] = cause
+        while counted and counted[-1].end_ns > since_ns - LATE_NS:
+            invalid[counted.pop().number] = cause
 
     with without_collection() as collect:
         poll()
@@ -229,15 +227,14 @@ def compare(
             round_start = clock()
             round_blocks = time_round(runners, sizes, rng, clock, number=number)
             blocks += round_blocks
-            counted.append((number, clock(), _log_ratios(round_blocks, arms)))
+            counted.append(_Round(number, clock(), _log_ratios(round_blocks, arms)))
             if cause := poll():
                 discard(cause, round_start)
             now, count = clock(), len(counted)
             over_budget = now - start > budget_ns and count >= protocol.fewest_rounds
             last = over_budget or (number >= 1 and now - start > HARD_LIMIT * budget_ns) or number == MAX_ROUNDS - 1
             if count and (last or count >= next_analysis or now - analysed > WATCH_NS):
-                estimates, analysed = [rounds_interval(logs) for logs in _by_arm(counted, arms)], now
-                narrow = _narrow(estimates, protocol.process_target)
+                (estimates, narrow), analysed = analyse(), now
             if count >= next_analysis:
                 narrow_analyses = narrow_analyses + 1 if all(narrow) else 0
                 next_analysis = count + max(4, count // ANALYSIS_SHARE)
@@ -249,10 +246,7 @@ def compare(
         wait()
         if cause := poll():
             discard(cause, round_start)
-            estimates = (
-                [rounds_interval(logs) for logs in _by_arm(counted, arms)] if counted else [None for _ in runners]
-            )
-            narrow = _narrow(estimates, protocol.process_target)
+            estimates, narrow = analyse()
     enough = len(counted) >= protocol.min_rounds
     return Comparison(
         blocks=tuple(replace(block, invalid=invalid.get(block.round, "")) for block in blocks),
@@ -264,8 +258,14 @@ def compare(
     )
 
 
-def _by_arm(counted: Sequence[tuple[int, int, list[float]]], arms: int) -> list[list[float]]:
-    return [[logs[arm] for _, _, logs in counted] for arm in range(arms)]
+class _Round(NamedTuple):
+    number: int
+    end_ns: int
+    logs: list[float]
+
+
+def _by_arm(counted: Sequence[_Round], arms: int) -> list[list[float]]:
+    return [[each.logs[arm] for each in counted] for arm in range(arms)]
 
 
 def check_long_blocks(
@@ -280,10 +280,9 @@ def check_long_blocks(
 ) -> list[LongBlocks | None]:
     """Compare again, with blocks and switch warm-ups four times as long.
 
-    Returns:
-        For each arm how the log-speedups compare; None for the first arm, and where there is nothing to compare. That
-        includes steps so long that five such rounds take more than half the time budget: a transient of tens of
-        milliseconds is over within the first of them.
+    Returns how the log-speedups of each arm compare; None for the first arm, and where there is nothing to compare.
+    That includes steps so long that five such rounds take more than half the time budget: a transient of tens of
+    milliseconds is over within the first of them.
     """
     arms = range(len(runners))
     times = [statistics.median(block.step_ns for block in normal.blocks if block.arm == arm) for arm in arms]
@@ -293,7 +292,7 @@ def check_long_blocks(
     affordable = int(CHECK_SHARE * protocol.process_s * 1e9 * len(runners) / round_ns)
     if len(runners) < 2 or affordable < CHECK_ROUNDS[0]:
         return [None for _ in runners]
-    long, rng = [lengthen(size) for size in sizes], random.Random(seed + 1)
+    long, rng = [size.lengthen() for size in sizes], random.Random(seed + 1)
     logs: list[list[float]] = []
     with without_collection():
         for number in range(min(affordable, CHECK_ROUNDS[1])):
@@ -301,12 +300,8 @@ def check_long_blocks(
             if not poll():  # disturbed rounds are discarded
                 logs.append(_log_ratios(round_blocks, len(runners)))
     checks = [robust_interval([log[arm] for log in logs]) if logs else None for arm in arms]
-    return [None, *map(partial(_agreement, protocol.process_target), checks[1:], normal.logs[1:])]
-
-
-def lengthen(sizes: Sizes) -> Sizes:
-    """Return blocks of four times the length, switch warm-up included."""
-    return Sizes(switch_warmup=LONGER * sizes.switch_warmup, steps=LONGER * sizes.steps)
+    pairs = zip(checks[1:], normal.logs[1:], strict=True)
+    return [None, *(_agreement(protocol.process_target, *pair) for pair in pairs)]
 
 
 def _agreement(target: float, long: Interval | None, normal: Interval | None) -> LongBlocks | None:
@@ -340,8 +335,8 @@ def _log_ratios(blocks: Sequence[TimedBlock], arms: int) -> list[float]:
     for block in blocks:
         times[block.arm].append(block.step_ns)
     (first, second), *others = times
-    baseline = (first, second)
-    return [round_log_ratio(baseline, (1.0, 1.0)), *(round_log_ratio(baseline, (one, two)) for one, two in others)]
+    pairs = [(1.0, 1.0), *((before, after) for before, after in others)]
+    return [round_log_ratio((first, second), pair) for pair in pairs]
 
 
 def _narrow(estimates: Sequence[Interval | None], target: float) -> list[bool]:
@@ -350,5 +345,6 @@ def _narrow(estimates: Sequence[Interval | None], target: float) -> list[bool]:
     A lone arm is judged by the interval of its own time.
     """
     judged = estimates[1:] or estimates
-    narrow = [one is not None and one.half_width is not None and one.half_width <= target for one in judged]
+    widths = [interval and interval.half_width for interval in judged]
+    narrow = [width is not None and width <= target for width in widths]
     return [all(narrow), *narrow] if len(estimates) > 1 else narrow

@@ -49,7 +49,7 @@ def next_tick(start_s: float, now_s: float, period_s: float) -> float:
 
 
 def sample_forever(gpus: Gpus, connection: Connection, period_s: float) -> None:
-    """Sample each period until told to stop, until nobody listens, or until no GPU is left."""
+    """Sample each period until the parent sends "stop" or hangs up, or until no GPU is left."""
     if threading.current_thread() is threading.main_thread():
         # Ctrl-C reaches the whole process group, but the parent decides when sampling ends.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -82,7 +82,7 @@ def _sample_until_stopped(monitor: Monitor, gpus: dict[str, str], connection: Co
 
 
 def _takes_more(connection: Connection) -> bool:
-    """Return whether a send would not block, so that sampling goes on while the parent is busy."""
+    """Say whether a send would not block, so that sampling goes on while the parent is busy."""
     # Windows cannot tell for a pipe; a full one blocks there.
     return os.name != "posix" or bool(select.select([], [connection], [], 0)[1])
 
@@ -133,7 +133,7 @@ class Sampler:
         theirs.close()  # Else the stream would not end with the child.
 
     def own(self, pids: Iterable[int]) -> None:
-        """Name this run's own processes, after the start; samples count the others from then on."""
+        """Name this run's processes, after the start; samples count the others from then on."""
         self._send(("own", frozenset(pids)))
 
     def drain(self) -> list[Sample]:

@@ -1,32 +1,28 @@
-"""Where a training step's time goes, from a trace of torch.profiler in Chrome's format.
+"""A training step's time by class of work, from a trace of torch.profiler in Chrome's format.
 
 On a GPU it is the kernels' time, on a CPU that of the operators themselves; each instant of the steps has one class of
-work, and ``idle`` is the time in which none runs. Nothing is rescaled, and no class is what the others leave over.
+work, and ``idle`` is the time in which none runs. Nothing is rescaled, and no class is a remainder of the others.
+
+The class is that of the operator that launched a kernel. A kernel's own name decides whether a product ran on matrix
+units (NVIDIA's tensor cores, AMD's matrix cores), and the class where no operator is known, as in a CUDA graph.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from bench.measure.operator_classes import (
-    BOOKKEEPING,
-    COPY,
-    SMALL,
-    WHOLE,
-    kernel_class,
-    on_matrix_units,
-    operator_class,
-    range_class,
-)
+from bench.measure.operations import is_product
 from bench.results.records import WorkClass
 from bench.spec.errors import UnsupportedError
 
@@ -36,10 +32,142 @@ DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 HOST_CATEGORIES = ("cpu_op", "user_annotation")
 CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
 
+FLOATS = {
+    "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2,
+    "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
+}  # fmt: skip
+"""The names that a trace gives to floating-point types, and their bytes."""
+SMALL = frozenset(name for name, size in FLOATS.items() if size < 4)
+"""The types that matrix units take; fp32 is multiplied there only as TF32, which the kernel's name says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Names that mean one class of work."""
+
+    work: WorkClass
+    names: re.Pattern[str]
+    examples: tuple[str, ...]
+    """Names as torch 2.14 or a GPU's libraries write them; each matches."""
+
+
+def _pattern(work: WorkClass, names: str, *examples: str) -> Pattern:
+    return Pattern(work, re.compile(names), examples)
+
+
+RANGES = (
+    _pattern("optimizer", r"^Optimizer\.", "Optimizer.step#SGD.step", "Optimizer.zero_grad#AdamW.zero_grad"),
+    _pattern("communication", r"^(?:c10d::|nccl:|gloo:|record_param_comms)", "c10d::allreduce_", "nccl:all_reduce"),
+    _pattern("loss scaling", r"^aten::_amp_", "aten::_amp_foreach_non_finite_check_and_unscale_"),
+)
+"""Whatever runs within these is of their class."""
+WHOLE = frozenset(pattern.work for pattern in RANGES)
+LAYOUT = re.compile(r"^aten::(?:_to_copy|to|contiguous|clone|to_dense|to_mkldnn|mkldnn_reorder\w*)$")
+"""Operators that write the same numbers in another type or order."""
+COPY = re.compile(r"^aten::copy_$")
+OPERATORS = (
+    _pattern(
+        "normalisation and softmax",
+        r"^aten::_?(?:\w*(?:batch|layer|group|instance|rms)_norm\w*|\w*softmax\w*)$",
+        "aten::native_batch_norm_backward",
+        "aten::cudnn_batch_norm",
+        "aten::_log_softmax_backward_data",
+        "aten::native_layer_norm",
+    ),
+    _pattern(
+        "elementwise",
+        r"^aten::_?(?:foreach_)?_?(?:add|sub|rsub|mul|div|neg|abs|sign|pow|sqrt|rsqrt|reciprocal|exp|expm1|log|log1p|log2|logsumexp|square|fmod|remainder|nan_to_num|sin|cos|erf"
+        r"|relu|threshold|hardtanh|hardswish|hardsigmoid|leaky_relu|elu|celu|selu|gelu|silu|mish|sigmoid|tanh|softplus"
+        r"|glu|prelu|dropout|native_dropout|bernoulli|normal|uniform|rand|randn|randperm|fused_dropout|where"
+        r"|masked_fill|masked_scale|clamp|maximum|minimum|lerp|addc(?:mul|div)|sum|mean|prod|std|var|amax|amin|max|min"
+        r"|argmax|argmin|cumsum|any|all|norm|linalg_vector_norm|l1_loss|mse_loss|nll_loss|smooth_l1_loss|huber_loss"
+        r"|binary_cross_entropy|cross_entropy_loss|kl_div|eq|ne|lt|le|gt|ge|isfinite|isnan|isinf|bitwise|logical|floor"
+        r"|ceil|round|fill|zero|ones|zeros|full|arange|cat|stack|index|gather|scatter|embedding|one_hot|tril|triu"
+        r"|roll|flip|repeat|pad|constant_pad|reflection_pad|replication_pad|upsample|interpolate|im2col|col2im|sort"
+        r"|nonzero|bincount|unique|cdist|grid_sampler|fft"
+        r"|topk|pixel_shuffle|pixel_unshuffle|(?:adaptive_)?(?:avg|max)_pool|mkldnn_(?:adaptive_)?(?:avg|max)_pool)"
+        r"(?:\d?d?)(?:_\w*|\d)*$",
+        "aten::add_",
+        "aten::relu_",
+        "aten::clamp_min",
+        "aten::threshold_backward",
+        "aten::max_pool2d_with_indices_backward",
+        "aten::_foreach_add_",
+        "aten::nll_loss_forward",
+        "aten::embedding_dense_backward",
+        "aten::fill_",
+    ),
+    _pattern(
+        "elementwise", r"^(?:triton_(?:poi|red|per)|cpp_fused)_", "triton_poi_fused_add_relu_0", "cpp_fused_add_0"
+    ),
+)
+"""Classes by operator; ``operations.is_product`` says first what multiplies matrices."""
+BOOKKEEPING = re.compile(
+    r"^(?:aten::_?(?:empty|new_|view|reshape|t$|transpose|permute|expand|as_strided|slice|select|unsqueeze|squeeze"
+    r"|narrow|split|chunk|unbind|detach|alias|resize_|set_|result_type|resolve_|flatten|unflatten|unsafe_|lift_fresh"
+    r"|numpy_T|movedim|size|stride|is_|has_|nested|sparse_coo|cast_|autocast|broadcast|meshgrid|conj|real|version"
+    r"|swapaxes|refine_names|requires_grad|ensure_|assert|cudnn_init|use_cudnn|choose_qparams)\w*"
+    r"|autograd::|torch::autograd::|detach|\w+Backward\d*$|\w+Backward$|ProfilerStep|Memory|Pregraph|TorchDynamo"
+    r"|Torch-Compiled|## |CompiledFunction|AOTDispatcher |enumerate\(|DistributedDataParallel|\[)"
+)
+"""Operators and ranges that describe tensors or call others: on a GPU they launch nothing, on a CPU they are a part of
+the time in which nothing is computed."""
+
+KERNELS = (
+    _pattern("communication", r"nccl|rccl|msccl", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)"),
+    _pattern(
+        "copies",
+        r"^(?:Memcpy|Copy) ?(?:HtoD|DtoH|PtoP|HostToDevice|DeviceToHost)",
+        "Memcpy HtoD (Pinned -> Device)",
+        "Memcpy PtoP (Device -> Device)",
+        "CopyHostToDevice",
+    ),
+    _pattern("casts and layout", r"^(?:Memcpy|Copy)", "Memcpy DtoD (Device -> Device)", "CopyDeviceToDevice"),
+    _pattern("elementwise", r"^(?:Memset|FillBuffer)", "Memset (Device)", "FillBuffer"),
+    _pattern("optimizer", r"multi_tensor_apply|FusedAdam|FusedSgd", "void at::native::multi_tensor_apply_kernel<X>"),
+    _pattern(
+        "normalisation and softmax",
+        r"(?i)softmax|batch_?norm|bn_(?:fw|bw)|layer_?norm|group_?norm|rms_?norm",
+        "void (anonymous namespace)::softmax_warp_forward<float>",
+        "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float>",
+    ),
+    _pattern("elementwise", r"^triton_(?:poi|red|per)", "triton_poi_fused_convolution_relu_0"),
+    _pattern(
+        "casts and layout",
+        r"(?i)nchwToNhwc|nhwcToNchw|CatArrayBatchedCopy_align|batched_transpose",
+        "void cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float, false, true>",
+    ),
+    _pattern(
+        "other products",
+        r"(?i)gemm|gemv|cutlass|xmma|nvjet|conv|wgrad|dgrad|fprop|winograd|flash_(?:fwd|bwd)|fmha|mha|^Cijk_|ck_tile|dot_"
+        r"|^triton_tem",
+        "ampere_sgemm_128x64_nn",
+        "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN",
+        "Cijk_Ailk_Bljk_HHS_BH_MT128x128x32_MI32x32x8x1",
+        "triton_tem_fused_mm_3",
+    ),
+    _pattern(
+        "elementwise",
+        r"elementwise|reduce_kernel|max_pool|avg_pool|dropout|embedding|index|scatter|gather|fill",
+        "void at::native::vectorized_elementwise_kernel<4, X>",
+        "void at::native::reduce_kernel<512, 1, X>",
+    ),
+)
+"""Classes by kernel, where no operator is known that launched it; the first that matches counts."""
+NO_MATRIX_UNITS = re.compile(r"(?i)simt|sgemm|dgemm|ffma|gemv|hfma|_fp32_fp32|naive|depthwise|dot_kernel|splitKreduce")
+"""Vetoes, asked first: products on the ordinary arithmetic units, whatever else the name holds."""
+MATRIX_UNITS = re.compile(
+    r"(?i)tensorop|tf32|hmma|wgmma|s16816|s1688|s884|h884|h1688|h16816|i16832|xmma|bf16gemm|f16f16|bf16bf16|_MI\d|mfma|wmma"
+    r"|sm90_|sm100_|flash_(?:fwd|bwd)|fmha_cutlass|nvjet_(?:sm\d+_)?[^s]"
+)
+"""Products on matrix units."""
+BY_TYPE = re.compile(r"(?i)nvjet_(?:sm\d+_)?s[a-z]{2}|cutlass|ck_tile|triton")
+"""Names that prove nothing: on matrix units where the operator's inputs have a small type."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operator:
-    """What one operator, on inputs of some types and sizes, takes of a step."""
+    """The time of an operator, on inputs of some types and sizes, in a step."""
 
     name: str
     work: WorkClass
@@ -76,7 +204,7 @@ class _Event:
     thread: object
     types: tuple[str, ...]
     sizes: tuple[tuple[int, ...], ...]
-    is_range: bool = False
+    is_range: bool
     """Whether it is a range that a program named, and no operator."""
     parent: _Event | None = None
     children: list[_Event] = field(default_factory=list)
@@ -88,18 +216,18 @@ class _Event:
             event = event.parent
 
     def work(self) -> WorkClass | None:
-        """Return the class of what this operator does itself, from its name, types and surroundings."""
+        """Return the class of this operator's own work, from its name, types and surroundings."""
         chain = list(self.ancestors())
         for event in reversed(chain):
             if whole := range_class(event.name):
                 return whole
-        found = next((work for event in chain if (work := operator_class(event.name, event.types))), None)
-        return "casts and layout" if found is None and COPY.match(self.name) else found
+        work = next((work for event in chain if (work := operator_class(event.name, event.types))), None)
+        return "casts and layout" if work is None and COPY.match(self.name) else work
 
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Some time of one class."""
+    """Some time of a class of work."""
 
     start: float
     end: float
@@ -111,8 +239,8 @@ class _Segment:
 def profiled(step: Callable[[], object], steps: int, *, gpu: bool) -> dict[str, Any]:
     """Run steps under torch.profiler and return the trace, parsed.
 
-    One step more than asked runs first, unmarked, because the profiler's first step is slower. Host and device are
-    idle when the first marked step begins.
+    Another step runs first, unmarked, because the profiler's first step is slower. Host and device are idle when the
+    first marked step begins.
 
     Args:
         step: does one training step, and on a GPU does not wait for it.
@@ -172,7 +300,7 @@ def decompose(trace: Mapping[str, Any], *, gpu: bool | None = None, matrix_types
         ms={work: us[work] / each for work in CLASSES},
         step_ms=(end - start) / each,
         operators=_by_operator(segments, len(marks)),
-        calls=len({id(one) if device else id(one.operator) for one in segments}) / len(marks),
+        calls=len({id(segment) if device else id(segment.operator) for segment in segments}) / len(marks),
         hidden_communication_ms=max(0.0, communication - us["communication"]) / each,
     )
 
@@ -238,7 +366,8 @@ def _describes(event: _Event) -> bool:
 
 def _product_of(event: _Event) -> _Event:
     """Return the operator whose inputs a product's are: the nearest that is a product by name."""
-    return next((one for one in event.ancestors() if operator_class(one.name, one.types) == "other products"), event)
+    chain = event.ancestors()
+    return next((each for each in chain if operator_class(each.name, each.types) == "other products"), event)
 
 
 def _kernels(device: Iterable[Mapping[str, Any]], by_id: Mapping[int, _Event]) -> Iterator[_Segment]:
@@ -263,14 +392,16 @@ def _exclusive(segments: Sequence[_Segment], start: float, end: float) -> dict[W
     """Give each instant to one class: of several at once to the first in the order of classes; to none is idle."""
     order = (*(work for work in CLASSES if work not in ("communication", "copies", "idle")), "copies", "communication")
     edges = sorted(
-        edge for one in segments for edge in ((max(one.start, start), 1, one.work), (min(one.end, end), -1, one.work))
+        edge
+        for segment in segments
+        for edge in ((max(segment.start, start), 1, segment.work), (min(segment.end, end), -1, segment.work))
     )
     active: Counter[WorkClass] = Counter()
     us: dict[WorkClass, float] = dict.fromkeys(CLASSES, 0.0)
     at = start
     for moment, change, work in edges:
         if moment > at:
-            current: WorkClass = next((one for one in order if active[one] > 0), "idle")
+            current: WorkClass = next((each for each in order if active[each] > 0), "idle")
             us[current] += moment - at
             at = moment
         active[work] += change
@@ -291,25 +422,64 @@ def _by_operator(segments: Iterable[_Segment], steps: int) -> tuple[Operator, ..
     us: defaultdict[tuple[Any, ...], float] = defaultdict(float)
     events: defaultdict[tuple[Any, ...], set[int]] = defaultdict(set)
     for segment in segments:
-        named = segment.operator
-        if named is not None:
-            chain = list(named.ancestors())
-            named = next((one for one in chain if operator_class(one.name, one.types)), named)
-        key = (
-            (named.name, segment.work, named.types, named.sizes)
-            if named is not None
-            else (segment.name, segment.work, (), ())
-        )
+        event, key = segment.operator, (segment.name, segment.work, (), ())
+        if event is not None:
+            event = next((each for each in event.ancestors() if operator_class(each.name, each.types)), event)
+            key = (event.name, segment.work, event.types, event.sizes)
         us[key] += segment.end - segment.start
-        events[key].add(id(named) if named is not None else id(segment))
+        events[key].add(id(segment if event is None else event))
+    longest = sorted(us.items(), key=lambda item: -item[1])
     return tuple(
         Operator(
-            name=name,
-            work=work,
-            types=types,
-            sizes=sizes,
-            count=len(events[name, work, types, sizes]) / steps,
+            name=key[0],
+            work=key[1],
+            types=key[2],
+            sizes=key[3],
+            count=len(events[key]) / steps,
             ms=time / 1e3 / steps,
         )
-        for (name, work, types, sizes), time in sorted(us.items(), key=lambda item: -item[1])
+        for key, time in longest
     )
+
+
+@cache
+def operator_class(name: str, types: tuple[str, ...] = ()) -> WorkClass | None:
+    """Return the class of an operator by itself; None where those around it decide, as for a copy.
+
+    Its name, such as ``aten::addmm``, and the types of its inputs are those in a trace.
+    """
+    if COPY.match(name):
+        floats = [kind for kind in types[:2] if kind in FLOATS]
+        return "casts and layout" if len(floats) == 2 and floats[0] != floats[1] else None
+    if LAYOUT.match(name):
+        return "casts and layout"
+    if BOOKKEEPING.match(name):
+        return None
+    known = name.startswith(("aten::", "torchao::", "mkldnn", "onednn"))
+    if (known and is_product(name)) or name.startswith("triton_tem"):
+        return "other products"
+    return next((pattern.work for pattern in OPERATORS if pattern.names.match(name)), None)
+
+
+@cache
+def range_class(name: str) -> WorkClass | None:
+    """Return the class that all within a range has, such as an optimizer's step; None where it says nothing."""
+    return next((pattern.work for pattern in RANGES if pattern.names.match(name)), None)
+
+
+def kernel_class(name: str) -> WorkClass:
+    """Return the class of a kernel by its own name alone."""
+    work: WorkClass = next((pattern.work for pattern in KERNELS if pattern.names.search(name)), "unknown")
+    return "matrix units" if work == "other products" and on_matrix_units(name, ()) else work
+
+
+def on_matrix_units(kernel: str, types: Sequence[str]) -> bool:
+    """Say whether a product's kernel, by its name, ran on matrix units.
+
+    ``types`` are those of the inputs of the operator that launched it; none if unknown.
+    """
+    if NO_MATRIX_UNITS.search(kernel):
+        return False
+    if BY_TYPE.search(kernel) and not re.search(r"(?i)tensorop", kernel):
+        return bool(SMALL.intersection(types))
+    return MATRIX_UNITS.search(kernel) is not None

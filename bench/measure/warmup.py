@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.measure.rounds import Clock, Runner, Sizes, time_block
 from bench.spec.trial import KnownArm
 
 WARM_UP_SHARE = 0.5
-"""Share of the time budget that warm-up may take beside it."""
+"""Share of the time budget that warm-up may take in addition."""
 SWITCH_SHARE = 0.1
-"""Share of the time budget that watching switches may take beside it; half as much again, for the fewest rounds."""
+"""Share that watching switches may take in addition; half as much again, for the fewest rounds."""
 SWITCH_ROUNDS = (5, 24)
 """Fewest and most rounds of switches to watch; where the fewest take too long, none is watched."""
 MIN_STEPS = 3
@@ -34,7 +34,7 @@ CLOCK_SHARE = 0.001
 LENGTH_PAIRS = (6, 30)
 """Fewest and most pairs of a short and a long block; more than the fewest only where these scatter."""
 LENGTH_SHARE = 0.5
-"""Share of the time budget that more pairs than the fewest may take beside it."""
+"""Share of the time budget that more pairs than the fewest may take in addition."""
 LENGTH_AGREEMENT = 0.002
 """A block is long enough for the launch queue when four times its length changes time per step by no more."""
 WINDOW_S = 0.2
@@ -49,7 +49,7 @@ MOST_WATCHED = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmUp:
-    """How an arm warmed up."""
+    """The warm-up of an arm."""
 
     steady: bool
     steps: int
@@ -59,7 +59,7 @@ class WarmUp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SwitchProfile:
-    """Step times against their index after a switch to this arm, relative to the plateau."""
+    """Step times after a switch to this arm, by their index and relative to the plateau."""
 
     relative: tuple[float, ...]
     """Median over the switches, for each index; empty where there was no time to watch."""
@@ -68,11 +68,11 @@ class SwitchProfile:
 
     @property
     def transient_pct(self) -> float | None:
-        """How far the first step lies above the plateau, in per cent."""
+        """The first step's excess over the plateau, in per cent."""
         return 100 * (self.relative[0] - 1) if self.relative else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Cut:
     """An arm that is warm, and how its blocks are cut."""
 
@@ -91,45 +91,36 @@ def prepare(
     say: Callable[[str], None] = lambda _text: None,
     known: Sequence[KnownArm] = (),
 ) -> list[Cut]:
-    """Warm the arms up, watch what switching between them costs, and cut their blocks.
+    """Warm the arms up, watch the cost of switching between them, and cut their blocks.
 
-    Takes up to 1.15 of the arms' time budget, beside it, or longer where the fewest blocks do; ``say`` is called with
-    what is being done. Where an earlier process has cut the blocks of all arms (``known``), and the steps take as long
-    as there, they are cut alike.
+    Takes up to 1.15 of the arms' time budget, in addition to it, or longer where the fewest blocks do; ``say`` is
+    called with the stage. Where an earlier process has cut the blocks of all arms (``known``), and no step takes
+    another time than there, they are cut alike.
     """
     empty_ns = empty_block_ns(runners[0], clock)
     by_name = {arm.name: arm for arm in known}
+    earlier = [by_name.get(runner.name) for runner in runners]
     warm = []
-    for runner in runners:
+    for runner, arm in zip(runners, earlier, strict=True):
         say(f"{runner.name}: warming up")
-        expected = by_name.get(runner.name)
-        warm.append(warm_up(runner, WARM_UP_SHARE * budget_s, clock, expected_ms=expected.step_ms if expected else 0.0))
-    if cuts := _as_known(runners, warm, by_name, empty_ns):
-        return cuts
-    say("watching what a switch of precisions costs")
-    profiles = switch_profiles(runners, warm, SWITCH_SHARE * budget_s * len(runners), clock)
-    cuts = []
-    for runner, hot, profile in zip(runners, warm, profiles, strict=True):
-        cap_s = LENGTH_SHARE * budget_s
-        steps = block_steps(runner, hot, profile.switch_warmup, empty_ns, clock, cap_s=cap_s)
-        sizes = Sizes(switch_warmup=profile.switch_warmup, steps=steps)
-        cuts.append(Cut(warm=hot, profile=profile, sizes=sizes, empty_ns=empty_ns))
-    return cuts
-
-
-def _as_known(
-    runners: Sequence[Runner], warm: Sequence[WarmUp], known: Mapping[str, KnownArm], empty_ns: float
-) -> list[Cut]:
-    """Return the arms' blocks cut as in an earlier process; none where an arm is new, or takes another time."""
-    cuts = []
-    for runner, hot in zip(runners, warm, strict=True):
-        arm = known.get(runner.name)
-        if arm is None or abs(math.log(hot.step_ns / 1e6 / arm.step_ms)) > SAME_STEP:
-            return []
-        profile = SwitchProfile(relative=(), switch_warmup=arm.switch_warmup)
-        sizes = Sizes(switch_warmup=arm.switch_warmup, steps=arm.steps)
-        cuts.append(Cut(warm=hot, profile=profile, sizes=sizes, empty_ns=empty_ns))
-    return cuts
+        warm.append(warm_up(runner, WARM_UP_SHARE * budget_s, clock, expected_ms=arm.step_ms if arm else 0.0))
+    alike = [
+        arm
+        for hot, arm in zip(warm, earlier, strict=True)
+        if arm and abs(math.log(hot.step_ns / 1e6 / arm.step_ms)) <= SAME_STEP
+    ]
+    if len(alike) == len(runners):
+        profiles = [SwitchProfile(relative=(), switch_warmup=arm.switch_warmup) for arm in alike]
+        steps = [arm.steps for arm in alike]
+    else:
+        say("watching what a switch of precisions costs")
+        profiles = switch_profiles(runners, warm, SWITCH_SHARE * budget_s * len(runners), clock)
+        steps = [
+            block_steps(runner, hot, profile.switch_warmup, empty_ns, clock, cap_s=LENGTH_SHARE * budget_s)
+            for runner, hot, profile in zip(runners, warm, profiles, strict=True)
+        ]
+    sizes = [Sizes(profile.switch_warmup, length) for profile, length in zip(profiles, steps, strict=True)]
+    return [Cut(*parts, empty_ns) for parts in zip(warm, profiles, sizes, strict=True)]
 
 
 def single_step(runner: Runner, clock: Clock) -> int:
@@ -143,11 +134,8 @@ def single_step(runner: Runner, clock: Clock) -> int:
 def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns, *, expected_ms: float = 0.0) -> WarmUp:
     """Run at least three steps, then windows of steps until two agree and nothing new was allocated or compiled.
 
-    Args:
-        runner: the arm.
-        cap_s: seconds after which to give up; the arm then counts as not steady.
-        clock: a clock in nanoseconds.
-        expected_ms: time of a step in an earlier process, which a first window may agree with; 0 if unknown.
+    After ``cap_s`` seconds it gives up, and the arm counts as not steady. ``expected_ms`` is the time of a step in an
+    earlier process, which a first window may agree with; 0 if unknown.
     """
     runner.activate()
     begin = clock()
@@ -161,7 +149,7 @@ def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns, *
         fingerprint = runner.fingerprint()
         times = [single_step(runner, clock) for _ in range(window)]
         now, previous_error = statistics.median(times), error
-        error = _median_error([one / max(1.0, now) for one in times])
+        error = _median_error([time_ns / max(1.0, now) for time_ns in times])
         steps += window
         enough = steps >= LEAST_STEPS or clock() - begin > cap_s * 1e9 / 2
         if expected_ns:
@@ -176,7 +164,7 @@ def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns, *
 
 
 def empty_block_ns(runner: Runner, clock: Clock = time.perf_counter_ns, times: int = 101) -> float:
-    """Return the median time of a block without steps: what the clock and the synchronisation cost."""
+    """Return the median time of a block without steps: the cost of the clock and the synchronisation."""
     runner.synchronize()
     return statistics.median(time_block(runner, Sizes(switch_warmup=0, steps=0), clock) for _ in range(times))
 
@@ -211,13 +199,11 @@ def switch_profiles(
 def _profile(turns: Sequence[Sequence[float]]) -> SwitchProfile:
     by_index = list(zip(*turns, strict=True))
     relative = tuple(statistics.median(values) for values in by_index)
-    level = [
-        abs(middle - 1) <= max(PLATEAU, _median_error(values))
-        for middle, values in zip(relative, by_index, strict=True)
-    ]
+    medians = zip(relative, by_index, strict=True)
+    level = [abs(middle - 1) <= max(PLATEAU, _median_error(values)) for middle, values in medians]
     last = len(relative) // 2
     plateau = next((index for index in range(last) if level[index] and level[index + 1]), last)
-    # What noise hides of a transient's tail is given half as long again to die away.
+    # The tail of a transient, which noise hides, has half as long again to die away.
     return SwitchProfile(relative=relative, switch_warmup=math.ceil(1.5 * plateau) if plateau > 1 else 1)
 
 

@@ -10,7 +10,7 @@ import itertools
 import math
 import statistics
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -99,32 +99,14 @@ class _Explanation:
     """Steps of a block, by precision."""
     step_s: dict[str, float] = field(default_factory=dict)
 
-    def _figure(
-        self,
-        runner: TrainingRunner,
-        kind: Finding,
-        name: str,
-        value: float,
-        *,
-        turn: int | None = None,
-        work: WorkClass | None = None,
-        detail: str = "",
-        count: float | None = None,
-    ) -> Explained:
-        return Explained(
-            trial=self.context.trial.id,
-            precision=runner.name,
-            kind=kind,
-            name=name,
-            round=turn,
-            work=work or "",
-            detail=detail,
-            count=count,
-            value=value,
-        )
+    def _row(self, runner: TrainingRunner, kind: Finding, name: str, value: float, **more: Any) -> Explained:
+        return Explained(trial=self.context.trial.id, precision=runner.name, kind=kind, name=name, value=value, **more)
 
     def _send(self, runner: TrainingRunner, kind: Finding, name: str, value: float, **more: Any) -> None:
-        self.send(self._figure(runner, kind, name, value, **more))
+        self.send(self._row(runner, kind, name, value, **more))
+
+    def _send_call(self, runner: TrainingRunner, kind: Finding, call: Call, value: float, **more: Any) -> None:
+        self._send(runner, kind, call.title, value, **{"detail": call.module, "count": call.count} | more)
 
     def _say(self, text: str) -> None:
         self.send(Progress(text=text))
@@ -132,8 +114,8 @@ class _Explanation:
     def time_steps(self, budget_s: float, watch: Watch, collect: Callable[[], object]) -> str:
         """Run plain and profiled blocks of all arms in turn; return why no round counts, or an empty text.
 
-        The first round is not used: arms that have just warmed up one after the other have yet to settle beside each
-        other.
+        The first round is not used: arms that have just warmed up one after the other have yet to settle while the
+        others also run.
 
         Args:
             budget_s: how long to go on after the fewest rounds.
@@ -145,87 +127,85 @@ class _Explanation:
             warm = warm_up(runner, WARM_UP_S)
             self.step_s[runner.name] = warm.step_ns / 1e9
             self.steps[runner.name] = max(STEPS[0], min(STEPS[1], math.ceil(WINDOW_S * 1e9 / max(1.0, warm.step_ns))))
-        shares: dict[str, list[StepTime]] = defaultdict(list)
+        profiles: dict[str, list[StepTime]] = defaultdict(list)
         before = {runner.name: runner.taken_steps() for runner in self.runners}
-        run_steps: Counter[str] = Counter()
-        end, sound, cause = math.inf, 0, ""
+        end, rounds, sound, cause = math.inf, 0, 0, ""
         for turn in range(-1, ROUNDS[1]):
             if sound >= ROUNDS[0] and time.monotonic() > end:
                 break
-            found, of_round = list[Explained](), dict[str, StepTime]()
-            for runner in self.runners if turn % 2 == 0 else reversed(self.runners):
-                self._say(f"{runner.name}: round {turn + 1}, plain and profiled steps")
-                steps, blocks = self.steps[runner.name], [self._plain, self._profiled]
-                runner.activate()
-                runner.run(SETTLING_STEPS)
-                runner.synchronize()
-                for block in blocks if turn // 2 % 2 == 0 else blocks[::-1]:
-                    rows, profile = block(runner, steps, turn)
-                    found += rows
-                    of_round |= {runner.name: profile} if profile is not None else {}
-                    collect()
-                run_steps[runner.name] += 2 * steps + SETTLING_STEPS + 1
+            rows, of_round = self._round(turn, collect)
+            rounds += 1
             watch.wait()
             disturbed = watch.poll()
             if turn < 0:
                 end = time.monotonic() + budget_s
-                continue
-            if disturbed:
+            elif disturbed:
                 cause = disturbed
-                continue
-            sound += 1
-            for row in found:
-                self.send(row)
-            for name, profile in of_round.items():
-                shares[name].append(profile)
+            else:
+                sound += 1
+                for row in rows:
+                    self.send(row)
+                for name, profile in of_round.items():
+                    profiles[name].append(profile)
         for runner in self.runners:
+            steps = rounds * (2 * self.steps[runner.name] + SETTLING_STEPS + 1)  # the profiler does one more
             taken = runner.taken_steps() - before[runner.name]
-            self._send(runner, "step", "skipped", 100 * (1 - taken / run_steps[runner.name]))
+            self._send(runner, "step", "skipped", 100 * (1 - taken / steps))
             if (foreign := watch.foreign_load_pct()) is not None:
                 self._send(runner, "step", "foreign load", foreign)
-            self._operators(runner, shares[runner.name])
+            self._operators(runner, profiles[runner.name])
         return "" if sound else f"every round was disturbed: {cause}"
 
-    def _plain(self, runner: TrainingRunner, steps: int, turn: int) -> tuple[list[Explained], None]:
-        start = time.perf_counter()
-        runner.run(steps)
-        runner.synchronize()
-        ms = 1e3 * (time.perf_counter() - start) / steps
-        return [self._figure(runner, "step", "timed", ms, turn=turn)], None
+    def _round(self, turn: int, collect: Callable[[], object]) -> tuple[list[Explained], dict[str, StepTime]]:
+        """Run a plain and a profiled block of each arm, in an order that changes from round to round."""
+        rows, profiles = list[Explained](), dict[str, StepTime]()
+        for runner in self.runners if turn % 2 == 0 else reversed(self.runners):
+            self._say(f"{runner.name}: round {turn + 1}, plain and profiled steps")
+            _settle(runner)
+            for profiling in (False, True) if turn // 2 % 2 == 0 else (True, False):
+                if profiling:
+                    profiles[runner.name] = self._profile(runner)
+                    rows += self._profile_rows(runner, profiles[runner.name], turn)
+                else:
+                    step_ms = _step_ms(runner, self.steps[runner.name])
+                    rows.append(self._row(runner, "step", "timed", step_ms, round=turn))
+                collect()
+        return rows, profiles
 
-    def _profiled(self, runner: TrainingRunner, steps: int, turn: int) -> tuple[list[Explained], StepTime]:
+    def _profile(self, runner: TrainingRunner) -> StepTime:
         backend = backend_of(self.context.device)
-        trace = profiled(lambda: runner.run(1), steps, gpu=backend.is_gpu)
-        share = decompose(trace, gpu=backend.is_gpu, matrix_types=frozenset(map(_in_traces, backend.matrix_types())))
-        steps_found = {"profiled": share.step_ms, "kernels" if backend.is_gpu else "operators": share.calls}
-        if backend.is_gpu:
-            steps_found["hidden communication"] = share.hidden_communication_ms
-        rows = [self._figure(runner, "step", name, value, turn=turn) for name, value in steps_found.items()]
-        rows += [self._figure(runner, "class", work, share.ms[work], turn=turn) for work in CLASSES]
-        return rows, share
+        trace = profiled(lambda: runner.run(1), self.steps[runner.name], gpu=backend.is_gpu)
+        return decompose(trace, gpu=backend.is_gpu, matrix_types=frozenset(map(_in_traces, backend.matrix_types())))
 
-    def _operators(self, runner: TrainingRunner, shares: Sequence[StepTime]) -> None:
+    def _profile_rows(self, runner: TrainingRunner, profile: StepTime, turn: int) -> list[Explained]:
+        figures = {"profiled": profile.step_ms, "kernels" if runner.asynchronous else "operators": profile.calls}
+        if runner.asynchronous:
+            figures["hidden communication"] = profile.hidden_communication_ms
+        rows = [self._row(runner, "step", name, value, round=turn) for name, value in figures.items()]
+        return rows + [self._row(runner, "class", work, profile.ms[work], round=turn) for work in CLASSES]
+
+    def _operators(self, runner: TrainingRunner, profiles: Sequence[StepTime]) -> None:
         """Send the longest operators of a step, each with the median of its times in the rounds."""
         kinds: dict[tuple[str, WorkClass, str], list[tuple[float, float]]] = defaultdict(list)
-        for share in shares:
-            for one in share.operators:
-                sizes = " ".join("x".join(map(str, size)) for size in one.sizes)
-                types = " ".join(dict.fromkeys(name.removeprefix("c10::") for name in one.types if name.strip()))
-                kinds[one.name, one.work, f"{types} {sizes}".strip()].append((one.ms, one.count))
+        for operator in itertools.chain.from_iterable(profile.operators for profile in profiles):
+            sizes = " ".join("x".join(map(str, size)) for size in operator.sizes)
+            types = " ".join(dict.fromkeys(name.removeprefix("c10::") for name in operator.types if name.strip()))
+            kinds[operator.name, operator.work, f"{types} {sizes}".strip()].append((operator.ms, operator.count))
         medians = {key: tuple(map(statistics.median, zip(*values, strict=True))) for key, values in kinds.items()}
         longest = sorted(medians.items(), key=lambda item: -item[1][0])[:OPERATORS]
         for (name, work, detail), (ms, count) in longest:
             self._send(runner, "operator", name, ms, work=work, detail=detail, count=count)
 
     def double_the_batch(self) -> None:
-        """Time steps of twice the batch beside steps as they are: where work takes the time, they take twice as long.
+        """Time steps of twice the batch in turn with steps as they are: where work takes the time, they take twice it.
 
-        Arms that are compiled or captured are left out: they would have to be compiled again for that size, and what
-        runs neither way cannot be set beside their steps.
+        Arms that are compiled or captured are left out: they would have to be compiled again for that size, and steps
+        that are neither cannot be compared with theirs. So are all on a CPU that lacks the memory for twice the batch,
+        where the system would kill this process.
         """
-        context = self.context
+        context, backend = self.context, backend_of(self.context.device)
         size = 2 * context.trial.cell.batch_size
-        if not self._has_room():
+        if not backend.is_gpu and backend.free_bytes() <= 2 * resident_bytes():
             return
         for runner in self.runners:
             if runner.arm.graph is not None or runner.arm.forward is not runner.arm.model:
@@ -236,28 +216,17 @@ class _Explanation:
                     context.data, batch_size=size, count=1, device=context.device, seed=context.trial.seed
                 )
                 twice = TrainingRunner(runner.name, runner.arm, itertools.cycle(batches))
-                twice.activate()
-                twice.run(SETTLING_STEPS)
-                twice.synchronize()
-                beside_ms, doubled_ms = list[float](), list[float]()
+                _settle(twice)
                 steps = max(1, self.steps[runner.name] // 2)
-                for one, found in ((runner, beside_ms), (twice, doubled_ms)) * DOUBLED_BLOCKS:
-                    start = time.perf_counter()
-                    one.run(steps)
-                    one.synchronize()
-                    found.append(1e3 * (time.perf_counter() - start) / steps)
+                pairs = [(_step_ms(runner, steps), _step_ms(twice, steps)) for _ in range(DOUBLED_BLOCKS)]
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-                backend_of(context.device).release_cached_memory()
+                backend.release_cached_memory()
                 continue
+            as_is_ms, doubled_ms = zip(*pairs, strict=True)
             self._send(runner, "step", "doubled", statistics.median(doubled_ms))
-            self._send(runner, "step", "not doubled", statistics.median(beside_ms))
-
-    def _has_room(self) -> bool:
-        """Say whether a CPU has the memory for steps of twice the batch: where it has not, the system would kill us."""
-        backend = backend_of(self.context.device)
-        return backend.is_gpu or backend.free_bytes() > 2 * resident_bytes()
+            self._send(runner, "step", "not doubled", statistics.median(as_is_ms))
 
     def wait_for_the_loader(self) -> None:
         """Train on some of the suite's own batches in each precision, and send the share of time spent waiting."""
@@ -269,9 +238,7 @@ class _Explanation:
             batches = context.open_batches()
             arm = TrainingRunner(runner.name, runner.arm, _endless(batches))
             steps = max(LOADER_STEPS[0], min(LOADER_STEPS[1], int(1.0 / self.step_s[runner.name])))
-            arm.activate()
-            arm.run(SETTLING_STEPS)
-            arm.synchronize()
+            _settle(arm)
             waiting, source = 0.0, arm.batches
             start = time.perf_counter()
             for _ in range(steps):
@@ -301,23 +268,13 @@ class _Explanation:
                 *alone.largest(others, by=lambda call: call.bytes),
                 *alone.largest(casts, by=lambda call: call.count),  # a small one costs little less than a large one
             ]:
-                measure = partial(alone.times, [call], self.context.device, ALONE_S)
-                (taken,), (cached,) = measure(), measure(cached=True)
-                self._alone(runner, call, taken)
+                self._alone(runner, call)
+                (cached,) = alone.times([call], self.context.device, ALONE_S, cached=True)
                 if cached is not None:
-                    self._send(
-                        runner,
-                        "cached",
-                        call.title,
-                        cached.median_ms,
-                        work=call.work,
-                        detail=call.module,
-                        count=call.count,
-                    )
-            for call in alone.largest(called[runner.name], by=lambda call: call.flops):
-                if runner is not baseline:
-                    (taken,) = alone.times([call], self.context.device, ALONE_S)
-                    self._alone(runner, call, taken)
+                    self._send_call(runner, "cached", call, cached.median_ms, work=call.work)
+            if runner is not baseline:
+                for call in alone.largest(called[runner.name], by=lambda call: call.flops):
+                    self._alone(runner, call)
             peak = peak_tflops(runner.arm.precision, self.context.device)
             if peak is not None:
                 self._send(runner, "rate", "products TFLOP/s", peak)
@@ -339,11 +296,11 @@ class _Explanation:
             )
             for (runner, _), taken, cached in zip(arms, measure(), measure(cached=True), strict=True):
                 if taken is not None and cached is not None:
-                    self._send(runner, "cached", call.title, cached.best_ms, detail=call.module, count=call.count)
-                    self._send(runner, "product", call.title, taken.median_ms, detail=call.module, count=call.count)
-                    self._send(runner, "best", call.title, taken.best_ms, detail=call.module, count=call.count)
-            self._send(self.runners[0], "bytes", call.title, call.bytes / call.count, detail=call.module)
-            self._send(self.runners[0], "flops", call.title, call.flops, detail=call.module, count=call.count)
+                    self._send_call(runner, "cached", call, cached.best_ms)
+                    self._send_call(runner, "product", call, taken.median_ms)
+                    self._send_call(runner, "best", call, taken.best_ms)
+            self._send_call(self.runners[0], "bytes", call, call.bytes / call.count, count=None)
+            self._send_call(self.runners[0], "flops", call, call.flops)
 
     def _rates(self) -> None:
         """Send the rates of copies in each arm's type, and of casts to it."""
@@ -366,12 +323,11 @@ class _Explanation:
         finally:
             runner.arm.optimizer.zero_grad(set_to_none=True)
 
-    def _alone(self, runner: TrainingRunner, call: Call, taken: alone.Alone | None) -> None:
+    def _alone(self, runner: TrainingRunner, call: Call) -> None:
+        (taken,) = alone.times([call], self.context.device, ALONE_S)
         if taken is not None:
-            self._send(
-                runner, "alone", call.title, taken.median_ms, work=call.work, detail=call.module, count=call.count
-            )
-            self._send(runner, "bytes", call.title, call.bytes / call.count, detail=call.module)
+            self._send_call(runner, "alone", call, taken.median_ms, work=call.work)
+            self._send_call(runner, "bytes", call, call.bytes / call.count, count=None)
 
     def _types(self, runner: TrainingRunner, calls: Iterable[Call]) -> None:
         """Send the share of the FLOPs in each type, and the modules whose products are in fp32."""
@@ -387,22 +343,30 @@ class _Explanation:
             self._send(runner, "types", name, 100 * part / sum(flops.values()), detail=where)
 
     def _try(self, runner: TrainingRunner, calls: Sequence[Call]) -> None:
-        """Time the largest products in another layout and with padded sizes, beside as they are."""
+        """Time the largest products in another layout and with padded sizes, in turn with as they are."""
         chosen = sorted((call for call in calls if call.flops), key=lambda call: -call.flops)[:LARGEST_TRIED]
         total = sum(call.flops for call in calls)
         for call in chosen:
-            others: tuple[tuple[Finding, Call], ...] = (
-                ("channels-last", call.channels_last()),
-                ("padded", call.padded(ALIGNMENT)),
-            )
-            for name, other in others:
-                if other == call or (name == "channels-last" and "convolution" not in call.name):
+            others: dict[Finding, Call] = {"channels-last": call.channels_last(), "padded": call.padded(ALIGNMENT)}
+            for kind, other in others.items():
+                if other == call or (kind == "channels-last" and "convolution" not in call.name):
                     continue
                 as_is, changed = alone.times([call, other], self.context.device, 2 * ALONE_S)
                 if as_is is not None and changed is not None:
-                    share = call.flops / total
-                    ratio = changed.best_ms / as_is.best_ms
-                    self._send(runner, name, call.title, ratio, detail=call.module, count=share)
+                    self._send_call(runner, kind, call, changed.best_ms / as_is.best_ms, count=call.flops / total)
+
+
+def _settle(runner: TrainingRunner) -> None:
+    runner.activate()
+    runner.run(SETTLING_STEPS)
+    runner.synchronize()
+
+
+def _step_ms(runner: TrainingRunner, steps: int) -> float:
+    start = time.perf_counter()
+    runner.run(steps)
+    runner.synchronize()
+    return 1e3 * (time.perf_counter() - start) / steps
 
 
 def _endless(batches: Batches) -> Iterator[Batch]:

@@ -11,7 +11,6 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, replace
 from functools import partial
 
 import torch
@@ -24,7 +23,7 @@ from bench.measure.memory import tensor_bytes
 from bench.measure.operations import observe
 from bench.phases.arms import BATCHES, Context, TrainingRunner, compute_dtypes, enter, open_context, result_of
 from bench.phases.ladder import InputPipeline, LoaderKind
-from bench.results.records import Device, Fit, MemoryPeak, Message, Progress
+from bench.results.records import Device, Fit, Message, Progress
 from bench.spec.phases import LADDER
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Trial
@@ -107,18 +106,14 @@ def _measure(trial: Trial, device: Device, send: Callable[[Message], None]) -> N
             model_bytes=memory.model_bytes(arm.model),
         )
         if step is None and not context.techniques.hidden and distributed.ranks() == 1:
-            peaks = _by_kind(peaks, train, arm, resident)
+            held = [tensor for batch in resident for tensor in batch]
+            modules = [arm.model, arm.loss]
+            peaks = tensor_bytes(peaks, train, arm.device, modules=modules, optimizer=arm.optimizer, held=held)
         switches = read_back(arm.precision, context.device)  # last: the model may have changed them
         odd = [f"the loss was {float(loss)} after a few steps" for loss in losses if not torch.isfinite(loss)]
         runner = TrainingRunner(asked.name, arm, batches)
         computed = compute_dtypes(runner)
     send(result_of(runner, "ok", "; ".join(odd), switches=switches, computed=computed, memory=peaks))
-
-
-def _by_kind(peaks: MemoryPeak, train: Callable[[], None], arm: Arm, batches: list[Batch]) -> MemoryPeak:
-    held = [tensor for batch in batches for tensor in batch]
-    kinds = tensor_bytes(train, arm.device, modules=[arm.model, arm.loss], optimizer=arm.optimizer, held=held)
-    return replace(peaks, **asdict(kinds)) if kinds is not None else peaks
 
 
 def _build(context: Context, precision: str, step: AblationStep | None) -> Arm:

@@ -29,10 +29,7 @@ LAST = 5
 def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: int = STEPS) -> None:
     """Train the trial's only precision for some steps; send the figures, then the result.
 
-    Args:
-        trial: what to train, and where.
-        send: takes the records.
-        steps: how many steps; fewer where the loss ceases to be finite.
+    There are fewer ``steps`` where the loss ceases to be finite.
     """
     context = open_context(trial)
     (name,) = trial.precisions
@@ -71,19 +68,19 @@ class _Observation:
     losses: list[float] = field(default_factory=list)
     """Of each step so far."""
     operations: Operations | None = None
-    """What products computed in, at precisions that convert layers."""
+    """Those of a step, at precisions that convert layers."""
 
     def train(self, batches: Batches, steps: int) -> str:
-        """Train; return what ceased to be finite, and when, or an empty string."""
+        """Train; return which quantity ceased to be finite, and when, or an empty string."""
         failure, chosen = "", observed_steps(steps)
         endless = (batch for epoch in count(1) for batch in batches.train(epoch))
-        with gradients.watch_activations(self.arm.model) as activations:
+        with gradients.watch_activations(self.arm.model) as largest_activations:
             for step, batch in enumerate(islice(endless, steps)):
                 if step in (0, steps - 1):
                     self._errors(step, batch)
-                activations.seen.clear()
+                    largest_activations()  # forgets those of the copies
                 scale = self.arm.loss_scale
-                failure = self._step(step, batch, scale, activations)
+                failure = self._step(step, batch, scale, largest_activations)
                 if step in chosen or failure:
                     self._gradients(step, scale)
                 if failure:
@@ -97,12 +94,14 @@ class _Observation:
         trial, precision = self.context.trial.id, self.arm.precision.name
         self.send(Numeric(trial=trial, precision=precision, kind=kind, step=step, layer=layer, name=name, value=value))
 
-    def _step(self, step: int, batch: Batch, scale: float | None, activations: gradients.LargestActivations) -> str:
-        """Train on a batch; return what was not finite, unless skipping the step mends it."""
+    def _step(
+        self, step: int, batch: Batch, scale: float | None, largest_activations: Callable[[], dict[str, float]]
+    ) -> str:
+        """Train on a batch; return which quantity was not finite, unless skipping the step mends it."""
         arm = self.arm
         taken = arm.taken.count
         loss = training_step(arm, *batch).item()
-        values = activations.read()
+        values = largest_activations()
         bad = gradients.nonfinite_layers(self._named())
         self.losses.append(loss)
         self._send("step", step, "loss", loss)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.measure.disturbance import Watch, open_watch
-from bench.measure.rounds import Comparison, LongBlocks, check_long_blocks, compare, lengthen
+from bench.measure.rounds import Comparison, LongBlocks, check_long_blocks, compare
 from bench.measure.warmup import Cut, prepare
 from bench.phases.arms import TrainingRunner
 from bench.results.records import Block, Device, Message, Progress, Speed, Status
@@ -168,7 +168,7 @@ def measure(
                 )
             if attempt == 2 or all(one is None or one.agree for one in checks):
                 break
-            cuts = [replace(cut, sizes=lengthen(cut.sizes)) for cut in cuts]
+            cuts = [replace(cut, sizes=cut.sizes.lengthen()) for cut in cuts]
         foreign_pct = watch.foreign_load_pct()
     return Paired(
         trial=trial, runners=runners, cuts=cuts, comparison=comparison, checks=checks, foreign_load_pct=foreign_pct

@@ -109,26 +109,18 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         return Checkpoint(**state, epochs=epochs)
     except FileNotFoundError:
         return None
-    except Exception as error:
-        # A damaged file raises nearly anything.
+    except Exception as error:  # a damaged file raises nearly anything
         print(f"The checkpoint {path} cannot be read, so training begins anew: {error}")
         return None
 
 
 def stored_bytes(model: nn.Module, dtype: torch.dtype | None = None) -> int:
-    """Return the size of the model's weights and buffers as ``torch.save`` writes them.
-
-    Args:
-        model: whose state dict is saved.
-        dtype: what floating-point tensors are cast to before; None stores them as they are.
-    """
+    """Return the size of the model's state dict as ``torch.save`` writes it, floating-point tensors in ``dtype``."""
     cast: dict[tuple[int, torch.Size], Tensor] = {}  # weights that several layers share stay shared
-    state = {
-        name: cast.setdefault((value.data_ptr(), value.shape), value.to(dtype))
-        if dtype is not None and value.is_floating_point()
-        else value
-        for name, value in model.state_dict().items()
-    }
+    state = dict(model.state_dict())
+    for name, value in state.items():
+        if dtype is not None and value.is_floating_point():
+            state[name] = cast.setdefault((value.data_ptr(), value.shape), value.to(dtype))
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.tell()

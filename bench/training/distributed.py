@@ -42,9 +42,7 @@ def announce(rendezvous: Rendezvous) -> None:
 def join(device: torch.device, silence_s: float) -> None:
     """Join the other ranks at the address in torch.distributed's environment variables.
 
-    Args:
-        device: the rank's own.
-        silence_s: after which silence the trial is taken to hang; a rank that waits for another says so before.
+    After ``silence_s`` without a message the trial is taken to hang; a rank that waits for another says so before.
     """
     patience = min(PATIENCE, timedelta(seconds=silence_s * 2 / 3))
     distributed.init_process_group(backend_of(device).collectives, timeout=patience)
@@ -61,10 +59,9 @@ def rank() -> int:
 
 
 def clock() -> Callable[[], int]:
-    """Return a clock in nanoseconds, common to all ranks.
+    """Return a clock in nanoseconds, common to all ranks: the latest of theirs.
 
-    The common clock is the latest of theirs. Reading it waits for all ranks, so the time between two readings is that
-    of the slowest rank.
+    Reading it waits for all ranks, so the time between two readings is that of the slowest rank.
     """
     if ranks() == 1:
         return time.perf_counter_ns
@@ -128,10 +125,7 @@ def part(batch_size: int) -> int:
 def parallel(model: nn.Module, device: torch.device, techniques: Techniques) -> Callable[..., Tensor]:
     """Return the model's forward pass, after which backward averages gradients over the ranks.
 
-    Args:
-        model: on its device; every rank starts from rank 0's weights.
-        device: the rank's own.
-        techniques: ``bf16-allreduce`` sends gradients as bfloat16.
+    Every rank starts from rank 0's weights; ``bf16-allreduce`` sends gradients as bfloat16.
     """
     wrapped = nn.parallel.DistributedDataParallel(model, device_ids=[device] if backend_of(device).is_gpu else None)
     if techniques.bf16_allreduce:
@@ -188,9 +182,9 @@ class SyncedBatchNorm(_BatchNorm):
         count = x.numel() // x.shape[1] * world
         if count < 2:
             raise ValueError(f"batch norm needs more than one value per channel in training, got {tuple(input.shape)}")
-        mean = _sum(x.mean(others)) / world
+        mean: Tensor = _Sum.apply(x.mean(others)) / world
         away = x - mean.view(shape)
-        variance = _sum(away.square().mean(others)) / world
+        variance = _Sum.apply(away.square().mean(others)) / world
         self._follow(mean.detach(), variance.detach() * count / (count - 1))
         normal = away * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
@@ -218,12 +212,5 @@ class _Sum(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(_ctx: Any, *gradients: Any) -> Tensor:
-        total: Tensor = gradients[0].clone(memory_format=torch.contiguous_format)
-        distributed.all_reduce(total)
-        return total
-
-
-def _sum(value: Tensor) -> Tensor:
-    total: Tensor = _Sum.apply(value)
-    return total
+    def backward(ctx: Any, *gradients: Any) -> Tensor:
+        return _Sum.forward(ctx, gradients[0])

@@ -11,6 +11,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,13 +37,9 @@ def shard(devices: int) -> Shard:
 def open_lightning(arm: Arm, steps: int, shard: Shard) -> Callable[[Iterator[Batch]], Epoch]:
     """Return a function that trains ``arm`` for an epoch, as ``bench.training.step.train_epoch`` does.
 
-    Each call is a ``fit`` of one epoch that continues the one before. Logger, checkpoints and progress bar are off.
-    The clock runs from the Trainer's start of the epoch to its end, so setting up ``fit`` is not timed.
-
-    Args:
-        arm: what to train, on this process's device.
-        steps: batches in an epoch.
-        shard: this process's part; of several, Lightning's ``ddp`` joins them by the variables that are set.
+    Each call is a ``fit`` of one epoch, of so many ``steps``, that continues the one before. Logger, checkpoints and
+    progress bar are off. The clock runs from the Trainer's start of the epoch to its end, so setting up ``fit`` is not
+    timed. Where the ``shard`` is one of several, Lightning's ``ddp`` joins them by the environment variables.
     """
     if arm.precision.master and shard.ranks > 1:  # their gradients are widened before Lightning can join them
         raise UsageError(f"{arm.precision.name} trains on one device only: --set devices=1.")
@@ -70,8 +67,7 @@ def open_lightning(arm: Arm, steps: int, shard: Shard) -> Callable[[Iterator[Bat
     module, counted = _module(arm), TakenSteps(arm.optimizer)
 
     def train_epoch(batches: Iterator[Batch]) -> Epoch:
-        taken = counted.count
-        waiting = _Waiting(batches, steps)
+        taken, waiting = counted.count, _Waiting(batches, steps)
         trainer.fit_loop.max_epochs = trainer.current_epoch + 1
         trainer.fit(module, waiting)
         losses = torch.stack(module.losses).float().mean()
@@ -86,20 +82,22 @@ def open_lightning(arm: Arm, steps: int, shard: Shard) -> Callable[[Iterator[Bat
     return train_epoch
 
 
+@dataclass
 class _Waiting:
     """An epoch's batches with their number, and the time spent waiting for them."""
 
-    def __init__(self, batches: Iterator[Batch], steps: int) -> None:
-        self.seconds, self.samples = 0.0, 0
-        self._batches, self._steps = batches, steps
+    batches: Iterator[Batch]
+    steps: int
+    seconds: float = 0.0
+    samples: int = 0
 
     def __len__(self) -> int:
-        return self._steps
+        return self.steps
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
             asked = time.perf_counter_ns()
-            batch = next(self._batches, None)
+            batch = next(self.batches, None)
             self.seconds += (time.perf_counter_ns() - asked) / 1e9
             if batch is None:
                 return
@@ -144,9 +142,9 @@ def _module(arm: Arm) -> Any:
 
 
 def _precision(arm: Arm) -> LightningPrecision:
-    """Return Lightning's plugin of ``32-true``, ``16-mixed`` or ``bf16-mixed``, with the arm's own GradScaler.
+    """Return Lightning's plugin of ``32-true``, ``16-mixed`` or ``bf16-mixed``, with the arm's GradScaler.
 
-    Given by name, 16-mixed on a CPU would silently become bf16-mixed. 16-bit weights are the arm's own doing.
+    Given by name, 16-mixed on a CPU would silently become bf16-mixed. The arm itself holds 16-bit weights.
     """
     from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 
@@ -172,7 +170,7 @@ def accelerator_of(device: torch.device) -> Accelerator | str:
 
     class Cuda(CUDAAccelerator):  # type: ignore[misc]  # Any, to mypy
         def setup(self, trainer: Any) -> None:
-            """Tell of the visible devices only: what the epoch before allocated, the next one uses."""
+            """Log the visible devices only: the next epoch uses the memory that the one before allocated."""
             self.set_nvidia_flags(trainer.local_rank)
 
     return Cuda()

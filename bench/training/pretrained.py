@@ -42,7 +42,7 @@ def pretrained(build: Callable[..., nn.Module], weights: str, data: Data, *, hea
         build: torchvision's function, called with ``num_classes``.
         weights: ``none``, ``imagenet`` (torchvision's default weights of this model), or the path of a state dict.
         data: has the number of classes.
-        head: name of the last layer within the model.
+        head: name of the model's last layer.
 
     Raises:
         UsageError: the weights cannot be had, or are not this model's.

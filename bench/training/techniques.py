@@ -92,9 +92,7 @@ def cut(inputs: Tensor, targets: Tensor, parts: int) -> Iterator[tuple[Tensor, T
 def fused(optimizer: torch.optim.Optimizer, *, scaled: bool) -> torch.optim.Optimizer:
     """Return a copy of an optimizer, before its first step, with torch's own ``fused=True``.
 
-    Args:
-        optimizer: what to copy.
-        scaled: whether a GradScaler may skip its steps.
+    ``scaled`` says whether a GradScaler may skip its steps.
 
     Raises:
         UnsupportedError: it has no fused kernel, or none for this device, type or option.
@@ -131,15 +129,11 @@ def _initialise_momentum(optimizer: torch.optim.SGD) -> None:
 def compiled(model: nn.Module, mode: str | None = None) -> Callable[..., Tensor]:
     """Return the model's forward pass, which torch.compile compiles at its first call; the model is unchanged.
 
-    Args:
-        model: to compile.
-        mode: torch.compile's; None is its default.
+    All batches of a trial have one shape. ``mode`` is torch.compile's; None is its default.
     """
     config: Any = torch._dynamo.config
     config.cache_size_limit = COMPILED_ARMS  # in torch 2.7 and later another name of recompile_limit
-    forward: Callable[..., Tensor] = torch.compile(
-        model, dynamic=False, mode=mode
-    )  # all batches of a trial have one shape
+    forward: Callable[..., Tensor] = torch.compile(model, dynamic=False, mode=mode)
     return forward
 
 
@@ -150,11 +144,7 @@ def compilations() -> int:
 
 
 def require_compiler(kind: str) -> None:
-    """Refuse to compile on a kind of device where torch.compile does not work.
-
-    Raises:
-        UnsupportedError: it does not.
-    """
+    """Refuse, with UnsupportedError, to compile on a kind of device where torch.compile does not work."""
     if why := _broken_compiler(kind):
         raise UnsupportedError(f"compile: torch.compile does not work here: {why}")
 
@@ -201,9 +191,9 @@ def _outermost(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _wrap(container: nn.Module) -> bool:
-    """Replace the forward of a container's blocks; return whether there are any.
+    """Replace the forward of a container's blocks by a method of each, so that a model's copy runs the copy's layers.
 
-    It is a method of each block's own, so that a copy of the model runs the copy's layers.
+    Returns whether there are any.
     """
     blocks = [child for child in container.children() if next(child.children(), None) is not None]
     for block in blocks:

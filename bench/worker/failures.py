@@ -1,4 +1,4 @@
-"""Why a process ended: the error that it reported, or its exit code. Imports torch only when called."""
+"""The end of a process: the error that it reported, or its exit code. Imports torch only when called."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FATAL = re.compile(r"^Fatal Python error:", re.MULTILINE)
 """How faulthandler begins."""
 LONGEST_LINE = 300
 LOG_BYTES = 2**19
-"""Most that is kept of the beginning, and of the end, of what a process printed."""
+"""Most that is kept of the beginning, and of the end, of a process's output."""
 STACK_SIGNAL = signal.SIGUSR2
 """Lets a worker or rank print its stack, even while it hangs in C code."""
 LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
@@ -70,7 +70,7 @@ def _described(error: BaseException) -> str:
 
 
 def is_secondary(error: BaseException) -> bool:
-    """Return whether an error is a secondary failure: another rank is gone, or does not answer."""
+    """Say whether an error is a secondary failure: another rank is gone, or does not answer."""
     from torch import distributed
 
     if isinstance(error, distributed.DistError):
@@ -100,39 +100,33 @@ def print_stacks() -> None:
     faulthandler.register(STACK_SIGNAL)
 
 
-# What a process printed: where it was, and its last words.
+def place(output: str, file: Path) -> str:
+    """Return the innermost line of a file that a traceback in a process's output names, such as ``my.py:12``, or "".
 
-
-def place(printed: str, file: Path) -> str:
-    """Return the innermost line of a file that a traceback names, such as ``my.py:12``; empty where none does.
-
-    A dump by faulthandler, whose first line is the innermost, comes before a traceback, whose last line is.
-
-    Args:
-        printed: what the process printed.
-        file: the file, absolute.
+    A dump by faulthandler, whose first line is the innermost, comes before a traceback, whose last line is. The file's
+    path is absolute.
     """
     lines = re.compile(rf'File "{re.escape(str(file))}", line (\d+)')
-    dump = DUMP.search(printed)
-    numbers = lines.findall(printed[dump.start() :]) if dump else lines.findall(printed)[::-1]
+    dump = DUMP.search(output)
+    numbers = lines.findall(output[dump.start() :]) if dump else lines.findall(output)[::-1]
     shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
     return f"{shown}:{numbers[0]}" if numbers else ""
 
 
-def last_words(printed: str) -> str:
-    """Return the last line that a process printed before faulthandler's dump, if there is one; empty if none."""
-    dump = FATAL.search(printed) or DUMP.search(printed)
-    lines = printed[: dump.start()].strip().splitlines() if dump else printed.strip().splitlines()
+def last_words(output: str) -> str:
+    """Return the last line of a process's output before faulthandler's dump, if there is one; empty if none."""
+    dump = FATAL.search(output) or DUMP.search(output)
+    lines = (output[: dump.start()] if dump else output).strip().splitlines()
     return lines[-1].strip()[-LONGEST_LINE:] if lines else ""
 
 
 def reason(text: str, output: str, doing: str | None, source: Path | None) -> str:
-    """Return why a process failed, and where; and its last words, or what it was doing.
+    """Return why a process failed, and where; and its last words, or its last activity.
 
     Args:
         text: the error, or how the process ended.
         output: what the process printed.
-        doing: what the process said last that it was doing; None of an error, which is its last word.
+        doing: the process's last message of progress; None of an error, which is its last word.
         source: the user's file, of which the line is named.
     """
     where = place(output, source) if source is not None else ""
@@ -146,7 +140,7 @@ def reason(text: str, output: str, doing: str | None, source: Path | None) -> st
 
 
 def printed(log: Path) -> str:
-    """Return what a process has printed; of much the beginning and the end."""
+    """Return a process's output so far; of a long one the beginning and the end."""
     if not log.exists():
         return ""
     with log.open("rb") as file:
@@ -160,31 +154,20 @@ def printed(log: Path) -> str:
         return head.decode(errors="replace") + cut + file.read().decode(errors="replace")
 
 
-# The cause of death of a process that sent no report.
-
-
 def exit_cause(exit_code: int | None, kills_before: int | None) -> tuple[Literal["oom", "died"], str]:
-    """Return whether a process ran out of memory, and how it ended, as the end of a sentence.
+    """Return whether a process that sent no report ran out of memory, and how it ended, as the end of a sentence.
 
     Args:
         exit_code: the process's; negative is the number of the signal that ended it.
-        kills_before: what ``oom_kills`` returned before it was started.
+        kills_before: of ``oom_kills``, before it was started.
     """
     kills = oom_kills()
     if exit_code == -9 and kills is not None and kills_before is not None and kills > kills_before:
         return "oom", "by the system's out-of-memory killer"
-    return (
-        "died",
-        f"by {_signal(-exit_code)}" if exit_code is not None and exit_code < 0 else f"by exit code {exit_code}",
-    )
-
-
-def _signal(number: int) -> str:
-    """Return a signal's name; real-time signals have none."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    if exit_code is None or exit_code >= 0:
+        return "died", f"by exit code {exit_code}"
+    names = {each.value: each.name for each in signal.Signals}  # real-time signals have none
+    return "died", f"by {names.get(-exit_code, f'signal {-exit_code}')}"
 
 
 def oom_kills() -> int | None:

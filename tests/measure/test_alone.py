@@ -132,7 +132,7 @@ def test_the_largest_calls_cover_the_share_that_is_asked(calls):
 def test_a_call_that_does_not_run_alone_is_unknown(capsys):
     (call,) = calls_of(lambda: torch.mm(torch.ones(3, 4), torch.ones(4, 5)))
     odd = Operand(shape=(2, 2), stride=(2, 1), dtype=torch.float32)
-    uneven = alone._changed(call, lambda leaf: odd if leaf.shape == (3, 4) else leaf)
+    uneven = call.with_operands(lambda leaf: odd if leaf.shape == (3, 4) else leaf)
     fine, missing = times([call, uneven], CPU, 0.0)
     assert fine is not None
     assert missing is None

@@ -84,21 +84,18 @@ def test_a_throttle_counter_that_moved_disturbs_once(watched, grown_ms, cause):
     assert made.poll() == ""
 
 
-def test_the_power_cap_disturbs_nothing_and_is_labelled(watched):
+def test_the_power_cap_disturbs_nothing(watched):
     made = watched(FakeGpu("GPU-a", fields=dict(ALL)))
     assert made.poll(1.0) == ""
-    assert made.watch.label() == ""
     made.gpu.fields[POWER] += 500 * MS
     made.gpu.reasons = 0x4
     assert made.poll(1.0) == ""
-    assert made.watch.label() == "the power cap held the clocks down 25 % of the time"
 
 
 def test_violation_times_are_read_where_there_are_no_fields(watched):
     made = watched(FakeGpu("GPU-a", violations={0: 0, 1: 0}))
     made.gpu.violations = {0: 100 * MS, 1: 30 * MS}
     assert made.poll() == "thermal slowdown for 30 ms"
-    assert made.watch.label() == "the power cap held the clocks down 50 % of the time"
     assert made.poll() == ""
 
 
@@ -212,11 +209,11 @@ def test_a_mig_slice_is_throttled_with_its_board_and_sees_no_other_processes(wat
 
 def test_without_a_driver_or_an_nvml_that_knows_the_gpu_nothing_is_claimed(monkeypatch, watched):
     made = watched(FakeGpu("GPU-a", reasons=0x20), uuid="GPU-other")
-    assert (made.poll(), made.watch.label(), made.watch.foreign_load_pct()) == ("", "", None)
+    assert (made.poll(), made.watch.foreign_load_pct()) == ("", None)
     fake.without_driver(monkeypatch)
     for device in (gpu_device(), gpu_device(None)):
         with open_watch(device) as watch:
-            assert (watch.poll(), watch.label(), watch.foreign_load_pct()) == ("", "", None)
+            assert (watch.poll(), watch.foreign_load_pct()) == ("", None)
 
 
 def machine_times(**seconds: float) -> SimpleNamespace:
@@ -260,7 +257,7 @@ def test_on_a_cpu_what_is_not_ours_is_foreign_load(monkeypatch, ranks, processes
         monkeypatch.setattr(disturbance.psutil, "Process", lambda: after)
         monkeypatch.setattr(disturbance.psutil, "cpu_times", lambda: machine_times(**machine))
         assert watch.foreign_load_pct() == pytest.approx(100 * foreign_s / 20)
-        assert (watch.poll(), watch.label()) == ("", "")
+        assert watch.poll() == ""
 
 
 def test_this_machines_own_load_is_a_share():

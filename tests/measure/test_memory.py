@@ -13,9 +13,9 @@ from torch import nn, optim
 from bench.devices.backend import Cpu, PeakMemory
 from bench.launch.local import LocalLauncher
 from bench.measure import memory
-from bench.measure.memory import TensorBytes, tensor_bytes
+from bench.measure.memory import tensor_bytes
 from bench.phases import memory as phase
-from bench.results.records import Device, TrialResult
+from bench.results.records import Device, MemoryPeak, TrialResult
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 
@@ -166,7 +166,7 @@ def noting(order, name, function):
 
 
 def test_without_the_kinds_the_peaks_are_still_sent(monkeypatch, tiny_trial, cpu):
-    monkeypatch.setattr(phase, "tensor_bytes", lambda *_, **__: None)
+    monkeypatch.setattr(phase, "tensor_bytes", lambda peaks, *_, **__: peaks)
     messages = []
     phase.run(tiny_trial, cpu, messages.append)
     (result,) = [message for message in messages if isinstance(message, TrialResult)]
@@ -205,11 +205,12 @@ class Training:
         loss.backward()
         self.optimizer.step()
 
-    def counted(self) -> TensorBytes:
+    def counted(self) -> MemoryPeak:
         self.step()  # the optimizer's state
-        found = tensor_bytes(self.step, CPU, modules=[self.model], optimizer=self.optimizer, held=self.batch)
-        assert found is not None
-        kinds = asdict(found)
+        found = tensor_bytes(
+            MemoryPeak(), self.step, CPU, modules=[self.model], optimizer=self.optimizer, held=self.batch
+        )
+        kinds = {name: value for name, value in asdict(found).items() if value is not None}
         assert kinds.pop("weight_copy_bytes") <= kinds.pop("most_weight_copy_bytes") <= found.tracked_peak_bytes
         assert kinds.pop("fp32_activation_bytes") <= found.activation_bytes
         assert kinds.pop("tracked_peak_bytes") == sum(kinds.values())
@@ -347,7 +348,7 @@ def test_a_step_that_cannot_be_watched_costs_only_the_kinds(capsys):
     def step():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    assert tensor_bytes(step, CPU, modules=[model], optimizer=optimizer) is None
+    assert tensor_bytes(MemoryPeak(), step, CPU, modules=[model], optimizer=optimizer) == MemoryPeak()
     assert "OutOfMemoryError: CUDA out of memory" in capsys.readouterr().out
 
 
@@ -360,5 +361,5 @@ def test_tensors_of_other_devices_are_not_counted():
         torch.empty(1000, device="meta")
         torch.empty(10)
 
-    found = tensor_bytes(step, CPU, modules=[model], optimizer=optimizer, held=[elsewhere])
+    found = tensor_bytes(MemoryPeak(), step, CPU, modules=[model], optimizer=optimizer, held=[elsewhere])
     assert found.temporary_bytes == FLOAT * 10

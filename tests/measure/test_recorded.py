@@ -95,7 +95,7 @@ def test_power_that_stands_far_above_the_limit_is_doubtful(record, errors):
     assert judged(window, limit_w=600.0) == ""
 
 
-def test_a_power_cap_that_holds_all_the_time_is_told_and_discards_nothing(monkeypatch):
+def test_a_power_cap_that_holds_all_the_time_discards_nothing(monkeypatch):
     # The same laptop: the time under the power cap grew by 91.97 s in 92.6 s.
     clock, gpu = FakeClock(), FakeGpu("GPU-a", fields={POWER_CAP: 0}, reasons=0x4)
     FakeDriver([gpu], clock=clock).install(monkeypatch)
@@ -105,7 +105,6 @@ def test_a_power_cap_that_holds_all_the_time_is_told_and_discards_nothing(monkey
             clock.advance(0.926)
             gpu.fields[POWER_CAP] += 919_700_000
             assert watch.poll() == ""
-        assert watch.label() == "the power cap held the clocks down 99 % of the time"
 
 
 def test_without_a_counter_the_power_is_the_source_and_not_doubted(record):
@@ -234,7 +233,7 @@ def test_a_power_cap_that_an_idle_gpu_tells_of_discards_nothing(monkeypatch):
     device = Device(placement="0", kind="cuda", name="RTX 2080 SUPER", architecture="Turing", uuid="GPU-a")
     with open_watch(device, driver.clock) as watch:
         driver.clock.advance(1.0)
-        assert (watch.poll(), watch.label()) == ("", "")
+        assert watch.poll() == ""
 
 
 def test_a_counter_that_ticks_every_ten_milliseconds_is_as_good(record):

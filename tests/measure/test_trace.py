@@ -6,9 +6,18 @@ import pytest
 import torch
 from torch import nn
 
-from bench.measure import operator_classes
-from bench.measure.operator_classes import kernel_class, on_matrix_units, operator_class
-from bench.measure.trace import CLASSES, decompose, profiled
+from bench.measure.trace import (
+    CLASSES,
+    KERNELS,
+    OPERATORS,
+    RANGES,
+    decompose,
+    kernel_class,
+    on_matrix_units,
+    operator_class,
+    profiled,
+    range_class,
+)
 from bench.spec.errors import UnsupportedError
 from tests.traces import BF16, FP16, FP32, Trace
 
@@ -22,20 +31,20 @@ def classes(trace: Trace, **options) -> dict[str, float]:
     return {work: round(1e3 * ms * steps, 6) for work, ms in found.ms.items() if ms}
 
 
-@pytest.mark.parametrize("pattern", operator_classes.OPERATORS, ids=lambda pattern: pattern.work)
+@pytest.mark.parametrize("pattern", OPERATORS, ids=lambda pattern: pattern.work)
 def test_each_pattern_of_operators_matches_its_examples(pattern):
     assert {operator_class(name) for name in pattern.examples} == {pattern.work}
 
 
-@pytest.mark.parametrize("pattern", operator_classes.KERNELS, ids=lambda pattern: pattern.work)
+@pytest.mark.parametrize("pattern", KERNELS, ids=lambda pattern: pattern.work)
 def test_each_pattern_of_kernels_is_the_first_that_matches_its_examples(pattern):
     found = {kernel_class(name) for name in pattern.examples}
     assert found <= ({pattern.work} | ({"matrix units"} if pattern.work == "other products" else set()))
 
 
-@pytest.mark.parametrize("pattern", operator_classes.RANGES, ids=lambda pattern: pattern.work)
+@pytest.mark.parametrize("pattern", RANGES, ids=lambda pattern: pattern.work)
 def test_each_range_matches_its_examples(pattern):
-    assert {operator_classes.range_class(name) for name in pattern.examples} == {pattern.work}
+    assert {range_class(name) for name in pattern.examples} == {pattern.work}
 
 
 @pytest.mark.parametrize(

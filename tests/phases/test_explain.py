@@ -64,14 +64,15 @@ def test_every_arm_is_timed_profiled_and_taken_apart(tiny_trial, cpu):
 
 
 def test_the_first_round_is_run_and_not_used(tiny_trial, cpu, monkeypatch):
-    blocks = []
-    monkeypatch.setattr(
-        explain._Explanation,
-        "_plain",
-        lambda _self, runner, _steps, turn: blocks.append((runner.name, turn)) or ([], None),
-    )
+    turns, run_round = [], explain._Explanation._round
+
+    def watched(explanation, turn, collect):
+        turns.append(turn)
+        return run_round(explanation, turn, collect)
+
+    monkeypatch.setattr(explain._Explanation, "_round", watched)
     figures, _, _ = explained(tiny_trial, cpu, "fp32")
-    assert [turn for _, turn in blocks] == [-1, *range(explain.ROUNDS[0])]
+    assert turns == [-1, *range(explain.ROUNDS[0])]
     assert min(row.round for row in figures if row.name == "profiled") == 0
 
 

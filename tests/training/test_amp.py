@@ -9,6 +9,7 @@ from torch import nn
 from bench.devices import capabilities
 from bench.devices.backend import backend_of
 from bench.measure.memory import tensor_bytes
+from bench.results.records import MemoryPeak
 from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.training import amp
 from bench.training.amp import Weights
@@ -355,7 +356,7 @@ def test_masters_count_as_parameters_in_memory():
         arm, data = make(name), batches(1)
         train(arm, data)
         step = lambda arm=arm, data=data: train(arm, data)  # noqa: E731
-        found.append(tensor_bytes(step, CPU, modules=[arm.model, arm.loss], optimizer=arm.optimizer))
+        found.append(tensor_bytes(MemoryPeak(), step, CPU, modules=[arm.model, arm.loss], optimizer=arm.optimizer))
     plain, master = found
     held = sum(4 * p.numel() for index in (0, 4, 5) for p in layers()[index].parameters())
     norm = 2 * 4 * 4  # batch norm's weight, bias, mean and variance are 2 bytes wider

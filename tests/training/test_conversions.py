@@ -17,7 +17,7 @@ from bench.measure.memory import tensor_bytes
 from bench.measure.operations import count, observe
 from bench.phases import numerics
 from bench.phases.arms import TrainingRunner, compute_dtypes
-from bench.results.records import Numeric, Operations
+from bench.results.records import MemoryPeak, Numeric, Operations
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.spec.suite import Data
@@ -290,7 +290,9 @@ def test_states_in_8_bits_train_nearly_as_those_in_fp32_and_take_a_quarter_of_th
         arm = make(name, model=wider, optimizer=slower)
         losses[name] = [training_step(arm, *batch()).item() for _ in range(8)]
         step = functools.partial(training_step, arm, *batch())
-        bytes_[name] = tensor_bytes(step, CPU, modules=[arm.model, arm.loss], optimizer=arm.optimizer).optimizer_bytes
+        bytes_[name] = tensor_bytes(
+            MemoryPeak(), step, CPU, modules=[arm.model, arm.loss], optimizer=arm.optimizer
+        ).optimizer_bytes
     assert losses[narrow] == pytest.approx(losses["fp32"], rel=0.05)
     assert losses[narrow] != losses["fp32"]
     assert 0.25 < bytes_[narrow] / bytes_["fp32"] < 0.28
