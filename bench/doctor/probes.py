@@ -58,7 +58,7 @@ CALIBRATION_CYCLES = 20_000_000
 
 def matmul_error(device: Device, precision: str, _send: Send) -> float | None:
     """Return the error of a matrix product under a precision's switches, against float64."""
-    return enter(precision, torch_device(device))[1].matmul_error
+    return enter(precision, torch_device(device)).matmul_error
 
 
 def compute_dtypes(device: Device, precision: str, _send: Send) -> str:

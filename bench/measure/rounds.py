@@ -345,6 +345,6 @@ def _narrow(estimates: Sequence[Interval | None], target: float) -> list[bool]:
     A lone arm is judged by the interval of its own time.
     """
     judged = estimates[1:] or estimates
-    widths = [interval and interval.half_width for interval in judged]
+    widths = [None if interval is None else interval.half_width for interval in judged]
     narrow = [width is not None and width <= target for width in widths]
     return [all(narrow), *narrow] if len(estimates) > 1 else narrow

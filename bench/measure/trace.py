@@ -422,7 +422,8 @@ def _by_operator(segments: Iterable[_Segment], steps: int) -> tuple[Operator, ..
     us: defaultdict[tuple[Any, ...], float] = defaultdict(float)
     events: defaultdict[tuple[Any, ...], set[int]] = defaultdict(set)
     for segment in segments:
-        event, key = segment.operator, (segment.name, segment.work, (), ())
+        event = segment.operator
+        key: tuple[Any, ...] = (segment.name, segment.work, (), ())
         if event is not None:
             event = next((each for each in event.ancestors() if operator_class(each.name, each.types)), event)
             key = (event.name, segment.work, event.types, event.sizes)

@@ -180,13 +180,15 @@ def result_of(
         measured: other fields of the result, such as ``compile_s``.
     """
     precision = runner.arm.precision
-    before, after = (each and (each.fp32_matmul, each.fp32_conv, each.fp32_rnn) for each in (wanted, switches))
-    if before and before != after and status != "nonfinite":
-        changes = " to ".join("matmul {}, conv {}, rnn {}".format(*each) for each in (before, after))
-        status, detail = "invalid", f"the model changed the fp32 switches from {changes}"
+    before, after = (
+        f"matmul {each.fp32_matmul}, conv {each.fp32_conv}, rnn {each.fp32_rnn}"
+        for each in (wanted or switches, switches)
+    )
+    if before != after and status != "nonfinite":
+        status, detail = "invalid", f"the model changed the fp32 switches from {before} to {after}"
     if (missed := precision.missed(computed)) and status != "nonfinite":
         status, detail = "invalid" if precision.narrow else status, "; ".join(filter(None, (missed, detail)))
-    fields = {"precision": runner.name, "status": status, "detail": detail, "switches": switches}
+    fields: dict[str, Any] = {"precision": runner.name, "status": status, "detail": detail, "switches": switches}
     return TrialResult(**fields | measured)
 
 

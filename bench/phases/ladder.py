@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bench.data.sampling import Normalizer
 from bench.data.loader import DEPTH, Turns, batch_ms, open_loader, open_samples, steps_per_epoch
+from bench.data.sampling import Normalizer
 from bench.data.transfer import Batch, Prefetcher, to_device
 from bench.devices.backend import backend_of
 from bench.measure.warmup import Cut
