@@ -195,7 +195,7 @@ class _Products(TorchDispatchMode):
         name = str(operator)
         if name in ATTENTION:
             self.attention[ATTENTION[name]] += 1
-        # What a higher-order operator runs inside is not seen here, so it may be a product too.
+        # Operators inside a higher-order one are not seen here, so it may be a product too.
         like = isinstance(operator, HigherOrderOperator) or is_product(name)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if not tensors or not (formula or like):

@@ -30,7 +30,7 @@ from bench.training.step import Arm, build_arm, leave_gradients, synchronize, tr
 from bench.training.techniques import compilations
 
 BATCHES = 4
-"""Batches on the device that the steps take in turn."""
+"""Batches on the device that steps take in turn."""
 FEWEST_STEPS, MOST_STEPS = 20, 200
 """Single steps that are timed, if they fit into the time budget."""
 SINGLE_STEPS = 10
@@ -281,9 +281,7 @@ class TrainingRunner:
 def until_compiled(step: Callable[[], object], device: torch.device) -> float:
     """Repeat a step until nothing is compiled in it; return the seconds beyond as many ordinary ones.
 
-    Args:
-        step: the same each time; the random generators are restored after it.
-        device: where it runs.
+    The random generators are restored afterwards.
     """
     spent_s, steps = 0.0, 0
     with backend_of(device).fork_rng():

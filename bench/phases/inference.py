@@ -87,7 +87,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     inputs = [batch[0] for batch in batches]
     p50, p95 = np.percentile(latencies_ms(runners, inputs)[last], [50, 95])
     agreement_pct, error = agreement(runners[0], runner, inputs)
-    speedup = paired.speedup(last)
+    speedup, low, high = paired.speedup(last)
     status, detail = paired.judge(last)
     switches = switches_after_a_step(runner)
     if not math.isfinite(error):
@@ -105,9 +105,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 latency_p50_ms=float(p50),
                 latency_p95_ms=float(p95),
                 inference_samples_per_s=trial.cell.batch_size / (paired.step_ns(last) / 1e9),
-                inference_speedup=speedup.center if speedup else None,
-                inference_speedup_low=speedup.low if speedup else None,
-                inference_speedup_high=speedup.high if speedup else None,
+                inference_speedup=speedup,
+                inference_speedup_low=low,
+                inference_speedup_high=high,
                 inference_rounds=paired.comparison.rounds,
                 top1_agreement_pct=None if context.data.classes is None else agreement_pct,
                 output_error=error,
@@ -125,15 +125,10 @@ def _build(context: Context, name: str, batches: Sequence[tuple[Tensor, Tensor]]
 def latencies_ms(
     runners: Sequence[ForwardRunner], inputs: Sequence[Tensor], clock: Callable[[], int] = time.perf_counter_ns
 ) -> list[list[float]]:
-    """Time single samples, waiting for each output; the arms take turns, there and back again.
+    """Return each arm's times of single samples in milliseconds, waiting for each output.
 
-    Args:
-        runners: the arms.
-        inputs: batches, (B, ...), whose first samples are taken in turn.
-        clock: a clock in nanoseconds.
-
-    Returns:
-        For each arm the times in milliseconds.
+    The arms take turns, there and back again; the samples are the first ones of the batches ``inputs``, (B, ...), in
+    turn. The clock is in nanoseconds.
     """
     times: list[list[float]] = [[] for _ in runners]
     samples = [batch[:1].contiguous() for batch in inputs]
@@ -153,12 +148,7 @@ def latencies_ms(
 
 
 def agreement(baseline: ForwardRunner, runner: ForwardRunner, inputs: Sequence[Tensor]) -> tuple[float, float]:
-    """Compare two models' outputs.
-
-    Args:
-        baseline: the arm whose outputs are the reference.
-        runner: the arm that is compared.
-        inputs: batches, (B, ...).
+    """Compare an arm's outputs with the baseline's on batches, (B, ...).
 
     Returns:
         The percentage of samples, or of tokens, whose largest output is the same one, and the largest difference of an
@@ -178,5 +168,5 @@ def agreement(baseline: ForwardRunner, runner: ForwardRunner, inputs: Sequence[T
 
 
 def _rows(outputs: Tensor, inputs: Tensor) -> Tensor:
-    """Return what is predicted for each sample, or for each token of integer ``inputs``, as float64 rows."""
+    """Return the predictions for each sample, or for each token of integer ``inputs``, as float64 rows."""
     return outputs.double().flatten(1) if inputs.is_floating_point() else outputs.double().flatten(0, -2)

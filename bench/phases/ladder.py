@@ -47,8 +47,7 @@ CONTINUOUS_STEPS = 3 * DEPTH
 """Steps that show whether a loader is waited for; a third of them uses up the batches that were ready before."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LadderArm:
+class LadderArm(NamedTuple):
     """An ablation step that is supported here, built."""
 
     step: AblationStep
@@ -137,12 +136,7 @@ def _build(
 
 
 def _build_arm(
-    context: Context,
-    step: AblationStep,
-    loader: Iterator[Any],
-    *,
-    send: Callable[[Message], None],
-    stack: ExitStack,
+    context: Context, step: AblationStep, loader: Iterator[Any], *, send: Callable[[Message], None], stack: ExitStack
 ) -> LadderArm:
     """Build an ablation step, and compile or capture it if it does so, which may show that it is unsupported."""
     arm = context.build(step.precision, techniques=step.settings)
@@ -157,7 +151,7 @@ def _build_arm(
         runner.activate()
         runner.run(WARM_UP + 1)
         runner.synchronize()
-    return LadderArm(step=step, runner=runner, compile_s=spent_s)
+    return LadderArm(step, runner, spent_s)
 
 
 def paced(cuts: Sequence[Cut], limited: Sequence[bool]) -> list[Cut]:
@@ -187,7 +181,7 @@ def _host_ratio(runner: LoaderRunner, budget_s: float) -> float | None:
 
 
 class LoaderKind(NamedTuple):
-    """What differs between loaders."""
+    """The options in which loaders differ."""
 
     pinned: bool
     normalize: bool
@@ -201,7 +195,7 @@ class LoaderKind(NamedTuple):
 
 @dataclass(slots=True)
 class _Timed:
-    """An iterator, and the time that was spent in it."""
+    """An iterator, and the time spent in it."""
 
     batches: Iterator[Any]
     ns: int = 0
@@ -221,12 +215,10 @@ class InputPipeline:
     """A loader's batches on the arm's device, brought there as its techniques say."""
 
     def __init__(self, arm: Arm, data: Data, loaded: Iterator[Any]) -> None:
-        """Open the pipeline.
+        """Open the pipeline of an arm, whose techniques decide; the prefetcher makes one batch ready ahead.
 
-        Args:
-            arm: whose techniques decide; the prefetcher makes one batch ready ahead.
-            data: mean and standard deviation of the images, for batches that come as uint8.
-            loaded: batches as the loader makes them: inputs (B, ...), normalised floats or uint8, and targets.
+        Batches are ``loaded`` as inputs (B, ...), normalised floats or uint8, and targets; ``data`` has the mean and
+        standard deviation of the images that come as uint8.
         """
         techniques, device = arm.techniques, arm.device
         normalizer = Normalizer(data.mean, data.std, device) if data.is_image else None
@@ -295,14 +287,12 @@ class LoaderRunner(TrainingRunner):
 
         The first steps use up the batches that were ready and show what taking one costs, which does not count as
         waiting in the steps after them. Each step is synchronized, so that a host that runs ahead of its device does
-        not wait for a batch that the device does not need yet.
-
-        Args:
-            rest_s: time in which the loader makes as many batches ready as it may, in seconds.
+        not wait for a batch that the device does not need yet. Before, in ``rest_s`` seconds, the loader makes as many
+        batches ready as it may.
         """
         self.activate()
         time.sleep(rest_s)
-        # The second shortest: beside other programs few may be ready, and the prefetcher's first is taken already.
+        # The second shortest: while other programs also run few may be ready; the prefetcher's first is taken already.
         taking_ns = sorted(wait_ns for wait_ns, _ in self._single_steps(DEPTH))[1]
         steps = self._single_steps(CONTINUOUS_STEPS - DEPTH)
         waited_ns = sum(wait_ns for wait_ns, _ in steps) - taking_ns * len(steps)

@@ -78,14 +78,15 @@ class Paired:
             block.step_ns for block in self.comparison.blocks if block.arm == arm and not (block.invalid and rounds)
         )
 
-    def speedup(self, arm: int) -> Interval | None:
-        """Return the speedup over the baseline; None where there is none, and for the baseline itself."""
-        return self.comparison.speedups[arm] if self.runners[0].name == BASELINE else None
+    def speedup(self, arm: int) -> tuple[float | None, float | None, float | None]:
+        """Return the speedup over the baseline and its interval's ends; None where there is none."""
+        speedup = self.comparison.speedups[arm] if self.runners[0].name == BASELINE else None
+        return (speedup.center, speedup.low, speedup.high) if speedup else (None, None, None)
 
     def speed(self, arm: int) -> Speed:
         """Return an arm's record of speed."""
         comparison, cut, check = self.comparison, self.cuts[arm], self.checks[arm]
-        step_ns, speedup = self.step_ns(arm), self.speedup(arm)
+        step_ns, (speedup, low, high) = self.step_ns(arm), self.speedup(arm)
         return Speed(
             steady=cut.warm.steady,
             warmup_steps=cut.warm.steps,
@@ -97,9 +98,9 @@ class Paired:
             rounds=comparison.rounds,
             step_ms=step_ns / 1e6,
             samples_per_s=self.trial.cell.batch_size / (step_ns / 1e9),
-            speedup=speedup.center if speedup else None,
-            speedup_low=speedup.low if speedup else None,
-            speedup_high=speedup.high if speedup else None,
+            speedup=speedup,
+            speedup_low=low,
+            speedup_high=high,
             skipped_steps=sum(block.skipped_steps for block in comparison.blocks if block.arm == arm),
             discarded_rounds=len(comparison.invalid),
             outlier_rounds=comparison.outliers[arm],
@@ -144,11 +145,11 @@ def measure(
         runners: the arms, built and compiled, the baseline first.
         device: watched for disturbances; disturbed rounds are discarded.
         send: takes the progress.
-        seed: seed of the rounds' orders.
-        clock: a clock in nanoseconds, common to all ranks.
+        seed: of the rounds' orders.
+        clock: in nanoseconds, common to all ranks.
         recut: called after warm-up; returns the cuts to use instead.
-        known: how an earlier process cut the arms' blocks.
         check: whether to repeat the comparison with longer blocks; if the two disagree, all is timed again with those.
+        known: the arms' blocks as an earlier process cut them.
     """
     budget_s = trial.protocol.process_s if known else trial.protocol.first_process_s
     cuts = prepare(runners, budget_s, clock=clock, say=lambda text: send(Progress(text=text)), known=known)
@@ -166,7 +167,7 @@ def measure(
                 checks = check_long_blocks(
                     runners, sizes, comparison, trial.protocol, seed=seed, clock=clock, poll=poll
                 )
-            if attempt == 2 or all(one is None or one.agree for one in checks):
+            if attempt == 2 or all(each is None or each.agree for each in checks):
                 break
             cuts = [replace(cut, sizes=cut.sizes.lengthen()) for cut in cuts]
         foreign_pct = watch.foreign_load_pct()
@@ -176,13 +177,9 @@ def measure(
 
 
 def _poll(watch: Watch, members: Sequence[str]) -> Callable[[], str]:
-    """Return a function that names what disturbed the last round: an event on the device, or a recompilation.
+    """Return a function that names the disturbance of the last round: an event on the device, or a recompilation.
 
-    It gathers the causes of all ranks, so that all discard the same rounds.
-
-    Args:
-        watch: the watch on the device; recompilations are counted from this call on.
-        members: the names of the devices that train together.
+    It gathers the causes of all ranks, each on its member of the devices, so that all discard the same rounds.
     """
     recompilations = Recompilations()
 

@@ -1,4 +1,4 @@
-"""The speed phase: a training step in every precision, all arms of a cell in one process, and what limits each.
+"""The speed phase: a training step in every precision, all arms of a cell in one process, and the limits of each.
 
 The floor phase times the baseline against itself, for the A/A noise.
 """
@@ -14,26 +14,18 @@ from bench.measure.energy import total
 from bench.measure.operations import observe, pct_of_peak, peak_tflops
 from bench.measure.rounds import compare
 from bench.measure.warmup import Cut
-from bench.phases.arms import (
-    BATCHES,
-    TrainingRunner,
-    enter,
-    open_context,
-    result_of,
-    step_times,
-    switches_after_a_step,
-)
+from bench.phases.arms import BATCHES, TrainingRunner, enter, open_context, result_of, step_times, switches_after_a_step
 from bench.phases.paired import measure
 from bench.results.records import Device, Message, Operations, Progress, Speed
 from bench.spec.trial import Trial
 from bench.training import distributed
 
 TAIL_SHARE = 0.1
-"""Share of the time budget that single steps may take beside it."""
+"""Share of the time budget that single steps may take in addition."""
 CEILING_S = 0.3
 """Time for finding the rate of large matrix products, for each arm."""
 COMMUNICATION_SHARE = 0.3
-"""Share of the time budget that the comparison with silent steps may take beside it."""
+"""Share of the time budget that the comparison with silent steps may take in addition."""
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
@@ -108,13 +100,8 @@ def communication_pct(runner: TrainingRunner, cut: Cut, clock: Callable[[], int]
 
     Steps are timed against steps under DistributedDataParallel's ``no_sync``, in ABBA rounds. What overlaps with
     backward costs nothing and is not in the share. In it are sending gradients, broadcasting the first process's
-    buffers, and each step's wait for the slowest process; silent steps wait for each other once a block.
-
-    Args:
-        runner: an arm that has been timed; its processes' weights drift apart here.
-        cut: how its blocks are cut.
-        clock: that of all processes.
-        trial: whose protocol gives the time budget.
+    buffers, and each step's wait for the slowest process; silent steps wait for each other once a block. The arm has
+    been timed before, for its processes' weights drift apart here; the clock is that of all processes.
     """
     if distributed.ranks() == 1:
         return None
