@@ -165,16 +165,6 @@ def noting(order, name, function):
     return noted
 
 
-def test_without_the_kinds_the_peaks_are_still_sent(monkeypatch, tiny_trial, cpu):
-    monkeypatch.setattr(phase, "tensor_bytes", lambda peaks, *_, **__: peaks)
-    messages = []
-    phase.run(tiny_trial, cpu, messages.append)
-    (result,) = [message for message in messages if isinstance(message, TrialResult)]
-    assert result.status == "ok"
-    assert result.memory.tracked_peak_bytes is None
-    assert result.memory.peak_resident_bytes is not None
-
-
 def test_what_the_first_step_has_freed_is_not_in_the_peak_of_those_after_it():
     kept, steps = [], iter(range(4))
 

@@ -13,9 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from bench.devices.monitor import GpuMeter, energy_source, open_monitor
-from bench.measure.disturbance import open_watch
 from bench.measure.energy import Nap, Window, doubt, measure
-from bench.results.records import Device
 from tests.devices import fake_amdsmi
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
@@ -23,8 +21,6 @@ from tests.measure.test_energy import COUNTER, NO_COUNTER, SimulatedLoad
 
 POWER = "nvmlDeviceGetPowerUsage"
 NO_POWER = {POWER: fake.NOT_SUPPORTED, "nvmlDeviceGetFieldValues": fake.NOT_SUPPORTED}
-POWER_CAP = 74
-"""Number of NVML_FI_DEV_PERF_POLICY_POWER."""
 
 
 @pytest.fixture
@@ -93,18 +89,6 @@ def test_power_that_stands_far_above_the_limit_is_doubtful(record, errors):
     window = record(FakeGpu("GPU-a", power_w=588.0, errors=errors))
     assert "588 W is more than its power limit of 35 W" in judged(window, limit_w=35.0)
     assert judged(window, limit_w=600.0) == ""
-
-
-def test_a_power_cap_that_holds_all_the_time_discards_nothing(monkeypatch):
-    # The same laptop: the time under the power cap grew by 91.97 s in 92.6 s.
-    clock, gpu = FakeClock(), FakeGpu("GPU-a", fields={POWER_CAP: 0}, reasons=0x4)
-    FakeDriver([gpu], clock=clock).install(monkeypatch)
-    device = Device(placement="0", kind="cuda", name="Laptop", architecture="Ada", uuid="GPU-a")
-    with open_watch(device, clock) as watch:
-        for _ in range(100):
-            clock.advance(0.926)
-            gpu.fields[POWER_CAP] += 919_700_000
-            assert watch.poll() == ""
 
 
 def test_without_a_counter_the_power_is_the_source_and_not_doubted(record):
@@ -223,17 +207,6 @@ def test_power_alone_is_right_or_unknown_on_these_boards(record, name):
         return
     assert window.power_w == pytest.approx(told.power_w, rel=1e-3)  # not the average, which lags by a second
     assert judged(window, limit_w=told.limit_w) == ""
-
-
-def test_a_power_cap_that_an_idle_gpu_tells_of_discards_nothing(monkeypatch):
-    # The RTX 2080 SUPER at 39 W of 250 W.
-    gpu, driver = board_of("RTX 2080 SUPER idle")
-    gpu.fields[POWER_CAP] = 212_553_937_000
-    driver.install(monkeypatch)
-    device = Device(placement="0", kind="cuda", name="RTX 2080 SUPER", architecture="Turing", uuid="GPU-a")
-    with open_watch(device, driver.clock) as watch:
-        driver.clock.advance(1.0)
-        assert watch.poll() == ""
 
 
 def test_a_counter_that_ticks_every_ten_milliseconds_is_as_good(record):
