@@ -1,4 +1,4 @@
-"""What a trial does: a module for each phase of ``bench.spec.phases``, and what they share."""
+"""The phases of a trial: a module for each, or for several, of ``bench.spec.phases``, and their common parts."""
 
 from __future__ import annotations
 

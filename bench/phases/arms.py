@@ -129,69 +129,6 @@ def enter(name: str, device: torch.device) -> Switches:
     return amp.read_back(_set_to(name, device), device)
 
 
-def switches_after_a_step(runner: TrainingRunner) -> Switches:
-    """Read the switches back as a step leaves them: a model may have set switches of its own in forward."""
-    runner.activate()
-    runner.run(1)
-    runner.synchronize()
-    return amp.read_back(runner.arm.precision, runner.arm.device)
-
-
-def compute_dtypes(runner: TrainingRunner) -> str:
-    """Return the types that the products of an arm's step run in; empty where that is unknown or nothing is expected.
-
-    Call it after all that is measured, in all processes that train together: a model's layers may wait for each other.
-    It takes another batch, forward and backward, without an update, and neither compiled nor captured.
-    """
-    if runner.arm.precision.autocast is None:
-        return ""
-    observable = runner.observable()
-    observable.activate()
-    try:
-        return observe(observable.compute).compute_dtypes
-    except Exception as error:  # out of memory, for one: all that is measured is known by now
-        print(f"Which types products run in is unknown: {type(error).__name__}: {error}")
-        return ""
-
-
-def result_of(
-    runner: TrainingRunner,
-    status: Status = "ok",
-    detail: str = "",
-    *,
-    switches: Switches,
-    wanted: Switches | None = None,
-    computed: str = "",
-    **measured: Any,
-) -> TrialResult:
-    """Return an arm's result, with its status and detail in view of the arithmetic that really ran.
-
-    It is ``invalid`` where the model changed the fp32 switches, or where no product ran in the narrow type that the
-    precision is about. That autocast did not reach a model, which may do without for reasons of its own, is only told
-    in the detail. A result that is ``nonfinite`` stays so.
-
-    Args:
-        runner: the arm.
-        status: as it is otherwise.
-        detail: likewise.
-        switches: as the last step left them.
-        wanted: the switches that were set; None where they are not compared.
-        computed: the types that products ran in, as in ``Operations.compute_dtypes``.
-        measured: other fields of the result, such as ``compile_s``.
-    """
-    precision = runner.arm.precision
-    before, after = (
-        f"matmul {each.fp32_matmul}, conv {each.fp32_conv}, rnn {each.fp32_rnn}"
-        for each in (wanted or switches, switches)
-    )
-    if before != after and status != "nonfinite":
-        status, detail = "invalid", f"the model changed the fp32 switches from {before} to {after}"
-    if (missed := precision.missed(computed)) and status != "nonfinite":
-        status, detail = "invalid" if precision.narrow else status, "; ".join(filter(None, (missed, detail)))
-    fields: dict[str, Any] = {"precision": runner.name, "status": status, "detail": detail, "switches": switches}
-    return TrialResult(**fields | measured)
-
-
 @dataclass
 class TrainingRunner:
     """A model in training; a step trains on the next batch."""
@@ -236,6 +173,66 @@ class TrainingRunner:
     def finite(self) -> bool:
         """Return whether the last loss is a number."""
         return self.loss is None or bool(torch.isfinite(self.loss))
+
+    def read_back(self) -> Switches:
+        """Return the switches as they are now, which a model may have changed."""
+        return amp.read_back(self.arm.precision, self.arm.device)
+
+    def switches_after_a_step(self) -> Switches:
+        """Read the switches back as a step leaves them: a model may have set switches of its own in forward."""
+        self.activate()
+        self.run(1)
+        self.synchronize()
+        return self.read_back()
+
+    def compute_dtypes(self) -> str:
+        """Return the types that the products of a step run in; empty where that is unknown or nothing is expected.
+
+        Call it after all that is measured, in all processes that train together: a model's layers may wait for each
+        other. It takes another batch, forward and backward, without an update, and neither compiled nor captured.
+        """
+        if self.arm.precision.autocast is None:
+            return ""
+        observable = self.observable()
+        observable.activate()
+        try:
+            return observe(observable.compute).compute_dtypes
+        except Exception as error:  # out of memory, for one: all that is measured is known by now
+            print(f"Which types products run in is unknown: {type(error).__name__}: {error}")
+            return ""
+
+    def result(
+        self,
+        status: Status = "ok",
+        detail: str = "",
+        *,
+        switches: Switches,
+        wanted: Switches | None = None,
+        computed: str = "",
+        **measured: Any,
+    ) -> TrialResult:
+        """Return the arm's result, with its status and detail in view of the arithmetic that really ran.
+
+        It is ``invalid`` where the model changed the fp32 switches, or where no product ran in the narrow type that the
+        precision is about. That autocast did not reach a model, which may do without for reasons of its own, is only
+        told in the detail. A result that is ``nonfinite`` stays so.
+
+        Args:
+            status: as it is otherwise.
+            detail: likewise.
+            switches: as the last step left them.
+            wanted: the switches that were set; None where they are not compared.
+            computed: the types that products ran in, as in ``Operations.compute_dtypes``.
+            measured: other fields of the result, such as ``compile_s``.
+        """
+        precision, both = self.arm.precision, (wanted or switches, switches)
+        before, after = (f"matmul {each.fp32_matmul}, conv {each.fp32_conv}, rnn {each.fp32_rnn}" for each in both)
+        if before != after and status != "nonfinite":
+            status, detail = "invalid", f"the model changed the fp32 switches from {before} to {after}"
+        if (missed := precision.missed(computed)) and status != "nonfinite":
+            status, detail = "invalid" if precision.narrow else status, "; ".join(filter(None, (missed, detail)))
+        fields: dict[str, Any] = {"precision": self.name, "status": status, "detail": detail, "switches": switches}
+        return TrialResult(**fields | measured)
 
     def observable(self) -> TrainingRunner:
         """Return a runner of the same arm whose operations can be observed: neither compiled nor captured."""

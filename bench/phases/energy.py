@@ -17,12 +17,11 @@ from bench.devices.monitor import meters as open_meters
 from bench.measure import energy
 from bench.measure.energy import Done, Nap, burst_steps
 from bench.measure.warmup import warm_up
-from bench.phases.arms import BATCHES, Context, TrainingRunner, compute_dtypes, open_context, result_of
+from bench.phases.arms import BATCHES, Context, TrainingRunner, open_context
 from bench.phases.paired import Recompilations
 from bench.results.records import Device, Message, Progress, Status, TrialResult
 from bench.spec.trial import Trial
 from bench.training import distributed
-from bench.training.amp import read_back
 
 WARM_UP_S = 2.0
 """Warm-up gives up after this; the lead-in to the window goes on warming."""
@@ -104,7 +103,7 @@ def _follow(trial: Trial, send: Callable[[Message], None]) -> None:
         runner.run(steps)
     runner.synchronize()
     distributed.gathered(runner.finite())
-    compute_dtypes(runner)
+    runner.compute_dtypes()
 
 
 def _measure(
@@ -122,9 +121,9 @@ def _measure(
     window = energy.measure(TrainingLoad(runner, send), *meters, burst=burst_steps(warm.step_ns / 1e9))
     distributed.from_first(0)
     runner.synchronize()
-    switches = read_back(runner.arm.precision, runner.arm.device)  # last: the model may have changed them
+    switches = runner.read_back()  # last: the model may have changed them
     finite = all(distributed.gathered(runner.finite()))
-    cause, computed = recompilations.cause(), compute_dtypes(runner)
+    cause, computed = recompilations.cause(), runner.compute_dtypes()
     if window is None:
         return _unsupported(trial, "the GPU stopped telling its energy and its power while steps ran")
     status: Status = "ok"
@@ -133,8 +132,7 @@ def _measure(
         status, detail = "nonfinite", "the loss became NaN or Inf while energy was measured"
     elif cause:
         status, detail = "invalid", f"{cause} while energy was measured, so compiling is in it"
-    return result_of(
-        runner,
+    return runner.result(
         status,
         detail,
         switches=switches,

@@ -30,16 +30,7 @@ from bench.measure.operations import peak_tflops
 from bench.measure.rounds import without_collection
 from bench.measure.trace import CLASSES, StepTime, decompose, profiled
 from bench.measure.warmup import warm_up
-from bench.phases.arms import (
-    BATCHES,
-    Context,
-    TrainingRunner,
-    compute_dtypes,
-    enter,
-    open_context,
-    result_of,
-    switches_after_a_step,
-)
+from bench.phases.arms import BATCHES, Context, TrainingRunner, enter, open_context
 from bench.results.records import Device, Explained, Finding, Message, Progress, Status, WorkClass
 from bench.spec.trial import Trial
 from bench.training.step import leave_gradients
@@ -83,9 +74,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         detail = disturbed
         if not runner.finite():
             status, detail = "nonfinite", "the loss became NaN or Inf"
-        switches = switches_after_a_step(runner)
-        computed = compute_dtypes(runner)
-        send(result_of(runner, status, detail, switches=switches, computed=computed, compile_s=seconds))
+        switches = runner.switches_after_a_step()
+        computed = runner.compute_dtypes()
+        send(runner.result(status, detail, switches=switches, computed=computed, compile_s=seconds))
 
 
 @dataclass(slots=True)

@@ -14,17 +14,7 @@ import torch
 from torch import Tensor
 
 from bench.data import random_batches
-from bench.phases.arms import (
-    BATCHES,
-    Context,
-    TrainingRunner,
-    compute_dtypes,
-    enter,
-    open_context,
-    result_of,
-    switches_after_a_step,
-    until_compiled,
-)
+from bench.phases.arms import BATCHES, Context, TrainingRunner, enter, open_context, until_compiled
 from bench.phases.paired import measure
 from bench.results.records import Device, Inference, Message
 from bench.spec.precisions import BASELINE
@@ -89,17 +79,16 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     agreement_pct, error = agreement(runners[0], runner, inputs)
     speedup, low, high = paired.speedup(last)
     status, detail = paired.judge(last)
-    switches = switches_after_a_step(runner)
+    switches = runner.switches_after_a_step()
     if not math.isfinite(error):
         status, detail = "nonfinite", "an output is infinite or NaN"
     send(
-        result_of(
-            runner,
+        runner.result(
             status,
             detail,
             switches=switches,
             wanted=wanted,
-            computed=compute_dtypes(runner),
+            computed=runner.compute_dtypes(),
             compile_s=compile_s[last],
             inference=Inference(
                 latency_p50_ms=float(p50),

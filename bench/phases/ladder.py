@@ -19,16 +19,7 @@ from bench.data.sampling import Normalizer
 from bench.data.transfer import Batch, Prefetcher, to_device
 from bench.devices.backend import backend_of
 from bench.measure.warmup import Cut
-from bench.phases.arms import (
-    Context,
-    TrainingRunner,
-    compute_dtypes,
-    enter,
-    open_context,
-    result_of,
-    step_times,
-    switches_after_a_step,
-)
+from bench.phases.arms import Context, TrainingRunner, enter, open_context, step_times
 from bench.phases.paired import measure
 from bench.results.records import AblationResult, Device, Message, Progress, TrialResult
 from bench.spec.suite import Data
@@ -81,8 +72,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         paired = measure(trial, runners, device, send, seed=seed, recut=recut, known=trial.known)
         waits_ns = [runner.wait_ns + runner.last_wait_ns for runner in runners]
         ratios = [_host_ratio(runner, TAIL_SHARE * trial.protocol.process_s) for runner in runners]
-        switches = [switches_after_a_step(runner) for runner in runners]
-        computed = [compute_dtypes(runner) for runner in runners]
+        switches = [runner.switches_after_a_step() for runner in runners]
+        computed = [runner.compute_dtypes() for runner in runners]
     for block in paired.blocks():
         send(block)
     for index, arm in enumerate(arms):
@@ -94,8 +85,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             steps_per_epoch=steps_per_epoch(context.data, trial.cell.data, trial.cell.batch_size, samples),
             loader_limited=limited[index],
         )
-        result = result_of(
-            arm.runner,
+        result = arm.runner.result(
             *paired.judge(index),
             switches=switches[index],
             wanted=wanted[index],

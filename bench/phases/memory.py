@@ -21,14 +21,13 @@ from bench.devices.backend import backend_of
 from bench.measure import memory
 from bench.measure.memory import tensor_bytes
 from bench.measure.operations import observe
-from bench.phases.arms import BATCHES, Context, TrainingRunner, compute_dtypes, enter, open_context, result_of
+from bench.phases.arms import BATCHES, Context, TrainingRunner, enter, open_context
 from bench.phases.ladder import InputPipeline, LoaderKind
 from bench.results.records import Device, Fit, Message, Progress
 from bench.spec.phases import LADDER
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Trial
 from bench.training import distributed
-from bench.training.amp import read_back
 from bench.training.step import Arm, training_step
 from bench.training.techniques import WARM_UP
 
@@ -72,7 +71,7 @@ def _fit(trial: Trial, send: Callable[[Message], None]) -> None:
     highest = (peaks.reserved if backend.is_gpu else peaks.resident) if resettable else None
     peak = highest - before if highest is not None and before is not None else None
     fit = Fit(fit_peak_bytes=peak, fit_free_bytes=free, fit_step_s=step_s)
-    send(result_of(runner, switches=read_back(runner.arm.precision, context.device), fit=fit))
+    send(runner.result(switches=runner.read_back(), fit=fit))
 
 
 def _measure(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
@@ -109,11 +108,11 @@ def _measure(trial: Trial, device: Device, send: Callable[[Message], None]) -> N
             held = [tensor for batch in resident for tensor in batch]
             modules = [arm.model, arm.loss]
             peaks = tensor_bytes(peaks, train, arm.device, modules=modules, optimizer=arm.optimizer, held=held)
-        switches = read_back(arm.precision, context.device)  # last: the model may have changed them
-        odd = [f"the loss was {float(loss)} after a few steps" for loss in losses if not torch.isfinite(loss)]
         runner = TrainingRunner(asked.name, arm, batches)
-        computed = compute_dtypes(runner)
-    send(result_of(runner, "ok", "; ".join(odd), switches=switches, computed=computed, memory=peaks))
+        switches = runner.read_back()  # last: the model may have changed them
+        odd = [f"the loss was {float(loss)} after a few steps" for loss in losses if not torch.isfinite(loss)]
+        computed = runner.compute_dtypes()
+    send(runner.result("ok", "; ".join(odd), switches=switches, computed=computed, memory=peaks))
 
 
 def _build(context: Context, precision: str, step: AblationStep | None) -> Arm:

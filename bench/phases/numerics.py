@@ -15,10 +15,9 @@ from bench.data.transfer import Batch
 from bench.devices.backend import backend_of
 from bench.measure import gradients
 from bench.measure.operations import observe
-from bench.phases.arms import Context, TrainingRunner, open_context, result_of
+from bench.phases.arms import Context, TrainingRunner, open_context
 from bench.results.records import Device, Kind, Message, Numeric, Operations, Progress
 from bench.spec.trial import Trial
-from bench.training.amp import read_back
 from bench.training.step import Arm, training_step
 
 STEPS = 60
@@ -39,11 +38,11 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     arm = context.build(name, steps=total, clip_grad=trial.clip_grad)
     observation = _Observation(arm=arm, context=context, send=send)
     failure, losses = observation.train(batches, steps), observation.losses
-    result = result_of(
-        TrainingRunner(name, arm, iter(())),
+    runner = TrainingRunner(name, arm, iter(()))
+    result = runner.result(
         "nonfinite" if failure else "ok",
         failure or f"loss {losses[0]:.4f} in the first step, {losses[-1]:.4f} in the last of {len(losses)}",
-        switches=read_back(arm.precision, context.device),
+        switches=runner.read_back(),
         computed=observation.operations.compute_dtypes if observation.operations else "",
         operations=observation.operations,
         conversion=arm.conversion,

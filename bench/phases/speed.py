@@ -14,7 +14,7 @@ from bench.measure.energy import total
 from bench.measure.operations import observe, pct_of_peak, peak_tflops
 from bench.measure.rounds import compare
 from bench.measure.warmup import Cut
-from bench.phases.arms import BATCHES, TrainingRunner, enter, open_context, result_of, step_times, switches_after_a_step
+from bench.phases.arms import BATCHES, TrainingRunner, enter, open_context, step_times
 from bench.phases.paired import measure
 from bench.results.records import Device, Message, Operations, Progress, Speed
 from bench.spec.trial import Trial
@@ -49,15 +49,14 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         if floor and index == 0:
             continue
         status, detail = paired.judge(index)
-        switches = switches_after_a_step(runner)
+        switches = runner.switches_after_a_step()
         speed, length = paired.speed(index), context.data.tokens_per_sample
         if length is not None and speed.samples_per_s is not None:
             speed = replace(speed, tokens_per_s=length * speed.samples_per_s)
         if not floor and not trial.known:
             speed = replace(speed, communication_pct=communication_pct(runner, paired.cuts[index], clock, trial))
             speed = _with_limits(speed, runner, observed, trial, send)
-        result = result_of(
-            runner,
+        result = runner.result(
             status,
             detail,
             switches=switches,

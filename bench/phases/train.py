@@ -17,12 +17,11 @@ from bench.data import Batches, Shard
 from bench.data.transfer import Batch, feed
 from bench.devices.monitor import DeviceLostError, meters, open_monitor
 from bench.measure.energy import total
-from bench.phases.arms import TrainingRunner, compute_dtypes, open_context, result_of
+from bench.phases.arms import TrainingRunner, open_context
 from bench.results.records import Device, EpochResult, Message, Progress, Training
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import Trial
 from bench.training import distributed, lightning
-from bench.training.amp import read_back
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from bench.training.step import Arm, Epoch, evaluate, evaluate_fp32, train_epoch
 from bench.training.techniques import require_supported
@@ -60,7 +59,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
     train: Callable[[Iterator[Batch]], Epoch] = partial(train_epoch, arm)
     if lightning_trains:
         train = lightning.open_lightning(arm, batches.steps_per_epoch, shard)
-    switches = read_back(arm.precision, context.device)
+    switches = runner.read_back()
     while len(rows) < trial.epochs and (not rows or math.isfinite(rows[-1].train_loss)):
         number = len(rows) + 1
         rate = float(arm.optimizer.param_groups[0]["lr"])
@@ -70,7 +69,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         with feed(drawn, context.device, prefetch=context.techniques.prefetcher) as device_batches:
             epoch = train(heartbeat("step", device_batches))
         after_j = energy_j()
-        switches = read_back(arm.precision, context.device)  # before evaluating in fp32, which sets them
+        switches = runner.read_back()  # before evaluating in fp32, which sets them
         epoch_j = after_j - before_j if before_j is not None and after_j is not None else None
         row = epoch_row(trial, rows, epoch, rate=rate, scale=arm.loss_scale, energy_j=epoch_j)
         rows.append(_tested(row, arm, batches, heartbeat, part))
@@ -81,12 +80,11 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         send(rows[-1])
     runner.batches = itertools.cycle(context.resident_batches(1))
     failure = _nonfinite_loss(rows[-1])
-    result = result_of(
-        runner,
+    result = runner.result(
         "nonfinite" if failure else "ok",
         failure or read_failure,
         switches=switches,
-        computed=compute_dtypes(runner),
+        computed=runner.compute_dtypes(),
         compile_s=compile_s,
         conversion=arm.conversion,
         training=summary(trial, rows, arm, batches),

@@ -1,4 +1,4 @@
-"""What the fork server does before its first fork.
+"""The fork server's preparation, before its first fork.
 
 multiprocessing's fork server imports the modules that it is told to, and nothing else, so in this module, unlike in any
 other, importing it is what it is for. multiprocessing ignores an ImportError of such a module; a process that imports

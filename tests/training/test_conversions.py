@@ -16,7 +16,7 @@ from torch.nn import functional
 from bench.measure.memory import tensor_bytes
 from bench.measure.operations import count, observe
 from bench.phases import numerics
-from bench.phases.arms import TrainingRunner, compute_dtypes
+from bench.phases.arms import TrainingRunner
 from bench.results.records import MemoryPeak, Numeric, Operations
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS, parse_precision
@@ -132,9 +132,9 @@ def test_training_learns_and_evaluation_in_fp32_leaves_the_narrow_products_out(n
 def test_products_of_one_more_step_prove_that_layers_were_converted(name):
     arm = make(f"{name}:emulated=on", model=wide)
     runner = TrainingRunner(name, arm, itertools.repeat(batch()))
-    assert arm.precision.missed(compute_dtypes(runner)) == ""
+    assert arm.precision.missed(runner.compute_dtypes()) == ""
     with arm.weights.in_fp32():
-        assert arm.precision.missed(compute_dtypes(runner)) == "no product ran in float8, but in bfloat16:100%"
+        assert arm.precision.missed(runner.compute_dtypes()) == "no product ran in float8, but in bfloat16:100%"
 
 
 class Doubled(nn.Linear):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bench.measure.operations import observe
-from bench.phases.arms import TrainingRunner, compute_dtypes
+from bench.phases.arms import TrainingRunner
 from bench.results.records import Operations
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS, parse_precision
@@ -119,8 +119,8 @@ def test_products_past_torchs_dispatcher_are_counted_with_the_types_that_they_sa
     assert library.recipe is None
     assert library.extension.generic_gemm is multiply
     runner = TrainingRunner(name, arm, itertools.repeat(batch()))
-    assert set(compute_dtypes(runner).split()) & set(computed.split())
-    assert arm.precision.missed(compute_dtypes(runner)) == ""
+    assert set(runner.compute_dtypes().split()) & set(computed.split())
+    assert arm.precision.missed(runner.compute_dtypes()) == ""
 
 
 @pytest.mark.parametrize("name", ARMS)
