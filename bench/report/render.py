@@ -1,4 +1,4 @@
-"""The templates of a report, what they may call, and the Content-Security-Policy of the page."""
+"""The templates of a report and of a comparison, what they call, and the page's Content-Security-Policy."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from bench.report.analysis.compare import Comparison
 from bench.report.analysis.explanation import Explanation
 from bench.report.figures.figure import colour
-from bench.report.tables import answers, explanation
-from bench.spec.metrics import ACCURACY, LOSS
+from bench.report.tables import answers, compare, explanation
+from bench.report.tables.table import Table
+from bench.spec.metrics import ACCURACY, LOSS, METRICS
+from bench.spec.text import print_plain
 
 LONGEST = 20
 """Rows of the longest table on the page; details.md has the longer ones."""
@@ -73,6 +76,54 @@ def why_in_words(explained: Sequence[Explanation]) -> str:
     """Return what a terminal shows of explanations."""
     why = _environment().get_template("why.txt.j2")
     return why.render(explained=explained, tried=False, most=len(explained)).rstrip("\n")
+
+
+def comparison_page(comparison: Comparison, kind: str) -> str:
+    """Return a comparison with earlier runs as markdown (``md``), or as a page that needs nothing else (``html``)."""
+    values = {"tables": _tables(comparison), "regressions": _regressions(comparison), "remarks": _remarks(comparison)}
+    return _environment().get_template(f"compare.{kind}.j2").render(comparison=comparison, **values)
+
+
+def show_comparison(comparison: Comparison) -> None:
+    """Print a comparison with earlier runs."""
+    for name, runs in (("OLD", comparison.old), ("NEW", comparison.new)):
+        print_plain(f"{name}: {', '.join(run.label for run in runs)}")
+    for remark in _remarks(comparison):
+        print_plain(f"- {remark}")
+    for table in _tables(comparison):
+        table.show()
+        print_plain(table.about)
+    print_plain(comparison.summary)
+    if comparison.fail_over is not None:
+        print_plain("\n".join([_regressions(comparison), *(f"- {failure}" for failure in comparison.failures)]))
+
+
+def _tables(comparison: Comparison) -> list[Table]:
+    """Return the table of the rows, and that of all rows of a recipe on a device."""
+    tables = [compare.comparison(comparison.rows), compare.overall(comparison.overall)]
+    return [table for table in tables if table is not None]
+
+
+def _remarks(comparison: Comparison) -> list[str]:
+    """Return what to know before comparing, in sentences."""
+    differences = [f"{name} {old} → {new}" for name, old, new in comparison.environment]
+    environments = [f"The environments differ: {'; '.join(differences)}."] if differences else []
+    return [*comparison.cautions, *comparison.apart, *environments]
+
+
+def _regressions(comparison: Comparison) -> str:
+    """Say whether a regression is shown beyond what ``--fail-over`` allows; empty without that option."""
+    if comparison.fail_over is None:
+        return ""
+    share = f"{100 * comparison.fail_over:g} %"
+    changed = [METRICS[name] for row in comparison.rows for name in row.changes]
+    margins = dict.fromkeys(f"{metric.name}: {metric.tolerance}" for metric in changed if metric.scale == "difference")
+    share += f" ({', '.join(margins)})" if margins else ""
+    outcome = f"Shown beyond {share}:" if comparison.failures else f"No regression is shown beyond {share}."
+    if not comparison.untestable:
+        return outcome
+    rows = f"{comparison.untestable} of {len(comparison.rows)} rows"
+    return f"The speed of {rows} could not be judged: a side has one process. Measure without --quick. {outcome}"
 
 
 @cache

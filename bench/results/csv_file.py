@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.results.columns import COLUMNS, SCHEMA, Field, check_schema
-from bench.results.csv_rows import header_of, rows, whole_lines
+from bench.results.columns import COLUMNS, SCHEMA, Field, check_schema, header_of, rows, whole_lines
 from bench.results.records import MEASURED, WorkClass
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, unquoted

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from bench.results import run_json
-from bench.results.columns import COLUMNS, RECORDS, SCHEMA, cells
-from bench.results.csv_rows import has_rows, read_header, rows, whole_lines
+from bench.results.columns import COLUMNS, RECORDS, SCHEMA, cells, has_rows, read_header, rows, whole_lines
 from bench.results.files import replacing, sync_folder, write_atomically
 from bench.results.records import MEASURED, Device, Identity, Message, Sample, Speed, Status, TrialResult
 from bench.spec.phases import PHASES

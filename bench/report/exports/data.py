@@ -6,10 +6,12 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 import pandas as pd
+from msgspec import Meta, Struct, field
 
 from bench.report.analysis.contrast import estimate
 from bench.report.analysis.matrix import Matrix
@@ -185,24 +187,24 @@ def rows(summary: pd.DataFrame, fields: Mapping[str, Field] = FIELDS) -> list[di
     ]
 
 
-def answers(found: Sequence[Answer]) -> list[dict[str, Json | list[str]]]:
-    """Return an object for each answer.
+class Advice(Struct, forbid_unknown_fields=True):
+    """What to use for a recipe on a device; its figures are those of the result of the same batch size."""
 
-    ``use`` is the precision, null where there is no advice; ``ties`` are others as fast as it. Its figures are those of
-    the row of the same ``workload``, ``where`` and ``batch_size``.
-    """
-    return [
-        {
-            "workload": one.workload,
-            "where": one.where,
-            "batch_size": one.batch,
-            "use": one.precision,
-            "advice": one.advice,
-            "ties": list(one.ties),
-            "accuracy": one.accuracy or None,
-        }
-        for one in found
-    ]
+    workload: str
+    where: str
+    batch: int = field(name="batch_size")
+    precision: Annotated[str | None, Meta(description="Null where there is no advice.")] = field(name="use")
+    advice: str
+    ties: Annotated[list[str], Meta(description="Other precisions that are as fast.")]
+    accuracy: str | None
+
+    def __post_init__(self) -> None:
+        self.accuracy = self.accuracy or None
+
+
+def answers(given: Sequence[Answer]) -> Any:
+    """Return an object for each answer, see ``Advice``."""
+    return msgspec.to_builtins(msgspec.convert(given, list[Advice], from_attributes=True))
 
 
 def pairs(summary: pd.DataFrame) -> list[list[int | float | None]]:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.reading.folders import copies, labels, read_info, runs_in, shown
-from bench.results.columns import COLUMNS
+from bench.results.columns import COLUMNS, whole_lines
 from bench.results.csv_file import (
     PAIR,
     counting,
@@ -22,7 +22,6 @@ from bench.results.csv_file import (
     refuse_too_much_memory,
     stored_whole,
 )
-from bench.results.csv_rows import whole_lines
 from bench.results.records import MEASURED
 from bench.results.store import edited
 from bench.spec.errors import UsageError
