@@ -138,7 +138,7 @@ def report(options: argparse.Namespace) -> int:
 
         runs = load(options.runs)
         runs = anonymous(runs) if options.anonymise else runs
-        text = document.dumps(document.report(runs)) if options.json else formats.FORMATS[options.export](runs)
+        text = document.dumps(document.report(runs)) if options.json else formats.export(runs, options.export)
         print_plain(text, wrap=False)
         return 0
     from bench.run.reporting import report as write
