@@ -29,10 +29,8 @@ from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices, files, overview
 from bench.report.figures import explanation as explanation_figures
-from bench.report.figures import matrix as matrix_figures
 from bench.report.figures import numerics as numerics_figures
-from bench.report.figures.chart import Chart
-from bench.report.figures.figure import Plot
+from bench.report.figures.chart import Chart, Plot
 from bench.report.format import known
 from bench.report.reading.folders import mark
 from bench.report.reading.labels import slugs
@@ -271,7 +269,9 @@ def _page_data(
         "length": len(summary),
         "columns": data.columnar(data.rows(summary, data.PAGE)),
         "pairs": data.pairs(summary),
-        "matrices": {one.slug: data.ratios(one) for one in matrices if len(one.setups) <= matrix_figures.MOST_SETUPS},
+        "matrices": {
+            one.slug: data.ratios(one) for one in matrices if len(one.setups) <= comparison_figures.MOST_SETUPS
+        },
     }
 
 
@@ -349,7 +349,7 @@ def _charts(
     yield from devices.charts(summary, epochs, memory, figures)
     yield OVERVIEW, devices.across(summary)
     yield from ((OVERVIEW, overview.differences(summary, metric)) for metric in learned())
-    yield from ((_title(one), matrix_figures.heat_map(one)) for one in matrices)
+    yield from ((_title(one), comparison_figures.heat_map(one)) for one in matrices)
     yield from ((one.name, ablation_figures.waterfall(one)) for one in ablations)
     yield from ((one.title, comparison_figures.against_value(one)) for one in sweeps)
     for by_layer in (False, True) if layers else (False,):
@@ -461,7 +461,7 @@ def _matrices(matrices: list[matrix.Matrix], out: Path) -> list[Section]:
     """Return a section for each recipe that several devices or runs measured; write its ratios as CSV."""
     sections = {title: Section(title=title) for title in map(_title, matrices)}
     for one in matrices:
-        sections[_title(one)].remarks.extend(matrix_figures.remarks(one))
-        sections[_title(one)].csvs.append(matrix_figures.file_name(one))
-        matrix_figures.write_csv(one, out)
+        sections[_title(one)].remarks.extend(comparison_figures.remarks(one))
+        sections[_title(one)].csvs.append(comparison_figures.file_name(one))
+        comparison_figures.write_csv(one, out)
     return list(sections.values())

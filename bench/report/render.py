@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from bench.report.analysis.compare import Comparison
 from bench.report.analysis.explanation import Explanation
-from bench.report.figures.figure import colour
+from bench.report.figures.chart import class_of, colour
 from bench.report.tables import answers, compare, explanation
 from bench.report.tables.table import Table
 from bench.spec.metrics import ACCURACY, LOSS, METRICS
@@ -136,7 +136,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"md": markdown, "anchor": anchor, "precision": precision_class}
+    environment.filters |= {"md": markdown, "anchor": anchor, "precision": class_of}
     environment.globals |= {"gain": explanation.gain, "reasons": explanation.sentences, "short": explanation.short}
     return environment
 
@@ -158,15 +158,10 @@ def embedded(data: Any) -> Markup:
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
 
-def precision_class(name: str) -> str:
-    """Return the class of what belongs to a precision."""
-    return "p-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
 def colours(precisions: list[str]) -> str:
     """Return the rules that tint what belongs to a precision; in the dark theme the tints are lighter."""
     rule = ".{} {{ --tint: color-mix(in srgb, {}, #fff var(--shade)) }}\n"
-    return "".join(rule.format(precision_class(name), colour(name)) for name in precisions)
+    return "".join(rule.format(class_of(name), colour(name)) for name in precisions)
 
 
 def markdown(text: str) -> str:
