@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.devices import amd, nvidia
 from bench.planning import suite_registry
 from bench.report.exports import document
-from bench.report.exports.frames import DTYPES, summary_fields
+from bench.report.exports.data import DTYPES, summary_fields
 from bench.results import columns
 from bench.spec.phases import PHASES
 from bench.spec.precisions import PRECISIONS, Feature, Precision

@@ -53,7 +53,7 @@ DIFFERENCE = ("name", *SIDES)
 INTERNAL = ("unsupported", "lacking", "names", "uuids")
 """Fields of a device that no document has."""
 MaybeWord, MaybeWhole, Figure = str | None, int | None, float | None
-OF_TYPE: dict[data.Type, Any] = {"string": MaybeWord, "integer": MaybeWhole, "number": Figure, "boolean": bool | None}
+OF_TYPE: dict[data.Type, Any] = {"string": MaybeWord, "Int64": MaybeWhole, "float64": Figure, "boolean": bool | None}
 OF_TYPE |= {"numbers": list[float]}
 OF_KIND: dict[FieldKind, Any] = {"word": str, "yes or no": bool, "list": list[str], "JSON": Any}
 

@@ -113,7 +113,8 @@ def _words(placed: Sequence[tuple[tuple[float, float], str]], look: str) -> Mark
 def _path(look: str, commands: str, says: str = "") -> Markup:
     """Return a path with a title for hovering; nothing without commands."""
     attributes = Markup(' class="{}"').format(look) if look else ""
-    return Markup('<path{} d="{}">{}</path>').format(attributes, commands, _title(says)) if commands else Markup("")
+    end = Markup(">{}</path>").format(_title(says)) if says else Markup("/>")
+    return Markup('<path{} d="{}"{}').format(attributes, commands, end) if commands else Markup("")
 
 
 def _title(says: str) -> Markup:
@@ -232,7 +233,7 @@ def _entry_width(text: str) -> float:
 
 
 def _legend(entries: Sequence[tuple[str, str]], top: float) -> Iterator[Markup]:
-    left = 10.0
+    left, words = 10.0, []
     for text, tint in entries:
         if tint in (chart.SOLID, chart.DASHED):
             look = "p-plain" + " dashed" * (tint == chart.DASHED)
@@ -243,5 +244,6 @@ def _legend(entries: Sequence[tuple[str, str]], top: float) -> Iterator[Markup]:
             look = "p-plain faint" if tint == chart.BAND else class_of(tint) + " faint" * (tint in chart.FAINT)
             box = Markup('<rect class="{}" x="{}" y="{}" width="11" height="11" rx="2"/>')
             yield box.format(look, _n(left), _n(top + 3))
-        yield _words([((left + 16, top + 12.5), text)], "tick")
+        words.append(((left + 16, top + 12.5), text))
         left += _entry_width(text)
+    yield _words(words, "tick")
