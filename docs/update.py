@@ -168,6 +168,13 @@ def summary() -> str:
     return markdown(("column", "dtype", "meaning"), rows)
 
 
+def csv_columns(file: str) -> str:
+    """Describe every column of a CSV."""
+    meaning = columns.descriptions()[file]
+    rows = [(f"`{field.name}`", field.values, meaning[field.name]) for field in columns.COLUMNS[file].values()]
+    return markdown(("column", "values", "meaning"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "architecture": architecture,
     "precisions": precisions,
@@ -177,7 +184,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "suites": suites,
     "phases": phases,
     "summary": summary,
-    **{file: partial(columns.table, file) for file in columns.COLUMNS},
+    **{file: partial(csv_columns, file) for file in columns.COLUMNS},
 }
 
 

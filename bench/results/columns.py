@@ -179,13 +179,6 @@ def descriptions() -> dict[str, dict[str, str]]:
     return {file: {name: meanings[file][name] for name in columns} for file, columns in COLUMNS.items()}
 
 
-def table(file: str) -> str:
-    """Return the markdown table of a CSV's columns."""
-    meaning = descriptions()[file]
-    rows = [f"| `{field.name}` | {field.values} | {meaning[field.name]} |" for field in COLUMNS[file].values()]
-    return "\n".join(["| column | values | meaning |", "| --- | --- | --- |", *rows])
-
-
 # The rows of a file. Reports, --resume and the store all read them here.
 
 
