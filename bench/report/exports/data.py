@@ -391,4 +391,4 @@ def _converted(values: pd.Series, dtype: Type) -> pd.Series:
         return values.astype("category")
     if dtype == "string":
         return values.astype("string").fillna("")
-    return values.astype(float).astype(dtype)
+    return values.astype(float).astype("Int64" if dtype == "Int64" else "float64")

@@ -40,8 +40,8 @@ ABOUT = (
 )
 OF_BLOCKS = ("round", "position", "steps", "time_ms", "skipped_steps", "discarded")
 """Columns of a trial's blocks, each an array with a value for each block."""
-LEFT_OUT = {"trials": ("schema", "parameters_json")}
-LEFT_OUT |= dict.fromkeys(("epochs", "numerics"), ("schema", "trial", "precision", "seed"))
+OF_TRIAL = ("schema", "trial", "precision", "seed")
+LEFT_OUT = {"trials": ("schema", "parameters_json"), "epochs": OF_TRIAL, "numerics": OF_TRIAL}
 """Columns of a CSV that documents leave out, among others those that the trial itself has."""
 ALWAYS = ("run", "trial", "suite", "device", "placement", "batch_size", "phase", "precision", "status")
 """Keys that every trial has."""
@@ -52,7 +52,15 @@ STEP_FIGURES = ("step_ms", "epoch_s", "wait_pct", "loader_ms")
 DIFFERENCE = ("name", *SIDES)
 INTERNAL = ("unsupported", "lacking", "names", "uuids")
 """Fields of a device that no document has."""
-MaybeWord, MaybeWhole, Figure = str | None, int | None, float | None
+WORD: Any = str
+WHOLE: Any = int
+OBJECT: Any = dict[str, Any]
+LIST: Any = list
+LITERAL: Any = Literal
+"""Types as values, for the types of documents are made from the registries."""
+MaybeWord: Any = str | None
+MaybeWhole: Any = int | None
+Figure: Any = float | None
 OF_TYPE: dict[data.Type, Any] = {"string": MaybeWord, "Int64": MaybeWhole, "float64": Figure, "boolean": bool | None}
 OF_TYPE |= {"numbers": list[float]}
 OF_KIND: dict[FieldKind, Any] = {"word": str, "yes or no": bool, "list": list[str], "JSON": Any}
@@ -84,17 +92,19 @@ def _struct(name: str, about: str, keys: Mapping[str, Any], required: Iterable[s
     """Return the struct of an object; keys that are not ``required`` may be left out."""
     always = set(keys if required is None else required)
     fields = [(key, kind) if key in always else (key, kind | UnsetType, UNSET) for key, kind in keys.items()]
-    more = {"forbid_unknown_fields": True, "kw_only": True, "namespace": {"__doc__": about}} | more
-    return msgspec.defstruct(name, fields, **more)
+    return msgspec.defstruct(
+        name, fields, forbid_unknown_fields=True, kw_only=True, namespace={"__doc__": about}, **more
+    )
 
 
 def _document(kind: str, about: str, keys: Mapping[str, Any]) -> Any:
-    first = {"schema_version": Literal[VERSION], "ampmeter_version": str}
-    return _struct(kind.capitalize(), about, first | keys, tag_field="kind", tag=kind)
+    first = {"schema_version": LITERAL[VERSION], "ampmeter_version": WORD}
+    return _struct(kind.capitalize(), about, {**first, **keys}, tag_field="kind", tag=kind)
 
 
 def _described(kind: Any, about: str) -> Any:
-    return Annotated[kind, Meta(description=about)]
+    annotated: Any = Annotated
+    return annotated[kind, Meta(description=about)]
 
 
 def _interval_keys(name: str) -> dict[str, Any]:
@@ -102,36 +112,38 @@ def _interval_keys(name: str) -> dict[str, Any]:
 
 
 def _report() -> Any:
-    run = {"run": str} | dict.fromkeys(("ampmeter_version", "started", "finished"), MaybeWord)
-    run |= {"environment": dict[str, Any], "request": dict[str, Any], "warnings": list[str], "remarks": list[str]}
-    step = dict.fromkeys(STEP_WORDS, str) | dict.fromkeys(STEP_FIGURES, Figure)
+    run = {"run": WORD} | dict.fromkeys(("ampmeter_version", "started", "finished"), MaybeWord)
+    run |= {"environment": OBJECT, "request": OBJECT, "warnings": LIST[WORD], "remarks": LIST[WORD]}
+    step = dict.fromkeys(STEP_WORDS, WORD) | dict.fromkeys(STEP_FIGURES, Figure)
     step |= _interval_keys("speedup") | _interval_keys("speedup_over_previous")
     step |= dict.fromkeys(("peak_memory_bytes", "memory_change_ratio", "accuracy_pct"), Figure)
-    ladder = {"name": str, "noise_ratio": Figure, "steps": list[_struct("Step", "A step of an ablation.", step)]}
-    contrast = dict.fromkeys(("factor", "metric", "suite", "where", "precision", "value", "against", "pairing"), str)
-    contrast |= {"batch_size": int, "n": int} | _interval_keys("change")
+    ladder = {"name": WORD, "noise_ratio": Figure, "steps": LIST[_struct("Step", "A step of an ablation.", step)]}
+    contrast = dict.fromkeys(("factor", "metric", "suite", "where", "precision", "value", "against", "pairing"), WORD)
+    contrast |= {"batch_size": WHOLE, "n": WHOLE} | _interval_keys("change")
     of_contrast = "A value of a factor against its first: a ratio, or a difference, with its 95 % interval."
     result = {name: _described(OF_TYPE[field.type], field.about) for name, field in data.every().items()}
     keys = {
-        "runs": list[_struct("Run", "What run.json says of a run.", run)],
-        "answers": list[data.Advice],
-        "cautions": _described(list[str], "What is missing, and what else differs between runs than what is compared."),
-        "results": list[_struct("Result", "One precision of one cell: suite, device, batch size.", result)],
-        "contrasts": list[_struct("Contrast", of_contrast, contrast)],
-        "ablations": list[_struct("Ablation", "What each step of an ablation adds.", ladder)],
-        "trials": _described(list[_trial()], "The raw samples."),
+        "runs": LIST[_struct("Run", "What run.json says of a run.", run)],
+        "answers": LIST[data.Advice],
+        "cautions": _described(
+            LIST[WORD], "What is missing, and what else differs between runs than what is compared."
+        ),
+        "results": LIST[_struct("Result", "One precision of one cell: suite, device, batch size.", result)],
+        "contrasts": LIST[_struct("Contrast", of_contrast, contrast)],
+        "ablations": LIST[_struct("Ablation", "What each step of an ablation adds.", ladder)],
+        "trials": _described(LIST[_trial()], "The raw samples."),
     }
     return _document("report", "The figures of a report.", keys)
 
 
 def _list() -> Any:
-    suite = dict.fromkeys(("name", "title", "source"), str) | dict.fromkeys(("epochs", "full_epochs"), MaybeWhole)
-    suite |= {"batch_sizes": list[int], "parameters": dict[str, Any]}
-    named = {"name": str, "summary": str}
+    suite = dict.fromkeys(("name", "title", "source"), WORD) | dict.fromkeys(("epochs", "full_epochs"), MaybeWhole)
+    suite |= {"batch_sizes": LIST[WHOLE], "parameters": OBJECT}
+    named = {"name": WORD, "summary": WORD}
     keys = {
-        "suites": list[_struct("Suite", "A recipe.", suite)],
-        "precisions": list[_struct("Precision", "A precision.", named | {"alias": MaybeWord, "options": list[str]})],
-        "techniques": list[_struct("Technique", "A technique.", named)],
+        "suites": LIST[_struct("Suite", "A recipe.", suite)],
+        "precisions": LIST[_struct("Precision", "A precision.", named | {"alias": MaybeWord, "options": LIST[WORD]})],
+        "techniques": LIST[_struct("Technique", "A technique.", named)],
     }
     return _document("list", "The registries.", keys)
 
@@ -140,44 +152,44 @@ def _devices() -> Any:
     device = {name: kind | None for name, kind in get_type_hints(Device).items() if name not in INTERNAL}
     device |= {"memory_free_bytes": MaybeWhole, "problem": MaybeWord}
     device["precisions"] = _described(dict[str, str], "What each precision would do; those that work begin with ok.")
-    process = {"pid": int, "user": MaybeWord, "command": MaybeWord, "memory_bytes": MaybeWhole}
-    device["processes"] = list[_struct("Process", "A process on a GPU.", process)] | None
-    keys = {"no_gpu": MaybeWord, "devices": list[_struct("Device", "A device, before anything runs.", device)]}
+    process = {"pid": WHOLE, "user": MaybeWord, "command": MaybeWord, "memory_bytes": MaybeWhole}
+    device["processes"] = LIST[_struct("Process", "A process on a GPU.", process)] | None
+    keys = {"no_gpu": MaybeWord, "devices": LIST[_struct("Device", "A device, before anything runs.", device)]}
     return _document("devices", "The devices of this machine.", keys)
 
 
 def _compare() -> Any:
-    judged = {"verdict": Literal[VERDICTS], "beyond_fail_over": bool}
-    row = dict.fromkeys(ASKED, str) | {"batch_size": int} | dict.fromkeys(_sides("device"), str)
+    judged = {"verdict": LITERAL[VERDICTS], "beyond_fail_over": bool}
+    row = dict.fromkeys(ASKED, WORD) | {"batch_size": WHOLE} | dict.fromkeys(_sides("device"), WORD)
     for metric in compared():
         change = judged | dict.fromkeys(_sides("status"), MaybeWord)
         change |= dict.fromkeys(_sides(metric.key), Figure) | _interval_keys(metric.ratio_key)
-        change |= dict.fromkeys(_sides(f"samples_{metric.key}"), list[float])
+        change |= dict.fromkeys(_sides(f"samples_{metric.key}"), LIST[float])
         row[metric.name] = _struct(f"Change_{metric.name}", f"The change of {metric.label}.", change) | None
     about = "One precision of one cell. Changes are NEW ÷ OLD, of accuracy and loss NEW − OLD, with 95 % intervals."
-    overall = {"name": str, "rows": int, **judged, **_interval_keys(SPEED.ratio_key)}
+    overall = {"name": WORD, "rows": WHOLE, **judged, **_interval_keys(SPEED.ratio_key)}
     keys = {
-        "old": _described(list[str], "The earlier runs, by their folders' names."),
-        "new": list[str],
-        "summary": str,
+        "old": _described(LIST[WORD], "The earlier runs, by their folders' names."),
+        "new": LIST[WORD],
+        "summary": WORD,
         "fail_over_ratio": Figure,
-        "failures": _described(list[str], "Regressions shown beyond it; the exit code is 1 if there is one."),
-        "cautions": list[str],
-        "only_in_one": list[str],
-        "environment": list[_struct("Difference", "One of machines or software.", dict.fromkeys(DIFFERENCE, str))],
-        "rows": list[_struct("Row", about, row | _interval_keys("speedup_ratio"))],
-        "overall": list[_struct("Overall", "The speed over all rows of a recipe on a device.", overall)],
+        "failures": _described(LIST[WORD], "Regressions shown beyond it; the exit code is 1 if there is one."),
+        "cautions": LIST[WORD],
+        "only_in_one": LIST[WORD],
+        "environment": LIST[_struct("Difference", "One of machines or software.", dict.fromkeys(DIFFERENCE, WORD))],
+        "rows": LIST[_struct("Row", about, row | _interval_keys("speedup_ratio"))],
+        "overall": LIST[_struct("Overall", "The speed over all rows of a recipe on a device.", overall)],
     }
     return _document("compare", "Runs next to earlier ones.", keys)
 
 
 def _trial() -> Any:
-    blocks = {name: list[kind] for name, kind in _columns("blocks").items()}
+    blocks = {name: LIST[kind] for name, kind in _columns("blocks").items()}
     arrays = "The timed blocks: arrays of one length. Those with a text in discarded do not count."
-    trial = _columns("trials") | {"run": _described(str, "The run, by its folder's name.")}
+    trial = _columns("trials") | {"run": _described(WORD, "The run, by its folder's name.")}
     trial["blocks"] = _struct("Blocks", arrays, blocks)
     for name in ("epochs", "numerics"):
-        trial[name] = list[_struct(name.capitalize(), f"A row of {name}.csv.", _columns(name), ())]
+        trial[name] = LIST[_struct(name.capitalize(), f"A row of {name}.csv.", _columns(name), ())]
     return _struct("Trial", "A row of trials.csv; what is unknown is left out.", trial, ALWAYS)
 
 
@@ -189,7 +201,7 @@ def _columns(name: str) -> dict[str, Any]:
 def _column(field: Field) -> Any:
     if field.kind == "number":
         return MaybeWhole if field.whole else Figure
-    return Literal[field.words] if field.words else OF_KIND[field.kind]
+    return LITERAL[field.words] if field.words else OF_KIND[field.kind]
 
 
 def _fields(name: str) -> dict[str, Field]:

@@ -35,8 +35,9 @@ LEGEND = {
     UNEQUAL: "unequal batch sizes, so a step is not the same work for both",
 }
 WITHOUT = " No ratio has an interval: each setup has one process or seed. Do not decide on small differences."
-COLUMNS = ("basis", "setup", "batch_size", "over_setup", "over_batch_size", "times_as_fast", "low", "high")
-COLUMNS += ("equal_batch",)
+COLUMNS = ["basis", "setup", "batch_size", "over_setup", "over_batch_size", "times_as_fast", "low", "high"]
+COLUMNS += ["equal_batch"]
+"""Of the CSV of a matrix."""
 MOST_TICKS = 20
 """An axis with more values than this has no tick at each."""
 APART = 0.11
@@ -120,7 +121,7 @@ def write_csv(matrix: Matrix, folder: Path) -> None:
         setups = (quoted(row.name), row.batch, quoted(column.name), column.batch)
         equal = "yes" if row.batch == column.batch else "no"
         rows.append((matrix.basis, *setups, *matrix.over(row, column).ends, equal))
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table = pd.DataFrame(rows, columns=COLUMNS)
     write_atomically(folder / file_name(matrix), table.to_csv(index=False, lineterminator="\n"))
 
 

@@ -204,9 +204,9 @@ def _memory(rows: pd.DataFrame, memory: Memory, *, title: str = "Peak memory") -
     if first["device_kind"] != "cpu" and known(whole) and (len(lost) or peak > 0.5 * whole):
         marks.append(Rule(at=whole, axis="y", label=f"{number(whole, 2)} {unit}"))
         high = 1.12 * max(whole, peak)
-        for batch, group in lost.groupby("batch_size"):
+        for _, group in lost.groupby("batch_size"):
             for at, name in enumerate(group["precision"]):
-                x = float(batch) * 1.1 ** (at - (len(lost) - 1) / 2)
+                x = float(group["batch_size"].iloc[0]) * 1.1 ** (at - (len(lost) - 1) / 2)
                 marks.append(Text(x=x, y=0.97 * whole, text="✕", tint=name))
     return Panel(title=title, x=_sizes(rows), y=Axis(label=unit, low=0.0, high=high), marks=marks)
 

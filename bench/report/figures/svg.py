@@ -101,12 +101,12 @@ def _words(placed: Sequence[tuple[tuple[float, float], str]], look: str) -> Mark
         if text:
             rows.setdefault(_n(y), []).append((x, text))
     texts: list[Markup] = []
-    for y, row in rows.items():
+    for height, row in rows.items():
         if len(placed) > 3 * len(rows):
             words = [Markup('<text x="{:.0f}">{}</text>').format(x, text) for x, text in row]
-            texts.append(Markup('<g transform="translate(0 {})">{}</g>').format(y, _joined(words)))
+            texts.append(Markup('<g transform="translate(0 {})">{}</g>').format(height, _joined(words)))
         else:
-            texts += [Markup('<text x="{}" y="{}">{}</text>').format(_n(x), y, text) for x, text in row]
+            texts += [Markup('<text x="{}" y="{}">{}</text>').format(_n(x), height, text) for x, text in row]
     return Markup('<g class="{}">{}</g>').format(look, _joined(texts)) if texts else Markup("")
 
 

@@ -162,8 +162,9 @@ def load(folders: list[Path]) -> Runs:
 
 def is_emulated(precisions: pd.Series) -> pd.Series:
     """Say of each name of a precision whether its narrow products were emulated."""
-    known = {name: find_precision(str(name)) for name in set(precisions)}
-    return precisions.map({name: bool(known[name] and known[name].emulated) for name in known}).astype(bool)
+    entries = {name: find_precision(str(name)) for name in set(precisions)}
+    emulated = {name: precision is not None and precision.emulated for name, precision in entries.items()}
+    return precisions.map(emulated).astype(bool)
 
 
 def _without_emulated_cost(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
