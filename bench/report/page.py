@@ -220,8 +220,9 @@ def compose(
     given, why_sections = answers(summary), _why_sections(why(runs, material.rows))
     with _second_process() as other:  # figures take as long as tables
         rest = {name: getattr(runs, name)[:0] for name in ("blocks", "ablation_blocks", "explained")}  # not drawn
-        parts = replace(material, runs=replace(runs, **rest)), compared, given, why_sections
-        charts = partial(_charts, *parts, layers=layers, figures=figures)
+        drawn = replace(material, runs=replace(runs, **rest))
+        ready = [(OVERVIEW, overview.memory_by_kind(summary, runs.trials, given)), *_stacked(why_sections)]
+        charts = partial(_charts, drawn, compared, ready, layers=layers, figures=figures)
         drawing = other.submit(_draw, out, charts) if figures != "none" else None
         sections = _sections(material, compared, out)
         plots = _placed(drawing.result() if drawing else [], sections, why_sections)
@@ -334,26 +335,24 @@ def _draw(out: Path, describe: Callable[[], Described]) -> list[tuple[str, Plot 
 
 
 def _charts(
-    material: Material,
-    compared: Compared,
-    given: Sequence[Answer],
-    why_sections: Sequence[Section],
-    *,
-    layers: bool,
-    figures: devices.Choice,
+    material: Material, compared: Compared, ready: Described, *, layers: bool, figures: devices.Choice
 ) -> Described:
-    """Describe all figures."""
+    """Describe all figures but those that are ready."""
     summary, runs = material.summary, material.runs
     matrices, ablations, sweeps = compared
     yield from devices.charts(summary, runs.epochs, devices.memories(runs.runs), figures)
     yield OVERVIEW, devices.across(summary)
-    yield OVERVIEW, overview.memory_by_kind(summary, runs.trials, given)
+    yield from ready
     yield from ((OVERVIEW, overview.differences(summary, metric)) for metric in learned())
     yield from ((_title(setups), comparison_figures.heat_map(setups)) for setups in matrices)
     yield from ((ladder.name, ablation_figures.waterfall(ladder)) for ladder in ablations)
     yield from ((varied.title, comparison_figures.against_value(varied)) for varied in sweeps)
     for by_layer in (False, True) if layers else (False,):
         yield from numerics_figures.charts(summary, runs.numerics, layers=by_layer)
+
+
+def _stacked(why_sections: list[Section]) -> Described:
+    """Describe where the steps' time goes in each workload that was explained."""
     for name, section in zip(slugs([section.title for section in why_sections]), why_sections, strict=True):
         yield WHY + section.title, explanation_figures.stacked(f"{name}-why", section.why)
 
