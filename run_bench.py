@@ -138,7 +138,7 @@ def report(options: argparse.Namespace) -> int:
 
         runs = load(options.runs)
         runs = anonymous(runs) if options.anonymise else runs
-        text = document.dumps(document.report(runs)) if options.json else formats.FORMATS[options.export](runs)
+        text = document.dumps(document.report(runs)) if options.json else formats.export(runs, options.export)
         print_plain(text, wrap=False)
         return 0
     from bench.run.reporting import report as write
@@ -151,18 +151,17 @@ def report(options: argparse.Namespace) -> int:
 def compare(options: argparse.Namespace) -> int:
     """Compare runs with earlier ones of the same questions."""
     from bench.report.analysis.compare import compare
-    from bench.report.exports import comparison
+    from bench.report.exports import document
+    from bench.report.render import comparison_page, show_comparison
 
-    compared = compare(options.old, options.new, options.fail_over)
+    comparison = compare(options.old, options.new, options.fail_over)
     if options.json:
-        from bench.report.exports.document import dumps
-
-        print(dumps(comparison.document(compared)))
+        print(document.dumps(document.compare(comparison)))
     elif options.markdown or options.html:
-        print(comparison.render(compared, "html" if options.html else "md"), end="")
+        print(comparison_page(comparison, "html" if options.html else "md"), end="")
     else:
-        comparison.show(compared)
-    return 1 if compared.failures else 0
+        show_comparison(comparison)
+    return 1 if comparison.failures else 0
 
 
 def explain(options: argparse.Namespace) -> int:

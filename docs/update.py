@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.devices import amd, nvidia
 from bench.planning import suite_registry
-from bench.report.exports import schema
-from bench.report.exports.frames import DTYPES, summary_fields
+from bench.report.exports import document
+from bench.report.exports.data import DTYPES, summary_fields
 from bench.results import columns
 from bench.spec.phases import PHASES
 from bench.spec.precisions import PRECISIONS, Feature, Precision
@@ -168,6 +168,13 @@ def summary() -> str:
     return markdown(("column", "dtype", "meaning"), rows)
 
 
+def csv_columns(file: str) -> str:
+    """Describe every column of a CSV."""
+    meaning = columns.descriptions()[file]
+    rows = [(f"`{field.name}`", field.values, meaning[field.name]) for field in columns.COLUMNS[file].values()]
+    return markdown(("column", "values", "meaning"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "architecture": architecture,
     "precisions": precisions,
@@ -177,7 +184,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "suites": suites,
     "phases": phases,
     "summary": summary,
-    **{file: partial(columns.table, file) for file in columns.COLUMNS},
+    **{file: partial(csv_columns, file) for file in columns.COLUMNS},
 }
 
 
@@ -191,7 +198,7 @@ def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def main() -> int:
     """Update the documents, or check them; return the exit code."""
     check, outdated = "--check" in sys.argv[1:], []
-    texts = {schema.PATH: json.dumps(schema.schema(), indent=1) + "\n"}
+    texts = {document.PATH: json.dumps(document.schema(), indent=1) + "\n"}
     for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "results" / "README.md"]:
         texts[page] = PART.sub(lambda part: f"{part[1]}{TABLES[part['name']]()}\n{part[3]}", page.read_text())
     for page, updated in texts.items():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bench.report.analysis.explanation import Explanation
-    from bench.report.exports.frames import Results
+    from bench.report.exports.data import Results
     from bench.report.figures.devices import Choice
     from bench.report.page import Report
 
@@ -93,6 +93,6 @@ def load(*folders: str | Path) -> Results:
     Raises:
         UsageError: there is none, or one is no run, of another schema version, damaged or without a finished trial.
     """
-    from bench.report.exports import frames
+    from bench.report.exports import data
 
-    return frames.load(*folders)
+    return data.load(*folders)

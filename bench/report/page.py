@@ -9,9 +9,10 @@ import pkgutil
 import shlex
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing import active_children, get_context
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -29,10 +30,8 @@ from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices, files, overview
 from bench.report.figures import explanation as explanation_figures
-from bench.report.figures import matrix as matrix_figures
 from bench.report.figures import numerics as numerics_figures
-from bench.report.figures.chart import Chart
-from bench.report.figures.figure import Plot
+from bench.report.figures.chart import Chart, Plot
 from bench.report.format import known
 from bench.report.reading.folders import mark
 from bench.report.reading.labels import slugs
@@ -218,18 +217,15 @@ def compose(
     material = Material(runs=runs, summary=summary, rows=without_unsupported(summary), literature=literature)
     matrices, ablations = matrix.matrices(summary), ablation.ablations(runs)
     compared = matrices, ablations, factors.varied(summary, runs)
-    why_sections = _why_sections(why(runs, material.rows))
-    drawings: list[Future[list[tuple[str, Plot | str]]]] = []
+    given, why_sections = answers(summary), _why_sections(why(runs, material.rows))
     with _second_process() as other:  # figures take as long as tables
-        if figures != "none":
-            watched = runs.epochs, runs.numerics, devices.memories(runs.runs)
-            drawings.append(other.submit(_draw, out, _charts, summary, watched, compared, layers, figures))
-        given = answers(summary)
-        if figures != "none":
-            late = [(OVERVIEW, overview.memory_by_kind(summary, runs.trials, given)), *_stacked(why_sections)]
-            drawings.append(other.submit(_draw, out, list, late))
+        rest = {name: getattr(runs, name)[:0] for name in ("blocks", "ablation_blocks", "explained")}  # not drawn
+        drawn = replace(material, runs=replace(runs, **rest))
+        ready = [(OVERVIEW, overview.memory_by_kind(summary, runs.trials, given)), *_stacked(why_sections)]
+        charts = partial(_charts, drawn, compared, ready, layers=layers, figures=figures)
+        drawing = other.submit(_draw, out, charts) if figures != "none" else None
         sections = _sections(material, compared, out)
-        plots = _placed([part for drawing in drawings for part in drawing.result()], sections, why_sections)
+        plots = _placed(drawing.result() if drawing else [], sections, why_sections)
     plots.sort(key=lambda plot: OVERVIEWS.index(plot.name))
     single = [] if any(plot.name == devices.ACROSS for plot in plots) else _single(sections, given)
     precisions = sorted(map(str, summary["precision"].unique()), key=precision_rank)
@@ -246,10 +242,10 @@ def compose(
             "Not measured": diagnostics.not_measured(summary, runs),
         },
         headline=single + plots,
-        sections=[one for one in sections if one.tables or one.more or one.remarks or one.plots],
+        sections=[part for part in sections if part.tables or part.more or part.remarks or part.plots],
         reproduce=[_origin(run) for run in runs.runs],
         precisions=precisions,
-        drawn=list(dict.fromkeys([*precisions, *(str(name) for one in ablations for name in one.rows["precision"])])),
+        drawn=list(dict.fromkeys([*precisions, *(str(name) for each in ablations for name in each.rows["precision"])])),
         choices=_choices(summary, precisions),
         data=_page_data(summary, precisions, given, matrices),
         why=why_sections,
@@ -271,7 +267,9 @@ def _page_data(
         "length": len(summary),
         "columns": data.columnar(data.rows(summary, data.PAGE)),
         "pairs": data.pairs(summary),
-        "matrices": {one.slug: data.ratios(one) for one in matrices if len(one.setups) <= matrix_figures.MOST_SETUPS},
+        "matrices": {
+            one.slug: data.ratios(one) for one in matrices if len(one.setups) <= comparison_figures.MOST_SETUPS
+        },
     }
 
 
@@ -318,7 +316,7 @@ def _single(sections: list[Section], given: list[Answer]) -> list[Plot]:
     """
     ends = ("-speed", *(f"-training-b{answer.batch}" for answer in given))
     every = [(section, plot) for section in sections for plot in section.plots]
-    taken = ([one for one in every if one[1].name.endswith(ends)] or every)[:MOST_PLOTS]
+    taken = ([pair for pair in every if pair[1].name.endswith(ends)] or every)[:MOST_PLOTS]
     for section, plot in taken:
         section.plots.remove(plot)
     return [plot for _, plot in taken]
@@ -330,30 +328,27 @@ Described = Iterable[tuple[str, Chart | str | None]]
 ``OVERVIEW``."""
 
 
-def _draw(out: Path, describe: Callable[..., Described], *args: object) -> list[tuple[str, Plot | str]]:
+def _draw(out: Path, describe: Callable[[], Described]) -> list[tuple[str, Plot | str]]:
     """Draw the charts that a function describes; remarks stay as they are."""
-    described = [(title, chart) for title, chart in describe(*args) if chart is not None]
+    described = [(title, chart) for title, chart in describe() if chart is not None]
     return [(title, chart if isinstance(chart, str) else files.draw(chart, out)) for title, chart in described]
 
 
 def _charts(
-    summary: pd.DataFrame,
-    watched: tuple[pd.DataFrame, pd.DataFrame, devices.Memory],
-    compared: Compared,
-    layers: bool,
-    figures: devices.Choice,
+    material: Material, compared: Compared, ready: Described, *, layers: bool, figures: devices.Choice
 ) -> Described:
-    """Describe all figures that need no answer; ``watched`` are epochs, figures of numerics, and devices' memory."""
-    epochs, figures_of_numerics, memory = watched
+    """Describe all figures but those that are ready."""
+    summary, runs = material.summary, material.runs
     matrices, ablations, sweeps = compared
-    yield from devices.charts(summary, epochs, memory, figures)
+    yield from devices.charts(summary, runs.epochs, devices.memories(runs.runs), figures)
     yield OVERVIEW, devices.across(summary)
+    yield from ready
     yield from ((OVERVIEW, overview.differences(summary, metric)) for metric in learned())
-    yield from ((_title(one), matrix_figures.heat_map(one)) for one in matrices)
-    yield from ((one.name, ablation_figures.waterfall(one)) for one in ablations)
-    yield from ((one.title, comparison_figures.against_value(one)) for one in sweeps)
+    yield from ((_title(setups), comparison_figures.heat_map(setups)) for setups in matrices)
+    yield from ((ladder.name, ablation_figures.waterfall(ladder)) for ladder in ablations)
+    yield from ((varied.title, comparison_figures.against_value(varied)) for varied in sweeps)
     for by_layer in (False, True) if layers else (False,):
-        yield from numerics_figures.charts(summary, figures_of_numerics, layers=by_layer)
+        yield from numerics_figures.charts(summary, runs.numerics, layers=by_layer)
 
 
 def _stacked(why_sections: list[Section]) -> Described:
@@ -383,10 +378,8 @@ def why(runs: Runs, summary: pd.DataFrame) -> list[Explanation]:
     sound = runs.explained.merge(measured[["run", *PAIR]].drop_duplicates(), on=["run", *PAIR])
     named = sound.merge(summary[[*CELL, "workload", "where"]].drop_duplicates(), on=CELL)
     order = list(summary["workload"].unique())
-    return [
-        replace(one, memory=memory_pair(runs.trials, one.cell, one.arm.precision))
-        for one in sorted(explanations(named), key=lambda one: order.index(one.workload))
-    ]
+    explained = sorted(explanations(named), key=lambda why: order.index(why.workload))
+    return [replace(why, memory=memory_pair(runs.trials, why.cell, why.arm.precision)) for why in explained]
 
 
 def _unexplained(trials: pd.DataFrame) -> list[str]:
@@ -413,15 +406,14 @@ def _add(tables: list[Table], table: Table | None) -> None:
     tables += [] if table is None else [table]
 
 
-def _title(one: matrix.Matrix) -> str:
-    return f"Setups of {one.title} against each other"
+def _title(setups: matrix.Matrix) -> str:
+    return f"Setups of {setups.title} against each other"
 
 
 def entries() -> list[Entry]:
     """Return the tables that the modules of ``report/tables`` list, in the report's order."""
-    modules = [
-        importlib.import_module(f"{tables.__name__}.{one.name}") for one in pkgutil.iter_modules(tables.__path__)
-    ]
+    names = [f"{tables.__name__}.{module.name}" for module in pkgutil.iter_modules(tables.__path__)]
+    modules = map(importlib.import_module, names)
     return sorted((entry for module in modules for entry in getattr(module, "TABLES", ())), key=attrgetter("place"))
 
 
@@ -429,11 +421,9 @@ def _sections(material: Material, compared: Compared, out: Path) -> list[Section
     """Return the sections in their order, and write the matrices' ratios as CSV."""
     matrices, ablations, sweeps = compared
     placed = [(MATRICES, section) for section in _matrices(matrices, out)]
-    for place, titled in (
-        (ABLATIONS, [(one.name, ablation_tables.full(one)) for one in ablations]),
-        (SWEEPS, [(one.title, comparisons.along(one)) for one in sweeps]),
-    ):
-        placed += [(place, Section(title=title, tables=[table])) for title, table in titled if table is not None]
+    titled = [(ABLATIONS, ladder.name, ablation_tables.full(ladder)) for ladder in ablations]
+    titled += [(SWEEPS, varied.title, comparisons.along(varied)) for varied in sweeps]
+    placed += [(place, Section(title=title, tables=[table])) for place, title, table in titled if table is not None]
     by_section: dict[str, list[Entry]] = {}
     for entry in entries():
         by_section.setdefault(entry.section, []).append(entry)
@@ -460,8 +450,8 @@ def _section(title: str, listed: list[Entry], material: Material) -> Section:
 def _matrices(matrices: list[matrix.Matrix], out: Path) -> list[Section]:
     """Return a section for each recipe that several devices or runs measured; write its ratios as CSV."""
     sections = {title: Section(title=title) for title in map(_title, matrices)}
-    for one in matrices:
-        sections[_title(one)].remarks.extend(matrix_figures.remarks(one))
-        sections[_title(one)].csvs.append(matrix_figures.file_name(one))
-        matrix_figures.write_csv(one, out)
+    for setups in matrices:
+        sections[_title(setups)].remarks.extend(comparison_figures.remarks(setups))
+        sections[_title(setups)].csvs.append(comparison_figures.file_name(setups))
+        comparison_figures.write_csv(setups, out)
     return list(sections.values())

@@ -1,4 +1,4 @@
-"""The templates of a report, what they may call, and the Content-Security-Policy of the page."""
+"""The templates of a report and of a comparison, what they call, and the page's Content-Security-Policy."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from bench.report.analysis.compare import Comparison
 from bench.report.analysis.explanation import Explanation
-from bench.report.figures.figure import colour
-from bench.report.tables import answers, explanation
-from bench.spec.metrics import ACCURACY, LOSS
+from bench.report.figures.chart import class_of, colour
+from bench.report.tables import answers, compare, explanation
+from bench.report.tables.table import Table
+from bench.spec.metrics import ACCURACY, LOSS, METRICS
+from bench.spec.text import print_plain
 
 LONGEST = 20
 """Rows of the longest table on the page; details.md has the longer ones."""
@@ -75,6 +78,54 @@ def why_in_words(explained: Sequence[Explanation]) -> str:
     return why.render(explained=explained, tried=False, most=len(explained)).rstrip("\n")
 
 
+def comparison_page(comparison: Comparison, kind: str) -> str:
+    """Return a comparison with earlier runs as markdown (``md``), or as a page that needs nothing else (``html``)."""
+    values = {"tables": _tables(comparison), "regressions": _regressions(comparison), "remarks": _remarks(comparison)}
+    return _environment().get_template(f"compare.{kind}.j2").render(comparison=comparison, **values)
+
+
+def show_comparison(comparison: Comparison) -> None:
+    """Print a comparison with earlier runs."""
+    for name, runs in (("OLD", comparison.old), ("NEW", comparison.new)):
+        print_plain(f"{name}: {', '.join(run.label for run in runs)}")
+    for remark in _remarks(comparison):
+        print_plain(f"- {remark}")
+    for table in _tables(comparison):
+        table.show()
+        print_plain(table.about)
+    print_plain(comparison.summary)
+    if comparison.fail_over is not None:
+        print_plain("\n".join([_regressions(comparison), *(f"- {failure}" for failure in comparison.failures)]))
+
+
+def _tables(comparison: Comparison) -> list[Table]:
+    """Return the table of the rows, and that of all rows of a recipe on a device."""
+    tables = [compare.comparison(comparison.rows), compare.overall(comparison.overall)]
+    return [table for table in tables if table is not None]
+
+
+def _remarks(comparison: Comparison) -> list[str]:
+    """Return what to know before comparing, in sentences."""
+    differences = [f"{name} {old} → {new}" for name, old, new in comparison.environment]
+    environments = [f"The environments differ: {'; '.join(differences)}."] if differences else []
+    return [*comparison.cautions, *comparison.apart, *environments]
+
+
+def _regressions(comparison: Comparison) -> str:
+    """Say whether a regression is shown beyond what ``--fail-over`` allows; empty without that option."""
+    if comparison.fail_over is None:
+        return ""
+    share = f"{100 * comparison.fail_over:g} %"
+    changed = [METRICS[name] for row in comparison.rows for name in row.changes]
+    margins = dict.fromkeys(f"{metric.name}: {metric.tolerance}" for metric in changed if metric.scale == "difference")
+    share += f" ({', '.join(margins)})" if margins else ""
+    outcome = f"Shown beyond {share}:" if comparison.failures else f"No regression is shown beyond {share}."
+    if not comparison.untestable:
+        return outcome
+    rows = f"{comparison.untestable} of {len(comparison.rows)} rows"
+    return f"The speed of {rows} could not be judged: a side has one process. Measure without --quick. {outcome}"
+
+
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -85,7 +136,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"md": markdown, "anchor": anchor, "precision": precision_class}
+    environment.filters |= {"md": markdown, "anchor": anchor, "precision": class_of}
     environment.globals |= {"gain": explanation.gain, "reasons": explanation.sentences, "short": explanation.short}
     return environment
 
@@ -107,15 +158,10 @@ def embedded(data: Any) -> Markup:
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
 
-def precision_class(name: str) -> str:
-    """Return the class of what belongs to a precision."""
-    return "p-" + re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
 def colours(precisions: list[str]) -> str:
     """Return the rules that tint what belongs to a precision; in the dark theme the tints are lighter."""
     rule = ".{} {{ --tint: color-mix(in srgb, {}, #fff var(--shade)) }}\n"
-    return "".join(rule.format(precision_class(name), colour(name)) for name in precisions)
+    return "".join(rule.format(class_of(name), colour(name)) for name in precisions)
 
 
 def markdown(text: str) -> str:

@@ -1,20 +1,24 @@
-"""The columns of a run's CSVs: all that the fields of the records say about them, derived in one place."""
+"""The columns of a run's CSVs, derived from the fields of the records, and the files' rows as texts, without pandas."""
 
 from __future__ import annotations
 
 import ast
+import codecs
+import csv
 import dataclasses
 import inspect
+import io
 import itertools
 import json
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import IO, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from bench.results import records
-from bench.results.records import Block, Column, EpochResult, Explained, Identity, Numeric, Sample, TrialResult
+from bench.results.records import ANY, Block, Column, EpochResult, Explained, Identity, Numeric, Sample, TrialResult
 from bench.spec.errors import UsageError
+from bench.spec.metrics import METRICS, Metric
 from bench.spec.text import plain, quoted
 
 FieldKind = Literal["word", "number", "yes or no", "list", "JSON"]
@@ -34,6 +38,8 @@ RECORDS: dict[str, tuple[type, ...]] = {
 UNITS = {"_ms": "ms", "_s": "s", "_bytes": "bytes", "_w": "W", "_c": "°C", "_mhz": "MHz", "_pct": "%"}
 UNITS |= {"_tflops": "TFLOP/s", "_j": "J", "_per_s": "1/s", "_j_per_step": "J"}
 """Units by the end of a column's name; the longest end counts."""
+VALUES = "values"
+"""The field of a result with figures by column, see ``columns_of``."""
 LIST = "+"
 """The sign that joins the words of a list."""
 
@@ -76,6 +82,8 @@ def _fields(record: type, *, part: bool = False) -> Iterator[Field]:
     """Yield the columns of a record in order, with those of the records in it, its parts."""
     hints = get_type_hints(record, include_extras=True)
     for field in dataclasses.fields(record):
+        if field.name == VALUES:
+            continue
         hint, column = hints[field.name], Column()
         if get_origin(hint) is Annotated:
             hint, column = get_args(hint)
@@ -97,12 +105,154 @@ def _fields(record: type, *, part: bool = False) -> Iterator[Field]:
         )
 
 
+def columns_of(metric: Metric) -> dict[str, Field]:
+    """Return the columns of a metric, as they are where no record has a field of that name."""
+    column = Column(sign=ANY if metric.scale == "difference" else "0 or more", added_later=True)
+    return {name: Field(name=name, kind="number", column=column) for name in metric.columns}
+
+
 _SCHEMA_FIELD = Field(name="schema", kind="number", whole=True)
 COLUMNS: dict[str, dict[str, Field]] = {
     file: {field.name: field for field in (_SCHEMA_FIELD, *(field for part in parts for field in _fields(part)))}
     for file, parts in RECORDS.items()
 }
 """The columns of each CSV, in order."""
+COLUMNS["trials.csv"] |= {
+    name: field
+    for metric in METRICS.values()
+    for name, field in columns_of(metric).items()
+    if name not in COLUMNS["trials.csv"]
+}
+
+
+def cells(*parts: Any) -> dict[str, object]:
+    """Return the row that records make up: bools are yes or no, floats keep all digits, and None is left out.
+
+    Texts are ``plain``, and ``quoted`` for spreadsheets.
+    """
+    row: dict[str, object] = {"schema": SCHEMA}
+    for part in parts:
+        for name in part.__slots__:  # the values are plain: dataclasses.asdict would make deep copies of them
+            value = getattr(part, name)
+            if type(value) is str:
+                row[name] = quoted(plain(value))
+            elif type(value) in (int, float):
+                row[name] = value
+            elif dataclasses.is_dataclass(value):
+                row |= cells(value)
+            elif name == VALUES:
+                row |= value
+            elif value is not None:
+                row[name] = _cell(value)
+    return row
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return quoted(plain(LIST.join(value))) if isinstance(value, tuple) else json.dumps(value)
+
+
+def listed(cell: str) -> tuple[str, ...]:
+    """Return the words of a cell that holds a list."""
+    return tuple(cell.split(LIST)) if cell else ()
+
+
+def descriptions() -> dict[str, dict[str, str]]:
+    """Return the description of every column, by CSV: docstrings of the records' fields, or what metrics say."""
+    classes = {node.name: node for node in ast.parse(inspect.getsource(records)).body if isinstance(node, ast.ClassDef)}
+
+    def of(name: str) -> Iterator[tuple[str, str]]:
+        for node, after in itertools.pairwise([*classes[name].body, ast.Pass()]):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                part = ast.unparse(node.annotation).removesuffix(" | None")
+                if part in classes:
+                    yield from of(part)
+                elif isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                    yield node.target.id, " ".join(str(after.value.value).split())
+
+    general = {column: metric.about for metric in METRICS.values() for column in metric.columns}
+    general["schema"] = "Version of these columns."
+    meanings = {
+        file: general | dict(pair for part in parts for pair in of(part.__name__)) for file, parts in RECORDS.items()
+    }
+    return {file: {name: meanings[file][name] for name in columns} for file, columns in COLUMNS.items()}
+
+
+# The rows of a file. Reports, --resume and the store all read them here.
+
+
+def rows(path: Path, file: IO[bytes]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a CSV, the header first; empty lines are skipped, and bytes that are no UTF-8 kept.
+
+    Args:
+        path: the path that errors name.
+        file: the file, or its content.
+
+    Yields:
+        The line in which the row ends, for rows may hold line breaks, and its fields.
+
+    Raises:
+        UsageError: a field is longer than any that a run writes.
+    """
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    reader = csv.reader(text)
+    try:
+        for fields in reader:
+            if fields:
+                yield reader.line_num, fields
+    except csv.Error as error:
+        raise UsageError(f"'{path}', line {reader.line_num} cannot be read: {error}. Restore the file.") from error
+    finally:
+        text.detach()
+
+
+def whole_lines(path: Path) -> tuple[bytes, bool]:
+    """Return a file without the torn row that a crash in the middle of a write leaves, and whether there was one.
+
+    A line that is alone is the header, and taken to be whole. A byte order mark is left out.
+    """
+    data = path.read_bytes() if path.is_file() else b""
+    end = data.rfind(b"\n") + 1
+    if data.count(b'"', 0, end) % 2:  # that line break is one of a text, if the quotes before its row are in pairs
+        start = data.rfind(b"\n%d," % SCHEMA, 0, end) + 1
+        end = end if data.count(b'"', 0, start) % 2 else start
+    return data[: end or None].removeprefix(codecs.BOM_UTF8), 0 < end < len(data)
+
+
+def read_header(path: Path) -> list[str]:
+    """Return the header of a run's CSV; empty where there is no such file, or nothing in it.
+
+    Raises:
+        UsageError: it is not one that a version of this schema wrote.
+    """
+    return header_of(path, _first_rows(path))
+
+
+def has_rows(path: Path) -> bool:
+    """Say whether a CSV has more than its header."""
+    return len(_first_rows(path)) > 1
+
+
+def _first_rows(path: Path) -> list[list[str]]:
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        return [fields for _, fields in itertools.islice(rows(path, file), 2)]
+
+
+def header_of(path: Path, first: list[list[str]]) -> list[str]:
+    """Return the header of a file by its first two rows; empty where there is none.
+
+    Raises:
+        UsageError: the rows are of another schema, or the header is not one that ampmeter wrote.
+    """
+    if not first:
+        return []
+    if "schema" in first[0] and len(first) > 1:
+        check_schema(path, dict(zip(*first, strict=False)).get("schema", ""))
+    _check_header(path, first[0])
+    return first[0]
 
 
 def check_schema(path: Path, schema: str | None) -> None:
@@ -121,7 +271,7 @@ def check_schema(path: Path, schema: str | None) -> None:
         raise UsageError(f"'{path}' holds rows of schema {named}; this version reads schema {SCHEMA}.")
 
 
-def check_header(path: Path, header: Sequence[str]) -> None:
+def _check_header(path: Path, header: Sequence[str]) -> None:
     """Refuse a CSV's header that no version of this schema wrote; reading a run and resuming it go by this one rule.
 
     A column that was added later may be missing, and columns that this version does not know may stand anywhere.
@@ -151,61 +301,3 @@ def check_header(path: Path, header: Sequence[str]) -> None:
                 f"'{path}', line 1: {name} stands where {expected or 'no more column'} belongs. Columns are never "
                 "written in that order, so names or columns were moved, and nobody can tell which: restore the file."
             )
-
-
-def cells(*parts: Any) -> dict[str, object]:
-    """Return the row that records make up: bools are yes or no, floats keep all digits, and None is left out.
-
-    Texts are ``plain``, and ``quoted`` for spreadsheets.
-    """
-    row: dict[str, object] = {"schema": SCHEMA}
-    for part in parts:
-        for name in part.__slots__:  # the values are plain: dataclasses.asdict would make deep copies of them
-            value = getattr(part, name)
-            if type(value) is str:
-                row[name] = quoted(plain(value))
-            elif type(value) in (int, float):
-                row[name] = value
-            elif dataclasses.is_dataclass(value):
-                row |= cells(value)
-            elif value is not None:
-                row[name] = _cell(value)
-    return row
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return quoted(plain(LIST.join(value))) if isinstance(value, tuple) else json.dumps(value)
-
-
-def listed(cell: str) -> tuple[str, ...]:
-    """Return the words of a cell that holds a list."""
-    return tuple(cell.split(LIST)) if cell else ()
-
-
-def descriptions() -> dict[str, dict[str, str]]:
-    """Return the description of every column, by CSV: the docstrings of the records' fields."""
-    classes = {node.name: node for node in ast.parse(inspect.getsource(records)).body if isinstance(node, ast.ClassDef)}
-
-    def of(name: str) -> Iterator[tuple[str, str]]:
-        for node, after in itertools.pairwise([*classes[name].body, ast.Pass()]):
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                part = ast.unparse(node.annotation).removesuffix(" | None")
-                if part in classes:
-                    yield from of(part)
-                elif isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-                    yield node.target.id, " ".join(str(after.value.value).split())
-
-    schema = {"schema": "Version of these columns."}
-    return {
-        file: dict(schema, **dict(pair for part in parts for pair in of(part.__name__)))
-        for file, parts in RECORDS.items()
-    }
-
-
-def table(file: str) -> str:
-    """Return the markdown table of a CSV's columns."""
-    meaning = descriptions()[file]
-    rows = [f"| `{field.name}` | {field.values} | {meaning[field.name]} |" for field in COLUMNS[file].values()]
-    return "\n".join(["| column | values | meaning |", "| --- | --- | --- |", *rows])

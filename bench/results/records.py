@@ -8,7 +8,7 @@ unknown is None.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal, get_args
 
 from bench.spec.phases import PHASES
@@ -502,6 +502,8 @@ class TrialResult:
     inference: Inference | None = None
     ablation: AblationResult | None = None
     fit: Fit | None = None
+    values: dict[str, float] = field(default_factory=dict)
+    """Figures of metrics that are no other field, by the column that their entry in ``METRICS`` names."""
 
 
 # Rows of the other CSVs.

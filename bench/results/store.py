@@ -16,7 +16,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from bench.results import run_json
-from bench.results.columns import COLUMNS, RECORDS, SCHEMA, cells
-from bench.results.csv_rows import has_rows, read_header, rows, whole_lines
+from bench.results.columns import COLUMNS, RECORDS, SCHEMA, cells, has_rows, read_header, rows, whole_lines
 from bench.results.files import replacing, sync_folder, write_atomically
 from bench.results.records import MEASURED, Device, Identity, Message, Sample, Speed, Status, TrialResult
 from bench.spec.phases import PHASES
@@ -327,13 +326,12 @@ def answers(folder: Path) -> Answers:
     trials = csv_file.read(path, checked=False)
     whole = csv_file.stored_whole(trials)
     known.cut_off |= {int(row) for row in trials.index[~whole]}
-    numbers = csv_file.attempts(trials)[whole]
-    for _, attempt in trials[whole].groupby(numbers, sort=True):
-        _take(known, [{str(name): value for name, value in row.items()} for row in attempt.to_dict("records")])
+    for _, attempt in trials[whole].groupby(csv_file.attempts(trials)[whole], sort=True):
+        _take(known, attempt.to_dict("records"))
     return known
 
 
-def _take(known: Answers, attempt: list[dict[str, Any]]) -> None:
+def _take(known: Answers, attempt: list[dict[Hashable, Any]]) -> None:
     trial, config = attempt[0]["trial"], attempt[0]["config"]
     statuses = {row["precision"]: cast(Status, row["status"]) for row in attempt}
     speeds = {row["precision"]: speed for row in attempt if (speed := _speed(row)) is not None}
@@ -356,23 +354,13 @@ def reason_of(detail: str) -> str:
     return detail.partition(LOG)[0]
 
 
-def _speed(row: Mapping[str, Any]) -> Speed | None:
+def _speed(row: Mapping[Hashable, Any]) -> Speed | None:
     """Return the speed of a row; None where it has none, or lacks a figure that every speed has."""
     if row["status"] not in MEASURED or any(math.isnan(row[name]) for name in (*COUNTS, "step_ms")):
         return None
-    speedup, low, high = (None if math.isnan(row[name]) else row[name] for name in SPEEDUP)
-    warmup, switch_warmup, block, rounds = (int(row[name]) for name in COUNTS)
-    return Speed(
-        steady=row["steady"] == "yes",
-        warmup_steps=warmup,
-        switch_warmup_steps=switch_warmup,
-        block_steps=block,
-        rounds=rounds,
-        step_ms=row["step_ms"],
-        speedup=speedup,
-        speedup_low=low,
-        speedup_high=high,
-    )
+    counts: dict[str, Any] = {name: int(row[name]) for name in COUNTS}
+    figures: dict[str, Any] = {name: None if math.isnan(row[name]) else row[name] for name in ("step_ms", *SPEEDUP)}
+    return Speed(steady=row["steady"] == "yes", **counts, **figures)
 
 
 def _recover(path: Path, columns: list[str], known: Answers) -> int:

@@ -18,8 +18,7 @@ import psutil
 
 from bench.cli.display import say
 from bench.cli.parser import parse_run
-from bench.results.columns import COLUMNS
-from bench.results.csv_rows import has_rows, read_header
+from bench.results.columns import COLUMNS, has_rows, read_header
 from bench.results.run_json import read_run
 from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
@@ -125,7 +124,7 @@ def check(prepared: PreparedRun, folder: Path | None) -> None:
 
 def new_folder(prepared: PreparedRun) -> Path:
     """Name a run after its suites, its devices and the time."""
-    suites = "+".join(ref.name for ref in prepared.suites)
+    suites = "+".join(dict.fromkeys(ref.name for ref in prepared.suites))
     devices = dict.fromkeys(device.name if device.is_gpu else "cpu" for device in prepared.environment.devices)
     where = re.sub(r"[^a-z0-9+]+", "-", "+".join(devices).lower()).strip("-")
     name = Path("results") / f"{suites}-{where}-{datetime.now():%Y%m%d-%H%M%S}"

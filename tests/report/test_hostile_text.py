@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.report import load
+from bench.report import load, render
 from bench.report.analysis.compare import compare
-from bench.report.exports import comparison
-from bench.report.exports.document import dumps
+from bench.report.exports import document
 from bench.report.figures import files
 from bench.report.reading.load import load as read
 from bench.results.columns import COLUMNS
@@ -128,9 +127,9 @@ def test_every_word_of_every_file_is_text_on_every_page(tmp_path, monkeypatch):
 
 def test_a_comparison_holds_nothing_raw(runs, capsys):
     found = compare(*runs)
-    comparison.show(found)
-    pages = [comparison.render(found, kind) for kind in ("md", "html")]
-    for text in (capsys.readouterr().out, dumps(comparison.document(found)), *pages):
+    render.show_comparison(found)
+    pages = [render.comparison_page(found, kind) for kind in ("md", "html")]
+    for text in (capsys.readouterr().out, document.dumps(document.compare(found)), *pages):
         assert harmless(text)
         assert "gpj.exe" in text
     assert not any("<script>alert" in page for page in pages)

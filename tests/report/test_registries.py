@@ -11,7 +11,7 @@ from bench.report.analysis.compare import compare
 from bench.report.analysis.contrast import FACTORS, Factor
 from bench.report.analysis.factors import varied
 from bench.report.analysis.summary import summarise
-from bench.report.exports import document, frames, schema
+from bench.report.exports import data, document
 from bench.report.exports.formats import openmetrics
 from bench.report.figures.comparisons import against_value
 from bench.report.figures.devices import single
@@ -62,11 +62,11 @@ def test_a_metric_reaches_table_figure_json_frames_and_metrics(two: list[Path], 
     assert chart is not None
     assert "Compile time" in [panel.title for panel in chart.panels]
     found = document.report(runs)
-    jsonschema.validate(found, schema.schema())
+    jsonschema.validate(found, document.schema())
     (row,) = (row for row in found["results"] if row["precision"] == "amp-bf16")
     assert (row["compile_s"], row["compiling_ratio"]) == (16.0, pytest.approx(2.0))
     assert row["compiling_ratio_low"] < 2.0 < row["compiling_ratio_high"]
-    assert frames.typed(runs).summary["compiling_ratio"].max() == pytest.approx(2.0)
+    assert data.typed(runs).summary["compiling_ratio"].max() == pytest.approx(2.0)
     assert "ampmeter_compile_s{" in openmetrics(runs)
 
 
@@ -89,7 +89,7 @@ def test_a_factor_reaches_table_figure_and_json(two: list[Path], tmp_path: Path)
     assert chart is not None
     assert [panel.x.label for panel in chart.panels] == ["driver"]
     found = document.report(runs)
-    jsonschema.validate(found, schema.schema())
+    jsonschema.validate(found, document.schema())
     rows = [row for row in found["contrasts"] if row["metric"] == "compiling"]
     assert [(row["precision"], row["against"], row["value"]) for row in rows] == [
         ("fp32", "550", "600"),

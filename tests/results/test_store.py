@@ -12,9 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.results.columns import COLUMNS, SCHEMA
+from bench.results.columns import COLUMNS, SCHEMA, read_header
 from bench.results.csv_file import counting, of_counting, read
-from bench.results.csv_rows import read_header
 from bench.results.records import Block, Column, EpochResult, MemoryPeak, Sample, Switches, TrialResult
 from bench.results.run_json import read_run
 from bench.results.store import Store, StoreLostError, answers

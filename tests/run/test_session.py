@@ -25,7 +25,7 @@ from bench.results.run_json import planned, read_run
 from bench.results.store import Store, StoreLostError, edited
 from bench.run import reporting
 from bench.run.execute import execute, tell_what_remains
-from bench.run.folder import check, locked, open_folder
+from bench.run.folder import check, locked, new_folder, open_folder
 from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
 from bench.spec.errors import UsageError
@@ -60,6 +60,12 @@ def test_on_the_same_machine_a_run_goes_on_and_keeps_its_start(tmp_path, machine
     run_nothing(tmp_path, machine)
     run_nothing(tmp_path, machine)
     assert (read_run(tmp_path)["started"], read_run(tmp_path)["finished"]) == ("a", "c")
+
+
+def test_a_run_is_named_after_its_suites_each_once_however_many_values_are_swept(tmp_path, machine, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    swept = tuple(SuiteRef(name=name, parameters=(("width", width),)) for width in (64, 96) for name in ("mlp", "vit"))
+    assert new_folder(replace(prepared(machine), suites=swept)).name.startswith("mlp+vit-cpu-2")
 
 
 @pytest.mark.parametrize(

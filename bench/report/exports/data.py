@@ -1,4 +1,8 @@
-"""The summary and the answers as plain JSON objects: what the page carries with it, and what other programs read."""
+"""The summary and the answers for other programs and for the page's script: plain JSON objects, and typed frames.
+
+The frames are the public way to a run's figures from Python. Their columns are those of the CSVs, and of the summary
+the keys of its JSON objects; each has the dtype that ``DTYPES`` says, whatever it holds.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,31 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 import pandas as pd
+from msgspec import Meta, Struct, field
 
 from bench.report.analysis.contrast import estimate
 from bench.report.analysis.matrix import Matrix
+from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Answer
 from bench.report.format import known, records
-from bench.report.reading.load import CELL
+from bench.report.reading import load as reading
+from bench.report.reading.load import CELL, Runs
+from bench.results.columns import COLUMNS
+from bench.results.columns import Field as Column
 from bench.spec.metrics import ACCURACY, ENERGY, EPOCH, MEMORY, SPEED, THROUGHPUT, Metric, untabled
 from bench.spec.precisions import BASELINE
 
 Json = str | int | float | bool | list[float] | None
 """A value of an object. None is unknown; figures that are not finite are None too, for JSON has no such numbers."""
-Type = Literal["string", "integer", "number", "boolean", "numbers"]
-
-
+Type = Literal["string", "category", "Int64", "float64", "boolean", "numbers"]
+"""The dtype of a frame's column: words, words that many rows repeat, whole numbers, other numbers, yes or no. What is
+unknown is missing; an unknown word is empty. No frame has lists of ``numbers``."""
 DIGITS = 5
 """Significant digits of the page's figures."""
 
@@ -37,7 +48,7 @@ class Field:
     about: str
 
 
-def _of(metric: Metric, kind: Type = "number") -> dict[str, Field]:
+def _of(metric: Metric, kind: Type = "float64") -> dict[str, Field]:
     """Return the key of a metric's figure."""
     return {metric.key: Field(metric.figure, kind, metric.about)}
 
@@ -55,113 +66,105 @@ FIELDS = {
     "placement": Field("placement", "string", "cpu, or a GPU's index; several that train together joined by +."),
     "where": Field("where", "string", "The device with what tells it from others in these runs."),
     "label": Field("label", "string", "The device's name in the shortest form that no other has."),
-    "batch_size": Field("batch_size", "integer", "Samples in a step."),
+    "batch_size": Field("batch_size", "Int64", "Samples in a step."),
     "precision": Field("precision", "string", "The precision, with its options."),
     "speed_status": Field("speed_status", "string", "Outcome of its speed trials; ok and unconverged have figures."),
     **_of(SPEED),
     **_of(THROUGHPUT),
     "process_samples_per_s": Field("paces", "numbers", "The throughput in each process."),
-    "speedup": Field("speedup", "number", "fp32's step time over its own: 2 is twice as fast."),
-    "speedup_low": Field("low", "number", "Lower end of the speedup's 95 % interval."),
-    "speedup_high": Field("high", "number", "Upper end of it."),
+    "speedup": Field("speedup", "float64", "fp32's step time over its own: 2 is twice as fast."),
+    "speedup_low": Field("low", "float64", "Lower end of the speedup's 95 % interval."),
+    "speedup_high": Field("high", "float64", "Upper end of it."),
     "process_speedups": Field("log_speedups", "numbers", "The speedup in each process that timed both."),
     "speed_verdict": Field("verdict", "string", "FASTER, SLOWER, SAME or INCONCLUSIVE."),
     "measured_in": Field("measured_in", "string", "What the interval is over, such as 3 processes."),
-    "noise_ratio": Field("noise", "number", "A/A noise, as a share; null where it was not measured."),
-    "rounds": Field("rounds", "integer", "ABBA rounds that count."),
-    "discarded_rounds": Field("discarded_rounds", "integer", "Rounds that were discarded."),
+    "noise_ratio": Field("noise", "float64", "A/A noise, as a share; null where it was not measured."),
+    "rounds": Field("rounds", "Int64", "ABBA rounds that count."),
+    "discarded_rounds": Field("discarded_rounds", "Int64", "Rounds that were discarded."),
     "compute_dtypes": Field("compute_dtypes", "string", "Types that products computed in, with shares of the FLOPs."),
-    "tflops": Field("tflops", "number", "FLOPs of a step over its time, in 10^12 a second."),
-    "pct_of_peak": Field("pct_of_peak", "number", "The same as a share of the device's own rate, in per cent."),
-    "host_ratio": Field("host_ratio", "number", "Host time to queue a step over its time on the GPU."),
-    "matmul_error": Field("matmul_error", "number", "Relative error of an fp32 matrix product under its switches."),
+    "tflops": Field("tflops", "float64", "FLOPs of a step over its time, in 10^12 a second."),
+    "pct_of_peak": Field("pct_of_peak", "float64", "The same as a share of the device's own rate, in per cent."),
+    "host_ratio": Field("host_ratio", "float64", "Host time to queue a step over its time on the GPU."),
+    "matmul_error": Field("matmul_error", "float64", "Relative error of an fp32 matrix product under its switches."),
     "memory_status": Field("memory_status", "string", "Outcome of its memory trial."),
-    **_of(MEMORY, "integer"),
-    "memory_change_ratio": Field("memory_change", "number", "Change of it as a share of fp32's; negative is less."),
+    **_of(MEMORY, "Int64"),
+    "memory_change_ratio": Field("memory_change", "float64", "Change of it as a share of fp32's; negative is less."),
     "energy_status": Field("energy_status", "string", "Outcome of its energy trial."),
     "energy_source": Field("energy_source", "string", "counter or power."),
     **_of(ENERGY),
-    "energy_change_ratio": Field("energy_change", "number", "Change of it as a share of fp32's; negative is less."),
+    "energy_change_ratio": Field("energy_change", "float64", "Change of it as a share of fp32's; negative is less."),
     "train_status": Field("train_status", "string", "Outcome of its trainings."),
-    "epochs": Field("epochs", "integer", "Epochs that were trained."),
-    "seeds": Field("seeds", "integer", "Seeds whose training finished."),
+    "epochs": Field("epochs", "Int64", "Epochs that were trained."),
+    "seeds": Field("seeds", "Int64", "Seeds whose training finished."),
     **_of(EPOCH),
-    "epoch_speedup": Field("epoch_speedup", "number", "fp32's time of an epoch over its own, seed by seed."),
-    "epoch_speedup_low": Field("epoch_low", "number", "Lower end of that speedup's 95 % interval over seeds."),
-    "epoch_speedup_high": Field("epoch_high", "number", "Upper end of it."),
-    "data_wait_pct": Field("data_wait_pct", "number", "Share of the training time spent waiting for batches."),
+    "epoch_speedup": Field("epoch_speedup", "float64", "fp32's time of an epoch over its own, seed by seed."),
+    "epoch_speedup_low": Field("epoch_low", "float64", "Lower end of that speedup's 95 % interval over seeds."),
+    "epoch_speedup_high": Field("epoch_high", "float64", "Upper end of it."),
+    "data_wait_pct": Field("data_wait_pct", "float64", "Share of the training time spent waiting for batches."),
     **_of(ACCURACY),
-    "accuracy_sd_points": Field("accuracy_sd", "number", "Its standard deviation over seeds."),
-    "accuracy_change_points": Field("delta_points", "number", "Accuracy less fp32's, paired by seed: mean."),
-    "accuracy_change_low_points": Field("delta_points_low", "number", "Lower end of that difference's 90 % interval."),
-    "accuracy_change_high_points": Field("delta_points_high", "number", "Upper end of it."),
+    "accuracy_sd_points": Field("accuracy_sd", "float64", "Its standard deviation over seeds."),
+    "accuracy_change_points": Field("delta_points", "float64", "Accuracy less fp32's, paired by seed: mean."),
+    "accuracy_change_low_points": Field("delta_points_low", "float64", "Lower end of that difference's 90 % interval."),
+    "accuracy_change_high_points": Field("delta_points_high", "float64", "Upper end of it."),
     "accuracy_verdict": Field(
         "parity",
         "string",
         "EQUIVALENT, NON-INFERIOR, WORSE, INCONCLUSIVE or why there is none; of tokens by their loss.",
     ),
-    "test_loss": Field("test_loss", "number", "Loss on test data: mean over seeds."),
-    "loss_change_nats": Field("delta_nats", "number", "Loss of tokens less fp32's, paired by seed: mean."),
-    "loss_change_low_nats": Field("delta_nats_low", "number", "Lower end of that difference's 90 % interval."),
-    "loss_change_high_nats": Field("delta_nats_high", "number", "Upper end of it."),
+    "test_loss": Field("test_loss", "float64", "Loss on test data: mean over seeds."),
+    "loss_change_nats": Field("delta_nats", "float64", "Loss of tokens less fp32's, paired by seed: mean."),
+    "loss_change_low_nats": Field("delta_nats_low", "float64", "Lower end of that difference's 90 % interval."),
+    "loss_change_high_nats": Field("delta_nats_high", "float64", "Upper end of it."),
     "loss_above_entropy_nats": Field(
-        "above_entropy", "number", "Loss of tokens less the entropy rate of their source, where it is known: mean."
+        "above_entropy", "float64", "Loss of tokens less the entropy rate of their source, where it is known: mean."
     ),
-    "loss_above_entropy_low_nats": Field("above_entropy_low", "number", "Lower end of its 95 % interval over seeds."),
-    "loss_above_entropy_high_nats": Field("above_entropy_high", "number", "Upper end of it."),
-    "perplexity": Field("perplexity", "number", "Of tokens: e to the power of the mean test loss."),
-    "time_to_accuracy_s": Field("time_to_accuracy_s", "number", "Training time to the accuracy that was asked for."),
+    "loss_above_entropy_low_nats": Field("above_entropy_low", "float64", "Lower end of its 95 % interval over seeds."),
+    "loss_above_entropy_high_nats": Field("above_entropy_high", "float64", "Upper end of it."),
+    "perplexity": Field("perplexity", "float64", "Of tokens: e to the power of the mean test loss."),
+    "time_to_accuracy_s": Field("time_to_accuracy_s", "float64", "Training time to the accuracy that was asked for."),
 }
 """The keys of a row, in order."""
 DETAILS = {
-    "aggregate_peak_memory_bytes": Field(
-        "all_devices_bytes", "integer", "Peaks of devices that train together, summed."
-    ),
-    "outlier_rounds": Field("outlier_rounds", "integer", "Rounds far off the others; they count."),
-    "step_p50_ms": Field("step_p50_ms", "number", "Median of single steps, where they were timed one by one."),
-    "step_p95_ms": Field("step_p95_ms", "number", "95th percentile of the same."),
+    "aggregate_peak_memory_bytes": Field("all_devices_bytes", "Int64", "Peaks of devices that train together, summed."),
+    "outlier_rounds": Field("outlier_rounds", "Int64", "Rounds far off the others; they count."),
+    "step_p50_ms": Field("step_p50_ms", "float64", "Median of single steps, where they were timed one by one."),
+    "step_p95_ms": Field("step_p95_ms", "float64", "95th percentile of the same."),
     "foreign_load_pct": Field(
-        "foreign_load_pct", "number", "Share of the cores that other programs took while timing."
+        "foreign_load_pct", "float64", "Share of the cores that other programs took while timing."
     ),
-    "flops_per_step": Field("flops_per_step", "number", "Floating-point operations of a step."),
-    "peak_tflops": Field("peak_tflops", "number", "The device's own rate of such products, in 10^12 a second."),
-    "energy_net_j_per_step": Field("energy_net_j_per_step", "number", "Energy of a step less the idle draw."),
-    "mean_power_w": Field("mean_power_w", "number", "Power over the steps."),
-    "idle_power_w": Field("idle_power_w", "number", "Power with nothing running."),
-    "train_samples_per_s": Field("train_samples_per_s", "number", "Throughput of an epoch: mean over seeds."),
-    "train_loss": Field("train_loss", "number", "Training loss: mean over seeds."),
-    "accuracy_evaluated_in_fp32_pct": Field("accuracy_fp32_pct", "number", "The same weights evaluated in fp32."),
-    "accuracy_change_seeds": Field("delta_seeds", "integer", "Seeds that the change of accuracy, or of loss, is over."),
-    "diverged_seeds": Field("diverged", "integer", "Seeds that diverged where fp32 did not."),
-    "fp32_diverged_seeds": Field("fp32_diverged", "integer", "Seeds in which fp32 diverged."),
-    "target_accuracy_pct": Field("target_accuracy_pct", "number", "The accuracy that was asked for."),
-    "reached_seeds": Field("reached", "integer", "Seeds that reached it."),
-    "train_total_s": Field("total_s", "number", "Time of the whole training: mean over seeds."),
-    "train_energy_j": Field("train_energy_j", "number", "Energy of the whole training: mean over seeds."),
-    "checkpoint_bytes": Field("checkpoint_bytes", "number", "Size of a checkpoint."),
-    "checkpoint_16bit_bytes": Field("checkpoint_16bit_bytes", "number", "Size of one with 16-bit weights."),
+    "flops_per_step": Field("flops_per_step", "float64", "Floating-point operations of a step."),
+    "peak_tflops": Field("peak_tflops", "float64", "The device's own rate of such products, in 10^12 a second."),
+    "energy_net_j_per_step": Field("energy_net_j_per_step", "float64", "Energy of a step less the idle draw."),
+    "mean_power_w": Field("mean_power_w", "float64", "Power over the steps."),
+    "idle_power_w": Field("idle_power_w", "float64", "Power with nothing running."),
+    "train_samples_per_s": Field("train_samples_per_s", "float64", "Throughput of an epoch: mean over seeds."),
+    "train_loss": Field("train_loss", "float64", "Training loss: mean over seeds."),
+    "accuracy_evaluated_in_fp32_pct": Field("accuracy_fp32_pct", "float64", "The same weights evaluated in fp32."),
+    "accuracy_change_seeds": Field("delta_seeds", "Int64", "Seeds that the change of accuracy, or of loss, is over."),
+    "diverged_seeds": Field("diverged", "Int64", "Seeds that diverged where fp32 did not."),
+    "fp32_diverged_seeds": Field("fp32_diverged", "Int64", "Seeds in which fp32 diverged."),
+    "target_accuracy_pct": Field("target_accuracy_pct", "float64", "The accuracy that was asked for."),
+    "reached_seeds": Field("reached", "Int64", "Seeds that reached it."),
+    "train_total_s": Field("total_s", "float64", "Time of the whole training: mean over seeds."),
+    "train_energy_j": Field("train_energy_j", "float64", "Energy of the whole training: mean over seeds."),
+    "checkpoint_bytes": Field("checkpoint_bytes", "float64", "Size of a checkpoint."),
+    "checkpoint_16bit_bytes": Field("checkpoint_16bit_bytes", "float64", "Size of one with 16-bit weights."),
     "fp32_is_ieee": Field("ieee", "boolean", "Whether fp32 products of this recipe and device were IEEE fp32."),
     "numerics_status": Field("numerics_status", "string", "Outcome of its numerics trials."),
     "inference_status": Field("inference_status", "string", "Outcome of its inference trials."),
-    "lost_speed_trials": Field("lost_speed", "integer", "Speed trials that do not count."),
-    "lost_train_trials": Field("lost_train", "integer", "Trainings that do not count."),
+    "lost_speed_trials": Field("lost_speed", "Int64", "Speed trials that do not count."),
+    "lost_train_trials": Field("lost_train", "Int64", "Trainings that do not count."),
 }
 """Further keys, which other programs get and the page does without."""
-PAGE = {
-    name: field
-    for name, field in FIELDS.items()
-    if name
-    not in {
-        *("suite", "parameters", "techniques", "data", "run", "device", "architecture", "device_kind", "placement"),
-        *("process_samples_per_s", "process_speedups", "noise_ratio", "matmul_error", "tflops", "discarded_rounds"),
-        *("host_ratio", "measured_in", "accuracy_sd_points", "test_loss", "data_wait_pct", "label", "train_status"),
-        *("memory_change_ratio", "energy_status", "energy_change_ratio", "epochs", "seeds", "time_to_accuracy_s"),
-        *("accuracy_change_low_points", "accuracy_change_high_points"),
-        *("loss_change_low_nats", "loss_change_high_nats"),
-        *("loss_above_entropy_low_nats", "loss_above_entropy_high_nats"),
-    }
-}
-"""What the page carries with it: what its script shows."""
+SCRIPTED = (
+    *("workload", "where", "batch_size", "precision", "speed_status", "step_ms", "samples_per_s", "rounds"),
+    *("speedup", "speedup_low", "speedup_high", "speed_verdict", "compute_dtypes", "pct_of_peak", "memory_status"),
+    *("peak_memory_bytes", "energy_source", "energy_j_per_step", "epoch_s", "epoch_speedup", "epoch_speedup_low"),
+    *("epoch_speedup_high", "accuracy_pct", "accuracy_change_points", "accuracy_verdict", "loss_change_nats"),
+    *("loss_above_entropy_nats", "perplexity"),
+)
+PAGE = {name: field for name, field in FIELDS.items() if name in SCRIPTED}
+"""The keys that the page carries with it: what its script shows."""
 
 
 def every() -> dict[str, Field]:
@@ -171,11 +174,11 @@ def every() -> dict[str, Field]:
 
 def _general(metric: Metric) -> Iterator[tuple[str, Field]]:
     """Yield the keys of a metric's figure, and of its change from fp32 with the ends of its interval."""
-    yield metric.key, Field(metric.figure, "number", metric.about)
+    yield metric.key, Field(metric.figure, "float64", metric.about)
     what = "divided by fp32's" if metric.scale == "ratio" else "less fp32's"
     for column, end in zip(metric.changes, ("", "_low", "_high"), strict=True):
         ends = f"{end.removeprefix('_').capitalize()} end of the 95 % interval of it " if end else "The figure "
-        yield f"{metric.ratio_key}{end}", Field(column, "number", f"{ends}{what}.")
+        yield f"{metric.ratio_key}{end}", Field(column, "float64", f"{ends}{what}.")
 
 
 def rows(summary: pd.DataFrame, fields: Mapping[str, Field] = FIELDS) -> list[dict[str, Json]]:
@@ -185,24 +188,24 @@ def rows(summary: pd.DataFrame, fields: Mapping[str, Field] = FIELDS) -> list[di
     ]
 
 
-def answers(found: Sequence[Answer]) -> list[dict[str, Json | list[str]]]:
-    """Return an object for each answer.
+class Advice(Struct, forbid_unknown_fields=True):
+    """What to use for a recipe on a device; its figures are those of the result of the same batch size."""
 
-    ``use`` is the precision, null where there is no advice; ``ties`` are others as fast as it. Its figures are those of
-    the row of the same ``workload``, ``where`` and ``batch_size``.
-    """
-    return [
-        {
-            "workload": one.workload,
-            "where": one.where,
-            "batch_size": one.batch,
-            "use": one.precision,
-            "advice": one.advice,
-            "ties": list(one.ties),
-            "accuracy": one.accuracy or None,
-        }
-        for one in found
-    ]
+    workload: str
+    where: str
+    batch: int = field(name="batch_size")
+    precision: Annotated[str | None, Meta(description="Null where there is no advice.")] = field(name="use")
+    advice: str
+    ties: Annotated[list[str], Meta(description="Other precisions that are as fast.")]
+    accuracy: str | None
+
+    def __post_init__(self) -> None:
+        self.accuracy = self.accuracy or None
+
+
+def answers(given: Sequence[Answer]) -> Any:
+    """Return an object for each answer, see ``Advice``."""
+    return msgspec.to_builtins(msgspec.convert(given, list[Advice], from_attributes=True))
 
 
 def pairs(summary: pd.DataFrame) -> list[list[int | float | None]]:
@@ -213,13 +216,13 @@ def pairs(summary: pd.DataFrame) -> list[list[int | float | None]]:
     """
     timed = summary.reset_index(drop=True)
     timed = timed[timed[SPEED.arm].notna() & (timed["precision"] != BASELINE)]
-    found: list[list[int | float | None]] = []
+    ratios: list[list[int | float | None]] = []
     for _, cell in timed.groupby(CELL, sort=False):
         for (place, arm), (against, other) in itertools.combinations(cell[SPEED.arm].items(), 2):
             contrast = estimate(SPEED, arm, other)
             if contrast is not None and contrast.is_paired and contrast.change.n > 1:
-                found.append([int(str(place)), int(str(against)), *map(_rounded, contrast.gain.ends)])
-    return found
+                ratios.append([int(str(place)), int(str(against)), *map(_rounded, contrast.gain.ends)])
+    return ratios
 
 
 def ratios(matrix: Matrix) -> dict[str, Any]:
@@ -247,7 +250,7 @@ def columnar(objects: Sequence[Mapping[str, Json]]) -> dict[str, Any]:
     """
     columns: dict[str, Any] = {}
     for name in objects[0] if objects else ():
-        values = [one[name] for one in objects]
+        values = [row[name] for row in objects]
         if any(isinstance(value, list) for value in values) or all(value is None for value in values):
             continue
         if any(isinstance(value, str) for value in values):
@@ -273,11 +276,119 @@ def _value(value: Any, kind: Type) -> Json:
     if kind == "numbers":
         if isinstance(value, dict):  # logarithms by process
             return [math.exp(log) for log in value.values()]
-        return [float(one) for one in value] if isinstance(value, tuple | list) else []
+        return [float(sample) for sample in value] if isinstance(value, tuple | list) else []
     if not known(value) or (isinstance(value, float) and not np.isfinite(value)):
         return None
     if kind == "string":
         return str(value)
     if kind == "boolean":
         return bool(value)
-    return int(value) if kind == "integer" else float(value)
+    return int(value) if kind == "Int64" else float(value)
+
+
+# Frames.
+
+
+def summary_fields() -> dict[str, Field]:
+    """Return the columns of the summary's frame, in order."""
+    return {name: field for name, field in every().items() if field.type != "numbers"}
+
+
+def _dtype(column: Column) -> Type:
+    if column.kind == "number":
+        return "Int64" if column.whole else "float64"
+    return "boolean" if column.kind == "yes or no" else "string"
+
+
+def _of_csv(file: str, more: Sequence[str] = ()) -> dict[str, Type]:
+    """Return the dtypes of a frame: the columns of a CSV with the run first, and some of trials.csv."""
+    columns = COLUMNS["trials.csv"] | COLUMNS[file]
+    names = dict.fromkeys(("run", *(name for name in COLUMNS[file] if name != "schema"), *more))
+    return {name: _dtype(columns[name]) for name in names}
+
+
+DTYPES: dict[str, dict[str, Type]] = {
+    "summary": {name: field.type for name, field in summary_fields().items()},
+    "trials": _of_csv("trials.csv"),
+    "epochs": _of_csv("epochs.csv", CELL),
+    "blocks": {
+        name: "category" if dtype == "string" else dtype
+        for name, dtype in _of_csv("blocks.csv", ["phase", *CELL]).items()
+    },
+    "numerics": _of_csv("numerics.csv", ["seed", *CELL]),
+}
+"""The columns of each frame with their dtypes, in order."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Results:
+    """Runs as frames, the rows of all runs in each, told apart by the column ``run``.
+
+    Units are in the columns' names. ``DTYPES`` holds the columns and their dtypes.
+    """
+
+    summary: pd.DataFrame
+    """One row for each precision of each cell: speed, memory, energy and training side by side."""
+    trials: pd.DataFrame
+    """One row for each trial and precision, those of ablations last; of a trial that was tried again, the last rows."""
+    epochs: pd.DataFrame
+    """One row for each epoch of each training, with the columns of its cell."""
+    blocks: pd.DataFrame
+    """One row for each timed block, with its phase and the columns of its cell."""
+    numerics: pd.DataFrame
+    """One row for each figure of the numerics phase, with the seed and the columns of its cell."""
+
+
+def load(*folders: str | Path) -> Results:
+    """Read runs into typed frames.
+
+    Args:
+        folders: folders that runs wrote, or folders of such folders.
+
+    Raises:
+        UsageError: there is none, or one is no run, of another schema version, damaged or without a finished trial.
+    """
+    return typed(reading.load([Path(folder) for folder in folders]))
+
+
+def typed(runs: Runs) -> Results:
+    """Return the frames of runs that were read."""
+    return Results(
+        summary=summary(runs.trials),
+        trials=_typed(DTYPES["trials"], _joined(runs.trials, runs.ablations)),
+        epochs=_typed(DTYPES["epochs"], runs.epochs),
+        blocks=_typed(DTYPES["blocks"], _joined(runs.blocks, runs.ablation_blocks)),
+        numerics=_typed(DTYPES["numerics"], runs.numerics),
+    )
+
+
+def summary(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the summary of trials in the columns of ``summary_fields``."""
+    fields, rows = summary_fields(), summarise(trials)
+    rows = rows.fillna({field.column: 0 for name, field in fields.items() if name.startswith("lost_")})
+    columns = {name: rows[field.column] for name, field in fields.items()}
+    return _typed({name: field.type for name, field in fields.items()}, pd.DataFrame(columns))
+
+
+def _joined(*frames: pd.DataFrame) -> pd.DataFrame:
+    filled = [frame for frame in frames if len(frame)]
+    return pd.concat(filled, ignore_index=True) if len(filled) > 1 else (filled or frames)[0]
+
+
+def _typed(dtypes: Mapping[str, Type], rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows in a frame's columns, with their dtypes."""
+    columns = {name: _converted(rows[name], dtype) for name, dtype in dtypes.items()}
+    return pd.DataFrame(columns, index=rows.index)
+
+
+YES_OR_NO: Mapping[object, bool] = {"yes": True, "no": False, True: True, False: False}
+
+
+def _converted(values: pd.Series, dtype: Type) -> pd.Series:
+    if dtype == "boolean":
+        return values.astype(object).map(YES_OR_NO).astype("boolean")
+    if dtype == "category":
+        return values.astype("category")
+    if dtype == "string":
+        return values.astype("string").fillna("")
+    return values.astype(float).astype("Int64" if dtype == "Int64" else "float64")

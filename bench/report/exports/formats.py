@@ -19,6 +19,7 @@ from bench.report.exports import data
 from bench.report.format import MIB, estimate, known, processes, records
 from bench.report.reading.load import Runs
 from bench.results.records import MEASURED
+from bench.spec.errors import UsageError
 from bench.spec.metrics import untabled
 from bench.stats import Interval
 
@@ -164,3 +165,20 @@ FORMATS: dict[str, Callable[[Runs], str]] = {
     "mllog": mllog,
 }
 """By the names that ``--export`` takes."""
+
+
+def export(runs: Runs, form: str) -> str:
+    """Return the figures of runs in another tool's format.
+
+    Args:
+        runs: the runs.
+        form: a key of ``FORMATS``.
+
+    Raises:
+        UsageError: the runs hold nothing but ablations, which have no place in these formats.
+    """
+    if runs.trials.empty and len(runs.ablations):
+        raise UsageError(
+            f"These runs hold ablations only, and --export {form} has no place for them; report --json has their steps."
+        )
+    return FORMATS[form](runs)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Mapping
 from typing import Any
 
 import pandas as pd
 
 from bench.report.analysis.ablation import AblationSummary
-from bench.report.figures import figure
-from bench.report.figures.chart import LESS, MORE, PLAIN, SPACE, Axis, Bar, Chart, Line, Mark, Panel, Text
+from bench.report.figures import chart
+from bench.report.figures.chart import LESS, MORE, PLAIN, SPACE, Axis, Bar, Chart, Mark, Panel, Text
 from bench.report.format import MIB, known, number, records
+from bench.report.reading.labels import slug
 from bench.spec.precisions import BASELINE
 from bench.stats import Interval
 
 Row = Mapping[Hashable, Any]
 Dot = tuple[float, float, float]
-"""An estimate: the lower end of its interval, its center, the upper end."""
+"""An estimate: its center, and the ends of its interval."""
 ABOUT = (
     "Pale, with the figure: the median step × steps of an epoch, and the peak memory of each step alone in a process. "
     "Blue and red: what the step changes in the one that it builds on. Dot and line: fp32's time ÷ the speedup over "
@@ -37,36 +37,25 @@ def waterfall(ladder: AblationSummary) -> Chart | None:
     if rows["step_ms"].isna().all():
         return None
     panels = [_times(rows)]
-    panels += [_memories(rows)] if rows["memory_bytes"].notna().any() else []
+    if rows["memory_bytes"].notna().any():
+        panels.append(_panel("Peak memory", "MiB", rows, rows["memory_bytes"] / MIB, {}))
     panels += [_accuracies(rows)] if rows["accuracy"].notna().any() else []
     drawn = rows[rows["epoch_s"].notna() | rows["memory_bytes"].notna()]
     changes = [mark.tint for panel in panels for mark in panel.marks if isinstance(mark, Bar) and not mark.faint]
     words = {LESS: "less than the step that it builds on", MORE: "more"}
-    return Chart(
-        name=re.sub(r"[^a-z0-9-]+", "-", ladder.slug.lower()),
-        caption=f"Ladder: {ladder.title}",
-        about=ABOUT,
-        panels=panels,
-        columns=max(2, len(panels)),
-        legend=[
-            *((name, name) for name, _ in figure.arms(drawn)),
-            *((text, tint) for tint, text in words.items() if tint in changes),
-        ],
-    )
+    legend = chart.legend(drawn) + [(text, tint) for tint, text in words.items() if tint in changes]
+    caption, columns = f"Ladder: {ladder.title}", max(2, len(panels))
+    return Chart(name=slug(ladder.slug), caption=caption, about=ABOUT, panels=panels, columns=columns, legend=legend)
 
 
 def _times(rows: pd.DataFrame) -> Panel:
     base = rows.loc[rows["added"] == BASELINE, "epoch_s"].max()
-    unit, seconds = figure.time_unit(float(rows["epoch_s"].max()))
+    unit, seconds = chart.time_unit(float(rows["epoch_s"].max()))
     dots: dict[int, Dot] = {}
     for place, over in enumerate(rows["over_first"]):
         if isinstance(over, Interval) and over.low is not None and over.high is not None and known(base):
-            dots[place] = (base / over.high / seconds, base / over.center / seconds, base / over.low / seconds)
+            dots[place] = (base / over.center / seconds, base / over.high / seconds, base / over.low / seconds)
     return _panel("Time per epoch", unit, rows, rows["epoch_s"] / seconds, dots, names=True)
-
-
-def _memories(rows: pd.DataFrame) -> Panel:
-    return _panel("Peak memory", "MiB", rows, rows["memory_bytes"] / MIB, {})
 
 
 def _panel(
@@ -92,7 +81,7 @@ def _panel(
         elif not known(row["step_ms"]):
             marks.append(Text(x=0.0, y=place + 0.5, text=f"{SPACE}× {row['status']}", anchor="start"))
     for place, dot in dots.items():
-        marks += _estimate(dot, place, PLAIN)
+        marks += chart.estimate(dot, place + 0.5, PLAIN)
     for place, (row, value) in enumerate(zip(records(rows), values, strict=True)):
         if known(value):
             ends = [value, lengths.get(row["builds_on"], 0.0), *dots.get(place, ())]
@@ -110,19 +99,12 @@ def _bar(row: Row, place: int, value: float, before: float | None, text: str) ->
     return bars
 
 
-def _estimate(dot: Dot, place: int, tint: str) -> list[Mark]:
-    """Describe an estimate as a dot, with its interval as a line."""
-    (low, center, high), y = dot, place + 0.5
-    return [Line(points=[(low, y), (high, y)], tint=tint, dots=False), Line(points=[(center, y)], tint=tint)]
-
-
 def _accuracies(rows: pd.DataFrame) -> Panel:
     marks: list[Mark] = []
     for place, (row, interval) in enumerate(zip(records(rows), rows["accuracy"], strict=True)):
         if isinstance(interval, Interval):
-            center = interval.center
-            low, high = (center if end is None else end for end in (interval.low, interval.high))
-            marks += _estimate((low, center, high), place, str(row["precision"]))
+            center, low, high = (interval.center if end is None else end for end in interval.ends)
+            marks += chart.estimate((center, low, high), place + 0.5, str(row["precision"]))
             marks.append(Text(x=high, y=place + 0.5, text=f"{SPACE}{center:.2f}", anchor="start"))
     x = Axis(label="test accuracy (%), 95 % over seeds")
     return Panel(title="Accuracy where trained", x=x, y=_names(rows, False), marks=marks, rows=len(rows))

@@ -1,6 +1,6 @@
-"""The description of a figure: panels with axes, and marks in the units of the data.
+"""The description of a figure: panels with axes, and marks in the units of the data; and what all figures share.
 
-It is drawn twice: as SVG on the page (``svg.draw``), and by matplotlib to files (``files.draw``).
+A figure is drawn twice: as SVG on the page (``svg.draw``), and by matplotlib to files (``files.draw``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import pandas as pd
+from markupsafe import Markup
+
+from bench.report.format import known, records, times
+from bench.report.reading.labels import slug
 from bench.results.records import WorkClass
+from bench.spec.precisions import PRECISIONS, precision_rank
 
 Scale = Literal["linear", "log", "words"]
 Tint = str
@@ -33,10 +39,12 @@ WORK: dict[WorkClass, Tint] = {work: f"work {work}" for work in get_args(WorkCla
 """Tints of the classes of work in a step."""
 KINDS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
 """The kinds of memory, in the order in which bars are stacked."""
-
-
 SPACE = "\u00a0"
 """Between a mark and a word that starts there."""
+SPARE = ("#cc79a7", "#56b4e9", "#e69f00", "#000000")
+"""Colours of precisions with options."""
+GAP = (math.nan, math.nan)
+"""Interrupts a line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,3 +201,82 @@ def ticks(axis: Axis, low: float, high: float) -> list[tuple[float, str]]:
         step = next(step * size for step in (1, 2, 5, 10) if (high - low) / (step * size) <= 6)
         places = [step * at for at in range(math.ceil(low / step), math.floor(high / step) + 1)]
     return [(place, f"{place:,.10g}".replace("-", "−")) for place in places if low <= place <= high]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plot:
+    """A drawn figure: the name of its files, without suffix, and what it shows."""
+
+    name: str
+    caption: str
+    about: str
+    """How to read it."""
+    page: Markup
+    """The SVG element of the page."""
+    in_files: bool
+    """Whether it is also in files."""
+
+
+def colour(precision: str) -> str:
+    """Return a precision's colour, the same in every figure."""
+    if precision in PRECISIONS:
+        return PRECISIONS[precision].color
+    return SPARE[sum(precision.encode()) % len(SPARE)]
+
+
+def class_of(tint: str) -> str:
+    """Return the page's class of what has a tint, such as what belongs to a precision."""
+    return f"p-{slug(tint)}"
+
+
+def marker(precision: str) -> str:
+    """Return a precision's marker, which tells it apart for readers without colour."""
+    return PRECISIONS[precision].marker if precision in PRECISIONS else "v"
+
+
+def arms(rows: pd.DataFrame, by: str = "") -> list[tuple[str, pd.DataFrame]]:
+    """Return the rows of each precision, in the order of every table; sorted ``by`` a column, if one is named."""
+    rows = rows.sort_values(by, kind="stable") if by else rows
+    return [(name, rows[rows["precision"] == name]) for name in sorted(rows["precision"].unique(), key=precision_rank)]
+
+
+def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return the legend of the precisions."""
+    return [(name, name) for name, _ in arms(rows)]
+
+
+def estimate(ends: tuple[float, float, float], y: float, tint: Tint, says: str = "") -> list[Mark]:
+    """Describe an estimate in a row as a dot, with its interval as a line; ``ends`` are its center, low and high."""
+    center, low, high = ends
+    whole = Line(points=[(low, y), (high, y)], tint=tint, dots=False)
+    return [whole, Line(points=[(center, y)], tint=tint, says=says)]
+
+
+def speedups(timed: pd.DataFrame, at: str, called: str) -> list[Mark]:
+    """Describe speedups with their intervals, a line for each precision.
+
+    Args:
+        timed: rows of the summary that have a speedup.
+        at: the column of their places on x.
+        called: the column of what a place is called.
+    """
+    marks: list[Mark] = [Rule(at=1.0, axis="y")]
+    for name, arm in arms(timed, at):
+        rows = records(arm)
+        bounded = [(row[at], row["low"], row["high"]) for row in rows if known(row["low"])]
+        ends = [point for x, low, high in bounded for point in ((x, low), (x, high), GAP)]
+        marks += [Line(points=ends, tint=name, dots=False)] if ends else []
+        says = "; ".join(f"{row[called]}: {times(row['speedup'], row['low'], row['high'])}" for row in rows)
+        marks.append(Line(points=[(row[at], row["speedup"]) for row in rows], tint=name, says=f"{name}, {says}"))
+    return marks
+
+
+def speedup_axis(timed: pd.DataFrame) -> Axis:
+    """Return an axis of speedups, from 0; an interval that would dwarf them is cut off."""
+    most = float(timed["high"].fillna(timed["speedup"]).clip(upper=2 * timed["speedup"].max()).max())
+    return Axis(label="speedup (×)", low=0.0, high=max(1.1, most) * 1.08)
+
+
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """Choose a time axis's unit by its longest time: its name and its seconds."""
+    return ("h", 3600.0) if longest_s > 7200 else ("min", 60.0) if longest_s > 600 else ("s", 1.0)

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from bench.report.analysis.summary import reference_batch
-from bench.report.figures import figure
-from bench.report.figures.chart import SOFT, Axis, Chart, Line, Mark, Panel, Rule, Text, rows_panel
+from bench.report.figures import chart
+from bench.report.figures.chart import Axis, Chart, Line, Mark, Panel, Rule, Text
 from bench.report.figures.training import course
-from bench.report.format import known, memory_unit, number, records, times
+from bench.report.format import known, memory_unit, number, times
 from bench.report.reading.labels import slugs
 from bench.report.reading.load import SUBJECT, Run
 from bench.spec.metrics import THROUGHPUT, Metric, untabled
@@ -36,15 +36,14 @@ LEFT_OUT = (
 )
 
 
-def _shown() -> list[str]:
-    """Return the columns that the figure of a single device shows."""
-    return ["speedup", "samples_per_s", "memory_bytes", *(metric.figure for metric in untabled())]
-
-
 CHARACTER = 0.024
 """Width of a digit as a share of a panel's axis, where three panels stand side by side."""
 ACROSS = "devices"
 """The name of the figure of all devices."""
+ABOUT_ACROSS = (
+    "On a logarithmic axis, at the batch size of each verdict: fp32 is joined to the fastest precision, which need not "
+    "be the one advised."
+)
 
 
 def memories(runs: list[Run]) -> Memory:
@@ -78,10 +77,11 @@ def charts(
 def _of_devices(summary: pd.DataFrame, epochs: pd.DataFrame, memory: Memory) -> dict[str, list[Job]]:
     """Return the functions that describe the figures of single devices, by workload."""
     jobs: dict[str, list[Job]] = {str(name): [] for name in summary["workload"].unique()}
+    shown = ["speedup", "samples_per_s", "memory_bytes", *(metric.figure for metric in untabled())]
     courses = dict(list(epochs.groupby(SUBJECT, sort=False)))
     for key, rows in summary.groupby(SUBJECT, sort=False):
         workload, where, name = (str(rows[column].iloc[0]) for column in ("workload", "where", "slug"))
-        if rows[_shown()].notna().any(axis=None):
+        if rows[shown].notna().any(axis=None):
             jobs[workload].append(partial(single, rows, memory, name=f"{name}-speed"))
         for batch, trained in courses[key].groupby("batch_size") if key in courses else ():
             caption = f"{workload} on {where}: training at batch size {batch:.0f}"
@@ -102,12 +102,8 @@ def single(rows: pd.DataFrame, memory: Memory, *, name: str) -> Chart | None:
         name: of the files.
     """
     first = rows.iloc[0]
-    drawn = [
-        _speedup(rows),
-        _figure(rows, THROUGHPUT),
-        _memory(rows, memory),
-        *(_figure(rows, one) for one in untabled()),
-    ]
+    general = (_figure(rows, metric) for metric in untabled())
+    drawn = [_speedup(rows), _figure(rows, THROUGHPUT), _memory(rows, memory), *general]
     panels = [panel for panel in drawn if panel is not None]
     caption = f"{first['workload']} on {first['where']}: speed and memory"
     return _of_panels(panels, rows, name=name, caption=caption, columns=max(1, len(panels)))
@@ -135,15 +131,9 @@ def _of_panels(
         return None
     parts = ["Speedup over fp32 with its 95 % interval."] if rows["speedup"].notna().any() else []
     parts.append("Dashed: the device's memory; ✕: out of memory, drawn at the batch size that did not fit.")
-    shown = rows[rows[["step_ms", "memory_bytes"]].notna().any(axis=1)]
+    legend, about = chart.legend(rows[rows[["step_ms", "memory_bytes"]].notna().any(axis=1)]), " ".join(parts)
     return Chart(
-        name=name,
-        caption=caption,
-        about=" ".join(parts),
-        panels=panels,
-        columns=columns,
-        legend=figure.legend(shown),
-        in_files=in_files,
+        name=name, caption=caption, about=about, panels=panels, columns=columns, legend=legend, in_files=in_files
     )
 
 
@@ -182,48 +172,42 @@ def _speedup(rows: pd.DataFrame, *, title: str = "Speedup over fp32") -> Panel |
     timed = rows[rows["speedup"].notna()]
     if timed.empty:
         return None
-    marks = figure.speedups(timed.assign(called=timed["batch_size"].map("batch {:.0f}".format)), "batch_size", "called")
-    return Panel(title=title, x=_sizes(rows), y=figure.speedup_axis(timed), marks=marks)
+    marks = chart.speedups(timed.assign(called=timed["batch_size"].map("batch {:.0f}".format)), "batch_size", "called")
+    return Panel(title=title, x=_sizes(rows), y=chart.speedup_axis(timed), marks=marks)
 
 
 def _figure(rows: pd.DataFrame, metric: Metric) -> Panel | None:
     """Describe a metric's figure against batch size."""
-    known = rows[rows[metric.figure].notna()]
-    if known.empty:
-        return None
-    marks = [
-        Line(points=list(zip(arm["batch_size"], arm[metric.figure], strict=True)), tint=name, says=name)
-        for name, arm in figure.arms(known, "batch_size")
+    marks = _lines(rows, metric.figure)
+    y = Axis(label=metric.unit, low=0.0)
+    return Panel(title=metric.label.capitalize(), x=_sizes(rows), y=y, marks=marks) if marks else None
+
+
+def _lines(rows: pd.DataFrame, column: str, per: float = 1) -> list[Mark]:
+    """Describe a column against batch size, in units of ``per``, a line for each precision."""
+    measured = chart.arms(rows[rows[column].notna()], "batch_size")
+    return [
+        Line(points=list(zip(arm["batch_size"], arm[column] / per, strict=True)), tint=name, says=name)
+        for name, arm in measured
     ]
-    return Panel(title=metric.label.capitalize(), x=_sizes(rows), y=Axis(label=metric.unit, low=0.0), marks=marks)
 
 
 def _memory(rows: pd.DataFrame, memory: Memory, *, title: str = "Peak memory") -> Panel | None:
-    held = rows[rows["memory_bytes"].notna()]
-    if held.empty:
+    most, first = float(rows["memory_bytes"].max()), rows.iloc[0]
+    if not known(most):
         return None
-    unit, size, _ = memory_unit(held["memory_bytes"].max())
-    marks: list[Mark] = []
-    for name, arm in figure.arms(held, "batch_size"):
-        points = [(row["batch_size"], row["memory_bytes"] / size) for row in records(arm)]
-        marks.append(Line(points=points, tint=name, says=name))
-    first = rows.iloc[0]
+    unit, size, _ = memory_unit(most)
+    marks = _lines(rows, "memory_bytes", size)
     whole = memory.get((first["run"], first["placement"]), np.nan) / size
-    peak, lost = float(held["memory_bytes"].max()) / size, rows[rows["memory_status"] == "oom"]
+    peak, lost = most / size, rows[rows["memory_status"] == "oom"]
     high = 1.1 * peak
     if first["device_kind"] != "cpu" and known(whole) and (len(lost) or peak > 0.5 * whole):
         marks.append(Rule(at=whole, axis="y", label=f"{number(whole, 2)} {unit}"))
         high = 1.12 * max(whole, peak)
-        marks += [
-            Text(
-                x=float(row["batch_size"]) * 1.1 ** (at - (len(lost) - 1) / 2),
-                y=0.97 * whole,
-                text="✕",
-                tint=row["precision"],
-            )
-            for batch, group in lost.groupby("batch_size")
-            for at, row in enumerate(records(group))
-        ]
+        for _, group in lost.groupby("batch_size"):
+            for at, name in enumerate(group["precision"]):
+                x = float(group["batch_size"].iloc[0]) * 1.1 ** (at - (len(lost) - 1) / 2)
+                marks.append(Text(x=x, y=0.97 * whole, text="✕", tint=name))
     return Panel(title=title, x=_sizes(rows), y=Axis(label=unit, low=0.0, high=high), marks=marks)
 
 
@@ -240,16 +224,9 @@ def across(summary: pd.DataFrame) -> Chart | None:
             panels.append(_across(str(workload), timed))
     if not panels:
         return None
-    names = summary[summary["samples_per_s"].notna()]
-    return Chart(
-        name=ACROSS,
-        caption="Throughput of the step on each device",
-        about="On a logarithmic axis, at the batch size of each verdict: fp32 is joined to the fastest precision, "
-        "which need not be the one advised.",
-        panels=panels,
-        columns=min(3, len(panels)),
-        legend=figure.legend(names),
-    )
+    legend = chart.legend(summary[summary["samples_per_s"].notna()])
+    caption, columns = "Throughput of the step on each device", min(3, len(panels))
+    return Chart(name=ACROSS, caption=caption, about=ABOUT_ACROSS, panels=panels, columns=columns, legend=legend)
 
 
 def _across(workload: str, lines: list[pd.DataFrame]) -> Panel:
@@ -262,19 +239,18 @@ def _across(workload: str, lines: list[pd.DataFrame]) -> Panel:
         best = timed.sort_values("samples_per_s").iloc[-1]
         if len(fp32):
             span = [(float(row["samples_per_s"]), y) for row in (fp32.iloc[0], best)]
-            marks.append(Line(points=span, tint=SOFT, dots=False))
-        for name, arm in figure.arms(timed):
+            marks.append(Line(points=span, tint=chart.SOFT, dots=False))
+        for name, arm in chart.arms(timed):
             row = arm.iloc[0]
             says = f"{row['where']}, {name}: {number(row['samples_per_s'])} samples/s at batch {row['batch_size']}"
             marks.append(Line(points=[(float(row["samples_per_s"]), y)], tint=name, says=says))
         if known(best["speedup"]):
-            gain = times(best["speedup"], best["low"], best["high"])
-            marks.append(
-                Text(x=float(best["samples_per_s"]) * (max(ends) / min(ends)) ** 0.05, y=y, text=gain, anchor="start")
-            )
+            x = float(best["samples_per_s"]) * (max(ends) / min(ends)) ** 0.05
+            text = times(best["speedup"], best["low"], best["high"])
+            marks.append(Text(x=x, y=y, text=text, anchor="start"))
     low = min(float(group["samples_per_s"].min()) for group in lines)
-    x = Axis(label="samples/s", scale="log", low=low / 1.3, high=max(ends) * (max(ends) / low) ** 0.3)
-    return rows_panel(workload, x, [str(group["text"].iloc[0]) for group in lines], marks)
+    axis = Axis(label="samples/s", scale="log", low=low / 1.3, high=max(ends) * (max(ends) / low) ** 0.3)
+    return chart.rows_panel(workload, axis, [str(group["text"].iloc[0]) for group in lines], marks)
 
 
 def at_verdicts(rows: pd.DataFrame) -> pd.DataFrame:

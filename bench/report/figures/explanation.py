@@ -5,22 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.report.analysis.explanation import CLASSES, Explanation, Step
-from bench.report.figures.chart import (
-    DARK,
-    DASHED,
-    PLAIN,
-    SOLID,
-    WORK,
-    Axis,
-    Bar,
-    Chart,
-    Line,
-    Mark,
-    Panel,
-    Text,
-    Tint,
-    rows_panel,
-)
+from bench.report.figures import chart
+from bench.report.figures.chart import PLAIN, WORK, Axis, Bar, Chart, Line, Mark, Panel, Text
 from bench.report.figures.svg import CHARACTER, WIDTH
 from bench.report.format import number, percent, times
 from bench.results.records import WorkClass
@@ -71,7 +57,7 @@ def stacked(name: str, explained: Sequence[Explanation]) -> Chart:
         + left_out,
         panels=panels,
         columns=columns,
-        legend=[*legend, ("reached, not profiled", SOLID), ("ceiling", DASHED)],
+        legend=[*legend, ("reached, not profiled", chart.SOLID), ("ceiling", chart.DASHED)],
     )
 
 
@@ -92,7 +78,7 @@ def _panel(title: str, explained: Sequence[Explanation], width: float) -> Panel:
             ends = [(ceiling, over), (ceiling, under)]
             marks.append(Line(points=ends, tint=PLAIN, dots=False, dashed=True, says=says))
     x = Axis(label="ms a step", low=0.0, high=most)
-    return rows_panel(title, x, [step.precision for step in steps], marks, height=ROWS)
+    return chart.rows_panel(title, x, [step.precision for step in steps], marks, height=ROWS)
 
 
 def _bar(step: Step, top: float, bottom: float, ms_of_pixel: float) -> list[Mark]:
@@ -107,13 +93,7 @@ def _bar(step: Step, top: float, bottom: float, ms_of_pixel: float) -> list[Mark
         marks.append(Bar(x=(start, start + ms), y=(top, bottom), tint=WORK[work], says=says))
         fitting = [name for name in (work, SHORT.get(work, work)) if (len(name) + 1) * CHARACTER * ms_of_pixel <= ms]
         if fitting:
-            middle = start + ms / 2
-            words.append(
-                Text(x=middle, y=(top + bottom) / 2, text=fitting[0], tint=_ink(work), inverse=work in LIGHT_ON)
-            )
+            ink, y = PLAIN if work == "idle" else chart.DARK, (top + bottom) / 2
+            words.append(Text(x=start + ms / 2, y=y, text=fitting[0], tint=ink, inverse=work in LIGHT_ON))
         start += ms
     return [*marks, *words]
-
-
-def _ink(work: WorkClass) -> Tint:
-    return PLAIN if work == "idle" else DARK

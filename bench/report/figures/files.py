@@ -15,31 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.report.figures import chart, figure, svg
-from bench.report.figures.chart import (
-    COARSE,
-    DARK,
-    FAINT,
-    KINDS,
-    LESS,
-    LOST,
-    MORE,
-    PLAIN,
-    SHADES,
-    SOFT,
-    WORK,
-    Band,
-    Bar,
-    Chart,
-    Line,
-    Mark,
-    Panel,
-    Rule,
-    Text,
-    limits,
-    ticks,
-)
-from bench.report.figures.figure import Plot
+from bench.report.figures import chart, svg
+from bench.report.figures.chart import Band, Bar, Chart, Line, Mark, Panel, Plot, Rule, Text, limits, ticks
 from bench.results.files import replacing, write_atomically
 
 if TYPE_CHECKING:
@@ -48,17 +25,13 @@ if TYPE_CHECKING:
 
 INK, GREY = "#24292f", "#8c959f"
 STYLE: Any = {
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), INK),
     "text.parse_math": False,
     "svg.hashsalt": "ampmeter",
     "svg.fonttype": "none",
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.titlesize": 10,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -81,18 +54,18 @@ WORK_COLOURS = ["#0072b2", "#56b4e9", "#009e73", "#f0e442", "#d55e00", "#cc79a7"
 WORK_COLOURS += ["#5e3c78", "#7a4b2a", "#e69f00", "#d0d7de", "#6e7781"]
 VIRIDIS = ("#440154", "#472d7b", "#3a538b", "#2b748e", "#20938c", "#2db27d", "#69cd5b", "#bddf26")
 COLOURS = {
-    SOFT: GREY,
-    PLAIN: INK,
-    LESS: "#2166ac",
-    MORE: "#b2182b",
-    LOST: "#d55e00",
-    COARSE: "#e69f00",
-    DARK: INK,
+    chart.SOFT: GREY,
+    chart.PLAIN: INK,
+    chart.LESS: "#2166ac",
+    chart.MORE: "#b2182b",
+    chart.LOST: "#d55e00",
+    chart.COARSE: "#e69f00",
+    chart.DARK: INK,
     # activations, which the precision changes most, stand out
-    **dict(zip(KINDS, ("#4d4d4d", "#7a7a7a", "#a8a8a8", "#56b4e9", "#d9d9d9"), strict=True)),
+    **dict(zip(chart.KINDS, ("#4d4d4d", "#7a7a7a", "#a8a8a8", "#56b4e9", "#d9d9d9"), strict=True)),
     # Okabe and Ito's colours, for readers who see few, and greys where nothing is computed
-    **dict(zip(WORK.values(), WORK_COLOURS, strict=True)),
-    **dict(zip(SHADES, VIRIDIS, strict=True)),
+    **dict(zip(chart.WORK.values(), WORK_COLOURS, strict=True)),
+    **dict(zip(chart.SHADES, VIRIDIS, strict=True)),
 }
 """Tints that are no precision's."""
 HEAT = "RdBu"
@@ -157,8 +130,7 @@ def quiet() -> Iterator[None]:
     level = log.level
     log.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
             yield
     finally:
         log.setLevel(level)
@@ -166,35 +138,32 @@ def quiet() -> Iterator[None]:
 
 def colour(tint: str) -> str:
     """Return what a tint is in a file."""
-    return COLOURS.get(tint) or figure.colour(tint)
+    return COLOURS.get(tint) or chart.colour(tint)
 
 
 def _handle(text: str, tint: str) -> Artist:
     """Return an entry of the legend."""
     from matplotlib.lines import Line2D
 
-    look: dict[str, Any] = {"color": INK}
-    match tint:
-        case chart.SOLID:
-            look |= {"linestyle": "-"}
-        case chart.DASHED:
-            look |= {"linestyle": TEST}
-        case chart.CROSS | chart.STROKE:
-            look |= {"linestyle": "none", "marker": "x" if tint == chart.CROSS else "|", "markersize": 7}
-        case chart.BAND:
-            look |= {"linewidth": 7, "alpha": FAINT_ALPHA}
-        case _ if tint in FAINT:
-            look = {"color": colour(tint), "linewidth": 7, "alpha": FAINT_ALPHA}
-        case _:
-            look = {"color": colour(tint), "marker": marker(tint), "linestyle": "none", "markersize": 7}
+    sign = {"linestyle": "none", "markersize": 7}
+    area = {"linewidth": 7, "alpha": FAINT_ALPHA}
+    looks: dict[str, dict[str, Any]] = {
+        chart.SOLID: {"color": INK},
+        chart.DASHED: {"color": INK, "linestyle": TEST},
+        chart.CROSS: {"color": INK, "marker": "x", **sign},
+        chart.STROKE: {"color": INK, "marker": "|", **sign},
+        chart.BAND: {"color": INK, **area},
+        **{faint: {"color": colour(faint), **area} for faint in chart.FAINT},
+    }
+    look = looks.get(tint) or {"color": colour(tint), "marker": marker(tint), **sign}
     return Line2D([], [], label=text, **look)
 
 
 def marker(tint: str) -> str:
     """Return the marker of what has a tint: a precision's own, which tells it apart without colour."""
     if tint in COLOURS:
-        return "o" if tint in (SOFT, PLAIN) else "s"
-    return str(figure.look(tint)["marker"])
+        return "o" if tint in (chart.SOFT, chart.PLAIN) else "s"
+    return chart.marker(tint)
 
 
 def _panel(axes: Axes, *, panel: Panel) -> None:
@@ -257,6 +226,6 @@ def _bars(axes: Axes, bars: Sequence[Bar]) -> None:
         for bar in bars
     ]
     edges: dict[str, Any] = {"linewidths": 0}
-    if all(bar.tint in WORK.values() for bar in bars):  # stacked: an edge tells neighbours apart
+    if all(bar.tint in chart.WORK.values() for bar in bars):  # stacked: an edge tells neighbours apart
         edges = {"linewidths": 0.8, "edgecolors": "white"}
     axes.add_collection(PolyCollection(corners, facecolors=faces, zorder=1, **edges))

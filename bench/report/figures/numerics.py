@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from bench.report.figures import figure
-from bench.report.figures.chart import (
-    COARSE,
-    CROSS,
-    LOST,
-    PLAIN,
-    SHADES,
-    SIGNS,
-    STROKE,
-    Axis,
-    Bar,
-    Chart,
-    Line,
-    Mark,
-    Panel,
-    Rule,
-    Text,
-)
+from bench.report.figures import chart
+from bench.report.figures.chart import Axis, Bar, Chart, Line, Mark, Panel, Rule, Text
 from bench.report.figures.training import falls_far, whole_numbers
 from bench.report.reading.load import SUBJECT
 from bench.report.tables.measurements import first_seed, last_steps
@@ -40,11 +24,12 @@ FEWEST_BINS = (-30, 0)
 """Exponents that are always drawn, so that float16's limits have a place."""
 SHARES = (0.001, 1500.0)
 """The ends of the axis of shares, in per cent; above 100 there is room for words."""
-LEGEND = (("zero in fp16", LOST), ("subnormal in fp16", COARSE))
+LEGEND = (("zero in fp16", chart.LOST), ("subnormal in fp16", chart.COARSE))
 EVERY = 4
 """Which powers of two have a dot; those of each precision are others, for the lines may lie on each other."""
 MARKS = 8
 """About so many dots on a line."""
+Select = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 def charts(
@@ -82,57 +67,50 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _gradients(rows: pd.DataFrame, *, name: str, subject: str) -> Chart:
     """Describe the gradients' magnitudes in the first step and in the last steps."""
-    found = rows[(rows["kind"] == "gradient") & (rows["layer"] == "")]
+    whole = rows[(rows["kind"] == "gradient") & (rows["layer"] == "")]
     scales = rows.loc[(rows["kind"] == "step") & (rows["name"] == "loss_scale"), "value"]
     scale = float(scales.max()) if len(scales) else None
-    exponents = _bins(found, FEWEST_BINS[0] if scale is None else ZERO_AT - math.ceil(math.log2(scale)) - 3)
-    panels = [
-        _histogram(title, found, last=last, exponents=exponents, scale=scale)
-        for title, last in (("First step", False), ("Last steps", True))
-    ]
+    exponents = _bins(whole, FEWEST_BINS[0] if scale is None else ZERO_AT - math.ceil(math.log2(scale)) - 3)
+    first = _histogram("First step", whole, lambda arm: arm[arm["step"] == 0], exponents, scale)
+    last = _histogram("Last steps", whole, last_steps, exponents, scale)
     return Chart(
         name=f"{name}-gradients",
         caption=f"{subject}: magnitudes of gradients",
         about="The share of all values at each power of two, and of zeros.",
-        panels=panels,
+        panels=[first, last],
         columns=2,
-        legend=[*figure.legend(found), *LEGEND],
+        legend=[*chart.legend(whole), *LEGEND],
     )
 
 
-def _histogram(title: str, rows: pd.DataFrame, *, last: bool, exponents: np.ndarray, scale: float | None) -> Panel:
-    arms = figure.arms(rows)
+def _histogram(title: str, rows: pd.DataFrame, steps: Select, exponents: np.ndarray, scale: float | None) -> Panel:
+    arms = chart.arms(rows)
     zero = int(exponents[0]) - 3 - len(arms)
     marks: list[Mark] = []
     for index, (name, arm) in enumerate(arms):
-        seen = last_steps(arm) if last else arm[arm["step"] == 0]
-        counts = seen.groupby("name")["value"].sum()
-        own = 100 * counts / counts.sum()
-        marks.append(
-            Line(points=_heights(own, exponents), tint=name, first=index % EVERY, every=EVERY, says=_says(name, own))
-        )
-        marks.append(Line(points=[(zero + index, own.get("zero", 0.0) or math.nan)], tint=name, says=_says(name, own)))
+        counts = steps(arm).groupby("name")["value"].sum()
+        spread = 100 * counts / counts.sum()
+        look: dict[str, Any] = {"tint": name, "says": _says(name, spread)}
+        marks.append(Line(points=_heights(spread, exponents), first=index % EVERY, every=EVERY, **look))
+        marks.append(Line(points=[(zero + index, spread.get("zero", 0.0) or math.nan)], **look))
     if scale is not None:
         moved = ZERO_AT - math.log2(scale)
         text = f"zero at a scale of 2^{math.log2(scale):g}"
-        marks += [
-            Rule(at=moved, axis="x"),
-            Text(x=moved + 0.4, y=SHARES[1] / 2, text=text, anchor="start", tint=PLAIN),
-        ]
+        marks += [Rule(at=moved, axis="x"), Text(x=moved + 0.4, y=SHARES[1] / 2, text=text, anchor="start")]
     return _magnitudes(title, "share of all values (%)", marks, exponents, zero + (len(arms) - 1) / 2)
 
 
 def _by_layer(rows: pd.DataFrame, *, name: str, subject: str) -> Chart:
     """Describe the last steps' gradients in a panel for each precision, with a line for each layer group."""
     layers, exponents = [str(layer) for layer in rows["layer"].unique()], _bins(rows)
-    tints = {layer: SHADES[place * len(SHADES) // len(layers)] for place, layer in enumerate(layers)}
+    tints = {layer: chart.SHADES[place * len(chart.SHADES) // len(layers)] for place, layer in enumerate(layers)}
     zero, panels = int(exponents[0]) - 5, []
-    for precision, arm in figure.arms(rows):
+    for precision, arm in chart.arms(rows):
         marks: list[Mark] = []
-        for layer, own in shares(arm).iterrows():
-            look: dict[str, Any] = {"tint": tints[str(layer)], "dots": False, "says": _says(f"layer {layer}", own)}
-            marks.append(Line(points=_heights(own, exponents), **look))
-            at_zero = own.get("zero", 0.0) or math.nan
+        for layer, spread in shares(arm).iterrows():
+            look: dict[str, Any] = {"tint": tints[str(layer)], "dots": False, "says": _says(f"layer {layer}", spread)}
+            marks.append(Line(points=_heights(spread, exponents), **look))
+            at_zero = spread.get("zero", 0.0) or math.nan
             marks.append(Line(points=[(zero - 1, at_zero), (zero + 1, at_zero)], **look))
         panels.append(_magnitudes(precision, "share of the layer's values (%)", marks, exponents, zero))
     return Chart(
@@ -175,23 +153,14 @@ def _magnitudes(title: str, label: str, marks: Sequence[Mark], exponents: np.nda
     low, high = int(exponents[0]), int(exponents[-1])
     left = min([zero, *(x for mark in marks if isinstance(mark, Line) for x, _ in mark.points)])
     areas = [
-        Bar(x=(low - 1, ZERO_AT), y=SHARES, tint=LOST, faint=True),
-        Bar(x=(ZERO_AT, NORMAL_FROM), y=SHARES, tint=COARSE, faint=True),
+        Bar(x=(low - 1, ZERO_AT), y=SHARES, tint=chart.LOST, faint=True),
+        Bar(x=(ZERO_AT, NORMAL_FROM), y=SHARES, tint=chart.COARSE, faint=True),
     ]
     powers = [(float(at), _power(at)) for at in range(low, high + 1) if at % 10 == 0]
-    ticks = [(zero, "zero"), *powers]
-    return Panel(
-        title=title,
-        x=Axis(label="magnitude", ticks=ticks, low=left - 1.5, high=high + 1.5),
-        y=Axis(
-            label=label,
-            scale="log",
-            ticks=[(10.0**power, f"{10.0**power:g}") for power in range(-3, 3)],
-            low=SHARES[0],
-            high=SHARES[1],
-        ),
-        marks=[*areas, *marks],
-    )
+    x = Axis(label="magnitude", ticks=[(zero, "zero"), *powers], low=left - 1.5, high=high + 1.5)
+    ticks = [(10.0**power, f"{10.0**power:g}") for power in range(-3, 3)]
+    y = Axis(label=label, scale="log", ticks=ticks, low=SHARES[0], high=SHARES[1])
+    return Panel(title=title, x=x, y=y, marks=[*areas, *marks])
 
 
 def _power(exponent: float) -> str:
@@ -205,11 +174,11 @@ def _course(rows: pd.DataFrame, *, name: str, subject: str) -> Chart:
     """Describe the loss of the first steps, and the loss scale where there is one."""
     steps = rows[rows["kind"] == "step"]
     panels = [_loss(steps), *([_loss_scale(steps)] if _scaled(steps) else [])]
-    legend = figure.legend(steps)
-    legend += [("not finite after this", CROSS)] if _failed(steps).any() else []
+    legend = chart.legend(steps)
+    legend += [("not finite after this", chart.CROSS)] if _failed(steps).any() else []
     skipped = (steps["name"] == "skipped") & (steps["value"] > 0)
     if len(panels) > 1 and steps[skipped]["precision"].isin(_scaled(steps)).any():
-        legend.append(("step skipped", STROKE))
+        legend.append(("step skipped", chart.STROKE))
     return Chart(
         name=f"{name}-loss-scale",
         caption=f"{subject}: the first {steps['step'].max() + 1:.0f} steps",
@@ -237,14 +206,14 @@ def _loss(steps: pd.DataFrame) -> Panel:
     losses = steps[steps["name"] == "loss"]
     failed = set(steps.loc[_failed(steps), "precision"])
     marks: list[Mark] = []
-    for index, (name, arm) in enumerate(figure.arms(losses, "step")):
+    for index, (name, arm) in enumerate(chart.arms(losses, "step")):
         finite = arm[np.isfinite(arm["value"])]
         every = max(1, math.ceil(len(finite) / MARKS))
         points = list(zip(finite["step"] + 1.0, finite["value"], strict=True))
         marks.append(Line(points=points, tint=name, first=index * every // 4 % every, every=every, says=name))
         if name in failed and points:
             x, y = points[-1]
-            marks.append(Text(x=x, y=y, text=SIGNS[CROSS], tint=name))
+            marks.append(Text(x=x, y=y, text=chart.SIGNS[chart.CROSS], tint=name))
     logarithmic = falls_far(losses["value"].to_numpy())
     y = Axis(label="training loss", scale="log" if logarithmic else "linear")
     return Panel(title="Loss", x=_steps(steps), y=y, marks=marks)
@@ -253,17 +222,17 @@ def _loss(steps: pd.DataFrame) -> Panel:
 def _loss_scale(steps: pd.DataFrame) -> Panel:
     """Describe the loss scale, which holds until the step at which it changes."""
     marks: list[Mark] = []
-    found = steps[steps["name"] == "loss_scale"]
-    for name, scales in figure.arms(found, "step"):
+    scaled = steps[steps["name"] == "loss_scale"]
+    for name, scales in chart.arms(scaled, "step"):
         powers = dict(zip(scales["step"] + 1.0, np.log2(scales["value"]), strict=True))
         points = list(powers.items())
         held = [(after[0], before[1]) for before, after in itertools.pairwise(points)]
         corners = [point for pair in zip(points, [*held, points[-1]], strict=True) for point in pair]
         marks.append(Line(points=corners, tint=name, every=2 * MARKS, says=name))
-        own = steps[(steps["precision"] == name) & (steps["name"] == "skipped") & (steps["value"] > 0)]
-        lost = [step + 1.0 for step in own["step"] if step + 1.0 in powers]
-        marks += [Text(x=step, y=powers[step], text=SIGNS[STROKE]) for step in lost]
-    low, high = math.floor(np.log2(found["value"].min())) - 1, math.ceil(np.log2(found["value"].max())) + 1
+        skipped = steps[(steps["precision"] == name) & (steps["name"] == "skipped") & (steps["value"] > 0)]
+        lost = [step + 1.0 for step in skipped["step"] if step + 1.0 in powers]
+        marks += [Text(x=step, y=powers[step], text=chart.SIGNS[chart.STROKE]) for step in lost]
+    low, high = math.floor(np.log2(scaled["value"].min())) - 1, math.ceil(np.log2(scaled["value"].max())) + 1
     ticks = [(float(at), _power(at)) for at in range(low, high + 1) if at % math.ceil((high - low) / 5) == 0]
     y = Axis(label="loss scale", ticks=ticks, low=low, high=high)
     return Panel(title="Loss scale", x=_steps(steps), y=y, marks=marks)

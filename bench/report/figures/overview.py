@@ -9,8 +9,8 @@ import pandas as pd
 
 from bench.report.analysis.explanation import MEMORY_KINDS
 from bench.report.analysis.verdict import Answer
-from bench.report.figures import figure
-from bench.report.figures.chart import KINDS, SOFT, SPACE, Axis, Bar, Chart, Line, Mark, Panel, Rule, Text, rows_panel
+from bench.report.figures import chart
+from bench.report.figures.chart import KINDS, Axis, Bar, Chart, Mark, Panel, Text
 from bench.report.format import memory_unit, number, records, written
 from bench.report.reading.load import CELL, SUBJECT
 from bench.results.records import MEASURED
@@ -24,9 +24,8 @@ MOST_ROWS = 24
 
 def memory_by_kind(summary: pd.DataFrame, trials: pd.DataFrame, answers: Sequence[Answer]) -> Chart | None:
     """Describe what memory is used for at each answer, in fp32 and in the precision that is advised or came nearest."""
-    held = trials[
-        (trials["phase"] == "memory") & trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
-    ]
+    held = trials[(trials["phase"] == "memory") & trials["status"].isin(MEASURED)]
+    held = held[held["tracked_peak_bytes"].notna()]
     held = held.merge(summary[[*SUBJECT, "workload", "where"]].drop_duplicates(), on=SUBJECT)
     panels, most = [], 0
     for workload in dict.fromkeys(answer.workload for answer in answers):
@@ -54,19 +53,18 @@ def memory_by_kind(summary: pd.DataFrame, trials: pd.DataFrame, answers: Sequenc
 
 
 def _kinds(workload: str, lines: list[tuple[str, Mapping[Hashable, Any]]]) -> Panel:
-    unit, size, _ = memory_unit(max(row["tracked_peak_bytes"] for _, row in lines))
+    most = max(row["tracked_peak_bytes"] for _, row in lines)
+    unit, size, _ = memory_unit(most)
     marks: list[Mark] = []
     for place, (_, row) in enumerate(lines):
         start = 0.0
         for kind in KINDS:
-            value = row[MEMORY_KINDS[kind]]
-            if value > 0:
-                ends = (start / size, (start + value) / size)
-                marks.append(Bar(x=ends, y=(place + 0.15, place + 0.85), tint=kind))
+            if (value := row[MEMORY_KINDS[kind]] / size) > 0:
+                marks.append(Bar(x=(start, start + value), y=(place + 0.15, place + 0.85), tint=kind))
                 start += value
-        marks.append(Text(x=start / size, y=place + 0.5, text=f"{SPACE}{number(start / size, 3)}", anchor="start"))
-    x = Axis(label=unit, low=0.0, high=1.2 * max(row["tracked_peak_bytes"] for _, row in lines) / size)
-    return rows_panel(workload, x, [label for label, _ in lines], marks)
+        marks.append(Text(x=start, y=place + 0.5, text=f"{chart.SPACE}{number(start, 3)}", anchor="start"))
+    x = Axis(label=unit, low=0.0, high=1.2 * most / size)
+    return chart.rows_panel(workload, x, [label for label, _ in lines], marks)
 
 
 def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
@@ -76,17 +74,14 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
     rows = compared.head(MOST_ROWS)
     if rows.empty:
         return None
-    marks: list[Mark] = [
-        Bar(x=(-metric.margin, metric.margin), y=(0, len(rows)), tint=SOFT, faint=True),
-        Rule(at=0.0, axis="x"),
-    ]
+    margin = Bar(x=(-metric.margin, metric.margin), y=(0, len(rows)), tint=chart.SOFT, faint=True)
+    marks: list[Mark] = [margin, chart.Rule(at=0.0, axis="x")]
     several = {name: rows[name].nunique() > 1 for name in ("workload", "label", "batch_size")}
     names, sizes = [], rows.groupby(CELL[:-1])["batch_size"].transform("nunique") > 1
     for place, (row, many) in enumerate(zip(records(rows), sizes, strict=True)):
         y, name = place + 0.5, str(row["precision"])
         says = f"{written(metric, [row[column] for column in metric.changes], metric.unit)}, {row['parity']}"
-        marks.append(Line(points=[(row[low], y), (row[high], y)], tint=name, dots=False))
-        marks.append(Line(points=[(row[center], y)], tint=name, says=says))
+        marks += chart.estimate((row[center], row[low], row[high]), y, name, says)
         parts = [str(row[column]) for column in ("workload", "label") if several[column]]
         parts += [f"batch {row['batch_size']}"] if many else []
         names.append(" ".join([*parts, name]))
@@ -95,9 +90,9 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
         caption=f"{metric.label.capitalize()} less fp32's",
         about=f"Means over seeds with 90 % intervals; the band is the margin of ±{metric.margin} {metric.unit}, and "
         f"{metric.better} is better." + _cut(len(compared)),
-        panels=[rows_panel("", Axis(label=metric.unit), names, marks)],
+        panels=[chart.rows_panel("", Axis(label=metric.unit), names, marks)],
         columns=1,
-        legend=figure.legend(rows),
+        legend=chart.legend(rows),
     )
 
 

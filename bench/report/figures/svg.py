@@ -4,27 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
-from bench.report.figures.chart import (
-    BAND,
-    DASHED,
-    FAINT,
-    SIGNS,
-    SOLID,
-    Band,
-    Bar,
-    Chart,
-    Line,
-    Panel,
-    Rule,
-    Text,
-    limits,
-    ticks,
-)
+from bench.report.figures import chart
+from bench.report.figures.chart import Band, Bar, Chart, Line, Panel, Rule, Text, class_of, limits, ticks
 
 WIDTH = 1000
 """Of a chart, in pixels."""
@@ -39,18 +24,17 @@ LEGEND_LINE = 18
 """Height of a line of the legend."""
 
 
-def draw(chart: Chart) -> Markup:
+def draw(figure: Chart) -> Markup:
     """Return a chart as an SVG element."""
-    columns = chart.columns
+    columns, top = figure.columns, 0.0
     width = WIDTH / columns
-    parts, top = [], 0.0
-    for start in range(0, len(chart.panels), columns):
-        row = chart.panels[start : start + columns]
+    parts: list[Markup] = []
+    for row in (figure.panels[start : start + columns] for start in range(0, len(figure.panels), columns)):
         height = max(panel.rows * ROW if panel.rows else HEIGHT for panel in row)
         for column, panel in enumerate(row):
             parts += _panel(panel, column * width, top, width, height)
         top += height + TOP + BOTTOM
-    lines = _legend_lines(chart)
+    lines = _legend_lines(figure)
     for line in lines:
         parts += _legend(line, top)
         top += LEGEND_LINE
@@ -58,12 +42,7 @@ def draw(chart: Chart) -> Markup:
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {:.0f}" width="{}" height="{:.0f}" role="img">'
         "<title>{}</title><desc>{}</desc>{}</svg>"
-    ).format(WIDTH, bottom, WIDTH, bottom, chart.caption, chart.about, Markup("").join(parts))
-
-
-def class_of(tint: str) -> str:
-    """Return the class of what has a tint."""
-    return "p-" + re.sub(r"[^a-z0-9]+", "-", tint.lower()).strip("-")
+    ).format(WIDTH, bottom, WIDTH, bottom, figure.caption, figure.about, _joined(parts))
 
 
 class _Frame:
@@ -95,21 +74,19 @@ def _share(value: float, low: float, high: float, scale: str) -> float:
 
 def _panel(panel: Panel, left: float, top: float, width: float, height: float) -> list[Markup]:
     frame = _Frame(panel, left, top, width, height)
-    parts = [_text((frame.left, top + 15), panel.title, "start", "head")] if panel.title else []
-    grid = [
-        f"M{_n(frame.x(at))} {_n(frame.top)}V{_n(frame.bottom)}" for at, _ in frame.x_ticks if panel.x.scale != "words"
-    ]
-    grid += [
-        f"M{_n(frame.left)} {_n(frame.y(at))}H{_n(frame.right)}" for at, _ in frame.y_ticks if panel.y.scale != "words"
-    ]
-    parts += [Markup('<path class="grid" d="{}"/>').format("".join(grid))] if grid else []
+    grid = "".join(f"M{_n(frame.x(at))} {_n(frame.top)}V{_n(frame.bottom)}" for at, _ in frame.x_ticks)
+    grid *= panel.x.scale != "words"
+    if panel.y.scale != "words":
+        grid += "".join(f"M{_n(frame.left)} {_n(frame.y(at))}H{_n(frame.right)}" for at, _ in frame.y_ticks)
     below = [((frame.x(at), frame.bottom + 13), text) for at, text in frame.x_ticks]
-    below += [(((frame.left + frame.right) / 2, frame.bottom + 28), panel.x.label)] if panel.x.label else []
-    beside = [((frame.left - 5, frame.y(at) + 3.5), text) for at, text in frame.y_ticks]
-    parts += [_words(below, "tick middle"), _words(beside, "tick end")]
+    below += [(((frame.left + frame.right) / 2, frame.bottom + 28), panel.x.label)]
+    before = [((frame.left - 5, frame.y(at) + 3.5), text) for at, text in frame.y_ticks]
+    parts = [_words([((frame.left, top + 15), panel.title)], "head"), _path("grid", grid)]
+    parts += [_words(below, "tick middle"), _words(before, "tick end")]
     if panel.y.label:
-        middle = (frame.top + frame.bottom) / 2
-        parts.append(_text((left + 9, middle), panel.y.label, "middle", "tick", turned=True))
+        turned = Markup('<g transform="translate({:.1f} {:.1f}) rotate(-90)">{}</g>')
+        words = _words([((0, 0), panel.y.label)], "tick middle")
+        parts.append(turned.format(left + 9, (frame.top + frame.bottom) / 2, words))
     parts += _marks(frame)
     if panel.x.scale == panel.y.scale == "words" and panel.rows:  # cells, of which the page's script picks a column
         place = frame.left, frame.top, frame.right - frame.left, frame.bottom - frame.top
@@ -121,17 +98,27 @@ def _words(placed: Sequence[tuple[tuple[float, float], str]], look: str) -> Mark
     """Return words of one look; many in rows say their row's height once."""
     rows: dict[str, list[tuple[float, str]]] = {}
     for (x, y), text in placed:
-        rows.setdefault(_n(y), []).append((x, text))
-    if len(placed) > 3 * len(rows):
-        texts = [
-            Markup('<g transform="translate(0 {})">{}</g>').format(
-                y, _joined([Markup('<text x="{:.0f}">{}</text>').format(x, text) for x, text in own])
-            )
-            for y, own in rows.items()
-        ]
-    else:
-        texts = [Markup('<text x="{}" y="{}">{}</text>').format(*map(_n, at), text) for at, text in placed]
+        if text:
+            rows.setdefault(_n(y), []).append((x, text))
+    texts: list[Markup] = []
+    for height, row in rows.items():
+        if len(placed) > 3 * len(rows):
+            words = [Markup('<text x="{:.0f}">{}</text>').format(x, text) for x, text in row]
+            texts.append(Markup('<g transform="translate(0 {})">{}</g>').format(height, _joined(words)))
+        else:
+            texts += [Markup('<text x="{}" y="{}">{}</text>').format(_n(x), height, text) for x, text in row]
     return Markup('<g class="{}">{}</g>').format(look, _joined(texts)) if texts else Markup("")
+
+
+def _path(look: str, commands: str, says: str = "") -> Markup:
+    """Return a path with a title for hovering; nothing without commands."""
+    attributes = Markup(' class="{}"').format(look) if look else ""
+    end = Markup(">{}</path>").format(_title(says)) if says else Markup("/>")
+    return Markup('<path{} d="{}"{}').format(attributes, commands, end) if commands else Markup("")
+
+
+def _title(says: str) -> Markup:
+    return Markup("<title>{}</title>").format(says) if says else Markup("")
 
 
 def _marks(frame: _Frame) -> list[Markup]:
@@ -148,24 +135,17 @@ def _marks(frame: _Frame) -> list[Markup]:
                 at = frame.x(mark.x), frame.y(mark.y) + 3.5
                 look = f"{class_of(mark.tint)}{' inverse' * mark.inverse} {mark.anchor}"
                 words.setdefault(look, []).append((at, mark.text))
-            case Bar() if mark.heat is None:
-                path = _rectangle(frame, mark)
-                if mark.says:
-                    others.append(
-                        Markup('<path class="{}" d="{}">{}</path>').format(_look(mark), path, _says(mark.says))
-                    )
-                else:
-                    bars.setdefault(_look(mark), []).append(path)
+            case Bar(says=""):
+                if mark.heat is None:
+                    bars.setdefault(_look(mark), []).append(_rectangle(frame, mark))
+            case Bar():
+                others.append(_path(_look(mark), _rectangle(frame, mark), mark.says))
             case Band():
                 bars.setdefault(f"bar {class_of(mark.tint)} faint", []).append(_area(frame, mark))
             case Line():
                 others.append(_polyline(frame, mark))
-    drawn = [Markup('<path class="{}" d="{}"/>').format(look, "".join(paths)) for look, paths in bars.items()]
-    return [
-        *drawn,
-        *others,
-        *(_words(own, look) for look, own in words.items()),
-    ]
+    drawn = [_path(look, "".join(paths)) for look, paths in bars.items()]
+    return [*drawn, *others, *(_words(placed, look) for look, placed in words.items())]
 
 
 def _cells(frame: _Frame, cells: Sequence[Bar]) -> dict[str, list[str]]:
@@ -197,15 +177,14 @@ def _rectangle(frame: _Frame, bar: Bar) -> str:
     return f"M{left} {top}h{right - left}v{bottom - top}h{left - right}z"
 
 
-def _rule(frame: _Frame, mark: Rule) -> Iterator[Markup]:
+def _rule(frame: _Frame, mark: Rule) -> list[Markup]:
     if mark.axis == "x":
-        at = frame.x(mark.at)
-        yield _line(at, frame.top, at, frame.bottom, "rule")
-        yield from [_text((at, frame.top - 2), mark.label, "middle", "tick")] if mark.label else []
+        x = frame.x(mark.at)
+        line, place, look = f"M{_n(x)} {_n(frame.top)}V{_n(frame.bottom)}", (x, frame.top - 2), "tick middle"
     else:
-        at = frame.y(mark.at)
-        yield _line(frame.left, at, frame.right, at, "rule")
-        yield from [_text((frame.right, at - 3), mark.label, "end", "tick")] if mark.label else []
+        y = frame.y(mark.at)
+        line, place, look = f"M{_n(frame.left)} {_n(y)}H{_n(frame.right)}", (frame.right, y - 3), "tick end"
+    return [_path("rule", line), _words([(place, mark.label)], look)]
 
 
 def _polyline(frame: _Frame, mark: Line) -> Markup:
@@ -220,10 +199,10 @@ def _polyline(frame: _Frame, mark: Line) -> Markup:
         path, pen = f"{path}{pen}{' '.join(place)}", "L"
         if number % mark.every == mark.first and frame.y0 <= y <= frame.y1:
             dots.append(f"M{' '.join(place)}h.01")
-    line = Markup('<path d="{}"/>').format(path) if "L" in path else Markup("")
+    line = _path("", path if "L" in path else "")
     look = class_of(mark.tint) + " dashed" * mark.dashed
-    shown = Markup('<path class="dots" d="{}"/>').format("".join(dots)) if mark.dots and dots else Markup("")
-    return Markup('<g class="{}">{}{}{}</g>').format(look, line, shown, _says(mark.says))
+    shown = _path("dots", "".join(dots) if mark.dots else "")
+    return Markup('<g class="{}">{}{}{}</g>').format(look, line, shown, _title(mark.says))
 
 
 def _joined(parts: Sequence[Markup]) -> Markup:
@@ -235,11 +214,11 @@ def _n(value: float) -> str:
     return f"{round(value, 1):g}"
 
 
-def _legend_lines(chart: Chart) -> list[list[tuple[str, str]]]:
+def _legend_lines(figure: Chart) -> list[list[tuple[str, str]]]:
     """Return the entries of the legend, in lines that fit into the chart."""
     lines: list[list[tuple[str, str]]] = []
     left = 0.0
-    for entry in chart.legend:
+    for entry in figure.legend:
         width = _entry_width(entry[0])
         if not lines or left + width > WIDTH:
             lines.append([])
@@ -254,29 +233,17 @@ def _entry_width(text: str) -> float:
 
 
 def _legend(entries: Sequence[tuple[str, str]], top: float) -> Iterator[Markup]:
-    left = 10.0
+    left, words = 10.0, []
     for text, tint in entries:
-        if tint in (SOLID, DASHED):
-            line = Markup('<g class="p-plain{}"><path d="M{} {}h16"/></g>')
-            yield line.format(" dashed" * (tint == DASHED), _n(left - 5), _n(top + 8.5))
-        elif tint in SIGNS:
-            yield _text((left + 6, top + 12.5), SIGNS[tint], "middle", "tick")
+        if tint in (chart.SOLID, chart.DASHED):
+            look = "p-plain" + " dashed" * (tint == chart.DASHED)
+            yield Markup('<g class="{}">{}</g>').format(look, _path("", f"M{_n(left - 5)} {_n(top + 8.5)}h16"))
+        elif tint in chart.SIGNS:
+            yield _words([((left + 6, top + 12.5), chart.SIGNS[tint])], "tick middle")
         else:
-            look = "p-plain faint" if tint == BAND else class_of(tint) + " faint" * (tint in FAINT)
+            look = "p-plain faint" if tint == chart.BAND else class_of(tint) + " faint" * (tint in chart.FAINT)
             box = Markup('<rect class="{}" x="{}" y="{}" width="11" height="11" rx="2"/>')
             yield box.format(look, _n(left), _n(top + 3))
-        yield _text((left + 16, top + 12.5), text, "start", "tick")
+        words.append(((left + 16, top + 12.5), text))
         left += _entry_width(text)
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, look: str) -> Markup:
-    return Markup('<line class="{}" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(look, *map(_n, (x1, y1, x2, y2)))
-
-
-def _text(at: tuple[float, float], text: str, anchor: str, look: str, *, turned: bool = False) -> Markup:
-    turn = Markup('transform="rotate(-90 {:.1f} {:.1f})" ').format(*at) if turned else Markup("")
-    return Markup('<text class="{} {}" x="{:.1f}" y="{:.1f}" {}>{}</text>').format(look, anchor, *at, turn, text)
-
-
-def _says(text: str) -> Markup:
-    return Markup("<title>{}</title>").format(text) if text else Markup("")
+    yield _words(words, "tick")

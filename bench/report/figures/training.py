@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from bench.report.figures import figure
+from bench.report.figures import chart
 from bench.report.figures.chart import BAND, CROSS, DASHED, SOLID, Axis, Band, Chart, Line, Mark, Panel, Text
 
 LOSS, ACCURACY = "loss", "accuracy"
@@ -44,26 +44,21 @@ def _finite(rows: pd.DataFrame, column: str) -> bool:
 
 def panel(rows: pd.DataFrame, what: str, x: str) -> Panel:
     """Describe ``loss`` or ``accuracy`` against ``epoch`` or ``elapsed_s``."""
-    unit, size = figure.time_unit(rows["elapsed_s"].max())
+    unit, size = chart.time_unit(rows["elapsed_s"].max())
     scaled = rows.assign(elapsed_s=rows["elapsed_s"] / size)
     scaled = scaled[scaled[x].notna()]  # an emulated precision has no time
     marks: list[Mark] = []
     for column, dashed in COLUMNS[what].items():
         if column in rows:
-            for name, arm in figure.arms(scaled):
+            for name, arm in chart.arms(scaled):
                 marks += _line(arm, x, column, dashed=dashed, precision=name)
     logarithmic = what == LOSS and falls_far(rows[list(COLUMNS[LOSS])].to_numpy(dtype=float))
-    against = (
-        Axis(label=f"training time ({unit})", low=0.0)
-        if x == "elapsed_s"
-        else whole_numbers("epoch", int(rows["epoch"].max()))
-    )
-    return Panel(
-        title=f"{what.capitalize()} against {'epochs' if x == 'epoch' else 'training time'}",
-        x=against,
-        y=Axis(label="accuracy (%)" if what == ACCURACY else what, scale="log" if logarithmic else "linear"),
-        marks=marks,
-    )
+    if x == "epoch":
+        title, against = "epochs", whole_numbers("epoch", int(rows["epoch"].max()))
+    else:
+        title, against = "training time", Axis(label=f"training time ({unit})", low=0.0)
+    y = Axis(label="accuracy (%)" if what == ACCURACY else what, scale="log" if logarithmic else "linear")
+    return Panel(title=f"{what.capitalize()} against {title}", x=against, y=y, marks=marks)
 
 
 def falls_far(losses: np.ndarray) -> bool:
@@ -98,10 +93,10 @@ def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) ->
     every = math.ceil(len(points) / MARKS)
     marks.append(Line(points=points, tint=precision, dashed=dashed, every=every, says=f"{precision}, {data}"))
     if (diverged := _diverged(arm)).any():
-        last = finite.sort_values("epoch").groupby("seed").tail(1)
-        ended = last[last["seed"].isin(arm.loc[diverged, "seed"])]
+        ended = finite.sort_values("epoch").groupby("seed").tail(1)
+        ended = ended[ended["seed"].isin(arm.loc[diverged, "seed"])]
         crosses = zip(ended[x], ended[y], strict=True)
-        marks += [Text(x=float(one), y=float(other), text="✕", tint=precision) for one, other in crosses]
+        marks += [Text(x=float(at), y=float(last), text="✕", tint=precision) for at, last in crosses]
     return marks
 
 
@@ -112,7 +107,7 @@ def _diverged(rows: pd.DataFrame) -> pd.Series:
 
 def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
     """Return the legend: the precisions, and the lines, bands and crosses that are drawn."""
-    entries = figure.legend(rows)
+    entries = chart.legend(rows)
     if _finite(rows, "train_loss"):
         entries.append(("training data", SOLID))
     if _finite(rows, "test_loss") or _finite(rows, "test_accuracy_pct"):

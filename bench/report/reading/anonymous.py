@@ -48,6 +48,7 @@ FREE = ("trial", "cell", "parameters", "parameters_json", "detail", "discarded",
 """Columns whose words may hold anything."""
 KEPT = {"placement", "kind", "phase", "phases", "status", "arms", "precisions"}
 """Keys of run.json whose words are ampmeter's own."""
+FRAMES = ("trials", "epochs", "blocks", "ablations", "ablation_blocks", "numerics", "explained")
 HOME = re.compile(r"/(?:home|Users)/([\w.-]+)")
 Scrub = Callable[[str], str]
 
@@ -58,32 +59,21 @@ def anonymous(runs: Runs) -> Runs:
     hosts = _numbered("host", (name for run in runs.runs for name in _hosts(run)))
     sources: dict[str, str] = {}
     for kind in WITH_COLON:
-        named = [*runs.trials["data"].astype(str).unique(), *(one for run in runs.runs for one in run.fingerprints)]
+        named = [
+            *runs.trials["data"].astype(str).unique(),
+            *(source for run in runs.runs for source in run.fingerprints),
+        ]
         sources = _numbered(kind, (name for name in named if name.startswith(kind)), sources)
     scrub = _scrubber(runs, labels, hosts, sources)
 
     def of(frame: pd.DataFrame) -> pd.DataFrame:
-        changed = {}
-        for name in frame.columns:
-            if name == "run":
-                changed[name] = _mapped(frame[name], lambda word: labels.get(word, word))
-            elif name == "data":
-                changed[name] = _mapped(frame[name], lambda word: sources.get(word, word))
-            elif name in FREE:
-                changed[name] = _mapped(frame[name], scrub)
-        return frame.assign(**changed)
+        change: dict[str, Scrub] = dict.fromkeys(FREE, scrub)
+        change |= {"run": lambda word: labels.get(word, word), "data": lambda word: sources.get(word, word)}
+        return frame.assign(**{name: _mapped(frame[name], change[name]) for name in frame.columns if name in change})
 
-    return Runs(
-        runs=[_anonymous_run(run, labels[run.label], hosts, sources, scrub) for run in runs.runs],
-        trials=of(runs.trials),
-        epochs=of(runs.epochs),
-        blocks=of(runs.blocks),
-        ablations=of(runs.ablations),
-        ablation_blocks=of(runs.ablation_blocks),
-        numerics=of(runs.numerics),
-        explained=of(runs.explained),
-        remarks=[scrub(remark) for remark in runs.remarks],
-    )
+    frames: dict[str, Any] = {name: of(getattr(runs, name)) for name in FRAMES}
+    anonymous_runs = [_anonymous_run(run, labels[run.label], hosts, sources, scrub) for run in runs.runs]
+    return replace(runs, runs=anonymous_runs, remarks=[scrub(remark) for remark in runs.remarks], **frames)
 
 
 def _mapped(values: pd.Series, change: Scrub) -> pd.Series:
@@ -121,19 +111,13 @@ def _scrubber(runs: Runs, labels: Mapping[str, str], hosts: Mapping[str, str], s
     words = {word: instead for word, instead in words.items() if len(word) > 2 and word.lower() not in COMMON}
     words |= {f"{run} {label}": f"{run} {number}" for label, number in labels.items() for run in ("run", "Run")}
     words |= {label: number for label, number in labels.items() if re.search(r"[\d_/-]", label)}
-    ordered = sorted(words, key=len, reverse=True)
-    known = re.compile("|".join(rf"(?<![\w]){re.escape(word)}(?![\w])" for word in ordered)) if ordered else None
-    named = (
-        re.compile("|".join(re.escape(word) for word in sorted(sources, key=len, reverse=True))) if sources else None
-    )
+    known, named = _any_of(words, r"(?<!\w)(?:{})(?!\w)"), _any_of(sources, "{}")
 
     def scrub(text: str) -> str:
-        if named:
-            text = named.sub(lambda match: sources[match[0]].replace(":", " "), text)
+        text = named.sub(lambda match: sources[match[0]].replace(":", " "), text)
         for pattern, instead in PATTERNS[:2]:
             text = pattern.sub(instead, text)
-        if known:
-            text = known.sub(lambda match: words[match[0]], text)
+        text = known.sub(lambda match: words[match[0]], text)
         for pattern, instead in PATTERNS[2:]:
             text = pattern.sub(instead, text)
         return text
@@ -141,31 +125,34 @@ def _scrubber(runs: Runs, labels: Mapping[str, str], hosts: Mapping[str, str], s
     return scrub
 
 
+def _any_of(words: Iterable[str], around: str) -> re.Pattern[str]:
+    """Return the pattern of any of some words, the longest that fits; of none, a pattern that never matches."""
+    longest_first = sorted(words, key=len, reverse=True)
+    return re.compile(around.format("|".join(map(re.escape, longest_first))) if longest_first else r"(?!)")
+
+
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from _texts(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _texts(one)
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
 
 
 def _paths(run: Run) -> Iterator[str]:
     """Yield what run.json knows to be paths."""
     request = run.part("request")
     yield from (str(request[name]) for name in PATHS if request.get(name))
-    yield from (str(one["file"]) for one in request.get("suites") or () if one.get("file"))
+    yield from (str(suite["file"]) for suite in request.get("suites") or () if suite.get("file"))
     yield str(run.folder)
 
 
 def _anonymous_run(run: Run, label: str, hosts: Mapping[str, str], sources: Mapping[str, str], scrub: Scrub) -> Run:
     def clean(value: Any, key: str = "") -> Any:
         if isinstance(value, dict):
-            return {scrub(name): clean(one, name) for name, one in value.items() if name not in IDENTIFYING}
+            return {scrub(name): clean(part, name) for name, part in value.items() if name not in IDENTIFYING}
         if isinstance(value, list):
-            return [clean(one, key) for one in value]
+            return [clean(part, key) for part in value]
         if not isinstance(value, str) or key in KEPT:
             return value
         if key == "host":

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.results.run_json import read_run
+from bench.results.store import edited
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, plain_within
 
@@ -73,7 +74,9 @@ def runs_in(folders: Iterable[Path]) -> list[Path]:
 
 
 def copies(infos: Mapping[Path, Info]) -> dict[Path, Path]:
-    """Return the folders that are copies of another, each with that other: the one with more rows, else the first.
+    """Return the folders that are copies of another, each with that other.
+
+    The other is one whose files were not edited since the run ended, of these the one with more rows, else the first.
 
     Args:
         infos: run.json of each folder. Runs are one where name, host, start and GPUs are the same; without a start
@@ -82,13 +85,13 @@ def copies(infos: Mapping[Path, Info]) -> dict[Path, Path]:
     same: dict[str, list[Path]] = {}
     for folder, info in infos.items():
         same.setdefault(_identity(folder, info), []).append(folder)
-    kept = {folder: max(alike, key=_size) for alike in same.values() for folder in alike}
-    return {folder: other for folder, other in kept.items() if folder != other}
 
+    def rank(folder: Path) -> tuple[bool, int]:
+        trials = folder / "trials.csv"
+        return not edited(folder, infos[folder]), trials.stat().st_size if trials.is_file() else 0
 
-def _size(folder: Path) -> int:
-    trials = folder / "trials.csv"
-    return trials.stat().st_size if trials.is_file() else 0
+    several = [alike for alike in same.values() if len(alike) > 1]
+    return {folder: kept for alike in several for kept in [max(alike, key=rank)] for folder in alike if folder != kept}
 
 
 def _identity(folder: Path, info: Info) -> str:

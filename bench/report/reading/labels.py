@@ -25,8 +25,7 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the subjects of ``trials`` in their order, each with its names.
 
     ``workload`` names the recipe, ``where`` the device, and ``label`` is the shortest form that no other device has;
-    ``slug`` is a file name, unique among them. The columns of
-    ``IDENTITY`` come with them.
+    ``slug`` is a file name, unique among them. The columns of ``IDENTITY`` come with them.
     """
     found = trials[[*SUBJECT, *IDENTITY]].drop_duplicates(SUBJECT, ignore_index=True)
     several_data = found.groupby("suite")["data"].transform("nunique") > 1
@@ -34,10 +33,7 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     on_device = found.groupby([*alike, "run", "device"])["placement"].transform("nunique")
     together = found["members"].map(lambda cell: len(listed(cell)) > 1)
     cpus_together = together & (found["device_kind"] == "cpu")  # GPUs are counted in the device's name
-    rows = found.assign(
-        several_data=several_data,
-        several_placements=(on_device > 1) | cpus_together,
-    )
+    rows = found.assign(several_data=several_data, several_placements=(on_device > 1) | cpus_together)
     found["workload"] = [_workload(row) for row in records(rows)]
     recipe = [found["workload"], found["device"]]
     rows["several_runs"] = rows.groupby(recipe)["run"].transform("nunique") > 1
@@ -77,10 +73,15 @@ def _labels(names: list[str]) -> list[str]:
     return [brief[name] if alike[brief[name]] == 1 else short(name) for name in names]
 
 
+def slug(name: str) -> str:
+    """Turn a name into one of lower-case letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
 def slugs(names: list[str]) -> list[str]:
     """Turn names into those of files, no two alike."""
-    found: list[str] = []
+    unique: list[str] = []
     for name in names:
-        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or "figure"
-        found.append(slug if slug not in found else f"{slug}-{len(found)}")
-    return found
+        short_name = slug(name)[:80] or "figure"
+        unique.append(short_name if short_name not in unique else f"{short_name}-{len(unique)}")
+    return unique

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from bench.report.reading.folders import copies, labels, read_info, runs_in, shown
-from bench.results.columns import COLUMNS
+from bench.results.columns import COLUMNS, whole_lines
 from bench.results.csv_file import (
     PAIR,
     counting,
@@ -22,7 +21,6 @@ from bench.results.csv_file import (
     refuse_too_much_memory,
     stored_whole,
 )
-from bench.results.csv_rows import whole_lines
 from bench.results.records import MEASURED
 from bench.results.store import edited
 from bench.spec.errors import UsageError
@@ -164,7 +162,8 @@ def load(folders: list[Path]) -> Runs:
 
 def is_emulated(precisions: pd.Series) -> pd.Series:
     """Say of each name of a precision whether its narrow products were emulated."""
-    emulated = {name: (found := find_precision(str(name))) is not None and found.emulated for name in set(precisions)}
+    entries = {name: find_precision(str(name)) for name in set(precisions)}
+    emulated = {name: precision is not None and precision.emulated for name, precision in entries.items()}
     return precisions.map(emulated).astype(bool)
 
 
@@ -256,24 +255,14 @@ def _with_cells(path: Path, rows: pd.DataFrame, trials: pd.DataFrame, more: list
     return rows.merge(cells.drop_duplicates(PAIR, keep="last"), on=PAIR)
 
 
-def _pairs(blocks: pd.DataFrame) -> pd.Series:
-    """Return one number for each trial and precision."""
-    pairs = blocks["trial"].cat.codes.astype("int64") * (1 + len(blocks["precision"].cat.categories))
-    return pairs + blocks["precision"].cat.codes
-
-
 def _blocks(blocks: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the blocks of what is compared, each with the phase and the columns of its cell."""
-    pair = _pairs(blocks)
-    timed = _filling(trials, "blocks.csv")[[*PAIR, "phase", *CELL]]
-    timed = timed.drop_duplicates(PAIR, keep="last")
-    codes, first = np.unique(pair, return_index=True)
-    known = pd.MultiIndex.from_frame(timed[PAIR])
-    rows = known.get_indexer(pd.MultiIndex.from_frame(blocks[PAIR].iloc[first].astype(object)))
-    row = rows[np.searchsorted(codes, pair)]
-    cells = timed[["phase", *CELL]].astype({name: "category" for name in ("phase", *CELL) if name != "batch_size"})
-    cells = cells.iloc[row[row >= 0]]
-    return pd.concat([blocks[row >= 0].reset_index(drop=True), cells.reset_index(drop=True)], axis=1)
+    """Return the blocks of what is compared, each with the phase and the columns of its cell, as categories."""
+    cells = _filling(trials, "blocks.csv")[[*PAIR, "phase", *CELL]].drop_duplicates(PAIR, keep="last")
+    for name in PAIR:
+        cells = cells[cells[name].isin(blocks[name].cat.categories)]
+    repeated = [name for name in ("phase", *CELL) if name != "batch_size"]
+    types: dict[str, Any] = {name: blocks[name].dtype for name in PAIR} | dict.fromkeys(repeated, "category")
+    return blocks.merge(cells.astype(types), on=PAIR)
 
 
 def _data_names(runs: Sequence[Run]) -> dict[tuple[str, str], str]:

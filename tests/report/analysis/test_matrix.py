@@ -17,7 +17,7 @@ from bench.report.analysis.matrix import EPOCHS, STEPS, Matrix, Setup, _names, m
 from bench.report.analysis.summary import summarise
 from bench.report.exports import data
 from bench.report.figures.chart import Bar, Text
-from bench.report.figures.matrix import MOST_IN_FILES, MOST_SETUPS, heat_map, remarks, write_csv, written
+from bench.report.figures.comparisons import MOST_IN_FILES, MOST_SETUPS, heat_map, remarks, write_csv, written
 from bench.report.reading.load import load
 from bench.spec.metrics import THROUGHPUT
 from tests.report import fleet

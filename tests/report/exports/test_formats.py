@@ -13,6 +13,7 @@ from bench.report.exports.formats import FORMATS
 from bench.report.reading.load import load
 from tests.conftest import call
 from tests.report import fleet
+from tests.report.ablations import whole
 from tests.report.builders import RunBuilder
 from tests.report.fleet import original
 
@@ -66,6 +67,14 @@ def test_openmetrics_own_parser_reads_every_sample(runs):
 def test_no_measurement_is_no_metric_and_still_a_document(tmp_path):
     run = RunBuilder(tmp_path / "run").lost("memory", "fp32", "oom")
     assert list(text_string_to_metric_families(FORMATS["openmetrics"](load([run.folder])) + "\n")) == []
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_runs_of_ablations_alone_are_refused_instead_of_exported_as_nothing(tmp_path, form):
+    folder = whole(RunBuilder(tmp_path / "ladder")).folder
+    done = call("report", "--export", form, folder, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "ablations only" in done.stderr
 
 
 @pytest.mark.parametrize("form", FORMATS)

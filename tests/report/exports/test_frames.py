@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from bench.report import load
-from bench.report.exports.frames import DTYPES
+from bench.report.exports.data import DTYPES
 from bench.spec.errors import UsageError
 from tests.report.builders import RunBuilder
 from tests.report.fleet import original

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from bench.cli.parser import parse
 from bench.report.analysis import verdict
 from bench.report.analysis.summary import summarise
-from bench.report.figures import devices, figure, files, overview, svg
+from bench.report.figures import chart, devices, files, overview, svg
 from bench.report.figures.chart import Bar, Line, Rule, Text, limits, ticks
 from bench.report.figures.devices import across, at_verdicts, labelled, single
 from bench.report.reading.load import load
@@ -104,8 +104,8 @@ def points(panel, tint):
 
 
 def test_a_mark_is_where_the_device_and_its_figure_are_in_both_drawings(summary):
-    chart = across(summary)
-    (panel,) = chart.panels
+    described = across(summary)
+    (panel,) = described.panels
     arm = at_verdicts(summary)
     arm = arm[arm["precision"] == "tf32"]
     expected = list(zip(arm["samples_per_s"], [0.5, 1.5, 2.5], strict=True))
@@ -113,12 +113,12 @@ def test_a_mark_is_where_the_device_and_its_figure_are_in_both_drawings(summary)
     with mpl.rc_context(files.STYLE):
         axes = Figure().subplots()
         files._panel(axes, panel=panel)
-    marker = figure.look("tf32")["marker"]
+    marker = chart.marker("tf32")
     assert [
         (line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines if line.get_marker() == marker
     ] == expected
     assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first device on top
-    text = svg.draw(chart)
+    text = svg.draw(described)
     assert text.count('<g class="p-tf32"><path class="dots"') == 3
     assert all(f"Synthetic {index}</text>" in text for index in range(3))
     assert "style=" not in text

@@ -4,7 +4,7 @@ import matplotlib as mpl
 import pytest
 from matplotlib.figure import Figure
 
-from bench.report.figures import figure, files, svg, training
+from bench.report.figures import chart, files, svg, training
 from bench.report.figures.chart import BAND, CROSS, Band, Line, Text, ticks
 from bench.report.reading.load import load
 from bench.spec.precisions import PRECISIONS
@@ -72,16 +72,15 @@ def test_training_and_test_losses_differ_by_their_dashes_and_precisions_by_their
 
 def test_both_drawings_show_every_line_band_and_cross(tmp_path):
     run = RunBuilder(tmp_path / "run").train("fp32", [80.0, 90.0]).train("amp-fp16", [80.0])
-    chart = training.course(epochs_of(run.diverged("amp-fp16", seed=1, finite=2)), name="it", caption="it")
-    text = svg.draw(chart)
+    text = svg.draw(training.course(epochs_of(run.diverged("amp-fp16", seed=1, finite=2)), name="it", caption="it"))
     assert text.count(" faint") == 2 * 2 * 2 + 1  # in each panel one path of a precision, and one in the legend
     assert text.count("✕") == 2 * 3 + 1
     assert text.count(' dashed"><path') == 2 * 2 * 2 + 1
 
 
 def test_every_precision_has_a_marker_and_a_colour_of_its_own():
-    for part in ("color", "marker"):
-        assert len({figure.look(name)[part] for name in PRECISIONS}) == len(PRECISIONS)
+    for look in (chart.colour, chart.marker):
+        assert len(set(map(look, PRECISIONS))) == len(PRECISIONS)
 
 
 def test_a_seed_that_diverged_is_crossed_where_it_was_last_finite_and_the_cross_explained(tmp_path):
