@@ -18,7 +18,7 @@ from markupsafe import Markup
 from bench.report.analysis.compare import Comparison
 from bench.report.analysis.explanation import Explanation
 from bench.report.figures.chart import class_of, colour
-from bench.report.tables import answers, compare, explanation
+from bench.report.tables import answers, comparisons, explanation
 from bench.report.tables.table import Table
 from bench.spec.metrics import ACCURACY, LOSS, METRICS
 from bench.spec.text import print_plain
@@ -100,7 +100,7 @@ def show_comparison(comparison: Comparison) -> None:
 
 def _tables(comparison: Comparison) -> list[Table]:
     """Return the table of the rows, and that of all rows of a recipe on a device."""
-    tables = [compare.comparison(comparison.rows), compare.overall(comparison.overall)]
+    tables = [comparisons.comparison(comparison.rows), comparisons.overall(comparison.overall)]
     return [table for table in tables if table is not None]
 
 
