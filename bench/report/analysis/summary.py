@@ -381,19 +381,3 @@ def best_speedups(rows: pd.DataFrame) -> dict[str, BestBatch]:
     return {
         name: BestBatch(int(fp32["batch_size"]), int(row["batch_size"]), over(row, fp32)) for name, row in best.items()
     }
-
-
-def largest(trials: pd.DataFrame, rows: pd.DataFrame) -> list[dict[Hashable, Any]]:
-    """Return the trial that found the largest batch of each precision, with ``where`` and ``over_fp32``, its ratio.
-
-    Args:
-        trials: rows of trials.csv, of one workload.
-        rows: rows of the summary, of the same workload.
-    """
-    found = trials[trials["phase"] == "fit"].merge(rows[[*SUBJECT, "where"]].drop_duplicates(), on=SUBJECT)
-    lines: list[dict[Hashable, Any]] = []
-    for _, subject in found.groupby(SUBJECT, sort=False):
-        fits = subject["status"] == "ok"
-        fp32 = subject.loc[fits & (subject["precision"] == BASELINE), "batch_size"].max()
-        lines += records(subject.assign(over_fp32=(subject["batch_size"] / fp32).where(fits)))
-    return lines

@@ -301,9 +301,8 @@ class _Subject:
             return self._advise(best, "fastest", f"fp32 does not fit (oom), so there is no speedup to state; {pace}")
         looked = [name for name in ("numerics", "inference") if any(known(row[f"{name}_status"]) for row in self.cell)]
         if looked and not any(known(row[name]) for row in self.cell for name in MEASURES):
-            outcomes = [f"{name}: {self._outcomes(name)}" for name in looked]
             advice = f"no verdict, only {' and '.join(looked)} were looked at"
-            return self._answer(advice, f"{'. '.join(outcomes)}. The tables have the results")
+            return self._answer(advice, ". ".join(f"{name}: {self._outcomes(name)}" for name in looked))
         words = ", ".join(f"{name} {word}" for name, word in self.lost.items())
         why = f"no speedup was measured ({words})" if words else "no speedup was measured"
         parts = [f"{arm['precision']}: {self._changes(arm, _epoch(arm))}" for arm in arms]

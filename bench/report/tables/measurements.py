@@ -20,7 +20,7 @@ from bench import stats
 from bench.report.analysis.contrast import Arm
 from bench.report.analysis.contrast import estimate as contrasted
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
-from bench.report.analysis.summary import best_rows, largest, over
+from bench.report.analysis.summary import best_rows, over
 from bench.report.format import (
     GIB,
     MIB,
@@ -89,10 +89,6 @@ WAITING_PCT = 10.0
 """Share of training time spent waiting for batches from which the loader may be the limit."""
 OF_THE_STEP = 0.9
 """But not where training reaches this share of the step's own throughput: then the GPU had work meanwhile."""
-IMAGES_FROM = {
-    "host": "; the images came from host memory",
-    "file": "; the images came from the disk, for they do not fit into memory",
-}
 LIGHTNING, PLAIN = "lightning", "plain"
 TRAINER_KEY = ["run", "suite", "techniques", "data", "architecture", "device", "placement", "batch_size"]
 """Columns in which trainings by the two trainers agree, beside precision and seed."""
@@ -223,7 +219,12 @@ def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
         "Predicted memory: less than a fifth of a CPU's available memory would have been left. Time: a step was "
         "predicted to take too long, so a larger batch may fit (docs/measuring.md)."
     )
-    return table("Largest batch", largest(trials, rows), columns, about)
+    tried = trials[trials["phase"] == "fit"].merge(rows[[*SUBJECT, "where"]].drop_duplicates(), on=SUBJECT)
+    lines: list[Row] = []
+    for _, subject in tried.groupby(SUBJECT, sort=False):
+        fits = subject["batch_size"].where(subject["status"] == "ok")
+        lines += records(subject.assign(over_fp32=fits / fits[subject["precision"] == BASELINE].max()))
+    return table("Largest batch", lines, columns, about)
 
 
 def memory(trials: pd.DataFrame) -> Table | None:
@@ -331,7 +332,9 @@ def _loader_remark(arm: Row) -> str:
         text += f" and reached {number(100 * share, 2)} % of the throughput of its steps on data already on the device"
     if is_part:
         text += f"; without waiting it would have reached {number(100 * without_waiting, 2)} %"
-    return f"{text}{STORAGE.get(str(arm['data_storage']), '')}."
+    if arm["data_storage"] in ("host", "file"):
+        text += f"; the images came from {STORAGE[arm['data_storage']]}"
+    return f"{text}."
 
 
 def _learned(rows: list[Row]) -> Table | None:

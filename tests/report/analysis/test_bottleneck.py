@@ -22,7 +22,7 @@ def test_a_loader_that_limits_is_told_in_words(tmp_path: Path) -> None:
     assert "waited for batches 40 % of its time and reached 55 % of the throughput" in remark
     assert "without waiting" not in remark
     assert remark.endswith("the images came from host memory.")
-    assert "from the disk" in loading(tmp_path / "other", 40.0, 12_800.0, "file")[0]
+    assert "from disk" in loading(tmp_path / "other", 40.0, 12_800.0, "file")[0]
 
 
 def test_a_loader_that_explains_only_a_part_is_not_called_the_limit(tmp_path: Path) -> None:
