@@ -134,7 +134,7 @@ class Comparison:
     overall: list[Overall]
     """Of recipes and devices with two rows or more."""
     cautions: list[str]
-    """What is missing, and what differs beside what is compared."""
+    """Sentences on what is missing, and on differences that are not compared."""
     environment: list[tuple[str, str, str]]
     """What differs between the environments: its name, and its value in OLD and in NEW."""
     apart: list[str]
@@ -146,13 +146,13 @@ class Comparison:
     def untestable(self) -> int:
         """Rows timed on both sides, on one of them in a single process: from these no change can be shown."""
         speeds = [row.changes["speed"] for row in self.rows if "speed" in row.changes]
-        timed = [one for one in speeds if all(status in MEASURED for status in one.statuses)]
-        return sum(one.interval is None or one.interval.low is None for one in timed)
+        timed = [change for change in speeds if all(status in MEASURED for status in change.statuses)]
+        return sum(change.interval is None or change.interval.low is None for change in timed)
 
     @property
     def failures(self) -> list[str]:
         """The regressions that are shown beyond ``fail_over``; none where nothing was asked."""
-        changes = [(str(one), "speed", one.change) for one in self.overall]
+        changes = [(str(recipe), "speed", recipe.change) for recipe in self.overall]
         changes += [(str(row), name, change) for row in self.rows for name, change in row.changes.items()]
         return [f"{where}: {name} {change}" for where, name, change in changes if change.is_beyond]
 
@@ -170,9 +170,9 @@ class Comparison:
                 words[0] += f" (worst {change}: {worst})"
             if name == "speed":
                 words += [
-                    f"{one.change.verdict} over {one} ({one.change})"
-                    for one in self.overall
-                    if one.change.verdict in ("REGRESSED", "IMPROVED")
+                    f"{recipe.change.verdict} over {recipe} ({recipe.change})"
+                    for recipe in self.overall
+                    if recipe.change.verdict in ("REGRESSED", "IMPROVED")
                 ]
             parts += [f"{name} {', '.join(words)}"] if words else []
         count = len(self.rows)
@@ -203,7 +203,7 @@ def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
     if both := set(folders[0]) & set(folders[1]):
         raise UsageError(f"'{old}' and '{new}' are the same run: both have '{min(both)}'. Give two.")
     runs = load([*folders[0], *folders[1]])
-    sides = [[run for run in runs.runs if run.folder in own] for own in folders]
+    sides = [[run for run in runs.runs if run.folder in of_side] for of_side in folders]
     if not all(sides):
         raise UsageError(f"'{old}' and '{new}' are one run: name, host and start are the same. Give two.")
     trials = [_pooled(runs.trials, side, name) for side, name in zip(sides, ("OLD", "NEW"), strict=True)]

@@ -91,7 +91,7 @@ OF_THE_STEP = 0.9
 """But not where training reaches this share of the step's own throughput: then the GPU had work meanwhile."""
 LIGHTNING, PLAIN = "lightning", "plain"
 TRAINER_KEY = ["run", "suite", "techniques", "data", "architecture", "device", "placement", "batch_size"]
-"""Columns in which trainings by the two trainers agree, beside precision and seed."""
+"""Columns in which trainings by the two trainers agree, as well as precision and seed."""
 FP16_LARGEST = 65504.0
 LAST = 5
 """Steps at the end of the phase whose gradients are counted together."""
@@ -133,14 +133,16 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
 
     def over_library(row: Row) -> str:
         precision = find_precision(row["precision"])
-        beside = arms.get((*(row[name] for name in CELL), precision.beside if precision else None))
-        sides = (row[SPEED.arm], beside[SPEED.arm]) if beside else ()
+        library = arms.get((*(row[name] for name in CELL), precision.beside if precision else None))
+        sides = (row[SPEED.arm], library[SPEED.arm]) if library else ()
         contrast = contrasted(SPEED, *sides) if sides and all(isinstance(side, Arm) for side in sides) else None
         return estimate(contrast.gain) if contrast and contrast.is_paired else ""
 
     accuracy = figures("test accuracy (%)", "accuracy_pct", decimals, status="train_status", lost="lost_train")
     of_tokens = rows[["tokens_per_s", "token_loss"]].notna().any(axis=None)  # whose losses have a table of their own
-    beside = dict.fromkeys(one.beside for name in rows["precision"] if (one := find_precision(name)) and one.beside)
+    libraries = dict.fromkeys(
+        precision.beside for name in rows["precision"] if (precision := find_precision(name)) and precision.beside
+    )
     columns = [
         *([words("run (host)", lambda row: hosts[row["run"]])] if len(hosts) > 1 else []),
         *([words("placement", "placement")] if rows["placement"].nunique() > 1 else []),
@@ -151,7 +153,7 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         *optional(figures("tokens/s", "tokens_per_s")),
         figures("step (ms)", lambda row: unmarked(row, "step_ms")),
         figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
-        *optional(figures(f"speedup over {', '.join(beside)} [95 % interval]", over_library)),
+        *optional(figures(f"speedup over {', '.join(libraries)} [95 % interval]", over_library)),
         words("verdict", "verdict"),
         words("measured in", "measured_in"),
         figures(f"peak memory ({unit})", peak, status="memory_status"),
@@ -285,7 +287,7 @@ def inference(trials: pd.DataFrame) -> Table | None:
         ),
     ]
     about = (
-        "The forward pass in eval mode, each precision beside fp32 in one process. Latency is that of one sample; "
+        "The forward pass in eval mode, each precision next to fp32 in one process. Latency is that of one sample; "
         "samples/s and the speedup are at the batch size. Inputs are random, and weights are those that training "
         "begins with. The output error is relative to fp32's largest output."
     )
@@ -347,13 +349,16 @@ def _learned(rows: list[Row]) -> Table | None:
             figures("perplexity", "perplexity"),
             figures("test accuracy (%) ± sd", _accuracy, status="train_status", lost="lost_train"),
             figures("evaluated in fp32 (%)", "accuracy_fp32_pct", decimals),
-            *(figures(f"difference ({one.unit}) [90 % interval]", partial(_difference, one)) for one in learned()),
+            *(
+                figures(f"difference ({metric.unit}) [90 % interval]", partial(_difference, metric))
+                for metric in learned()
+            ),
             words("parity", "parity"),
         ),
     ]
     about = "Means over seeds, after the last epoch. The difference is precision − fp32, seed by seed."
-    found = [judged_by(row) for row in rows]
-    about += " ".join(["", *(_how_judged(one) for one in learned() if one in found)])
+    qualities = [judged_by(row) for row in rows]
+    about += " ".join(["", *(_how_judged(metric) for metric in learned() if metric in qualities)])
     if any(known(row["entropy_nats"]) for row in rows):
         about += (
             " Of the data called markov the entropy rate is known, the least test loss that can be expected: how far "
@@ -558,11 +563,11 @@ def _shares(arm: pd.DataFrame) -> dict[str, Any]:
 
 def _activation(arm: pd.DataFrame) -> dict[str, Any]:
     """Return the largest activation with its layer, and its size where it is a number."""
-    found = arm[arm["kind"] == "activation"]
-    if found.empty:
+    activations = arm[arm["kind"] == "activation"]
+    if activations.empty:
         return {}
-    lost = found[found["value"].isna()]
-    row = found.sort_values("value").iloc[-1] if lost.empty else lost.iloc[0]
+    lost = activations[activations["value"].isna()]
+    row = activations.sort_values("value").iloc[-1] if lost.empty else lost.iloc[0]
     text = number(row["value"]) if lost.empty else "NaN"
     return {"activation": f"{text} ({row['layer']})", "activation_share": row["value"]}
 
@@ -595,11 +600,11 @@ def _errors(arms: list[pd.DataFrame]) -> Table | None:
 
 def _error(arm: pd.DataFrame) -> dict[str, Any]:
     """Return the errors of an arm in the first and the last step of those in which they were taken."""
-    found = arm[arm["kind"] == "error"].sort_values("value")
-    steps = [*sorted(found["step"].unique()), None, None][:2]
+    errors_of = arm[arm["kind"] == "error"].sort_values("value")
+    steps = [*sorted(errors_of["step"].unique()), None, None][:2]
     errors = {"worst": UNKNOWN}
     for end, step in zip(("first", "last"), steps, strict=True):
-        rows = found[found["step"] == step]
+        rows = errors_of[errors_of["step"] == step]
         whole_model = rows[rows["layer"] == ""].set_index("name")["value"]
         errors |= {f"{end}_{name}": whole_model.get(name) for name in ("loss", "gradient", "output")}
     layers = rows[(rows["layer"] != "") & rows["value"].notna()]
