@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -59,7 +59,7 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
-from bench.spec.metrics import LOSS, SPEED, Metric, learned
+from bench.spec.metrics import ENERGY, LOSS, MEMORY, SPEED, Metric, learned
 from bench.spec.precisions import BASELINE, find_precision, precision_rank
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
@@ -124,10 +124,6 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         peaks = [row[name] for name in ("memory_bytes", "all_devices_bytes") if known(row[name])]
         return "; sum ".join(f"{figure / size:,.{digits}f}" for figure in peaks)
 
-    def memory_change(row: Row) -> str:
-        is_baseline = row["precision"] == BASELINE and known(row["memory_bytes"])
-        return "baseline" if is_baseline else change(row["memory_change"])
-
     lines = records(rows)
     arms = {(*(row[name] for name in CELL), row["precision"]): row for row in lines}
 
@@ -157,18 +153,24 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         words("verdict", "verdict"),
         words("measured in", "measured_in"),
         figures(f"peak memory ({unit})", peak, status="memory_status"),
-        figures("memory vs fp32", memory_change),
+        figures("memory vs fp32", _against_fp32(MEMORY, lambda row: change(row["memory_change"]))),
         *([] if of_tokens else [accuracy]),
-        *general(lambda metric: partial(_against_fp32, metric), BASELINE),
+        *general(_against_fp32, BASELINE),
     ]
     first = rows.iloc[0]
     title = f"{first['architecture']} · {first['device']}" if first["architecture"] else str(first["device"])
     return table(title, lines, columns, SUM if rows["all_devices_bytes"].notna().any() else "")
 
 
-def _against_fp32(metric: Metric, row: Row) -> str:
-    is_baseline = row["precision"] == BASELINE and known(row[metric.figure])
-    return "baseline" if is_baseline else written(metric, [row[name] for name in metric.changes])
+def _against_fp32(metric: Metric, write: Callable[[Row], str] | None = None) -> Callable[[Row], str]:
+    """Return a function that writes a row's change from fp32; "baseline" is fp32's own."""
+
+    def cell(row: Row) -> str:
+        if row["precision"] == BASELINE and known(row[metric.figure]):
+            return "baseline"
+        return write(row) if write else written(metric, [row[name] for name in metric.changes])
+
+    return cell
 
 
 def best_batch(rows: pd.DataFrame) -> Table | None:
@@ -248,11 +250,6 @@ def memory(trials: pd.DataFrame) -> Table | None:
 
 def energy(rows: pd.DataFrame) -> Table | None:
     """Return what a step of each precision draws."""
-
-    def versus_fp32(row: Row) -> str:
-        is_baseline = row["precision"] == BASELINE and known(row["energy_j_per_step"])
-        return "baseline" if is_baseline else ratio(1 + row["energy_change"])
-
     columns = [
         *ARM,
         words("source", "energy_source"),
@@ -261,7 +258,7 @@ def energy(rows: pd.DataFrame) -> Table | None:
         figures("samples/J", lambda row: row["batch_size"] / row["energy_j_per_step"]),
         figures("mean power (W)", "mean_power_w", 3),
         figures("idle power (W)", "idle_power_w", 3),
-        figures("energy ÷ fp32", versus_fp32),
+        figures("energy ÷ fp32", _against_fp32(ENERGY, lambda row: ratio(1 + row["energy_change"]))),
     ]
     about = (
         "Energy/step is what the board draws for a step of continuous training, idle draw included; above idle is "
