@@ -77,6 +77,11 @@ class Change:
         """Whether two values differ by more than identical processes do."""
         return self.contrast is None or self.contrast.is_told
 
+    @property
+    def gain(self) -> float:
+        """The change on the additive scale: below 0 is worse; infinitely so where it no longer works."""
+        return self.contrast.change.center if self.contrast else -math.inf
+
     def __str__(self) -> str:
         if self.interval is None:
             lost = not all(status in MEASURED for status in self.statuses)
@@ -166,7 +171,7 @@ class Comparison:
             words = [f"{word} in {counts[word]}" for word in WORDS if counts[word]]
             if counts["REGRESSED"]:
                 regressed = [pair for pair in of_metric if pair[1].verdict == "REGRESSED"]
-                worst, change = max(regressed, key=lambda pair: _badness(pair[1]))
+                worst, change = min(regressed, key=lambda pair: pair[1].gain)
                 words[0] += f" (worst {change}: {worst})"
             if name == "speed":
                 words += [
@@ -177,11 +182,6 @@ class Comparison:
             parts += [f"{name} {', '.join(words)}"] if words else []
         count = len(self.rows)
         return f"NEW against OLD, {count} {'row' if count == 1 else 'rows'} compared: {'; '.join(parts)}."
-
-
-def _badness(change: Change) -> float:
-    """Return by how much something regressed; infinite where it no longer works."""
-    return math.inf if change.interval is None else abs(change.interval.center - (not change.is_told))
 
 
 def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
