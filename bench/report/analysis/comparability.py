@@ -214,7 +214,9 @@ def _versions(run: Run, rows: pd.DataFrame, key: str) -> Iterable[tuple[str, str
 def _devices(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
     """Yield what may be set on a device, among devices of one name."""
     used = set(zip(rows["run"], rows["placement"], strict=True))
-    devices = [(run.label, one) for run in runs for one in run.devices if (run.label, one["placement"]) in used]
+    devices = [
+        (run.label, device) for run in runs for device in run.devices if (run.label, device["placement"]) in used
+    ]
     for name in dict.fromkeys(device["name"] for _, device in devices):
         alike = [(label, device) for label, device in devices if device["name"] == name]
         several = len(alike) > len({label for label, _ in alike})

@@ -77,6 +77,11 @@ class Change:
         """Whether two values differ by more than identical processes do."""
         return self.contrast is None or self.contrast.is_told
 
+    @property
+    def gain(self) -> float:
+        """The change on the additive scale: below 0 is worse; infinitely so where it no longer works."""
+        return self.contrast.change.center if self.contrast else -math.inf
+
     def __str__(self) -> str:
         if self.interval is None:
             lost = not all(status in MEASURED for status in self.statuses)
@@ -134,7 +139,7 @@ class Comparison:
     overall: list[Overall]
     """Of recipes and devices with two rows or more."""
     cautions: list[str]
-    """What is missing, and what differs beside what is compared."""
+    """Sentences on what is missing, and on differences that are not compared."""
     environment: list[tuple[str, str, str]]
     """What differs between the environments: its name, and its value in OLD and in NEW."""
     apart: list[str]
@@ -146,13 +151,13 @@ class Comparison:
     def untestable(self) -> int:
         """Rows timed on both sides, on one of them in a single process: from these no change can be shown."""
         speeds = [row.changes["speed"] for row in self.rows if "speed" in row.changes]
-        timed = [one for one in speeds if all(status in MEASURED for status in one.statuses)]
-        return sum(one.interval is None or one.interval.low is None for one in timed)
+        timed = [change for change in speeds if all(status in MEASURED for status in change.statuses)]
+        return sum(change.interval is None or change.interval.low is None for change in timed)
 
     @property
     def failures(self) -> list[str]:
         """The regressions that are shown beyond ``fail_over``; none where nothing was asked."""
-        changes = [(str(one), "speed", one.change) for one in self.overall]
+        changes = [(str(recipe), "speed", recipe.change) for recipe in self.overall]
         changes += [(str(row), name, change) for row in self.rows for name, change in row.changes.items()]
         return [f"{where}: {name} {change}" for where, name, change in changes if change.is_beyond]
 
@@ -166,22 +171,17 @@ class Comparison:
             words = [f"{word} in {counts[word]}" for word in WORDS if counts[word]]
             if counts["REGRESSED"]:
                 regressed = [pair for pair in of_metric if pair[1].verdict == "REGRESSED"]
-                worst, change = max(regressed, key=lambda pair: _badness(pair[1]))
+                worst, change = min(regressed, key=lambda pair: pair[1].gain)
                 words[0] += f" (worst {change}: {worst})"
             if name == "speed":
                 words += [
-                    f"{one.change.verdict} over {one} ({one.change})"
-                    for one in self.overall
-                    if one.change.verdict in ("REGRESSED", "IMPROVED")
+                    f"{recipe.change.verdict} over {recipe} ({recipe.change})"
+                    for recipe in self.overall
+                    if recipe.change.verdict in ("REGRESSED", "IMPROVED")
                 ]
             parts += [f"{name} {', '.join(words)}"] if words else []
         count = len(self.rows)
         return f"NEW against OLD, {count} {'row' if count == 1 else 'rows'} compared: {'; '.join(parts)}."
-
-
-def _badness(change: Change) -> float:
-    """Return by how much something regressed; infinite where it no longer works."""
-    return math.inf if change.interval is None else abs(change.interval.center - (not change.is_told))
 
 
 def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
@@ -203,7 +203,7 @@ def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
     if both := set(folders[0]) & set(folders[1]):
         raise UsageError(f"'{old}' and '{new}' are the same run: both have '{min(both)}'. Give two.")
     runs = load([*folders[0], *folders[1]])
-    sides = [[run for run in runs.runs if run.folder in own] for own in folders]
+    sides = [[run for run in runs.runs if run.folder in of_side] for of_side in folders]
     if not all(sides):
         raise UsageError(f"'{old}' and '{new}' are one run: name, host and start are the same. Give two.")
     trials = [_pooled(runs.trials, side, name) for side, name in zip(sides, ("OLD", "NEW"), strict=True)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
@@ -186,7 +185,7 @@ def memory_pair(trials: pd.DataFrame, cell: Mapping[str, object], precision: str
     return (held[BASELINE], held[precision]) if BASELINE in held and precision in held else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
     """One precision compared with the baseline, in one cell."""
 
@@ -197,6 +196,20 @@ class Explanation:
     """The name of its device in the summary."""
     baseline: Step
     arm: Step
+    speedup: Interval
+    """Of the timed steps, from the rounds: for these figures alone, the speed phase has the result."""
+    difference_ms: Interval
+    """The baseline's time of a step less the arm's, from the rounds."""
+    unexplained: Interval | None
+    """Share of the difference that the classes do not add up to, negative where they add up to more, from the rounds;
+    None where the difference's interval includes 0, or this one is too wide to tell."""
+    ceiling: float | None
+    """The largest speedup that the baseline's step leaves room for."""
+    predicted: float | None
+    """The speedup that follows from the baseline's step, and the operators of both alone."""
+    reasons: tuple[Reason, ...]
+    foreign_load_pct: float | None
+    """Share of a CPU's cores that other programs took meanwhile."""
     memory: MemoryPair | None = None
 
     @property
@@ -208,62 +221,6 @@ class Explanation:
     def subject(self) -> str:
         """Its precision, device and batch size."""
         return f"{self.precision} on {self.where}, batch {self.cell['batch_size']:.0f}"
-
-    @property
-    def foreign_load_pct(self) -> float | None:
-        """Share of a CPU's cores that other programs took meanwhile."""
-        return self.baseline.value("step", "foreign load")
-
-    @cached_property
-    def _rounds(self) -> tuple[pd.Series[float], pd.Series[float]]:
-        """The times of the step without the profiler, by the round, of the rounds that both have."""
-        before, after = (step.of("step", "timed").set_index("round")["value"] for step in (self.baseline, self.arm))
-        rounds = before.index.intersection(after.index)
-        return before[rounds], after[rounds]
-
-    @cached_property
-    def speedup(self) -> Interval:
-        """Of the timed steps, from the rounds: for these figures alone, the speed phase has the result."""
-        before, after = self._rounds
-        return robust_interval(list(np.log(before / after))).exp()
-
-    @cached_property
-    def difference_ms(self) -> Interval:
-        """The baseline's time of a step less the arm's, from the rounds."""
-        before, after = self._rounds
-        return robust_interval(list(before - after))
-
-    @cached_property
-    def unexplained(self) -> Interval | None:
-        """Share of the difference that the classes do not add up to, negative where they add up to more.
-
-        In each round, the time without the profiler less the sum of the classes is taken of both steps; where it is the
-        same in both, their difference is explained. None where the difference's interval includes 0, or this one is
-        too wide to tell.
-        """
-        difference = self.difference_ms
-        if difference.low is None or difference.high is None or difference.low * difference.high <= 0:
-            return None
-        rest = robust_interval(list((self.baseline.unprofiled_rest - self.arm.unprofiled_rest).dropna()))
-        rest = rest if difference.center > 0 else rest.negative()
-        low, high = (None if end is None else end / abs(difference.center) for end in (rest.low, rest.high))
-        share = Interval(center=rest.center / abs(difference.center), low=low, high=high, n=rest.n)
-        return share if share.half_width is None or share.half_width <= CERTAIN else None
-
-    @cached_property
-    def ceiling(self) -> float | None:
-        """The largest speedup that the baseline's step leaves room for."""
-        return ceiling(self.baseline, self.arm)
-
-    @cached_property
-    def predicted(self) -> float | None:
-        """The speedup that follows from the baseline's step, and the operators of both alone."""
-        return predicted(self.baseline, self.arm)
-
-    @cached_property
-    def reasons(self) -> list[Reason]:
-        """The causes that hold the precision back."""
-        return reasons(self.baseline, self.arm)
 
     @property
     def techniques(self) -> list[str]:
@@ -280,13 +237,15 @@ def explanations(figures: pd.DataFrame) -> list[Explanation]:
         figures: rows of ``Runs.explained``, perhaps with the columns ``workload`` and ``where``.
     """
     explained = []
-    for key, rows in figures.groupby(CELL, sort=False, dropna=False):
+    for cell, rows in figures.groupby(CELL, sort=False, dropna=False):
         names = {name: str(rows[name].iloc[0]) for name in ("workload", "where") if name in rows}
-        cell = dict(zip(CELL, key, strict=True))
         steps = [_step(str(name), arm) for name, arm in rows.groupby("precision", sort=False)]
         by_name = {step.precision: step for step in steps if step is not None}
-        if (baseline := by_name.pop(BASELINE, None)) is not None:
-            explained += [Explanation(cell=cell, baseline=baseline, arm=arm, **names) for arm in by_name.values()]
+        baseline = by_name.pop(BASELINE, None)
+        if baseline is not None:
+            explained += [
+                _explain(dict(zip(CELL, cell, strict=True)), baseline, arm, names) for arm in by_name.values()
+            ]
     return explained
 
 
@@ -304,6 +263,41 @@ def _step(precision: str, rows: pd.DataFrame) -> Step | None:
         ms={work: float(classes.get(work, 0.0)) for work in CLASSES},
         figures=rows,
     )
+
+
+def _explain(cell: Mapping[str, Any], baseline: Step, arm: Step, names: Mapping[str, str]) -> Explanation:
+    before, after = (step.of("step", "timed").set_index("round")["value"] for step in (baseline, arm))
+    rounds = before.index.intersection(after.index)
+    difference = robust_interval(list(before[rounds] - after[rounds]))
+    certain = difference.low is not None and difference.high is not None and difference.low * difference.high > 0
+    return Explanation(
+        cell=cell,
+        workload=names.get("workload", ""),
+        where=names.get("where", ""),
+        baseline=baseline,
+        arm=arm,
+        speedup=robust_interval(list(np.log(before[rounds] / after[rounds]))).exp(),
+        difference_ms=difference,
+        unexplained=_unexplained(baseline, arm, difference.center) if certain else None,
+        ceiling=ceiling(baseline, arm),
+        predicted=predicted(baseline, arm),
+        reasons=tuple(reasons(baseline, arm)),
+        foreign_load_pct=baseline.value("step", "foreign load"),
+    )
+
+
+def _unexplained(baseline: Step, arm: Step, difference_ms: float) -> Interval | None:
+    """Return the share of a difference that the classes do not add up to; None where the rounds leave it uncertain.
+
+    In each round, the time without the profiler less the sum of the classes is taken of both steps; where it is the
+    same in both, their difference is explained.
+    """
+    rest = robust_interval(list((baseline.unprofiled_rest - arm.unprofiled_rest).dropna()))
+    low, high = (None if end is None else end / difference_ms for end in (rest.low, rest.high))
+    if difference_ms < 0:
+        low, high = high, low
+    share = Interval(center=rest.center / difference_ms, low=low, high=high, n=rest.n)
+    return share if share.half_width is None or share.half_width <= CERTAIN else None
 
 
 def product_ratio(baseline: Step, arm: Step, kind: str = "best") -> float | None:

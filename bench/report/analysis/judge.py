@@ -46,7 +46,9 @@ def judge_together(family: Sequence[Contrast]) -> list[str]:
             return judge(contrast, IMPROVED)
         return judge(contrast, IMPROVED, math.inf) if contrast.change.n >= contrast.metric.fewest else IMPROVED[3]
 
-    return [word(*pair) for pair in zip(family, _beyond(family, [one.threshold for one in family]), strict=True)]
+    return [
+        word(*pair) for pair in zip(family, _beyond(family, [contrast.threshold for contrast in family]), strict=True)
+    ]
 
 
 def worse_than(family: Sequence[Contrast], share: float | None) -> list[bool]:
@@ -58,19 +60,21 @@ def worse_than(family: Sequence[Contrast], share: float | None) -> list[bool]:
     """
     if share is None:
         return [False] * len(family)
-    limits = [max(one.threshold, math.log1p(share) if one.metric.scale == "ratio" else 0.0) for one in family]
+    limits = [
+        max(contrast.threshold, math.log1p(share) if contrast.metric.scale == "ratio" else 0.0) for contrast in family
+    ]
     return [
-        holds and one.change.center < 0 if one.difference else judge(one, threshold=limit) == FASTER[1]
-        for one, limit, holds in zip(family, limits, _beyond(family, limits), strict=True)
+        holds and contrast.change.center < 0 if contrast.difference else judge(contrast, threshold=limit) == FASTER[1]
+        for contrast, limit, holds in zip(family, limits, _beyond(family, limits), strict=True)
     ]
 
 
 def _beyond(family: Sequence[Contrast], limits: Sequence[float]) -> list[bool]:
     """Say which contrasts exceed their limits by more than chance among all of them (``stats.discoveries``)."""
     ps = {
-        place: one.difference.beyond(limit)
-        for place, (one, limit) in enumerate(zip(family, limits, strict=True))
-        if one.difference is not None and one.change.n >= one.metric.fewest
+        place: contrast.difference.beyond(limit)
+        for place, (contrast, limit) in enumerate(zip(family, limits, strict=True))
+        if contrast.difference is not None and contrast.change.n >= contrast.metric.fewest
     }
     holding = {place for place, holds in zip(ps, stats.discoveries(list(ps.values())), strict=True) if holds}
     return [place in holding for place in range(len(family))]

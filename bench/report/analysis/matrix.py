@@ -75,19 +75,19 @@ def matrices(summary: pd.DataFrame) -> list[Matrix]:
 
     Only on the same data, and the same number of samples, is an epoch the same work.
     """
-    found = []
+    of_recipes = []
     for number, (key, rows) in enumerate(summary.groupby(RECIPE, sort=False)):
         title = f"{key[0]} ({key[1]})" if key[1] else str(key[0])
         name = UNFIT_FOR_FILES.sub("-", str(key[0]))[:80]
         slug = f"matrix-{name}-{number}" if key[1] or name != key[0] else f"matrix-{name}"
-        found.append(_matrix(rows, THROUGHPUT, title=title, slug=slug, basis=STEPS))
+        of_recipes.append(_matrix(rows, THROUGHPUT, title=title, slug=slug, basis=STEPS))
         trained = rows[rows["train_status"].notna()]
         runs = trained.groupby("data", sort=False)["run"].nunique()
         most = runs.idxmax() if len(runs) else ""
         others = [f"what was trained on {data}" for data in runs.index if data != most]
         alike, epochs = trained[trained["data"] == most], f"{slug}-epochs"
-        found.append(_matrix(alike, EPOCH, title=title, slug=epochs, basis=EPOCHS, absent=others))
-    return [matrix for matrix in found if matrix is not None]
+        of_recipes.append(_matrix(alike, EPOCH, title=title, slug=epochs, basis=EPOCHS, absent=others))
+    return [matrix for matrix in of_recipes if matrix is not None]
 
 
 def _matrix(
@@ -124,13 +124,13 @@ def _at_batch(rows: pd.DataFrame, figure: str, status: str) -> tuple[pd.DataFram
     timed = tried[tried[figure].notna()]
     sizes = [set(group["batch_size"]) for _, group in timed.groupby(SUBJECT, sort=False)]
     references = [reference_batch(group) for _, group in timed.groupby(SUBJECT, sort=False)]
-    counts = Counter(size for found in sizes for size in found)
+    counts = Counter(size for of_subject in sizes for size in of_subject)
     most = max(counts, key=lambda size: (counts[size], references.count(int(size)), size), default=0.0)
     common = most if counts[most] > 1 else None
     kept = []
     for _, group in tried.groupby(SUBJECT, sort=False):
-        found = group[group[figure].notna()]
-        has = ((group if found.empty else found)["batch_size"] == common).any()
+        timed_here = group[group[figure].notna()]
+        has = ((group if timed_here.empty else timed_here)["batch_size"] == common).any()
         kept.append(group[group["batch_size"] == (common if has else reference_batch(group))])
     chosen = pd.concat(kept) if kept else tried
     if common is None:

@@ -70,15 +70,15 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     """
     trials = numbered(trials)
     measured = {metric: arms(trials, metric) for metric in METRICS.values()}
-    changes = {metric: contrasts(FACTORS["precision"], metric, own) for metric, own in measured.items()}
+    changes = {metric: contrasts(FACTORS["precision"], metric, by_arm) for metric, by_arm in measured.items()}
     every = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY]]
     tried = [_tried(trials, MEMORY, {"all_devices_bytes": "max"}), _tried(trials, ENERGY, ENERGY_FIGURES)]
     timed = speeds(trials, changes[SPEED])
     table = every.join([*tried, timed, details(trials), trainings(trials), _changes(changes)])
     table.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare
-    table = table.join([_general(metric, own) for metric, own in measured.items()])
+    table = table.join([_general(metric, by_arm) for metric, by_arm in measured.items()])
     paces, steps = measured[THROUGHPUT], measured[SPEED]
-    gains = {number: {one: gain.center for one, gain in arm.gains.items()} for number, arm in steps.items()}
+    gains = {number: {process: gain.center for process, gain in arm.gains.items()} for number, arm in steps.items()}
     table["paces"] = pd.Series({number: tuple(arm.values) for number, arm in paces.items()}, dtype=object)
     table["log_speedups"] = pd.Series(gains, dtype=object)
     table["matmul_error"] = trials.groupby(ARM, sort=False)["matmul_error"].max()
@@ -112,8 +112,8 @@ def _changes(contrasts: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame
         if metric.seed_is_input:
             parts.append(intervals(by_arm, metric.changes, lambda contrast: contrast.at(0.90)))
         elif metric in (MEMORY, ENERGY):
-            told = intervals(by_arm, metric.changes, lambda contrast: contrast.shown if contrast.is_told else None)
-            parts.append(told[[metric.change]] - 1)
+            shown = intervals(by_arm, metric.changes, lambda contrast: contrast.shown if contrast.is_told else None)
+            parts.append(shown[[metric.change]] - 1)
         elif metric is EPOCH:
             epoch = intervals(by_arm, ["epoch_speedup", "epoch_low", "epoch_high"], lambda contrast: contrast.gain)
             seeds = {number: float(contrast.change.n) for number, contrast in by_arm.items()}
@@ -128,18 +128,18 @@ def _changes(contrasts: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame
 
 def _general(metric: Metric, measured: Mapping[int, Arm]) -> pd.DataFrame:
     """Return what each arm measured of a metric; its figure, too, if no other function makes it."""
-    own = pd.DataFrame({metric.arm: pd.Series(dict(measured), dtype=object)})
+    columns = pd.DataFrame({metric.arm: pd.Series(dict(measured), dtype=object)})
     if metric is MEMORY or not metric.tabled:
         typical = np.max if metric.replicate == "once" else np.median
         figures = {number: float(typical(arm.values)) for number, arm in measured.items()}
-        own[metric.figure] = pd.Series(figures, dtype=float)
-    return own
+        columns[metric.figure] = pd.Series(figures, dtype=float)
+    return columns
 
 
 def _lost(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the trials of speed and training that do not count, a row for each arm, process and seed.
 
-    An arm that did not fit in memory beside others, and was then measured alone, has lost nothing.
+    An arm that did not fit in memory together with others, and was then measured alone, has lost nothing.
     """
     rows = trials[trials["phase"].isin(("speed", "train"))]
     trial = [ARM, "phase", "replicate", "seed"]
@@ -210,9 +210,9 @@ def _above_entropy(done: pd.DataFrame) -> pd.DataFrame:
     """
     rows = done[done["entropy_nats"].notna() & done["test_loss"].notna()]
     groups = (rows["test_loss"] - rows["entropy_nats"]).groupby(rows[ARM], sort=False)
-    found = {arm: stats.student_interval(group.to_numpy(dtype=np.float64)) for arm, group in groups}
-    ends = [one.ends for one in found.values()]
-    return pd.DataFrame(ends, pd.Index(list(found), dtype="int64"), ENTROPY).astype(float)
+    intervals_of = {arm: stats.student_interval(group.to_numpy(dtype=np.float64)) for arm, group in groups}
+    ends = [interval.ends for interval in intervals_of.values()]
+    return pd.DataFrame(ends, pd.Index(list(intervals_of), dtype="int64"), ENTROPY).astype(float)
 
 
 def _diverged(rows: pd.DataFrame) -> pd.DataFrame:
@@ -222,11 +222,11 @@ def _diverged(rows: pd.DataFrame) -> pd.DataFrame:
     """
     lost = rows.loc[rows["status"] == "nonfinite", [ARM, IN_CELL, "precision", "seed"]].drop_duplicates()
     fp32 = lost.loc[lost["precision"] == BASELINE, [IN_CELL, "seed"]].assign(recipe=True)
-    own = lost.merge(fp32, on=[IN_CELL, "seed"], how="left")
-    own = own[own["recipe"].isna() | (own["precision"] == BASELINE)]
+    alone = lost.merge(fp32, on=[IN_CELL, "seed"], how="left")
+    alone = alone[alone["recipe"].isna() | (alone["precision"] == BASELINE)]
     cells = rows.drop_duplicates(ARM).set_index(ARM)[IN_CELL]
     by_cell = fp32.groupby(IN_CELL).size()
-    counts = {"fp32_diverged": cells.map(by_cell), "diverged": own.groupby(ARM).size()}
+    counts = {"fp32_diverged": cells.map(by_cell), "diverged": alone.groupby(ARM).size()}
     seeds = {number: frozenset(group) for number, group in lost.groupby(ARM)["seed"]}
     return pd.DataFrame({**counts, "diverged_seeds": pd.Series(seeds, dtype=object)}, index=cells.index)
 
@@ -262,7 +262,9 @@ def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFr
     table = table.join(intervals(contrasts, ["speedup", "low", "high"], lambda contrast: contrast.gain))
     of_arms = {number: replace(contrast, noise=noise.get(cells[number])) for number, contrast in contrasts.items()}
     table["verdict"] = pd.Series({number: judge(contrast) for number, contrast in of_arms.items()}, dtype=object)
-    table["measured_in"] = pd.Series({number: measured_in(one) for number, one in of_arms.items()}, dtype=object)
+    table["measured_in"] = pd.Series(
+        {number: measured_in(contrast) for number, contrast in of_arms.items()}, dtype=object
+    )
     asked = groups["target_ci"].max().reindex(table.index)
     wide = ((table["high"] / table["low"]) ** 0.5 - 1).gt(asked)
     table["speed_status"] = table["speed_status"].mask(table["speed_status"].isin(MEASURED) & wide, "unconverged")
@@ -283,9 +285,9 @@ def noises(trials: pd.DataFrame) -> pd.Series:
     It is the larger distance from 1 of the ends of the 95 % interval over fresh processes: no larger difference can be
     excluded to come from nothing.
     """
-    found = _noises(trials, CELL)
-    index = pd.MultiIndex.from_tuples(list(found), names=CELL)
-    return pd.Series(list(found.values()), index=index, dtype=float, name="noise")
+    shares = _noises(trials, CELL)
+    index = pd.MultiIndex.from_tuples(list(shares), names=CELL)
+    return pd.Series(list(shares.values()), index=index, dtype=float, name="noise")
 
 
 def _noises(trials: pd.DataFrame, by: str | list[str]) -> dict[Any, float]:
@@ -293,7 +295,8 @@ def _noises(trials: pd.DataFrame, by: str | list[str]) -> dict[Any, float]:
     groups = rows.groupby(by, sort=False)[SPEEDUP]
     logs = {key: np.log(group.to_numpy(dtype=float)).tolist() for key, group in groups}
     return {
-        key: math.expm1(stats.process_interval([log_gain(*ends) for ends in own]).reach) for key, own in logs.items()
+        key: math.expm1(stats.process_interval([log_gain(*ends) for ends in of_cell]).reach)
+        for key, of_cell in logs.items()
     }
 
 
@@ -381,19 +384,3 @@ def best_speedups(rows: pd.DataFrame) -> dict[str, BestBatch]:
     return {
         name: BestBatch(int(fp32["batch_size"]), int(row["batch_size"]), over(row, fp32)) for name, row in best.items()
     }
-
-
-def largest(trials: pd.DataFrame, rows: pd.DataFrame) -> list[dict[Hashable, Any]]:
-    """Return the trial that found the largest batch of each precision, with ``where`` and ``over_fp32``, its ratio.
-
-    Args:
-        trials: rows of trials.csv, of one workload.
-        rows: rows of the summary, of the same workload.
-    """
-    found = trials[trials["phase"] == "fit"].merge(rows[[*SUBJECT, "where"]].drop_duplicates(), on=SUBJECT)
-    lines: list[dict[Hashable, Any]] = []
-    for _, subject in found.groupby(SUBJECT, sort=False):
-        fits = subject["status"] == "ok"
-        fp32 = subject.loc[fits & (subject["precision"] == BASELINE), "batch_size"].max()
-        lines += records(subject.assign(over_fp32=(subject["batch_size"] / fp32).where(fits)))
-    return lines

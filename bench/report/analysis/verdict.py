@@ -301,9 +301,8 @@ class _Subject:
             return self._advise(best, "fastest", f"fp32 does not fit (oom), so there is no speedup to state; {pace}")
         looked = [name for name in ("numerics", "inference") if any(known(row[f"{name}_status"]) for row in self.cell)]
         if looked and not any(known(row[name]) for row in self.cell for name in MEASURES):
-            outcomes = [f"{name}: {self._outcomes(name)}" for name in looked]
             advice = f"no verdict, only {' and '.join(looked)} were looked at"
-            return self._answer(advice, f"{'. '.join(outcomes)}. The tables have the results")
+            return self._answer(advice, ". ".join(f"{name}: {self._outcomes(name)}" for name in looked))
         words = ", ".join(f"{name} {word}" for name, word in self.lost.items())
         why = f"no speedup was measured ({words})" if words else "no speedup was measured"
         parts = [f"{arm['precision']}: {self._changes(arm, _epoch(arm))}" for arm in arms]
@@ -471,11 +470,11 @@ Sentence = list[Part]
 
 def lead(answers: Sequence[Answer]) -> list[Sentence]:
     """Return the sentences: what to use where and how much faster it is; at what memory and accuracy."""
-    by_use: dict[str, list[Answer]] = {}
+    by_use: dict[tuple[str, bool], list[Answer]] = {}
     for answer in answers:
-        by_use.setdefault(answer.use, []).append(answer)
-    groups = sorted(by_use.items(), key=lambda item: -len(item[1]))
-    parts = [part for use, group in groups for part in (Part("; "), *_clause(use, group, answers))][1:]
+        by_use.setdefault((answer.use, answer.is_timed), []).append(answer)
+    groups = sorted(by_use.values(), key=lambda group: (-len(group), not group[0].is_timed))
+    parts = [part for group in groups for part in (Part("; "), *_clause(group, answers))][1:]
     gains = [answer for answer in answers if answer.precision not in (None, BASELINE)]
     cost = [*_memory_range(gains), *_accuracies(gains)]
     if not gains and len(answers) == 1 and answers[0].accuracy:
@@ -495,17 +494,16 @@ def _capital(part: Part) -> Part:
     return part if is_name else part._replace(text=part.text[0].upper() + part.text[1:])
 
 
-def _clause(use: str, group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
-    """Say what to use on some devices, and how much faster it is there."""
-    labels = {answer.label for answer in group}
+def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
+    """Say what to use where some answers advise the same, and how much faster it is there."""
+    use, labels = group[0].use, {answer.label for answer in group}
     where = f"on {listed([answer.label for answer in group])}"
     if any(answer.label in labels and answer.use != use for answer in answers):  # of other suites
         where = f"in {cases(len(group), len(answers))}"
     only = answers[0] if len(answers) == 1 else None
-    timed = [answer for answer in group if answer.is_timed]
-    if timed:
-        ends = sorted(float(answer.arm["speedup"]) for answer in timed)
-        size = timed[0].faster if len(timed) == 1 else span(ends[0], ends[-1])
+    if group[0].is_timed:
+        ends = sorted(float(answer.arm["speedup"]) for answer in group)
+        size = group[0].faster if len(group) == 1 else span(ends[0], ends[-1])
         of_only = f" for {only.workload} at batch {only.batch}" if only else ""
         return [Part(f"{use} is "), Part(size, True), Part(f" as fast as fp32 {where}{of_only}")]
     if use == BASELINE:

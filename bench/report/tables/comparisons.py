@@ -97,11 +97,11 @@ def _share(line: Row) -> str | None:
     return f"{number(share.center, 2)}{interval}"
 
 
-def along(one: Varied) -> Table | None:
+def along(sweep: Varied) -> Table | None:
     """Return step time, its ratio to the first value's, and speedup for each value, precision by precision."""
-    frames = {metric.name: one.contrasts(metric) for metric in (SPEED, *untabled())}
+    frames = {metric.name: sweep.contrasts(metric) for metric in (SPEED, *untabled())}
     lines: list[Row] = []
-    for _, alike in one.groups():
+    for _, alike in sweep.groups():
         ordered = alike.sort_values(["turn", "rank"], kind="stable")
         for place, row in zip(ordered.index, records(ordered), strict=True):
             changes = {f"against_{name}": _change(frame.get(place)) for name, frame in frames.items()}
@@ -109,8 +109,8 @@ def along(one: Varied) -> Table | None:
     columns = [
         DEVICE,
         *optional(words("other parameters", "rest")),
-        *([] if one.name == BATCH_SIZE else [BATCH]),
-        figures(one.name, "value"),
+        *([] if sweep.name == BATCH_SIZE else [BATCH]),
+        figures(sweep.name, "value"),
         PRECISION,
         figures("step (ms)", "step_ms"),
         figures("× step of the first value [95 % interval]", "against_speed"),
@@ -119,12 +119,12 @@ def along(one: Varied) -> Table | None:
         *general(lambda metric: f"against_{metric.name}", "the first value's"),
     ]
     about = (
-        f"Each value of {one.name}; all else is equal. A step's time is compared with the time at the first value in "
+        f"Each value of {sweep.name}; all else is equal. A step's time is compared with the time at the first value in "
         "the same precision. The two were not measured side by side, so the interval is Welch's over processes. More "
         "work takes more time: the cost of a value shows where the values next to it do nearly the same work. The "
         "speedup is over fp32 at the same value."
     )
-    return table(f"{one.suite}: {one.name}", lines, columns, about)
+    return table(f"{sweep.suite}: {sweep.name}", lines, columns, about)
 
 
 def _change(contrast: Contrast | None) -> str:
@@ -151,9 +151,9 @@ def comparison(rows: Sequence[ComparedRow]) -> Table:
         "processes, and Student's over the seeds that both have. A peak of memory is exact on a GPU; two processes on "
         "a CPU differ by up to 5 MiB."
     )
-    found = table("NEW against OLD", rows, columns, about)
-    assert found is not None
-    return found
+    comparison = table("NEW against OLD", rows, columns, about)
+    assert comparison is not None
+    return comparison
 
 
 def _changes(metric: Metric) -> list[Column]:
@@ -168,7 +168,7 @@ def _changes(metric: Metric) -> list[Column]:
     return optional(words(metric.name, verdict), figures(metric.header, change))
 
 
-def overall(found: Sequence[Overall]) -> Table | None:
+def overall(recipes: Sequence[Overall]) -> Table | None:
     """Return the table of the speed over all rows of a recipe on a device; None where none has two."""
     columns = [
         words("recipe and device", "name"),
@@ -177,7 +177,8 @@ def overall(found: Sequence[Overall]) -> Table | None:
         figures(SPEED.header, "change"),
     ]
     rows = [
-        {"name": one.name, "rows": one.rows, "verdict": one.change.verdict, "change": str(one.change)} for one in found
+        {"name": recipe.name, "rows": recipe.rows, "verdict": recipe.change.verdict, "change": str(recipe.change)}
+        for recipe in recipes
     ]
     about = "The mean over all rows: what slows all of them shows here sooner than in each."
     return table("All rows together", rows, columns, about)
@@ -208,10 +209,10 @@ def scalings(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[lis
             share, count = communication.get(tuple(row[name] for name in KEY)), len(listed(row["members"]))
             alone = _singles(row, timed, by_label)
             for word, batch in (("strong", row["batch_size"]), ("weak", row["batch_size"] / count)):
-                alike = [one for one in alone if one["batch_size"] == batch]
+                alike = [single for single in alone if single["batch_size"] == batch]
                 if alike:
-                    one = min(alike, key=lambda one, row=row: _distance(row, one, by_label))  # type: ignore[misc]
-                    scaled.append(_scaled(row, one, word, count) | {"communication": share})
+                    single = min(alike, key=lambda single, row=row: _distance(row, single, by_label))  # type: ignore[misc]
+                    scaled.append(_scaled(row, single, word, count) | {"communication": share})
         lines += scaled
         remarks += [] if scaled else [_reason(together)]
     return lines, remarks
@@ -226,40 +227,40 @@ def _singles(row: Row, timed: Sequence[Row], runs: Mapping[str, Run]) -> list[Ro
     names, members = json.loads(row["device_names"]), listed(row["members"])
     several = runs[row["run"]], row["placement"]
 
-    def is_alike(one: Row) -> bool:
-        if one["run"] == row["run"]:
-            return one["placement"] in members
-        rounded = known(row["ieee"]) and known(one["ieee"]) and row["ieee"] != one["ieee"]
-        alike = not differing(several, (runs[one["run"]], one["placement"]), row["suite"])
-        return one["device"] in names and alike and not rounded
+    def is_alike(single: Row) -> bool:
+        if single["run"] == row["run"]:
+            return single["placement"] in members
+        rounded = known(row["ieee"]) and known(single["ieee"]) and row["ieee"] != single["ieee"]
+        alike = not differing(several, (runs[single["run"]], single["placement"]), row["suite"])
+        return single["device"] in names and alike and not rounded
 
     return [
-        one
-        for one in timed
-        if len(listed(one["members"])) == 1
-        and all(one[name] == row[name] for name in ("suite", "parameters", "data", "precision"))
-        and for_one_device(listed(one["techniques"])) == for_one_device(listed(row["techniques"]))
-        and is_alike(one)
+        single
+        for single in timed
+        if len(listed(single["members"])) == 1
+        and all(single[name] == row[name] for name in ("suite", "parameters", "data", "precision"))
+        and for_one_device(listed(single["techniques"])) == for_one_device(listed(row["techniques"]))
+        and is_alike(single)
     ]
 
 
-def _distance(row: Row, one: Row, runs: Mapping[str, Run]) -> tuple[bool, bool, int]:
+def _distance(row: Row, single: Row, runs: Mapping[str, Run]) -> tuple[bool, bool, int]:
     """Order single devices: of the same run first, then of the same host, then of the lowest number."""
-    hosts = [software(runs[each["run"]], each["placement"], "host") for each in (row, one)]
-    order = (*listed(row["members"]), one["placement"])
-    return one["run"] != row["run"], hosts[0] is None or hosts[0] != hosts[1], order.index(one["placement"])
+    hosts = [software(runs[each["run"]], each["placement"], "host") for each in (row, single)]
+    order = (*listed(row["members"]), single["placement"])
+    return single["run"] != row["run"], hosts[0] is None or hosts[0] != hosts[1], order.index(single["placement"])
 
 
-def _scaled(row: Row, one: Row, word: str, count: int) -> Row:
-    contrast = contrasted(THROUGHPUT, row[THROUGHPUT.arm], one[THROUGHPUT.arm])
+def _scaled(row: Row, single: Row, word: str, count: int) -> Row:
+    contrast = contrasted(THROUGHPUT, row[THROUGHPUT.arm], single[THROUGHPUT.arm])
     assert contrast is not None  # throughput has nothing that both sides must agree in
-    on_cpu = one["device_kind"] == "cpu"
+    on_cpu = single["device_kind"] == "cpu"
     return row | {
-        "scaling": word if word == "strong" else f"weak, {one['batch_size']:.0f} a device",
-        "one": one,
-        "same_run": one["run"] == row["run"],
+        "scaling": word if word == "strong" else f"weak, {single['batch_size']:.0f} a device",
+        "one": single,
+        "same_run": single["run"] == row["run"],
         "on_cpu": on_cpu,
-        "status": "unconverged" if "unconverged" in (row["speed_status"], one["speed_status"]) else "ok",
+        "status": "unconverged" if "unconverged" in (row["speed_status"], single["speed_status"]) else "ok",
         "over_one": contrast.gain,
         "efficiency_pct": None if on_cpu else 100 * contrast.gain.center / count,
     }

@@ -6,7 +6,7 @@ import json
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -309,53 +309,37 @@ def not_measured(summary: pd.DataFrame, runs: Runs) -> list[str]:
     trials = runs.trials
     costs = ~trials["phase"].isin([name for name, phase in PHASES.items() if phase.arithmetic])
     rows = trials[(trials["status"] == UNSUPPORTED) & ~(costs & is_emulated(trials["precision"]))]
-    lacked = _lacked(rows, runs.runs)
-    return [*_lacking(rows[lacked]), *_refused(rows[~lacked], trials), *_too_large(summary)]
-
-
-def _lacked(rows: pd.DataFrame, runs: Iterable[Run]) -> pd.Series:
-    """Say of each row whether its device has not the arithmetic of its precision; False where that is not known."""
-    lacking = {
-        (run.label, device["placement"]): set(device.get("lacking") or ()) for run in runs for device in run.devices
-    }
-    found = [
-        (precision := find_precision(row["precision"])) is not None
-        and precision.ability in lacking.get((row["run"], row["placement"]), ())
-        for row in records(rows[["run", "placement", "precision"]])
-    ]
-    return pd.Series(found, index=rows.index, dtype=bool)
-
-
-def _lacking(rows: pd.DataFrame) -> list[str]:
-    """Say by generation, or by device where that is not known, which precision its hardware has not."""
-    found: dict[str, list[str]] = {}
-    for (name, architecture, device), _ in rows.groupby(["precision", "architecture", "device"], sort=False):
-        on_gpu = generation_rank(str(architecture)) < generation_rank("")
-        found.setdefault(str(name), []).append(str(architecture) if on_gpu else short(str(device)))
-    return [f"{name}: not on {', '.join(dict.fromkeys(found[name]))}." for name in sorted(found, key=precision_rank)]
-
-
-def _refused(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
-    """Give each other reason with its precisions, and with the suites and devices unless it holds everywhere."""
-    if rows.empty:
-        return []
     every = subjects(trials)
-    rows = rows.merge(every[[*SUBJECT, "workload", "label"]], on=SUBJECT)
-    rows["reason"] = [_reason(row["precision"], row["detail"]) for row in records(rows)]
-    measured = trials[trials["status"].isin(MEASURED)]
-    found: list[str] = []
-    for reason, alike in rows.groupby("reason", sort=False):
-        names = ", ".join(sorted(alike["precision"].unique(), key=precision_rank))
-        others = measured.merge(alike[[*SUBJECT, "precision"]].drop_duplicates())["phase"]
-        if len(others) and not set(others) & set(alike["phase"]):  # only some phases were refused
-            names = f"{', '.join(alike['phase'].unique())} of {names}"
-        places = [
-            ", ".join(map(str, alike[column].unique()))
-            for column in ("workload", "label")
-            if alike[column].nunique() < every[column].nunique()
-        ]
-        found.append(f"{' on '.join(places)}{', ' if places else ''}{names}: {reason}.")
-    return found
+    rows = rows.merge(every[[*SUBJECT, "workload", "label"]], on=SUBJECT).assign(reason="")
+    lacking = {
+        (run.label, device["placement"]): device.get("lacking") or () for run in runs.runs for device in run.devices
+    }
+    lacks: dict[str, dict[str, None]] = {}
+    for at, row in zip(rows.index, records(rows), strict=True):
+        precision = find_precision(row["precision"])
+        if precision and precision.ability in lacking.get((row["run"], row["placement"]), ()):
+            is_gpu = generation_rank(row["architecture"]) < generation_rank("")
+            where = row["architecture"] if is_gpu else short(row["device"])
+            lacks.setdefault(row["precision"], {})[where] = None
+        else:
+            rows.loc[at, "reason"] = _reason(row["precision"], row["detail"])
+    sentences = [f"{name}: not on {', '.join(lacks[name])}." for name in sorted(lacks, key=precision_rank)]
+    sentences += [
+        f"{_refused(alike, every, trials)}: {reason}."
+        for reason, alike in rows[rows["reason"] != ""].groupby("reason", sort=False)
+    ]
+    return sentences + _too_large(summary)
+
+
+def _refused(rows: pd.DataFrame, every: pd.DataFrame, trials: pd.DataFrame) -> str:
+    """Name the precisions of rows, the phases unless others were measured of none, and where, unless everywhere."""
+    names = ", ".join(sorted(rows["precision"].unique(), key=precision_rank))
+    alike = trials.merge(rows[[*SUBJECT, "precision"]].drop_duplicates())
+    others = set(alike.loc[alike["status"].isin(MEASURED), "phase"])
+    if others and not others & set(rows["phase"]):
+        names = f"{', '.join(rows['phase'].unique())} of {names}"
+    several = [name for name in ("workload", "label") if rows[name].nunique() < every[name].nunique()]
+    return ", ".join([*filter(None, [" on ".join(", ".join(rows[name].unique()) for name in several)]), names])
 
 
 def _reason(name: str, detail: str) -> str:
@@ -368,14 +352,13 @@ def _reason(name: str, detail: str) -> str:
 
 def _too_large(summary: pd.DataFrame) -> list[str]:
     """Say from which batch size on each precision ran out of memory."""
-    found: dict[str, list[str]] = {}
-    lost = summary[(summary[MEASURES] == OOM).any(axis=1)]
-    for _, subject in lost.groupby(SUBJECT, sort=False):
+    devices: dict[str, list[str]] = {}
+    for _, subject in summary[(summary[MEASURES] == OOM).any(axis=1)].groupby(SUBJECT, sort=False):
         first = subject.groupby("precision", sort=False)["batch_size"].min()
         sizes = [f"{size:.0f} ({', '.join(map(str, group.index))})" for size, group in first.groupby(first)]
-        devices = found.setdefault(str(subject["workload"].iloc[0]), [])
-        devices.append(f"{subject['label'].iloc[0]} from batch {' and '.join(sizes)}")
-    return [f"{workload}, out of memory: {'; '.join(devices)}." for workload, devices in found.items()]
+        workload, label = subject[["workload", "label"]].iloc[0]
+        devices.setdefault(workload, []).append(f"{label} from batch {' and '.join(sizes)}")
+    return [f"{workload}, out of memory: {'; '.join(places)}." for workload, places in devices.items()]
 
 
 def _notes(material: Material) -> list[Table | str | None]:

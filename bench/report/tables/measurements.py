@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from bench import stats
 from bench.report.analysis.contrast import Arm
 from bench.report.analysis.contrast import estimate as contrasted
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
-from bench.report.analysis.summary import best_rows, largest, over
+from bench.report.analysis.summary import best_rows, over
 from bench.report.format import (
     GIB,
     MIB,
@@ -59,7 +59,7 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
-from bench.spec.metrics import LOSS, SPEED, Metric, learned
+from bench.spec.metrics import ENERGY, LOSS, MEMORY, SPEED, Metric, learned
 from bench.spec.precisions import BASELINE, find_precision, precision_rank
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
@@ -89,13 +89,9 @@ WAITING_PCT = 10.0
 """Share of training time spent waiting for batches from which the loader may be the limit."""
 OF_THE_STEP = 0.9
 """But not where training reaches this share of the step's own throughput: then the GPU had work meanwhile."""
-IMAGES_FROM = {
-    "host": "; the images came from host memory",
-    "file": "; the images came from the disk, for they do not fit into memory",
-}
 LIGHTNING, PLAIN = "lightning", "plain"
 TRAINER_KEY = ["run", "suite", "techniques", "data", "architecture", "device", "placement", "batch_size"]
-"""Columns in which trainings by the two trainers agree, beside precision and seed."""
+"""Columns in which trainings by the two trainers agree, as well as precision and seed."""
 FP16_LARGEST = 65504.0
 LAST = 5
 """Steps at the end of the phase whose gradients are counted together."""
@@ -128,23 +124,21 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         peaks = [row[name] for name in ("memory_bytes", "all_devices_bytes") if known(row[name])]
         return "; sum ".join(f"{figure / size:,.{digits}f}" for figure in peaks)
 
-    def memory_change(row: Row) -> str:
-        is_baseline = row["precision"] == BASELINE and known(row["memory_bytes"])
-        return "baseline" if is_baseline else change(row["memory_change"])
-
     lines = records(rows)
     arms = {(*(row[name] for name in CELL), row["precision"]): row for row in lines}
 
     def over_library(row: Row) -> str:
         precision = find_precision(row["precision"])
-        beside = arms.get((*(row[name] for name in CELL), precision.beside if precision else None))
-        sides = (row[SPEED.arm], beside[SPEED.arm]) if beside else ()
+        library = arms.get((*(row[name] for name in CELL), precision.beside if precision else None))
+        sides = (row[SPEED.arm], library[SPEED.arm]) if library else ()
         contrast = contrasted(SPEED, *sides) if sides and all(isinstance(side, Arm) for side in sides) else None
         return estimate(contrast.gain) if contrast and contrast.is_paired else ""
 
     accuracy = figures("test accuracy (%)", "accuracy_pct", decimals, status="train_status", lost="lost_train")
     of_tokens = rows[["tokens_per_s", "token_loss"]].notna().any(axis=None)  # whose losses have a table of their own
-    beside = dict.fromkeys(one.beside for name in rows["precision"] if (one := find_precision(name)) and one.beside)
+    libraries = dict.fromkeys(
+        precision.beside for name in rows["precision"] if (precision := find_precision(name)) and precision.beside
+    )
     columns = [
         *([words("run (host)", lambda row: hosts[row["run"]])] if len(hosts) > 1 else []),
         *([words("placement", "placement")] if rows["placement"].nunique() > 1 else []),
@@ -155,22 +149,28 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         *optional(figures("tokens/s", "tokens_per_s")),
         figures("step (ms)", lambda row: unmarked(row, "step_ms")),
         figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
-        *optional(figures(f"speedup over {', '.join(beside)} [95 % interval]", over_library)),
+        *optional(figures(f"speedup over {', '.join(libraries)} [95 % interval]", over_library)),
         words("verdict", "verdict"),
         words("measured in", "measured_in"),
         figures(f"peak memory ({unit})", peak, status="memory_status"),
-        figures("memory vs fp32", memory_change),
+        figures("memory vs fp32", _against_fp32(MEMORY, lambda row: change(row["memory_change"]))),
         *([] if of_tokens else [accuracy]),
-        *general(lambda metric: partial(_against_fp32, metric), BASELINE),
+        *general(_against_fp32, BASELINE),
     ]
     first = rows.iloc[0]
     title = f"{first['architecture']} · {first['device']}" if first["architecture"] else str(first["device"])
     return table(title, lines, columns, SUM if rows["all_devices_bytes"].notna().any() else "")
 
 
-def _against_fp32(metric: Metric, row: Row) -> str:
-    is_baseline = row["precision"] == BASELINE and known(row[metric.figure])
-    return "baseline" if is_baseline else written(metric, [row[name] for name in metric.changes])
+def _against_fp32(metric: Metric, write: Callable[[Row], str] | None = None) -> Callable[[Row], str]:
+    """Return a function that writes a row's change from fp32; "baseline" is fp32's own."""
+
+    def cell(row: Row) -> str:
+        if row["precision"] == BASELINE and known(row[metric.figure]):
+            return "baseline"
+        return write(row) if write else written(metric, [row[name] for name in metric.changes])
+
+    return cell
 
 
 def best_batch(rows: pd.DataFrame) -> Table | None:
@@ -223,7 +223,12 @@ def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
         "Predicted memory: less than a fifth of a CPU's available memory would have been left. Time: a step was "
         "predicted to take too long, so a larger batch may fit (docs/measuring.md)."
     )
-    return table("Largest batch", largest(trials, rows), columns, about)
+    tried = trials[trials["phase"] == "fit"].merge(rows[[*SUBJECT, "where"]].drop_duplicates(), on=SUBJECT)
+    lines: list[Row] = []
+    for _, subject in tried.groupby(SUBJECT, sort=False):
+        fits = subject["batch_size"].where(subject["status"] == "ok")
+        lines += records(subject.assign(over_fp32=fits / fits[subject["precision"] == BASELINE].max()))
+    return table("Largest batch", lines, columns, about)
 
 
 def memory(trials: pd.DataFrame) -> Table | None:
@@ -245,11 +250,6 @@ def memory(trials: pd.DataFrame) -> Table | None:
 
 def energy(rows: pd.DataFrame) -> Table | None:
     """Return what a step of each precision draws."""
-
-    def versus_fp32(row: Row) -> str:
-        is_baseline = row["precision"] == BASELINE and known(row["energy_j_per_step"])
-        return "baseline" if is_baseline else ratio(1 + row["energy_change"])
-
     columns = [
         *ARM,
         words("source", "energy_source"),
@@ -258,7 +258,7 @@ def energy(rows: pd.DataFrame) -> Table | None:
         figures("samples/J", lambda row: row["batch_size"] / row["energy_j_per_step"]),
         figures("mean power (W)", "mean_power_w", 3),
         figures("idle power (W)", "idle_power_w", 3),
-        figures("energy ÷ fp32", versus_fp32),
+        figures("energy ÷ fp32", _against_fp32(ENERGY, lambda row: ratio(1 + row["energy_change"]))),
     ]
     about = (
         "Energy/step is what the board draws for a step of continuous training, idle draw included; above idle is "
@@ -284,7 +284,7 @@ def inference(trials: pd.DataFrame) -> Table | None:
         ),
     ]
     about = (
-        "The forward pass in eval mode, each precision beside fp32 in one process. Latency is that of one sample; "
+        "The forward pass in eval mode, each precision next to fp32 in one process. Latency is that of one sample; "
         "samples/s and the speedup are at the batch size. Inputs are random, and weights are those that training "
         "begins with. The output error is relative to fp32's largest output."
     )
@@ -331,7 +331,9 @@ def _loader_remark(arm: Row) -> str:
         text += f" and reached {number(100 * share, 2)} % of the throughput of its steps on data already on the device"
     if is_part:
         text += f"; without waiting it would have reached {number(100 * without_waiting, 2)} %"
-    return f"{text}{STORAGE.get(str(arm['data_storage']), '')}."
+    if arm["data_storage"] in ("host", "file"):
+        text += f"; the images came from {STORAGE[arm['data_storage']]}"
+    return f"{text}."
 
 
 def _learned(rows: list[Row]) -> Table | None:
@@ -344,13 +346,16 @@ def _learned(rows: list[Row]) -> Table | None:
             figures("perplexity", "perplexity"),
             figures("test accuracy (%) ± sd", _accuracy, status="train_status", lost="lost_train"),
             figures("evaluated in fp32 (%)", "accuracy_fp32_pct", decimals),
-            *(figures(f"difference ({one.unit}) [90 % interval]", partial(_difference, one)) for one in learned()),
+            *(
+                figures(f"difference ({metric.unit}) [90 % interval]", partial(_difference, metric))
+                for metric in learned()
+            ),
             words("parity", "parity"),
         ),
     ]
     about = "Means over seeds, after the last epoch. The difference is precision − fp32, seed by seed."
-    found = [judged_by(row) for row in rows]
-    about += " ".join(["", *(_how_judged(one) for one in learned() if one in found)])
+    qualities = [judged_by(row) for row in rows]
+    about += " ".join(["", *(_how_judged(metric) for metric in learned() if metric in qualities)])
     if any(known(row["entropy_nats"]) for row in rows):
         about += (
             " Of the data called markov the entropy rate is known, the least test loss that can be expected: how far "
@@ -555,11 +560,11 @@ def _shares(arm: pd.DataFrame) -> dict[str, Any]:
 
 def _activation(arm: pd.DataFrame) -> dict[str, Any]:
     """Return the largest activation with its layer, and its size where it is a number."""
-    found = arm[arm["kind"] == "activation"]
-    if found.empty:
+    activations = arm[arm["kind"] == "activation"]
+    if activations.empty:
         return {}
-    lost = found[found["value"].isna()]
-    row = found.sort_values("value").iloc[-1] if lost.empty else lost.iloc[0]
+    lost = activations[activations["value"].isna()]
+    row = activations.sort_values("value").iloc[-1] if lost.empty else lost.iloc[0]
     text = number(row["value"]) if lost.empty else "NaN"
     return {"activation": f"{text} ({row['layer']})", "activation_share": row["value"]}
 
@@ -592,11 +597,11 @@ def _errors(arms: list[pd.DataFrame]) -> Table | None:
 
 def _error(arm: pd.DataFrame) -> dict[str, Any]:
     """Return the errors of an arm in the first and the last step of those in which they were taken."""
-    found = arm[arm["kind"] == "error"].sort_values("value")
-    steps = [*sorted(found["step"].unique()), None, None][:2]
+    errors_of = arm[arm["kind"] == "error"].sort_values("value")
+    steps = [*sorted(errors_of["step"].unique()), None, None][:2]
     errors = {"worst": UNKNOWN}
     for end, step in zip(("first", "last"), steps, strict=True):
-        rows = found[found["step"] == step]
+        rows = errors_of[errors_of["step"] == step]
         whole_model = rows[rows["layer"] == ""].set_index("name")["value"]
         errors |= {f"{end}_{name}": whole_model.get(name) for name in ("loss", "gradient", "output")}
     layers = rows[(rows["layer"] != "") & rows["value"].notna()]

@@ -53,6 +53,12 @@ def test_devices_with_one_advice_share_a_range_and_others_are_named_apart(gain, 
     assert "accuracy: not trained in 1 of 2 cases, not worse in 1 of 2 cases" in cost
 
 
+def test_a_device_on_which_fp32_does_not_fit_is_not_counted_among_the_faster(gain, tmp_path):
+    big = RunBuilder(tmp_path / "big").lost("speed", "fp32", "oom").alone("amp-bf16", [5.0, 5.1])
+    alone = fleet.copy(big.folder, tmp_path / "b", device="NVIDIA B", architecture="Turing", jitter=0)
+    assert said(gain, alone)[0] == "amp-bf16 is 3.00× as fast as fp32 on Test 1; only amp-bf16 fits on B."
+
+
 def test_where_nothing_gains_it_says_to_stay_and_claims_no_gain(tmp_path):
     assert said(RunBuilder(tmp_path / "run").speed(speedups=[0.09, 0.091, 0.089]).folder) == [
         "Stay with fp32 on Test 1: amp-bf16 is 11× slower."
