@@ -385,16 +385,17 @@ def test_a_report_that_cannot_be_written_says_how_to_write_it_elsewhere(tmp_path
         report([tmp_path / "run"], tmp_path / "reports" / "x")
 
 
-def test_what_reasons_point_at_is_tried_once_for_each_precision(tmp_path, monkeypatch, capsys):
-    found = [
-        SimpleNamespace(precision=precision, techniques=techniques)
-        for precision, techniques in [
-            ("amp-fp16", ["compile"]),
-            ("amp-bf16", []),
-            ("amp-fp16", ["compile", "fused-optimizer"]),
-        ]
-    ]
-    monkeypatch.setattr(reporting.reporter, "explain", lambda folders: found if folders == [tmp_path / "run"] else [])
+@pytest.fixture
+def explained(monkeypatch):
+    """What a run's explanation says of each precision; to be filled."""
+    explanations = []
+    monkeypatch.setattr(reporting.reporter, "explain", lambda _folders: explanations)
+    return explanations
+
+
+def test_what_reasons_point_at_is_tried_once_for_each_precision(tmp_path, explained, capsys):
+    for precision, *techniques in (("amp-fp16", "compile"), ("amp-bf16",), ("amp-fp16", "compile", "fused-optimizer")):
+        explained.append(SimpleNamespace(precision=precision, techniques=techniques))
     request = Request(argv=("--suite", "mlp", "--phases", "speed,explain"), suites=("mlp",))
     (ladder,) = reporting.ladders_to_try(request, tmp_path / "run")
     assert (ladder.precisions, ladder.techniques) == (("fp32", "amp-fp16"), ("fused-optimizer", "compile"))
@@ -402,9 +403,8 @@ def test_what_reasons_point_at_is_tried_once_for_each_precision(tmp_path, monkey
     assert "amp-bf16" in capsys.readouterr().out
 
 
-def test_a_ladder_that_was_started_goes_on_and_others_start(tmp_path, machine, monkeypatch):
-    found = [SimpleNamespace(precision=name, techniques=["compile"]) for name in ("amp-fp16", "amp-bf16")]
-    monkeypatch.setattr(reporting.reporter, "explain", lambda _folders: found)
+def test_a_ladder_that_was_started_goes_on_and_others_start(tmp_path, machine, explained):
+    explained += [SimpleNamespace(precision=name, techniques=["compile"]) for name in ("amp-fp16", "amp-bf16")]
     request = Request(argv=("--suite", "mlp", "--phases", "speed,explain"), suites=("mlp",))
     first, second = reporting.ladders_to_try(request, tmp_path / "run")
     started = tmp_path / "run-try-amp-fp16"
@@ -415,7 +415,7 @@ def test_a_ladder_that_was_started_goes_on_and_others_start(tmp_path, machine, m
     run_nothing(started, machine, again)
     assert other == second
     assert open_folder(Request(suites=(), resume=started))[0].techniques == first.techniques
-    found[0].techniques.append("channels-last")  # what was started is another request's
+    explained[0].techniques.append("channels-last")  # what was started is another request's
     with pytest.raises(UsageError, match="with other techniques"):
         run_nothing(started, machine, next(reporting.ladders_to_try(request, tmp_path / "run")))
 
@@ -483,9 +483,8 @@ def test_a_stopped_run_goes_on_with_the_ladders_that_were_to_follow(machine, mon
         assert capsys.readouterr().out.endswith(f" {way}\n")
 
 
-def test_a_ladder_that_the_other_options_forbid_is_not_tried(tmp_path, monkeypatch, capsys):
-    found = [SimpleNamespace(precision="amp-bf16", techniques=["compile"])]
-    monkeypatch.setattr(reporting.reporter, "explain", lambda _folders: found)
+def test_a_ladder_that_the_other_options_forbid_is_not_tried(tmp_path, explained, capsys):
+    explained.append(SimpleNamespace(precision="amp-bf16", techniques=["compile"]))
     request = Request(argv=("--suite", "mlp", "--epochs", "3"), suites=("mlp",))
     assert list(reporting.ladders_to_try(request, tmp_path / "run")) == []
     assert "--epochs" in capsys.readouterr().out

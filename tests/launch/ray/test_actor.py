@@ -45,24 +45,6 @@ def test_a_head_that_does_not_answer_is_told(tmp_path):
         connect("127.0.0.1:9", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--on", "ray", "--gpus", "0"), "--gpus names GPUs of this machine"),
-        (("--accelerators", "V100"), "add --on ray"),
-        (("--on", "ray", "--accelerators", "V100,v100"), "not 'v100'"),
-        (("--on", "ray", "--accelerators", "V100+A100"), "not 'V100.A100'"),
-        (("--on", "slurm"), "ray or ray://HOST:PORT, not 'slurm'"),
-        (("--on", "ray://head"), "not 'ray://head'"),
-        (("--gpus", "V100"), "--on ray --accelerators V100"),
-        (("--gpus", "0+1@2"), "of several: --on ray"),
-    ],
-)
-def test_what_means_nothing_is_refused(words, said):
-    with pytest.raises(UsageError, match=said):
-        parse(["--suite", "mlp", *words])
-
-
 def test_a_cluster_is_asked_for_by_types_and_its_folders_are_not_looked_for_here():
     words = ["--suite", "mlp", "--on", "ray://h:6379", "--accelerators", "V100,A100", "--data", "folder:/nowhere"]
     command = parse(words)
