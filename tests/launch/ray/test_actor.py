@@ -11,7 +11,6 @@ from bench.launch import Ending
 from bench.launch.ray import AcceleratorActor, connect, stage
 from bench.results.records import TrialResult
 from bench.spec.errors import UsageError
-from bench.spec.trial import Placement
 
 
 @pytest.fixture
@@ -61,9 +60,3 @@ def test_a_node_runs_a_trial_without_the_script_it_was_started_by(monkeypatch, s
     assert [message.status for message in messages if isinstance(message, TrialResult)] == ["ok"]
     with pytest.raises(UsageError, match="There is no GPU 97"):
         worker.survey(("97",))
-
-
-def test_an_accelerator_is_no_index():
-    assert Placement(name="V100").index is None
-    assert Placement(name="V100").on_cluster
-    assert not Placement(name="cpu").on_cluster
