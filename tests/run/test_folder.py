@@ -1,11 +1,15 @@
-"""A run is continued only where its rows can be compared with those that there are; seeds may be added."""
+"""A run is continued only where its rows can be compared, by one process at a time, and says how it goes on."""
 
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
+import sys
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from io import BytesIO, StringIO
@@ -25,7 +29,7 @@ from bench.results.run_json import planned, read_run
 from bench.results.store import Store, StoreLostError, edited
 from bench.run import reporting
 from bench.run.execute import execute, tell_what_remains
-from bench.run.folder import check, locked, new_folder, open_folder
+from bench.run.folder import LOCK, check, locked, new_folder, open_folder
 from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
 from bench.spec.errors import UsageError
@@ -36,6 +40,7 @@ from tests.report.builders import RunBuilder
 from tests.report.fleet import edit_run, original
 from tests.results.test_store import block, contents, result, rows
 
+ROOT = Path(__file__).resolve().parents[2]
 REQUEST = Request(suites=("mlp",))
 
 
@@ -488,3 +493,67 @@ def test_a_ladder_that_the_other_options_forbid_is_not_tried(tmp_path, explained
     request = Request(argv=("--suite", "mlp", "--epochs", "3"), suites=("mlp",))
     assert list(reporting.ladders_to_try(request, tmp_path / "run")) == []
     assert "--epochs" in capsys.readouterr().out
+
+
+# One process at a time writes to a run's folder.
+
+HOLD = "import sys, time; from pathlib import Path; from bench.run.folder import locked\n"
+HOLD += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def owner(tmp_path):
+    """A process that holds the folder."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
+    assert process.stdout.readline() == b"held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_folder_that_another_process_holds_is_refused_until_that_has_ended_in_whatever_way(tmp_path, owner):
+    with pytest.raises(UsageError, match=f"in use by process {owner.pid} on .*{LOCK}"), locked(tmp_path):
+        pass
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    assert (tmp_path / LOCK).exists()
+    with locked(tmp_path):
+        assert (tmp_path / LOCK).read_text().split()[0] == str(os.getpid())
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_a_process_that_has_ended_does_not_hold_it_though_its_parent_has_not_noticed(tmp_path, owner):
+    text = (tmp_path / LOCK).read_text()
+    owner.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # which leaves it a zombie
+    pid, host, *more = text.split()
+    (tmp_path / LOCK).write_text("\n".join([pid, f"not-{host}", *more, ""]))
+    with pytest.raises(UsageError, match=f"in use by process {pid} on not-"), locked(tmp_path):
+        pass
+    (tmp_path / LOCK).write_text(text)
+    with locked(tmp_path):
+        assert (tmp_path / LOCK).read_text().split()[0] == str(os.getpid())
+
+
+def test_a_process_that_has_the_number_of_the_owner_is_not_the_owner(tmp_path, owner):
+    pid, host, start = (tmp_path / LOCK).read_text().split()
+    owner.kill()
+    owner.wait()
+    (tmp_path / LOCK).write_text(f"{os.getppid()}\n{host}\n{start}\n")
+    with locked(tmp_path):
+        assert (tmp_path / LOCK).read_text().split()[0] != pid
+
+
+@pytest.mark.parametrize(("text", "named"), [("71\nnode-7\n12\n", "process 71 on node-7"), ("", "is in use. ")])
+def test_an_owner_on_another_host_or_of_no_name_is_refused_with_the_name_of_the_file(tmp_path, text, named):
+    (tmp_path / LOCK).write_text(text)
+    with pytest.raises(UsageError, match=f"{named}.*'{tmp_path / LOCK}'"), locked(tmp_path):
+        pass
+    assert (tmp_path / LOCK).read_text() == text
+
+
+def test_a_folder_that_is_deleted_while_it_is_held_is_let_go(tmp_path):
+    (tmp_path / "run").mkdir()
+    with locked(tmp_path / "run"):
+        (tmp_path / "run" / LOCK).unlink()
+        (tmp_path / "run").rmdir()
