@@ -70,12 +70,13 @@ def run(request: Request, signals: Interruption) -> int:
     from contextlib import closing
 
     from bench.cli import interruption
-    from bench.cli.display import say, show_plan
+    from bench.cli.display import show_plan
     from bench.launch import open_launcher
     from bench.run import folder as folders
     from bench.run import reporting
     from bench.run.execute import execute, tell_what_remains
     from bench.run.prepare import prepare
+    from bench.spec.text import print_plain
 
     request, folder = folders.open_folder(request)
     try:
@@ -86,7 +87,7 @@ def run(request: Request, signals: Interruption) -> int:
             show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=not named)
             tell_what_remains(prepared, folder)
             if request.tries:
-                say(
+                print_plain(
                     "More runs follow, beyond this estimate: a ladder for each precision whose explanation names a "
                     "technique to try."
                 )
@@ -102,7 +103,7 @@ def run(request: Request, signals: Interruption) -> int:
     interruption.skippable(folder, lambda folder: reporting.report([folder], tried=request.tries))
     if request.tries:
         return max(0 if fine else 1, climb(request, folder, signals))
-    say(f"Next: {reporting.next_step(folder)}")
+    print_plain(f"Next: {reporting.next_step(folder)}")
     return 0 if fine else 1
 
 

@@ -23,11 +23,6 @@ REDRAW_S = 0.5
 """Drawing takes time from a CPU that may be measured, so it is rare."""
 
 
-def say(text: str) -> None:
-    """Print a line at once, in a terminal without breaking words that fit into it."""
-    print_plain(text)
-
-
 class Display:
     """Shows a run as plain lines: one when a trial ends."""
 
@@ -236,21 +231,21 @@ def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], def
     """Print what is going to run, where, and how long it may take."""
     for device in environment.devices:
         where = f"GPU {device.placement}" if device.placement.isdigit() else device.placement
-        say(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
+        print_plain(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
     if default_device:
         where = "every visible GPU" if environment.devices[0].is_gpu else "the CPU, because there is no GPU"
         where += " that this torch build has kernels for" if environment.left_out else ""
-        say(f"No --gpus was given: measuring on {where}.")
+        print_plain(f"No --gpus was given: measuring on {where}.")
     for warning in warnings:
-        say(f"Warning: {warning}")
+        print_plain(f"Warning: {warning}")
     groups: dict[tuple[str, str], list[tuple[Trial, float | None]]] = {}
     for trial, estimate in zip(plan.trials, plan.seconds, strict=True):
         groups.setdefault((trial.cell.suite.name, trial.cell.placement.name), []).append((trial, estimate))
     for (suite, placement), group in groups.items():
         trials, seconds = [trial for trial, _ in group], [estimate for _, estimate in group]
-        say(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}{_compiling(trials)}")
+        print_plain(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}{_compiling(trials)}")
     counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
-    say(f"{counted}, {_duration([*plan.seconds, REPORT_S])} in all{_range(plan)}{_compiling(plan.trials)}")
+    print_plain(f"{counted}, {_duration([*plan.seconds, REPORT_S])} in all{_range(plan)}{_compiling(plan.trials)}")
 
 
 def show_remaining(plan: Plan, left: Plan, failed: int) -> None:
@@ -263,10 +258,10 @@ def show_remaining(plan: Plan, left: Plan, failed: int) -> None:
     """
     finished, total = len(plan.trials) - len(left.trials), len(plan.trials)
     if not left.trials:
-        say(f"{total} of {total} planned trials are finished already, so nothing of the plan remains.")
+        print_plain(f"{total} of {total} planned trials are finished already, so nothing of the plan remains.")
         return
     tried = f", {failed} of them tried again because they failed or hung" if failed else ""
-    say(
+    print_plain(
         f"{finished} of {total} planned trials are finished already; {len(left.trials)} remain{tried}, "
         f"{_duration([*left.seconds, REPORT_S])}."
     )

@@ -88,14 +88,11 @@ def run_ranks(ranks: Sequence[Rank], on_message: OnMessage, grace_s: float = GRA
     if failed:
         return cause(failed)
     for result in results[0]:
-        on_message(replace(result, memory=_memory([other for each in results for other in each], result.precision)))
+        alike = [other for each in results for other in each if other.precision == result.precision]
+        peaks = [other.memory for other in alike if other.memory]
+        memory = MemoryPeak.of_all(peaks) if len(peaks) > 1 else next(iter(peaks), None)
+        on_message(replace(result, memory=memory))
     return Ending(kind="done")
-
-
-def _memory(results: Sequence[TrialResult], precision: str) -> MemoryPeak | None:
-    """Return the memory of a precision over all ranks' results; None where none was measured."""
-    peaks = [result.memory for result in results if result.precision == precision and result.memory]
-    return MemoryPeak.of_all(peaks) if len(peaks) > 1 else next(iter(peaks), None)
 
 
 def cause(failed: Sequence[tuple[str, Ending | Exception]]) -> Ending:

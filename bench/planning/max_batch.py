@@ -17,10 +17,8 @@ MULTIPLE = 8
 """Sizes from 16 times this are multiples of it, and of a batch's pieces: others are slow on tensor cores."""
 MARGIN = 0.2
 """Share of a CPU's available memory to leave free: otherwise it swaps, or the process is killed."""
-CPU_STEP_LIMIT_S, GPU_STEP_LIMIT_S = 2.0, 30.0
-"""A batch whose step is predicted to take longer is not tried."""
-CPU_ATTEMPT_LIMIT_S, GPU_ATTEMPT_LIMIT_S = 20.0, 120.0
-"""The same for a whole attempt, which includes making random samples."""
+CPU_LIMITS_S, GPU_LIMITS_S = (2.0, 20.0), (30.0, 120.0)
+"""A batch whose step, or whole attempt with making random samples, is predicted to take longer is not tried."""
 Bound = str
 """Limit that the next larger batch would exceed: ``memory``, ``predicted memory``, ``time`` or ``error``."""
 Largest = Mapping[tuple[Cell, str], int]
@@ -86,11 +84,14 @@ class Search:
                 low = middle
             else:
                 high = middle
-        if not low:
-            return high, self._failure()
-        result = self.fitted[low]
-        fit = replace(result.fit or Fit(), fit_bound=self.bound)
-        return low, replace(result, detail=self._detail(), fit=fit)
+        why = f"; {self.last.detail}" if self.last is not None and self.last.detail else ""
+        detail = f"batch sizes tried: {', '.join(self.attempts)}{why}"
+        if low:
+            result = self.fitted[low]
+            return low, replace(result, detail=detail, fit=replace(result.fit or Fit(), fit_bound=self.bound))
+        status: Status = "failed" if self.last is None else self.last.status
+        name = self.trial.precisions[0]
+        return high, TrialResult(precision=name, status=status, detail=detail, fit=Fit(fit_bound=self.bound))
 
     def _ends(self) -> bool:
         """Say whether to try no further: time is no sharp limit, and an attempt that hangs takes long."""
@@ -139,18 +140,8 @@ class Search:
             free = fit.fit_free_bytes  # where it ran, which may be another machine
             if free is not None and fit.fit_peak_bytes + slope * (size - at) > (1 - MARGIN) * free:
                 return "predicted memory"
-        step_limit_s = GPU_STEP_LIMIT_S if self.on_gpu else CPU_STEP_LIMIT_S
-        attempt_limit_s = GPU_ATTEMPT_LIMIT_S if self.on_gpu else CPU_ATTEMPT_LIMIT_S
+        step_limit_s, attempt_limit_s = GPU_LIMITS_S if self.on_gpu else CPU_LIMITS_S
         return "time" if times[0] > step_limit_s or times[1] > attempt_limit_s else ""
-
-    def _detail(self) -> str:
-        why = f"; {self.last.detail}" if self.last is not None and self.last.detail else ""
-        return f"batch sizes tried: {', '.join(self.attempts)}{why}"
-
-    def _failure(self) -> TrialResult:
-        status: Status = "failed" if self.last is None else self.last.status
-        name = self.trial.precisions[0]
-        return TrialResult(precision=name, status=status, detail=self._detail(), fit=Fit(fit_bound=self.bound))
 
 
 def between(low: int, high: int, unit: int = 1) -> int:

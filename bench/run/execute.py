@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -43,8 +43,6 @@ BROKEN = ("died", "timeout")
 FAILED = (*BROKEN, "error", "lost")
 """Endings that are somebody's fault: of several arms, whose is shown by trying each alone."""
 
-Statuses = Mapping[str, Mapping[str, Status]]
-
 
 @dataclass(slots=True)
 class Execution:
@@ -55,12 +53,8 @@ class Execution:
     launcher: Launcher
     sampler: Sampler
     display: Display
-    done: dict[str, dict[str, Status]] = field(default_factory=dict)
-    """Config hashes of finished trials, with each precision's status."""
-    attempts: dict[str, dict[str, Status]] = field(default_factory=dict)
-    """By the id of a trial, failed ones included, the statuses of its last attempt."""
-    speeds: dict[str, dict[str, Speed]] = field(default_factory=dict)
-    """The speeds measured so far, by the trial's config hash and the precision."""
+    known: Answers = field(default_factory=Answers)
+    """The results so far."""
     forecast: Forecast = field(default_factory=lambda: Forecast(Plan(trials=(), seconds=())))
     """How long the rest of the plan takes."""
     broken: dict[tuple[Cell, str], tuple[Status, str]] = field(default_factory=dict)
@@ -81,10 +75,8 @@ class Execution:
 
     def run(self, plan: Plan) -> bool:
         """Run every unfinished trial; return whether something was measured, and nothing failed or hung."""
-        known = answers(self.store.folder)
-        self.done, self.speeds, self.attempts = known.statuses, known.speeds, known.attempts
-        self.forecast = Forecast(plan)
-        left = remaining(plan, known).seconds
+        self.known, self.forecast = answers(self.store.folder), Forecast(plan)
+        left = remaining(plan, self.known).seconds
         self._start_s, self._announced_s = time.monotonic(), None if None in left else sum(filter(None, left))
         self._reached, self._total = 0, len(plan.trials)
         fits = (trial for trial in plan.trials if trial.phase == "fit")
@@ -96,7 +88,7 @@ class Execution:
             run_concurrently([partial(self._run_on, plan, pool) for pool in pools.values()], self.launcher.cancel)
         else:
             self._run_on(plan, pools.get("", set()))
-        statuses = {status for trial in self.done.values() for status in trial.values()}
+        statuses = {status for trial in self.known.statuses.values() for status in trial.values()}
         return not statuses & {"timeout", "failed"} and bool(statuses & set(MEASURED))
 
     def _run_on(self, plan: Plan, placements: set[Placement]) -> None:
@@ -106,8 +98,8 @@ class Execution:
             if planned.cell.placement not in placements:
                 continue
             place = self._next_place()
-            trial = resolve(planned, fits, self.done)
-            if trial is None or self._is_done(trial):
+            trial = resolve(planned, fits, self.known.statuses)
+            if trial is None or is_done(trial, self.known):
                 self.forecast.skip(number)
                 if trial is None:
                     continue
@@ -139,7 +131,7 @@ class Execution:
             The trial without the arms that have crashed or hung in its cell, which get a row that says so; None if all
             have.
         """
-        if self._is_done(trial):
+        if is_done(trial, self.known):
             self._run_apart_if_too_large(trial, place)
             return trial
         for arm in trial.arms:
@@ -147,14 +139,12 @@ class Execution:
                 alone = replace(trial, arms=(arm,))
                 self._begin(alone, place)
                 status, reason = known
-                row = TrialResult(precision=arm.name, status=status, detail=reason, started=now())
-                with self._lock:
-                    self._keep(alone, [], [row])
+                self._keep(alone, [], [TrialResult(precision=arm.name, status=status, detail=reason, started=now())])
         arms = tuple(arm for arm in trial.arms if (trial.cell, arm.name) not in self.broken)
         if not arms:
             return None
         trial = replace(trial, arms=arms)
-        if not self._is_done(trial):
+        if not is_done(trial, self.known):
             self._begin(trial, place)
             failed = self._run_trial(trial)
             if failed is not None:
@@ -166,17 +156,14 @@ class Execution:
         """Measure a cell in further processes after the last of its plan, one at a time, until there are enough."""
         trial: Trial | None = last
         is_last = PHASES[last.phase].key == "replicate" and last.replicate == last.protocol.replicates - 1
-        if not is_last or "oom" in self.done.get(last.config, {}).values():
+        if not is_last or "oom" in self.known.statuses.get(last.config, {}).values():
             return
         while trial is not None and not self._enough(trial):
             trial = self._measure(replace(trial, replicate=trial.replicate + 1), self._next_place(added=1))
 
-    def _is_done(self, trial: Trial) -> bool:
-        return is_done(trial, self.done, self.attempts)
-
     def _enough(self, last: Trial) -> bool:
         """Say whether the processes of a cell up to this one are enough."""
-        each = [self.speeds.get(replace(last, replicate=number).config, {}) for number in range(last.replicate + 1)]
+        each = [self._speeds(last, replicate) for replicate in range(last.replicate + 1)]
         names = dict.fromkeys(name for speeds in each for name in speeds)
         arms = [[log_speedup(speeds[name]) for speeds in each if name in speeds] for name in names]
         logs = [[log for log in arm if log is not None] for arm in arms]
@@ -187,12 +174,14 @@ class Execution:
         """Return how the first process of a cell cut its arms' blocks, for one that repeats it."""
         if PHASES[trial.phase].key != "replicate" or trial.replicate == 0:
             return ()
-        first = self.speeds.get(replace(trial, replicate=0).config, {})
         return tuple(
             KnownArm(name=name, switch_warmup=speed.switch_warmup_steps, steps=speed.block_steps, step_ms=speed.step_ms)
-            for name, speed in first.items()
+            for name, speed in self._speeds(trial, 0).items()
             if speed.steady and speed.step_ms is not None
         )
+
+    def _speeds(self, trial: Trial, replicate: int) -> dict[str, Speed]:
+        return self.known.speeds.get(replace(trial, replicate=replicate).config, {})
 
     def _device(self, trial: Trial) -> Device:
         return self.devices[trial.cell.placement.name]
@@ -203,7 +192,7 @@ class Execution:
 
     def _run_apart_if_too_large(self, trial: Trial, place: tuple[int, int]) -> None:
         """Measure arms that do not fit into memory together, each in its own process."""
-        if len(trial.arms) > 1 and "oom" in self.done.get(trial.config, {}).values():
+        if len(trial.arms) > 1 and "oom" in self.known.statuses.get(trial.config, {}).values():
             self._run_apart(trial, place, None)
 
     def _run_apart(self, trial: Trial, place: tuple[int, int], failed: Ending | None) -> None:
@@ -218,7 +207,7 @@ class Execution:
         missing = [
             alone
             for alone in apart
-            if not (self._is_done(alone) or (failed is not None and has_final(trial, alone.arms[0], self.attempts)))
+            if not (is_done(alone, self.known) or (failed is not None and has_final(trial, alone.arms[0], self.known)))
         ]
         arms = "steps" if trial.phase in LADDER else "precisions"
         if missing:
@@ -226,13 +215,12 @@ class Execution:
             self.display.note(f"{trial.id}: the {arms} {why}; each is measured on its own, unpaired")
         for alone in missing:
             self._begin(alone, place)
-            others = [self.done.get(other.config, {}).values() for other in apart if other is not alone]
+            others = [self.known.statuses.get(other.config, {}).values() for other in apart if other is not alone]
             if failed is not None and failed.kind == "timeout" and all(set(MEASURED) & {*each} for each in others):
                 text = f"together with the other {arms}, which were then measured alone: {failed.text}"
                 results = missing_results(alone, [], replace(failed, text=text), now())
                 self._give_up(alone, results[0])
-                with self._lock:
-                    self._keep(alone, [], results)  # without waiting as long for it again
+                self._keep(alone, [], results)  # without waiting as long for it again
             else:
                 self._run_trial(alone, f"measured alone: together, {failed.text}" if failed is not None else "")
 
@@ -264,15 +252,12 @@ class Execution:
             for number, result in enumerate(results):
                 if note and result.status in MEASURED:
                     results[number] = replace(result, detail="; ".join(filter(None, (note, result.detail))))
-        with self._lock:
-            self._keep(trial, records, results)
+        self._keep(trial, records, results)
         return None
 
     def _common_multiple(self, cell: Cell) -> int:
         """Return what batches are multiples of for all that is compared in a cell to be trained at each other's."""
         names = [trial.precisions[0] for trial in self.searches if trial.cell == cell]
-        if common_multiple(names, 1) == 1:
-            return 1
         return common_multiple(names, suite_registry.load(cell.suite).data.tokens_per_sample or 1)
 
     def _give_up(self, trial: Trial, result: TrialResult) -> None:
@@ -319,12 +304,14 @@ class Execution:
 
     def _keep(self, trial: Trial, records: list[Message], results: list[TrialResult]) -> None:
         """Store what a trial sent, and show how it ended."""
-        self.store.add_results(trial, self._device(trial), results, [*self.sampler.drain(), *records])
-        self.display.end(trial, results)
-        self.done[trial.config] = {result.precision: result.status for result in results}
-        self.attempts[trial.id] = self.done[trial.config]
+        with self._lock:
+            self.store.add_results(trial, self._device(trial), results, [*self.sampler.drain(), *records])
+            self.display.end(trial, results)
+        self.known.statuses[trial.config] = {result.precision: result.status for result in results}
+        self.known.attempts[trial.id] = self.known.statuses[trial.config]
         measured = {result.precision: result.speed for result in results if result.status in MEASURED}
-        self.speeds[trial.config] = {name: each for name, each in measured.items() if each and each.step_ms is not None}
+        timed = {name: speed for name, speed in measured.items() if speed and speed.step_ms is not None}
+        self.known.speeds[trial.config] = timed
         if trial.phase == "train":
             self._drop_checkpoint(trial)
 
@@ -336,7 +323,7 @@ class Execution:
 
     def _drop_checkpoint(self, trial: Trial) -> None:
         """Remove a training's checkpoint, unless the trial will be resumed from it."""
-        if not {"timeout", "failed"} & set(self.done[trial.config].values()):
+        if not {"timeout", "failed"} & set(self.known.statuses[trial.config].values()):
             path = self.store.folder / trial.checkpoint
             path.unlink(missing_ok=True)
             with suppress(OSError):  # others are still there, or there was none
@@ -450,24 +437,18 @@ def sampled_gpus(environment: Environment) -> Gpus:
     return tuple((name, uuid) for uuid, name in names.items())
 
 
-def is_done(trial: Trial, done: Statuses, attempts: Statuses) -> bool:
-    """Say whether each arm of a trial has a final row, of this trial or apart from the others.
-
-    Args:
-        trial: the trial.
-        done: by the config hash of finished trials, each precision's status.
-        attempts: by the id of a trial, failed ones included, the statuses of its last attempt.
-    """
-    if len(done.get(trial.config, ())) >= len(trial.arms):
+def is_done(trial: Trial, known: Answers) -> bool:
+    """Say whether each arm of a trial has a final row, of this trial or apart from the others."""
+    if len(known.statuses.get(trial.config, ())) >= len(trial.arms):
         return True
     return len(trial.arms) > 1 and all(
-        has_final(trial, arm, attempts) or has_final(replace(trial, arms=(arm,)), arm, attempts) for arm in trial.arms
+        has_final(trial, arm, known) or has_final(replace(trial, arms=(arm,)), arm, known) for arm in trial.arms
     )
 
 
-def has_final(trial: Trial, arm: AblationStep, attempts: Statuses) -> bool:
+def has_final(trial: Trial, arm: AblationStep, known: Answers) -> bool:
     """Say whether the last attempt at a trial, whatever its arms were, has a final row of one."""
-    return attempts.get(trial.id, {}).get(arm.name, "failed") not in FAILURES
+    return known.attempts.get(trial.id, {}).get(arm.name, "failed") not in FAILURES
 
 
 def remaining(plan: Plan, known: Answers) -> Plan:
@@ -476,7 +457,7 @@ def remaining(plan: Plan, known: Answers) -> Plan:
 
     def is_left(planned: Trial) -> bool:
         trial = resolve(planned, fits, known.statuses)
-        return trial is not None and not is_done(trial, known.statuses, known.attempts)
+        return trial is not None and not is_done(trial, known)
 
     return plan.only(is_left)
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import psutil
 
-from bench.cli.display import say
 from bench.cli.parser import parse_run
 from bench.results.columns import COLUMNS, has_rows, read_header
 from bench.results.run_json import read_run
 from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
+from bench.spec.text import print_plain
 from bench.spec.trial import Request
 
 LOCK = "run.lock"
@@ -119,7 +119,7 @@ def check(prepared: PreparedRun, folder: Path | None) -> None:
     try:
         _require_writable(Path("reports"))
     except OSError as error:
-        say(f"Warning: no report can be written to 'reports' here: {error.strerror or error}. Results can be.")
+        print_plain(f"Warning: no report can be written to 'reports' here: {error.strerror or error}. Results can be.")
 
 
 def new_folder(prepared: PreparedRun) -> Path:

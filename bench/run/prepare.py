@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.cli.display import say
 from bench.devices.processes import busy
 from bench.launch import Launcher
 from bench.planning import suite_registry
@@ -19,6 +18,7 @@ from bench.spec.phases import LADDER, PHASES, SELECTABLE
 from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.suite import Suite
 from bench.spec.techniques import find, refusal, techniques
+from bench.spec.text import print_plain
 from bench.spec.trial import DataSource, Request, SuiteRef
 
 EMULATES = "lets cuBLAS emulate fp32 products in bfloat16"
@@ -50,7 +50,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     suites = suite_registry.select(request)
     warnings = warn_of_no_step(request)
     _require_lightning(suites)
-    say("Looking at the devices.")
+    print_plain("Looking at the devices.")
     environment = launcher.survey(request.gpus)
     if not any(device.is_gpu for device in environment.devices):
         suites = suite_registry.select(request, on_cpu=True)
@@ -106,7 +106,7 @@ def _fetch_weights(ref: SuiteRef, launcher: Launcher) -> None:
     """Download or check a suite's initial weights before any trial runs."""
     weights = {**suite_registry.parameters(ref), **dict(ref.parameters)}.get("weights", "none")
     if weights != "none":
-        say(f"Checking the weights of {ref.name}: {weights}.")
+        print_plain(f"Checking the weights of {ref.name}: {weights}.")
         launcher.call("bench.training.pretrained:fetch", ref)
 
 
@@ -137,10 +137,10 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
     if request.dry_run and source.kind != "text":  # what is not here is not fetched for a plan
         return PreparedData(source=source, train_samples=TRAIN_SAMPLES.get(source.kind))
     if source.kind != "text":
-        say(f"Preparing the images of {source}.")
+        print_plain(f"Preparing the images of {source}.")
     prepared = launcher.call("bench.worker.worker:prepare_data", suite.data, source)
     if prepared.train_tokens is not None:
-        say(
+        print_plain(
             f"Training draws its sequences from the first {prepared.train_tokens:,} bytes of {source}; the last "
             f"{prepared.validation_tokens:,} are for validation."
         )
@@ -177,7 +177,7 @@ def _time_emulated(plan: Plan, environment: Environment, launcher: Launcher) -> 
     sample_s = {}
     steps = {} if environment.nodes else steps_to_time(plan, environment.devices)  # other machines' rates differ
     for (ref, placement, precision), size in steps.items():
-        say(f"Timing a step of {ref.name} in {precision}, which {placement} may emulate.")
+        print_plain(f"Timing a step of {ref.name} in {precision}, which {placement} may emulate.")
         try:
             step_s: float | None = launcher.call("bench.training.estimates:step_s", ref, placement, precision, size)
         except UsageError:  # it hangs, or died: so will its trials, which report it

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 from bench import report as reporter
-from bench.cli.display import say
 from bench.cli.interruption import Interrupted, tell
 from bench.cli.parser import RIGOROUS, parse_ladder
 from bench.report.reading import folders
@@ -17,6 +16,7 @@ from bench.results.records import MEASURED
 from bench.results.run_json import read_run
 from bench.results.store import FAILURES, reason_of
 from bench.spec.errors import UsageError
+from bench.spec.text import print_plain
 from bench.spec.trial import Request
 
 
@@ -59,11 +59,11 @@ def report(
         ) from error
     written = f"Report: {out / 'report.md'} and {out / 'report.html'}"
     try:
-        say(reporter.terminal(contents, out, tried=tried))
+        print_plain(reporter.terminal(contents, out, tried=tried))
     except KeyboardInterrupt as stop:
         tell(written)
         raise Interrupted from stop
-    say(written)
+    print_plain(written)
 
 
 def report_folder(runs: list[Path]) -> Path:
@@ -81,13 +81,13 @@ def ladders_to_try(request: Request, folder: Path) -> Iterator[Request]:
         techniques.setdefault(explanation.precision, []).extend(explanation.techniques)
     for precision, names in techniques.items():
         if not names:
-            say(f"Nothing to try for {precision}: no reason points at a technique.")
+            print_plain(f"Nothing to try for {precision}: no reason points at a technique.")
             continue
         out = folder.with_name(f"{folder.name}-try-{precision}")
         try:
             ladder = parse_ladder(request, precision, names, out)
         except UsageError as error:
-            say(f"{', '.join(dict.fromkeys(names))} cannot be tried for {precision}: {error}")
+            print_plain(f"{', '.join(dict.fromkeys(names))} cannot be tried for {precision}: {error}")
             continue
         yield replace(ladder, out=None, resume=out) if (out / "run.json").exists() else ladder
 

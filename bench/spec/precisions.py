@@ -192,6 +192,7 @@ rows of a batch is gradients of weights."""
 TE_ALONE = "Transformer Engine's layers were not tried on several devices together"
 _torchao = partial(Precision, package="torchao", extra="fp8", least_package=TORCHAO, least_torch=TORCH_OF_TORCHAO)
 _narrow = partial(_torchao, autocast="bfloat16")
+_float8 = partial(_narrow, layer_multiple=FLOAT8_MULTIPLE, batch_multiple=FLOAT8_MULTIPLE, needs="fp8")
 _transformer_engine = partial(
     Precision,
     autocast="bfloat16",
@@ -313,33 +314,26 @@ PRECISIONS: dict[str, Precision] = {
             color="#88ccee",
             marker="2",
         ),
-        _narrow(
+        _float8(
             name="fp8-tensorwise",
             summary="amp-bf16 with linear layers in float8, per-tensor scaling (torchao)",
             former="fp8",
             conversion="tensorwise",
-            layer_multiple=FLOAT8_MULTIPLE,
-            batch_multiple=FLOAT8_MULTIPLE,
-            needs="fp8",
             color="#882255",
             marker="p",
         ),
-        _narrow(
+        _float8(
             name="fp8-rowwise",
             summary="the same with row-wise scaling, by powers of two (torchao)",
             conversion="rowwise",
-            layer_multiple=FLOAT8_MULTIPLE,
-            batch_multiple=FLOAT8_MULTIPLE,
-            needs="fp8",
             color="#aa4499",
             marker="v",
         ),
-        _narrow(
+        _float8(
             name="fp8-rowwise-gw-hp",
             summary="the same with weights' gradients multiplied in bfloat16 (torchao)",
             conversion="rowwise_with_gw_hp",
-            layer_multiple=FLOAT8_MULTIPLE,
-            needs="fp8",
+            batch_multiple=1,
             color="#117733",
             marker="X",
         ),

@@ -65,19 +65,16 @@ class DataSource:
         for plain in ("cifar10", "digits", "markov", "synthetic"):
             if word == plain:
                 return DataSource(kind=plain, directory=home)
-        kind, _, path = word.partition(":")
-        if kind not in ("folder", "text") or not path:
+        kind, _, name = word.partition(":")
+        path = Path(name)
+        if kind not in ("folder", "text") or not name:
             allowed = "cifar10, digits, markov, synthetic, folder:PATH or text:FILE"
             raise UsageError(f"--data must be {allowed}, not '{word}'.")
-        if kind == "text":
-            if not elsewhere and not Path(path).is_file():
-                lacking = "is no file" if Path(path).exists() else "does not exist"
-                raise UsageError(f"The text '{path}' {lacking}. Give text:FILE, whose bytes are the tokens.")
-            return DataSource(kind="text", path=str(Path(path).resolve()), directory=home)
-        if not elsewhere and not Path(path).is_dir():
-            lacking = "is a file" if Path(path).exists() else "does not exist"
-            raise UsageError(f"The data folder '{path}' {lacking}. Give folder:PATH of a folder with train/ and test/.")
-        return DataSource(kind="folder", path=str(Path(path).resolve()), directory=home)
+        if not elsewhere and not (path.is_file() if kind == "text" else path.is_dir()):
+            what, other = ("text", "is no file") if kind == "text" else ("data folder", "is a file")
+            give = "text:FILE, whose bytes are the tokens" if kind == "text" else "folder:PATH with train/ and test/"
+            raise UsageError(f"The {what} '{name}' {other if path.exists() else 'does not exist'}. Give {give}.")
+        return DataSource(kind="text" if kind == "text" else "folder", path=str(path.resolve()), directory=home)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

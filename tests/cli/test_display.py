@@ -2,9 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from bench.cli.display import describe_results, describe_sample, describe_trial, say, show_plan
+from bench.cli.display import describe_results, describe_sample, describe_trial, show_plan
 from bench.planning.plan import Plan
 from bench.results.records import Inference, MemoryPeak, Sample, Speed, Training, TrialResult
+from bench.spec.text import print_plain
 from tests.arms import arms
 
 SPEED = Speed(steady=True, warmup_steps=5, switch_warmup_steps=1, block_steps=1, step_ms=2.5)
@@ -100,7 +101,7 @@ def test_in_a_terminal_no_word_is_broken(monkeypatch, capsys):
     text = "No --gpus was given: measuring on /a/long/path-that-does/not-fit into 20."
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "20")
-    say(text)
+    print_plain(text)
     lines = capsys.readouterr().out.splitlines()
     assert " ".join(lines) == text
     assert [line for line in lines if len(line) > 20] == ["/a/long/path-that-does/not-fit"]

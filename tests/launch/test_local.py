@@ -284,20 +284,12 @@ def test_what_the_user_can_mend_is_raised_as_such(launcher):
         launcher.call("bench.devices.survey:survey", ("97",))
 
 
-def test_variables_that_override_tf32_are_removed_and_told(monkeypatch):
+def test_variables_that_override_tf32_or_emulate_fp32_are_removed_and_told(monkeypatch):
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
     assert LocalLauncher().removed_variables == ("NVIDIA_TF32_OVERRIDE=1",)
-    environment = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1", "HOME": "/"}
-    assert remove_overrides(environment) == ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1",)
-    assert environment == {"HOME": "/"}
-
-
-def test_emulation_of_fp32_in_bfloat16_is_removed_and_told():
-    environment = {"CUBLAS_EMULATE_SINGLE_PRECISION": "1", "CUBLAS_EMULATION_STRATEGY": "eager", "HOME": "/"}
-    assert set(remove_overrides(environment)) == {
-        "CUBLAS_EMULATE_SINGLE_PRECISION=1",
-        "CUBLAS_EMULATION_STRATEGY=eager",
-    }
+    names = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY")
+    environment = {**dict.fromkeys(names, "1"), "HOME": "/"}
+    assert set(remove_overrides(environment)) == {f"{name}=1" for name in names}
     assert environment == {"HOME": "/"}
 
 

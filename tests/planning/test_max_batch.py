@@ -15,19 +15,7 @@ from bench.results.records import Fit, TrialResult
 MIB = 2**20
 
 
-def search(
-    trial,
-    most,
-    *,
-    on_gpu=True,
-    free=2**40,
-    sample_bytes=MIB,
-    fixed_bytes=0,
-    sample_s=1e-9,
-    wall_s=0.0,
-    other="oom",
-    multiple=1,
-):
+def search(trial, most, *, on_gpu=True, free=2**40, fixed_bytes=0, sample_s=1e-9, wall_s=0.0, other="oom", multiple=1):
     """Search where batches up to ``most`` fit; return size, row and the sizes that were really tried."""
     tried = []
 
@@ -36,8 +24,7 @@ def search(
         tried.append(size)
         if size > most:
             return TrialResult(precision="fp32", status=other, detail="too big")
-        peak = fixed_bytes + sample_bytes * size
-        fit = Fit(fit_peak_bytes=peak, fit_free_bytes=free, fit_step_s=sample_s * size)
+        fit = Fit(fit_peak_bytes=fixed_bytes + MIB * size, fit_free_bytes=free, fit_step_s=sample_s * size)
         return TrialResult(precision="fp32", status="ok", fit=fit, wall_s=wall_s * size)
 
     size, found = Search(trial, on_gpu, attempt, multiple).run()
@@ -56,30 +43,21 @@ def test_the_size_found_fits_and_a_sixteenth_more_does_not(tiny_trial, most):
     assert "too big" in found.detail
 
 
-@pytest.mark.parametrize("most", [3, 5, 6, 20, 47, 100, 500, 4097])
-@pytest.mark.parametrize("parts", [3, 8, 10])
-def test_only_what_can_be_cut_into_the_parts_is_tried(tiny_trial, most, parts):
-    cell = replace(tiny_trial.cell, techniques=(f"grad-accumulation={parts}",), batch_size=64)
-    size, found, tried = search(replace(tiny_trial, cell=cell), most)
-    assert {one % parts for one in tried} == {size % parts} == {0}
+@pytest.mark.parametrize("most", [3, 5, 6, 20, 31, 32, 47, 63, 100, 500, 1000, 4097])
+@pytest.mark.parametrize(
+    ("start", "parts", "multiple"), [(64, 3, 1), (64, 8, 1), (64, 10, 1), (4, 2, 16), (50, 2, 16), (64, 2, 16)]
+)
+def test_only_multiples_of_the_parts_and_of_what_is_wanted_of_each_are_tried(tiny_trial, most, start, parts, multiple):
+    cell = replace(tiny_trial.cell, techniques=(f"grad-accumulation={parts}",), batch_size=start)
+    size, found, tried = search(replace(tiny_trial, cell=cell), most, multiple=multiple)
+    unit = parts * multiple
+    assert {each % unit for each in tried} == {size % unit} == {0}
     assert len(tried) == len(set(tried))
-    if most < parts:
-        assert (size, found.status) == (parts, "oom")
+    if most < unit:
+        assert (size, found.status) == (unit, "oom")
     else:
-        assert (found.status, size <= most < size + max(parts, size // 16) + 1) == ("ok", True)
-    assert size % 8 == 0 or size < 128 * parts
-
-
-@pytest.mark.parametrize("start", [4, 50, 64])
-@pytest.mark.parametrize("most", [31, 32, 63, 100, 1000, 5000])
-def test_sizes_are_multiples_of_what_is_wanted_of_each_part(tiny_trial, start, most):
-    cell = replace(tiny_trial.cell, techniques=("grad-accumulation=2",), batch_size=start)
-    size, found, tried = search(replace(tiny_trial, cell=cell), most, multiple=16)
-    assert {one % 32 for one in tried} == {size % 32} == {0}
-    if most < 32:
-        assert (size, found.status) == (32, "oom")
-    else:
-        assert (found.status, size <= most < size + max(32, size // 16) + 1) == ("ok", True)
+        assert (found.status, size <= most < size + max(unit, size // 16) + 1) == ("ok", True)
+    assert size % 8 == 0 or size < 128 * unit
 
 
 @pytest.mark.parametrize(
@@ -97,16 +75,14 @@ def test_all_that_is_compared_can_be_trained_at_common_multiples(precisions, row
     assert common_multiple(precisions, rows) == multiple
 
 
-def test_where_not_even_one_sample_fits_the_row_says_so(tiny_trial):
-    size, found, tried = search(tiny_trial, 0)
-    assert (size, found.status, tried) == (1, "oom", [4, 2, 1])
-
-
-def test_what_fails_otherwise_is_not_tried_smaller(tiny_trial):
-    size, found, tried = search(tiny_trial, 0, other="failed")
-    assert (size, found.status, tried) == (4, "failed", [4])
-    size, found, _ = search(tiny_trial, 40, other="failed")
-    assert (found.status, found.fit.fit_bound) == ("ok", "error")
+@pytest.mark.parametrize(("other", "sizes"), [("oom", [4, 2, 1]), ("failed", [4])])
+def test_where_not_even_one_sample_fits_the_row_says_so_and_what_fails_otherwise_is_not_tried_smaller(
+    tiny_trial, other, sizes
+):
+    size, found, tried = search(tiny_trial, 0, other=other)
+    assert (size, found.status, tried) == (sizes[-1], other, sizes)
+    _, found, _ = search(tiny_trial, 40, other=other)
+    assert (found.status, found.fit.fit_bound) == ("ok", "memory" if other == "oom" else "error")
 
 
 def test_on_a_cpu_nothing_is_tried_that_would_not_leave_a_fifth_of_memory(tiny_trial):

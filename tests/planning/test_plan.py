@@ -64,9 +64,9 @@ def test_a_cpu_compares_fp32_with_bf16_at_its_own_batch_sizes_and_trains_the_rec
 
 
 def test_an_ampere_compares_four_and_a_pascal_two(machine):
-    assert arms(plan(machine, gpu()).trials, "speed")[0] == ("fp32", "tf32", "amp-fp16", "amp-bf16")
     pascal = gpu(unsupported={"tf32": "no", "amp-bf16": "no"})
-    assert arms(plan(machine, pascal).trials, "speed")[0] == ("fp32", "amp-fp16")
+    for device, compared in ((gpu(), ("fp32", "tf32", "amp-fp16", "amp-bf16")), (pascal, ("fp32", "amp-fp16"))):
+        assert arms(plan(machine, device).trials, "speed")[0] == compared
 
 
 def test_the_limit_on_silence_follows_long_steps_and_is_the_users_where_it_is_named(machine):
@@ -89,24 +89,24 @@ def test_every_gpu_is_measured_on_its_own(machine):
     assert len({trial.id for trial in trials}) == len({trial.config for trial in trials}) == len(trials)
 
 
-def test_the_baseline_comes_first_whatever_the_order_asked(machine):
-    assert arms(plan(machine, precisions=("amp-bf16", "fp32")).trials, "speed")[0] == ("fp32", "amp-bf16")
-
-
-def test_with_a_librarys_float8_comes_the_same_library_without_it_where_the_device_can(machine):
-    asked = {"precisions": ("te-fp8", "fp32", "te-fp8:scaling=current"), "phases": ("speed",)}
-    (trial,) = {trial.precisions for trial in plan(machine, gpu(), **asked).trials}
-    assert trial == ("fp32", "te-bf16", "te-fp8", "te-fp8:scaling=current")
-    without = gpu(unsupported={"te-fp8": "none", "te-bf16": "none"})
-    assert arms(plan(machine, without, **asked, batch_sizes=(4,)).trials, "speed")[0] == ("fp32",)
-
-
-def test_where_the_device_lacks_a_librarys_float8_the_library_without_it_is_not_measured_unasked(machine):
-    ampere = gpu(unsupported={"te-fp8": "needs Ada"})
-    trials = plan(machine, ampere, precisions=("fp32", "te-fp8"), batch_sizes=(4,)).trials
-    assert {name for trial in trials for name in trial.precisions} == {"fp32", "te-fp8"}  # that one's row says why
-    named = plan(machine, ampere, precisions=("fp32", "te-bf16", "te-fp8"), batch_sizes=(4,)).trials
-    assert arms(named, "speed")[0] == ("fp32", "te-bf16")
+@pytest.mark.parametrize(
+    ("named", "unsupported", "together"),
+    [
+        (("amp-bf16", "fp32"), (), ("fp32", "amp-bf16")),  # the baseline first, whatever the order
+        (("te-fp8", "fp32", "te-fp8:scaling=current"), (), ("fp32", "te-bf16", "te-fp8", "te-fp8:scaling=current")),
+        (("te-fp8", "fp32"), ("te-fp8", "te-bf16"), ("fp32",)),
+        (("fp32", "te-fp8"), ("te-fp8",), ("fp32",)),  # not te-bf16, which nobody named
+        (("fp32", "te-bf16", "te-fp8"), ("te-fp8",), ("fp32", "te-bf16")),
+        (("fp32", "amp-fp16:init_scale=8"), ("amp-fp16",), ("fp32",)),  # options change nothing in what a device can do
+    ],
+)
+def test_with_a_librarys_float8_comes_the_same_library_without_it_where_the_device_can(
+    machine, named, unsupported, together
+):
+    device = gpu(unsupported=dict.fromkeys(unsupported, "no"))
+    first, *rows = arms(plan(machine, device, precisions=named, batch_sizes=(4,), phases=("speed",)).trials, "speed")
+    assert first == together
+    assert {name for row in rows for name in row} == {*together, *named}
 
 
 def test_only_precisions_that_no_device_can_do_are_refused_with_the_reason(machine):
@@ -147,12 +147,6 @@ def test_dropping_gradients_as_torch_does_is_no_workload_of_its_own(machine):
     assert [trial.config for trial in named] == [trial.config for trial in plain]
 
 
-def test_options_change_nothing_in_what_a_device_can_do(machine, cpu):
-    able = replace(cpu, unsupported={"amp-fp16": "no operators"})
-    found = plan(machine, able, precisions=("fp32", "amp-fp16:init_scale=8"), phases=("speed",)).trials
-    assert arms(found, "speed") == [("fp32",)] * 3 + [("amp-fp16:init_scale=8",)]
-
-
 def test_memory_comes_before_speed_and_training_last_within_a_cell(machine):
     phases = [trial.phase for trial in plan(machine, batch_sizes=(16,)).trials]
     assert phases == ["memory"] * 2 + ["speed"] * 3 + ["train"] * 2
@@ -164,10 +158,6 @@ def test_named_batch_sizes_are_trained_too_and_seeds_pair_the_precisions(machine
     arms = ("fp32", "amp-bf16")
     assert trained == [(b, s, p) for b in (16, 64) for s in (0, 1) for p in (arms if s == 0 else arms[::-1])]
     assert {t.epochs for t in trials} == {1, 2}
-
-
-def test_only_the_phases_asked_for_are_planned(machine):
-    assert {trial.phase for trial in plan(machine, phases=("speed",)).trials} == {"speed"}
 
 
 def test_a_change_of_anything_asked_changes_the_config_and_nothing_else_does(machine):
@@ -347,29 +337,28 @@ def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
     assert {t.cell.batch_size for t in named if t.phase == "train"} == {96}
 
 
-def test_the_library_without_float8_is_measured_at_the_largest_batches_that_it_fits(machine):
-    asked = {"precisions": ("fp32", "te-fp8"), "phases": ("memory", "speed"), "protocol": Protocol(replicates=1)}
+TE = ("fp32", "te-bf16", "te-fp8")
+
+
+@pytest.mark.parametrize(
+    ("asked", "sizes", "measured"),
+    [
+        # the library without float8 where it fits
+        ({"precisions": TE[::2], "phases": ("speed",)}, (64, 96, 160), {64: {*TE}, 96: {*TE[1:]}, 160: {*TE[2:]}}),
+        # a ladder has one mixed precision, though several were searched
+        ({"precisions": (), "phases": ("ladder",)}, (96, 96, 96, 96), {96: {"fp32", "amp-bf16"}}),
+        # the A/A noise needs fp32
+        ({"phases": ("floor",)}, (96, 160), {96: {"fp32"}}),
+    ],
+)
+def test_at_the_largest_batches_that_is_measured_which_fits(machine, asked, sizes, measured):
     searches = plan_at_largest(machine, **asked).trials
-    cell = at_any_size(searches[0].cell)
-    assert [trial.precisions for trial in searches] == [("fp32",), ("te-bf16",), ("te-fp8",)]
-    largest = {(cell, "fp32"): 64, (cell, "te-bf16"): 96, (cell, "te-fp8"): 160}
-    measured = [trial for trial in plan_at_largest(machine, largest, **asked).trials if trial.phase == "speed"]
-    at = {trial.cell.batch_size: trial.precisions for trial in measured}
-    assert at == {64: ("fp32", "te-bf16", "te-fp8"), 96: ("te-bf16", "te-fp8"), 160: ("te-fp8",)}
-
-
-def test_a_ladder_at_the_largest_batch_goes_to_one_mixed_precision_though_several_were_searched(machine):
-    cell = at_any_size(plan_at_largest(machine).trials[0].cell)
-    largest = {(cell, name): 96 for name in ("fp32", "tf32", "amp-fp16", "amp-bf16")}
-    again = plan_at_largest(machine, largest, precisions=(), phases=("ladder",)).trials
-    assert {arm.precision for trial in again for arm in trial.arms} == {"fp32", "amp-bf16"}
-    assert {trial.cell.batch_size for trial in again} == {96}
-
-
-def test_a_floor_at_the_largest_batch_is_timed_only_where_fp32_fits(machine):
-    cell = at_any_size(plan_at_largest(machine).trials[0].cell)
-    again = plan_at_largest(machine, {(cell, "fp32"): 96, (cell, "amp-fp16"): 160}, phases=("floor", "speed")).trials
-    assert {trial.cell.batch_size for trial in again if trial.phase == "floor"} == {96}
+    names = [trial.precisions[0] for trial in searches if trial.phase == "fit"]
+    largest = {(at_any_size(searches[0].cell), name): size for name, size in zip(names, sizes, strict=True)}
+    at: dict[int, set[str]] = {}
+    for trial in plan_at_largest(machine, largest, **asked).trials:
+        at.setdefault(trial.cell.batch_size, set()).update(arm.precision for arm in trial.arms)
+    assert at == measured
 
 
 def test_the_time_left_is_learnt_from_trials_that_have_ended(machine):
@@ -391,22 +380,22 @@ def test_the_time_left_is_learnt_from_trials_that_have_ended(machine):
 
 
 @pytest.mark.parametrize(
-    ("flops", "wanted"), [(1e9, [("fp32",), ("amp-bf16",)]), (1e12, [("fp32",)]), (None, [("fp32",)])]
+    ("flops", "asked", "measured"),
+    [
+        (1e9, {}, ("fp32", "amp-bf16")),
+        (1e12, {}, ("fp32",)),
+        (None, {}, ("fp32",)),
+        (1e12, {"phases": ("memory", "explain")}, ("fp32", "amp-bf16")),
+        (1e12, {"phases": ("memory", "explain"), "precisions": ("fp32",)}, ("fp32",)),
+    ],
 )
-def test_an_emulated_precision_is_measured_unasked_where_its_steps_are_short(machine, cpu, flops, wanted):
+def test_an_emulated_precision_is_measured_unasked_where_its_steps_are_short_or_to_be_explained(
+    machine, cpu, *, flops, asked, measured
+):
     slow = replace(machine, devices=(replace(cpu, fp32_gflops=100.0, bf16_gflops=40.0),))
-    made = make_plan(Request(), {REF: SUITE}, {REF: SYNTHETIC}, slow, {REF: flops})
-    assert arms(made.trials, "memory") == wanted
-
-
-def test_an_emulated_precision_is_measured_unasked_where_it_is_to_be_explained(machine, cpu):
-    slow = replace(machine, devices=(replace(cpu, fp32_gflops=100.0, bf16_gflops=4.0),))
-    request = Request(phases=("memory", "explain"))
-    made = make_plan(request, {REF: SUITE}, {REF: SYNTHETIC}, slow, {REF: 1e12})
-    assert arms(made.trials, "memory") == [("fp32",), ("amp-bf16",)]
-    assert arms(made.trials, "explain") == [("fp32", "amp-bf16")]
-    named = make_plan(replace(request, precisions=("fp32",)), {REF: SUITE}, {REF: SYNTHETIC}, slow, {REF: 1e12})
-    assert arms(named.trials, "memory") == [("fp32",)]
+    trials = make_plan(Request(**asked), {REF: SUITE}, {REF: SYNTHETIC}, slow, {REF: flops}).trials
+    assert arms(trials, "memory") == [(name,) for name in measured]
+    assert arms(trials, "explain") == ([measured] if asked else [])
 
 
 def test_a_suite_trains_with_its_own_seeds_unless_others_are_named(machine):

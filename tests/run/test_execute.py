@@ -77,11 +77,16 @@ def execution(store, device, launcher):
     return Execution(store=store, devices={"cpu": device}, launcher=launcher, sampler=Sampler(()), display=Display())
 
 
+def run_with(launcher, folder, plan, device):
+    """Run a plan in a folder, and return whether all went well."""
+    with Store(folder) as store:
+        return execution(store, device, launcher).run(plan)
+
+
 def execute(folder, plan, device, rules=None):
     """Run a plan; return the trials that were started, the rows that count, and whether all went well."""
     launcher = ScriptedLauncher(rules or {})
-    with Store(folder) as store:
-        fine = execution(store, device, launcher).run(plan)
+    fine = run_with(launcher, folder, plan, device)
     stored = counted(folder)[["trial", "precision", "status"]]
     return launcher.ran, list(stored.itertuples(index=False, name=None)), fine
 
@@ -204,8 +209,7 @@ def test_a_process_lost_with_its_fork_server_is_started_once_more(tmp_path, plan
         return lost.pop() if lost and trial.phase == "speed" else ending
 
     launcher.run = losing
-    with Store(tmp_path / "run") as store:
-        assert execution(store, cpu, launcher).run(plan)
+    assert run_with(launcher, tmp_path / "run", plan, cpu)
     assert launcher.ran.count("tiny-cpu-b4-speed-r0") == 2
     assert len(rows(tmp_path / "run", "blocks.csv")) == 2  # one in each process: not those of the lost one
 
@@ -265,8 +269,7 @@ def test_every_trial_reports_why_torch_cannot_be_imported_and_the_terminal_says_
 ):
     _break_torch(tmp_path / "broken", source, monkeypatch)
     launcher = LocalLauncher()
-    with Store(tmp_path / "run") as store:
-        assert not execution(store, cpu, launcher).run(Plan(trials=plan.trials[2:], seconds=plan.seconds[2:]))
+    assert not run_with(launcher, tmp_path / "run", Plan(trials=plan.trials[2:], seconds=plan.seconds[2:]), cpu)
     details = [row["detail"] for row in rows(tmp_path / "run", "trials.csv")]
     assert len(details) == 6
     assert all(f"importing torch failed: {reason}" in detail for detail in details)
@@ -314,8 +317,7 @@ def test_an_estimate_that_is_far_off_is_corrected_once_while_its_trial_runs(
             return super().run(trial, device, on_message)
 
     one = Plan(trials=plan.trials[4:5], seconds=(100.0,))
-    with Store(tmp_path / "run") as store:
-        execution(store, cpu, Slow({})).run(one)
+    run_with(Slow({}), tmp_path / "run", one, cpu)
     out = capsys.readouterr().out
     assert out.count("The run takes about 17 min in all, not 1.7 min as was estimated.") == corrections
     assert out.count("The run takes") == corrections
@@ -385,8 +387,7 @@ def test_epochs_are_stored_also_of_a_training_that_failed_later(tmp_path, plan, 
                 return Ending(kind="died", text="gone")
             return super().run(trial, device, on_message)
 
-    with Store(tmp_path / "run") as store:
-        execution(store, cpu, FailsInTraining({})).run(plan)
+    run_with(FailsInTraining({}), tmp_path / "run", plan, cpu)
     assert [row["epoch"] for row in rows(tmp_path / "run", "epochs.csv")] == ["1", "1"]
 
 
@@ -520,20 +521,17 @@ def speed_plan(tiny_trial, **protocol):
 )
 def test_a_cell_is_measured_by_as_many_processes_as_its_verdict_needs(tiny_trial, tmp_path, cpu, speedups, processes):
     launcher = ScriptedLauncher({}, speedups)
-    with Store(tmp_path) as store:
-        assert execution(store, cpu, launcher).run(speed_plan(tiny_trial, most_replicates=6))
+    assert run_with(launcher, tmp_path, speed_plan(tiny_trial, most_replicates=6), cpu)
     assert len(launcher.ran) == processes
     again = ScriptedLauncher({}, speedups)  # nothing is left to measure
-    with Store(tmp_path) as store:
-        assert execution(store, cpu, again).run(speed_plan(tiny_trial, most_replicates=6))
+    assert run_with(again, tmp_path, speed_plan(tiny_trial, most_replicates=6), cpu)
     assert again.ran == []
 
 
 def test_processes_that_are_added_have_numbers_of_their_own(tiny_trial, tmp_path, cpu, capsys):
     speed = speed_plan(tiny_trial, most_replicates=6)
     train = replace(tiny_trial, phase="train", arms=arms("fp32"))
-    with Store(tmp_path) as store:
-        execution(store, cpu, ScriptedLauncher({}, (1.50, 1.51, 1.13, 1.49))).run(plan_of(*speed.trials, train))
+    run_with(ScriptedLauncher({}, (1.50, 1.51, 1.13, 1.49)), tmp_path, plan_of(*speed.trials, train), cpu)
     shown = [line.partition(" ")[0] for line in capsys.readouterr().out.splitlines()]
     assert shown == ["[1/4]", "[2/4]", "[3/4]", "[4/5]", "[5/5]"]
 
@@ -541,19 +539,17 @@ def test_processes_that_are_added_have_numbers_of_their_own(tiny_trial, tmp_path
 def test_a_process_that_is_lost_is_measured_again_when_the_run_goes_on(tiny_trial, tmp_path, cpu):
     plan = speed_plan(tiny_trial)
     launcher = ScriptedLauncher({"-r2": KeyboardInterrupt()}, (1.5, 1.2, 1.8, 1.5, 1.5, 1.5, 1.5, 1.5, 1.5, 1.5))
-    with Store(tmp_path) as store, pytest.raises(KeyboardInterrupt):
-        execution(store, cpu, launcher).run(plan)
+    with pytest.raises(KeyboardInterrupt):
+        run_with(launcher, tmp_path, plan, cpu)
     launcher = ScriptedLauncher({}, launcher.speedups)
-    with Store(tmp_path) as store:
-        execution(store, cpu, launcher).run(plan)
+    run_with(launcher, tmp_path, plan, cpu)
     assert launcher.ran[0].endswith("-r2")
     assert launcher.known[0][0].steps == 7
 
 
 def test_later_processes_know_how_the_first_cut_its_blocks(tiny_trial, tmp_path, cpu):
     launcher = ScriptedLauncher({}, (1.5, 1.5, 1.5))
-    with Store(tmp_path) as store:
-        execution(store, cpu, launcher).run(speed_plan(tiny_trial))
+    run_with(launcher, tmp_path, speed_plan(tiny_trial), cpu)
     first, second, third = launcher.known
     assert first == ()
     assert [(arm.name, arm.switch_warmup, arm.steps) for arm in second] == [("fp32", 2, 7), ("amp-bf16", 2, 7)]
@@ -586,8 +582,7 @@ def test_rows_that_do_not_say_how_many_they_were_are_judged_by_the_plan(tmp_path
     with monkeypatch.context() as earlier:
         columns = {name: field for name, field in COLUMNS["trials.csv"].items() if name != "trial_rows"}
         earlier.setitem(COLUMNS, "trials.csv", columns)
-        with Store(folder) as store:
-            execution(store, cpu, ScriptedLauncher({})).run(plan)
+        run_with(ScriptedLauncher({}), folder, plan, cpu)
     path = folder / "trials.csv"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:4]))
@@ -605,8 +600,7 @@ def test_blocks_of_an_attempt_that_failed_are_not_mixed_with_those_of_the_next(t
     def keep_blocks(on_message):
         return lambda message: on_message(message) if isinstance(message, Block) else None
 
-    with Store(tmp_path) as store:
-        execution(store, cpu, FailsAfterTiming({})).run(plan)
+    run_with(FailsAfterTiming({}), tmp_path, plan, cpu)
     assert len(rows(tmp_path, "blocks.csv")) == 4  # of each arm alone
     ran, stored, _ = execute(tmp_path, plan, cpu)
     assert ran == [f"tiny-cpu-b4-speed-r{number}" for number in (0, 1)]
@@ -622,8 +616,8 @@ def test_a_folder_that_is_gone_is_noticed_while_a_trial_runs(tmp_path, plan, cpu
                 on_message(Progress(text="round 1"))
             return super().run(trial, device, on_message)
 
-    with Store(tmp_path / "run") as store, pytest.raises(StoreLostError):
-        execution(store, cpu, Deletes({})).run(plan)
+    with pytest.raises(StoreLostError):
+        run_with(Deletes({}), tmp_path / "run", plan, cpu)
     assert len(rows(tmp_path / "run.rescued", "trials.csv")) == 2
     ran, _, _ = execute(tmp_path / "run.rescued", plan, cpu)
     assert ran == [trial.id for trial in plan.trials][2:]

@@ -39,8 +39,6 @@ def suite(**changes):
         (lambda: Data(input_shape=(8,), target_shape=(8,), tokens=True), "Data.tokens"),
         (lambda: Data(input_shape=(8,), classes=256, source="markov"), "Data.source"),
         (lambda: Cell(suite=None, placement=None, batch_size=0, data=None), "--batch-sizes"),
-        (lambda: Placement(name="gpu0"), "--gpus"),
-        (lambda: Placement(name="-1"), "--gpus"),
         (lambda: Protocol(replicates=0), "Protocol.replicates"),
         (lambda: Protocol(target_ci=1.0), "--target-ci"),
         (lambda: Protocol(time_budget_s=0), "--time-budget"),
@@ -97,3 +95,27 @@ def test_ids_tell_trials_apart(tiny_trial):
     }
     assert len(ids) == 6
     assert tiny_trial.id == "tiny-cpu-b4-memory-fp32"
+
+
+MALFORMED = "gpu0 -1 0+0 0+00 cpu+0 0+ +1 a+b 0+V100 0+1@ 0+1@1 0+1@x @2 0+0@2 0+1@2@2 cpu@-1"
+
+
+@pytest.mark.parametrize("name", MALFORMED.split())
+def test_malformed_placements_are_refused(name):
+    with pytest.raises(UsageError, match="--gpus"):
+        Placement(name=name)
+
+
+def test_members_are_the_devices_in_order():
+    assert Placement(name="1+0").members == ("1", "0")
+    assert [Placement(name="1+0").device_of(rank) for rank in (0, 1)] == [1, 0]
+    assert Placement(name="cpu+cpu").index is Placement(name="V100").index is None
+    assert [Placement(name=name).on_cluster for name in ("V100", "cpu")] == [True, False]
+    assert Placement(name="3").device_of(1) == 3
+
+
+def test_members_on_two_nodes_follow_node_by_node():
+    place = Placement(name="2+3@2")
+    assert (place.local, place.nodes, place.index) == ("2+3", 2, 2)
+    assert [place.device_of(rank) for rank in range(4)] == [2, 3, 2, 3]
+    assert Placement(name="cpu@2").members == ("cpu", "cpu")

@@ -11,7 +11,6 @@ from bench.launch import Ending
 from bench.launch.ray import AcceleratorActor, connect, stage
 from bench.results.records import TrialResult
 from bench.spec.errors import UsageError
-from bench.spec.trial import Placement
 
 
 @pytest.fixture
@@ -45,24 +44,6 @@ def test_a_head_that_does_not_answer_is_told(tmp_path):
         connect("127.0.0.1:9", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--on", "ray", "--gpus", "0"), "--gpus names GPUs of this machine"),
-        (("--accelerators", "V100"), "add --on ray"),
-        (("--on", "ray", "--accelerators", "V100,v100"), "not 'v100'"),
-        (("--on", "ray", "--accelerators", "V100+A100"), "not 'V100.A100'"),
-        (("--on", "slurm"), "ray or ray://HOST:PORT, not 'slurm'"),
-        (("--on", "ray://head"), "not 'ray://head'"),
-        (("--gpus", "V100"), "--on ray --accelerators V100"),
-        (("--gpus", "0+1@2"), "of several: --on ray"),
-    ],
-)
-def test_what_means_nothing_is_refused(words, said):
-    with pytest.raises(UsageError, match=said):
-        parse(["--suite", "mlp", *words])
-
-
 def test_a_cluster_is_asked_for_by_types_and_its_folders_are_not_looked_for_here():
     words = ["--suite", "mlp", "--on", "ray://h:6379", "--accelerators", "V100,A100", "--data", "folder:/nowhere"]
     command = parse(words)
@@ -79,9 +60,3 @@ def test_a_node_runs_a_trial_without_the_script_it_was_started_by(monkeypatch, s
     assert [message.status for message in messages if isinstance(message, TrialResult)] == ["ok"]
     with pytest.raises(UsageError, match="There is no GPU 97"):
         worker.survey(("97",))
-
-
-def test_an_accelerator_is_no_index():
-    assert Placement(name="V100").index is None
-    assert Placement(name="V100").on_cluster
-    assert not Placement(name="cpu").on_cluster

@@ -1,11 +1,15 @@
-"""A run is continued only where its rows can be compared with those that there are; seeds may be added."""
+"""A run is continued only where its rows can be compared, by one process at a time, and says how it goes on."""
 
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
+import sys
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from io import BytesIO, StringIO
@@ -25,7 +29,7 @@ from bench.results.run_json import planned, read_run
 from bench.results.store import Store, StoreLostError, edited
 from bench.run import reporting
 from bench.run.execute import execute, tell_what_remains
-from bench.run.folder import check, locked, new_folder, open_folder
+from bench.run.folder import LOCK, check, locked, new_folder, open_folder
 from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
 from bench.spec.errors import UsageError
@@ -36,6 +40,7 @@ from tests.report.builders import RunBuilder
 from tests.report.fleet import edit_run, original
 from tests.results.test_store import block, contents, result, rows
 
+ROOT = Path(__file__).resolve().parents[2]
 REQUEST = Request(suites=("mlp",))
 
 
@@ -385,16 +390,17 @@ def test_a_report_that_cannot_be_written_says_how_to_write_it_elsewhere(tmp_path
         report([tmp_path / "run"], tmp_path / "reports" / "x")
 
 
-def test_what_reasons_point_at_is_tried_once_for_each_precision(tmp_path, monkeypatch, capsys):
-    found = [
-        SimpleNamespace(precision=precision, techniques=techniques)
-        for precision, techniques in [
-            ("amp-fp16", ["compile"]),
-            ("amp-bf16", []),
-            ("amp-fp16", ["compile", "fused-optimizer"]),
-        ]
-    ]
-    monkeypatch.setattr(reporting.reporter, "explain", lambda folders: found if folders == [tmp_path / "run"] else [])
+@pytest.fixture
+def explained(monkeypatch):
+    """What a run's explanation says of each precision; to be filled."""
+    explanations = []
+    monkeypatch.setattr(reporting.reporter, "explain", lambda _folders: explanations)
+    return explanations
+
+
+def test_what_reasons_point_at_is_tried_once_for_each_precision(tmp_path, explained, capsys):
+    for precision, *techniques in (("amp-fp16", "compile"), ("amp-bf16",), ("amp-fp16", "compile", "fused-optimizer")):
+        explained.append(SimpleNamespace(precision=precision, techniques=techniques))
     request = Request(argv=("--suite", "mlp", "--phases", "speed,explain"), suites=("mlp",))
     (ladder,) = reporting.ladders_to_try(request, tmp_path / "run")
     assert (ladder.precisions, ladder.techniques) == (("fp32", "amp-fp16"), ("fused-optimizer", "compile"))
@@ -402,9 +408,8 @@ def test_what_reasons_point_at_is_tried_once_for_each_precision(tmp_path, monkey
     assert "amp-bf16" in capsys.readouterr().out
 
 
-def test_a_ladder_that_was_started_goes_on_and_others_start(tmp_path, machine, monkeypatch):
-    found = [SimpleNamespace(precision=name, techniques=["compile"]) for name in ("amp-fp16", "amp-bf16")]
-    monkeypatch.setattr(reporting.reporter, "explain", lambda _folders: found)
+def test_a_ladder_that_was_started_goes_on_and_others_start(tmp_path, machine, explained):
+    explained += [SimpleNamespace(precision=name, techniques=["compile"]) for name in ("amp-fp16", "amp-bf16")]
     request = Request(argv=("--suite", "mlp", "--phases", "speed,explain"), suites=("mlp",))
     first, second = reporting.ladders_to_try(request, tmp_path / "run")
     started = tmp_path / "run-try-amp-fp16"
@@ -415,7 +420,7 @@ def test_a_ladder_that_was_started_goes_on_and_others_start(tmp_path, machine, m
     run_nothing(started, machine, again)
     assert other == second
     assert open_folder(Request(suites=(), resume=started))[0].techniques == first.techniques
-    found[0].techniques.append("channels-last")  # what was started is another request's
+    explained[0].techniques.append("channels-last")  # what was started is another request's
     with pytest.raises(UsageError, match="with other techniques"):
         run_nothing(started, machine, next(reporting.ladders_to_try(request, tmp_path / "run")))
 
@@ -483,9 +488,72 @@ def test_a_stopped_run_goes_on_with_the_ladders_that_were_to_follow(machine, mon
         assert capsys.readouterr().out.endswith(f" {way}\n")
 
 
-def test_a_ladder_that_the_other_options_forbid_is_not_tried(tmp_path, monkeypatch, capsys):
-    found = [SimpleNamespace(precision="amp-bf16", techniques=["compile"])]
-    monkeypatch.setattr(reporting.reporter, "explain", lambda _folders: found)
+def test_a_ladder_that_the_other_options_forbid_is_not_tried(tmp_path, explained, capsys):
+    explained.append(SimpleNamespace(precision="amp-bf16", techniques=["compile"]))
     request = Request(argv=("--suite", "mlp", "--epochs", "3"), suites=("mlp",))
     assert list(reporting.ladders_to_try(request, tmp_path / "run")) == []
     assert "--epochs" in capsys.readouterr().out
+
+
+# One process at a time writes to a run's folder.
+
+HOLD = "import sys, time; from pathlib import Path; from bench.run.folder import locked\n"
+HOLD += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def owner(tmp_path):
+    """A process that holds the folder."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
+    assert process.stdout.readline() == b"held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_folder_that_another_process_holds_is_refused_until_that_has_ended_in_whatever_way(tmp_path, owner):
+    with pytest.raises(UsageError, match=f"in use by process {owner.pid} on .*{LOCK}"), locked(tmp_path):
+        pass
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    assert (tmp_path / LOCK).exists()
+    with locked(tmp_path):
+        assert (tmp_path / LOCK).read_text().split()[0] == str(os.getpid())
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_a_process_that_has_ended_does_not_hold_it_though_its_parent_has_not_noticed(tmp_path, owner):
+    text = (tmp_path / LOCK).read_text()
+    owner.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # which leaves it a zombie
+    pid, host, *more = text.split()
+    (tmp_path / LOCK).write_text("\n".join([pid, f"not-{host}", *more, ""]))
+    with pytest.raises(UsageError, match=f"in use by process {pid} on not-"), locked(tmp_path):
+        pass
+    (tmp_path / LOCK).write_text(text)
+    with locked(tmp_path):
+        assert (tmp_path / LOCK).read_text().split()[0] == str(os.getpid())
+
+
+def test_a_process_that_has_the_number_of_the_owner_is_not_the_owner(tmp_path, owner):
+    pid, host, start = (tmp_path / LOCK).read_text().split()
+    owner.kill()
+    owner.wait()
+    (tmp_path / LOCK).write_text(f"{os.getppid()}\n{host}\n{start}\n")
+    with locked(tmp_path):
+        assert (tmp_path / LOCK).read_text().split()[0] != pid
+
+
+@pytest.mark.parametrize(("text", "named"), [("71\nnode-7\n12\n", "process 71 on node-7"), ("", "is in use. ")])
+def test_an_owner_on_another_host_or_of_no_name_is_refused_with_the_name_of_the_file(tmp_path, text, named):
+    (tmp_path / LOCK).write_text(text)
+    with pytest.raises(UsageError, match=f"{named}.*'{tmp_path / LOCK}'"), locked(tmp_path):
+        pass
+    assert (tmp_path / LOCK).read_text() == text
+
+
+def test_a_folder_that_is_deleted_while_it_is_held_is_let_go(tmp_path):
+    (tmp_path / "run").mkdir()
+    with locked(tmp_path / "run"):
+        (tmp_path / "run" / LOCK).unlink()
+        (tmp_path / "run").rmdir()
