@@ -230,18 +230,18 @@ def energy(probe: Probe, device: Device) -> Iterator[Check]:
 
 
 def sampler(probe: Probe, device: Device) -> Iterator[Check]:
-    """Check that steps take as long beside the sampling process as without it."""
+    """Check that steps take as long while the sampling process runs as while it is stopped."""
     log, samples, why = None, 0, NO_NVML
     if device.uuid is not None:
         with Sampler(((device.placement, device.uuid),), SAMPLE_PERIOD_S) as running:
             # A worker may not start processes of its own, so it gets the pid of the one to stop and to continue.
             pid = next((child.pid for child in active_children() if child.name == "ampmeter-sampler"), None)
-            log = probe("beside_sampler", pid) if pid else None
+            log = probe("with_sampler", pid) if pid else None
             samples, why = len(running.stop()), "the sampling process ended at once"
     yield Check(
         name="the sampler disturbs nothing",
         expected=f"1.00 within {100 * RATIO_TOLERANCE:.0f} %",
-        measured=why if log is None else f"{_ratio(log)} beside {samples} samples",
+        measured=why if log is None else f"{_ratio(log)} with {samples} samples",
         passed=None if log is None else samples > 0 and abs(math.expm1(log.center)) <= RATIO_TOLERANCE,
         meaning="sampling clocks and power slows the steps, or nothing was sampled: telemetry is not free here",
         timed=True,

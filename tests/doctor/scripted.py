@@ -39,7 +39,7 @@ def healthy(device):
         },
         "take": True,
         "energy_windows": (10.0, 10.1, ""),
-        "beside_sampler": log(1.0),
+        "with_sampler": log(1.0),
     }
 
 

@@ -88,7 +88,7 @@ CASES = [
         {"energy_windows": (10.0, 10.4, "")},
         {"energy_windows": (10.0, 10.4, "they differ")},
     ),
-    (SAMPLER, {"beside_sampler": interval(1.005, 0.01)}, {"beside_sampler": interval(1.02, 0.001)}),
+    (SAMPLER, {"with_sampler": interval(1.005, 0.01)}, {"with_sampler": interval(1.02, 0.001)}),
     (IDENTICAL, {"identify": ("one", True)}, {"identify": ("another", False)}),
 ]
 
@@ -168,6 +168,6 @@ def test_a_measurement_that_is_not_possible_is_no_failure_and_says_why(group, na
 def test_a_sampler_must_run_and_sample(monkeypatch):
     group, name = "the sampler's effect", "the sampler disturbs nothing"
     monkeypatch.setattr(checks, "Sampler", lambda *given: ScriptedSampler(*given, samples=0))
-    assert measured(group, GPU, beside_sampler=log(1.0))[name].passed is False
+    assert measured(group, GPU, with_sampler=log(1.0))[name].passed is False
     monkeypatch.setattr(checks, "active_children", list)
-    assert measured(group, GPU, beside_sampler=log(2.0))[name].measured == "the sampling process ended at once"
+    assert measured(group, GPU, with_sampler=log(2.0))[name].measured == "the sampling process ended at once"
