@@ -149,15 +149,6 @@ def peak(device: Device, held_bytes: int, _send: Send) -> MemoryPeak:
     )
 
 
-def take(device: Device, taken_bytes: int, _send: Send) -> bool:
-    """Use that much memory and end; False where less than twice that is free."""
-    place = torch_device(device)
-    free = backend_of(place).free_bytes()
-    if free < 2 * taken_bytes:
-        return False
-    return bool(torch.ones(taken_bytes, dtype=torch.uint8, device=place)[-1] == 1)
-
-
 def identify(device: Device, _send: Send) -> tuple[str, bool] | None:
     """Follow a GPU's CUDA index to NVML's UUID and back.
 
