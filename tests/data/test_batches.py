@@ -164,14 +164,13 @@ def test_images_give_the_same_batches_wherever_they_are(open_, monkeypatch, stor
 
 def test_images_in_their_file_are_not_copied_and_others_are(open_, monkeypatch):
     mapped = {}
-    real = batches_module.open_images
 
-    def watched(split, storage, device):
-        opened = real(split, storage, device)
-        mapped[storage] = opened._images.data_ptr() == split.images.data_ptr()
-        return opened
+    class Watched(cache.Images):
+        def __init__(self, split, storage, device):
+            super().__init__(split, storage, device)
+            mapped[storage] = self._images.data_ptr() == split.images.data_ptr()
 
-    monkeypatch.setattr(batches_module, "open_images", watched)
+    monkeypatch.setattr(batches_module, "Images", Watched)
     for free in ((2**40, 2**40), (0, 2**40), (0, 0)):
         monkeypatch.setattr(batches_module, "free_bytes", lambda *_, free=free: free)
         open_()
