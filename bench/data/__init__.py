@@ -1,4 +1,4 @@
-"""What a model is trained on: CIFAR-10, a folder of images, tokens, or random numbers, as batches on a device."""
+"""Training data as batches on a device: CIFAR-10, a folder of images, tokens, or random numbers."""
 
 from bench.data.batches import Batches, open_batches, random_batches
 from bench.data.prepare import prepare

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bench.data import sampling
-from bench.data.cache import Dataset, Images, Storage, choose_storage, free_bytes, open_images
+from bench.data.cache import Dataset, Images, Storage, choose_storage, free_bytes
 from bench.data.prepare import is_synthetic, load, with_classes
 from bench.data.sampling import WHOLE, Augmentation, Normalizer, Shard
 from bench.data.tokens import BYTES, SYMBOLS, Text, Tokens, chain
@@ -127,7 +127,7 @@ class ImageBatches(Batches):
         self._normalized = Normalizer(data.mean, data.std, device)
         size_bytes = dataset.train.images.nbytes + dataset.test.images.nbytes
         self.storage = choose_storage(size_bytes, *free_bytes(device, shard.ranks))
-        self._train, self._test = (open_images(split, self.storage, device) for split in (dataset.train, dataset.test))
+        self._train, self._test = (Images(split, self.storage, device) for split in (dataset.train, dataset.test))
 
     def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Yield this rank's shard of every full batch, in the order of ``seed`` and ``epoch``.

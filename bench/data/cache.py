@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -140,12 +139,14 @@ def free_bytes(device: torch.device, ranks: int = 1) -> tuple[int, int]:
     return (backend.free_bytes() if backend.is_gpu else host), host
 
 
-class OnDevice:
-    """A split's images on the device, out of which a batch is one operation."""
+class Images:
+    """A split's images on the device, in host memory, or mapped from their file; labels are on the device."""
 
-    def __init__(self, split: Split, device: torch.device) -> None:
+    def __init__(self, split: Split, storage: Storage, device: torch.device) -> None:
+        self._on_device, self._pinned = storage == "device", backend_of(device).is_gpu
         # A copy on the CPU too: mapped from the file, pages would arrive while something is measured.
-        self._images = split.images.to(device, copy=True)
+        home = device if self._on_device else torch.device("cpu")
+        self._images = split.images if storage == "file" else split.images.to(home, copy=True)
         self._labels = split.labels.to(device, copy=True)
 
     def __len__(self) -> int:
@@ -154,55 +155,33 @@ class OnDevice:
     def take(self, order: Tensor, batches: Sequence[slice]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield images, (B, 3, H, W) uint8, and labels, (B,) int64, on the device.
 
+        Images that are not on the device are gathered by a thread: the next batch while one is trained on. A thread
+        suffices, because numpy gathers and disks are waited for without the interpreter's lock. Processes would have to
+        be sent every batch, and a trial's process is daemonic and may have none.
+
         Args:
             order: indices of images, (N,) int64, on the CPU.
             batches: the part of the order that each batch takes.
         """
-        order = order.to(self._labels.device)
-        for batch in batches:
-            yield self._images.index_select(0, order[batch]), self._labels.index_select(0, order[batch])
-
-
-class OnHost:
-    """A split's images in host memory, or mapped from their file, gathered by a thread one batch ahead."""
-
-    def __init__(self, split: Split, storage: Storage, device: torch.device) -> None:
-        self._images = split.images.clone() if storage == "host" else split.images
-        self._labels = split.labels.to(device, copy=True)
-        self._pinned = backend_of(device).is_gpu
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def take(self, order: Tensor, batches: Sequence[slice]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield as ``OnDevice`` does; while one batch is trained on, the next is gathered.
-
-        A thread suffices, because numpy gathers and disks are waited for without the interpreter's lock. Processes
-        would have to be sent every batch, and a trial's process is daemonic and may have none.
-        """
         device = self._labels.device
         on_device = order.to(device)
+        if self._on_device:
+            for batch in batches:
+                rows = on_device[batch]
+                yield self._images.index_select(0, rows), self._labels.index_select(0, rows)
+            return
         with ThreadPoolExecutor(1, thread_name_prefix="reader") as reader:
             begun = (self._begin(reader, order[batch]) for batch in batches)
-            ahead = deque(islice(begun, 1))
-            for batch in batches:
-                images = ahead.popleft().result()
-                ahead.extend(islice(begun, 1))
+            for batch, (gathered, _ahead) in zip(batches, pairwise(chain(begun, [None])), strict=True):
+                assert gathered is not None  # None follows the last
                 # The pinned allocator knows of the copy under way, and does not reuse the buffer before it ends.
-                yield images.to(device, non_blocking=True), self._labels.index_select(0, on_device[batch])
+                images = gathered.result().to(device, non_blocking=True)
+                yield images, self._labels.index_select(0, on_device[batch])
 
     def _begin(self, reader: ThreadPoolExecutor, rows: Tensor) -> Future[Tensor]:
         # Allocated here: in the reader's thread another GPU may be the current one.
         buffer = torch.empty((len(rows), *self._images.shape[1:]), dtype=torch.uint8, pin_memory=self._pinned)
         return reader.submit(_gather, self._images, rows, buffer)
-
-
-Images = OnDevice | OnHost
-
-
-def open_images(split: Split, storage: Storage, device: torch.device) -> Images:
-    """Bring a split to its storage."""
-    return OnDevice(split, device) if storage == "device" else OnHost(split, storage, device)
 
 
 def _gather(images: Tensor, rows: Tensor, buffer: Tensor) -> Tensor:

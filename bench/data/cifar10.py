@@ -19,7 +19,7 @@ from bench.spec.errors import UsageError
 STALLED_S = 30.0
 """Timeout of a server that sends nothing."""
 FAILURES = (OSError, RuntimeError, http.client.HTTPException)
-"""What torch's and torchvision's downloads raise: no network, a wrong checksum, a broken answer."""
+"""Exceptions of torch's and torchvision's downloads: no network, a wrong checksum, a broken answer."""
 
 _SIZE_BYTES = 60_000 * 3 * 32 * 32
 _COPIES = 3

@@ -30,7 +30,7 @@ def _moved(tensor: Tensor, device: torch.device, non_blocking: bool) -> Tensor:
 
 
 class Prefetcher:
-    """Batches prepared one ahead: on a GPU on a stream beside the step's, on a CPU in a thread.
+    """Batches prepared one ahead: on a GPU on a stream next to the step's, on a CPU in a thread.
 
     Close it, or use ``contextlib.closing``, where not all batches are taken.
     """

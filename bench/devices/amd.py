@@ -39,7 +39,7 @@ _GONE = ("DRIVER_NOT_LOADED", "NOT_INIT", "NO_DRV", "AMDGPU_RESTART_ERR")
 
 
 class Amd:
-    """What torch's device properties mean in a build with ROCm; ``nvidia.Nvidia`` is the same of CUDA."""
+    """The meaning of torch's device properties in a build with ROCm; ``nvidia.Nvidia`` is the same for CUDA."""
 
     runtime = "ROCm"
     library = "AMD"

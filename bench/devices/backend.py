@@ -55,7 +55,7 @@ CPU_LACKS: dict[Feature, str] = {
     "mxfp8": "MXFP8 tensor cores, which are on GPUs",
     **dict.fromkeys(TE_FEATURES, "Transformer Engine, which is for GPUs"),
 }
-"""What CPUs lack for each feature; empty where torch is asked whether it does it on this one."""
+"""The hardware that CPUs lack for each feature; empty where torch is asked whether this one has it."""
 
 
 class Event(Protocol):

@@ -60,28 +60,28 @@ def fp32_switches(matmul: str, conv: str, rnn: str) -> tuple[str, str, str]:
     if not hasattr(_backends, "fp32_precision"):
         products, others = ("tf32" if on else "ieee" for on in _older_switches())
         return products, others, others
-    found = (str(attrgetter(name)(_backends).fp32_precision) for name in (matmul, conv, rnn))
-    products, convolutions, recurrent = ("ieee" if value == "none" else value for value in found)
+    switches = (str(attrgetter(name)(_backends).fp32_precision) for name in (matmul, conv, rnn))
+    products, convolutions, recurrent = ("ieee" if value == "none" else value for value in switches)
     return products, convolutions, recurrent
 
 
 def all_fp32_switches() -> str:
-    """Return every switch of fp32 products as torch tells it: one word if all are alike, else ``name=value`` of each.
+    """Return every switch of fp32 products as torch reports it: one word if all are alike, else ``name=value`` of each.
 
     ``none`` is a switch that nothing has set, neither itself nor a general one: IEEE fp32.
     """
     if not hasattr(_backends, "fp32_precision"):
         matmul, cudnn = ("on" if on else "off" for on in _older_switches())
         return f"cuda.matmul.allow_tf32={matmul} cudnn.allow_tf32={cudnn}"
-    found = {"all": _backends.fp32_precision}
-    found |= {name: attrgetter(name)(_backends).fp32_precision for name in ("cudnn", "mkldnn", *PARTS)}
-    if len({*found.values()}) == 1:
-        return str(found["all"])
-    return " ".join(f"{name}={value}" for name, value in found.items())
+    switches = {"all": _backends.fp32_precision}
+    switches |= {name: attrgetter(name)(_backends).fp32_precision for name in ("cudnn", "mkldnn", *PARTS)}
+    if len({*switches.values()}) == 1:
+        return str(switches["all"])
+    return " ".join(f"{name}={value}" for name, value in switches.items())
 
 
 def _older_switches() -> tuple[bool, bool]:
-    """Return whether TF32 is allowed in matrix products, and in cuDNN; there is no switch for the CPU beside them."""
+    """Return whether TF32 is allowed in matrix products, and in cuDNN; the CPU has no switch."""
     return _backends.cuda.matmul.allow_tf32, _backends.cudnn.allow_tf32
 
 
@@ -107,18 +107,13 @@ def missing_package(precision: Precision) -> str | None:
         return f"{precision.name} needs {precision.package}, which is not installed: {install}"
     if precision.least_torch and torch.__version__ < precision.least_torch:  # torch compares them as versions
         return f"{precision.name} needs torch {precision.least_torch} or later; this one is {torch.__version__}"
-    found = _version(precision.package)
-    if precision.least_package and found is not None and found < Version(precision.least_package):
-        return f"{precision.name} needs {precision.package} {precision.least_package} or later; this one is {found}"
-    return None
-
-
-def _version(package: str) -> Version | None:
-    """Return the installed version of a package; None if that is unknown, as where only its folder was copied."""
     try:
-        return Version(importlib.metadata.version(package))
-    except (importlib.metadata.PackageNotFoundError, InvalidVersion):
+        version = Version(importlib.metadata.version(precision.package))
+    except (importlib.metadata.PackageNotFoundError, InvalidVersion):  # as where only its folder was copied
         return None
+    if precision.least_package and version < Version(precision.least_package):
+        return f"{precision.name} needs {precision.package} {precision.least_package} or later; this one is {version}"
+    return None
 
 
 @cache

@@ -30,7 +30,7 @@ CLOCK = "counter"
 """The counter of the time that the others refer to, where they do not count seconds."""
 
 Source = Literal["counter", "power"]
-"""What a GPU's energy is read from."""
+"""The reading that a GPU's energy comes from."""
 
 
 class DeviceLostError(Exception):

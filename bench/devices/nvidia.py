@@ -70,7 +70,7 @@ _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
 class Nvidia:
-    """What torch's device properties mean in a build with CUDA; ``amd.Amd`` is the same of ROCm."""
+    """The meaning of torch's device properties in a build with CUDA; ``amd.Amd`` is the same for ROCm."""
 
     runtime = "CUDA"
     library = "NVIDIA"
@@ -78,7 +78,7 @@ class Nvidia:
     visible: tuple[str, ...] = ("CUDA_VISIBLE_DEVICES",)
     """Environment variables that hide GPUs."""
     hint = "Install a build for it: Pascal and Volta need one for CUDA 12.6 or older."
-    """What to do where a torch build has no kernels for a GPU."""
+    """Advice where a torch build has no kernels for a GPU."""
 
     def uuid(self, properties: Any) -> str:
         """Return what the management library finds the GPU by: the UUID, without NVML's prefix."""

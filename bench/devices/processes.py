@@ -117,7 +117,7 @@ def describe(processes: Mapping[str, list[GpuProcess]], names: Mapping[str, str]
         names: what to call the GPUs, by UUID, such as "GPU 0".
     """
     return " ".join(
-        f"{names[uuid]} is in use by {', '.join(map(str, found))}." for uuid, found in processes.items() if found
+        f"{names[uuid]} is in use by {', '.join(map(str, users))}." for uuid, users in processes.items() if users
     )
 
 

@@ -44,9 +44,9 @@ KNOWN = Protocol(replicates=1, most_replicates=1, time_budget_s=2.0, fewest_roun
 FINE = Protocol(replicates=1, most_replicates=1, time_budget_s=2.0, fewest_rounds=5, target_ci=0.0025)
 """Narrow enough to see 1 %."""
 ADDED = 0.01
-BESIDE = Protocol(replicates=1, most_replicates=1, time_budget_s=8.0, min_rounds=8, fewest_rounds=5, target_ci=0.002)
-BESIDE_S, RESUME_S = 0.5, 0.1
-"""Blocks beside the sampler hold a few of its readings each: a reading in few blocks would be trimmed away."""
+SAMPLED = Protocol(replicates=1, most_replicates=1, time_budget_s=8.0, min_rounds=8, fewest_rounds=5, target_ci=0.002)
+SAMPLED_S, RESUME_S = 0.5, 0.1
+"""While the sampler runs, each block holds a few of its readings: a reading in few blocks would be trimmed away."""
 WINDOWS_S = (5.0, 10.0)
 SMALL = (256, 128)
 SIZES = {"cpu": SMALL, "cuda": (2048, 1024)}
@@ -109,14 +109,14 @@ def against_itself(device: Device, process: int, _send: Send) -> tuple[float, fl
     return same.center, added.center
 
 
-def beside_sampler(device: Device, pid: int, _send: Send) -> Interval | None:
+def with_sampler(device: Device, pid: int, _send: Send) -> Interval | None:
     """Return the log-ratio of steps while the sampling process ``pid`` is stopped to steps while it runs."""
     runner = training_runner(device)
-    step_s = warm_up(runner, BESIDE.time_budget_s / 4).step_ns / 1e9
-    sizes = Sizes(switch_warmup=math.ceil(RESUME_S / step_s), steps=math.ceil(BESIDE_S / step_s))
-    arms = [beside_process(name, runner, pid, runs=runs) for name, runs in (("off", False), ("on", True))]
+    step_s = warm_up(runner, SAMPLED.time_budget_s / 4).step_ns / 1e9
+    sizes = Sizes(switch_warmup=math.ceil(RESUME_S / step_s), steps=math.ceil(SAMPLED_S / step_s))
+    arms = [paused_process(name, runner, pid, runs=runs) for name, runs in (("off", False), ("on", True))]
     try:
-        return compare(arms, [sizes, sizes], BESIDE, seed=0).logs[1]
+        return compare(arms, [sizes, sizes], SAMPLED, seed=0).logs[1]
     finally:
         os.kill(pid, signal.SIGCONT)
 
@@ -147,15 +147,6 @@ def peak(device: Device, held_bytes: int, _send: Send) -> MemoryPeak:
         uuid=device.uuid,
         model_bytes=memory.model_bytes(runner.arm.model),
     )
-
-
-def take(device: Device, taken_bytes: int, _send: Send) -> bool:
-    """Use that much memory and end; False where less than twice that is free."""
-    place = torch_device(device)
-    free = backend_of(place).free_bytes()
-    if free < 2 * taken_bytes:
-        return False
-    return bool(torch.ones(taken_bytes, dtype=torch.uint8, device=place)[-1] == 1)
 
 
 def identify(device: Device, _send: Send) -> tuple[str, bool] | None:
@@ -250,7 +241,7 @@ def lengthened(name: str, inner: Runner, wait: Callable[[], None]) -> StepRunner
     return StepRunner(name, inner.asynchronous, step, inner.synchronize, inner.activate, inner.fingerprint)
 
 
-def beside_process(name: str, inner: Runner, pid: int, *, runs: bool) -> StepRunner:
+def paused_process(name: str, inner: Runner, pid: int, *, runs: bool) -> StepRunner:
     """Return an arm with another one's steps, during whose blocks a process runs or is stopped."""
 
     def activate() -> None:
@@ -292,7 +283,7 @@ def busy_wait(time_ns: float, slept: float = 0.0) -> Callable[[], None]:
 
 
 def pause(device: torch.device, time_ns: float) -> Callable[[], None]:
-    """Return a wait that is short beside a step: a busy one on a CPU, a spinning kernel on a GPU."""
+    """Return a wait that is short compared with a step: a busy one on a CPU, a spinning kernel on a GPU."""
     if backend_of(device).is_gpu:
         cycles = round(time_ns * cycles_per_ns(device))
         return lambda: backend_of(device).spin(cycles)

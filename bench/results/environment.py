@@ -21,46 +21,42 @@ RECORDED = (
 """Variables that may change figures, as patterns; folders do not, and would tell whose they are."""
 
 
-class Fact(NamedTuple):
-    """A fact of the software, or of a device, that run.json has."""
+class Circumstance(NamedTuple):
+    """A version or a setting that run.json has of a machine or of a device."""
 
     name: str
     why: str = ""
-    """Its effect on a comparison between runs, a whole sentence; empty where runs need not agree in it."""
-    on: Literal["any", "cuda", "cpu"] = "any"
-    """The kind of device that it matters on."""
+    """Its effect on a comparison, a whole sentence; where it has none, ``compare`` alone lists it."""
     unit: str = ""
-
-    @property
-    def label(self) -> str:
-        """Its name in tables, with its unit."""
-        return f"{self.name} ({self.unit})" if self.unit not in ("", self.name) else self.name
+    on: Literal["any", "cuda", "cpu"] = "any"
+    """The kind of devices that it matters for."""
 
 
-SOFTWARE = {
-    "host": Fact("host"),
-    "os": Fact("system"),
-    "python": Fact("Python"),
-    "torch": Fact("torch", "Another version has other kernels and other defaults."),
-    "torchvision": Fact("torchvision"),
-    "cuda": Fact("CUDA", "Its libraries hold the matrix products.", "cuda"),
-    "cudnn": Fact("cuDNN", "It holds the convolutions, and chooses among them.", "cuda"),
-    "driver": Fact("driver", "It sets clocks and power, and compiles some kernels.", "cuda"),
-    "openmp": Fact("OpenMP's spinning", "On a CPU that others use it can change a step many times over.", "cpu"),
-    "removed_variables": Fact("overrides removed"),
-    "variables": Fact("environment variables"),
+MACHINE = {
+    "version": Circumstance("ampmeter", "Another version may measure, or choose, in another way."),
+    "host": Circumstance("host"),
+    "os": Circumstance("system"),
+    "python": Circumstance("Python"),
+    "torch": Circumstance("torch", "Another version has other kernels and other defaults."),
+    "torchvision": Circumstance("torchvision"),
+    "cuda": Circumstance("CUDA", "Its libraries hold the matrix products.", on="cuda"),
+    "cudnn": Circumstance("cuDNN", "It holds the convolutions, and chooses among them.", on="cuda"),
+    "driver": Circumstance("driver", "It sets clocks and power, and compiles some kernels.", on="cuda"),
+    "openmp": Circumstance("OpenMP's spinning", "Next to other programs it can change a CPU's step a lot.", on="cpu"),
+    "removed_variables": Circumstance("overrides removed"),
+    "variables": Circumstance("environment variables"),
 }
-"""Facts of a machine and its software, by the field of ``Environment``."""
+"""By the key in the environment of run.json, of ``version`` in run.json itself."""
 DEVICE = {
-    "name": Fact("device"),
-    "memory_total_bytes": Fact("memory", unit="bytes"),
-    "power_limit_w": Fact("power limit", "Less power means lower clocks under load.", unit="W"),
-    "sm_clock_limit_mhz": Fact("clock limit", "The same name stands for boards of other clocks.", unit="MHz"),
-    "memory_clock_limit_mhz": Fact("memory clock limit", "Memory traffic is slower or faster by it.", unit="MHz"),
-    "cores": Fact("cores"),
-    "threads": Fact("threads", "A CPU's step time follows it.", unit="threads"),
+    "name": Circumstance("device"),
+    "memory_total_bytes": Circumstance("memory", unit="bytes"),
+    "power_limit_w": Circumstance("power limit", "Less power means lower clocks under load.", "W"),
+    "sm_clock_limit_mhz": Circumstance("clock limit", "The same name stands for boards of other clocks.", "MHz"),
+    "memory_clock_limit_mhz": Circumstance("memory clock limit", "Memory traffic is slower or faster by it.", "MHz"),
+    "cores": Circumstance("cores"),
+    "threads": Circumstance("threads", "A CPU's step time follows it."),
 }
-"""Facts of a device, by the field of ``Device``; several that train together have no power limit of their own."""
+"""Of a device; several that train together have no power limit of their own."""
 
 Surveys = Sequence[tuple[str, Environment]]
 """For each accelerator of a placement its node's id, and its survey, which has one device."""
@@ -85,7 +81,7 @@ def merge(surveys: Mapping[str, Surveys]) -> Environment:
     """
     environments = [environment for nodes in surveys.values() for _, environment in nodes]
     common: dict[str, Any] = {}
-    for name in (*SOFTWARE, "left_out"):
+    for name in (*MACHINE.keys() - {"version"}, "left_out"):
         values = [getattr(environment, name) for environment in environments]
         if isinstance(values[0], tuple):
             common[name] = tuple(dict.fromkeys(text for value in values for text in value))
@@ -112,5 +108,5 @@ def _device(name: str, surveys: Surveys) -> Device:
 
 
 def _node(placement: str, environment: Environment) -> Node:
-    same = {field.name: getattr(environment, field.name) for field in fields(Node) if field.name in SOFTWARE}
+    same = {field.name: getattr(environment, field.name) for field in fields(Node) if field.name in MACHINE}
     return Node(accelerator=placement, device=environment.devices[0].name, **same)

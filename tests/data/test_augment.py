@@ -24,13 +24,6 @@ def test_every_crop_is_what_padding_and_slicing_that_image_gives(dtype, padding)
     assert torch.equal(crop(batch, top, left, padding), torch.stack(expected))
 
 
-def test_a_single_image_is_cropped_at_the_last_place():
-    batch = images()[:1]
-    place = torch.tensor([4])
-    expected = functional.pad(batch, (2,) * 4)[:, :, 4:9, 4:11]
-    assert torch.equal(crop(batch, place, place, 2), expected)
-
-
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_only_chosen_images_are_mirrored(dtype):
     batch = images(dtype)

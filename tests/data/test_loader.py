@@ -9,8 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bench.data import cifar10, prepare
-from bench.data.cache import Dataset, Split
+from bench.data import prepare
 from bench.data.loader import DEPTH, Endless, batch_ms, open_loader, open_samples, steps_per_epoch
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource
@@ -70,13 +69,6 @@ def test_what_training_sets_apart_is_not_loaded(source, tmp_path, share):
     trained_on = prepare(data, replace(source, directory=str(tmp_path / "kept"))).train_samples
     assert trained_on == (12 if not share else 8)
     assert len(open_samples(data, source, normalize=True, seed=0)) == trained_on
-
-
-def test_what_training_sets_apart_of_cifar10_is_not_loaded(monkeypatch):
-    split = Split(images=torch.zeros(10, 3, 8, 8, dtype=torch.uint8), labels=torch.tensor([0, 1] * 5))
-    monkeypatch.setattr(cifar10, "load", lambda _: Dataset(train=split, test=split, classes=("a", "b")))
-    samples = open_samples(replace(DATA, validation_share=0.2), DataSource(kind="cifar10"), normalize=True, seed=0)
-    assert len(samples) == 8
 
 
 def test_worker_processes_make_batches_and_end(source):

@@ -98,14 +98,6 @@ def test_an_error_comes_in_its_batchs_place_and_is_the_end(device):
     assert source.closed
 
 
-def test_an_error_in_preparing_is_told_too(device):
-    def fail(made):
-        raise ValueError("cannot be normalised")
-
-    with closing(Prefetcher(Source(), device, fail)) as ahead, pytest.raises(ValueError, match="cannot be normalised"):
-        next(ahead)
-
-
 @pytest.mark.parametrize("taken", [0, 2])
 def test_closing_in_the_middle_ends_the_source_and_the_thread(device, taken):
     source = Source()

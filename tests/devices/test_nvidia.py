@@ -213,37 +213,33 @@ def test_a_lost_gpu_is_a_failure_and_does_not_hide_the_others(machine):
     assert [gpu.uuid for gpu in nvml.gpus()] == ["GPU-b"]
 
 
-def test_throttle_times_are_those_since_the_last_call(machine):
-    gpu = FakeGpu("GPU-a", fields={POWER: 7000 * MS, THERMAL: 9000 * MS})
+@pytest.mark.parametrize(
+    ("first", "steps", "counted"),
+    [
+        ({}, [({}, {})], set()),
+        (  # the time since the last call
+            {POWER: 7000, THERMAL: 9000},
+            [({POWER: 7250, THERMAL: 9000}, {"sw_power_cap": 0.25}), ({POWER: 7250, THERMAL: 9000}, {})],
+            {"sw_power_cap", "sw_thermal"},
+        ),
+        (  # a field that grows faster than time is dropped
+            {POWER: 0, THERMAL: 0},
+            [({POWER: 60_000, THERMAL: 10}, {"sw_thermal": 0.01}), ({POWER: 60_001, THERMAL: 10}, {})],
+            {"sw_thermal"},
+        ),
+        ({THERMAL: 500}, [({THERMAL: 0}, {}), ({THERMAL: 20}, {"sw_thermal": 0.02})], {"sw_thermal"}),  # a reset
+    ],
+)
+def test_throttle_times_are_what_the_counters_in_ms_grew_by_since_the_last_call(machine, first, steps, counted):
+    def nanoseconds(fields):
+        return {number: value * MS for number, value in fields.items()}
+
+    gpu = FakeGpu("GPU-a", fields=nanoseconds(first))
     times = machine(gpu).throttle_times("GPU-a")
-    assert times.counted == {"sw_power_cap", "sw_thermal"}
-    gpu.fields = {POWER: 7250 * MS, THERMAL: 9000 * MS}
-    assert times.since(1.0) == {"sw_power_cap": 0.25}
-    assert times.since(1.0) == {}
-
-
-def test_without_counters_no_time_is_counted(machine):
-    times = machine(FakeGpu("GPU-a")).throttle_times("GPU-a")
-    assert (times.counted, times.since(1.0)) == (frozenset(), {})
-
-
-def test_a_field_that_grows_faster_than_time_is_dropped(machine):
-    gpu = FakeGpu("GPU-a", fields={POWER: 0, THERMAL: 0})
-    times = machine(gpu).throttle_times("GPU-a")
-    gpu.fields = {POWER: 60_000 * MS, THERMAL: 10 * MS}
-    assert times.since(0.2) == {"sw_thermal": 0.01}
-    gpu.fields = {POWER: 60_001 * MS, THERMAL: 10 * MS}
-    assert times.since(0.2) == {}
-    assert times.counted == {"sw_thermal"}
-
-
-def test_a_counter_that_was_reset_goes_on_from_there(machine):
-    gpu = FakeGpu("GPU-a", fields={THERMAL: 500 * MS})
-    times = machine(gpu).throttle_times("GPU-a")
-    gpu.fields[THERMAL] = 0
-    assert times.since(0.2) == {}
-    gpu.fields[THERMAL] = 20 * MS
-    assert times.since(0.2) == {"sw_thermal": 0.02}
+    for fields, held in steps:
+        gpu.fields = nanoseconds(fields)
+        assert times.since(0.3) == pytest.approx(held)
+    assert times.counted == counted
 
 
 def test_a_field_that_says_the_gpu_is_lost_is_a_failure(machine):

@@ -66,17 +66,15 @@ def test_a_gpu_that_hides_its_processes_or_is_lost_is_left_out_not_called_free(m
     assert gpu_processes() == {"GPU-c": []}
 
 
-def test_a_query_that_fails_leaves_it_unknown_and_says_so(monkeypatch, caplog):
+@pytest.mark.parametrize(
+    ("gpustat", "reason"), [("works", "Not Supported"), (None, "gpustat cannot be imported")], ids=["query", "import"]
+)
+def test_processes_that_cannot_be_asked_for_are_unknown_and_a_warning_says_why(monkeypatch, caplog, gpustat, reason):
     FakeDriver([FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED})]).install(monkeypatch)
+    if gpustat is None:
+        monkeypatch.setitem(sys.modules, "gpustat", None)
     assert gpu_processes() == {}
-    assert "Not Supported" in caplog.text
-
-
-def test_a_gpustat_that_cannot_be_imported_leaves_it_unknown_and_says_so(monkeypatch, caplog):
-    FakeDriver([FakeGpu("GPU-a")]).install(monkeypatch)
-    monkeypatch.setitem(sys.modules, "gpustat", None)
-    assert gpu_processes() == {}
-    assert "gpustat cannot be imported" in caplog.text
+    assert reason in caplog.text
 
 
 def test_what_gpustat_does_not_know_is_none(monkeypatch):

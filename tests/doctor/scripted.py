@@ -37,9 +37,8 @@ def healthy(device):
             held: MemoryPeak(**{kind: held + 4 * MIB, "driver_used_bytes": held + 500 * MIB})
             for held in (0, checks.HELD_BYTES)
         },
-        "take": True,
         "energy_windows": (10.0, 10.1, ""),
-        "beside_sampler": log(1.0),
+        "with_sampler": log(1.0),
     }
 
 

@@ -36,17 +36,6 @@ def peaks(small_mib, large_mib, *, driver=False):
     return {"peak": {size: MemoryPeak(**{**peak, field: mib * MIB}) for size, mib in held.items()}}
 
 
-def again(first_mib, second_mib):
-    """Answer a step's peak before and after a process that took much memory."""
-    answers = iter([first_mib * MIB, checks.HELD_BYTES, second_mib * MIB])
-
-    class Peaks(dict):
-        def __getitem__(self, _held):
-            return MemoryPeak(peak_resident_bytes=next(answers))
-
-    return {"peak": Peaks()}
-
-
 def processes(*logs):
     """Answer processes with A/A logs, 1 % apart from A/A + 1 %."""
     return {"against_itself": {number: logs[number % len(logs)] for number in range(checks.PROCESSES)}}
@@ -62,7 +51,6 @@ MIXED = ("mixed precision", "mixed precision reaches the model")
 CLOCK = ("clock and a known ratio", "the clock costs nothing")
 RATIO = "clock and a known ratio"
 ALLOCATED, DRIVER = (("memory", name, GPU) for name in ("allocated memory", "the driver's memory"))
-ISOLATED = ("memory", "processes are isolated", CPU)
 SAMPLER = ("the sampler's effect", "the sampler disturbs nothing", GPU)
 IDENTICAL = ("which GPU this is", "CUDA and NVML mean one GPU", GPU)
 CASES = [
@@ -80,15 +68,13 @@ CASES = [
     (ALLOCATED, peaks(10, 270), peaks(10, 280)),
     (ALLOCATED, peaks(10, 266), peaks(10, 10)),
     (DRIVER, peaks(10, 290, driver=True), peaks(10, 293, driver=True)),
-    (ISOLATED, again(100, 106), again(100, 108)),
-    (ISOLATED, again(100, 94), again(100, 92)),
     (("energy", "energy", GPU), {"energy_windows": (10.0, 10.4, "")}, {"energy_windows": (10.0, 11.0, "")}),
     (
         ("energy", "counter and power agree", GPU),
         {"energy_windows": (10.0, 10.4, "")},
         {"energy_windows": (10.0, 10.4, "they differ")},
     ),
-    (SAMPLER, {"beside_sampler": interval(1.005, 0.01)}, {"beside_sampler": interval(1.02, 0.001)}),
+    (SAMPLER, {"with_sampler": interval(1.005, 0.01)}, {"with_sampler": interval(1.02, 0.001)}),
     (IDENTICAL, {"identify": ("one", True)}, {"identify": ("another", False)}),
 ]
 
@@ -148,8 +134,6 @@ def test_an_interval_of_one_process_shows_no_one_per_cent(monkeypatch):
     [
         ("FP32 and TF32", "TF32 is seen", CPU, {}, "no TF32"),
         ("memory", "resident memory", CPU, {"peak": MemoryPeak()}, "does not let the peak of a process be read"),
-        ("memory", "processes are isolated", CPU, {"peak": MemoryPeak()}, "does not let the peak of a process be read"),
-        ("memory", "processes are isolated", CPU, {"take": False}, "less than 2 GiB"),
         ("memory", "the driver's memory", GPU, {"peak": MemoryPeak()}, "driver does not tell"),
         ("energy", "energy", CPU, {}, "no NVML"),
         ("energy", "energy", GPU, {"energy_windows": None}, "neither energy nor power"),
@@ -168,6 +152,6 @@ def test_a_measurement_that_is_not_possible_is_no_failure_and_says_why(group, na
 def test_a_sampler_must_run_and_sample(monkeypatch):
     group, name = "the sampler's effect", "the sampler disturbs nothing"
     monkeypatch.setattr(checks, "Sampler", lambda *given: ScriptedSampler(*given, samples=0))
-    assert measured(group, GPU, beside_sampler=log(1.0))[name].passed is False
+    assert measured(group, GPU, with_sampler=log(1.0))[name].passed is False
     monkeypatch.setattr(checks, "active_children", list)
-    assert measured(group, GPU, beside_sampler=log(2.0))[name].measured == "the sampling process ended at once"
+    assert measured(group, GPU, with_sampler=log(2.0))[name].measured == "the sampling process ended at once"

@@ -11,9 +11,9 @@ import psutil
 import pytest
 import torch
 
-from bench.devices.backend import Cpu, Cuda
+from bench.devices.backend import Cuda
 from bench.doctor import checks, probes
-from bench.doctor.probes import FINE, KNOWN, beside_process, known_step, lengthened, timed
+from bench.doctor.probes import FINE, KNOWN, known_step, lengthened, paused_process, timed
 from bench.measure.energy import Window
 from bench.measure.warmup import WarmUp
 from bench.results.records import Device
@@ -102,7 +102,7 @@ def test_the_other_process_stands_still_in_one_arm_and_runs_in_the_other():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         inner = SimulatedRunner("fp32", SimulatedMachine(), MS)
-        off, on = (beside_process(name, inner, child.pid, runs=runs) for name, runs in (("off", False), ("on", True)))
+        off, on = (paused_process(name, inner, child.pid, runs=runs) for name, runs in (("off", False), ("on", True)))
         off.activate()
         os.waitpid(child.pid, os.WUNTRACED)  # until it has stopped
         assert psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
@@ -118,11 +118,11 @@ def test_the_other_process_stands_still_in_one_arm_and_runs_in_the_other():
 
 def test_the_sampler_goes_on_when_the_comparison_has_ended_or_failed(monkeypatch, cpu):
     monkeypatch.setitem(probes.SIZES, "cpu", (8, 4))
-    monkeypatch.setattr(probes, "BESIDE", Protocol(time_budget_s=0.05))
-    monkeypatch.setattr(probes, "BESIDE_S", 0.001)
+    monkeypatch.setattr(probes, "SAMPLED", Protocol(time_budget_s=0.05))
+    monkeypatch.setattr(probes, "SAMPLED_S", 0.001)
     told = []
     monkeypatch.setattr(probes.os, "kill", lambda pid, what: told.append((pid, what)))
-    found = probes.beside_sampler(cpu, 4711, print)
+    found = probes.with_sampler(cpu, 4711, print)
     assert found.n >= 2
     assert set(told) == {(4711, probes.signal.SIGSTOP), (4711, probes.signal.SIGCONT)}
 
@@ -132,7 +132,7 @@ def test_the_sampler_goes_on_when_the_comparison_has_ended_or_failed(monkeypatch
 
     monkeypatch.setattr(probes, "compare", fail)
     with pytest.raises(RuntimeError):
-        probes.beside_sampler(cpu, 4711, print)
+        probes.with_sampler(cpu, 4711, print)
     assert told[-1] == (4711, probes.signal.SIGCONT)
 
 
@@ -175,12 +175,6 @@ def test_what_a_step_holds_is_in_its_peak(cpu):
     if small is None:
         pytest.skip("the kernel does not reset a process's peak")
     assert large - small == pytest.approx(held, rel=0.1)
-
-
-def test_memory_is_taken_only_where_there_is_twice_as_much(monkeypatch, cpu):
-    assert probes.take(cpu, MIB, print) is True
-    monkeypatch.setattr(Cpu, "free_bytes", lambda self: 2 * MIB - 1)
-    assert probes.take(cpu, MIB, print) is False
 
 
 @pytest.fixture

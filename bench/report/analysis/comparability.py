@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -12,46 +12,10 @@ from bench.report.format import known
 from bench.report.reading.completeness import remark
 from bench.report.reading.labels import placement
 from bench.report.reading.load import KEY, Run, Runs
+from bench.results.environment import DEVICE, MACHINE
 from bench.results.records import MEASURED
 from bench.spec.precisions import precision_rank
 
-
-class Circumstance(NamedTuple):
-    """A version or a setting that run.json has of a machine or of a device."""
-
-    name: str
-    why: str = ""
-    """Its effect on a comparison, a whole sentence; where it has none, ``compare`` alone lists it."""
-    unit: str = ""
-    on: Literal["any", "cuda", "cpu"] = "any"
-    """The kind of devices that it matters for."""
-
-
-MACHINE = {
-    "version": Circumstance("ampmeter", "Another version may measure, or choose, in another way."),
-    "host": Circumstance("host"),
-    "os": Circumstance("system"),
-    "python": Circumstance("Python"),
-    "torch": Circumstance("torch", "Another version has other kernels and other defaults."),
-    "torchvision": Circumstance("torchvision"),
-    "cuda": Circumstance("CUDA", "Its libraries hold the matrix products.", on="cuda"),
-    "cudnn": Circumstance("cuDNN", "It holds the convolutions, and chooses among them.", on="cuda"),
-    "driver": Circumstance("driver", "It sets clocks and power, and compiles some kernels.", on="cuda"),
-    "openmp": Circumstance("OpenMP's spinning", "Next to other programs it can change a CPU's step a lot.", on="cpu"),
-    "removed_variables": Circumstance("overrides removed"),
-    "variables": Circumstance("environment variables"),
-}
-"""By the key in the environment of run.json, of ``version`` in run.json itself."""
-DEVICE = {
-    "name": Circumstance("device"),
-    "memory_total_bytes": Circumstance("memory", unit="bytes"),
-    "power_limit_w": Circumstance("power limit", "Less power means lower clocks under load.", "W"),
-    "sm_clock_limit_mhz": Circumstance("clock limit", "The same name stands for boards of other clocks.", "MHz"),
-    "memory_clock_limit_mhz": Circumstance("memory clock limit", "Memory traffic is slower or faster by it.", "MHz"),
-    "cores": Circumstance("cores"),
-    "threads": Circumstance("threads", "A CPU's step time follows it."),
-}
-"""Of a device; several that train together have no power limit of their own."""
 SOFTWARE = {key: part for key, part in MACHINE.items() if part.why and key != "version"}
 LIMITS = {key: part for key, part in DEVICE.items() if part.why}
 NAMED = 4
