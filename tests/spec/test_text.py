@@ -80,7 +80,8 @@ def test_the_parts_that_talk_to_the_user_print_plain_text_alone():
         and isinstance(node.func, ast.Name)
         and node.func.id == "print"
         and not any(
-            isinstance(part, ast.Call) and ast.unparse(part.func).endswith(("dumps", "comparison_page")) for part in node.args
+            isinstance(part, ast.Call) and ast.unparse(part.func).endswith(("dumps", "comparison_page"))
+            for part in node.args
         )
     }
     assert not printing
