@@ -64,28 +64,17 @@ def bins(values: Tensor) -> Tensor:
 
 
 def histograms(named: Named) -> dict[str, list[int]]:
-    """Return the counts of ``BINS`` of all values under the empty name, then of each layer group, in their order.
-
-    The device is waited for once.
-    """
-    if not named:
-        return {}
-    groups = list(dict.fromkeys(group_of(name) for name, _ in named))
-    size = len(groups) * len(BINS)
-    small = torch.int16 if size < 2**15 else torch.int32
-    codes = [(bins(values).flatten() + groups.index(group_of(name)) * len(BINS)).to(small) for name, values in named]
-    counts = torch.bincount(torch.cat(codes), minlength=size).view(len(groups), len(BINS))
-    return dict(zip(("", *groups), torch.cat([counts.sum(dim=0, keepdim=True), counts]).tolist(), strict=True))
+    """Return the counts of ``BINS`` of all values under the empty name, then of each layer group, in their order."""
+    return _counts((name, torch.bincount(bins(values).flatten(), minlength=len(BINS))) for name, values in named)
 
 
 def float16_fates(named: Named, scale: float = 1.0) -> dict[str, list[int]]:
     """Return the counts of ``FATES`` of all values under the empty name, then of each layer group, in their order.
 
     The values are multiplied by ``scale``, a power of two, so exactly. Rounding is to nearest: what lies above 2^-25
-    becomes the smallest subnormal, 2^-24, and not zero. The device is waited for once.
+    becomes the smallest subnormal, 2^-24, and not zero.
     """
-    sums = _by_group((name, _fates(values.detach(), scale)) for name, values in named)
-    return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True)) if sums else {}
+    return _counts((name, _fates(values.detach(), scale)) for name, values in named)
 
 
 def _fates(values: Tensor, scale: float) -> Tensor:
@@ -93,6 +82,10 @@ def _fates(values: Tensor, scale: float) -> Tensor:
     half = (values.float() * scale).half().abs()
     kinds = (half >= 0, half == 0, (half > 0) & (half < FP16_NORMAL), torch.isinf(half))
     return torch.stack([(kind & counted).sum() for kind in kinds])
+
+
+def _counts(named: Iterable[tuple[str, Tensor]]) -> dict[str, list[int]]:
+    return {group: counts.tolist() for group, counts in _by_group(named).items()}
 
 
 def _by_group(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:

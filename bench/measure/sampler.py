@@ -113,17 +113,12 @@ class Sampler:
         self._gpus, self._period_s = gpus, period_s
         self._process: multiprocessing.process.BaseProcess | None = None
 
-    def __enter__(self) -> Sampler:
-        self.start()
-        return self
-
     def __exit__(self, *_error: object) -> None:
         self.stop()
 
-    def start(self) -> None:
-        """Start the sampling process."""
-        if not self._gpus or self._process is not None:
-            return
+    def __enter__(self) -> Sampler:
+        if not self._gpus:
+            return self
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         arguments = (self._gpus, theirs, self._period_s)
@@ -131,6 +126,7 @@ class Sampler:
         with sigint_held():
             self._process.start()
         theirs.close()  # Else the stream would not end with the child.
+        return self
 
     def own(self, pids: Iterable[int]) -> None:
         """Name this run's processes, after the start; samples count the others from then on."""

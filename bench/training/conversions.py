@@ -173,9 +173,9 @@ def _float8_twins(precision: Precision) -> Twins:
     config = replace(Float8LinearConfig.from_recipe_name(precision.conversion), emulate=precision.emulated)
 
     def twin(layer: nn.Module) -> nn.Module:
-        made: nn.Module = convert_to_float8_training(layer, config=config)
-        made.__class__ = CheckedFloat8Linear
-        return made
+        converted: nn.Module = convert_to_float8_training(layer, config=config)
+        converted.__class__ = CheckedFloat8Linear
+        return converted
 
     return twin
 
@@ -207,9 +207,10 @@ def _mxfp8_twins(precision: Precision) -> Twins:
     kernels = KernelPreference.EMULATED if precision.emulated else KernelPreference.AUTO
 
     def twin(layer: nn.Linear) -> nn.Module:
-        made: Any = AutocastMXFP8Linear(layer.in_features, layer.out_features, kernel_preference=kernels, device="meta")
-        made.weight, made.bias = layer.weight, layer.bias
-        return made  # type: ignore[no-any-return]
+        sizes = layer.in_features, layer.out_features
+        converted: Any = AutocastMXFP8Linear(*sizes, kernel_preference=kernels, device="meta")
+        converted.weight, converted.bias = layer.weight, layer.bias
+        return converted  # type: ignore[no-any-return]
 
     return twin
 
@@ -225,8 +226,8 @@ def _nvfp4_twins(precision: Precision) -> Twins:
             return output.reshape(*x.shape[:-1], -1)
 
     def twin(layer: nn.Linear) -> nn.Module:
-        made: nn.Module = PaddedNVFP4Linear.from_linear(layer)
-        return made
+        converted: nn.Module = PaddedNVFP4Linear.from_linear(layer)
+        return converted
 
     return twin
 

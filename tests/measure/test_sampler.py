@@ -238,25 +238,21 @@ def test_a_real_process_outlives_an_interrupt(fake_pynvml):
 def test_a_real_process_without_a_driver_ends_by_itself(monkeypatch, tmp_path):
     (tmp_path / "pynvml.py").write_text("raise ImportError('no NVML here')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    running = Sampler((("0", "GPU-a"),))
-    running.start()
-    process = running._process
-    process.join(PATIENCE_S)
-    assert process.exitcode == 0
-    running.own({1})
-    assert running.drain() == []
-    assert running.connection is None
+    with Sampler((("0", "GPU-a"),)) as running:
+        running._process.join(PATIENCE_S)
+        assert running._process.exitcode == 0
+        running.own({1})
+        assert running.drain() == []
+        assert running.connection is None
     assert running.stop() == []
 
 
 def test_a_process_that_does_not_stop_is_killed(monkeypatch):
     monkeypatch.setattr(sampler, "PATIENCE_S", 0.1)
     monkeypatch.setattr(sampler, "sample_forever", deaf)
-    running = Sampler((("0", "GPU-a"),))
-    running.start()
-    process = running._process
-    assert wait([running.connection], PATIENCE_S)
-    running.stop()
+    with Sampler((("0", "GPU-a"),)) as running:
+        process = running._process
+        assert wait([running.connection], PATIENCE_S)
     assert process.exitcode == -signal.SIGKILL
 
 

@@ -1,5 +1,6 @@
 """Warm-up, switches between arms, and the length of blocks, on simulated arms."""
 
+import itertools
 import math
 
 import pytest
@@ -13,45 +14,40 @@ def warm(step_ns):
     return WarmUp(steady=True, steps=10, step_ns=step_ns)
 
 
-def test_warm_up_goes_on_until_step_times_are_steady():
+def warmed(step_ns, cap_s=60, expected_ms=0.0, **disturbances):
+    """Warm an arm up; return how, and the time that it took."""
     machine = SimulatedMachine()
-    slow_start = SimulatedRunner("fp32", machine, MS, drift=lambda now: 1 + 9 * max(0.0, 1 - now / (300 * MS)))
-    found = warm_up(slow_start, cap_s=60, clock=machine.clock)
-    assert found.steady
-    assert machine.now_ns >= 300 * MS
-    assert found.step_ns == pytest.approx(MS, rel=0.02)
+    arm = SimulatedRunner("fp32", machine, step_ns, **disturbances)
+    return warm_up(arm, cap_s, machine.clock, expected_ms=expected_ms), machine.now_ns
+
+
+def test_warm_up_goes_on_until_step_times_are_steady():
+    warm, took_ns = warmed(MS, drift=lambda now: 1 + 9 * max(0.0, 1 - now / (300 * MS)))
+    assert (warm.steady, warm.step_ns) == (True, pytest.approx(MS, rel=0.02))
+    assert took_ns >= 300 * MS
 
 
 def test_first_steps_that_are_far_slower_are_not_taken_for_the_steady_state():
-    machine = SimulatedMachine()
-    arm = SimulatedRunner("fp32", machine, 2 * MS)
-    arm.noise = lambda: 150.0 if arm.steps < 8 else 1.0
-    found = warm_up(arm, cap_s=60, clock=machine.clock)
-    assert found.steady
-    assert found.step_ns == pytest.approx(2 * MS)
+    steps = itertools.count()
+    warm, _ = warmed(2 * MS, noise=lambda: 150.0 if next(steps) < 8 else 1.0)
+    assert (warm.steady, warm.step_ns) == (True, pytest.approx(2 * MS))
 
 
 def test_warm_up_gives_up_at_the_cap_and_says_so():
-    machine = SimulatedMachine()
-    never = SimulatedRunner("fp32", machine, MS, drift=lambda now: 1 + now / (20 * MS))
-    found = warm_up(never, cap_s=1.0, clock=machine.clock)
-    assert not found.steady
-    assert machine.now_ns >= 1e9
+    warm, took_ns = warmed(MS, cap_s=1.0, drift=lambda now: 1 + now / (20 * MS))
+    assert not warm.steady
+    assert took_ns >= 1e9
 
 
 def test_noise_alone_does_not_make_the_warm_up_longer():
-    machine = SimulatedMachine()
-    noisy = SimulatedRunner("fp32", machine, 10 * MS, noise=gaussian(0, 0.1))
-    found = warm_up(noisy, cap_s=60, clock=machine.clock)
-    assert found.steady
-    assert machine.now_ns < 2e9
+    warm, took_ns = warmed(10 * MS, noise=gaussian(0, 0.1))
+    assert warm.steady
+    assert took_ns < 2e9
 
 
 @pytest.mark.parametrize(("expected_ms", "windows"), [(10.0, 1), (5.0, 2)])
 def test_the_first_window_is_enough_where_steps_take_as_long_as_in_an_earlier_process(expected_ms, windows):
-    machine = SimulatedMachine()
-    found = warm_up(SimulatedRunner("fp32", machine, 10 * MS), 60, machine.clock, expected_ms=expected_ms)
-    assert found.steps == 3 + 20 * windows  # 0.2 s of 10 ms
+    assert warmed(10 * MS, expected_ms=expected_ms)[0].steps == 3 + 20 * windows  # 0.2 s of 10 ms
 
 
 def test_warm_up_waits_for_allocations_to_end():
