@@ -17,10 +17,12 @@ from bench.report.figures.comparisons import against_value
 from bench.report.figures.devices import single
 from bench.report.reading.load import load
 from bench.report.tables.comparisons import comparison
+from bench.results.columns import COLUMNS, columns_of, descriptions
 from bench.results.records import TrialResult
+from bench.spec.errors import UsageError
 from bench.spec.metrics import METRICS, Metric
 from tests.report.builders import RunBuilder, timed, write_report
-from tests.report.fleet import edit_run
+from tests.report.fleet import edit_rows, edit_run
 
 COMPILING = Metric(
     name="compiling",
@@ -29,6 +31,16 @@ COMPILING = Metric(
     about="What torch.compile took.",
     phase="speed",
     columns=("compile_s",),
+)
+COPIED = Metric(
+    name="copied",
+    label="bytes copied to the device",
+    unit="bytes",
+    about="Bytes of a step's batch that are copied to the device.",
+    phase="memory",
+    columns=("copied_bytes",),
+    replicate="once",
+    fewest=1,
 )
 DRIVER = Factor(
     name="driver", varies=frozenset({"run"}), value=lambda row, run: str(run.environment["driver"]) if row else None
@@ -68,6 +80,21 @@ def test_a_metric_reaches_table_figure_json_frames_and_metrics(two: list[Path], 
     assert row["compiling_ratio_low"] < 2.0 < row["compiling_ratio_high"]
     assert data.typed(runs).summary["compiling_ratio"].max() == pytest.approx(2.0)
     assert "ampmeter_compile_s{" in openmetrics(runs)
+
+
+def test_a_metric_that_no_record_has_a_field_of_has_a_typed_column_by_its_entry(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(METRICS, "copied", COPIED)
+    monkeypatch.setitem(COLUMNS, "trials.csv", COLUMNS["trials.csv"] | columns_of(COPIED))
+    run = RunBuilder(tmp_path / "run")
+    for precision, copied in (("fp32", 4096.0), ("amp-bf16", 2048.0)):
+        result = TrialResult(precision=precision, status="ok", values={"copied_bytes": copied})
+        run.add(run.trial("memory", [precision], 128), result)
+    rows = data.rows(summarise(load([run.folder]).trials), data.every())
+    assert [(row["copied_bytes"], row["copied_ratio"]) for row in rows] == [(4096.0, None), (2048.0, 0.5)]
+    assert descriptions()["trials.csv"]["copied_bytes"] == COPIED.about
+    edit_rows(run.folder, lambda row: row.update(copied_bytes="-1"))
+    with pytest.raises(UsageError, match="copied_bytes '-1' cannot be below 0"):
+        load([run.folder])
 
 
 def test_a_metric_reaches_compare(two: list[Path]) -> None:
