@@ -219,11 +219,14 @@ def compose(
     compared = matrices, ablations, factors.varied(summary, runs)
     given, why_sections = answers(summary), _why_sections(why(runs, material.rows))
     with _second_process() as other:  # figures take as long as tables
-        rest = {name: getattr(runs, name)[:0] for name in ("blocks", "ablation_blocks", "explained")}  # not drawn
-        drawn = replace(material, runs=replace(runs, **rest))
-        ready = [(OVERVIEW, overview.memory_by_kind(summary, runs.trials, given)), *_stacked(why_sections)]
-        charts = partial(_charts, drawn, compared, ready, layers=layers, figures=figures)
-        drawing = other.submit(_draw, out, charts) if figures != "none" else None
+        drawing = None
+        if figures != "none":
+            rest = {name: getattr(runs, name)[:0] for name in ("blocks", "ablation_blocks", "explained")}  # not drawn
+            drawn = replace(material, runs=replace(runs, **rest))
+            ready = [(OVERVIEW, overview.memory_by_kind(summary, runs.trials, given)), *_stacked(why_sections)]
+            ready += [(varied.title, comparison_figures.against_value(varied)) for varied in compared[2]]
+            charts = partial(_charts, drawn, matrices, ablations, ready, layers=layers, figures=figures)
+            drawing = other.submit(_draw, out, charts)
         sections = _sections(material, compared, out)
         plots = _placed(drawing.result() if drawing else [], sections, why_sections)
     plots.sort(key=lambda plot: OVERVIEWS.index(plot.name))
@@ -335,18 +338,22 @@ def _draw(out: Path, describe: Callable[[], Described]) -> list[tuple[str, Plot 
 
 
 def _charts(
-    material: Material, compared: Compared, ready: Described, *, layers: bool, figures: devices.Choice
+    material: Material,
+    matrices: Sequence[matrix.Matrix],
+    ablations: Sequence[ablation.AblationSummary],
+    ready: Described,
+    *,
+    layers: bool,
+    figures: devices.Choice,
 ) -> Described:
-    """Describe all figures but those that are ready."""
+    """Describe all figures but those that are ready: those of what cannot be sent to another process."""
     summary, runs = material.summary, material.runs
-    matrices, ablations, sweeps = compared
     yield from devices.charts(summary, runs.epochs, devices.memories(runs.runs), figures)
     yield OVERVIEW, devices.across(summary)
     yield from ready
     yield from ((OVERVIEW, overview.differences(summary, metric)) for metric in learned())
     yield from ((_title(setups), comparison_figures.heat_map(setups)) for setups in matrices)
     yield from ((ladder.name, ablation_figures.waterfall(ladder)) for ladder in ablations)
-    yield from ((varied.title, comparison_figures.against_value(varied)) for varied in sweeps)
     for by_layer in (False, True) if layers else (False,):
         yield from numerics_figures.charts(summary, runs.numerics, layers=by_layer)
 

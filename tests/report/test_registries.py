@@ -110,8 +110,9 @@ def test_a_factor_reaches_table_figure_and_json(two: list[Path], tmp_path: Path)
     runs = load(two)
     (one,) = varied(summarise(runs.trials), runs)
     assert one.title == "mlp by driver"
-    page = write_report(two, tmp_path / "out", figures="none").read_text()
+    page = write_report(two, tmp_path / "out", figures="overview").read_text()
     assert "mlp by driver" in page
+    assert (tmp_path / "out" / "sweep-mlp-driver.png").is_file()
     chart = against_value(one)
     assert chart is not None
     assert [panel.x.label for panel in chart.panels] == ["driver"]
