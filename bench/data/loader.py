@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 from torchvision import transforms
 
 from bench.data import folder
@@ -61,22 +62,6 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
         return self._transform(picture), int(self._labels[index])
 
 
-class Endless(torch.utils.data.Sampler[list[int]]):
-    """Whole batches of indices in random order, epoch after epoch."""
-
-    def __init__(self, count: int, batch_size: int, seed: int) -> None:
-        self._count, self._batch_size, self._seed = count, batch_size, seed
-
-    def __iter__(self) -> Iterator[list[int]]:
-        generator = torch.Generator().manual_seed(self._seed)
-        rest: list[int] = []
-        while True:
-            while len(rest) < self._batch_size:
-                rest += torch.randperm(self._count, generator=generator).tolist()
-            yield rest[: self._batch_size]
-            rest = rest[self._batch_size :]
-
-
 class Turns:
     """A loader's iterator, which is not safe for threads, shared by several: each waits for its turn."""
 
@@ -117,11 +102,21 @@ def open_samples(data: Data, source: DataSource, *, normalize: bool, seed: int) 
 
 
 def open_loader(samples: ImageFiles | TensorDataset, *, batch_size: int, seed: int, pinned: bool) -> DataLoader[Any]:
-    """Return an endless loader with its worker processes; ``pinned`` is whether batches are in pinned memory."""
+    """Return an endless loader with its worker processes: whole batches in random order, epoch after epoch.
+
+    Args:
+        samples: all of them are in every epoch.
+        batch_size: samples in a batch, of which the last of an epoch may go on with the next one.
+        seed: of the order.
+        pinned: whether batches are in pinned memory.
+    """
     dataset: Any = samples
+    order = RandomSampler(samples, num_samples=sys.maxsize, generator=torch.Generator().manual_seed(seed))
     return DataLoader(
         dataset,
-        batch_sampler=Endless(len(samples), batch_size, seed),
+        batch_size,
+        sampler=order,
+        drop_last=True,
         num_workers=WORKERS,
         prefetch_factor=AHEAD,
         pin_memory=pinned,

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import psutil
 import torch
@@ -58,16 +58,6 @@ CPU_LACKS: dict[Feature, str] = {
 """The hardware that CPUs lack for each feature; empty where torch is asked whether this one has it."""
 
 
-class Event(Protocol):
-    """A point in the device's queue."""
-
-    def query(self) -> bool:
-        """Return whether the device has reached it."""
-
-    def elapsed_time(self, end: Any, /) -> float:
-        """Return the milliseconds until a later one; both were recorded with ``timing`` and have been reached."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeakMemory:
     """The peaks since ``reset_peak_memory``, in bytes; None where a kind of device has no such figure."""
@@ -102,8 +92,12 @@ class Backend(ABC):
         """Wait until the device has done all queued work."""
 
     @abstractmethod
-    def record_event(self, *, timing: bool = False) -> Event:
-        """Return an event behind all work that is queued on the current stream."""
+    def record_event(self, *, timing: bool = False) -> torch.cuda.Event | CpuEvent:
+        """Return an event behind all work that is queued on the current stream.
+
+        ``query`` says whether the device has reached it, ``elapsed_time`` the milliseconds until a later one; both
+        were recorded with ``timing``.
+        """
 
     def spin(self, cycles: int) -> None:
         """Queue a wait of that many cycles of the GPU's clock."""
@@ -185,7 +179,7 @@ class Cpu(Backend):
     def synchronize(self) -> None:
         """Do nothing: all work is done."""
 
-    def record_event(self, *, timing: bool = False) -> Event:
+    def record_event(self, *, timing: bool = False) -> torch.cuda.Event | CpuEvent:
         return CpuEvent()
 
     def free_bytes(self) -> int:
@@ -244,7 +238,7 @@ class Cpu(Backend):
 
 
 class CpuEvent:
-    """A moment, since work is done when it has been queued."""
+    """A moment: on a CPU, work is done when it has been queued."""
 
     def __init__(self) -> None:
         self.time_ns = time.perf_counter_ns()
@@ -252,8 +246,8 @@ class CpuEvent:
     def query(self) -> bool:
         return True
 
-    def elapsed_time(self, end: CpuEvent, /) -> float:
-        return (end.time_ns - self.time_ns) / 1e6
+    def elapsed_time(self, end: Any, /) -> float:
+        return float(end.time_ns - self.time_ns) / 1e6
 
 
 class Cuda(Backend):
@@ -268,7 +262,7 @@ class Cuda(Backend):
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
 
-    def record_event(self, *, timing: bool = False) -> Event:
+    def record_event(self, *, timing: bool = False) -> torch.cuda.Event | CpuEvent:
         event = torch.cuda.Event(enable_timing=timing)
         event.record(torch.cuda.current_stream(self.device))
         return event

@@ -51,11 +51,17 @@ class Launcher(ABC):
 
     @abstractmethod
     def survey(self, gpus: tuple[str, ...] | None) -> Environment:
-        """Describe the machine and the devices that were named."""
+        """Describe the machine, or the cluster's nodes as one, and the devices that were named.
+
+        Raises:
+            UsageError: a device is not there.
+        """
 
     @abstractmethod
     def call(self, target: str, *arguments: object) -> Any:
-        """Call a function of the worker, ``module:name``, in a fresh process and return its value.
+        """Call a function of the worker, ``module:name``, in a fresh process on each node, and return its value.
+
+        The function gets one argument more: a function that sends messages.
 
         Raises:
             UsageError: the function raised one, its process failed, died or hung, or nodes return different values.
@@ -66,7 +72,7 @@ class Launcher(ABC):
         """Run one trial and pass its records on."""
 
     def cancel(self) -> None:  # noqa: B027
-        """End the processes that run in other threads."""
+        """End the processes that run in other threads, and release what a cluster has lent."""
 
     def close(self) -> None:  # noqa: B027
         """Release what was held."""

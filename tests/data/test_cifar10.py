@@ -30,6 +30,15 @@ def source(home):
 
 
 @pytest.fixture
+def archived(cifar, home):
+    """The archive in the directory."""
+    home.mkdir()
+    archive = home / CIFAR10.filename
+    archive.write_bytes(cifar.archive)
+    return archive
+
+
+@pytest.fixture
 def extracted(cifar, home):
     """torchvision's own folder, with the archive's files."""
     folder = home / CIFAR10.base_folder
@@ -61,13 +70,16 @@ def assert_is(cifar, source):
     assert labels.tolist() == cifar.labels[50:]
 
 
-def test_an_archive_in_the_directory_is_used(cifar, source, home):
-    home.mkdir()
-    (home / CIFAR10.filename).write_bytes(cifar.archive)
+def test_an_archive_in_the_directory_is_used_and_then_the_cache_unless_it_is_of_other_checksums(
+    cifar, source, archived, monkeypatch
+):
     assert_is(cifar, source)
-    assert sorted(entry.name for entry in home.iterdir()) == ["cache", CIFAR10.filename]
-    (home / CIFAR10.filename).unlink()
-    assert_is(cifar, source)  # from the cache
+    assert sorted(entry.name for entry in archived.parent.iterdir()) == ["cache", archived.name]
+    archived.rename(archived.with_suffix(".moved"))
+    assert_is(cifar, source)
+    archived.with_suffix(".moved").rename(archived)
+    monkeypatch.setattr(CIFAR10, "train_list", CIFAR10.train_list[:3])
+    assert prepare(DATA, source).train_samples == 30
 
 
 def test_torchvisions_own_folder_is_used(cifar, source, extracted):
@@ -97,12 +109,11 @@ def test_a_damaged_download_is_refused_and_not_kept(cifar, source, home, serve):
     assert not home.exists()
 
 
-def test_a_damaged_archive_is_named_and_left_alone(cifar, source, home):
-    home.mkdir()
-    (home / CIFAR10.filename).write_bytes(b"half of it")
+def test_a_damaged_archive_is_named_and_left_alone(source, archived):
+    archived.write_bytes(b"half of it")
     with pytest.raises(UsageError, match=r"has a damaged cifar-10-python\.tar\.gz \(wrong checksum\) in"):
         prepare(DATA, source)
-    assert [entry.name for entry in home.iterdir()] == [CIFAR10.filename]
+    assert list(archived.parent.iterdir()) == [archived]
 
 
 def test_files_whose_checksum_is_wrong_are_never_opened(cifar, source, extracted):
@@ -111,17 +122,7 @@ def test_files_whose_checksum_is_wrong_are_never_opened(cifar, source, extracted
         prepare(DATA, source)
 
 
-def test_a_cache_of_other_checksums_is_not_used(cifar, source, home, monkeypatch):
-    home.mkdir()
-    (home / CIFAR10.filename).write_bytes(cifar.archive)
-    assert prepare(DATA, source).train_samples == 50
-    monkeypatch.setattr(CIFAR10, "train_list", CIFAR10.train_list[:3])
-    assert prepare(DATA, source).train_samples == 30
-
-
-def test_held_out_images_are_not_trained_on(cifar, source, home):
-    home.mkdir()
-    (home / CIFAR10.filename).write_bytes(cifar.archive)
+def test_held_out_images_are_not_trained_on(cifar, source, archived):
     kept, _ = stratified(cifar.labels[:50], 0.2)
     dataset = load(replace(DATA, validation_share=0.2), source)
     assert dataset.train.labels.tolist() == [cifar.labels[index] for index in kept]

@@ -70,29 +70,6 @@ def test_missing_kernels_are_named_in_amds_words(monkeypatch, smi):
         survey.survey(("0",), print)
 
 
-@pytest.mark.parametrize(
-    ("arch", "unsupported"),
-    [
-        ("gfx906", {"tf32", "bf16", "fp8-tensorwise", "mxfp8"}),
-        ("gfx90a", {"tf32", "fp8-tensorwise", "mxfp8"}),
-        ("gfx942", {"mxfp8"}),
-        ("gfx950", {"tf32", "mxfp8"}),
-        ("gfx1100", {"tf32", "fp8-tensorwise", "mxfp8"}),
-        ("gfx1201", {"tf32", "mxfp8"}),
-    ],
-)
-def test_each_architecture_does_what_its_hardware_does(monkeypatch, software, arch, unsupported):
-    software()
-    backend = rocm(monkeypatch, arch)
-    asked = ("tf32", "fp16", "bf16", "fp8-tensorwise", "mxfp8")
-    assert {name for name in asked if backend.unsupported_reason(PRECISIONS[name])} == unsupported
-
-
-@pytest.mark.parametrize(("arch", "native"), [("gfx906", False), ("gfx942", True)])
-def test_native_bfloat16_is_known_from_the_architecture_since_torch_says_yes_of_all(monkeypatch, arch, native):
-    assert rocm(monkeypatch, arch).native_bf16() is native
-
-
 def test_tf32_is_unsupported_where_torch_does_not_keep_its_switch(monkeypatch):
     class Ignored:
         allow_tf32 = property(lambda self: False, lambda self, value: None)

@@ -31,29 +31,24 @@ def machine(monkeypatch):
     return make
 
 
-def test_without_a_driver_there_is_no_nvml_and_no_error(monkeypatch):
-    fake.without_driver(monkeypatch)
+@pytest.mark.parametrize(
+    ("prepare", "problem"),
+    [
+        (fake.without_driver, "Shared Library Not Found"),
+        (lambda patch: FakeDriver(init_code=fake.DRIVER_NOT_LOADED).install(patch), "NVML does not start: "),
+        (lambda patch: FakeDriver(init_code=fake.UNKNOWN).install(patch), "NVML does not start: "),
+        (lambda patch: patch.setitem(sys.modules, "pynvml", None), "nvidia-ml-py"),
+    ],
+)
+def test_where_nvml_does_not_start_there_is_none_and_the_problem_is_known(monkeypatch, prepare, problem):
+    prepare(monkeypatch)
     assert open_monitor() is None
-    assert "Shared Library Not Found" in monitor_problem()
+    assert problem in monitor_problem()
 
 
-@pytest.mark.parametrize("code", [fake.DRIVER_NOT_LOADED, fake.MISMATCH, fake.UNKNOWN])
-def test_a_driver_that_does_not_start_is_no_nvml(monkeypatch, code):
-    FakeDriver([FakeGpu("GPU-a")], init_code=code).install(monkeypatch)
-    assert open_monitor() is None
-    assert monitor_problem().startswith("NVML does not start: ")
-
-
-def test_without_nvidia_ml_py_there_is_no_nvml(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert open_monitor() is None
-    assert "nvidia-ml-py" in monitor_problem()
-
-
-def test_leaving_the_context_and_asking_for_a_problem_shut_nvml_down(monkeypatch):
+def test_asking_for_a_problem_leaves_nvml_as_it_was(monkeypatch):
     driver = FakeDriver([FakeGpu("GPU-a")]).install(monkeypatch)
     with open_monitor():
-        assert driver.running == 1
         assert monitor_problem() is None
         assert driver.running == 1
     assert driver.running == 0
@@ -121,39 +116,34 @@ def test_a_reading_that_fails_is_none_for_a_reason_and_the_others_go_on(machine,
 
 
 @pytest.mark.parametrize("function", ["TemperatureV", "ComputeRunningProcesses_v3", "CurrentClocksEventReasons"])
-def test_an_old_driver_is_asked_in_the_old_way(machine, function):
+@pytest.mark.parametrize("old", ["driver", "package"])
+def test_an_old_driver_or_package_is_asked_in_the_old_way(monkeypatch, function, old):
     gpu = FakeGpu("GPU-a", temperature_c=61, reasons=0x4, processes={1: GiB})
-    sample = machine(gpu, missing={f"nvmlDeviceGet{function}"}).sample("GPU-a", "0", set())
+    driver = FakeDriver([gpu], missing={f"nvmlDeviceGet{function}"} if old == "driver" else ()).install(monkeypatch)
+    if old == "package":
+        delattr(driver.pynvml, f"nvmlDeviceGet{function}")
+    sample = Nvml().sample("GPU-a", "0", set())
     assert (sample.temperature_c, sample.throttle_reasons, sample.foreign_processes) == (61.0, "sw_power_cap", 1)
 
 
-def test_an_old_nvidia_ml_py_is_asked_in_the_old_way(monkeypatch):
-    driver = FakeDriver([FakeGpu("GPU-a", temperature_c=61)]).install(monkeypatch)
-    del driver.pynvml.nvmlDeviceGetTemperatureV
-    assert Nvml().temperature_c("GPU-a") == 61.0
+REASONS = [f"nvmlDeviceGetCurrentClocks{word}Reasons" for word in ("Event", "Throttle")]
 
 
 @pytest.mark.parametrize(
     ("bits", "names"),
     [
-        (0x0, ()),
-        (0x1, ("idle",)),
-        (0x44, ("sw_power_cap", "hw_thermal")),
-        (0x1AA, ("applications_clocks", "hw_slowdown", "sw_thermal", "hw_power_brake", "display_clock")),
-        (0x10, ("sync_boost",)),
-        (0x8004, ("sw_power_cap", "other")),
+        (None, None),
+        (0x0, "none"),
+        (0x1, "idle"),
+        (0x44, "sw_power_cap+hw_thermal"),
+        (0x1AA, "applications_clocks+hw_slowdown+sw_thermal+hw_power_brake+display_clock"),
+        (0x10, "sync_boost"),
+        (0x8004, "sw_power_cap+other"),
     ],
 )
-def test_clock_event_reasons_have_names(machine, bits, names):
-    assert machine(FakeGpu("GPU-a", reasons=bits)).clock_event_reasons("GPU-a") == names
-
-
-def test_no_reason_is_told_from_unknown_reasons(machine):
-    functions = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-    blind = FakeGpu("GPU-b", errors=dict.fromkeys(functions, fake.NOT_SUPPORTED))
-    nvml = machine(FakeGpu("GPU-a", reasons=0), blind)
-    assert nvml.sample("GPU-a", "0").throttle_reasons == "none"
-    assert nvml.sample("GPU-b", "1").throttle_reasons is None
+def test_clock_event_reasons_have_names_and_none_is_told_from_unknown(machine, bits, names):
+    errors = dict.fromkeys(REASONS, fake.NOT_SUPPORTED) if bits is None else {}
+    assert machine(FakeGpu("GPU-a", reasons=bits or 0, errors=errors)).sample("GPU-a", "0").throttle_reasons == names
 
 
 def test_a_sample_holds_every_reading(machine):
