@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bench.data import sampling
 from bench.data.cache import Dataset, Images, Storage, choose_storage, free_bytes
-from bench.data.prepare import is_synthetic, load, with_classes
+from bench.data.prepare import is_synthetic, load
 from bench.data.sampling import WHOLE, Augmentation, Normalizer, Shard
 from bench.data.tokens import BYTES, SYMBOLS, Text, Tokens, chain
 from bench.spec.errors import UsageError
@@ -53,7 +53,7 @@ def open_batches(
         text = Text(str(source.path), data.input_shape[0]) if source.kind == "text" else None
         return TokenBatches(text, data, batch_size=batch_size, device=device, seed=seed, shard=shard)
     dataset = load(data, source)
-    data = with_classes(data, dataset)
+    data = replace(data, classes=len(dataset.classes))
     return ImageBatches(dataset, data, batch_size=batch_size, device=device, seed=seed, shard=shard)
 
 

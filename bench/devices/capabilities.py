@@ -17,6 +17,7 @@ import torch
 from packaging.version import InvalidVersion, Version
 from torch import nn
 
+from bench.spec.errors import first_line
 from bench.spec.precisions import Fp32, Precision
 
 _backends: Any = torch.backends
@@ -125,7 +126,7 @@ def failure_on_cpu(name: str) -> str | None:
         try:
             nn.Sequential(*layers).to(dtype)(torch.ones(2, 1, 4, 4, dtype=dtype)).float().sum().backward()
         except RuntimeError as error:
-            return f"this torch does not train {name} layers on this CPU: {str(error).strip().splitlines()[0]}"
+            return f"this torch does not train {name} layers on this CPU: {first_line(error)}"
     return None
 
 

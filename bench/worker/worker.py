@@ -28,7 +28,7 @@ from bench.data import prepare
 from bench.devices.backend import device_at, gpu_count
 from bench.results.records import Device, Done, Message, TrialResult
 from bench.spec import lifetime
-from bench.spec.errors import UsageError
+from bench.spec.errors import UsageError, first_line
 from bench.spec.phases import PHASES
 from bench.spec.suite import Data, Prepared
 from bench.spec.trial import DataSource, Rendezvous, Trial
@@ -120,7 +120,9 @@ def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None
     try:
         return prepare(data, source)
     except OSError as error:
-        raise UsageError(f"The data of {source} cannot be prepared in '{source.directory}': {error}.") from error
+        raise UsageError(
+            f"The data of {source} cannot be prepared in '{source.directory}': {first_line(error)}."
+        ) from error
 
 
 def _print_to(log: str) -> None:

@@ -1,4 +1,4 @@
-"""CIFAR-10 from the cache, a folder, an archive or the network, never with a wrong checksum."""
+"""CIFAR-10 from the cache, a folder, an archive or the network, never with a wrong checksum; and the digits."""
 
 import io
 import urllib.request
@@ -10,7 +10,10 @@ from torchvision.datasets import CIFAR10
 
 from bench.data import open_batches, prepare
 from bench.data.folder import stratified
-from bench.data.prepare import load
+from bench.data.prepare import DIGITS_SCALE, load, load_digits
+from bench.planning.suite_registry import load as load_suite
+from bench.planning.suite_registry import refer
+from bench.run.prepare import TRAIN_SAMPLES
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource
@@ -128,3 +131,26 @@ def test_held_out_images_are_not_trained_on(cifar, source, archived):
     assert dataset.train.labels.tolist() == [cifar.labels[index] for index in kept]
     assert torch.equal(dataset.train.images[0].flatten(), torch.from_numpy(cifar.pixels[kept[0]]).flatten())
     assert len(dataset.test.labels) == 10
+
+
+def test_the_digits_are_all_there_and_none_is_trained_and_tested_on():
+    digits = load_digits()
+    images = torch.cat([digits.train.images, digits.test.images])
+    labels = torch.cat([digits.train.labels, digits.test.labels])
+    assert images.shape == (1797, 3, 8, 8)
+    assert torch.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # scikit-learn's own
+    assert len(digits.test.labels) == 597
+    assert images.max() == 16 * DIGITS_SCALE
+    assert (images[:, 0] == images[:, 2]).all()
+
+
+def test_the_suites_mean_and_deviation_are_those_of_its_training_images():
+    data = load_suite(refer("digits")).data
+    pixels = load_digits().train.images[:, 0].double() / 255
+    assert abs(pixels.mean() - data.mean[0]) < 5e-3
+    assert abs(pixels.std() - data.std[0]) < 5e-3
+
+
+def test_a_plan_knows_how_many_digits_there_are_without_reading_them():
+    source = DataSource(kind="digits")
+    assert prepare(load_suite(refer("digits")).data, source).train_samples == TRAIN_SAMPLES["digits"]

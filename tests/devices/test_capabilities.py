@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 import torch
+from torch.torch_version import TorchVersion
 
 from bench.devices import amd, capabilities, nvidia
 from bench.devices.backend import CPU_LACKS, backend_of
@@ -44,6 +45,23 @@ ASKED = ("P100", "V100", "T4", "A100", "L4", "H100", "B200", "RTX 5090", "MI300X
 """The cards of docs/capabilities.md."""
 MORE_BY_THE_GATE = {("mxfp8", "RTX 5090"), ("nvfp4", "RTX 5090")}
 """Where a library's gate lets through what its kernels do not do (docs/capabilities.md)."""
+
+
+@pytest.fixture
+def software(monkeypatch):
+    """Install every package that a precision may need, of some version, or none, next to a torch of some version."""
+
+    def install(*, packages=True, version="2.14.1", package="999"):
+        def metadata(name):
+            if package is None:
+                raise capabilities.importlib.metadata.PackageNotFoundError(name)
+            return package
+
+        monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda _name: object() if packages else None)
+        monkeypatch.setattr(capabilities.importlib.metadata, "version", metadata)
+        monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+
+    return install
 
 
 @pytest.fixture
@@ -191,7 +209,7 @@ def test_a_type_whose_operators_this_torch_lacks_on_a_cpu_is_unsupported_with_to
     asked_anew, monkeypatch, name
 ):
     def missing(*_arguments):
-        raise RuntimeError("'slow_conv2d_cpu' not implemented for 'Half'\nmore")
+        raise RuntimeError("'slow_conv2d_cpu' not implemented for 'Half'.\nmore")
 
     monkeypatch.setattr(torch.nn.Conv2d, "forward", missing)
     reason = CPU.unsupported_reason(PRECISIONS[name])

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bench.devices import backend, survey
+from bench.devices.amd import Amd
 from bench.devices.capabilities import missing_package
 from bench.devices.nvidia import Nvidia
 from bench.spec.errors import UsageError
@@ -16,44 +17,40 @@ from bench.spec.precisions import PRECISIONS, TE_FEATURES, emulation_of
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu
 
+ROCM = ("gfx90a", "gfx942", "gfx1100")
 WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 
 
-@pytest.mark.parametrize(
-    ("capability", "name"),
-    [
-        ((2, 0), "2.0"),
-        ((3, 7), "Kepler"),
-        ((6, 1), "Pascal"),
-        ((7, 0), "Volta"),
-        ((7, 5), "Turing"),
-        ((8, 6), "Ampere"),
-        ((8, 9), "Ada"),
-        ((9, 0), "Hopper"),
-        ((12, 0), "Blackwell"),
-    ],
-)
+GENERATIONS = {"2.0": "2.0", "3.7": "Kepler", "6.1": "Pascal", "7.0": "Volta", "7.5": "Turing", "8.6": "Ampere"}
+GENERATIONS |= {"8.9": "Ada", "9.0": "Hopper", "12.0": "Blackwell"}
+
+
+@pytest.mark.parametrize(("capability", "name"), GENERATIONS.items())
 def test_compute_capabilities_have_their_generations_name(capability, name):
-    assert Nvidia().architecture(f"{capability[0]}.{capability[1]}") == name
+    assert Nvidia().architecture(capability) == name
 
 
 @pytest.mark.parametrize(
-    ("capability", "arch_list", "runs"),
+    ("model", "built", "runs"),
     [
-        ((7, 0), WHEEL, False),
-        ((6, 0), WHEEL, False),
-        ((7, 5), WHEEL, True),
-        ((8, 9), WHEEL, True),  # a binary for 8.6 runs on 8.9
-        ((8, 7), ("sm_89",), False),
-        ((9, 0), ("sm_90a",), True),
-        ((12, 0), ("sm_90",), False),
-        ((12, 0), ("sm_90", "compute_90"), True),  # PTX is compiled for later GPUs
-        ((6, 0), ("compute_70",), False),
-        ((12, 1), ("sm_120",), True),
+        ("sm_70", WHEEL, False),
+        ("sm_60", WHEEL, False),
+        ("sm_75", WHEEL, True),
+        ("sm_89", WHEEL, True),  # a binary for 8.6 runs on 8.9
+        ("sm_87", ("sm_89",), False),
+        ("sm_90", ("sm_90a",), True),
+        ("sm_120", ("sm_90",), False),
+        ("sm_120", ("sm_90", "compute_90"), True),  # PTX is compiled for later GPUs
+        ("sm_60", ("compute_70",), False),
+        ("sm_121", ("sm_120",), True),
+        ("gfx942", ROCM, True),
+        ("gfx90a", ROCM, True),
+        ("gfx941", ROCM, False),
+        ("gfx1101", ROCM, False),
     ],
 )
-def test_a_build_runs_where_it_has_a_binary_of_the_generation_or_older_ptx(capability, arch_list, runs):
-    assert Nvidia().has_kernels(f"sm_{capability[0]}{capability[1]}", arch_list) is runs
+def test_a_build_runs_where_it_has_a_binary_of_the_generation_or_older_ptx(model, built, runs):
+    assert (Amd() if model.startswith("gfx") else Nvidia()).has_kernels(model, built) is runs
 
 
 @pytest.fixture
