@@ -34,13 +34,9 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
     """Training images, each decoded and transformed when it is asked for, as torchvision's ImageFolder does."""
 
     def __init__(self, images: Any, labels: Any, data: Data, *, normalize: bool) -> None:
-        """Set the images.
+        """Take paths, or an array of (N, H, W, 3) uint8, and their classes.
 
-        Args:
-            images: paths, or an array of (N, H, W, 3) uint8.
-            labels: their classes.
-            data: the shape wanted, and how images are augmented.
-            normalize: whether pixels become normalised floats here, or stay uint8 for the device to normalise.
+        With ``normalize`` pixels become normalised floats; else they stay uint8 for the device to normalise.
         """
         self._images, self._labels = images, labels
         height, width = data.input_shape[1:]
@@ -104,11 +100,7 @@ def open_samples(data: Data, source: DataSource, *, normalize: bool, seed: int) 
 def open_loader(samples: ImageFiles | TensorDataset, *, batch_size: int, seed: int, pinned: bool) -> DataLoader[Any]:
     """Return an endless loader with its worker processes: whole batches in random order, epoch after epoch.
 
-    Args:
-        samples: all of them are in every epoch.
-        batch_size: samples in a batch, of which the last of an epoch may go on with the next one.
-        seed: of the order.
-        pinned: whether batches are in pinned memory.
+    A batch may have the last samples of an epoch and the first of the next. ``pinned`` puts it into pinned memory.
     """
     dataset: Any = samples
     order = RandomSampler(samples, num_samples=sys.maxsize, generator=torch.Generator().manual_seed(seed))

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import psutil
 import torch
@@ -58,6 +58,16 @@ CPU_LACKS: dict[Feature, str] = {
 """The hardware that CPUs lack for each feature; empty where torch is asked whether this one has it."""
 
 
+class Event(Protocol):
+    """A point in the device's queue."""
+
+    def query(self) -> bool:
+        """Return whether the device has reached it."""
+
+    def elapsed_time(self, end: Any, /) -> float:
+        """Return the milliseconds until a later one; both were recorded with ``timing`` and have been reached."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeakMemory:
     """The peaks since ``reset_peak_memory``, in bytes; None where a kind of device has no such figure."""
@@ -92,12 +102,8 @@ class Backend(ABC):
         """Wait until the device has done all queued work."""
 
     @abstractmethod
-    def record_event(self, *, timing: bool = False) -> torch.cuda.Event | CpuEvent:
-        """Return an event behind all work that is queued on the current stream.
-
-        ``query`` says whether the device has reached it, ``elapsed_time`` the milliseconds until a later one; both
-        were recorded with ``timing``.
-        """
+    def record_event(self, *, timing: bool = False) -> Event:
+        """Return an event behind all work that is queued on the current stream."""
 
     def spin(self, cycles: int) -> None:
         """Queue a wait of that many cycles of the GPU's clock."""
@@ -179,7 +185,7 @@ class Cpu(Backend):
     def synchronize(self) -> None:
         """Do nothing: all work is done."""
 
-    def record_event(self, *, timing: bool = False) -> torch.cuda.Event | CpuEvent:
+    def record_event(self, *, timing: bool = False) -> Event:
         return CpuEvent()
 
     def free_bytes(self) -> int:
@@ -246,8 +252,8 @@ class CpuEvent:
     def query(self) -> bool:
         return True
 
-    def elapsed_time(self, end: Any, /) -> float:
-        return float(end.time_ns - self.time_ns) / 1e6
+    def elapsed_time(self, end: CpuEvent, /) -> float:
+        return (end.time_ns - self.time_ns) / 1e6
 
 
 class Cuda(Backend):
@@ -262,7 +268,7 @@ class Cuda(Backend):
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
 
-    def record_event(self, *, timing: bool = False) -> torch.cuda.Event | CpuEvent:
+    def record_event(self, *, timing: bool = False) -> Event:
         event = torch.cuda.Event(enable_timing=timing)
         event.record(torch.cuda.current_stream(self.device))
         return event

@@ -53,10 +53,7 @@ def set_fp32(products: Fp32) -> None:
 def fp32_switches(matmul: str, conv: str, rnn: str) -> tuple[str, str, str]:
     """Return ``tf32``, ``ieee`` or another for matrix products, convolutions and recurrent layers, as in force.
 
-    Args:
-        matmul: the one of ``PARTS`` that a device's matrix products go by.
-        conv: the one that its convolutions go by.
-        rnn: the one that its recurrent layers go by.
+    The arguments name the one of ``PARTS`` that each of them goes by.
     """
     if not hasattr(_backends, "fp32_precision"):
         products, others = ("tf32" if on else "ieee" for on in _older_switches())

@@ -153,15 +153,9 @@ class LocalLauncher(Launcher):
         parent: bool = False,
         source: Path | None = None,
     ) -> Ending:
-        """Call a function in a fresh process, which may say nothing for ``silence_s``.
+        """Call a function, ``module:name``, in a fresh process, which may be silent for ``silence_s``.
 
-        Args:
-            target: the function as ``module:name``.
-            arguments: its arguments.
-            on_message: takes what it sends.
-            silence_s: the limit.
-            parent: whether the process has children of its own.
-            source: the user's file, of which a failure names the line.
+        A ``parent`` may have children of its own. A failure names the line of ``source``, the user's file.
         """
         self._require_nothing_left()
         # The launcher's own folder, so that a process that is killed leaves nothing behind.
@@ -223,12 +217,9 @@ class LocalLauncher(Launcher):
         return process
 
     def _stop(self, process: Any, patience_s: float, gone_s: float) -> None:
-        """End a process and all that it has started.
+        """Let a process end by itself for ``patience_s``; then kill it and all that it has started.
 
-        Args:
-            process: the process.
-            patience_s: how long it may take to end by itself.
-            gone_s: how long to wait after that until it and all that it has started are gone.
+        Wait up to ``gone_s`` until they are gone.
         """
         try:
             process.join(timeout=patience_s)

@@ -242,13 +242,7 @@ class AcceleratorPool:
     """Runs trials on accelerators of a type, and on others after one is lost."""
 
     def __init__(self, ray: Any, accelerator: str, most: int) -> None:
-        """Prepare; the accelerators are taken with the first call.
-
-        Args:
-            ray: the connected module.
-            accelerator: the type.
-            most: how many are to train together at most.
-        """
+        """Take Ray's connected module; the accelerators, of which ``most`` train together, with the first call."""
         self.ray, self.type, self.most = ray, accelerator, most
         self.closed = threading.Event()
         self._group: Any = None
@@ -280,10 +274,6 @@ class AcceleratorPool:
         """Call a function of the worker on each node, and return its values by the accelerator's name.
 
         A node that replaces one of these makes the same calls first.
-
-        Args:
-            target: the function as ``module:name``.
-            arguments: its arguments.
 
         Raises:
             UsageError: the function raised one, or its process failed, died or hung.

@@ -1,4 +1,5 @@
 import multiprocessing
+import re
 import signal
 import subprocess
 import sys
@@ -94,7 +95,8 @@ def test_ctrl_c_while_a_process_starts_ends_the_fork_server_that_has_half_of_it(
 @pytest.mark.parametrize("error", [EOFError(), ConnectionRefusedError(111, "Connection refused"), BrokenPipeError()])
 def test_a_process_that_cannot_be_started_ends_with_the_reason(launcher, monkeypatch, error):
     server = ToyServer(monkeypatch, error)
-    with pytest.raises(UsageError, match=f"the process could not be started: {error or 'the fork server was killed'}"):
+    reason = re.escape(str(error) or "the fork server was killed")
+    with pytest.raises(UsageError, match=f"the process could not be started: {reason}"):
         launcher.call("tests.launch.hanging:leave_a_child")
     assert server.killed == 0
 
