@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.results.records import Device, Environment, Message
 from bench.spec.errors import UsageError
 from bench.spec.trial import Request, Trial
 
+Value = TypeVar("Value")
 OnMessage = Callable[[Message], None]
 """Takes the records of a trial as they come."""
 
@@ -78,23 +79,23 @@ class Launcher(ABC):
         """Release what was held."""
 
 
-def run_concurrently(jobs: Sequence[Callable[[], None]], cancel: Callable[[], None]) -> None:
-    """Run all jobs at the same time.
+def run_concurrently(jobs: Sequence[Callable[[], Value]], cancel: Callable[[], None]) -> list[Value]:
+    """Run all jobs at the same time and return their values.
 
-    Args:
-        jobs: functions; one that is cancelled raises.
-        cancel: ends the other jobs after one has raised, or after Ctrl-C.
+    After one has raised, or after Ctrl-C, ``cancel`` ends the others, which then raise.
 
     Raises:
         BaseException: the first that a job raised, or KeyboardInterrupt, after all jobs have ended.
     """
     with ThreadPoolExecutor(max(1, len(jobs))) as pool:
+        running = [pool.submit(job) for job in jobs]
         try:
-            for ended in as_completed([pool.submit(job) for job in jobs]):
+            for ended in as_completed(running):
                 ended.result()
         except BaseException:
             cancel()
             raise
+    return [job.result() for job in running]
 
 
 def open_launcher(request: Request) -> Launcher:

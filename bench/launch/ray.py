@@ -135,16 +135,11 @@ class RayLauncher(Launcher):
 
     def _in_pools(self, function: Callable[[AcceleratorPool], Any]) -> dict[str, Any]:
         """Call a function with every pool at the same time; return its values by type."""
-        values: dict[str, Any] = {}
-
-        def job(pool: AcceleratorPool) -> None:
-            values[pool.type] = function(pool)
-
         try:
-            run_concurrently([partial(job, pool) for pool in self._pools.values()], self.cancel)
+            values = run_concurrently([partial(function, pool) for pool in self._pools.values()], self.cancel)
         except (NodeLostError, CancelledError) as error:
             raise UsageError(f"The cluster could not be queried before the run: {error}.") from error
-        return values
+        return dict(zip(self._pools, values, strict=True))
 
     def _translated(self, argument: Any) -> Any:
         """Return an argument; of a suite's reference with the path of its file on the nodes."""

@@ -181,8 +181,8 @@ def test_a_mig_slice_has_its_own_memory_its_boards_clocks_and_no_power(machine):
     assert (sample.sm_clock_mhz, sample.temperature_c, sample.throttle_reasons) == (1234, 66.0, "hw_thermal")
     assert sample.power_w is sample.utilization_pct is nvml.total_energy_j("MIG-s") is None
     assert "MIG slice" in nvml.energy_problem("MIG-s")
-    described = nvml.gpu("MIG-s")
-    assert (described.index, described.memory_total_bytes, described.power_limit_w) == (1, 10 * GiB, None)
+    gpu = nvml.gpu("MIG-s")
+    assert (gpu.index, gpu.memory_total_bytes, gpu.power_limit_w) == (1, 10 * GiB, None)
 
 
 def test_a_lost_gpu_is_a_failure_and_does_not_hide_the_others(machine):
@@ -234,16 +234,12 @@ def test_a_field_that_says_the_gpu_is_lost_is_a_failure(machine):
 
 
 @pytest.mark.parametrize(
-    ("code", "loads"), [(None, {}), (fake.SUCCESS, {}), (fake.NOT_SUPPORTED, None), (fake.NO_PERMISSION, None)]
+    ("code", "loads"), [(None, {5: 30.0}), (fake.SUCCESS, {}), (fake.NOT_SUPPORTED, None), (fake.NO_PERMISSION, None)]
 )
-def test_no_work_is_told_from_unknown_work(machine, code, loads):
+def test_a_process_has_the_largest_of_its_samples_and_no_work_is_told_from_unknown_work(machine, code, loads):
     errors = {} if code is None else {"nvmlDeviceGetProcessUtilization": code}
-    assert machine(FakeGpu("GPU-a", errors=errors)).process_loads("GPU-a")() == loads
-
-
-def test_a_process_has_the_largest_of_its_samples(machine):
-    gpu = FakeGpu("GPU-a", work=[(1000, 5, 99)])
-    loads = machine(gpu).process_loads("GPU-a")
+    gpu = FakeGpu("GPU-a", errors=errors, work=[(1000, 5, 99)])
+    read = machine(gpu).process_loads("GPU-a")
     gpu.work += [(2000, 5, 10), (3000, 5, 30), (4000, 5, 20), (4000, 6, 0)]
-    assert loads() == {5: 30.0}
-    assert loads() == {}
+    assert read() == loads
+    assert read() == (loads and {})
