@@ -6,13 +6,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from bench.data import sampling
 from bench.data.cache import Dataset, Images, Storage, choose_storage, free_bytes
-from bench.data.prepare import is_synthetic, load, with_classes
+from bench.data.prepare import is_synthetic, load
 from bench.data.sampling import WHOLE, Augmentation, Normalizer, Shard
 from bench.data.tokens import BYTES, SYMBOLS, Text, Tokens, chain
 from bench.spec.errors import UsageError
@@ -28,13 +29,7 @@ VALIDATION_TOKENS = 2**16
 
 
 def open_batches(
-    data: Data,
-    source: DataSource,
-    *,
-    batch_size: int,
-    device: torch.device,
-    seed: int,
-    shard: Shard = WHOLE,
+    data: Data, source: DataSource, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE
 ) -> Batches:
     """Open the samples of ``source`` as batches on ``device``, from the cache if ``prepare`` filled it.
 
@@ -58,7 +53,7 @@ def open_batches(
         text = Text(str(source.path), data.input_shape[0]) if source.kind == "text" else None
         return TokenBatches(text, data, batch_size=batch_size, device=device, seed=seed, shard=shard)
     dataset = load(data, source)
-    data = with_classes(data, dataset)
+    data = replace(data, classes=len(dataset.classes))
     return ImageBatches(dataset, data, batch_size=batch_size, device=device, seed=seed, shard=shard)
 
 
@@ -101,14 +96,7 @@ class ImageBatches(Batches):
     """Epochs of images of a data set, augmented on the device a batch at a time, and its test images."""
 
     def __init__(
-        self,
-        dataset: Dataset,
-        data: Data,
-        *,
-        batch_size: int,
-        device: torch.device,
-        seed: int,
-        shard: Shard = WHOLE,
+        self, dataset: Dataset, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE
     ) -> None:
         """Load the images onto the device or into host memory if they fit; else leave them in their file.
 
@@ -138,7 +126,7 @@ class ImageBatches(Batches):
         total = self.steps_per_epoch * self._batch_size
         order = sampling.order(len(self._train), seed=self._seed, epoch=epoch)
         augmentation = Augmentation.draw(total, self.data.crop_padding, seed=self._seed, epoch=epoch).to(self._device)
-        batches = [self._shard.of(start, start + self._batch_size) for start in range(0, total, self._batch_size)]
+        batches = self._parts(total, self._shard)
         for batch, (images, labels) in zip(batches, self._train.take(order, batches), strict=True):
             yield self._normalized(self._augmented(images, augmentation.of(batch))), labels
 
@@ -237,8 +225,7 @@ class SyntheticBatches(Batches):
         super().__init__(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
         target_bytes = 8 if data.classes is not None else 4 * math.prod(data.target_shape or ())
         sample_bytes = 16 * data.input_shape[0] if data.tokens else 4 * math.prod(data.input_shape) + target_bytes
-        batch_bytes = batch_size * sample_bytes
-        count = min(max(2, POOL_BYTES // batch_bytes), self.steps_per_epoch)
+        count = min(max(2, POOL_BYTES // (batch_size * sample_bytes)), self.steps_per_epoch)
         part = shard.of(0, batch_size)
         pool = random_batches(data, batch_size=batch_size, count=count, device=device, seed=seed)
         self._pool = [(inputs[part], targets[part]) for inputs, targets in pool]
@@ -264,18 +251,14 @@ def random_batches(
         float32 values, normal. Of tokens both are (B, length) int64, uniform over the vocabulary.
     """
     generator = sampling.value_generator(seed, device)
-    if data.tokens:
-        shape = (batch_size, data.input_shape[0] + 1)
-        return [
-            _shifted(torch.randint(data.classes or 1, shape, generator=generator, device=device)) for _ in range(count)
-        ]
 
-    def normal(shape: tuple[int, ...]) -> Tensor:
+    def normal(*shape: int) -> Tensor:
         return torch.randn((batch_size, *shape), generator=generator, device=device)
 
-    def targets() -> Tensor:
-        if data.classes is None:
-            return normal(data.target_shape or ())
-        return torch.randint(data.classes, (batch_size,), generator=generator, device=device)
+    def uniform(*shape: int) -> Tensor:
+        return torch.randint(data.classes or 1, (batch_size, *shape), generator=generator, device=device)
 
-    return [(normal(data.input_shape), targets()) for _ in range(count)]
+    if data.tokens:
+        return [_shifted(uniform(data.input_shape[0] + 1)) for _ in range(count)]
+    targets = uniform if data.classes is not None else partial(normal, *(data.target_shape or ()))
+    return [(normal(*data.input_shape), targets()) for _ in range(count)]

@@ -105,12 +105,9 @@ def staging(directory: Path) -> Iterator[Path]:
 
 
 def require_room(directory: Path, size_bytes: int, what: str) -> None:
-    """Check that the disk has room for decoded images, before minutes are spent on them.
+    """Check that the disk has room for decoded images and all intermediate files, before minutes are spent on them.
 
-    Args:
-        directory: of the cache; need not exist yet.
-        size_bytes: of the images and of all intermediate files.
-        what: needs the room, for the message.
+    The ``directory`` of the cache need not exist yet; the message says ``what`` needs the room.
 
     Raises:
         UsageError: the disk is too small, or the directory cannot be written.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 from torchvision import transforms
 
 from bench.data import folder
@@ -33,13 +34,9 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
     """Training images, each decoded and transformed when it is asked for, as torchvision's ImageFolder does."""
 
     def __init__(self, images: Any, labels: Any, data: Data, *, normalize: bool) -> None:
-        """Set the images.
+        """Take paths, or an array of (N, H, W, 3) uint8, and their classes.
 
-        Args:
-            images: paths, or an array of (N, H, W, 3) uint8.
-            labels: their classes.
-            data: the shape wanted, and how images are augmented.
-            normalize: whether pixels become normalised floats here, or stay uint8 for the device to normalise.
+        With ``normalize`` pixels become normalised floats; else they stay uint8 for the device to normalise.
         """
         self._images, self._labels = images, labels
         height, width = data.input_shape[1:]
@@ -59,22 +56,6 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
         image = self._images[index]
         picture = folder.rgb(image) if isinstance(image, str) else Image.fromarray(image)
         return self._transform(picture), int(self._labels[index])
-
-
-class Endless(torch.utils.data.Sampler[list[int]]):
-    """Whole batches of indices in random order, epoch after epoch."""
-
-    def __init__(self, count: int, batch_size: int, seed: int) -> None:
-        self._count, self._batch_size, self._seed = count, batch_size, seed
-
-    def __iter__(self) -> Iterator[list[int]]:
-        generator = torch.Generator().manual_seed(self._seed)
-        rest: list[int] = []
-        while True:
-            while len(rest) < self._batch_size:
-                rest += torch.randperm(self._count, generator=generator).tolist()
-            yield rest[: self._batch_size]
-            rest = rest[self._batch_size :]
 
 
 class Turns:
@@ -117,11 +98,17 @@ def open_samples(data: Data, source: DataSource, *, normalize: bool, seed: int) 
 
 
 def open_loader(samples: ImageFiles | TensorDataset, *, batch_size: int, seed: int, pinned: bool) -> DataLoader[Any]:
-    """Return an endless loader with its worker processes; ``pinned`` is whether batches are in pinned memory."""
+    """Return an endless loader with its worker processes: whole batches in random order, epoch after epoch.
+
+    A batch may have the last samples of an epoch and the first of the next. ``pinned`` puts it into pinned memory.
+    """
     dataset: Any = samples
+    order = RandomSampler(samples, num_samples=sys.maxsize, generator=torch.Generator().manual_seed(seed))
     return DataLoader(
         dataset,
-        batch_sampler=Endless(len(samples), batch_size, seed),
+        batch_size,
+        sampler=order,
+        drop_last=True,
         num_workers=WORKERS,
         prefetch_factor=AHEAD,
         pin_memory=pinned,

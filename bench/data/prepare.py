@@ -41,7 +41,7 @@ def prepare(data: Data, source: DataSource) -> Prepared:
         )
     dataset = load(data, source)
     return Prepared(
-        data=with_classes(data, dataset),
+        data=replace(data, classes=len(dataset.classes)),
         train_samples=len(dataset.train.labels),
         fingerprint=folder.fingerprint(source.path) if source.path else None,
         left_out=dataset.left_out,
@@ -51,11 +51,6 @@ def prepare(data: Data, source: DataSource) -> Prepared:
 def is_synthetic(data: Data, source: DataSource) -> bool:
     """Return whether samples are random: because that was asked, or because the model does not take what there is."""
     return source.kind == "synthetic" or not (data.tokens if source.of_tokens else data.is_image)
-
-
-def with_classes(data: Data, dataset: Dataset) -> Data:
-    """Return ``data`` with the number of classes that the data set has."""
-    return replace(data, classes=len(dataset.classes))
 
 
 def load(data: Data, source: DataSource) -> Dataset:

@@ -7,6 +7,7 @@ resized, cropped and normalised on their device, a batch at a time.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -66,8 +67,7 @@ class Shard:
 WHOLE = Shard()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Augmentation:
+class Augmentation(NamedTuple):
     """The mirroring and the crop of each image."""
 
     mirrored: Tensor
@@ -82,16 +82,15 @@ class Augmentation:
         """Draw an epoch's, on the CPU; an image's depends on its place in the epoch, not on the batch size."""
         generator = _generator(torch.device("cpu"), seed, epoch, _AUGMENTATION)
         mirrored = torch.rand(count, generator=generator) < 0.5
-        top, left = torch.randint(2 * padding + 1, (2, count), generator=generator)
-        return Augmentation(mirrored=mirrored, top=top, left=left)
+        return Augmentation(mirrored, *torch.randint(2 * padding + 1, (2, count), generator=generator))
 
     def to(self, device: torch.device) -> Augmentation:
         """Return the same on ``device``."""
-        return Augmentation(mirrored=self.mirrored.to(device), top=self.top.to(device), left=self.left.to(device))
+        return Augmentation(*(drawn.to(device) for drawn in self))
 
     def of(self, batch: slice) -> Augmentation:
         """Return a batch's part."""
-        return Augmentation(mirrored=self.mirrored[batch], top=self.top[batch], left=self.left[batch])
+        return Augmentation(*(drawn[batch] for drawn in self))
 
 
 def mirror(images: Tensor, mirrored: Tensor) -> Tensor:

@@ -84,11 +84,7 @@ class Text:
     """The bytes of a file, mapped into memory: the first nine tenths to train on, the last to validate on."""
 
     def __init__(self, path: str, length: int) -> None:
-        """Open the file.
-
-        Args:
-            path: the file.
-            length: of the sequences that will be taken, in tokens.
+        """Open the file, to take sequences of ``length`` tokens.
 
         Raises:
             UsageError: it cannot be read, or its parts do not both hold a sequence and the token after it.

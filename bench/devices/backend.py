@@ -244,7 +244,7 @@ class Cpu(Backend):
 
 
 class CpuEvent:
-    """A moment, since work is done when it has been queued."""
+    """A moment: on a CPU, work is done when it has been queued."""
 
     def __init__(self) -> None:
         self.time_ns = time.perf_counter_ns()

@@ -17,6 +17,7 @@ import torch
 from packaging.version import InvalidVersion, Version
 from torch import nn
 
+from bench.spec.errors import first_line
 from bench.spec.precisions import Fp32, Precision
 
 _backends: Any = torch.backends
@@ -52,10 +53,7 @@ def set_fp32(products: Fp32) -> None:
 def fp32_switches(matmul: str, conv: str, rnn: str) -> tuple[str, str, str]:
     """Return ``tf32``, ``ieee`` or another for matrix products, convolutions and recurrent layers, as in force.
 
-    Args:
-        matmul: the one of ``PARTS`` that a device's matrix products go by.
-        conv: the one that its convolutions go by.
-        rnn: the one that its recurrent layers go by.
+    The arguments name the one of ``PARTS`` that each of them goes by.
     """
     if not hasattr(_backends, "fp32_precision"):
         products, others = ("tf32" if on else "ieee" for on in _older_switches())
@@ -125,7 +123,7 @@ def failure_on_cpu(name: str) -> str | None:
         try:
             nn.Sequential(*layers).to(dtype)(torch.ones(2, 1, 4, 4, dtype=dtype)).float().sum().backward()
         except RuntimeError as error:
-            return f"this torch does not train {name} layers on this CPU: {str(error).strip().splitlines()[0]}"
+            return f"this torch does not train {name} layers on this CPU: {first_line(error)}"
     return None
 
 

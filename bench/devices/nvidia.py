@@ -304,38 +304,32 @@ class Nvml(Monitor):
         return seconds
 
     def process_loads(self, uuid: str) -> Callable[[], dict[int, float] | None]:
-        loads = ProcessLoads(self, uuid)
-        loads.read()  # passes over what was sampled before
-        return loads.read
+        """Watch by the driver's samples, each of 1/6 s to 1 s; a process has its largest.
+
+        Unknown on a MIG slice, on some cards, and without the permission.
+        """
+        # A slice's handle, so that NVML refuses, rather than the board's, whose processes compute elsewhere.
+        handle, since_us = self.target(uuid).handle, 0
+
+        def read() -> dict[int, float] | None:
+            nonlocal since_us
+            try:
+                samples = self.library.nvmlDeviceGetProcessUtilization(handle, since_us)
+            except self.library.NVMLError as error:
+                self.raise_if_gone(f"nvmlDeviceGetProcessUtilization of {uuid}", error)
+                # nvidia-ml-py raises "success" where the driver answers at once that the list has no entries.
+                return {} if error.value in (self.library.NVML_ERROR_NOT_FOUND, self.library.NVML_SUCCESS) else None
+            # The driver may leave entries of its buffer unwritten or stale.
+            fresh = [entry for entry in samples if entry.timeStamp > since_us and entry.pid and entry.smUtil <= 100]
+            since_us = max((entry.timeStamp for entry in fresh), default=since_us)
+            loads: dict[int, float] = {}
+            for entry in fresh:
+                loads[entry.pid] = max(loads.get(entry.pid, 0.0), float(entry.smUtil))
+            return {pid: load for pid, load in loads.items() if load}
+
+        read()  # passes over what was sampled before
+        return read
 
 
 def _watts(milliwatts: int | None) -> float | None:
     return milliwatts / 1000 if milliwatts else None
-
-
-class ProcessLoads:
-    """Which processes computed on a GPU between two readings."""
-
-    def __init__(self, nvml: Nvml, uuid: str) -> None:
-        self._nvml, self._uuid, self._since_us = nvml, uuid, 0
-
-    def read(self) -> dict[int, float] | None:
-        """Return each process's largest of the driver's samples since the last reading, each of 1/6 s to 1 s.
-
-        None on a MIG slice, on some cards, or without the permission.
-        """
-        # A slice's handle, so that NVML refuses, rather than the board's, whose processes compute elsewhere.
-        handle, pynvml = self._nvml.target(self._uuid).handle, self._nvml.library
-        try:
-            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, self._since_us)
-        except pynvml.NVMLError as error:
-            self._nvml.raise_if_gone(f"nvmlDeviceGetProcessUtilization of {self._uuid}", error)
-            # nvidia-ml-py raises "success" where the driver answers at once that the list has no entries.
-            return {} if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS) else None
-        # The driver may leave entries of its buffer unwritten or stale.
-        fresh = [entry for entry in samples if entry.timeStamp > self._since_us and entry.pid and entry.smUtil <= 100]
-        self._since_us = max((entry.timeStamp for entry in fresh), default=self._since_us)
-        loads: dict[int, float] = {}
-        for entry in fresh:
-            loads[entry.pid] = max(loads.get(entry.pid, 0.0), float(entry.smUtil))
-        return {pid: load for pid, load in loads.items() if load}

@@ -110,12 +110,7 @@ def _by_psutil(pid: int, memory_bytes: int | None) -> GpuProcess:
 
 
 def describe(processes: Mapping[str, list[GpuProcess]], names: Mapping[str, str]) -> str:
-    """Return one sentence for each busy GPU; an empty text when none is busy.
-
-    Args:
-        processes: what ``gpu_processes`` returned.
-        names: what to call the GPUs, by UUID, such as "GPU 0".
-    """
+    """Return one sentence for each busy GPU, by its name such as "GPU 0"; an empty text when none is busy."""
     return " ".join(
         f"{names[uuid]} is in use by {', '.join(map(str, users))}." for uuid, users in processes.items() if users
     )

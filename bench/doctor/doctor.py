@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.doctor.checks import GROUPS, Check, broken
 from bench.launch.local import LocalLauncher
@@ -16,9 +16,6 @@ from bench.measure.disturbance import CpuWatch
 from bench.results.records import Device, Environment
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, print_plain
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 LOG_WIDTH = 160
 HEADERS = ("where", "check", "expected", "measured", "result", "what a failure means")
@@ -87,15 +84,9 @@ def _run(name: str, device: Device, launcher: LocalLauncher) -> list[Check]:
 
 
 def _show(rows: Rows) -> None:
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else LOG_WIDTH  # a log has no width of its own
-    Console(highlight=False, width=width).print(_table(rows))
-
-
-def _table(rows: Rows) -> Table:
-    """Return the table for a terminal, where only failures are explained; what is kept explains every check."""
+    """Print the table, in which only failures are explained; the files explain every check."""
     from rich.box import SIMPLE
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -105,7 +96,8 @@ def _table(rows: Rows) -> Table:
         cells = _cells(where, check)
         shown = cells if check.passed is False else (*cells[:-1], "")
         table.add_row(*(Text(cell, style=styles.get(cell, ""), overflow="fold") for cell in shown))
-    return table
+    width = None if sys.stdout.isatty() else LOG_WIDTH  # a log has no width of its own
+    Console(highlight=False, width=width).print(table)
 
 
 def _cells(where: str, check: Check) -> tuple[str, ...]:

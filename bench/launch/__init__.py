@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.results.records import Device, Environment, Message
 from bench.spec.errors import UsageError
 from bench.spec.trial import Request, Trial
 
+Value = TypeVar("Value")
 OnMessage = Callable[[Message], None]
 """Takes the records of a trial as they come."""
 
@@ -51,11 +52,17 @@ class Launcher(ABC):
 
     @abstractmethod
     def survey(self, gpus: tuple[str, ...] | None) -> Environment:
-        """Describe the machine and the devices that were named."""
+        """Describe the machine, or the cluster's nodes as one, and the devices that were named.
+
+        Raises:
+            UsageError: a device is not there.
+        """
 
     @abstractmethod
     def call(self, target: str, *arguments: object) -> Any:
-        """Call a function of the worker, ``module:name``, in a fresh process and return its value.
+        """Call a function of the worker, ``module:name``, in a fresh process on each node, and return its value.
+
+        The function gets one argument more: a function that sends messages.
 
         Raises:
             UsageError: the function raised one, its process failed, died or hung, or nodes return different values.
@@ -66,29 +73,29 @@ class Launcher(ABC):
         """Run one trial and pass its records on."""
 
     def cancel(self) -> None:  # noqa: B027
-        """End the processes that run in other threads."""
+        """End the processes that run in other threads, and release what a cluster has lent."""
 
     def close(self) -> None:  # noqa: B027
         """Release what was held."""
 
 
-def run_concurrently(jobs: Sequence[Callable[[], None]], cancel: Callable[[], None]) -> None:
-    """Run all jobs at the same time.
+def run_concurrently(jobs: Sequence[Callable[[], Value]], cancel: Callable[[], None]) -> list[Value]:
+    """Run all jobs at the same time and return their values.
 
-    Args:
-        jobs: functions; one that is cancelled raises.
-        cancel: ends the other jobs after one has raised, or after Ctrl-C.
+    After one has raised, or after Ctrl-C, ``cancel`` ends the others, which then raise.
 
     Raises:
         BaseException: the first that a job raised, or KeyboardInterrupt, after all jobs have ended.
     """
     with ThreadPoolExecutor(max(1, len(jobs))) as pool:
+        running = [pool.submit(job) for job in jobs]
         try:
-            for ended in as_completed([pool.submit(job) for job in jobs]):
+            for ended in as_completed(running):
                 ended.result()
         except BaseException:
             cancel()
             raise
+    return [job.result() for job in running]
 
 
 def open_launcher(request: Request) -> Launcher:

@@ -53,7 +53,7 @@ INTERRUPTED_S = 0.3
 
 
 class NotStartedError(Exception):
-    """The fork server could not start a process."""
+    """The fork server could not start, could not fork, or was killed meanwhile."""
 
 
 class LocalLauncher(Launcher):
@@ -86,27 +86,14 @@ class LocalLauncher(Launcher):
         self._context.set_forkserver_preload([PRELOAD])
 
     def survey(self, gpus: tuple[str, ...] | None) -> Environment:
-        """Describe this machine and the devices that were named.
-
-        Raises:
-            UsageError: a device is not there.
-        """
         environment: Environment = self.call("bench.devices.survey:survey", gpus)
         return replace(environment, removed_variables=self.removed_variables, variables=recorded())
 
     def cancel(self) -> None:
-        """End the processes that are running."""
         for process in tuple(self._doing):
             lifetime.end_group(process)
 
     def call(self, target: str, *arguments: object) -> Any:
-        """Call a function of the worker, ``module:name``, in a fresh process and return its value.
-
-        The function gets one argument more: a function that sends messages.
-
-        Raises:
-            UsageError: the function raised one, or its process failed, died or hung.
-        """
         limit_s = min(self.silence_s, CALL_LIMITS_S.get(target, self.silence_s))
         ending = self._run(target, arguments, lambda _message: None, silence_s=limit_s)
         if ending.kind == "usage":
@@ -166,15 +153,9 @@ class LocalLauncher(Launcher):
         parent: bool = False,
         source: Path | None = None,
     ) -> Ending:
-        """Call a function in a fresh process, which may say nothing for ``silence_s``.
+        """Call a function, ``module:name``, in a fresh process, which may be silent for ``silence_s``.
 
-        Args:
-            target: the function as ``module:name``.
-            arguments: its arguments.
-            on_message: takes what it sends.
-            silence_s: the limit.
-            parent: whether the process has children of its own.
-            source: the user's file, of which a failure names the line.
+        A ``parent`` may have children of its own. A failure names the line of ``source``, the user's file.
         """
         self._require_nothing_left()
         # The launcher's own folder, so that a process that is killed leaves nothing behind.
@@ -211,7 +192,7 @@ class LocalLauncher(Launcher):
             return replace(ending, text=reason(ending.text, output, last_progress, source), log=output)
 
     def _unannounced(self, process: Any, kills: int | None) -> Ending:
-        """Return the ending of a process that sent none."""
+        """Return the ending of a process that sent no message."""
         if process.exitcode == SERVER_LOST and not _fork_server_runs():
             return Ending(kind="lost", text="the fork server was killed, and the process with it")
         kind, how = exit_cause(process.exitcode, kills)
@@ -221,30 +202,24 @@ class LocalLauncher(Launcher):
         """Start a process, and the fork server if it does not run; Ctrl-C does not wait until that has imported torch.
 
         Raises:
-            NotStartedError: the fork server cannot start, cannot fork, or was killed, and its successor, too.
+            NotStartedError: see there.
         """
-        for attempt in (1, 2):
-            process = self._context.Process(target=_serve, args=call, daemon=daemon)
-            try:
-                with sigint_held():  # the worker, a child of the server, lifts it when what it prints goes to its log
-                    forkserver.ensure_running()
-                process.start()
-                return process
-            except (EOFError, OSError) as error:
-                if attempt == 2:
-                    raise NotStartedError(str(error) or "the fork server was killed") from error
-            except BaseException:  # Ctrl-C: half a process may have been started, which ends with its server
-                _kill_fork_server()
-                raise
-        raise AssertionError  # the second attempt returns or raises
+        process = self._context.Process(target=_serve, args=call, daemon=daemon)
+        try:
+            with sigint_held():  # the worker, a child of the server, lifts it when what it prints goes to its log
+                forkserver.ensure_running()
+            process.start()
+        except (EOFError, OSError) as error:
+            raise NotStartedError(str(error) or "the fork server was killed") from error
+        except BaseException:  # Ctrl-C: half a process may have been started, which ends with its server
+            _kill_fork_server()
+            raise
+        return process
 
     def _stop(self, process: Any, patience_s: float, gone_s: float) -> None:
-        """End a process and all that it has started.
+        """Let a process end by itself for ``patience_s``; then kill it and all that it has started.
 
-        Args:
-            process: the process.
-            patience_s: how long it may take to end by itself.
-            gone_s: how long to wait after that until it and all that it has started are gone.
+        Wait up to ``gone_s`` until they are gone.
         """
         try:
             process.join(timeout=patience_s)

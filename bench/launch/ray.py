@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 
 from bench.launch import Ending, Launcher, OnMessage, run_concurrently
-from bench.launch.local import LocalLauncher
+from bench.launch.local import ROOT, LocalLauncher
 from bench.launch.ranks import Rank, free_port, run_ranks
 from bench.results.environment import Surveys, merge
 from bench.results.records import Device, Environment, Message
@@ -90,7 +90,6 @@ class RayLauncher(Launcher):
             raise
 
     def survey(self, _gpus: tuple[str, ...] | None) -> Environment:
-        """Describe the nodes as one environment, with a device for each placement."""
         counts = {placement.name: len(placement.members) for placement in self._placements}
 
         def survey(pool: AcceleratorPool) -> dict[str, Surveys]:
@@ -100,11 +99,6 @@ class RayLauncher(Launcher):
         return merge({name: surveys[name.split("+")[0]][name] for name in counts})
 
     def call(self, target: str, *arguments: object) -> Any:
-        """Call a function of the worker on each held node, and return its value, which must be the same on all.
-
-        Raises:
-            UsageError: the function raised one, or the nodes returned different values.
-        """
         translated = tuple(self._translated(argument) for argument in arguments)
         by_type = self._in_pools(lambda pool: pool.call(target, *translated))
         values = {name: value for values in by_type.values() for name, value in values.items()}
@@ -130,12 +124,10 @@ class RayLauncher(Launcher):
         return ending
 
     def cancel(self) -> None:
-        """Stop the running trials and release the accelerators."""
         for pool in self._pools.values():
             pool.close()
 
     def close(self) -> None:
-        """Release the accelerators, and leave the cluster."""
         self.cancel()
         if self._ray is not None:
             self._ray.shutdown()
@@ -143,16 +135,11 @@ class RayLauncher(Launcher):
 
     def _in_pools(self, function: Callable[[AcceleratorPool], Any]) -> dict[str, Any]:
         """Call a function with every pool at the same time; return its values by type."""
-        values: dict[str, Any] = {}
-
-        def job(pool: AcceleratorPool) -> None:
-            values[pool.type] = function(pool)
-
         try:
-            run_concurrently([partial(job, pool) for pool in self._pools.values()], self.cancel)
+            values = run_concurrently([partial(function, pool) for pool in self._pools.values()], self.cancel)
         except (NodeLostError, CancelledError) as error:
             raise UsageError(f"The cluster could not be queried before the run: {error}.") from error
-        return values
+        return dict(zip(self._pools, values, strict=True))
 
     def _translated(self, argument: Any) -> Any:
         """Return an argument; of a suite's reference with the path of its file on the nodes."""
@@ -202,9 +189,8 @@ def stage(folder: Path, suite_files: Sequence[str]) -> dict[str, str]:
     Returns:
         For each suite file its path within the folder.
     """
-    root = Path(__file__).resolve().parents[2]
     for package in PACKAGES:
-        shutil.copytree(root / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     paths = {}
     for number, name in enumerate(suite_files):
         file, copies = Path(name).resolve(), folder / "own" / str(number)
@@ -251,13 +237,7 @@ class AcceleratorPool:
     """Runs trials on accelerators of a type, and on others after one is lost."""
 
     def __init__(self, ray: Any, accelerator: str, most: int) -> None:
-        """Prepare; the accelerators are taken with the first call.
-
-        Args:
-            ray: the connected module.
-            accelerator: the type.
-            most: how many are to train together at most.
-        """
+        """Take Ray's connected module; the accelerators, of which ``most`` train together, with the first call."""
         self.ray, self.type, self.most = ray, accelerator, most
         self.closed = threading.Event()
         self._group: Any = None
@@ -290,10 +270,6 @@ class AcceleratorPool:
 
         A node that replaces one of these makes the same calls first.
 
-        Args:
-            target: the function as ``module:name``.
-            arguments: its arguments.
-
         Raises:
             UsageError: the function raised one, or its process failed, died or hung.
             NodeLostError: a node is gone.
@@ -321,7 +297,11 @@ class AcceleratorPool:
                 for rank, node in enumerate(nodes)
             ]
         ranks = [self._rank(each, trial, device, meeting) for each, meeting in zip(held, meetings, strict=True)]
-        ending = run_ranks(ranks, lambda message: on_message(_renamed(message, trial)))
+
+        def forward(message: Any) -> None:  # the trial's own id: on the node, its placement has another name
+            on_message(replace(message, trial=trial.id) if hasattr(message, "trial") else message)
+
+        ending = run_ranks(ranks, forward)
         if self.closed.is_set():  # because of which it ended
             raise CancelledError
         return ending
@@ -442,11 +422,6 @@ class AcceleratorPool:
         return NodeLostError(f"{where} was lost ({type(error).__name__}: {first_line(error)})")
 
 
-def _renamed(message: Any, trial: Trial) -> Any:
-    """Return a record with the trial's own id, in which its placement has another name than on the node."""
-    return replace(message, trial=trial.id) if hasattr(message, "trial") else message
-
-
 class AcceleratorActor(LocalLauncher):
     """The launcher of an accelerator's node, which lives as long as the run holds the accelerator."""
 
@@ -476,7 +451,6 @@ class AcceleratorActor(LocalLauncher):
         return ray.get_runtime_context().get_node_id(), platform.node(), address
 
     def free_port(self) -> int:
-        """Return a free port of this node."""
         return free_port()
 
     def stream(self, trial: Trial, device: Device, rendezvous: Rendezvous | None) -> Iterator[Message | Ending]:

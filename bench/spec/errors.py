@@ -19,9 +19,9 @@ class UnsupportedError(UsageError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its type where it has none."""
+    """Return the first line of an error's message, without its full stop, or its type where it has none."""
     text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    return text.splitlines()[0].rstrip(".") if text else type(error).__name__
 
 
 def nearest(word: str, known: Iterable[str], *, aliases: Mapping[str, str] | None = None) -> str:

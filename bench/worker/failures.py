@@ -46,7 +46,7 @@ def failure(error: BaseException) -> Failed:
 
 def import_failure(error: Exception) -> Failed:
     """Return an error of importing torch, or of what is imported with it, as a record of every process."""
-    return Failed(kind="import", text=f"importing {_library(error)} failed: {_described(error).rstrip('.')}")
+    return Failed(kind="import", text=f"importing {_library(error)} failed: {_described(error)}")
 
 
 def _library(error: Exception) -> str:
@@ -66,7 +66,7 @@ def _described(error: BaseException) -> str:
     if first is error or not isinstance(error, ImportError):
         return text
     last = (str(first).strip().splitlines() or ["no message"])[-1]
-    return f"{text.rstrip('.')} (because of {type(first).__name__}: {last.rstrip('.')})"
+    return f"{text} (because of {type(first).__name__}: {last.rstrip('.')})"
 
 
 def is_secondary(error: BaseException) -> bool:
@@ -88,10 +88,10 @@ def _kind(error: BaseException) -> Literal["oom", "unsupported", "error"]:
 
 
 def _first_line(text: str) -> str:
+    """Return the first line without its full stop, because a sentence goes on after it."""
     lines = text.strip().splitlines() or ["no message"]
-    if FROM_LOADER in lines[0]:
-        return lines[-1].partition(": ")[2] or lines[-1]
-    return lines[0]
+    line = lines[-1].partition(": ")[2] or lines[-1] if FROM_LOADER in lines[0] else lines[0]
+    return line.rstrip(".")
 
 
 def print_stacks() -> None:

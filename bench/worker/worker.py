@@ -28,7 +28,7 @@ from bench.data import prepare
 from bench.devices.backend import device_at, gpu_count
 from bench.results.records import Device, Done, Message, TrialResult
 from bench.spec import lifetime
-from bench.spec.errors import UsageError
+from bench.spec.errors import UsageError, first_line
 from bench.spec.phases import PHASES
 from bench.spec.suite import Data, Prepared
 from bench.spec.trial import DataSource, Rendezvous, Trial
@@ -44,8 +44,8 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
         log: path of the file that takes what is printed.
         compiled: path of the folder that takes what torch.compile makes. It is new, so that the time of compiling does
             not depend on earlier processes; the caller removes it.
-        target: the function as ``module:name``; it is called with ``arguments`` and a function that sends a message.
-        arguments: what to call it with.
+        target: the function as ``module:name``.
+        arguments: of the function, before another function, which sends a message.
     """
     try:
         _print_to(log)
@@ -83,12 +83,8 @@ def run_trial(
 ) -> None:
     """Run one trial and send its records.
 
-    Args:
-        trial: what to measure.
-        device: where.
-        workspace: the folder in which training keeps its checkpoints; None keeps none.
-        rendezvous: which rank of a trial on several devices this process is; None of a trial on one.
-        send: takes the records.
+    Training keeps its checkpoints in ``workspace``; None keeps none. The ``rendezvous`` says which rank of a trial on
+    several devices this process is; None of a trial on one.
 
     Raises:
         UsageError: Lightning is to train on more GPUs than there are.
@@ -120,7 +116,9 @@ def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None
     try:
         return prepare(data, source)
     except OSError as error:
-        raise UsageError(f"The data of {source} cannot be prepared in '{source.directory}': {error}.") from error
+        raise UsageError(
+            f"The data of {source} cannot be prepared in '{source.directory}': {first_line(error)}."
+        ) from error
 
 
 def _print_to(log: str) -> None:

@@ -1,4 +1,4 @@
-"""CIFAR-10 from the cache, a folder, an archive or the network, never with a wrong checksum."""
+"""CIFAR-10 from the cache, a folder, an archive or the network, never with a wrong checksum; and the digits."""
 
 import io
 import urllib.request
@@ -10,7 +10,10 @@ from torchvision.datasets import CIFAR10
 
 from bench.data import open_batches, prepare
 from bench.data.folder import stratified
-from bench.data.prepare import load
+from bench.data.prepare import DIGITS_SCALE, load, load_digits
+from bench.planning.suite_registry import load as load_suite
+from bench.planning.suite_registry import refer
+from bench.run.prepare import TRAIN_SAMPLES
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource
@@ -27,6 +30,15 @@ def home(tmp_path):
 @pytest.fixture
 def source(home):
     return DataSource(kind="cifar10", directory=str(home))
+
+
+@pytest.fixture
+def archived(cifar, home):
+    """The archive in the directory."""
+    home.mkdir()
+    archive = home / CIFAR10.filename
+    archive.write_bytes(cifar.archive)
+    return archive
 
 
 @pytest.fixture
@@ -61,13 +73,16 @@ def assert_is(cifar, source):
     assert labels.tolist() == cifar.labels[50:]
 
 
-def test_an_archive_in_the_directory_is_used(cifar, source, home):
-    home.mkdir()
-    (home / CIFAR10.filename).write_bytes(cifar.archive)
+def test_an_archive_in_the_directory_is_used_and_then_the_cache_unless_it_is_of_other_checksums(
+    cifar, source, archived, monkeypatch
+):
     assert_is(cifar, source)
-    assert sorted(entry.name for entry in home.iterdir()) == ["cache", CIFAR10.filename]
-    (home / CIFAR10.filename).unlink()
-    assert_is(cifar, source)  # from the cache
+    assert sorted(entry.name for entry in archived.parent.iterdir()) == ["cache", archived.name]
+    archived.rename(archived.with_suffix(".moved"))
+    assert_is(cifar, source)
+    archived.with_suffix(".moved").rename(archived)
+    monkeypatch.setattr(CIFAR10, "train_list", CIFAR10.train_list[:3])
+    assert prepare(DATA, source).train_samples == 30
 
 
 def test_torchvisions_own_folder_is_used(cifar, source, extracted):
@@ -97,12 +112,11 @@ def test_a_damaged_download_is_refused_and_not_kept(cifar, source, home, serve):
     assert not home.exists()
 
 
-def test_a_damaged_archive_is_named_and_left_alone(cifar, source, home):
-    home.mkdir()
-    (home / CIFAR10.filename).write_bytes(b"half of it")
+def test_a_damaged_archive_is_named_and_left_alone(source, archived):
+    archived.write_bytes(b"half of it")
     with pytest.raises(UsageError, match=r"has a damaged cifar-10-python\.tar\.gz \(wrong checksum\) in"):
         prepare(DATA, source)
-    assert [entry.name for entry in home.iterdir()] == [CIFAR10.filename]
+    assert list(archived.parent.iterdir()) == [archived]
 
 
 def test_files_whose_checksum_is_wrong_are_never_opened(cifar, source, extracted):
@@ -111,19 +125,32 @@ def test_files_whose_checksum_is_wrong_are_never_opened(cifar, source, extracted
         prepare(DATA, source)
 
 
-def test_a_cache_of_other_checksums_is_not_used(cifar, source, home, monkeypatch):
-    home.mkdir()
-    (home / CIFAR10.filename).write_bytes(cifar.archive)
-    assert prepare(DATA, source).train_samples == 50
-    monkeypatch.setattr(CIFAR10, "train_list", CIFAR10.train_list[:3])
-    assert prepare(DATA, source).train_samples == 30
-
-
-def test_held_out_images_are_not_trained_on(cifar, source, home):
-    home.mkdir()
-    (home / CIFAR10.filename).write_bytes(cifar.archive)
+def test_held_out_images_are_not_trained_on(cifar, source, archived):
     kept, _ = stratified(cifar.labels[:50], 0.2)
     dataset = load(replace(DATA, validation_share=0.2), source)
     assert dataset.train.labels.tolist() == [cifar.labels[index] for index in kept]
     assert torch.equal(dataset.train.images[0].flatten(), torch.from_numpy(cifar.pixels[kept[0]]).flatten())
     assert len(dataset.test.labels) == 10
+
+
+def test_the_digits_are_all_there_and_none_is_trained_and_tested_on():
+    digits = load_digits()
+    images = torch.cat([digits.train.images, digits.test.images])
+    labels = torch.cat([digits.train.labels, digits.test.labels])
+    assert images.shape == (1797, 3, 8, 8)
+    assert torch.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # scikit-learn's own
+    assert len(digits.test.labels) == 597
+    assert images.max() == 16 * DIGITS_SCALE
+    assert (images[:, 0] == images[:, 2]).all()
+
+
+def test_the_suites_mean_and_deviation_are_those_of_its_training_images():
+    data = load_suite(refer("digits")).data
+    pixels = load_digits().train.images[:, 0].double() / 255
+    assert abs(pixels.mean() - data.mean[0]) < 5e-3
+    assert abs(pixels.std() - data.std[0]) < 5e-3
+
+
+def test_a_plan_knows_how_many_digits_there_are_without_reading_them():
+    source = DataSource(kind="digits")
+    assert prepare(load_suite(refer("digits")).data, source).train_samples == TRAIN_SAMPLES["digits"]

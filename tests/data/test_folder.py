@@ -35,13 +35,10 @@ def decodings(monkeypatch):
     return calls
 
 
-def test_classes_and_images_are_counted(data, source):
+def test_pixels_labels_and_counts_are_those_of_the_files(data, source, folder, stored):
     prepared = prepare(data, source)
     assert prepared.data == replace(data, classes=2)
     assert (prepared.train_samples, prepared.fingerprint) == (12, fingerprint(source.path))
-
-
-def test_pixels_and_labels_are_those_of_the_files(data, source, folder, stored):
     dataset = load(data, source)
     assert dataset.classes == ("cat", "dog")
     for split, name, count in ((dataset.train, "train", 6), (dataset.test, "test", 5)):
@@ -50,8 +47,10 @@ def test_pixels_and_labels_are_those_of_the_files(data, source, folder, stored):
         assert split.labels.tolist() == [0] * count + [1] * count
 
 
-def test_images_in_subfolders_count_and_other_files_do_not(data, source, folder, paint):
+def test_images_in_subfolders_count_whatever_bytes_their_names_have_and_other_files_do_not(data, source, folder, paint):
     paint(folder / "train" / "cat" / "more" / "a.PNG")
+    (folder / "train" / "cat" / "0.png").rename(folder / "train" / "cat" / "z\n.png")
+    (folder / "train" / "cat" / "1.png").rename(folder / "train" / "cat" / os.fsdecode(b"\xff\x1b[2J.png"))
     (folder / "train" / "cat" / "notes.txt").write_text("not an image")
     (folder / "train" / "cat" / "._0.png").write_text("what a Mac leaves")
     (folder / "train" / ".ipynb_checkpoints").mkdir()
@@ -120,13 +119,11 @@ def test_a_changed_image_is_noticed(data, source, folder, paint):
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_an_added_or_removed_image_is_noticed(data, source, folder, paint, split):
-    counts = []
     added = folder / split / "dog" / "added.png"
-    for change in (lambda: None, lambda: paint(added), added.unlink):
+    for change, count in ((lambda: None, 22), (lambda: paint(added), 23), (added.unlink, 22)):
         change()
-        found = load(data, source)
-        counts.append(len(found.train.labels) + len(found.test.labels))
-    assert counts == [22, 23, 22]
+        dataset = load(data, source)
+        assert len(dataset.train.labels) + len(dataset.test.labels) == count
 
 
 def test_the_cache_of_the_folder_before_it_changed_is_removed(data, source, folder, paint, tmp_path):
@@ -177,8 +174,9 @@ def test_a_class_in_one_split_only_is_refused(data, source, folder, paint, *, he
 
 
 @pytest.mark.parametrize("size", [(8, 8), (4, 4)])
-@pytest.mark.parametrize("damaged", ["train/cat/0.png", "train/dog/3.png", "test/dog/4.png"])
-@pytest.mark.parametrize("kept_bytes", [0, 60, 150])
+@pytest.mark.parametrize(
+    ("damaged", "kept_bytes"), [("train/cat/0.png", 0), ("train/dog/3.png", 60), ("test/dog/4.png", 150)]
+)
 def test_an_image_that_cannot_be_read_is_left_out_and_named(data, source, folder, stored, *, size, damaged, kept_bytes):
     data, path = replace(data, input_shape=(3, *size)), folder / damaged
     whole = load(data, source)
@@ -186,22 +184,23 @@ def test_an_image_that_cannot_be_read_is_left_out_and_named(data, source, folder
     prepared = prepare(data, source)
     assert prepared.left_out == (str(path),)
     assert prepared == prepare(data, source)  # as the cache has it
-    found = load(data, source)
-    name = damaged.partition("/")[0]
-    split, before = getattr(found, name), getattr(whole, name)
-    at = sorted(folder.glob(f"{name}/*/*.png")).index(path)
-    kept = [place for place in range(len(before.labels)) if place != at]
-    assert torch.equal(split.images, before.images[kept])
-    assert torch.equal(split.labels, before.labels[kept])
-    assert len(found.train.labels) + len(found.test.labels) == 21
+    dataset = load(data, source)
+    for name in ("train", "test"):
+        split, before = getattr(dataset, name), getattr(whole, name)
+        kept = [index for index, image in enumerate(sorted(folder.glob(f"{name}/*/*.png"))) if image != path]
+        assert torch.equal(split.images, before.images[kept])
+        assert torch.equal(split.labels, before.labels[kept])
 
 
-@pytest.mark.parametrize("kind", ["a link to nothing", "a folder that is unreadable"])
+@pytest.mark.parametrize("kind", ["a link to nothing", "an image that would fill the memory", "an unreadable folder"])
 def test_what_is_like_an_image_and_cannot_be_read_is_left_out_and_named(data, source, folder, monkeypatch, kind):
     path = folder / "train" / "cat" / "00.png"
     before = load(data, source).train.images
     if kind == "a link to nothing":
         path.symlink_to("nowhere.png")
+    elif kind == "an image that would fill the memory":
+        Image.new("1", (9000, 9000)).save(path)  # a file of 10 kB
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40_000_000)
     else:
         path = path.with_suffix("")
         path.mkdir()
@@ -225,17 +224,10 @@ def test_a_class_of_which_nothing_can_be_read_is_refused(data, source, folder):
     assert "No image of the class 'dog' can be read, such as '" in refusal(data, source)
 
 
-def test_an_image_that_would_fill_the_memory_is_left_out(data, source, folder, monkeypatch):
-    Image.new("1", (9000, 9000)).save(folder / "train" / "cat" / "bomb.png")  # a file of 10 kB
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40_000_000)
-    assert prepare(data, source).left_out == (str(folder / "train" / "cat" / "bomb.png"),)
-
-
-@pytest.mark.parametrize("target", [".", "..", "../..", "../dog", "0.png"])
-def test_links_neither_multiply_images_nor_give_them_other_labels(data, source, folder, target):
-    (folder / "train" / "cat" / "loop").symlink_to(target)
-    dataset = load(data, source)
-    assert Counter(dataset.train.labels.tolist()) == {0: 6, 1: 6}
+def test_links_neither_multiply_images_nor_give_them_other_labels(data, source, folder):
+    for number, target in enumerate((".", "..", "../..", "../dog", "0.png")):
+        (folder / "train" / "cat" / f"loop{number}").symlink_to(target)
+    assert Counter(load(data, source).train.labels.tolist()) == {0: 6, 1: 6}
 
 
 def test_a_link_to_a_folder_elsewhere_is_followed_once(data, source, folder, paint, tmp_path):
@@ -246,13 +238,6 @@ def test_a_link_to_a_folder_elsewhere_is_followed_once(data, source, folder, pai
     assert Counter(load(data, source).train.labels.tolist()) == {0: 7, 1: 6}
 
 
-def test_names_of_any_bytes_are_read(data, source, folder, paint):
-    paint(folder / "train" / "cat" / "y.png")
-    (folder / "train" / "cat" / "y.png").rename(folder / "train" / "cat" / os.fsdecode(b"\xff\x1b[2J.png"))
-    (folder / "train" / "cat" / "0.png").rename(folder / "train" / "cat" / "z\n.png")
-    assert prepare(data, source).train_samples == 13
-
-
 def test_images_that_no_disk_could_hold_are_refused_before_decoding(data, source, decodings, monkeypatch):
     usage = namedtuple("usage", "free")
     monkeypatch.setattr("bench.data.cache.shutil.disk_usage", lambda _: usage(100))
@@ -260,13 +245,6 @@ def test_images_that_no_disk_could_hold_are_refused_before_decoding(data, source
         prepare(data, source)
     assert decodings == []
     assert not Path(source.directory).exists()
-
-
-def as_intel(folder):
-    """Lay the folder out as the archive of Intel Image Classification is."""
-    for split in ("train", "test"):
-        (folder / f"seg_{split}").mkdir()
-        (folder / split).rename(folder / f"seg_{split}" / f"seg_{split}")
 
 
 def test_a_share_of_every_class_is_held_out():
@@ -280,24 +258,19 @@ def test_a_share_of_every_class_is_held_out():
     assert stratified(labels, 0.0) == (list(range(163)), [])
 
 
-def test_the_intel_archives_folders_are_found(data, source, folder, paint):
-    plain = load(data, source)
-    as_intel(folder)
+def test_the_intel_archives_folders_are_found_and_images_of_a_share_are_held_out(data, source, folder, paint, stored):
+    for split in ("train", "test"):  # as the archive of Intel Image Classification is laid out
+        (folder / f"seg_{split}").mkdir()
+        (folder / split).rename(folder / f"seg_{split}" / f"seg_{split}")
     paint(folder / "seg_pred" / "seg_pred" / "10.png")
-    intel = load(data, source)
-    assert intel.classes == plain.classes
-    assert torch.equal(intel.train.images, plain.train.images)
-    assert torch.equal(intel.test.images, plain.test.images)
-
-
-def test_held_out_images_are_not_trained_on_and_the_test_images_stay(data, source, folder, stored):
-    as_intel(folder)
-    dataset = load(replace(data, validation_share=0.5), source)
-    assert dataset.train.labels.tolist() == [0] * 3 + [1] * 3
-    whole = stored(folder / "seg_train" / "seg_train")
-    kept, _ = stratified([0] * 6 + [1] * 6, 0.5)
-    assert torch.equal(dataset.train.images, whole[kept])
-    assert torch.equal(dataset.test.images, stored(folder / "seg_test" / "seg_test"))
+    train, test = (stored(folder / f"seg_{split}" / f"seg_{split}") for split in ("train", "test"))
+    for share, count in ((0.0, 6), (0.5, 3)):
+        dataset = load(replace(data, validation_share=share), source)
+        kept, _ = stratified([0] * 6 + [1] * 6, share)
+        assert dataset.classes == ("cat", "dog")
+        assert dataset.train.labels.tolist() == [0] * count + [1] * count
+        assert torch.equal(dataset.train.images, train[kept])
+        assert torch.equal(dataset.test.images, test)
 
 
 def test_without_test_images_the_held_out_ones_are_the_test_set(data, source, folder, stored):

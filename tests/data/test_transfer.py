@@ -66,10 +66,10 @@ def numbers(batches):
 def test_batches_come_in_order_and_prepared(device):
     source = Source()
     with closing(Prefetcher(source, device, lambda made: (made[0] * 2, made[1]))) as ahead:
-        found = list(ahead)
+        batches = list(ahead)
         assert next(ahead, None) is None
-    assert numbers(found) == [0, 1, 2, 3, 4]
-    assert torch.equal(torch.stack([inputs for inputs, _ in found]), 2 * torch.stack([batch(n)[0] for n in range(5)]))
+    assert numbers(batches) == [0, 1, 2, 3, 4]
+    assert torch.equal(torch.stack([inputs for inputs, _ in batches]), 2 * torch.stack([batch(n)[0] for n in range(5)]))
     assert source.closed
     assert source.threads == ({NAME} if device is CPU else {threading.current_thread().name})
     assert not running()
@@ -78,14 +78,11 @@ def test_batches_come_in_order_and_prepared(device):
 def test_a_batch_is_made_while_the_one_before_is_used(device):
     source = Source()
     with closing(Prefetcher(source, device)) as ahead:
-        next(ahead)
-        assert wait_for(lambda: source.asked >= 2)
-        time.sleep(0.05)
-        assert source.asked == 2  # one in use, one ahead
-        next(ahead)
-        assert wait_for(lambda: source.asked >= 3)
-        time.sleep(0.05)
-        assert source.asked == 3
+        for asked in (2, 3):  # one in use, one ahead
+            next(ahead)
+            assert wait_for(lambda asked=asked: source.asked >= asked)
+            time.sleep(0.05)
+            assert source.asked == asked
 
 
 def test_an_error_comes_in_its_batchs_place_and_is_the_end(device):
@@ -156,16 +153,11 @@ def test_every_epoch_is_made_ready_on_the_same_stream(monkeypatch):
     assert len(streams) == 2
 
 
-def test_without_prefetching_the_batches_are_fed_as_they_are():
-    source = iter(Source())
-    with feed(source, CPU, prefetch=False) as fed:
-        assert fed is source
-    with feed(iter(Source()), CPU, prefetch=True) as fed:
-        assert numbers(fed) == [0, 1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("prefetch", [False, True])
-def test_batches_that_were_fed_are_closed_though_not_all_were_taken(prefetch):
+def test_batches_are_fed_in_order_and_closed_though_not_all_were_taken(prefetch):
+    with feed(iter(Source()), CPU, prefetch=prefetch) as fed:
+        assert isinstance(fed, Prefetcher) is prefetch
+        assert numbers(fed) == [0, 1, 2, 3, 4]
     source = Source()
     with feed(iter(source), CPU, prefetch=prefetch) as fed:
         next(fed)

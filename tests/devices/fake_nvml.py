@@ -49,7 +49,7 @@ _FOR_SLICES |= {"ComputeRunningProcesses_v2", "ComputeRunningProcesses_v3"}
 
 
 class FakeClock:
-    """Time in seconds that moves only when told."""
+    """Time in seconds that moves only by ``advance``."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -127,15 +127,22 @@ def _at(power_w: float | Callable[[float], float], now_s: float) -> float:
     return power_w(now_s) if callable(power_w) else power_w
 
 
-_READINGS: dict[str, Callable[[FakeGpu], Any]] = {
-    "Name": lambda gpu: gpu.name.encode(),
-    "UUID": lambda gpu: gpu.uuid.encode(),
-    "EnforcedPowerLimit": lambda gpu: round(1000 * gpu.power_limit_w),
-    "PowerManagementDefaultLimit": lambda gpu: round(1000 * gpu.power_default_w),
-    "CurrentClocksEventReasons": lambda gpu: gpu.reasons,
-    "CurrentClocksThrottleReasons": lambda gpu: gpu.reasons,
+_READINGS: dict[str, Callable[..., Any]] = {
+    "Name": lambda gpu, *_: gpu.name.encode(),
+    "UUID": lambda gpu, *_: gpu.uuid.encode(),
+    "EnforcedPowerLimit": lambda gpu, *_: round(1000 * gpu.power_limit_w),
+    "PowerManagementDefaultLimit": lambda gpu, *_: round(1000 * gpu.power_default_w),
+    "CurrentClocksEventReasons": lambda gpu, *_: gpu.reasons,
+    "CurrentClocksThrottleReasons": lambda gpu, *_: gpu.reasons,
+    "PowerUsage": lambda gpu, now_s: round(
+        1000 * _at(gpu.power_w if gpu.average_power_w is None else gpu.average_power_w, now_s)
+    ),
+    "TotalEnergyConsumption": lambda gpu, now_s: gpu.energy_mj(now_s),
+    "MaxClockInfo": lambda gpu, _, kind: {1: gpu.sm_clock_limit_mhz, 2: gpu.memory_clock_limit_mhz}[kind.value],
+    "ClockInfo": lambda gpu, _, kind: {1: gpu.sm_clock_mhz, 2: gpu.memory_clock_mhz}[kind.value],
+    "Temperature": lambda gpu, *_: gpu.temperature_c,
 }
-"""What functions of one result return, without ``nvmlDeviceGet``."""
+"""Results of functions with one result, without ``nvmlDeviceGet``: of the GPU, the time, and an argument."""
 
 
 class FakeDriver:
@@ -193,7 +200,8 @@ class FakeDriver:
         if gpu is not board and name.removeprefix("nvmlDeviceGet") not in _FOR_SLICES:
             return INVALID_ARGUMENT
         reading = _READINGS.get(name.removeprefix("nvmlDeviceGet"))
-        return _put(arguments[1], reading(gpu)) if reading else getattr(self, name)(gpu, *arguments[1:])
+        *kinds, result = arguments[1:2] if name.endswith(("Name", "UUID")) else arguments[1:]  # not a buffer's size
+        return _put(result, reading(gpu, self.clock(), *kinds)) if reading else getattr(self, name)(gpu, *kinds, result)
 
     def nvmlInitWithFlags(self, flags: int) -> int:
         self.running += self.init_code == SUCCESS
@@ -214,8 +222,8 @@ class FakeDriver:
         return self._point(device, self.gpus[index.value])
 
     def nvmlDeviceGetHandleByUUID(self, uuid: Any, device: Any) -> int:
-        found = [gpu for _, gpu, _ in self._handles.values() if gpu.uuid == uuid.value.decode()]
-        return self._point(device, found[0]) if found else NOT_FOUND
+        gpus = [gpu for _, gpu, _ in self._handles.values() if gpu.uuid == uuid.value.decode()]
+        return self._point(device, gpus[0]) if gpus else NOT_FOUND
 
     def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, gpu: FakeGpu, device: Any) -> int:
         return self._point(device, next(board for board in self.gpus if gpu in board.slices))
@@ -237,39 +245,23 @@ class FakeDriver:
         info._obj.free = gpu.memory_total - gpu.memory_used - gpu.memory_reserved
         return SUCCESS
 
-    def nvmlDeviceGetPowerUsage(self, gpu: FakeGpu, power: Any) -> int:
-        average = gpu.average_power_w
-        return _put(power, gpu.power_mw(self.clock()) if average is None else round(1000 * average))
-
-    def nvmlDeviceGetMaxClockInfo(self, gpu: FakeGpu, kind: Any, clock: Any) -> int:
-        return _put(clock, {1: gpu.sm_clock_limit_mhz, 2: gpu.memory_clock_limit_mhz}[kind.value])
-
-    def nvmlDeviceGetTemperature(self, gpu: FakeGpu, sensor: Any, celsius: Any) -> int:
-        return _put(celsius, gpu.temperature_c)
-
     def nvmlDeviceGetTemperatureV(self, gpu: FakeGpu, info: Any) -> int:
         info._obj.temperature = gpu.temperature_c
         return SUCCESS
-
-    def nvmlDeviceGetClockInfo(self, gpu: FakeGpu, kind: Any, clock: Any) -> int:
-        return _put(clock, {1: gpu.sm_clock_mhz, 2: gpu.memory_clock_mhz}[kind.value])
 
     def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu, rates: Any) -> int:
         rates._obj.gpu = gpu.utilization_pct
         return SUCCESS
 
-    def nvmlDeviceGetComputeRunningProcesses_v3(self, gpu: FakeGpu, count: Any, found: Any) -> int:
-        return _list(gpu.processes, count, found)
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, gpu: FakeGpu, count: Any, entries: Any) -> int:
+        return _list(gpu.processes, count, entries)
 
     nvmlDeviceGetComputeRunningProcesses_v2 = nvmlDeviceGetComputeRunningProcesses_v3
 
-    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, gpu: FakeGpu, count: Any, found: Any) -> int:
-        return _list(gpu.graphics, count, found)
+    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, gpu: FakeGpu, count: Any, entries: Any) -> int:
+        return _list(gpu.graphics, count, entries)
 
     nvmlDeviceGetGraphicsRunningProcesses_v2 = nvmlDeviceGetGraphicsRunningProcesses_v3
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu, energy: Any) -> int:
-        return _put(energy, gpu.energy_mj(self.clock()))
 
     def nvmlDeviceGetFieldValues(self, gpu: FakeGpu, count: Any, values: Any) -> int:
         known = dict(gpu.fields)
@@ -338,11 +330,11 @@ def _no_library(name: str) -> None:
     raise OSError(f"{name}: cannot open shared object file")
 
 
-def _list(processes: dict[int, int | None], count: Any, found: Any) -> int:
+def _list(processes: dict[int, int | None], count: Any, entries: Any) -> int:
     count._obj.value = len(processes)
-    if found is None:
+    if entries is None:
         return INSUFFICIENT_SIZE if processes else SUCCESS
-    for entry, (pid, memory) in zip(found, processes.items(), strict=False):
+    for entry, (pid, memory) in zip(entries, processes.items(), strict=False):
         entry.pid, entry.usedGpuMemory = pid, NOT_AVAILABLE if memory is None else memory
     return SUCCESS
 

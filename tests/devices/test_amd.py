@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.devices import survey
-from bench.devices.amd import Amd, AmdSmi
+from bench.devices.amd import AmdSmi
 from bench.devices.backend import backend_of
 from bench.devices.monitor import DeviceLostError, open_monitor
 from bench.devices.processes import gpu_processes
@@ -17,8 +17,6 @@ from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
 from tests.devices import fake_nvml
 from tests.devices.fake_amdsmi import AmdGpu, AmdSmiException, install
-
-BUILT = ("gfx90a", "gfx942", "gfx1100")
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def rocm(monkeypatch, arch="gfx942:sramecc+:xnack-", *, hip="6.4.43482"):
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: properties)
-    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(BUILT))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["gfx90a", "gfx942", "gfx1100"])
     monkeypatch.setattr(survey, "_gflops", lambda device, size, dtype=None: 1000.0)
     return backend_of(torch.device("cuda", 0))
 
@@ -57,40 +55,10 @@ def test_a_gpu_of_amd_is_described_for_the_tables(monkeypatch, smi):
     assert device.energy == "power"  # the fake's counter stands still
 
 
-@pytest.mark.parametrize(
-    ("arch", "runs"), [("gfx942", True), ("gfx90a", True), ("gfx941", False), ("gfx1101", False), ("gfx906", False)]
-)
-def test_a_build_with_rocm_runs_on_the_gfx_names_that_it_was_built_for(arch, runs):
-    assert Amd().has_kernels(arch, BUILT) is runs
-
-
 def test_missing_kernels_are_named_in_amds_words(monkeypatch, smi):
     rocm(monkeypatch, "gfx906")
     with pytest.raises(UsageError, match=r"no kernels for GPU 0 \(AMD Instinct, gfx906\); it has gfx90a(?!.*Pascal)"):
         survey.survey(("0",), print)
-
-
-@pytest.mark.parametrize(
-    ("arch", "unsupported"),
-    [
-        ("gfx906", {"tf32", "bf16", "fp8-tensorwise", "mxfp8"}),
-        ("gfx90a", {"tf32", "fp8-tensorwise", "mxfp8"}),
-        ("gfx942", {"mxfp8"}),
-        ("gfx950", {"tf32", "mxfp8"}),
-        ("gfx1100", {"tf32", "fp8-tensorwise", "mxfp8"}),
-        ("gfx1201", {"tf32", "mxfp8"}),
-    ],
-)
-def test_each_architecture_does_what_its_hardware_does(monkeypatch, software, arch, unsupported):
-    software()
-    backend = rocm(monkeypatch, arch)
-    asked = ("tf32", "fp16", "bf16", "fp8-tensorwise", "mxfp8")
-    assert {name for name in asked if backend.unsupported_reason(PRECISIONS[name])} == unsupported
-
-
-@pytest.mark.parametrize(("arch", "native"), [("gfx906", False), ("gfx942", True)])
-def test_native_bfloat16_is_known_from_the_architecture_since_torch_says_yes_of_all(monkeypatch, arch, native):
-    assert rocm(monkeypatch, arch).native_bf16() is native
 
 
 def test_tf32_is_unsupported_where_torch_does_not_keep_its_switch(monkeypatch):

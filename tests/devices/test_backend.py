@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from bench.devices.backend import device_at, out_of_memory_behind
+from bench.devices.backend import out_of_memory_behind
 
 BENCH = Path(__file__).parents[2] / "bench"
 REACHES_CUDA = re.compile(r"""torch\.cuda(?!\.amp|\.is_bf16)|import cuda\b|torch, "cuda"|[!=]= "cuda"|"cuda" [!=]=""")
@@ -24,11 +24,3 @@ def test_out_of_memory_is_found_behind_the_error_that_it_led_to():
     ended.__context__ = memory  # as of an error that is raised while another is handled
     assert out_of_memory_behind(ended) is memory
     assert out_of_memory_behind(RuntimeError("another")) is None
-
-
-def test_a_placement_is_the_gpu_of_its_number_or_the_cpu():
-    assert [device_at(index) for index in (None, 0, 1)] == [
-        torch.device("cpu"),
-        torch.device("cuda", 0),
-        torch.device("cuda", 1),
-    ]

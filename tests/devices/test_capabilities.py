@@ -1,4 +1,4 @@
-"""What arithmetic each device is said to do, and why not."""
+"""The precisions that each device supports, card by card as in docs/capabilities.md, and why not the others."""
 
 from __future__ import annotations
 
@@ -8,41 +8,118 @@ from typing import get_args
 
 import pytest
 import torch
+from torch.torch_version import TorchVersion
 
 from bench.devices import amd, capabilities, nvidia
 from bench.devices.backend import CPU_LACKS, backend_of
-from bench.spec.precisions import PRECISIONS, Feature, parse_precision
+from bench.spec.precisions import PRECISIONS, Feature, emulation_of, parse_precision
+from tests.libraries import WITHOUT_TORCHAO
 
 CPU = backend_of(torch.device("cpu"))
-NARROW = {"fp8", "mxfp8", "nvfp4", "triton-fp8", "te-fp8", "te-mxfp8"}
+ANY = {"fp32", "amp-fp16", "amp-fp16-noscale", "fp16-master", "fp16"}
+VOLTA = {*ANY, "adamw8bit"}
+BF16 = {*VOLTA, "amp-bf16", "bf16", "bf16-sr"}
+AMPERE = {*BF16, "tf32", "default", "te-bf16"}
+FP8 = {"adamwfp8", "fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp"}
+ADA = {*AMPERE, *FP8, "te-fp8"}
+MODELS = {
+    "K80": ((3, 7), {"fp32"}),
+    "P100": ((6, 0), ANY),
+    "V100": ((7, 0), VOLTA),
+    "T4": ((7, 5), VOLTA),
+    "A100": ((8, 0), AMPERE),
+    "L4": ((8, 9), ADA),
+    "H100": ((9, 0), ADA),
+    "B200": ((10, 0), {*ADA, "mxfp8", "nvfp4", "te-mxfp8"}),
+    "B300": ((10, 3), {*ADA, "mxfp8", "nvfp4", "te-mxfp8"}),
+    "Thor": ((11, 0), {*ADA, "te-mxfp8"}),
+    "RTX 5090": ((12, 0), ADA),
+    "MI60": ("gfx906", ANY),
+    "MI250": ("gfx90a", {*BF16, "adamwfp8"}),
+    "MI300X": ("gfx942", {*BF16, *FP8, "tf32"}),
+    "MI355X": ("gfx950", {*BF16, *FP8}),
+    "RX 7900": ("gfx1100", {*BF16, "adamwfp8"}),
+    "RX 9070": ("gfx1201", {*BF16, *FP8}),
+}
+ASKED = ("P100", "V100", "T4", "A100", "L4", "H100", "B200", "RTX 5090", "MI300X")
+"""The cards of docs/capabilities.md."""
+MORE_BY_THE_GATE = {("mxfp8", "RTX 5090"), ("nvfp4", "RTX 5090")}
+"""Where a library's gate lets through what its kernels do not do (docs/capabilities.md)."""
 
 
-def gpu(monkeypatch, major, minor):
-    """Return the backend of an NVIDIA GPU with a compute capability."""
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: SimpleNamespace(major=major, minor=minor))
-    return backend_of(torch.device("cuda", 0))
+@pytest.fixture
+def software(monkeypatch):
+    """Install every package that a precision may need, of some version, or none, next to a torch of some version."""
+
+    def install(*, packages=True, version="2.14.1", package="999"):
+        def metadata(name):
+            if package is None:
+                raise capabilities.importlib.metadata.PackageNotFoundError(name)
+            return package
+
+        monkeypatch.setattr(capabilities.importlib.util, "find_spec", lambda _name: object() if packages else None)
+        monkeypatch.setattr(capabilities.importlib.metadata, "version", metadata)
+        monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+
+    return install
 
 
-@pytest.mark.parametrize(
-    ("capability", "lacking"),
-    [
-        ((3, 7), {"tf32", "cudnn-tf32", "fp16", "bf16", *NARROW, "triton", "te-bf16"}),
-        ((6, 1), {"tf32", "cudnn-tf32", "bf16", *NARROW, "triton", "te-bf16"}),
-        ((7, 5), {"tf32", "cudnn-tf32", "bf16", *NARROW, "te-bf16"}),
-        ((8, 6), NARROW),
-        ((8, 9), {"mxfp8", "nvfp4", "te-mxfp8"}),
-        ((10, 0), set()),
-        ((10, 3), set()),
-        ((11, 0), {"mxfp8", "nvfp4"}),
-        ((12, 0), {"mxfp8", "nvfp4", "te-mxfp8"}),
-    ],
-)
-def test_each_generation_of_gpus_does_what_its_hardware_does(monkeypatch, software, capability, lacking):
-    refused = {name for name, precision in PRECISIONS.items() if precision.needs in lacking}
-    software()
-    reasons = {n: gpu(monkeypatch, *capability).unsupported_reason(p) for n, p in PRECISIONS.items()}
-    assert {name for name, reason in reasons.items() if reason} == refused
-    assert all(f"sm_{capability[0]}{capability[1]}" in reasons[name] for name in refused)
+@pytest.fixture
+def card(monkeypatch, software):
+    """Make torch see a GPU, by its name or its compute capability, with all packages; return its backend."""
+
+    def see(name):
+        model = MODELS[name][0]
+        is_amd = isinstance(model, str)
+        properties = {"gcnArchName": f"{model}:sramecc+"} if is_amd else {"major": model[0], "minor": model[1]}
+        monkeypatch.setattr(torch.version, "hip", "7.0" if is_amd else None)
+        monkeypatch.setattr(torch.version, "cuda", None if is_amd else "13.0")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "device", nullcontext)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(**properties))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 4) if is_amd else model)
+        software()
+        return backend_of(torch.device("cuda", 0))
+
+    return see
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_card_supports_what_the_table_says_and_names_what_it_lacks(card, name):
+    backend, (model, supported) = card(name), MODELS[name]
+    reasons = {each: backend.unsupported_reason(precision) for each, precision in PRECISIONS.items()}
+    assert {each for each, reason in reasons.items() if reason is None} == supported
+    named = model if isinstance(model, str) else "sm_{}{}".format(*model)
+    assert all(reason.startswith(f"{each} needs ") and named in reason for each, reason in reasons.items() if reason)
+    emulated = [parse_precision(emulation_of(each)) for each, kind in PRECISIONS.items() if kind.can_be_emulated]
+    assert {backend.unsupported_reason(precision) is None for precision in emulated} == {"amp-bf16" in supported}
+    assert backend.native_bf16() is ("amp-bf16" in supported)
+
+
+@pytest.mark.skipif(bool(WITHOUT_TORCHAO), reason=WITHOUT_TORCHAO)
+@pytest.mark.parametrize("name", ASKED)
+def test_the_libraries_own_gates_say_the_same_but_where_it_is_known_that_they_do_not(card, name):
+    from torchao import utils
+
+    card(name)
+    gates = {
+        "amp-bf16": torch.cuda.is_bf16_supported(including_emulation=False),
+        "tf32": torch.cuda.is_tf32_supported(),
+        "fp8-tensorwise": utils.is_MI300() or bool(utils.is_sm_at_least_89()),
+        "mxfp8": bool(utils.is_sm_at_least_100()),
+        "nvfp4": bool(utils.is_sm_at_least_100()),
+    }
+    differs = {each for each, passes in gates.items() if passes != (each in MODELS[name][1])}
+    assert differs == {each for each, other in MORE_BY_THE_GATE if other == name}
+
+
+@pytest.mark.parametrize("name", [name for name, precision in PRECISIONS.items() if precision.package])
+def test_without_its_package_a_precision_names_it(card, software, name):
+    backend = card("B200")
+    software(packages=False)
+    package = PRECISIONS[name].package
+    assert backend.unsupported_reason(PRECISIONS[name]).startswith(f"{name} needs {package}, which is not installed")
 
 
 @pytest.mark.parametrize("features", [nvidia.FEATURES, amd.FEATURES, CPU_LACKS], ids=["nvidia", "amd", "cpu"])
@@ -50,23 +127,13 @@ def test_every_kind_of_device_says_whether_it_has_each_feature(features):
     assert {*features} == {*get_args(Feature)} - {""}
 
 
-@pytest.mark.parametrize(("capability", "native"), [((7, 0), False), ((7, 5), False), ((8, 0), True), ((12, 0), True)])
-def test_native_bfloat16_is_torchs_word_without_emulation(monkeypatch, capability, native):
-    backend = gpu(monkeypatch, *capability)
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "device", nullcontext)
-    assert backend.native_bf16() is native
-    assert (backend.unsupported_reason(PRECISIONS["amp-bf16"]) is None) is native
-
-
-def test_whether_a_gpu_that_does_not_answer_has_bfloat16_is_unknown(monkeypatch):
+def test_whether_a_gpu_that_does_not_answer_has_bfloat16_is_unknown(card, monkeypatch):
     def busy(_device):
         raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable")
 
+    backend = card("A100")
     monkeypatch.setattr(torch.cuda, "device", busy)
-    assert gpu(monkeypatch, 8, 0).native_bf16() is None
+    assert backend.native_bf16() is None
 
 
 @pytest.mark.parametrize(("flags", "native"), [({"avx512_bf16": True}, True), ({"avx512_bf16": False}, False)])
@@ -77,8 +144,8 @@ def test_a_cpus_bfloat16_is_native_where_it_has_instructions(monkeypatch, flags,
     assert CPU.native_bf16() is None
 
 
-def test_torchs_own_fp32_is_refused_where_it_is_the_same_as_fp32(monkeypatch):
-    for backend in (CPU, gpu(monkeypatch, 7, 5)):
+def test_torchs_own_fp32_is_refused_where_it_is_the_same_as_fp32(card):
+    for backend in (CPU, card("T4")):
         assert "the same as fp32" in backend.unsupported_reason(PRECISIONS["default"])
 
 
@@ -91,20 +158,18 @@ def test_a_cpu_that_multiplies_in_ieee_is_told_to_have_no_tf32(monkeypatch):
     assert CPU.unsupported_reason(PRECISIONS["amp-fp16"]) is None
 
 
-def test_float8_is_not_for_cpus_nor_without_torchao(monkeypatch, software):
+def test_float8_is_not_for_cpus_and_its_emulation_needs_torchao(software):
     emulated = parse_precision("fp8-rowwise:emulated=on")
     assert "on GPUs" in CPU.unsupported_reason(PRECISIONS["fp8-rowwise"])
     software()
     assert CPU.unsupported_reason(emulated) is None
-    assert "bfloat16" in gpu(monkeypatch, 7, 0).unsupported_reason(emulated)
     software(packages=False)
-    reason = gpu(monkeypatch, 9, 0).unsupported_reason(PRECISIONS["fp8-rowwise"])
-    assert reason == "fp8-rowwise needs torchao, which is not installed: pip install 'ampmeter[fp8]'"
-    assert "needs torchao" in CPU.unsupported_reason(emulated)
+    reason = CPU.unsupported_reason(emulated)
+    assert reason.endswith("needs torchao, which is not installed: pip install 'ampmeter[fp8]'")
 
 
 @pytest.mark.parametrize(("version", "refused"), [("2.6.0", True), ("2.9.1", True), ("2.11.0+cu130", False)])
-def test_torchao_is_refused_beside_a_torch_that_is_too_old_for_it(software, version, refused):
+def test_torchao_is_refused_with_a_torch_that_is_too_old_for_it(software, version, refused):
     software(version=version)
     reason = CPU.unsupported_reason(PRECISIONS["adamw8bit"])
     assert reason == (f"adamw8bit needs torch 2.11 or later; this one is {version}" if refused else None)
@@ -125,11 +190,10 @@ def test_torchao_is_refused_beside_a_torch_that_is_too_old_for_it(software, vers
         ("te-fp8", None, None),  # as where only its folder was copied
     ],
 )
-def test_a_package_that_is_too_old_is_named_with_the_version_that_is_needed(
-    monkeypatch, software, name, version, least
-):
+def test_a_package_that_is_too_old_is_named_with_the_version_that_is_needed(card, software, name, version, least):
+    backend = card("B200")
     software(package=version)
-    reason = gpu(monkeypatch, 10, 0).unsupported_reason(PRECISIONS[name])
+    reason = backend.unsupported_reason(PRECISIONS[name])
     assert reason == (f"{name} needs {least} or later; this one is {version}" if least else None)
 
 
@@ -145,7 +209,7 @@ def test_a_type_whose_operators_this_torch_lacks_on_a_cpu_is_unsupported_with_to
     asked_anew, monkeypatch, name
 ):
     def missing(*_arguments):
-        raise RuntimeError("'slow_conv2d_cpu' not implemented for 'Half'\nmore")
+        raise RuntimeError("'slow_conv2d_cpu' not implemented for 'Half'.\nmore")
 
     monkeypatch.setattr(torch.nn.Conv2d, "forward", missing)
     reason = CPU.unsupported_reason(PRECISIONS[name])

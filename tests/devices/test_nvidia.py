@@ -12,7 +12,7 @@ import pytest
 from bench.devices.monitor import DeviceLostError, monitor_problem, open_monitor
 from bench.devices.nvidia import Nvml
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu, GiB
+from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 
 POWER, THERMAL = 74, 75
 """Numbers of nvml.h's fields."""
@@ -31,29 +31,24 @@ def machine(monkeypatch):
     return make
 
 
-def test_without_a_driver_there_is_no_nvml_and_no_error(monkeypatch):
-    fake.without_driver(monkeypatch)
+@pytest.mark.parametrize(
+    ("prepare", "problem"),
+    [
+        (fake.without_driver, "Shared Library Not Found"),
+        (lambda patch: FakeDriver(init_code=fake.DRIVER_NOT_LOADED).install(patch), "NVML does not start: "),
+        (lambda patch: FakeDriver(init_code=fake.UNKNOWN).install(patch), "NVML does not start: "),
+        (lambda patch: patch.setitem(sys.modules, "pynvml", None), "nvidia-ml-py"),
+    ],
+)
+def test_where_nvml_does_not_start_there_is_none_and_the_problem_is_known(monkeypatch, prepare, problem):
+    prepare(monkeypatch)
     assert open_monitor() is None
-    assert "Shared Library Not Found" in monitor_problem()
+    assert problem in monitor_problem()
 
 
-@pytest.mark.parametrize("code", [fake.DRIVER_NOT_LOADED, fake.MISMATCH, fake.UNKNOWN])
-def test_a_driver_that_does_not_start_is_no_nvml(monkeypatch, code):
-    FakeDriver([FakeGpu("GPU-a")], init_code=code).install(monkeypatch)
-    assert open_monitor() is None
-    assert monitor_problem().startswith("NVML does not start: ")
-
-
-def test_without_nvidia_ml_py_there_is_no_nvml(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert open_monitor() is None
-    assert "nvidia-ml-py" in monitor_problem()
-
-
-def test_leaving_the_context_and_asking_for_a_problem_shut_nvml_down(monkeypatch):
+def test_asking_for_a_problem_leaves_nvml_as_it_was(monkeypatch):
     driver = FakeDriver([FakeGpu("GPU-a")]).install(monkeypatch)
     with open_monitor():
-        assert driver.running == 1
         assert monitor_problem() is None
         assert driver.running == 1
     assert driver.running == 0
@@ -101,59 +96,47 @@ def test_power_is_instantaneous_where_known_else_the_average_and_zero_is_unknown
     assert machine(FakeGpu("GPU-a", **{"average_power_w": 120.0, **options})).power_w("GPU-a") == power_w
 
 
-def test_energy_is_in_joules(machine):
-    clock = FakeClock()
-    nvml = machine(FakeGpu("GPU-a", power_w=300.0, energy_start_j=1000.0), clock=clock)
-    clock.advance(0.25)
-    assert nvml.total_energy_j("GPU-a") == pytest.approx(1060.0)
-
-
 @pytest.mark.parametrize("code", [fake.NOT_SUPPORTED, fake.NO_PERMISSION, fake.UNKNOWN])
 def test_a_reading_that_fails_is_none_for_a_reason_and_the_others_go_on(machine, code):
-    gpu = FakeGpu("GPU-a", errors={"nvmlDeviceGetTotalEnergyConsumption": code})
+    gpu = FakeGpu("GPU-a", energy_start_j=1000.0, errors={"nvmlDeviceGetTotalEnergyConsumption": code})
     nvml = machine(gpu)
     assert nvml.total_energy_j("GPU-a") is None
     assert nvml.reasons["GPU-a", "nvmlDeviceGetTotalEnergyConsumption"]
     assert nvml.temperature_c("GPU-a") == 50.0
     gpu.errors.clear()
-    assert nvml.total_energy_j("GPU-a") == 0.0
+    assert nvml.total_energy_j("GPU-a") == 1000.0
     assert ("GPU-a", "nvmlDeviceGetTotalEnergyConsumption") not in nvml.reasons
 
 
 @pytest.mark.parametrize("function", ["TemperatureV", "ComputeRunningProcesses_v3", "CurrentClocksEventReasons"])
-def test_an_old_driver_is_asked_in_the_old_way(machine, function):
+@pytest.mark.parametrize("old", ["driver", "package"])
+def test_an_old_driver_or_package_is_asked_in_the_old_way(monkeypatch, function, old):
     gpu = FakeGpu("GPU-a", temperature_c=61, reasons=0x4, processes={1: GiB})
-    sample = machine(gpu, missing={f"nvmlDeviceGet{function}"}).sample("GPU-a", "0", set())
+    driver = FakeDriver([gpu], missing={f"nvmlDeviceGet{function}"} if old == "driver" else ()).install(monkeypatch)
+    if old == "package":
+        delattr(driver.pynvml, f"nvmlDeviceGet{function}")
+    sample = Nvml().sample("GPU-a", "0", set())
     assert (sample.temperature_c, sample.throttle_reasons, sample.foreign_processes) == (61.0, "sw_power_cap", 1)
 
 
-def test_an_old_nvidia_ml_py_is_asked_in_the_old_way(monkeypatch):
-    driver = FakeDriver([FakeGpu("GPU-a", temperature_c=61)]).install(monkeypatch)
-    del driver.pynvml.nvmlDeviceGetTemperatureV
-    assert Nvml().temperature_c("GPU-a") == 61.0
+REASONS = [f"nvmlDeviceGetCurrentClocks{word}Reasons" for word in ("Event", "Throttle")]
 
 
 @pytest.mark.parametrize(
     ("bits", "names"),
     [
-        (0x0, ()),
-        (0x1, ("idle",)),
-        (0x44, ("sw_power_cap", "hw_thermal")),
-        (0x1AA, ("applications_clocks", "hw_slowdown", "sw_thermal", "hw_power_brake", "display_clock")),
-        (0x10, ("sync_boost",)),
-        (0x8004, ("sw_power_cap", "other")),
+        (None, None),
+        (0x0, "none"),
+        (0x1, "idle"),
+        (0x44, "sw_power_cap+hw_thermal"),
+        (0x1AA, "applications_clocks+hw_slowdown+sw_thermal+hw_power_brake+display_clock"),
+        (0x10, "sync_boost"),
+        (0x8004, "sw_power_cap+other"),
     ],
 )
-def test_clock_event_reasons_have_names(machine, bits, names):
-    assert machine(FakeGpu("GPU-a", reasons=bits)).clock_event_reasons("GPU-a") == names
-
-
-def test_no_reason_is_told_from_unknown_reasons(machine):
-    functions = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-    blind = FakeGpu("GPU-b", errors=dict.fromkeys(functions, fake.NOT_SUPPORTED))
-    nvml = machine(FakeGpu("GPU-a", reasons=0), blind)
-    assert nvml.sample("GPU-a", "0").throttle_reasons == "none"
-    assert nvml.sample("GPU-b", "1").throttle_reasons is None
+def test_clock_event_reasons_have_names_and_none_is_told_from_unknown(machine, bits, names):
+    errors = dict.fromkeys(REASONS, fake.NOT_SUPPORTED) if bits is None else {}
+    assert machine(FakeGpu("GPU-a", reasons=bits or 0, errors=errors)).sample("GPU-a", "0").throttle_reasons == names
 
 
 def test_a_sample_holds_every_reading(machine):
@@ -198,8 +181,8 @@ def test_a_mig_slice_has_its_own_memory_its_boards_clocks_and_no_power(machine):
     assert (sample.sm_clock_mhz, sample.temperature_c, sample.throttle_reasons) == (1234, 66.0, "hw_thermal")
     assert sample.power_w is sample.utilization_pct is nvml.total_energy_j("MIG-s") is None
     assert "MIG slice" in nvml.energy_problem("MIG-s")
-    described = nvml.gpu("MIG-s")
-    assert (described.index, described.memory_total_bytes, described.power_limit_w) == (1, 10 * GiB, None)
+    gpu = nvml.gpu("MIG-s")
+    assert (gpu.index, gpu.memory_total_bytes, gpu.power_limit_w) == (1, 10 * GiB, None)
 
 
 def test_a_lost_gpu_is_a_failure_and_does_not_hide_the_others(machine):
@@ -251,16 +234,12 @@ def test_a_field_that_says_the_gpu_is_lost_is_a_failure(machine):
 
 
 @pytest.mark.parametrize(
-    ("code", "loads"), [(None, {}), (fake.SUCCESS, {}), (fake.NOT_SUPPORTED, None), (fake.NO_PERMISSION, None)]
+    ("code", "loads"), [(None, {5: 30.0}), (fake.SUCCESS, {}), (fake.NOT_SUPPORTED, None), (fake.NO_PERMISSION, None)]
 )
-def test_no_work_is_told_from_unknown_work(machine, code, loads):
+def test_a_process_has_the_largest_of_its_samples_and_no_work_is_told_from_unknown_work(machine, code, loads):
     errors = {} if code is None else {"nvmlDeviceGetProcessUtilization": code}
-    assert machine(FakeGpu("GPU-a", errors=errors)).process_loads("GPU-a")() == loads
-
-
-def test_a_process_has_the_largest_of_its_samples(machine):
-    gpu = FakeGpu("GPU-a", work=[(1000, 5, 99)])
-    loads = machine(gpu).process_loads("GPU-a")
+    gpu = FakeGpu("GPU-a", errors=errors, work=[(1000, 5, 99)])
+    read = machine(gpu).process_loads("GPU-a")
     gpu.work += [(2000, 5, 10), (3000, 5, 30), (4000, 5, 20), (4000, 6, 0)]
-    assert loads() == {5: 30.0}
-    assert loads() == {}
+    assert read() == loads
+    assert read() == (loads and {})

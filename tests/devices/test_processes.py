@@ -47,22 +47,17 @@ def test_a_display_server_is_left_out(monkeypatch, tmp_path, stranger):
     with subprocess.Popen(["Xorg", "600"], executable=tmp_path / "Xorg") as display:
         gpu = FakeGpu("GPU-a", graphics={display.pid: GiB}, processes={stranger: GiB})
         FakeDriver([gpu]).install(monkeypatch)
-        found = gpu_processes()
+        processes = gpu_processes()
         display.kill()
-    assert [one.pid for one in found["GPU-a"]] == [stranger]
+    assert [process.pid for process in processes["GPU-a"]] == [stranger]
 
 
-def test_a_process_that_has_gone_is_left_out(monkeypatch):
-    FakeDriver([FakeGpu("GPU-a", processes={2**22 + 1: GiB})]).install(monkeypatch)
-    assert gpu_processes() == {"GPU-a": []}
-
-
-def test_a_gpu_that_hides_its_processes_or_is_lost_is_left_out_not_called_free(monkeypatch):
+def test_processes_that_have_gone_and_gpus_that_hide_theirs_or_are_lost_are_left_out(monkeypatch):
     kinds = [
         f"nvmlDeviceGet{kind}RunningProcesses_{version}" for kind in ("Compute", "Graphics") for version in ("v2", "v3")
     ]
     hidden = FakeGpu("GPU-b", errors=dict.fromkeys(kinds, fake.NO_PERMISSION))
-    FakeDriver([FakeGpu("GPU-a", lost=True), hidden, FakeGpu("GPU-c")]).install(monkeypatch)
+    FakeDriver([FakeGpu("GPU-a", lost=True), hidden, FakeGpu("GPU-c", processes={2**22 + 1: GiB})]).install(monkeypatch)
     assert gpu_processes() == {"GPU-c": []}
 
 

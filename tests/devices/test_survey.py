@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bench.devices import backend, survey
+from bench.devices.amd import Amd
 from bench.devices.capabilities import missing_package
 from bench.devices.nvidia import Nvidia
 from bench.spec.errors import UsageError
@@ -16,57 +17,56 @@ from bench.spec.precisions import PRECISIONS, TE_FEATURES, emulation_of
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu
 
+ROCM = ("gfx90a", "gfx942", "gfx1100")
 WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 
 
-@pytest.mark.parametrize(
-    ("capability", "name"),
-    [
-        ((2, 0), "2.0"),
-        ((3, 7), "Kepler"),
-        ((6, 1), "Pascal"),
-        ((7, 0), "Volta"),
-        ((7, 5), "Turing"),
-        ((8, 6), "Ampere"),
-        ((8, 9), "Ada"),
-        ((9, 0), "Hopper"),
-        ((12, 0), "Blackwell"),
-    ],
-)
+GENERATIONS = {"2.0": "2.0", "3.7": "Kepler", "6.1": "Pascal", "7.0": "Volta", "7.5": "Turing", "8.6": "Ampere"}
+GENERATIONS |= {"8.9": "Ada", "9.0": "Hopper", "12.0": "Blackwell"}
+
+
+@pytest.mark.parametrize(("capability", "name"), GENERATIONS.items())
 def test_compute_capabilities_have_their_generations_name(capability, name):
-    assert Nvidia().architecture(f"{capability[0]}.{capability[1]}") == name
+    assert Nvidia().architecture(capability) == name
 
 
 @pytest.mark.parametrize(
-    ("capability", "arch_list", "runs"),
+    ("model", "built", "runs"),
     [
-        ((7, 0), WHEEL, False),
-        ((6, 0), WHEEL, False),
-        ((7, 5), WHEEL, True),
-        ((8, 9), WHEEL, True),  # a binary for 8.6 runs on 8.9
-        ((8, 7), ("sm_89",), False),
-        ((9, 0), ("sm_90a",), True),
-        ((12, 0), ("sm_90",), False),
-        ((12, 0), ("sm_90", "compute_90"), True),  # PTX is compiled for later GPUs
-        ((6, 0), ("compute_70",), False),
-        ((12, 1), ("sm_120",), True),
+        ("sm_70", WHEEL, False),
+        ("sm_60", WHEEL, False),
+        ("sm_75", WHEEL, True),
+        ("sm_89", WHEEL, True),  # a binary for 8.6 runs on 8.9
+        ("sm_87", ("sm_89",), False),
+        ("sm_90", ("sm_90a",), True),
+        ("sm_120", ("sm_90",), False),
+        ("sm_120", ("sm_90", "compute_90"), True),  # PTX is compiled for later GPUs
+        ("sm_60", ("compute_70",), False),
+        ("sm_121", ("sm_120",), True),
+        ("gfx942", ROCM, True),
+        ("gfx90a", ROCM, True),
+        ("gfx941", ROCM, False),
+        ("gfx1101", ROCM, False),
     ],
 )
-def test_a_build_runs_where_it_has_a_binary_of_the_generation_or_older_ptx(capability, arch_list, runs):
-    assert Nvidia().has_kernels(f"sm_{capability[0]}{capability[1]}", arch_list) is runs
+def test_a_build_runs_where_it_has_a_binary_of_the_generation_or_older_ptx(model, built, runs):
+    assert (Amd() if model.startswith("gfx") else Nvidia()).has_kernels(model, built) is runs
 
 
 @pytest.fixture
-def one_gpu(monkeypatch):
-    """Let torch see one GPU, and no library know it unless one is given."""
+def see(monkeypatch):
+    """Let torch see GPUs of some compute capabilities, "a" and "b"; no library knows them unless there is a driver."""
 
-    def make(major, minor, *, name="Test GPU", uuid="1234", driver=None):
-        properties = SimpleNamespace(
-            name=name, uuid=uuid, major=major, minor=minor, total_memory=2**34, multi_processor_count=10
-        )
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: name)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    def make(*capabilities, name="Test GPU", uuids=("a", "b"), driver=None):
+        gpus = [
+            SimpleNamespace(
+                name=name, uuid=uuid, major=major, minor=minor, total_memory=2**34, multi_processor_count=10
+            )
+            for uuid, (major, minor) in zip(uuids, capabilities, strict=False)
+        ]
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: gpus[index].name)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpus[getattr(index, "index", index)])
         monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(WHEEL))
         monkeypatch.setattr(survey, "_gflops", lambda device, size, dtype=None: 1000.0)
         if driver is None:
@@ -77,52 +77,48 @@ def one_gpu(monkeypatch):
     return make
 
 
-def test_a_gpu_that_this_build_has_no_kernels_for_is_refused_with_what_it_has(one_gpu):
-    one_gpu(6, 0, name="Tesla P100")
+def test_a_gpu_that_this_build_has_no_kernels_for_is_refused_by_name_and_else_left_out_with_a_note(see):
+    see((6, 0), name="Tesla P100")
     with pytest.raises(UsageError, match=r"no kernels for GPU 0 \(Tesla P100, sm_60\); it has sm_75 .* CUDA 12.6"):
         survey.survey(("0",), print)
-
-
-def test_a_gpu_that_nobody_named_and_this_build_has_no_kernels_for_is_left_out_with_a_note(one_gpu, monkeypatch):
-    one_gpu(6, 0, name="Tesla P100")
-    found = survey.survey(None, print)
-    assert [device.placement for device in found.devices] == ["cpu"]
-    (note,) = found.left_out
+    environment = survey.survey(None, print)
+    assert [device.placement for device in environment.devices] == ["cpu"]
+    (note,) = environment.left_out
     assert "no kernels for GPU 0 (Tesla P100, sm_60)" in note
     assert note.endswith("It is left out.")
-    newer = SimpleNamespace(**vars(torch.cuda.get_device_properties(0)) | {"major": 9, "uuid": "5678"})
-    older = torch.cuda.get_device_properties(0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: newer if index == 1 else older)
-    found = survey.survey(None, print)
-    assert [device.placement for device in found.devices] == ["1"]
-    assert len(found.left_out) == 1
-    assert survey.survey(("1",), print).left_out == ()
-    every = survey.survey(("cpu", "all", "1"), print)
-    assert [device.placement for device in every.devices] == ["cpu", "1"]
-    assert every.left_out == found.left_out
+    see((6, 0), (9, 0), name="Tesla P100")
+    for words, placements, notes in ((None, ["1"], 1), (("1",), ["1"], 0), (("cpu", "all", "1"), ["cpu", "1"], 1)):
+        environment = survey.survey(words, print)
+        assert [device.placement for device in environment.devices] == placements
+        assert environment.left_out == (note,) * notes
 
 
-def test_all_gpus_are_refused_where_none_can_be_used(one_gpu, monkeypatch):
-    one_gpu(6, 0, name="Tesla P100")
+def test_all_gpus_are_refused_where_none_can_be_used(see):
+    see((6, 0))
     with pytest.raises(UsageError, match=r"no kernels for GPU 0 .* Use --gpus cpu"):
         survey.survey(("all",), print)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    see()
     with pytest.raises(UsageError, match=r"^There is no GPU here: .*\. Use --gpus cpu"):
         survey.survey(("all",), print)
 
 
-def test_a_gpu_is_described_for_the_tables(one_gpu):
-    one_gpu(7, 5)
-    (device,) = survey.survey(None, print).devices
-    assert (device.placement, device.architecture, device.uuid) == ("0", "Turing", "1234")
+def test_a_gpu_is_described_for_the_tables(see, monkeypatch):
+    gpu = FakeGpu("GPU-a", power_limit_w=450.0, sm_clock_limit_mhz=1980, memory_clock_limit_mhz=2619)
+    see((7, 5), driver=FakeDriver([gpu], version="570.1"))
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+    environment = survey.survey(None, print)
+    (device,) = environment.devices
+    assert (environment.driver, environment.cudnn) == ("570.1", "91002")
+    assert (device.placement, device.architecture, device.uuid) == ("0", "Turing", "GPU-a")
+    assert (device.power_limit_w, device.power_default_w) == (450.0, 700.0)
+    assert (device.sm_clock_limit_mhz, device.memory_clock_limit_mhz) == (1980, 2619)
     needs = ("tf32", "cudnn-tf32", "bf16", "fp8", "mxfp8", "nvfp4", "triton-fp8", *TE_FEATURES)
-    lacking = {name for name, one in PRECISIONS.items() if one.needs in needs}
+    lacking = {name for name, precision in PRECISIONS.items() if precision.needs in needs}
     lacking |= {
-        emulation_of(name) for name, one in PRECISIONS.items() if one.can_be_emulated
-    }  # emulated under autocast
+        emulation_of(name) for name, precision in PRECISIONS.items() if precision.can_be_emulated
+    }  # by autocast
     assert set(device.lacking) == lacking
-    assert set(device.unsupported) == lacking | {name for name, one in PRECISIONS.items() if missing_package(one)}
+    assert set(device.unsupported) == lacking | {name for name, kind in PRECISIONS.items() if missing_package(kind)}
 
 
 NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
@@ -139,45 +135,30 @@ NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
         (FakeGpu("GPU-board", slices=[FakeGpu("MIG-a")]), None),
     ],
 )
-def test_where_energy_is_read_from_is_found_out_by_calling(one_gpu, gpu, source):
+def test_the_source_of_energy_is_found_by_calling(see, gpu, source):
     start = time.monotonic()
-    one_gpu(9, 0, uuid="a", driver=FakeDriver([gpu], clock=lambda: time.monotonic() - start))
+    see((9, 0), driver=FakeDriver([gpu], clock=lambda: time.monotonic() - start))
     (device,) = survey.survey(None, print).devices
     assert device.energy == source
 
 
 @pytest.mark.parametrize(("errors", "source"), [({}, "counter"), (NO_COUNTER, "power")])
-def test_gpus_that_train_together_have_their_energy_from_what_each_of_them_has(one_gpu, monkeypatch, errors, source):
+def test_gpus_that_train_together_have_their_energy_from_what_each_of_them_has(see, errors, source):
     start = time.monotonic()
     gpus = [FakeGpu("GPU-a", energy_tick_s=0.01), FakeGpu("GPU-b", energy_tick_s=0.01, errors=errors)]
-    one_gpu(9, 0, uuid="a", driver=FakeDriver(gpus, clock=lambda: time.monotonic() - start))
-    first = torch.cuda.get_device_properties(0)
-    second = SimpleNamespace(**vars(first) | {"uuid": "b"})
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: second if index == 1 else first)
+    see((9, 0), (9, 0), driver=FakeDriver(gpus, clock=lambda: time.monotonic() - start))
     (device,) = survey.survey(("0+1",), print).devices
     assert (device.energy, device.uuids) == (source, ("GPU-a", "GPU-b"))
 
 
-def test_that_the_library_does_not_know_a_gpu_is_said_once(one_gpu, capsys):
-    one_gpu(9, 0, uuid="said-once", driver=FakeDriver([FakeGpu("GPU-other")]))
+def test_that_the_library_does_not_know_a_gpu_is_said_once(see, capsys):
+    see((9, 0), uuids=["said-once"], driver=FakeDriver([FakeGpu("GPU-other")]))
     survey.look(print)
     assert capsys.readouterr().out.count("does not know GPU said-once") == 1
 
 
-def test_driver_limits_and_clocks_are_kept_for_each_device(one_gpu, monkeypatch):
-    gpu = FakeGpu("GPU-a", power_limit_w=450.0, sm_clock_limit_mhz=1980, memory_clock_limit_mhz=2619)
-    one_gpu(9, 0, uuid="a", driver=FakeDriver([gpu], version="570.1"))
-    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
-    found = survey.survey(None, print)
-    (device,) = found.devices
-    assert (found.driver, found.cudnn, device.uuid) == ("570.1", "91002", "GPU-a")
-    assert (device.power_limit_w, device.power_default_w) == (450.0, 700.0)
-    assert (device.sm_clock_limit_mhz, device.memory_clock_limit_mhz) == (1980, 2619)
-
-
-def test_an_index_beyond_the_last_names_those_there_are(one_gpu):
-    one_gpu(8, 0)
+def test_an_index_beyond_the_last_names_those_there_are(see):
+    see((8, 0))
     with pytest.raises(UsageError, match=r"no GPU 1 here. There is: 0 \(Test GPU\). .* --gpus cpu"):
         survey.survey(("0", "1"), print)
 
@@ -202,23 +183,23 @@ def test_the_cpu_is_described_where_there_is_no_gpu(monkeypatch):
     assert device.fp32_gflops > 0
 
 
-def test_a_visible_gpu_that_cudnn_does_not_support_leaves_its_version_unknown(one_gpu, monkeypatch, capsys):
+def test_a_visible_gpu_that_cudnn_does_not_support_leaves_its_version_unknown(see, monkeypatch, capsys):
     def version():
         raise RuntimeError("cuDNN version 92400 is not compatible with devices with SM < 7.5.")
 
-    one_gpu(8, 0)
+    see((8, 0))
     monkeypatch.setattr(torch.backends.cudnn, "version", version)
     assert survey.survey(("0",), print).cudnn is None
     assert "not compatible with devices with SM < 7.5" in capsys.readouterr().out
 
 
-def test_a_gpu_whose_memory_is_full_is_described_without_its_speed(one_gpu, monkeypatch, capsys):
+def test_a_gpu_whose_memory_is_full_is_described_without_its_speed(see, monkeypatch, capsys):
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 64.00 MiB.")
 
     def gflops(device, size, dtype=torch.float32):
         raise error
 
-    one_gpu(8, 0)
+    see((8, 0))
     monkeypatch.setattr(survey, "_gflops", gflops)
     (device,) = survey.survey(("0",), print).devices
     assert (device.architecture, device.fp32_gflops) == ("Ampere", None)

@@ -7,6 +7,7 @@ from bench.results.records import Device, MemoryPeak
 from bench.stats import Interval
 
 MIB, GIB = 2**20, 2**30
+(AGAINST_ITSELF,) = (group for group in checks.GROUPS if group.startswith("a step against itself"))
 GPU = Device(
     placement="0",
     kind="cuda",
@@ -42,24 +43,11 @@ def healthy(device):
     }
 
 
-def measured(group, device, **other):
-    """Return a group's checks by name, given what its probes answer: by their name, and by their first argument."""
-    answers = {**healthy(device), **other}
-
-    def probe(function, *arguments):
-        answer = answers[function]
-        return answer[arguments[0]] if isinstance(answer, dict) else answer
-
-    return {check.name: check for check in checks.GROUPS[group](probe, device)}
-
-
 class ScriptedLauncher:
     """Answers each call by its function's name, or its first argument after the device."""
 
-    def __init__(self, machine, **other):
-        (device,) = machine.devices
-        self.answers = {"survey": machine, **healthy(device), **other}
-        self.called = []
+    def __init__(self, device, **other):
+        self.answers, self.called = {**healthy(device), **other}, []
 
     def call(self, target, *arguments):
         name = target.partition(":")[2]
@@ -68,6 +56,16 @@ class ScriptedLauncher:
         if isinstance(answer, Exception):
             raise answer
         return answer[arguments[1]] if isinstance(answer, dict) else answer
+
+
+def measured(group, device, **other):
+    """Return a group's checks by name, given what its probes answer: by their name, and by their first argument."""
+    launcher = ScriptedLauncher(device, **other)
+
+    def probe(function, *arguments):
+        return launcher.call(f"probes:{function}", device, *arguments)
+
+    return {check.name: check for check in checks.GROUPS[group](probe, device)}
 
 
 class ScriptedSampler:

@@ -8,7 +8,7 @@ import pytest
 from bench.doctor import checks
 from bench.results.records import Device, MemoryPeak
 from bench.stats import Interval
-from tests.doctor.scripted import GPU, MIB, ScriptedSampler, log, measured
+from tests.doctor.scripted import AGAINST_ITSELF, GPU, MIB, ScriptedSampler, log, measured
 
 CPU = Device(placement="cpu", kind="cpu", name="Test CPU", architecture="x86-64", unsupported={"tf32": "no TF32"})
 CAPABLE = replace(CPU, unsupported={})
@@ -76,6 +76,14 @@ CASES = [
     ),
     (SAMPLER, {"with_sampler": interval(1.005, 0.01)}, {"with_sampler": interval(1.02, 0.001)}),
     (IDENTICAL, {"identify": ("one", True)}, {"identify": ("another", False)}),
+    ((AGAINST_ITSELF, "A/A", CPU), processes((-0.02, 0), (0.05, 0)), processes((0.019, 0), (0.021, 0))),
+    (
+        (AGAINST_ITSELF, "A/A", CPU),
+        processes((0.004, 0), (0.006, 0)),
+        processes((-0.024, 0), (-0.016, 0)),
+    ),  # small, though 1 is outside
+    ((AGAINST_ITSELF, "A/A + 1 %", CPU), processes((0, -0.012), (0, -0.008)), processes((0, -0.03), (0, 0.02))),
+    ((AGAINST_ITSELF, "A/A + 1 %", CPU), processes((0, -0.012), (0, -0.008)), processes((0, 0.012), (0, 0.008))),
 ]
 
 
@@ -102,31 +110,13 @@ def test_a_right_measurement_passes_and_a_wrong_one_fails(check, right, wrong):
     ],
 )
 def test_bfloat16_is_native_where_a_gpu_is_measured_in_it(device, native, passed):
-    found = measured("mixed precision", replace(device, native_bf16=native))
-    assert found["bfloat16 is native"].passed is passed
-
-
-@pytest.mark.parametrize(
-    ("name", "right", "wrong"),
-    [
-        ("A/A", [(-0.02, 0), (0.05, 0)], [(0.019, 0), (0.021, 0)]),
-        ("A/A", [(0.004, 0), (0.006, 0)], [(-0.024, 0), (-0.016, 0)]),  # small enough, though 1 is outside
-        ("A/A + 1 %", [(0, -0.012), (0, -0.008)], [(0, -0.03), (0, 0.02)]),
-        ("A/A + 1 %", [(0, -0.012), (0, -0.008)], [(0, 0.012), (0, 0.008)]),
-    ],
-)
-def test_a_step_is_told_from_itself_with_one_per_cent_added(name, right, wrong):
-    group = f"a step against itself, in {checks.PROCESSES} processes"
-    passed, failed = (measured(group, CPU, **processes(*logs))[name] for logs in (right, wrong))
-    assert (passed.passed, failed.passed) == (True, False)
-    assert passed.measured != failed.measured
+    assert measured("mixed precision", replace(device, native_bf16=native))["bfloat16 is native"].passed is passed
 
 
 def test_an_interval_of_one_process_shows_no_one_per_cent(monkeypatch):
     monkeypatch.setattr(checks, "PROCESSES", 1)
-    (group,) = (name for name in checks.GROUPS if name.startswith("a step against itself"))
-    found = measured(group, CPU, against_itself={0: (0.0, -0.01)})
-    assert found["A/A"].passed is found["A/A + 1 %"].passed is False
+    rows = measured(AGAINST_ITSELF, CPU, against_itself={0: (0.0, -0.01)})
+    assert rows["A/A"].passed is rows["A/A + 1 %"].passed is False
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.doctor.scripted import GPU, MIB, ScriptedLauncher, ScriptedSampler, l
 
 
 def examine(machine, *words, **other):
-    launcher = ScriptedLauncher(machine, **other)
+    launcher = ScriptedLauncher(*machine.devices, survey=machine, **other)
     options = parse(["doctor", *words])
     return doctor.examine(options.gpus, options.out, launcher), launcher
 
@@ -28,17 +28,17 @@ def results(folder):
 def test_a_healthy_cpu_passes_what_it_can_do_and_the_table_is_kept(machine, tmp_path, capsys):
     fine, launcher = examine(machine, "--out", str(tmp_path / "kept"))
     assert fine
-    found = results(tmp_path / "kept")
-    possible = {name for name, result in found.items() if result != "not possible"}
-    assert {found[name] for name in possible} == {"pass"}
+    outcomes = results(tmp_path / "kept")
+    possible = {name for name, result in outcomes.items() if result != "not possible"}
+    assert {outcomes[name] for name in possible} == {"pass"}
     assert {"FP32 is FP32", "known ratio 1.50", "A/A", "A/A + 1 %", "resident memory"} < possible
-    assert found["energy"] == found["the sampler disturbs nothing"] == found["TF32 is seen"] == "not possible"
+    assert outcomes["energy"] == outcomes["the sampler disturbs nothing"] == outcomes["TF32 is seen"] == "not possible"
     assert launcher.called.count("against_itself") == checks.PROCESSES
     record = json.loads((tmp_path / "kept" / "doctor.json").read_text())
     assert (record["torch"], record["devices"]) == (machine.torch, {"cpu": "Test CPU"})
     text = (tmp_path / "kept" / "doctor.md").read_text()
     assert "Test CPU. torch 2.15" in text
-    assert text.count("\n| ") == 2 + len(found)
+    assert text.count("\n| ") == 2 + len(outcomes)
     assert "No check failed." in capsys.readouterr().out
 
 
@@ -90,9 +90,9 @@ def test_each_group_of_checks_is_counted_before_it_and_timed_after_it(machine, b
 def test_a_process_that_fails_is_a_failed_check_and_the_rest_goes_on(machine, tmp_path):
     fine, launcher = examine(machine, "--out", str(tmp_path), known_ratio=UsageError("no sign of life for 3 s"))
     assert not fine
-    found = results(tmp_path)
-    assert found["clock and a known ratio"] == "FAIL"
-    assert found["the clock costs nothing"] == found["A/A"] == "pass"
+    outcomes = results(tmp_path)
+    assert outcomes["clock and a known ratio"] == "FAIL"
+    assert outcomes["the clock costs nothing"] == outcomes["A/A"] == "pass"
     assert "no sign of life" in (tmp_path / "doctor.md").read_text()
     assert "peak" in launcher.called
 
@@ -102,15 +102,15 @@ def test_a_gpu_is_asked_for_what_it_can_do(machine, tmp_path, monkeypatch):
     monkeypatch.setattr(checks, "active_children", lambda: [ScriptedSampler(None, None)])
     fine, _ = examine(replace(machine, devices=(GPU,)), "--out", str(tmp_path))
     assert fine
-    found = results(tmp_path)
-    assert found.pop("TF32 is seen") == "not possible"
-    assert set(found.values()) == {"pass"}
-    assert {"the driver's memory", "energy", "the sampler disturbs nothing", "CUDA and NVML mean one GPU"} < set(found)
+    outcomes = results(tmp_path)
+    assert outcomes.pop("TF32 is seen") == "not possible"
+    assert set(outcomes.values()) == {"pass"}
+    assert {"the driver's memory", "energy", "the sampler disturbs nothing", "CUDA and NVML mean one GPU"} < {*outcomes}
     assert "float16 most" in (tmp_path / "doctor.md").read_text()
 
 
 def test_a_folder_that_cannot_be_made_is_told_before_anything_is_measured(machine):
-    launcher = ScriptedLauncher(machine)
+    launcher = ScriptedLauncher(*machine.devices)
     with pytest.raises(OSError, match="/proc/none"):
         doctor.examine(None, Path("/proc/none"), launcher)
     assert launcher.called == []

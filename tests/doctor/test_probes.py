@@ -19,7 +19,7 @@ from bench.measure.warmup import WarmUp
 from bench.results.records import Device
 from bench.spec.trial import Protocol
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
-from tests.doctor.scripted import measured
+from tests.doctor.scripted import AGAINST_ITSELF, measured
 from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, gaussian
 
 CPU = Device(placement="cpu", kind="cpu", name="CPU", architecture="x86-64")
@@ -34,20 +34,20 @@ def advancing(machine, time_ns):
     return wait
 
 
-def measured_ratio(distortion):
+@pytest.mark.parametrize(("distortion", "passed"), [(1.0, True), (1.02, False)])
+def test_a_known_ratio_is_measured_and_an_inflated_arm_is_not_taken_for_it(distortion, passed):
     machine = SimulatedMachine(look_ns=100)
     sizes = {"longer": 3 * MS * distortion, "shorter": 2 * MS}
     known = [known_step(name, torch.device("cpu"), advancing(machine, size)) for name, size in sizes.items()]
-    (found,) = timed(known, KNOWN, clock=machine.clock)
-    return measured("clock and a known ratio", CPU, known_ratio=(1.5, found))["known ratio 1.50"]
+    (speedup,) = timed(known, KNOWN, clock=machine.clock)
+    rows = measured("clock and a known ratio", CPU, known_ratio=(1.5, speedup))
+    assert rows["known ratio 1.50"].passed is passed
 
 
-def test_a_known_ratio_is_found_and_an_inflated_arm_is_not_taken_for_it():
-    assert measured_ratio(1.0).passed is True
-    assert measured_ratio(1.02).passed is False
-
-
-def against_itself(monkeypatch, slower, added):
+@pytest.mark.parametrize(("slower", "added", "passed"), [(1.0, 0.01, True), (1.03, 0.0, False)])
+def test_one_per_cent_is_told_from_nothing_and_an_arm_that_is_slower_than_itself_fails(
+    monkeypatch, slower, added, passed
+):
     centers = []
     for process in range(3):
         machine = SimulatedMachine()
@@ -59,17 +59,8 @@ def against_itself(monkeypatch, slower, added):
         logs = timed([base, again, longer], FINE, seed=process, clock=machine.clock)
         centers.append([log.center for log in logs])
     monkeypatch.setattr(checks, "PROCESSES", len(centers))
-    (group,) = (name for name in checks.GROUPS if name.startswith("a step against itself"))
-    found = measured(group, CPU, against_itself=dict(enumerate(centers)))
-    return [found[name].passed for name in ("A/A", "A/A + 1 %")]
-
-
-def test_one_per_cent_is_told_from_nothing(monkeypatch):
-    assert against_itself(monkeypatch, slower=1.0, added=0.01) == [True, True]
-
-
-def test_an_arm_that_is_slower_than_itself_and_a_per_cent_that_is_not_there_fail(monkeypatch):
-    assert against_itself(monkeypatch, slower=1.03, added=0.0) == [False, False]
+    rows = measured(AGAINST_ITSELF, CPU, against_itself=dict(enumerate(centers)))
+    assert rows["A/A"].passed is rows["A/A + 1 %"].passed is passed
 
 
 def test_the_real_arms_have_ratios_and_an_empty_block_takes_time(monkeypatch, cpu):
@@ -120,20 +111,19 @@ def test_the_sampler_goes_on_when_the_comparison_has_ended_or_failed(monkeypatch
     monkeypatch.setitem(probes.SIZES, "cpu", (8, 4))
     monkeypatch.setattr(probes, "SAMPLED", Protocol(time_budget_s=0.05))
     monkeypatch.setattr(probes, "SAMPLED_S", 0.001)
-    told = []
-    monkeypatch.setattr(probes.os, "kill", lambda pid, what: told.append((pid, what)))
-    found = probes.with_sampler(cpu, 4711, print)
-    assert found.n >= 2
-    assert set(told) == {(4711, probes.signal.SIGSTOP), (4711, probes.signal.SIGCONT)}
+    signals = []
+    monkeypatch.setattr(probes.os, "kill", lambda pid, number: signals.append((pid, number)))
+    assert probes.with_sampler(cpu, 4711, print).n >= 2
+    assert set(signals) == {(4711, probes.signal.SIGSTOP), (4711, probes.signal.SIGCONT)}
 
     def fail(*_arguments, **_more):
-        told.append((4711, probes.signal.SIGSTOP))
+        signals.append((4711, probes.signal.SIGSTOP))
         raise RuntimeError
 
     monkeypatch.setattr(probes, "compare", fail)
     with pytest.raises(RuntimeError):
         probes.with_sampler(cpu, 4711, print)
-    assert told[-1] == (4711, probes.signal.SIGCONT)
+    assert signals[-1] == (4711, probes.signal.SIGCONT)
 
 
 def test_a_lengthened_arm_is_the_other_one_with_a_wait_after_each_step():
@@ -165,8 +155,8 @@ def test_fp32_is_ieee_here_and_the_probe_sees_less(monkeypatch, cpu):
 def test_autocast_reaches_the_small_model(cpu):
     plain, mixed = (probes.compute_dtypes(cpu, name, print) for name in ("fp32", "amp-bf16"))
     for types, passed in ((mixed, True), (plain, False)):
-        found = measured("mixed precision", CPU, compute_dtypes={"fp32": plain, "amp-bf16": types})
-        assert found["mixed precision reaches the model"].passed is passed
+        rows = measured("mixed precision", CPU, compute_dtypes={"fp32": plain, "amp-bf16": types})
+        assert rows["mixed precision reaches the model"].passed is passed
 
 
 def test_what_a_step_holds_is_in_its_peak(cpu):
@@ -202,33 +192,26 @@ def cuda(index):
     return Device(placement=str(index), kind="cuda", name="NVIDIA", architecture="Hopper")
 
 
-def test_a_gpu_is_found_by_its_uuid_whatever_the_order(two_gpus):
-    for index in (0, 1):
-        text, same = probes.identify(cuda(index), print)
-        assert f"NVML GPU-{UUIDS[1 - index]}: " in text
-        assert same
-
-
 @pytest.mark.parametrize(
     ("changes", "same"),
     [
+        ({}, True),
         ({"uuid": UUIDS[0]}, False),  # which leads back to both
         ({"name": "NVIDIA Y"}, False),
         ({"total_memory": 79 * GiB}, True),
         ({"total_memory": 40 * GiB}, False),
     ],
 )
-def test_a_uuid_that_leads_to_another_gpu_or_to_two_is_seen(two_gpus, changes, same):
+def test_a_gpu_is_found_by_its_uuid_whatever_the_order_unless_that_leads_to_another_or_to_two(two_gpus, changes, same):
     vars(two_gpus[0]).update(changes)
-    assert probes.identify(cuda(0), print)[1] is same
-
-
-def test_a_gpu_that_nvml_does_not_know_cannot_be_checked(two_gpus):
+    text, alike = probes.identify(cuda(0), print)
+    assert f"NVML GPU-{two_gpus[0].uuid}: " in text
+    assert alike is same
     two_gpus[0].uuid = "cccccccc"
     assert probes.identify(cuda(0), print) is None
 
 
-def test_energy_is_told_by_the_step_of_each_window(two_gpus, monkeypatch):
+def test_energy_is_by_the_step_of_each_window(two_gpus, monkeypatch):
     asked, sampled = [], 300.0
 
     def measure(load, meter, *, burst, seconds):

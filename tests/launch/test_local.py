@@ -49,16 +49,6 @@ def line_of(text):
     return next(number for number, line in enumerate(TINY.splitlines(), start=1) if text in line)
 
 
-def test_a_memory_trial_sends_one_result(launcher, tiny_trial, cpu):
-    ending, messages = run(launcher, tiny_trial, cpu)
-    (result,) = [m for m in messages if isinstance(m, TrialResult)]
-    assert ending.kind == "done"
-    assert result.status == "ok"
-    assert result.wall_s > 0
-    assert result.switches.fp32_matmul == "ieee"
-    assert result.memory.model_bytes == 4 * (192 * 16 + 16 + 16 * 2 + 2)
-
-
 def test_a_speed_trial_sends_what_a_person_watches_blocks_of_both_arms_and_their_results(launcher, tiny_trial, cpu):
     trial = replace(tiny_trial, phase="speed", arms=arms("fp32", "amp-bf16"))
     _, messages = run(launcher, trial, cpu)
@@ -69,44 +59,33 @@ def test_a_speed_trial_sends_what_a_person_watches_blocks_of_both_arms_and_their
     assert base.speed.speedup is None
     assert arm.speed.speedup_low < arm.speed.speedup < arm.speed.speedup_high
     assert arm.speed.paired
+    assert arm.status == "ok"
+    assert arm.wall_s > 0
+    assert arm.switches.fp32_matmul == "ieee"
     assert len(blocks) == 4 * base.speed.rounds
     assert all(
         block.time_ms > 0 and block.steps == base.speed.block_steps for block in blocks if block.precision == "fp32"
     )
 
 
-def test_a_train_trial_sends_every_epoch(launcher, tiny_trial, cpu):
-    ending, messages = run(launcher, replace(tiny_trial, phase="train", epochs=2), cpu)
-    epochs = [m for m in messages if isinstance(m, EpochResult)]
-    (result,) = [m for m in messages if isinstance(m, TrialResult)]
-    assert ending.kind == "done"
-    assert [(e.epoch, e.samples) for e in epochs] == [(1, 12), (2, 12)]
-    assert epochs[1].elapsed_s == pytest.approx(epochs[0].train_s + epochs[1].train_s)
-    assert result.training.epochs == 2
-    assert result.training.test_accuracy_pct is None
-
-
 class ToyServer:
     """Stands in for the fork server, of which starting and restarting takes seconds."""
 
-    def __init__(self, monkeypatch, outcomes):
-        self.outcomes, self.killed, self.ensured = outcomes, 0, 0
+    def __init__(self, monkeypatch, error):
+        self.error, self.killed = error, 0
         monkeypatch.setattr(Popen, "_launch", self.launch)
-        monkeypatch.setattr(forkserver, "ensure_running", self.ensure_running)
+        monkeypatch.setattr(forkserver, "ensure_running", lambda: None)
         monkeypatch.setattr(local, "_kill_fork_server", self.kill)
-
-    def ensure_running(self):
-        self.ensured += 1
 
     def kill(self):
         self.killed += 1
 
     def launch(self, process):
-        raise self.outcomes.pop(0)
+        raise self.error
 
 
 def test_ctrl_c_while_a_process_starts_ends_the_fork_server_that_has_half_of_it(launcher, monkeypatch):
-    server = ToyServer(monkeypatch, [KeyboardInterrupt()])
+    server = ToyServer(monkeypatch, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         launcher.call("tests.launch.hanging:leave_a_child")
     assert server.killed == 1
@@ -114,11 +93,12 @@ def test_ctrl_c_while_a_process_starts_ends_the_fork_server_that_has_half_of_it(
 
 
 @pytest.mark.parametrize("error", [EOFError(), ConnectionRefusedError(111, "Connection refused"), BrokenPipeError()])
-def test_a_fork_server_that_is_killed_while_a_process_starts_is_replaced_once(launcher, monkeypatch, error):
-    server = ToyServer(monkeypatch, [error, error])
-    with pytest.raises(UsageError, match="the process could not be started: "):
+def test_a_process_that_cannot_be_started_ends_with_the_reason(launcher, monkeypatch, error):
+    server = ToyServer(monkeypatch, error)
+    reason = re.escape(str(error) or "the fork server was killed")
+    with pytest.raises(UsageError, match=f"the process could not be started: {reason}"):
         launcher.call("tests.launch.hanging:leave_a_child")
-    assert (server.ensured, server.killed) == (2, 0)
+    assert server.killed == 0
 
 
 @pytest.mark.slow
@@ -138,24 +118,13 @@ def test_training_from_one_seed_repeats_exactly_and_every_trial_has_a_fresh_proc
     losses, pids = [], []
     launcher.on_start = pids.extend
     for seed in (3, 3, 4):
-        _, messages = run(launcher, replace(tiny_trial, phase="train", seed=seed), cpu)
-        losses.append(next(m.train_loss for m in messages if isinstance(m, EpochResult)))
+        ending, messages = run(launcher, replace(tiny_trial, phase="train", seed=seed, epochs=2), cpu)
+        epochs = [m for m in messages if isinstance(m, EpochResult)]
+        assert ending.kind == "done"
+        assert [(epoch.epoch, epoch.samples) for epoch in epochs] == [(1, 12), (2, 12)]
+        losses.append(epochs[1].train_loss)
     assert losses[0] == losses[1] != losses[2]
     assert len(set(pids)) == 3
-
-
-@pytest.mark.parametrize(
-    ("how", "kind", "text"),
-    [
-        ("raise", "error", "^RuntimeError: the model broke .*tiny.py"),
-        ("oom", "oom", "can't allocate memory"),
-        ("die", "died", "exit code 7"),
-    ],
-)
-def test_a_trial_that_fails_ends_with_the_kind_and_the_reason(tiny_trial, cpu, how, kind, text):
-    ending, _ = run(LocalLauncher(), failing(tiny_trial, how), cpu)
-    assert ending.kind == kind
-    assert re.search(text, ending.text)
 
 
 def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(launcher, tiny_trial, tmp_path, cpu, monkeypatch):
@@ -304,9 +273,9 @@ def test_variables_that_may_change_figures_are_recorded(launcher, monkeypatch):
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("CUDA_HOME", "/usr/local/cuda")
-    found = launcher.survey(("cpu",)).variables
-    assert {f"{name}={value}" for name, value in settings.items()} <= set(found)
-    assert not any("CUDA_HOME" in one or "CACHE_DIR" in one for one in found)
+    variables = launcher.survey(("cpu",)).variables
+    assert {f"{name}={value}" for name, value in settings.items()} <= set(variables)
+    assert not any("CUDA_HOME" in variable or "CACHE_DIR" in variable for variable in variables)
 
 
 def test_a_process_that_waits_for_another_in_vain_says_so_before_its_worker_is_taken_to_hang(monkeypatch):

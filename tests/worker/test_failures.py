@@ -83,8 +83,8 @@ def test_without_a_gpu_a_missing_engine_is_no_lack_of_memory():
     assert failure(RuntimeError("unable to find an engine to execute this computation")).kind == "error"
 
 
-@pytest.mark.parametrize(("text", "line"), [("one\ntwo", "one"), ("", "no message"), (" \n", "no message")])
-def test_an_error_is_reported_by_its_type_and_its_first_line(text, line):
+@pytest.mark.parametrize(("text", "line"), [("one.\ntwo", "one"), ("", "no message"), (" \n", "no message")])
+def test_an_error_is_reported_by_its_type_and_its_first_line_without_a_full_stop(text, line):
     assert failure(ValueError(text)).text == f"ValueError: {line}"
 
 

@@ -1,14 +1,18 @@
-"""Accelerators of a placement group whose bundles Ray, of which there is none here, has put on nodes."""
+"""The launcher of a cluster without one: code that is sent, an actor, and a pool on a fake of Ray's module."""
 
+import importlib.util
+import sys
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 from bench.launch import Ending
-from bench.launch.ray import Accelerator, AcceleratorPool, NodeLostError, interface
-from bench.results.records import Numeric, Progress
+from bench.launch.ray import Accelerator, AcceleratorActor, AcceleratorPool, NodeLostError, connect, interface, stage
+from bench.results.records import Numeric, Progress, TrialResult
+from bench.spec.errors import UsageError
 from bench.spec.trial import Placement
 
 DONE = Ending(kind="done")
@@ -143,3 +147,39 @@ def test_what_was_killed_because_the_run_was_stopped_is_no_failed_trial(alone, t
 def test_the_interface_of_an_address_is_found():
     assert interface("127.0.0.1")
     assert interface("192.0.2.1") is None
+
+
+def test_what_is_sent_to_the_nodes_is_the_code_and_the_suite_file_with_its_neighbours(tmp_path, tiny_file):
+    (tiny_file.parent / "helper.py").write_text("")
+    (tiny_file.parent / "secret.txt").write_text("")
+    folder = tmp_path / "stage"
+    paths = stage(folder, [str(tiny_file)])
+    assert (folder / paths[str(tiny_file)]).read_text() == tiny_file.read_text()
+    assert {path.name for path in folder.iterdir()} == {"bench", "suites", "own"}
+    assert {path.name for path in (folder / "own" / "0").iterdir()} == {"tiny.py", "helper.py"}
+    assert (folder / "bench" / "worker" / "worker.py").is_file()
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch, tmp_path):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else find(name))
+    with pytest.raises(UsageError, match=r"pip install 'ampmeter\[ray\]'"):
+        connect(None, tmp_path)
+
+
+def test_a_head_that_does_not_answer_is_told(tmp_path):
+    pytest.importorskip("ray")
+    with pytest.raises(UsageError, match=r"No Ray cluster answers at '127.0.0.1:9'"):
+        connect("127.0.0.1:9", tmp_path)
+
+
+def test_a_node_runs_a_trial_without_the_script_it_was_started_by(monkeypatch, tiny_trial, cpu):
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    with mock.patch.dict(vars(sys.modules["__main__"]), __file__=tiny_trial.cell.suite.file) as script:
+        worker = AcceleratorActor(threads="1")
+        assert "__file__" not in script
+        *messages, ending = worker.stream(tiny_trial, cpu, None)
+    assert ending == Ending(kind="done")
+    assert [message.status for message in messages if isinstance(message, TrialResult)] == ["ok"]
+    with pytest.raises(UsageError, match="There is no GPU 97"):
+        worker.survey(("97",))
