@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -49,8 +50,8 @@ def test_where_the_kernel_does_not_reset_its_mark_a_cpus_peaks_are_unknown(monke
 
 
 def test_a_rise_below_what_was_there_before_is_none_at_all(monkeypatch):
-    told = iter((90 * MIB, 80 * MIB))
-    monkeypatch.setattr(Cpu, "peak_memory", lambda self: PeakMemory(resident=next(told)))
+    resident = iter((90 * MIB, 80 * MIB))
+    monkeypatch.setattr(Cpu, "peak_memory", lambda self: PeakMemory(resident=next(resident)))
     found = peaks(lambda: None, resident_before=85 * MIB)
     assert (found.first_peak_bytes, found.peak_resident_bytes) == (5 * MIB, 0)
 
@@ -68,45 +69,16 @@ def test_a_small_models_peak_is_the_models_and_not_the_libraries(tiny_trial, cpu
     assert found.peak_resident_bytes < 8 * MIB
 
 
-class FakeCuda:
-    """The calls of torch.cuda that a measurement makes, and a caching allocator's counters."""
-
-    def __init__(self, monkeypatch):
-        self.said, self.held, self.peak, self.retries = [], 0, 0, 5
-        for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "memory_stats"):
-            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
-
-    def synchronize(self, device):
-        self.said.append("synchronize")
-
-    def empty_cache(self):
-        self.said.append("empty_cache")
-
-    def reset_peak_memory_stats(self, device):
-        self.said.append("reset")
-        self.peak = self.held
-
-    def memory_stats(self, device):
-        shares = {"allocated": 1, "active": 2, "reserved": 3}
-        counters = {f"{name}_bytes.all.peak": share * self.peak for name, share in shares.items()}
-        return counters | {"num_alloc_retries": self.retries}
-
-    def step(self, size, retries=0):
-        self.said.append("step")
-        self.peak, self.retries = max(self.peak, self.held + size), self.retries + retries
-
-
 def test_the_first_step_and_the_steady_ones_are_told_apart_on_a_gpu(monkeypatch):
-    cuda = FakeCuda(monkeypatch)
-    cuda.held = 10
-    steps = iter([(100, 2), (40, 0), (50, 1), (30, 0)])
-    found = peaks(lambda: cuda.step(*next(steps)), GPU)
-    assert found.first_peak_bytes == 110
+    first = PeakMemory(allocated=110, active=220, reserved=330, retries=7)
+    steady = PeakMemory(allocated=60, active=120, reserved=180, retries=8)
+    steps, peaks_at = [], {1: first, 1 + memory.STEADY_STEPS: steady}
+    gpu = SimpleNamespace(is_gpu=True, reset_peak_memory=lambda: True, peak_memory=lambda: peaks_at[len(steps)])
+    monkeypatch.setattr(memory, "backend_of", lambda _device: gpu)
+    found = peaks(lambda: steps.append(1), GPU)
+    assert (found.first_peak_bytes, found.peak_resident_bytes) == (110, None)
     assert (found.peak_allocated_bytes, found.peak_active_bytes, found.peak_reserved_bytes) == (60, 120, 180)
-    assert found.allocator_retries == 1  # neither the five of before nor the first step's two
-    assert found.peak_resident_bytes is None
-    first, steady = ["synchronize", "empty_cache", "reset", "step", "synchronize"], ["step"] * 3
-    assert cuda.said == [*first, *first[:3], *steady, "synchronize"]
+    assert found.allocator_retries == 1  # without those of the first step and before
 
 
 @pytest.fixture

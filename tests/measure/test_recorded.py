@@ -13,11 +13,11 @@ from typing import NamedTuple
 import pytest
 
 from bench.devices.monitor import GpuMeter, energy_source, open_monitor
-from bench.measure.energy import Nap, Window, doubt, measure
+from bench.measure.energy import Nap, Window, doubt
 from tests.devices import fake_amdsmi
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
-from tests.measure.test_energy import COUNTER, NO_COUNTER, SimulatedLoad
+from tests.measure.test_energy import COUNTER, NO_COUNTER, Bench, SimulatedLoad
 
 POWER = "nvmlDeviceGetPowerUsage"
 NO_POWER = {POWER: fake.NOT_SUPPORTED, "nvmlDeviceGetFieldValues": fake.NOT_SUPPORTED}
@@ -28,13 +28,8 @@ def record(monkeypatch):
     """Return a function that measures a GPU for five seconds, idle or in steps of some length."""
 
     def make(gpu: FakeGpu, *, idle: bool = False, step_s: float = 0.007) -> Window | None:
-        clock = FakeClock()
-        FakeDriver([gpu], clock=clock).install(monkeypatch)
-        monitor = open_monitor()
-        assert monitor is not None
-        load = Nap(clock) if idle else SimulatedLoad(clock, step_s)
-        burst = 1 if idle else max(1, math.ceil(0.02 / step_s))
-        return measure(load, GpuMeter(monitor, gpu.uuid), burst=burst, clock=clock, sleep=clock.advance)
+        bench = Bench(monkeypatch, gpu)
+        return bench.measure(Nap(bench.clock) if idle else SimulatedLoad(bench.clock, step_s))
 
     return make
 
@@ -266,10 +261,10 @@ def test_power_that_is_sampled_a_quarter_of_the_time(record, period_s, right):
     assert (judged(window) == "") == (window.sampled_w == pytest.approx(300, rel=0.1))
     only = record(FakeGpu("GPU-a", power_w=part_time(true_w), errors=NO_COUNTER), step_s=period_s)
     assert (only.power_w == pytest.approx(300, rel=0.1)) == right
-    for one in (window, only):
-        told = judged(one, name="NVIDIA A100-SXM4-40GB")
-        assert ("in step with its sensor" not in told) == right
-        assert "in step with its sensor" not in judged(one, name="Tesla T4")  # it looks all the time
+    for source in (window, only):
+        doubts = judged(source, name="NVIDIA A100-SXM4-40GB")
+        assert ("in step with its sensor" not in doubts) == right
+        assert "in step with its sensor" not in judged(source, name="Tesla T4")  # it looks all the time
 
 
 @pytest.mark.parametrize("errors", [{}, NO_COUNTER])

@@ -31,20 +31,16 @@ def classes(trace: Trace, **options) -> dict[str, float]:
     return {work: round(1e3 * ms * steps, 6) for work, ms in found.ms.items() if ms}
 
 
-@pytest.mark.parametrize("pattern", OPERATORS, ids=lambda pattern: pattern.work)
-def test_each_pattern_of_operators_matches_its_examples(pattern):
-    assert {operator_class(name) for name in pattern.examples} == {pattern.work}
-
-
-@pytest.mark.parametrize("pattern", KERNELS, ids=lambda pattern: pattern.work)
-def test_each_pattern_of_kernels_is_the_first_that_matches_its_examples(pattern):
-    found = {kernel_class(name) for name in pattern.examples}
-    assert found <= ({pattern.work} | ({"matrix units"} if pattern.work == "other products" else set()))
-
-
-@pytest.mark.parametrize("pattern", RANGES, ids=lambda pattern: pattern.work)
-def test_each_range_matches_its_examples(pattern):
-    assert {range_class(name) for name in pattern.examples} == {pattern.work}
+@pytest.mark.parametrize(
+    ("class_of", "pattern"),
+    [(operator_class, each) for each in OPERATORS]
+    + [(kernel_class, each) for each in KERNELS]
+    + [(range_class, each) for each in RANGES],
+)
+def test_each_pattern_is_the_first_that_matches_its_examples(class_of, pattern):
+    matching = {class_of(name) for name in pattern.examples}
+    products = class_of is kernel_class and pattern.work == "other products"
+    assert matching <= ({pattern.work, "matrix units"} if products else {pattern.work})
 
 
 @pytest.mark.parametrize(
@@ -121,48 +117,42 @@ def test_the_optimizers_kernels_are_its_own_whatever_launches_them():
     assert classes(trace) == {"optimizer": 20, "loss scaling": 10, "idle": 70}
 
 
+CAST = [("aten::to", FP32), ("aten::_to_copy", FP32), ("aten::copy_", FP32, FP32)]
+COPY = CAST[-1:]
+
+
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("operators", "kernel", "kind", "expected"),
     [
-        ("Memcpy HtoD (Pageable -> Device)", "copies"),
-        ("Memcpy DtoH (Device -> Pinned)", "copies"),
-        ("Memcpy DtoD (Device -> Device)", "casts and layout"),
+        # A copy is between host and device by its own name, whatever asked for it.
+        *(
+            (operators, name, "gpu_memcpy", work)
+            for operators in (CAST, COPY)
+            for name, work in (
+                ("Memcpy HtoD (Pageable -> Device)", "copies"),
+                ("Memcpy DtoH (Device -> Pinned)", "copies"),
+                ("Memcpy DtoD (Device -> Device)", "casts and layout"),
+            )
+        ),
+        # Filling memory is no copy.
+        ([("aten::zero_", FP32)], "Memset (Device)", "gpu_memset", "elementwise"),
+        ([], "Memset (Device)", "gpu_memset", "elementwise"),
+        # In a graph no operator is known, and names decide.
+        ([], "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN", "kernel", "matrix units"),
+        ([], "triton_poi_fused_convolution_relu_0", "kernel", "elementwise"),
+        ([], "Memcpy DtoD (Device -> Device)", "gpu_memcpy", "casts and layout"),
+        # A compiled product has the types of its operator.
+        ([("triton_tem_fused_mm_3", BF16, BF16)], "triton_tem_fused_mm_3", "kernel", "matrix units"),
     ],
 )
-def test_a_copy_is_between_host_and_device_by_its_own_name(name, expected):
+def test_a_kernels_class_is_that_of_its_operators_and_of_its_name(operators, kernel, kind, expected):
     trace = Trace()
     trace.step(0, 100)
-    trace.op("aten::to", 1, 20, FP32)
-    trace.op("aten::_to_copy", 2, 15, FP32)
-    by = trace.op("aten::copy_", 3, 10, FP32, FP32)
-    trace.kernel(name, 20, 30, by, "gpu_memcpy")
-    trace.kernel(name, 60, 10, trace.op("aten::copy_", 55, 4, FP32, FP32), "gpu_memcpy")
+    by = None
+    for depth, (name, *types) in enumerate(operators):
+        by = trace.op(name, 1 + depth, 20 - 2 * depth, *types)
+    trace.kernel(kernel, 30, 40, by, kind)
     assert classes(trace) == {expected: 40, "idle": 60}
-
-
-def test_filling_memory_is_no_copy():
-    trace = Trace()
-    trace.step(0, 100)
-    trace.kernel("Memset (Device)", 20, 30, trace.op("aten::zero_", 10, 5, FP32), "gpu_memset")
-    trace.kernel("Memset (Device)", 60, 5, None, "gpu_memset")
-    assert classes(trace) == {"elementwise": 35, "idle": 65}
-
-
-def test_in_a_graph_names_decide():
-    trace = Trace()
-    trace.step(0, 100)
-    trace.kernel("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN", 10, 20)
-    trace.kernel("triton_poi_fused_convolution_relu_0", 30, 10)
-    trace.kernel("Memcpy DtoD (Device -> Device)", 40, 5, None, "gpu_memcpy")
-    assert classes(trace) == {"matrix units": 20, "elementwise": 10, "casts and layout": 5, "idle": 65}
-
-
-def test_a_compiled_product_is_asked_for_its_types():
-    trace = Trace()
-    trace.step(0, 100)
-    by = trace.op("triton_tem_fused_mm_3", 5, 5, BF16, BF16)
-    trace.kernel("triton_tem_fused_mm_3", 10, 20, by)
-    assert classes(trace) == {"matrix units": 20, "idle": 80}
 
 
 def test_backward_is_traced_from_its_own_thread():
