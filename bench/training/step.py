@@ -292,8 +292,9 @@ def train_epoch(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> Epoch:
     wait_ns += time.perf_counter_ns() - wait_start
     synchronize(arm.device)
     seconds = (clock() - start) / 1e9
+    (loss,) = distributed.summed([float(torch.stack(losses).float().mean())], torch.device("cpu"))
     return Epoch(
-        loss=distributed.mean(float(torch.stack(losses).float().mean())),
+        loss=loss / distributed.ranks(),
         seconds=seconds,
         wait_seconds=wait_ns / 1e9,
         samples=samples * distributed.ranks(),
