@@ -62,21 +62,21 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     enter(trial.precisions[0], context.device)
     batches = context.resident_batches(BATCHES)
     runners = [context.runner(name, batches) for name in trial.precisions]
-    compile_s = [runner.compile(context, send) for runner in runners]
+    for runner in runners:
+        runner.compile(context, send)
     explanation = _Explanation(context=context, runners=runners, send=send)
     with open_watch(device) as watch, without_collection() as collect:
         disturbed = explanation.time_steps(trial.protocol.time_budget_s / 2, watch, collect)
     explanation.double_the_batch()
     explanation.wait_for_the_loader()
     explanation.time_operators()
-    for runner, seconds in zip(runners, compile_s, strict=True):
+    for runner in runners:
         status: Status = "invalid" if disturbed else "ok"
         detail = disturbed
         if not runner.finite():
             status, detail = "nonfinite", "the loss became NaN or Inf"
         switches = runner.switches_after_a_step()
-        computed = runner.compute_dtypes()
-        send(runner.result(status, detail, switches=switches, computed=computed, compile_s=seconds))
+        send(runner.result(status, detail, switches=switches, computed=runner.compute_dtypes()))
 
 
 @dataclass(slots=True)

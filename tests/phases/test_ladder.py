@@ -187,8 +187,7 @@ class Clock:
     def __init__(self, monkeypatch):
         self.ms = 0
         fake = SimpleNamespace(perf_counter_ns=lambda: self.ms * 10**6, sleep=self.sleep)
-        for module in ("ladder",):
-            monkeypatch.setattr(f"bench.phases.{module}.time", fake)
+        monkeypatch.setattr("bench.phases.ladder.time", fake)
 
     def sleep(self, seconds):
         Clock.rested_s = seconds
@@ -214,10 +213,10 @@ def runner(request, tiny_suite, monkeypatch):
     batch = torch.zeros(2, *tiny_suite.data.input_shape), torch.zeros(2, dtype=torch.int64)
     monkeypatch.setattr(ladder, "to_device", clock.takes(2, batch))
     monkeypatch.setattr("bench.phases.arms.training_step", clock.takes(6, torch.tensor(1.0)))
-    arm = build(tiny_suite, "fp32")
+    built = build(tiny_suite, "fp32")
     made_ms, ready = getattr(request, "param", (12, workers.WORKERS * workers.AHEAD))
     loaded = clock.loader(batch, handed_ms=3, made_ms=made_ms, ready=ready)
-    return LoaderRunner("fp32", arm, InputPipeline(arm, tiny_suite.data, loaded))
+    return LoaderRunner("fp32", built, InputPipeline(built, tiny_suite.data, loaded), step=arm("fp32"))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from bench.phases.paired import Paired
 from bench.phases.speed import _observe
 from bench.results.records import Block, Operations, TrialResult
 from bench.spec.precisions import PRECISIONS
-from bench.spec.techniques import Techniques
 from bench.spec.trial import Protocol
 from bench.stats import Interval
 from bench.training import distributed
@@ -154,8 +153,7 @@ class Slow(TrainingRunner):
 
 
 def build(kind, precision, seed=0):
-    techniques = Techniques(sync_bn=distributed.ranks() > 1)
-    arm = build_arm(SUITE, SUITE.data, PRECISIONS[precision], CPU, seed=0, techniques=techniques)
+    arm = build_arm(SUITE, SUITE.data, PRECISIONS[precision], CPU, seed=0)
     batches = random_batches(SUITE.data, batch_size=4, count=BATCHES, device=CPU, seed=seed)
     return kind(precision, arm, itertools.cycle(batches))
 

@@ -34,7 +34,7 @@ from tests.devices.fake_nvml import FakeGpu
 from tests.phases.conftest import install_gpus, result_of, run_phase, shorten_energy
 from tests.report.builders import RunBuilder, timed
 from tests.results.test_store import rows
-from tests.training.conftest import CPU, IMAGES, batches, layers, make, norms, state
+from tests.training.conftest import CPU, IMAGES, batches, compiled_s, layers, make, norms, state
 
 
 @pytest.fixture
@@ -198,12 +198,11 @@ def compiling_here():
 def test_compiling_is_timed_apart_and_learns_nothing():
     plain, arm = make(model=norms), make(techniques=Techniques(compile=True), model=norms)
     before, random_state = state(arm), torch.get_rng_state()
-    spent = TrainingRunner("", arm, iter(())).compile_s(IMAGES, 8)
-    assert spent > 0.1
+    assert compiled_s(arm, IMAGES, 8) > 0.1
     assert torch.equal(state(arm), before)
     assert torch.equal(torch.get_rng_state(), random_state)
     assert all(weight.grad is None for weight in arm.model.parameters())
-    assert TrainingRunner("", plain, iter(())).compile_s(IMAGES, 8) is None
+    assert compiled_s(plain, IMAGES, 8) is None
     known = compilations()
     losses = [[speed_step(one, batch).item() for batch in batches()] for one in (plain, arm)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
@@ -305,7 +304,7 @@ def test_the_search_for_the_largest_batch_compiles_before_it_times(run, compiler
     observe = memory.observe
     monkeypatch.setattr(memory, "observe", lambda step: during.append("watched") or observe(step))
     run("fit", sent=sent, techniques=("compile",))
-    assert during == ["fp32: does a batch of 4 fit?", "watched"]
+    assert during == ["fp32: compiling", "watched"]
 
 
 @pytest.mark.parametrize(
@@ -356,6 +355,6 @@ def test_the_time_that_inference_took_to_compile_is_the_arms_own_and_not_fp32s(r
         step()
         return taken[during[-1].partition(":")[0]]
 
-    monkeypatch.setattr("bench.phases.inference.until_compiled", until_compiled)
+    monkeypatch.setattr("bench.phases.arms.until_compiled", until_compiled)
     result = run("inference", "amp-fp16", sent=sent, techniques=("compile",))
     assert result.compile_s == 2 * 7.0  # for batches, and for single samples

@@ -16,7 +16,7 @@ from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource
 from bench.training import amp
-from bench.training.checkpoint import read_checkpoint, stored_bytes
+from bench.training.checkpoint import read_checkpoint
 from bench.training.step import Epoch, build_arm
 from tests.arms import arms
 from tests.devices.fake_nvml import NOT_SUPPORTED, FakeClock, FakeDriver, FakeGpu
@@ -140,26 +140,27 @@ def test_an_accuracy_that_16_bits_cost_shows_beside_that_of_fp32(bench):
     assert (plain.training.test_accuracy_pct, plain.training.test_accuracy_fp32_pct) == (75.0, 75.0)
 
 
-def test_energy_is_what_the_counter_moved_while_training_and_not_while_testing(bench, monkeypatch):
-    FakeDriver([FakeGpu("GPU-a", power_w=300.0)], clock=bench.clock).install(monkeypatch)
-    bench.device = replace(bench.device, uuid="GPU-a", energy="counter")
-    rows, result = bench.run()
-    assert [row.energy_j for row in rows] == [pytest.approx(900.0)] * 2  # three steps of a second
-    assert result.training.train_energy_j == pytest.approx(1800.0)
-    bench.device = replace(bench.device, energy="power")
-    rows, result = bench.run()
-    assert {row.energy_j for row in rows} == {result.training.train_energy_j} == {None}
+TOGETHER = {"uuids": ("GPU-a", "GPU-b"), "energy": "counter"}
 
 
-def test_energy_of_devices_that_train_together_is_the_sum_of_their_counters(bench, monkeypatch):
-    boards = [FakeGpu("GPU-a", power_w=300.0), FakeGpu("GPU-b", power_w=100.0), FakeGpu("GPU-c", power_w=1000.0)]
-    FakeDriver(boards, clock=bench.clock).install(monkeypatch)
-    bench.device = replace(bench.device, uuids=("GPU-a", "GPU-b"), energy="counter")
-    rows, _ = bench.run()
-    assert [row.energy_j for row in rows] == [pytest.approx(1200.0)] * 2  # three steps of a second
-    boards[1].errors = {"nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED}
-    rows, _ = bench.run()
-    assert {row.energy_j for row in rows} == {None}
+@pytest.mark.parametrize(
+    ("device", "errors", "joules"),
+    [
+        ({"uuid": "GPU-a", "energy": "counter"}, {}, 900.0),
+        ({"uuid": "GPU-a", "energy": "power"}, {}, None),
+        (TOGETHER, {}, 1200.0),
+        (TOGETHER, {"nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED}, None),
+    ],
+)
+def test_energy_is_what_all_counters_moved_while_training_and_not_while_testing(
+    bench, monkeypatch, device, errors, joules
+):
+    boards = [FakeGpu("GPU-a", power_w=300.0), FakeGpu("GPU-b", power_w=100.0, errors=errors)]
+    FakeDriver([*boards, FakeGpu("GPU-c", power_w=1000.0)], clock=bench.clock).install(monkeypatch)
+    bench.device = replace(bench.device, **device)
+    rows, result = bench.run()
+    assert [row.energy_j for row in rows] == [joules and pytest.approx(joules)] * 2  # three steps of a second
+    assert result.training.train_energy_j == (joules and pytest.approx(2 * joules))
 
 
 def test_an_energy_counter_that_is_lost_leaves_the_energy_unknown(bench, monkeypatch):
@@ -320,10 +321,3 @@ def test_the_sum_of_a_training_is_that_of_all_its_epochs(tiny_trial):
     assert training.target_accuracy_pct is training.time_to_accuracy_s is None
     rows[1] = replace(rows[1], energy_j=None)
     assert summary(tiny_trial, rows, arm, batches).train_energy_j is None
-
-
-def test_in_16_bits_whole_numbers_are_stored_as_they_are():
-    model = nn.Linear(4, 4)
-    plain = stored_bytes(model, torch.float16)
-    model.register_buffer("seen", torch.zeros(10_000, dtype=torch.int64))
-    assert stored_bytes(model, torch.float16) - plain >= 80_000

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 from torch import nn
 
+from bench.phases.arms import TrainingRunner
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN
@@ -58,6 +61,26 @@ def make(
 def batches(count=4, shape=(3, 8, 8)):
     rng = torch.Generator().manual_seed(1)
     return [(torch.randn(8, *shape, generator=rng), torch.randint(0, 3, (8,), generator=rng)) for _ in range(count)]
+
+
+def wide(_data=None):
+    """A model of which libraries convert two layers; the last does not fit their kernels."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(192, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 32, bias=False), nn.Linear(32, 3)
+    )
+
+
+def batch(size=32):
+    rng = torch.Generator().manual_seed(1)
+    return torch.randn(size, 3, 8, 8, generator=rng), torch.randint(0, 3, (size,), generator=rng)
+
+
+def compiled_s(arm, data, size):
+    """Let an arm compile for batches of a size; return the seconds."""
+    runner = TrainingRunner("", arm, iter(()))
+    trial = SimpleNamespace(cell=SimpleNamespace(batch_size=size))
+    runner.compile(SimpleNamespace(data=data, trial=trial), lambda _message: None)
+    return runner.compile_s
 
 
 def train(arm, data):

@@ -12,7 +12,6 @@ from bench.measure.memory import tensor_bytes
 from bench.results.records import MemoryPeak
 from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.training import amp
-from bench.training.amp import Weights
 from bench.training.step import evaluate, evaluate_fp32, train_epoch, training_step
 from tests.training import conftest
 from tests.training.conftest import CPU, plain_sgd, same, train
@@ -226,36 +225,6 @@ def test_a_master_keeps_updates_that_16_bits_would_lose(name, kept):
         arm.optimizer.step()
     assert weight[0, 0].item() == pytest.approx(1.001 if kept else 1.0, rel=1e-6)
     assert arm.model[1].weight[0, 0].item() == (float(torch.tensor(1.001).half()) if kept else 1.0)
-
-
-def test_fp32_masters_of_fp32_weights_with_a_scale_of_one_are_plain_sgd_bit_for_bit():
-    class Copies(Weights):
-        """A master of every weight, though its type is fp32 already."""
-
-        def __init__(self, model):
-            super().__init__(model, parse_precision("fp32"))
-            self._masters = {weight: nn.Parameter(weight.detach().clone()) for weight in model.parameters()}
-            for weight in self._masters:
-                weight.register_post_accumulate_grad_hook(self._widen_gradient)
-
-    data, results = batches(), []
-    for copies in (False, True):
-        torch.manual_seed(0)
-        model = layers()
-        weights = Copies(model) if copies else Weights(model, parse_precision("fp32"))
-        optimizer = torch.optim.SGD(weights.trained(), lr=0.05, momentum=0.9)
-        weights.follow(optimizer)
-        scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
-        for inputs, targets in data:
-            optimizer.zero_grad()
-            scaler.scale(nn.functional.cross_entropy(model(inputs), targets)).backward()
-            scaler.step(optimizer)
-            scaler.update()
-        results.append(list(model.state_dict().values()))
-    assert same(*results)
-    arm = make("fp32")
-    train(arm, data)
-    assert same(arm.model.state_dict().values(), results[0])
 
 
 @pytest.mark.parametrize(

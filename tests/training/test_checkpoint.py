@@ -186,7 +186,8 @@ def test_16_bits_halve_the_bytes_of_weights_and_leave_integers_alone():
     weights = 4 * (300 * 300 + 300 + 4 * 300)
     assert weights < full < weights + 5000
     assert full - half == pytest.approx(weights / 2, abs=500)
-    assert {value.dtype for value in model.state_dict().values()} == {torch.float32, torch.int64}
+    model.register_buffer("seen", torch.zeros(10_000, dtype=torch.int64))
+    assert stored_bytes(model, torch.float16) - half >= 80_000
 
 
 @pytest.fixture
@@ -304,16 +305,3 @@ def test_a_stopped_training_of_two_ranks_resumes_to_the_same_bits(tiny_trial, cp
         assert own == resumed
         assert set(own) == {"python", "numpy"}
     assert list(tmp_path.glob("*.part")) == []
-
-
-@pytest.mark.slow
-def test_a_killed_training_of_two_ranks_resumes(deadly, cpu, tmp_path):
-    trial, marker = deadly
-    trial = replace(trial, cell=replace(trial.cell, placement=Placement(name="cpu+cpu")))
-    ending, (first,) = launch(trial, cpu, tmp_path / "killed")
-    assert (ending.kind, first.epoch, marker.exists()) == ("died", 1, True)
-    ending, got = launch(trial, cpu, tmp_path / "killed")
-    assert len(got) > 1, ending
-    again, *resumed, result = got
-    assert (ending.kind, again) == ("done", first)
-    assert ([row.epoch for row in resumed], result.training.epochs) == ([2, 3], 3)
