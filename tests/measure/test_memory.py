@@ -6,6 +6,7 @@ import gc
 import os
 from dataclasses import asdict, replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from bench.launch.local import LocalLauncher
 from bench.measure import memory
 from bench.measure.memory import tensor_bytes
 from bench.phases import memory as phase
-from bench.results.records import Device, MemoryPeak, TrialResult
+from bench.results.records import MemoryPeak, TrialResult
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 
@@ -121,20 +122,12 @@ def test_a_lost_gpu_or_no_driver_leaves_it_unknown(driver, monkeypatch, capsys):
 
 
 def test_the_driver_is_asked_before_anything_makes_a_context(monkeypatch, tiny_trial, cpu):
-    order = []
+    calls = Mock()
     for module, name in ((phase.memory, "driver_memory_bytes"), (phase, "open_context"), (phase, "enter")):
-        monkeypatch.setattr(module, name, noting(order, name, getattr(module, name)))
-    device: Device = replace(cpu, uuid="GPU-a")
-    phase.run(tiny_trial, device, lambda _message: None)
-    assert order == ["driver_memory_bytes", "open_context", "enter"]
-
-
-def noting(order, name, function):
-    def noted(*arguments):
-        order.append(name)
-        return function(*arguments)
-
-    return noted
+        calls.attach_mock(Mock(side_effect=getattr(module, name)), name)
+        monkeypatch.setattr(module, name, getattr(calls, name))
+    phase.run(tiny_trial, replace(cpu, uuid="GPU-a"), lambda _message: None)
+    assert [call[0] for call in calls.method_calls] == ["driver_memory_bytes", "open_context", "enter"]
 
 
 def test_what_the_first_step_has_freed_is_not_in_the_peak_of_those_after_it():

@@ -179,29 +179,23 @@ def board_of(name: str) -> tuple[FakeGpu, FakeDriver]:
 
 
 @pytest.mark.parametrize("name", BOARDS)
-def test_a_boards_readings_are_those_that_its_driver_told(monkeypatch, name):
-    told, (_, driver) = BOARDS[name], board_of(name)
+def test_a_boards_readings_are_those_that_its_driver_told_and_its_power_is_right_or_unknown(monkeypatch, record, name):
+    board, (gpu, driver) = BOARDS[name], board_of(name)
     driver.install(monkeypatch)
     monitor = open_monitor()
     sample = monitor.sample("GPU-a", "0", None)
-    assert (sample.power_w, sample.utilization_pct) == (told.power_w, told.utilization_pct)
-    assert (monitor.driver_version(), monitor.gpu("GPU-a").power_limit_w) == (told.driver, told.limit_w)
-    assert sample.throttle_reasons == {0: "none", 1: "idle", 4: "sw_power_cap"}[told.reasons]
+    assert (sample.power_w, sample.utilization_pct) == (board.power_w, board.utilization_pct)
+    assert (monitor.driver_version(), monitor.gpu("GPU-a").power_limit_w) == (board.driver, board.limit_w)
+    assert sample.throttle_reasons == {0: "none", 1: "idle", 4: "sw_power_cap"}[board.reasons]
     if "MIG" in name:  # the board's power is no slice's
         assert energy_source(GpuMeter(monitor, "MIG-s"), driver.clock, driver.clock.advance) is None
         assert "shares its board's power" in monitor.energy_problem("MIG-s")
-
-
-@pytest.mark.parametrize("name", BOARDS)
-def test_power_alone_is_right_or_unknown_on_these_boards(record, name):
-    told, (gpu, _) = BOARDS[name], board_of(name)
     gpu.errors |= NO_COUNTER
     window = record(gpu)
-    if told.power_w is None:
-        assert window is None
-        return
-    assert window.power_w == pytest.approx(told.power_w, rel=1e-3)  # not the average, which lags by a second
-    assert judged(window, limit_w=told.limit_w) == ""
+    assert (window is None) == (board.power_w is None)
+    if window is not None:
+        assert window.power_w == pytest.approx(board.power_w, rel=1e-3)  # not the average, which lags by a second
+        assert judged(window, limit_w=board.limit_w) == ""
 
 
 def test_a_counter_that_ticks_every_ten_milliseconds_is_as_good(record):

@@ -28,7 +28,6 @@ MANY = 1000
 @pytest.fixture
 def serve(monkeypatch):
     """Run sample_forever in a thread on a fake machine, and return it and our end of its connection."""
-    monkeypatch.setattr(sampler, "MIN_PERIOD_S", 0.005)
     running = []
 
     def start(*gpus: FakeGpu):
@@ -143,17 +142,6 @@ def test_ticks_do_not_drift_and_missed_ones_are_left_out():
     assert next_tick(10.0, 10.1, 0.5) == 10.5
     assert next_tick(10.0, 10.5, 0.5) == 11.0
     assert next_tick(10.0, 13.2, 0.5) == 13.5
-
-
-def test_no_period_is_shorter_than_the_shortest(monkeypatch):
-    FakeDriver([FakeGpu("GPU-a")]).install(monkeypatch)
-    periods = []
-    monkeypatch.setattr(
-        sampler, "_sample_until_stopped", lambda nvml, gpus, connection, period_s: periods.append(period_s)
-    )
-    for asked in (0.001, 0.7):
-        threading.Thread(target=sample_forever, args=((("0", "GPU-a"),), Pipe()[1], asked)).run()
-    assert periods == [sampler.MIN_PERIOD_S, 0.7]
 
 
 def test_without_gpus_nothing_is_started():

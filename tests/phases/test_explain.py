@@ -105,17 +105,6 @@ def test_a_compiled_arm_is_not_compared_with_twice_the_batch_uncompiled(tiny_tri
     assert {row.precision for row in figures if row.name == "doubled"} == {"fp32"}
 
 
-class Chain(nn.Module):
-    """Layers one after the other."""
-
-    def __init__(self, *layers):
-        super().__init__()
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, inputs):
-        return self.layers(inputs)
-
-
 class Elementwise(nn.Module):
     def forward(self, inputs):
         for _ in range(12):
@@ -172,14 +161,16 @@ class Planted:
 
 
 PLANTED = {
-    "launch-bound": Planted(lambda _data: Chain(*(nn.Linear(8, 8) for _ in range(200))), width=8, batch=4),
-    "memory-bound": Planted(lambda _data: Chain(Elementwise(), nn.Linear(512, 8)), batch=1024),
+    "launch-bound": Planted(lambda _data: nn.Sequential(*(nn.Linear(8, 8) for _ in range(200))), width=8, batch=4),
+    "memory-bound": Planted(lambda _data: nn.Sequential(Elementwise(), nn.Linear(512, 8)), batch=1024),
     "autocast missed": Planted(lambda _data: Missed()),
     "casts": Planted(lambda _data: Alternating(), batch=1024),
     "optimizer-bound": Planted(
         lambda _data: Rows(), batch=16, optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-4)
     ),
-    "no gain from products": Planted(lambda _data: Chain(nn.Linear(512, 512), nn.Linear(512, 512)), precision="fp16"),
+    "no gain from products": Planted(
+        lambda _data: nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512)), precision="fp16"
+    ),
 }
 
 

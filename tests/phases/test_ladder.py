@@ -104,15 +104,6 @@ def test_where_no_step_can_be_built_the_trial_is_refused_with_a_row_each(climb, 
     assert {(one.status, one.detail) for one in results} == {("unsupported", "not here")}
 
 
-def test_running_out_of_memory_is_no_refusal(climb, monkeypatch):
-    def fail(*_, **__):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr("bench.phases.arms.build_arm", fail)
-    with pytest.raises(torch.OutOfMemoryError):
-        climb()
-
-
 class OneAtATime:
     """Batches of which two may not be asked for at once, as of a loader's iterator."""
 

@@ -109,20 +109,6 @@ def test_precisions_of_a_seed_see_the_same_augmented_batches_from_the_same_weigh
     assert (first.std(dim=(2, 3, 4)) > 0.1).any()  # crops show some of the black frame
 
 
-def test_each_epoch_is_evaluated_under_its_own_precision_and_in_fp32_and_the_baseline_once(bench):
-    for name, types in (
-        ("fp32", [torch.float32, torch.float32]),  # the test set; then training images
-        ("amp-bf16", [torch.bfloat16, torch.float32, torch.bfloat16]),  # the test set twice; then training images
-    ):
-        rows, result = bench.run(arms=arms(name))
-        assert [dtype for train, dtype, _ in bench.seen if not train] == 2 * types
-        assert all(row.test_loss_fp32 is not None and row.test_accuracy_fp32_pct is not None for row in rows)
-        assert result.training.test_loss_fp32 == rows[-1].test_loss_fp32
-        assert result.training.test_accuracy_fp32_pct == rows[-1].test_accuracy_fp32_pct
-        assert (rows[-1].test_loss == rows[-1].test_loss_fp32) == (name == "fp32")
-        assert result.switches.fp32_matmul == "ieee"
-
-
 def test_an_accuracy_that_16_bits_cost_shows_beside_that_of_fp32(bench):
     def close(data):
         model = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(3, 2, bias=False))

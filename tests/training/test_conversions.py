@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -158,34 +157,16 @@ def test_a_layer_in_two_places_is_converted_in_both(name):
 
 @pytest.mark.parametrize("name", ["fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp"])
 def test_batches_whose_gradients_torch_would_not_multiply_on_a_gpu_are_refused_and_no_others(name):
-    from torchao.float8.float8_linear import matmul_with_hp_or_float8_args
-
-    def forward(rows):
-        model = nn.Sequential(nn.Linear(64, 32, device="cuda"))
-        convert(model, PRECISIONS[name])
-        inputs = torch.empty(rows, 64, device="cuda", dtype=torch.bfloat16)
-        return model[0], inputs, model(inputs)
-
     def train(rows):
         with FakeTensorMode():
-            forward(rows)
+            model = nn.Sequential(nn.Linear(64, 32, device="cuda"))
+            convert(model, PRECISIONS[name])
+            model(torch.empty(rows, 64, device="cuda", dtype=torch.bfloat16))
 
-    def multiply(rows):
-        """Pass torch's own checks of every product of a training step, which need no GPU."""
-        with FakeTensorMode(), torch.no_grad():
-            layer, inputs, outputs = forward(rows)
-            saved = {"saved_tensors": (inputs, layer.weight.t()), "config": layer.config}
-            context = SimpleNamespace(**saved, linear_mm_config=layer.linear_mm_config)
-            matmul_with_hp_or_float8_args.backward(context, torch.empty_like(outputs))
-
-    multiply(48)
     train(48)
     if name == "fp8-rowwise-gw-hp":
-        multiply(513)
         train(513)
     else:
-        with pytest.raises(RuntimeError, match="divisible by 16"):
-            multiply(513)
         with pytest.raises(UnsupportedError, match=f"^{name} needs samples, or tokens, in multiples of 16 in a batch"):
             train(513)
 
@@ -213,14 +194,6 @@ def test_numerics_has_the_layers_the_types_and_larger_errors_than_bfloat16s(use_
     bfloat16, float8 = (each["gradient"] for each in errors.values())
     assert 2 * bfloat16 < float8 < 0.2
     assert 2 * errors["amp-bf16"]["output"] < errors["fp8-tensorwise:emulated=on"]["output"] < 10 ** (-SQNR_DB / 20)
-
-
-def test_no_layer_of_resnet20_fits():
-    from suites.resnet20 import suite
-
-    resnet20 = suite()
-    with pytest.raises(UnsupportedError, match="64 to 10"):
-        convert(resnet20.model(resnet20.data), emulated("fp8-tensorwise"))
 
 
 def adamw(parameters):
