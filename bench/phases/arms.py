@@ -320,22 +320,18 @@ def step_times(runner: TrainingRunner, budget_s: float) -> StepTimes | None:
     assert len(set(distributed.gathered(steps))) == 1, "processes that train together must take as many steps each"
     if steps < FEWEST_STEPS:
         return None
-    times_ms = _between_events(runner, steps)
-    p50, p95 = np.max(distributed.gathered(tuple(np.percentile(times_ms, [50, 95]))), axis=0)
-    known = runner.asynchronous and not runner.arm.scaler.is_enabled()
-    ratio = statistics.median(_host_ratio(runner) for _ in range(SINGLE_STEPS)) if known else None
-    ratios = [each for each in distributed.gathered(ratio) if each is not None]
-    return StepTimes(p50_ms=float(p50), p95_ms=float(p95), host_ratio=max(ratios, default=None))
-
-
-def _between_events(runner: TrainingRunner, steps: int) -> list[float]:
     backend = backend_of(runner.arm.device)
     events = [backend.record_event(timing=True)]
     for _ in range(steps):
         runner.run(1)
         events.append(backend.record_event(timing=True))
     runner.synchronize()
-    return [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
+    times_ms = [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
+    p50, p95 = np.max(distributed.gathered(tuple(np.percentile(times_ms, [50, 95]))), axis=0)
+    known = runner.asynchronous and not runner.arm.scaler.is_enabled()
+    ratio = statistics.median(_host_ratio(runner) for _ in range(SINGLE_STEPS)) if known else None
+    ratios = [each for each in distributed.gathered(ratio) if each is not None]
+    return StepTimes(p50_ms=float(p50), p95_ms=float(p95), host_ratio=max(ratios, default=None))
 
 
 def _host_ratio(runner: TrainingRunner) -> float:

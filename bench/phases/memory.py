@@ -139,18 +139,12 @@ def _through_pipeline(
     """Return batches in host memory, as the step's loader makes them, on their way through its input pipeline."""
     data, seed, size = context.data, context.trial.seed, batch_size or context.trial.cell.batch_size
     kind = LoaderKind.of(step)
+    batches = random_batches(data, batch_size=size, count=FEW_BATCHES, device=torch.device("cpu"), seed=seed)
     if data.is_image and not kind.normalize:
-        batches = [_pixels(context, size, seed + index) for index in range(FEW_BATCHES)]
-    else:
-        batches = random_batches(data, batch_size=size, count=FEW_BATCHES, device=torch.device("cpu"), seed=seed)
+        rng = torch.Generator().manual_seed(seed)
+        batches = [(torch.randint(256, x.shape, generator=rng, dtype=torch.uint8), y) for x, y in batches]
     if kind.pinned and backend_of(context.device).is_gpu:
         batches = [(inputs.pin_memory(), targets.pin_memory()) for inputs, targets in batches]
     pipeline = InputPipeline(arm, data, itertools.cycle(batches))
     stack.callback(pipeline.close)
     return pipeline
-
-
-def _pixels(context: Context, size: int, seed: int) -> Batch:
-    rng, data = torch.Generator().manual_seed(seed), context.data
-    pixels = torch.randint(256, (size, *data.input_shape), generator=rng, dtype=torch.uint8)
-    return pixels, torch.randint(data.classes or 1, (size,), generator=rng)

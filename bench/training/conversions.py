@@ -254,11 +254,11 @@ def _transformer_engine_twins(precision: Precision) -> Twins:
 
         get_extra_state, set_extra_state = nn.Module.get_extra_state, nn.Module.set_extra_state
 
-    class Linear(TorchState, te.Linear):  # type: ignore[misc,name-defined]  # Any, to mypy
+    class Linear(TorchState, te.Linear):  # type: ignore[misc]  # Any, to mypy
         def forward(self, input: Tensor) -> Tensor:
             return _padded(precision, super().forward, input)
 
-    class LayerNorm(TorchState, te.LayerNorm):  # type: ignore[misc,name-defined]
+    class LayerNorm(TorchState, te.LayerNorm):  # type: ignore[misc]
         pass
 
     def twin(layer: Any) -> nn.Module:

@@ -63,19 +63,6 @@ def test_every_arm_is_timed_profiled_and_taken_apart(tiny_trial, cpu):
     assert shares == {"bfloat16": 100.0}
 
 
-def test_the_first_round_is_run_and_not_used(tiny_trial, cpu, monkeypatch):
-    turns, run_round = [], explain._Explanation._round
-
-    def watched(explanation, turn, collect):
-        turns.append(turn)
-        return run_round(explanation, turn, collect)
-
-    monkeypatch.setattr(explain._Explanation, "_round", watched)
-    figures, _, _ = explained(tiny_trial, cpu, "fp32")
-    assert turns == [-1, *range(explain.ROUNDS[0])]
-    assert min(row.round for row in figures if row.name == "profiled") == 0
-
-
 def test_one_precision_alone_is_explained_without_a_comparison(tiny_trial, cpu):
     figures, results, found = explained(tiny_trial, cpu, "fp32")
     assert (len(results), found) == (1, [])

@@ -1,6 +1,7 @@
 """What a precision changes: fp32 switches, autocast, loss scaling, and the type of the weights."""
 
 from operator import attrgetter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -100,17 +101,12 @@ def test_a_gpus_switches_are_those_of_cuda_and_cudnn():
 
 
 def test_the_older_interface_is_used_where_there_is_no_newer_one(monkeypatch):
-    class Part:
-        allow_tf32 = None
-
-    class Backends:
-        cuda = type("Cuda", (), {"matmul": Part()})
-        cudnn = Part()
-
-    monkeypatch.setattr(capabilities, "_backends", Backends)
+    matmul_switch, cudnn_switch = SimpleNamespace(allow_tf32=None), SimpleNamespace(allow_tf32=None)
+    backends = SimpleNamespace(cuda=SimpleNamespace(matmul=matmul_switch), cudnn=cudnn_switch)
+    monkeypatch.setattr(capabilities, "_backends", backends)
     for name, switches in {"tf32": (True, True), "default": (False, True), "fp32": (False, False)}.items():
         amp.apply(PRECISIONS[name])
-        assert (Backends.cuda.matmul.allow_tf32, Backends.cudnn.allow_tf32) == switches
+        assert (matmul_switch.allow_tf32, cudnn_switch.allow_tf32) == switches
         read = amp.read_back(PRECISIONS[name], CPU)
         matmul, cudnn = ("tf32" if on else "ieee" for on in switches)
         assert (read.fp32_matmul, read.fp32_conv, read.fp32_rnn) == (matmul, cudnn, cudnn)

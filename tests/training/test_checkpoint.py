@@ -41,38 +41,25 @@ from bench.spec import Data, Suite
 
 
 def suite(marker: str = "") -> Suite:
-    def model(data):
-        from torch import nn
+    from torch import nn, optim
 
-        class Deadly(nn.Flatten):
-            steps = 0
+    class Deadly(nn.Flatten):
+        steps = 0
 
-            def forward(self, inputs):
-                self.steps += self.training
-                if self.steps == 5 and not Path(marker).exists():
-                    Path(marker).touch()
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return super().forward(inputs)
-
-        return nn.Sequential(Deadly(), nn.Linear(192, 16), nn.Dropout(0.5), nn.Linear(16, data.classes))
-
-    def optimizer(parameters):
-        from torch import optim
-
-        return optim.SGD(parameters, lr=0.01, momentum=0.9)
-
-    def schedule(optimizer, steps):
-        from torch import optim
-
-        return optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        def forward(self, inputs):
+            self.steps += self.training
+            if self.steps == 5 and not Path(marker).exists():
+                Path(marker).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().forward(inputs)
 
     return Suite(
         name="killed",
         title="is killed in the second step of its second epoch, once",
         data=Data(input_shape=(3, 8, 8), classes=2, crop_padding=2, flip=True),
-        model=model,
-        optimizer=optimizer,
-        schedule=schedule,
+        model=lambda data: nn.Sequential(Deadly(), nn.Linear(192, 16), nn.Dropout(0.5), nn.Linear(16, data.classes)),
+        optimizer=lambda parameters: optim.SGD(parameters, lr=0.01, momentum=0.9),
+        schedule=optim.lr_scheduler.CosineAnnealingLR,
         batch_size=4,
     )
 """

@@ -33,24 +33,19 @@ from bench.spec import Data, Suite
 
 
 def suite(trainer: str = "both", devices: int = 1, fail: str = "") -> Suite:
-    def model(data):
-        from torch import nn
+    from torch import nn, optim
 
+    def model(data):
         if fail:
             raise RuntimeError("the model broke")
         return nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, data.classes))
-
-    def optimizer(parameters):
-        from torch import optim
-
-        return optim.SGD(parameters, lr=0.1)
 
     return Suite(
         name="twins",
         title="",
         data=Data(input_shape=(3, 2, 2), classes=2, steps_per_epoch=4),
         model=model,
-        optimizer=optimizer,
+        optimizer=lambda parameters: optim.SGD(parameters, lr=0.1),
         batch_size=8,
         trainer="lightning" if trainer == "lightning" else "plain",
         devices=devices if trainer == "lightning" else 1,

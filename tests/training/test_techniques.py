@@ -75,48 +75,29 @@ def test_layout_fused_steps_and_accumulation_change_roundings_alone(precision, t
 
 
 def test_channels_last_reaches_weights_and_inputs_also_in_evaluation():
-    seen = []
-
-    class Spy(nn.Conv2d):
-        def forward(self, inputs):
-            seen.append(inputs.is_contiguous(memory_format=torch.channels_last))
-            return super().forward(inputs)
-
-    model = lambda data: nn.Sequential(Spy(3, 4, 3), nn.Flatten(), nn.Linear(144, 3))  # noqa: E731
+    seen, channels_last = [], {"memory_format": torch.channels_last}
     for wanted in (False, True):
-        arm = make(Techniques(channels_last=wanted), model=model)
+        arm = make(Techniques(channels_last=wanted))
+        arm.model[0].register_forward_pre_hook(
+            lambda _conv, given: seen.append(given[0].is_contiguous(**channels_last))
+        )
         training_step(arm, *batches(1)[0])
         evaluate(arm, iter(batches(1)))
-        assert arm.model[0].weight.is_contiguous(memory_format=torch.channels_last) == wanted
+        assert arm.model[0].weight.is_contiguous(**channels_last) == wanted
     assert seen == [False, False, True, True]
 
 
 def test_a_batch_in_parts_runs_forward_once_for_each_and_steps_once():
-    sizes = []
-
-    class Spy(nn.Flatten):
-        def forward(self, inputs):
-            sizes.append(len(inputs))
-            return super().forward(inputs)
-
-    arm = make(Techniques(grad_accumulation=4), model=lambda data: nn.Sequential(Spy(), nn.Linear(192, 3)))
+    arm, sizes = make(Techniques(grad_accumulation=4), model=layers), []
+    arm.model.register_forward_pre_hook(lambda _model, given: sizes.append(len(given[0])))
     training_step(arm, *batches(1)[0])
     assert sizes == [2, 2, 2, 2]
     assert arm.taken.count == 1
 
 
 def test_a_checkpointed_block_runs_again_in_backward_and_not_when_evaluated():
-    runs = []
-
-    class Spy(nn.ReLU):
-        def forward(self, inputs):
-            runs.append(torch.is_grad_enabled())
-            return super().forward(inputs)
-
-    arm = make(
-        Techniques(checkpointing=True),
-        model=lambda data: nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), Spy()), nn.Flatten(), nn.Linear(144, 3)),
-    )
+    arm, runs = make(Techniques(checkpointing=True)), []
+    arm.model[2][-1].register_forward_pre_hook(lambda *_: runs.append(True))  # the last layer of a block
     training_step(arm, *batches(1)[0])
     assert len(runs) == 2
     evaluate(arm, iter(batches(1)))
