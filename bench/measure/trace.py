@@ -161,7 +161,6 @@ class _Event:
     name: str
     start: float
     end: float
-    thread: object
     types: tuple[str, ...]
     sizes: tuple[tuple[int, ...], ...]
     is_range: bool
@@ -277,13 +276,12 @@ def _host_events(events: Iterable[Mapping[str, Any]]) -> tuple[list[_Event], dic
             name=str(raw["name"]),
             start=begin,
             end=begin + float(raw["dur"]),
-            thread=raw.get("tid"),
             types=tuple(arguments.get("Input type", ())),
             sizes=tuple(tuple(size) for size in arguments.get("Input Dims", ()) if _is_size(size)),
             is_range=raw["cat"] == "user_annotation",
         )
         host.append(event)
-        threads[event.thread].append(event)
+        threads[raw.get("tid")].append(event)
         if raw["cat"] == "cpu_op" and "External id" in arguments:
             by_id[int(arguments["External id"])] = event
     for nested in threads.values():
@@ -389,17 +387,10 @@ def _by_operator(segments: Iterable[_Segment], steps: int) -> tuple[Operator, ..
             key = (event.name, segment.work, event.types, event.sizes)
         us[key] += segment.end - segment.start
         events[key].add(id(segment if event is None else event))
-    longest = sorted(us.items(), key=lambda item: -item[1])
+    longest = sorted(((key, (time, events[key])) for key, time in us.items()), key=lambda item: -item[1][0])
     return tuple(
-        Operator(
-            name=key[0],
-            work=key[1],
-            types=key[2],
-            sizes=key[3],
-            count=len(events[key]) / steps,
-            ms=time / 1e3 / steps,
-        )
-        for key, time in longest
+        Operator(name=name, work=work, types=types, sizes=sizes, count=len(kernels) / steps, ms=time / 1e3 / steps)
+        for (name, work, types, sizes), (time, kernels) in longest
     )
 
 

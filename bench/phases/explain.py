@@ -260,9 +260,7 @@ class _Explanation:
                 *alone.largest(casts, by=lambda call: call.count),  # a small one costs little less than a large one
             ]:
                 self._alone(runner, call)
-                (cached,) = alone.times([call], self.context.device, ALONE_S, cached=True)
-                if cached is not None:
-                    self._send_call(runner, "cached", call, cached.median_ms, work=call.work)
+                self._alone(runner, call, "cached")
             if runner is not baseline:
                 for call in alone.largest(called[runner.name], by=lambda call: call.flops):
                     self._alone(runner, call)
@@ -314,11 +312,12 @@ class _Explanation:
         finally:
             runner.arm.optimizer.zero_grad(set_to_none=True)
 
-    def _alone(self, runner: TrainingRunner, call: Call) -> None:
-        (taken,) = alone.times([call], self.context.device, ALONE_S)
+    def _alone(self, runner: TrainingRunner, call: Call, kind: Finding = "alone") -> None:
+        (taken,) = alone.times([call], self.context.device, ALONE_S, cached=kind == "cached")
         if taken is not None:
-            self._send_call(runner, "alone", call, taken.median_ms, work=call.work)
-            self._send_call(runner, "bytes", call, call.bytes / call.count, count=None)
+            self._send_call(runner, kind, call, taken.median_ms, work=call.work)
+            if kind == "alone":
+                self._send_call(runner, "bytes", call, call.bytes / call.count, count=None)
 
     def _types(self, runner: TrainingRunner, calls: Iterable[Call]) -> None:
         """Send the share of the FLOPs in each type, and the modules whose products are in fp32."""

@@ -204,8 +204,7 @@ def _progress(
 
     def report(rounds: int, speedups: Sequence[Interval | None]) -> None:
         nonlocal last
-        now = time.monotonic()
-        if now - last < PROGRESS_S:
+        if (now := time.monotonic()) - last < PROGRESS_S:
             return
         last = now
         running = [
