@@ -77,12 +77,12 @@ def test_a_call_in_another_type_keeps_what_is_no_number(calls):
 
 def test_operands_span_the_memory_that_their_strides_need():
     operand = Operand(shape=(3, 4), stride=(1, 5), dtype=torch.float32)
-    made = operand.make(CPU, torch.Generator())
-    assert (tuple(made.shape), made.stride(), operand.elements) == ((3, 4), (1, 5), 18)
+    tensor = operand.make(CPU, torch.Generator())
+    assert (tuple(tensor.shape), tensor.stride(), operand.elements) == ((3, 4), (1, 5), 18)
     assert Operand(shape=(0, 4), stride=(4, 1), dtype=torch.float32).elements == 0
-    assert torch.equal(operand.copy(made), made)
-    assert operand.copy(made).stride() == made.stride()
-    assert operand.copy(made).data_ptr() != made.data_ptr()
+    assert torch.equal(operand.copy(tensor), tensor)
+    assert operand.copy(tensor).stride() == tensor.stride()
+    assert operand.copy(tensor).data_ptr() != tensor.data_ptr()
     expanded = Operand(shape=(3, 4), stride=(0, 1), dtype=torch.float32)
     assert expanded.make(CPU, torch.Generator()).stride() == (0, 1)
     assert not Operand(shape=(2,), stride=(1,), dtype=torch.int64).make(CPU, torch.Generator()).any()
@@ -93,9 +93,9 @@ def test_indices_are_drawn_from_those_that_the_step_had():
     calls = alone.calls_of(lambda: (torch.nn.functional.embedding(rows, table), table[rows % 7]))
     (embedding,) = find(calls, "embedding")
     (indices,) = [operand for operand in embedding.operands if not operand.dtype.is_floating_point]
-    made = indices.make(CPU, torch.Generator().manual_seed(0))
+    tensor = indices.make(CPU, torch.Generator().manual_seed(0))
     assert indices.largest == 495
-    assert 0 <= made.min() < made.max() <= 495
+    assert 0 <= tensor.min() < tensor.max() <= 495
     assert all(alone.times([call], CPU, 0.0) != [None] for call in calls)
 
 

@@ -71,9 +71,9 @@ def test_a_part_that_autocast_does_not_reach_has_its_share():
             return layer(inputs.float())
 
     model = nn.Sequential(nn.Linear(10, 10), Layer(nn.Linear(10, 5), in_fp32))
-    found = observed(model, (10,), "amp-bf16")
-    assert found.flops_per_step == 2 * BATCH * (2 * 100 + 3 * 50)
-    assert found.compute_dtypes == "bfloat16:57% float32:43%"  # 200 and 150 of 350
+    result = observed(model, (10,), "amp-bf16")
+    assert result.flops_per_step == 2 * BATCH * (2 * 100 + 3 * 50)
+    assert result.compute_dtypes == "bfloat16:57% float32:43%"  # 200 and 150 of 350
     assert observed(model, (10,)).compute_dtypes == "float32:100%"
 
 
@@ -162,8 +162,8 @@ def test_what_the_forward_pass_does_without_gradients_or_twice_is_counted_too():
 
 
 def test_a_product_without_a_formula_is_not_passed_over(capsys):
-    found = observed(nn.Sequential(nn.Linear(6, 8), Layer(nn.Bilinear(8, 8, 2), lambda layer, x: layer(x, x))), (6,))
-    assert found == Operations(compute_dtypes="float32:100% float32:?", flops_per_step=None)
+    result = observed(nn.Sequential(nn.Linear(6, 8), Layer(nn.Bilinear(8, 8, 2), lambda layer, x: layer(x, x))), (6,))
+    assert result == Operations(compute_dtypes="float32:100% float32:?", flops_per_step=None)
     assert "aten._trilinear" in capsys.readouterr().out
 
 
@@ -176,9 +176,9 @@ OTHERS = """aten.mul aten.lgamma aten.native_layer_norm aten.upsample_bilinear2d
 
 @pytest.mark.parametrize(("names", "product"), [(PRODUCTS, True), (OTHERS, False)])
 def test_products_are_known_by_their_names(names, product):
-    found = {name: bool(operations._PRODUCT.search(name)) for name in names.split()}
-    assert found == dict.fromkeys(found, product)
-    assert not any(operations._NO_PRODUCT.search(name) for name in found)
+    result = {name: bool(operations._PRODUCT.search(name)) for name in names.split()}
+    assert result == dict.fromkeys(result, product)
+    assert not any(operations._NO_PRODUCT.search(name) for name in result)
 
 
 def test_nothing_but_products_counts():

@@ -89,9 +89,9 @@ def test_what_is_sampled_while_nobody_receives_is_not_missing(serve):
     # Many GPUs, so that the pipe is full long before.
     _, connection, _ = serve(FakeGpu("GPU-0", power_w=power_w), *(FakeGpu(f"GPU-{index}") for index in range(1, 16)))
     assert enough.wait(PATIENCE_S)
-    received = [one.power_w for one in receive(connection) if one.uuid == "GPU-0"]
+    received = [sample.power_w for sample in receive(connection) if sample.uuid == "GPU-0"]
     while received[-1] < 200:
-        received += [one.power_w for one in receive(connection) if one.uuid == "GPU-0"]
+        received += [sample.power_w for sample in receive(connection) if sample.uuid == "GPU-0"]
     assert received == readings[: len(received)]
 
 
@@ -188,7 +188,10 @@ def test_a_real_process_samples_until_it_is_stopped_and_reports_a_gpu_that_is_no
     with Sampler((("0", "GPU-a"), ("1", "GPU-b"), ("2", "GPU-z"))) as running:
         running.own({os.getpid()})
         samples = drain_until(running, 6)
-    assert {(one.placement, one.uuid, one.power_w) for one in samples} == {("0", "GPU-a", 250.0), ("1", "GPU-b", 150.0)}
+    assert {(sample.placement, sample.uuid, sample.power_w) for sample in samples} == {
+        ("0", "GPU-a", 250.0),
+        ("1", "GPU-b", 150.0),
+    }
     assert samples[-1].foreign_processes is not None
     assert list(running.lost) == ["2"]
     assert "GPU-z" in running.lost["2"]

@@ -22,10 +22,10 @@ from tests.traces import BF16, FP16, FP32, Trace
 def classes(trace: Trace, **options) -> dict[str, float]:
     """Return the microseconds of each class that has any, over all steps."""
     document = trace.document()
-    found = decompose(document, **options)
+    step_time = decompose(document, **options)
     steps = sum(event["name"] == "training step" for event in trace.events)
-    assert found.step_ms == pytest.approx(sum(found.ms.values()))
-    return {work: round(1e3 * ms * steps, 6) for work, ms in found.ms.items() if ms}
+    assert step_time.step_ms == pytest.approx(sum(step_time.ms.values()))
+    return {work: round(1e3 * ms * steps, 6) for work, ms in step_time.ms.items() if ms}
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ def test_each_instant_of_a_gpus_steps_has_one_class():
         "unknown": 4,
         "idle": 10 + 5 + 5 + 36,
     }
-    found = decompose(trace.document())
-    assert found.calls == 3
-    assert found.hidden_communication_ms * 2e3 == pytest.approx(5)
+    step_time = decompose(trace.document())
+    assert step_time.calls == 3
+    assert step_time.hidden_communication_ms * 2e3 == pytest.approx(5)
 
 
 def test_the_optimizers_kernels_are_its_own_whatever_launches_them():
@@ -254,11 +254,15 @@ def test_a_real_step_has_its_operators():
         optimizer.step()
 
     step()
-    found = decompose(profiled(step, 2, gpu=False), matrix_types=frozenset())
-    assert set(found.ms) == set(CLASSES)
-    assert not {"matrix units", "communication", "copies", "loss scaling"} & {k for k, v in found.ms.items() if v}
+    step_time = decompose(profiled(step, 2, gpu=False), matrix_types=frozenset())
+    assert set(step_time.ms) == set(CLASSES)
+    assert not {"matrix units", "communication", "copies", "loss scaling"} & {k for k, v in step_time.ms.items() if v}
     some = ("other products", "elementwise", "normalisation and softmax", "casts and layout", "optimizer", "idle")
-    assert all(found.ms[work] > 0 for work in some)
-    assert found.ms["unknown"] < 0.1 * found.step_ms
-    weights = [one for one in found.operators if one.name == "aten::copy_" and one.sizes[:1] == ((256, 256),)]
-    assert sum(one.count for one in weights if one.types[:2] == (BF16, FP32)) == 3
+    assert all(step_time.ms[work] > 0 for work in some)
+    assert step_time.ms["unknown"] < 0.1 * step_time.step_ms
+    weights = [
+        operator
+        for operator in step_time.operators
+        if operator.name == "aten::copy_" and operator.sizes[:1] == ((256, 256),)
+    ]
+    assert sum(operator.count for operator in weights if operator.types[:2] == (BF16, FP32)) == 3

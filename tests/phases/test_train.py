@@ -267,9 +267,9 @@ def test_a_schedule_runs_over_all_steps_of_all_epochs(bench):
 
 
 def epochs(*accuracies):
-    made = dict.fromkeys(EpochResult.__dataclass_fields__)
+    fields = dict.fromkeys(EpochResult.__dataclass_fields__)
     return [
-        EpochResult(**{**made, "test_accuracy_pct": accuracy, "elapsed_s": 10.0 * number})
+        EpochResult(**{**fields, "test_accuracy_pct": accuracy, "elapsed_s": 10.0 * number})
         for number, accuracy in enumerate(accuracies, start=1)
     ]
 

@@ -97,8 +97,8 @@ def state(arm):
     return torch.cat([value.double().flatten() for value in arm.model.state_dict().values()])
 
 
-def same(one, other):
+def same(first, other):
     """Return whether all tensors of two sequences, or two dicts with equal keys, have the same bits."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
-    return all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+    if isinstance(first, dict):
+        return first.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in first.items())
+    return all(torch.equal(*pair) for pair in zip(first, other, strict=True))

@@ -184,9 +184,9 @@ def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
 
     def unscaling(*arguments):
         scaled["before"] = master.grad.clone()
-        found = unscale(*arguments)
+        result = unscale(*arguments)
         scaled["after"] = master.grad.clone()
-        return found
+        return result
 
     arm.scaler._unscale_grads_ = unscaling
     before = master.detach().clone()
@@ -270,13 +270,13 @@ def test_evaluating_in_fp32_uses_the_masters_and_leaves_training_as_it_was(name)
     train(undisturbed, data[:3])
     seen = []
     arm.model[0].register_forward_hook(lambda module, _inputs, outputs: seen.append((outputs.dtype, module.weight[:])))
-    found = evaluate_fp32(arm, iter(data))
+    result = evaluate_fp32(arm, iter(data))
     ((dtype, weight), *_) = seen
     assert dtype == torch.float32
     assert torch.equal(weight, arm.weights.trained()[0].float())
     plain = make("fp32", seed=3)
     plain.weights.load_state_dict(arm.weights.state_dict())
-    assert found == evaluate(plain, iter(data))
+    assert result == evaluate(plain, iter(data))
     assert train(arm, data[3:]) == train(undisturbed, data[3:])
     assert same(arm.weights.trained(), undisturbed.weights.trained())
 
@@ -316,13 +316,13 @@ def test_integer_inputs_are_not_narrowed():
 
 
 def test_masters_count_as_parameters_in_memory():
-    found = []
+    result = []
     for name in ("fp16", "fp16-master"):
         arm, data = make(name), batches(1)
         train(arm, data)
         step = lambda arm=arm, data=data: train(arm, data)  # noqa: E731
-        found.append(tensor_bytes(MemoryPeak(), step, CPU, modules=[arm.model, arm.loss], optimizer=arm.optimizer))
-    plain, master = found
+        result.append(tensor_bytes(MemoryPeak(), step, CPU, modules=[arm.model, arm.loss], optimizer=arm.optimizer))
+    plain, master = result
     held = sum(4 * p.numel() for index in (0, 4, 5) for p in layers()[index].parameters())
     norm = 2 * 4 * 4  # batch norm's weight, bias, mean and variance are 2 bytes wider
     assert master.parameter_bytes - plain.parameter_bytes == held + norm

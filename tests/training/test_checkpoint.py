@@ -208,8 +208,8 @@ def test_a_killed_training_resumes_to_the_same_weights(deadly, cpu, tmp_path):
     assert len(set(losses)) == 3
     assert result.training.epochs == 3
     assert resumed[-1].elapsed_s == pytest.approx(sum(row.train_s for row in (first, *resumed)))
-    one, other = (read_checkpoint(tmp_path / name / trial.checkpoint) for name in ("killed", "whole"))
-    assert same(one.model, other.model)
+    stored, other = (read_checkpoint(tmp_path / name / trial.checkpoint) for name in ("killed", "whole"))
+    assert same(stored.model, other.model)
 
 
 def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_checkpoint(deadly, cpu, tmp_path):
@@ -284,11 +284,11 @@ def test_a_stopped_training_of_two_ranks_resumes_to_the_same_bits(tiny_trial, cp
     for _, _, resumed in ranks:
         assert [row.train_loss for row in resumed[:-1]] == losses
         assert [row.test_loss for row in resumed[:-1]] == [row.test_loss for row in whole[:-1]]
-    one, other = (read_checkpoint(tmp_path / f"{name}.pt") for name in ("whole", "stopped"))
-    assert same(one.model, other.model)
-    assert not torch.equal(one.generators[0]["cpu"], one.generators[1]["cpu"])
-    for own, resumed in zip(one.generators, other.generators, strict=True):
-        assert torch.equal(own.pop("cpu"), resumed.pop("cpu"))
-        assert own == resumed
-        assert set(own) == {"python", "numpy"}
+    stored, other = (read_checkpoint(tmp_path / f"{name}.pt") for name in ("whole", "stopped"))
+    assert same(stored.model, other.model)
+    assert not torch.equal(stored.generators[0]["cpu"], stored.generators[1]["cpu"])
+    for generator, resumed in zip(stored.generators, other.generators, strict=True):
+        assert torch.equal(generator.pop("cpu"), resumed.pop("cpu"))
+        assert generator == resumed
+        assert set(generator) == {"python", "numpy"}
     assert list(tmp_path.glob("*.part")) == []

@@ -88,10 +88,10 @@ def test_a_model_of_which_no_layer_fits_is_unsupported_and_not_its_autocast_by_a
 )
 def test_what_ran_has_the_types_that_products_really_saw(name, computed):
     arm = make(f"{name}:emulated=on", model=wide)
-    found = observe(lambda: training_step(arm, *batch()))
+    operations = observe(lambda: training_step(arm, *batch()))
     # Forward and both gradients of each layer: torchao computes that of the first layer's input, too.
     by_hand = 2 * 32 * 3 * (192 * 64 + 64 * 32 + 32 * 3)
-    assert found == Operations(compute_dtypes=computed, flops_per_step=by_hand)
+    assert operations == Operations(compute_dtypes=computed, flops_per_step=by_hand)
 
 
 @pytest.mark.parametrize("name", ["fp8-rowwise", "mxfp8"])
@@ -356,6 +356,6 @@ def test_nvfp4s_products_are_seen_in_4_bits_with_every_number_that_a_byte_holds(
     convert(model, PRECISIONS["nvfp4"])
     model.to("meta")
     inputs = torch.empty(384, 128, device="meta", requires_grad=True)
-    found = count(lambda: model(inputs).sum().backward())
-    assert found == Operations(compute_dtypes="float4_e2m1fn_x2:100%", flops_per_step=3 * 2 * 384 * 128 * 256)
+    operations = count(lambda: model(inputs).sum().backward())
+    assert operations == Operations(compute_dtypes="float4_e2m1fn_x2:100%", flops_per_step=3 * 2 * 384 * 128 * 256)
     assert model[0].weight.grad.shape == (256, 128)

@@ -142,8 +142,8 @@ def test_two_ranks_have_the_gradients_of_one_process_with_the_whole_batch(ranks)
     alone = mlp()
     backward(alone, slice(None))
     for rank in ranks:
-        for own, sent, whole in zip(rank["gradients"], rank["compressed"], alone.parameters(), strict=True):
-            torch.testing.assert_close(own, whole.grad)
+        for local, sent, whole in zip(rank["gradients"], rank["compressed"], alone.parameters(), strict=True):
+            torch.testing.assert_close(local, whole.grad)
             torch.testing.assert_close(sent, whole.grad, rtol=0.02, atol=1e-3)
         assert any(not torch.equal(*pair) for pair in zip(rank["gradients"], rank["compressed"], strict=True))
 
@@ -206,10 +206,10 @@ def test_evaluated_shards_add_up_to_the_whole_test_set(ranks, regression, counts
 
 
 def test_all_ranks_evaluate_with_rank_0s_statistics(ranks):
-    own = [rank["evaluation"][False, "own statistics"] for rank in ranks]
-    assert not torch.equal(*own)
+    local = [rank["evaluation"][False, "own statistics"] for rank in ranks]
+    assert not torch.equal(*local)
     for rank in ranks:
-        assert torch.equal(rank["evaluation"][False, "state"]["1.running_mean"], own[0])
+        assert torch.equal(rank["evaluation"][False, "state"]["1.running_mean"], local[0])
 
 
 class Talks(nn.Module):
@@ -240,14 +240,16 @@ def test_communication_is_the_share_of_a_step_that_sending_takes(tiny_trial, mon
     (cut,) = prepare([runner], 1.0)
     assert communication_pct(runner, cut, tiny_trial) is None  # it trains alone
     monkeypatch.setattr(distributed, "ranks", lambda: 2)
-    monkeypatch.setattr(distributed, "gathered", lambda own: (own,))
+    monkeypatch.setattr(distributed, "gathered", lambda local: (local,))
     monkeypatch.setattr(distributed, "clock", lambda: time.perf_counter_ns)
     assert communication_pct(runner, cut, tiny_trial) == pytest.approx(100 * 2 / 3, abs=15)
 
 
 def test_memory_is_the_largest_of_the_devices_and_their_sum():
-    found = MemoryPeak.of_all([MemoryPeak(peak_allocated_bytes=10, model_bytes=3), MemoryPeak(peak_allocated_bytes=14)])
-    assert (found.peak_allocated_bytes, found.model_bytes, found.all_devices_bytes) == (14, 3, 24)
+    measured = MemoryPeak.of_all(
+        [MemoryPeak(peak_allocated_bytes=10, model_bytes=3), MemoryPeak(peak_allocated_bytes=14)]
+    )
+    assert (measured.peak_allocated_bytes, measured.model_bytes, measured.all_devices_bytes) == (14, 3, 24)
     nodes = [MemoryPeak(peak_resident_bytes=9, all_devices_bytes=17), MemoryPeak(peak_resident_bytes=8)]
     assert MemoryPeak.of_all(nodes) == MemoryPeak(peak_resident_bytes=9, all_devices_bytes=25)
     assert MemoryPeak.of_all([*nodes, MemoryPeak()]).all_devices_bytes is None
@@ -276,8 +278,8 @@ def test_techniques_of_one_device_are_refused_on_several(tiny_trial, cpu, name):
 @pytest.mark.slow
 def test_both_placements_are_measured_and_the_report_has_their_scaling(tmp_path, tiny_file):
     words = ["--suite", tiny_file, "--gpus", "cpu,cpu+cpu", "--precisions", "fp32", "--quick", "--epochs", "1"]
-    found = call(*words, "--batch-sizes", "4", "--time-budget", "0.2s", cwd=tmp_path)
-    assert found.returncode in (0, 1), found.stderr
+    measured = call(*words, "--batch-sizes", "4", "--time-budget", "0.2s", cwd=tmp_path)
+    assert measured.returncode in (0, 1), measured.stderr
     (folder,) = (tmp_path / "results").iterdir()
     done = {(row["placement"], row["phase"]): row for row in rows(folder, "trials.csv")}
     assert {phase for placement, phase in done if placement == "cpu+cpu"} == {"memory", "speed", "train"}

@@ -104,9 +104,9 @@ def test_lightning_trains_to_the_same_bits_as_the_plain_loop(precision):
     data = random_batches(DATA, batch_size=8, count=10, device=CPU, seed=1)
     for _ in range(2):
         apply(PRECISIONS[precision])
-        expected, found = train_epoch(plain, iter(data)), train_by_lightning(iter(data))
-        assert found.seconds > found.wait_seconds > 0
-        assert replace(found, seconds=0, wait_seconds=0) == replace(expected, seconds=0, wait_seconds=0)
+        expected, epoch = train_epoch(plain, iter(data)), train_by_lightning(iter(data))
+        assert epoch.seconds > epoch.wait_seconds > 0
+        assert replace(epoch, seconds=0, wait_seconds=0) == replace(expected, seconds=0, wait_seconds=0)
         switches = read_back(PRECISIONS[precision], CPU)
         assert switches.fp32_matmul == ("tf32" if precision == "tf32" else "ieee")
     assert same(plain.model.parameters(), other.model.parameters())

@@ -159,9 +159,9 @@ def test_a_fused_optimizer_skips_and_counts_steps_that_overflow_as_the_plain_one
 def test_a_groups_own_settings_are_kept_by_the_fused_optimizer():
     weights = [nn.Parameter(torch.ones(2)) for _ in range(2)]
     groups = [{"params": weights[:1], "lr": 0.5}, {"params": weights[1:], "weight_decay": 0.2}]
-    made = fused(torch.optim.AdamW(groups, lr=0.1, eps=1e-3), scaled=False)
-    assert type(made) is torch.optim.AdamW
-    assert [(group["lr"], group["weight_decay"], group["eps"]) for group in made.param_groups] == [
+    optimizer = fused(torch.optim.AdamW(groups, lr=0.1, eps=1e-3), scaled=False)
+    assert type(optimizer) is torch.optim.AdamW
+    assert [(group["lr"], group["weight_decay"], group["eps"]) for group in optimizer.param_groups] == [
         (0.5, 0.01, 1e-3),
         (0.1, 0.2, 1e-3),
     ]
@@ -196,6 +196,8 @@ def test_what_a_device_or_phase_cannot_do_is_known_from_the_names():
     assert refusal(("non-blocking",), "cpu", "train").startswith("non-blocking copies go to a GPU")
     assert refusal(("channels-last", "cuda-graphs"), "cpu", "speed") == "cuda-graphs needs a CUDA device"
     assert refusal(("non-blocking", "cuda-graphs"), "cuda", "speed") is None
+    assert refusal(("sync-bn",), "cpu", "speed", 2) == "sync-bn is torch's SyncBatchNorm, which needs GPUs"
+    assert refusal(("sync-bn",), "cuda", "speed", 2) is None
     assert "numerics looks" in refusal(("compile",), "cpu", "numerics")
     assert "random generator" in refusal(("cuda-graphs", "checkpointing"), "cuda", "speed")
     assert refusal(("channels-last", "compile", "checkpointing"), "cpu", "memory") is None

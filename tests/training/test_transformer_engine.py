@@ -85,9 +85,9 @@ def test_norms_without_weights_are_left_to_torch(library):
 def test_products_past_torchs_dispatcher_are_counted_with_the_types_that_they_saw(library, name, computed, recipe):
     arm = make(name, model=wide)
     multiply = library.extension.generic_gemm
-    found = observe(lambda: training_step(arm, *batch()))
+    operations = observe(lambda: training_step(arm, *batch()))
     # Forward and both gradients; the layer at the end, which is torch's, too.
-    assert found == Operations(compute_dtypes=computed, flops_per_step=3 * (PRODUCTS + 2 * 32 * 32 * 3))
+    assert operations == Operations(compute_dtypes=computed, flops_per_step=3 * (PRODUCTS + 2 * 32 * 32 * 3))
     assert library.entered == ([] if recipe is None else [recipe])
     assert library.recipe is None
     assert library.extension.generic_gemm is multiply
