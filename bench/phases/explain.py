@@ -52,6 +52,8 @@ ALIGNMENT = 64
 """Sizes are padded to its multiples: 128 bytes of a 16-bit type, which is what NVIDIA's tensor cores want at most."""
 LARGEST_TRIED = 3
 """Products that are tried in another layout and with other sizes, the largest."""
+IN_TRACES = {torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
+"""Names of types in traces."""
 LOADER_STEPS = (5, 30)
 DOUBLED_BLOCKS = 5
 
@@ -155,25 +157,24 @@ class _Explanation:
             _settle(runner)
             for profiling in (False, True) if turn // 2 % 2 == 0 else (True, False):
                 if profiling:
-                    profiles[runner.name] = self._profile(runner)
-                    rows += self._profile_rows(runner, profiles[runner.name], turn)
+                    profiles[runner.name], figures = self._profile(runner, turn)
+                    rows += figures
                 else:
                     step_ms = _step_ms(runner, self.steps[runner.name])
                     rows.append(self._row(runner, "step", "timed", step_ms, round=turn))
                 collect()
         return rows, profiles
 
-    def _profile(self, runner: TrainingRunner) -> StepTime:
+    def _profile(self, runner: TrainingRunner, turn: int) -> tuple[StepTime, list[Explained]]:
         backend = backend_of(self.context.device)
         trace = profiled(lambda: runner.run(1), self.steps[runner.name], gpu=backend.is_gpu)
-        return decompose(trace, gpu=backend.is_gpu, matrix_types=frozenset(map(_in_traces, backend.matrix_types())))
-
-    def _profile_rows(self, runner: TrainingRunner, profile: StepTime, turn: int) -> list[Explained]:
+        matrix_types = frozenset(IN_TRACES.get(dtype, str(dtype)) for dtype in backend.matrix_types())
+        profile = decompose(trace, gpu=backend.is_gpu, matrix_types=matrix_types)
         figures = {"profiled": profile.step_ms, "kernels" if runner.asynchronous else "operators": profile.calls}
         if runner.asynchronous:
             figures["hidden communication"] = profile.hidden_communication_ms
         rows = [self._row(runner, "step", name, value, round=turn) for name, value in figures.items()]
-        return rows + [self._row(runner, "class", work, profile.ms[work], round=turn) for work in CLASSES]
+        return profile, rows + [self._row(runner, "class", work, profile.ms[work], round=turn) for work in CLASSES]
 
     def _operators(self, runner: TrainingRunner, profiles: Sequence[StepTime]) -> None:
         """Send the longest operators of a step, each with the median of its times in the rounds."""
@@ -367,8 +368,3 @@ def _compute(runner: TrainingRunner) -> torch.dtype | None:
     """Return the type that an arm's products compute in; None for one that converts its layers, as to float8."""
     precision = runner.arm.precision
     return None if precision.conversion else getattr(torch, precision.compute)
-
-
-def _in_traces(dtype: torch.dtype) -> str:
-    """Return what a trace calls a type."""
-    return {torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}.get(dtype, str(dtype))

@@ -96,28 +96,13 @@ def test_a_check_with_longer_blocks_that_was_disturbed_is_told_in_the_row(run, m
 def compared(counted: int) -> Comparison:
     """Two arms of 2 ms a step in the rounds that are counted, and of 90 ms in three that were disturbed."""
     blocks = [
-        TimedBlock(
-            arm=arm,
-            round=number,
-            position=arm,
-            steps=5,
-            time_ns=5 * (90 if number < 3 else 2) * MS,
-            start_s=0.0,
-            skipped_steps=0,
-            invalid="hot" if number < 3 else "",
-        )
-        for number in range(3 + counted)
+        TimedBlock(arm, number, arm, 5, time_ns=5 * ms * MS, start_s=0.0, skipped_steps=0, invalid=cause)
+        for number, (ms, cause) in enumerate([(90, "hot")] * 3 + [(2, "")] * counted)
         for arm in (0, 1)
     ]
     log = Interval(center=0.0, low=-0.001, high=0.001, n=counted)
-    return Comparison(
-        blocks=tuple(blocks),
-        logs=(log, log),
-        converged=(True, True),
-        outliers=(0, 0),
-        rounds=counted,
-        invalid=("hot",) * 3,
-    )
+    known = {"logs": (log, log), "converged": (True, True), "outliers": (0, 0), "invalid": ("hot",) * 3}
+    return Comparison(blocks=tuple(blocks), rounds=counted, **known)
 
 
 def test_the_time_of_a_step_is_that_of_rounds_that_count_unless_none_does(tiny_trial):
