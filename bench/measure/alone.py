@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.module_tracker import ModuleTracker
 
 from bench.devices.backend import Backend, backend_of
-from bench.measure.operations import formulas, is_product
+from bench.measure.operations import flops_of, formulas, is_product
 from bench.measure.trace import BOOKKEEPING, LAYOUT, operator_class
 from bench.results.records import WorkClass
 
@@ -82,16 +82,16 @@ class Call:
     function: Any
     """The operator's overload."""
     arguments: tuple[Any, ...]
-    keywords: tuple[tuple[str, Any], ...]
+    keywords: dict[str, Any]
     """Arguments by position and by name, an ``Operand`` in the place of each tensor."""
     work: WorkClass
-    count: int
-    flops: float
-    """Of all its calls in a step; 0 for what is no product."""
-    bytes: float
-    """Of the operands and results of all its calls in a step."""
     module: str
     """The module that called it first, as named in the model; empty outside of them, as in the loss."""
+    count: int = 0
+    flops: float = 0.0
+    """Of all its calls in a step; 0 for what is no product."""
+    bytes: float = 0.0
+    """Of the operands and results of all its calls in a step."""
     number: int = 1
     """Counts a step's calls that differ in strides or options alone, from 1."""
 
@@ -103,7 +103,7 @@ class Call:
     @property
     def operands(self) -> list[Operand]:
         """Its tensors, in order."""
-        return _operands((self.arguments, dict(self.keywords)))
+        return _operands((self.arguments, self.keywords))
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -129,7 +129,7 @@ class Call:
         def cast(operand: Operand) -> Operand:
             if operand.dtype != torch.float32 or (attention and len(operand.shape) < dimensions):
                 return operand
-            return Operand(shape=operand.shape, stride=operand.stride, dtype=dtype)
+            return replace(operand, dtype=dtype)
 
         return self.with_operands(cast)
 
@@ -155,31 +155,23 @@ class Call:
             if len(operand.shape) != 4:
                 return operand
             _n, c, h, w = operand.shape
-            return Operand(shape=operand.shape, stride=(h * w * c, 1, w * c, c), dtype=operand.dtype)
+            return replace(operand, stride=(h * w * c, 1, w * c, c))
 
         return self.with_operands(turn)
 
     def with_operands(self, change: Callable[[Operand], Operand]) -> Call:
         """Return the same call with its operands changed."""
         arguments, keywords = self.with_each(change)
-        return replace(self, arguments=arguments, keywords=tuple(keywords.items()))
+        return replace(self, arguments=arguments, keywords=keywords)
 
     def with_each(self, change: Callable[[Operand], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments by position and by name, with something else in the place of each operand."""
-
-        def changed(leaf: Any) -> Any:
-            return change(leaf) if isinstance(leaf, Operand) else leaf
-
-        arguments, keywords = tree_map(changed, (self.arguments, dict(self.keywords)), is_leaf=_is_operand)
+        arguments, keywords = tree_map_only(Operand, change, (self.arguments, self.keywords))
         return arguments, keywords
 
 
-def _is_operand(leaf: Any) -> bool:
-    return isinstance(leaf, Operand)
-
-
 def _operands(tree: Any) -> list[Operand]:
-    return [leaf for leaf in tree_leaves(tree, is_leaf=_is_operand) if isinstance(leaf, Operand)]
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Operand)]
 
 
 def _strides_like(operand: Operand, shape: Sequence[int]) -> tuple[int, ...]:
@@ -222,34 +214,18 @@ class _Calls(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call ``func`` and keep it."""
         kwargs = kwargs or {}
-        described = tree_map(_describe, (args, kwargs))  # before it runs, for it may change them
+        described = tree_map_only(Tensor, _describe, (args, kwargs))  # before it runs, for it may change them
         result = func(*args, **kwargs)
         packet = getattr(func, "overloadpacket", None)
         if packet is not None and (work := _work(func, described)):
             key, (arguments, keywords) = f"{func} {described}", described
-            if (call := self.calls.get(key)) is None:
-                call = Call(
-                    function=func,
-                    arguments=arguments,
-                    keywords=tuple(keywords.items()),
-                    work=work,
-                    count=0,
-                    flops=0.0,
-                    bytes=0.0,
-                    module=self._module(),
-                )
+            new = Call(function=func, arguments=arguments, keywords=keywords, work=work, module=self._module())
+            call = self.calls.get(key, new)
             tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor)]
             moved = float(sum(tensor.numel() * tensor.itemsize for tensor in tensors))
-            flops = self._flops(packet, args, kwargs, result)
+            flops = flops_of(self._formulas.get(packet), args, kwargs, result) or 0
             self.calls[key] = replace(call, count=call.count + 1, flops=call.flops + flops, bytes=call.bytes + moved)
         return result
-
-    def _flops(self, packet: Any, args: Any, kwargs: Any, result: Any) -> float:
-        try:
-            return float(self._formulas[packet](*args, **kwargs, out_val=result)) if packet in self._formulas else 0.0
-        except Exception as error:  # shapes that torch's formula was not written for
-            print(f"The FLOPs of {packet} are unknown: {type(error).__name__}: {error}")
-            return 0.0
 
     def _module(self) -> str:
         """Return the innermost module that runs, in backward too."""
@@ -257,12 +233,10 @@ class _Calls(TorchDispatchMode):
         return max(names, key=len, default="").partition(".")[2]
 
 
-def _describe(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
-    whole = leaf.dtype in (torch.int32, torch.int64) and leaf.numel() > 0
-    largest = int(leaf.max()) if whole and int(leaf.min()) >= 0 else 0
-    return Operand(shape=tuple(leaf.shape), stride=tuple(leaf.stride()), dtype=leaf.dtype, largest=largest)
+def _describe(tensor: Tensor) -> Operand:
+    whole = tensor.dtype in (torch.int32, torch.int64) and tensor.numel() > 0
+    largest = int(tensor.max()) if whole and int(tensor.min()) >= 0 else 0
+    return Operand(shape=tuple(tensor.shape), stride=tensor.stride(), dtype=tensor.dtype, largest=largest)
 
 
 def _work(func: Any, described: Any) -> WorkClass | None:
@@ -315,13 +289,14 @@ def times(
     settings = settings or [lambda: None] * len(variants)
     runs = [_prepared(call, device, 1 if cached else MOST_COPIES) for call in variants]
     taken: list[list[float]] = [[] for _ in variants]
-    end, rounds = time.perf_counter() + budget_s, 0
-    while rounds < FEWEST_CALLS or (rounds < MOST_CALLS and time.perf_counter() < end):
-        for index in range(len(runs)) if rounds % 2 == 0 else reversed(range(len(runs))):
-            if (run := runs[index]) is not None:
-                settings[index]()
-                taken[index].append(run())
-        rounds += 1
+    end, turns = time.perf_counter() + budget_s, list(zip(settings, runs, taken, strict=True))
+    for number in range(MOST_CALLS):
+        if number >= FEWEST_CALLS and time.perf_counter() >= end:
+            break
+        for set_up, run, seconds in turns if number % 2 == 0 else turns[::-1]:
+            if run is not None:
+                set_up()
+                seconds.append(run())
     return [Alone(median_ms=1e3 * statistics.median(each), best_ms=1e3 * min(each)) if each else None for each in taken]
 
 
@@ -346,7 +321,7 @@ def _prepared(call: Call, device: torch.device, most: int) -> Callable[[], float
             for function in functions:
                 function()
             backend.synchronize()
-            taken_s = _synchronised_s(functions[0], backend)
+            taken_s = _clocked_s(functions[0], backend.synchronize)
             group = max(1, math.ceil(SHORTEST_S / max(1e-9, taken_s)))
     except Exception as error:  # an operator that asks more of its operands than their shapes and types
         print(f"{call.title} does not run alone: {type(error).__name__}: {str(error).splitlines()[0]}")
@@ -363,16 +338,10 @@ def _prepared(call: Call, device: torch.device, most: int) -> Callable[[], float
     return lambda: _clocked_s(run) / group
 
 
-def _clocked_s(run: Callable[[], object]) -> float:
+def _clocked_s(run: Callable[[], object], wait: Callable[[], object] = lambda: None) -> float:
     start = time.perf_counter()
     run()
-    return time.perf_counter() - start
-
-
-def _synchronised_s(run: Callable[[], object], backend: Backend) -> float:
-    start = time.perf_counter()
-    run()
-    backend.synchronize()
+    wait()
     return time.perf_counter() - start
 
 
@@ -400,6 +369,6 @@ def copy_gb_per_s(device: torch.device, dtype: torch.dtype, *, to: torch.dtype |
     seconds = []
     for _ in range(calls + 1):
         backend.synchronize()
-        seconds.append(_synchronised_s(partial(target.copy_, source), backend))
+        seconds.append(_clocked_s(partial(target.copy_, source), backend.synchronize))
     moved = source.numel() * (source.itemsize + target.itemsize)
     return moved / min(seconds[1:]) / 1e9

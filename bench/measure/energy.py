@@ -160,7 +160,7 @@ def measure(
     length_s = WINDOW_S if seconds is None else seconds
     stream = Stream(load, burst, clock, sleep)
     stream.run(LEAD_IN_S)
-    window = _by_counter(stream, meters, length_s, clock) or _by_power(stream, meters, length_s, clock)
+    window = _measure(stream, meters, length_s, clock)
     stream.drain()
     return window
 
@@ -261,33 +261,6 @@ class _Counter:
         return float(last - first)
 
 
-def _by_counter(stream: Stream, meters: Sequence[GpuMeter], length_s: float, clock: Clock) -> Window | None:
-    """Measure from one tick of the counter to another; None if it is unknown, does not tick, or falls (wraps).
-
-    Several counters tick at different moments: the window begins when each has ticked, and ends at the earliest of
-    their last ticks.
-    """
-    counters, powers = [_Counter(meter, clock) for meter in meters], _Powers(meters, clock)
-
-    def poll() -> None:
-        for counter in counters:
-            counter.poll()
-        powers.poll()
-
-    while counters and all(counter.sound for counter in counters):
-        stream.finish_burst(poll)
-        if all(counter.sound and len(counter.ticks) > 1 for counter in counters):
-            begin_s = max(counter.ticks[0][0] for counter in counters)
-            end_s = min(counter.ticks[-1][0] for counter in counters)
-            steps = stream.steps_at(end_s) - stream.steps_at(begin_s)
-            if end_s - begin_s >= length_s and steps >= FEWEST_STEPS:
-                drawn_j = sum(counter.between(begin_s, end_s) for counter in counters)
-                sampled_w = powers.mean_w(begin_s, end_s)
-                seconds = end_s - begin_s
-                return Window(source="counter", energy_j=drawn_j, seconds=seconds, steps=steps, sampled_w=sampled_w)
-    return None
-
-
 @dataclass(slots=True)
 class _Powers:
     """The sum of the meters' powers, sampled while steps run."""
@@ -309,29 +282,46 @@ class _Powers:
         if power_w:
             self.samples.append((self.clock(), power_w))
 
-    @property
-    def silent(self) -> bool:
-        """Whether half the readings are unknown, as far as a few tell."""
-        return self.readings >= FEWEST_STEPS and len(self.samples) <= self.readings / 2
-
     def mean_w(self, begin_s: float, end_s: float) -> float | None:
-        """Return the mean power between two moments; None where it is unknown."""
-        if self.silent or not self.samples:
+        """Return the mean power between two moments; None if half the readings are unknown."""
+        if len(self.samples) <= self.readings / 2:
             return None
         return integral_j(self.samples, begin_s, end_s) / (end_s - begin_s)
 
 
-def _by_power(stream: Stream, meters: Sequence[GpuMeter], length_s: float, clock: Clock) -> Window | None:
-    """Integrate power from the end of one burst to the end of another; None if half the readings are unknown."""
-    powers = _Powers(meters, clock)
-    begin_s, done = stream.times_s[-1], stream.done[-1]
-    while stream.times_s[-1] - begin_s < length_s or stream.done[-1] - done < FEWEST_STEPS:
-        stream.finish_burst(powers.poll)
-        if powers.silent:
-            return None
-    seconds = stream.times_s[-1] - begin_s
-    mean_w = powers.mean_w(begin_s, stream.times_s[-1])
-    if mean_w is None:
+def _measure(stream: Stream, meters: Sequence[GpuMeter], length_s: float, clock: Clock) -> Window | None:
+    """Measure from one tick of the counters to another; where one is not sound, integrate the power of all instead.
+
+    Several counters tick at different moments: the window begins when each has ticked, and ends at the earliest of
+    their last ticks. That of power is from the end of one burst to the end of another. None if a counter is not sound
+    and half the readings of power are unknown.
+    """
+    counters, powers = [_Counter(meter, clock) for meter in meters], _Powers(meters, clock)
+    started_s = stream.times_s[-1]
+
+    def poll() -> None:
+        for counter in counters:
+            counter.poll()
+        powers.poll()
+
+    while True:
+        stream.finish_burst(poll)
+        source: Source = "counter" if all(counter.sound for counter in counters) else "power"
+        if source == "power":
+            begin_s, end_s = started_s, stream.times_s[-1]
+        elif all(len(counter.ticks) > 1 for counter in counters):
+            begin_s = max(counter.ticks[0][0] for counter in counters)
+            end_s = min(counter.ticks[-1][0] for counter in counters)
+        else:
+            continue
+        seconds, steps = end_s - begin_s, stream.steps_at(end_s) - stream.steps_at(begin_s)
+        if seconds >= length_s and steps >= FEWEST_STEPS:
+            break
+    sampled_w = powers.mean_w(begin_s, end_s)
+    if source == "counter":
+        energy_j = sum(counter.between(begin_s, end_s) for counter in counters)
+    elif sampled_w is None:
         return None
-    steps = stream.done[-1] - done
-    return Window(source="power", energy_j=mean_w * seconds, seconds=seconds, steps=steps, sampled_w=mean_w)
+    else:
+        energy_j = sampled_w * seconds
+    return Window(source=source, energy_j=energy_j, seconds=seconds, steps=steps, sampled_w=sampled_w)

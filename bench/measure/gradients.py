@@ -28,14 +28,6 @@ Named = Sequence[tuple[str, Tensor]]
 """Tensors, each with the name of its parameter, or of its group."""
 
 
-def group_of(parameter: str) -> str:
-    """Return the layer group of a parameter: the model's child that holds it, such as layer1 of layer1.0.conv1.weight.
-
-    A parameter of the model itself is a group of its own.
-    """
-    return parameter.split(".", 1)[0]
-
-
 def named_gradients(model: nn.Module, weights: Iterable[nn.Parameter]) -> list[tuple[str, Tensor]]:
     """Return the gradients that there are, each with the name of its parameter.
 
@@ -89,10 +81,14 @@ def _counts(named: Iterable[tuple[str, Tensor]]) -> dict[str, list[int]]:
 
 
 def _by_group(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Sum tensors of all parameters under the empty name, then of each layer group."""
+    """Sum tensors of all parameters under the empty name, then of each layer group.
+
+    A group is the model's child that holds the parameters, such as layer1 of layer1.0.conv1.weight. A parameter of the
+    model itself is a group of its own.
+    """
     groups: dict[str, list[Tensor]] = {}
     for name, tensor in named:
-        for group in ("", group_of(name)):
+        for group in ("", name.partition(".")[0]):
             groups.setdefault(group, []).append(tensor)
     return {group: torch.stack(tensors).sum(dim=0) for group, tensors in groups.items()}
 

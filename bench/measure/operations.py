@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 import re
 import sys
-import sysconfig
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,21 +58,14 @@ _Formula = Callable[..., int]
 def observe(step: Callable[[], object]) -> Operations:
     """Do one training step, forward to optimizer, with its own autocast, and return its operations.
 
-    If installed code, such as torch's, or an operator fails while the step is observed, a dispatch mode may be why: it
-    is done again without. It raises an error of its own, else its operations stay unknown.
+    A step that fails while a dispatch mode observes it is done again without; then its operations stay unknown.
 
     Raises:
-        Exception: whatever the step raises; also an error that the model's own code raises while observed, be it only
-            the first time.
+        Exception: whatever the step raises when it is not observed.
     """
     try:
         return count(step)
     except Exception as error:  # whatever a model does that cannot be observed
-        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        homes = {sysconfig.get_path(name) for name in ("purelib", "platlib")} | {str(Path(torch.__file__).parents[1])}
-        file = frame.f_code.co_filename
-        if file != __file__ and not any(Path(file).is_relative_to(home) for home in homes):
-            raise
         reason = f"{type(error).__name__}: {error}"
     step()
     print(f"What the step computed is unknown, because it fails while observed: {reason}")
@@ -130,6 +120,14 @@ def formulas() -> dict[Any, _Formula]:
         getattr(_aten, f"{attention}_for_cpu_backward"): flop_registry[getattr(_aten, f"{attention}_backward")],
     }
     return {**flop_registry, **added}
+
+
+def flops_of(formula: _Formula | None, args: Any, kwargs: Any, result: Any) -> int | None:
+    """Return the FLOPs of an operator's call; None without a formula, or for shapes that it was not written for."""
+    try:
+        return formula(*args, **kwargs, out_val=result) if formula else None
+    except Exception:  # such as a nested tensor's
+        return None
 
 
 def _convolution_backward(grad_output: Tensor, inputs: Tensor, weight: Tensor, *rest: Any, **_result: Any) -> int:
@@ -206,11 +204,7 @@ class _Products(TorchDispatchMode):
         dtype: Type = narrowest
         if self._operands is not None and self._operands.itemsize < narrowest.itemsize:
             dtype = f"{_name(self._operands)} in {_name(narrowest)}"
-        try:
-            flops = formula(*args, **kwargs, out_val=result) if formula else None
-        except Exception:  # shapes that the formula was not written for, such as a nested tensor's
-            flops = None
-        if flops is None:
+        if (flops := flops_of(formula, args, kwargs, result)) is None:
             self.unknown.add((name, dtype))
         else:
             self.flops[dtype] += flops
@@ -329,13 +323,3 @@ def _product(size: int, dtype: torch.dtype, device: torch.device, clock: Callabl
 
     timed()
     return timed
-
-
-def pct_of_peak(
-    flops_per_step: float | None, step_ms: float | None, peak_tflops: float | None
-) -> tuple[float | None, float | None]:
-    """Return the rate of a step in TFLOP/s, and that rate in per cent of the device's; None where unknown."""
-    if flops_per_step is None or not step_ms:
-        return None, None
-    tflops = flops_per_step / (step_ms / 1e3) / 1e12
-    return tflops, 100 * tflops / peak_tflops if peak_tflops else None

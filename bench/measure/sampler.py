@@ -23,8 +23,8 @@ from multiprocessing.connection import Connection
 from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
 from bench.results.records import Sample
 
-MIN_PERIOD_S = 0.1
-"""At most 10 Hz: NVML's own figures change no faster, and reading them disturbs the GPU."""
+PERIOD_S = 0.1
+"""NVML's own figures change no faster, and reading them disturbs the GPU."""
 PATIENCE_S = 2.0
 """How long stopping may take before the process is killed."""
 
@@ -58,7 +58,7 @@ def sample_forever(gpus: Gpus, connection: Connection, period_s: float) -> None:
         if monitor is None:
             return
         with monitor, suppress(EOFError, OSError):  # The parent has closed its end.
-            _sample_until_stopped(monitor, dict(gpus), connection, max(period_s, MIN_PERIOD_S))
+            _sample_until_stopped(monitor, dict(gpus), connection, period_s)
 
 
 def _sample_until_stopped(monitor: Monitor, gpus: dict[str, str], connection: Connection, period_s: float) -> None:
@@ -105,7 +105,7 @@ class Sampler:
     A context manager. Without GPUs, or without a driver, no samples come.
     """
 
-    def __init__(self, gpus: Gpus, period_s: float = MIN_PERIOD_S) -> None:
+    def __init__(self, gpus: Gpus, period_s: float = PERIOD_S) -> None:
         self.lost: dict[str, str] = {}
         """Why sampling ended early, by placement."""
         self.connection: Connection | None = None

@@ -41,65 +41,41 @@ SMALL = frozenset(name for name, size in FLOATS.items() if size < 4)
 """The types that matrix units take; fp32 is multiplied there only as TF32, which the kernel's name says."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """Names that mean one class of work."""
+Patterns = tuple[tuple[WorkClass, re.Pattern[str]], ...]
+"""Classes of work by name; the first that matches counts."""
 
-    work: WorkClass
-    names: re.Pattern[str]
-    examples: tuple[str, ...]
-    """Names as torch 2.14 or a GPU's libraries write them; each matches."""
-
-
-def _pattern(work: WorkClass, names: str, *examples: str) -> Pattern:
-    return Pattern(work, re.compile(names), examples)
-
-
-RANGES = (
-    _pattern("optimizer", r"^Optimizer\.", "Optimizer.step#SGD.step", "Optimizer.zero_grad#AdamW.zero_grad"),
-    _pattern("communication", r"^(?:c10d::|nccl:|gloo:|record_param_comms)", "c10d::allreduce_", "nccl:all_reduce"),
-    _pattern("loss scaling", r"^aten::_amp_", "aten::_amp_foreach_non_finite_check_and_unscale_"),
+RANGES: Patterns = (
+    ("optimizer", re.compile(r"^Optimizer\.")),  # Optimizer.step#SGD.step
+    ("communication", re.compile(r"^(?:c10d::|nccl:|gloo:|record_param_comms)")),
+    ("loss scaling", re.compile(r"^aten::_amp_")),
 )
 """Whatever runs within these is of their class."""
-WHOLE = frozenset(pattern.work for pattern in RANGES)
+WHOLE = frozenset(work for work, _ in RANGES)
 LAYOUT = re.compile(r"^aten::(?:_to_copy|to|contiguous|clone|to_dense|to_mkldnn|mkldnn_reorder\w*)$")
 """Operators that write the same numbers in another type or order."""
 COPY = re.compile(r"^aten::copy_$")
-OPERATORS = (
-    _pattern(
+OPERATORS: Patterns = (
+    (
         "normalisation and softmax",
-        r"^aten::_?(?:\w*(?:batch|layer|group|instance|rms)_norm\w*|\w*softmax\w*)$",
-        "aten::native_batch_norm_backward",
-        "aten::cudnn_batch_norm",
-        "aten::_log_softmax_backward_data",
-        "aten::native_layer_norm",
+        re.compile(r"^aten::_?(?:\w*(?:batch|layer|group|instance|rms)_norm\w*|\w*softmax\w*)$"),
     ),
-    _pattern(
+    (
         "elementwise",
-        r"^aten::_?(?:foreach_)?_?(?:add|sub|rsub|mul|div|neg|abs|sign|pow|sqrt|rsqrt|reciprocal|exp|expm1|log|log1p|log2|logsumexp|square|fmod|remainder|nan_to_num|sin|cos|erf"
-        r"|relu|threshold|hardtanh|hardswish|hardsigmoid|leaky_relu|elu|celu|selu|gelu|silu|mish|sigmoid|tanh|softplus"
-        r"|glu|prelu|dropout|native_dropout|bernoulli|normal|uniform|rand|randn|randperm|fused_dropout|where"
-        r"|masked_fill|masked_scale|clamp|maximum|minimum|lerp|addc(?:mul|div)|sum|mean|prod|std|var|amax|amin|max|min"
-        r"|argmax|argmin|cumsum|any|all|norm|linalg_vector_norm|l1_loss|mse_loss|nll_loss|smooth_l1_loss|huber_loss"
-        r"|binary_cross_entropy|cross_entropy_loss|kl_div|eq|ne|lt|le|gt|ge|isfinite|isnan|isinf|bitwise|logical|floor"
-        r"|ceil|round|fill|zero|ones|zeros|full|arange|cat|stack|index|gather|scatter|embedding|one_hot|tril|triu"
-        r"|roll|flip|repeat|pad|constant_pad|reflection_pad|replication_pad|upsample|interpolate|im2col|col2im|sort"
-        r"|nonzero|bincount|unique|cdist|grid_sampler|fft"
-        r"|topk|pixel_shuffle|pixel_unshuffle|(?:adaptive_)?(?:avg|max)_pool|mkldnn_(?:adaptive_)?(?:avg|max)_pool)"
-        r"(?:\d?d?)(?:_\w*|\d)*$",
-        "aten::add_",
-        "aten::relu_",
-        "aten::clamp_min",
-        "aten::threshold_backward",
-        "aten::max_pool2d_with_indices_backward",
-        "aten::_foreach_add_",
-        "aten::nll_loss_forward",
-        "aten::embedding_dense_backward",
-        "aten::fill_",
+        re.compile(
+            r"^aten::_?(?:foreach_)?_?(?:add|sub|rsub|mul|div|neg|abs|sign|pow|sqrt|rsqrt|reciprocal|exp|expm1|log|log1p|log2|logsumexp|square|fmod|remainder|nan_to_num|sin|cos|erf"
+            r"|relu|threshold|hardtanh|hardswish|hardsigmoid|leaky_relu|elu|celu|selu|gelu|silu|mish|sigmoid|tanh|softplus"
+            r"|glu|prelu|dropout|native_dropout|bernoulli|normal|uniform|rand|randn|randperm|fused_dropout|where"
+            r"|masked_fill|masked_scale|clamp|maximum|minimum|lerp|addc(?:mul|div)|sum|mean|prod|std|var|amax|amin|max|min"
+            r"|argmax|argmin|cumsum|any|all|norm|linalg_vector_norm|l1_loss|mse_loss|nll_loss|smooth_l1_loss|huber_loss"
+            r"|binary_cross_entropy|cross_entropy_loss|kl_div|eq|ne|lt|le|gt|ge|isfinite|isnan|isinf|bitwise|logical|floor"
+            r"|ceil|round|fill|zero|ones|zeros|full|arange|cat|stack|index|gather|scatter|embedding|one_hot|tril|triu"
+            r"|roll|flip|repeat|pad|constant_pad|reflection_pad|replication_pad|upsample|interpolate|im2col|col2im|sort"
+            r"|nonzero|bincount|unique|cdist|grid_sampler|fft"
+            r"|topk|pixel_shuffle|pixel_unshuffle|(?:adaptive_)?(?:avg|max)_pool|mkldnn_(?:adaptive_)?(?:avg|max)_pool)"
+            r"(?:\d?d?)(?:_\w*|\d)*$"
+        ),
     ),
-    _pattern(
-        "elementwise", r"^(?:triton_(?:poi|red|per)|cpp_fused)_", "triton_poi_fused_add_relu_0", "cpp_fused_add_0"
-    ),
+    ("elementwise", re.compile(r"^(?:triton_(?:poi|red|per)|cpp_fused)_")),  # as torch.compile names its own
 )
 """Classes by operator; ``operations.is_product`` says first what multiplies matrices."""
 BOOKKEEPING = re.compile(
@@ -113,47 +89,31 @@ BOOKKEEPING = re.compile(
 """Operators and ranges that describe tensors or call others: on a GPU they launch nothing, on a CPU they are a part of
 the time in which nothing is computed."""
 
-KERNELS = (
-    _pattern("communication", r"nccl|rccl|msccl", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)"),
-    _pattern(
-        "copies",
-        r"^(?:Memcpy|Copy) ?(?:HtoD|DtoH|PtoP|HostToDevice|DeviceToHost)",
-        "Memcpy HtoD (Pinned -> Device)",
-        "Memcpy PtoP (Device -> Device)",
-        "CopyHostToDevice",
-    ),
-    _pattern("casts and layout", r"^(?:Memcpy|Copy)", "Memcpy DtoD (Device -> Device)", "CopyDeviceToDevice"),
-    _pattern("elementwise", r"^(?:Memset|FillBuffer)", "Memset (Device)", "FillBuffer"),
-    _pattern("optimizer", r"multi_tensor_apply|FusedAdam|FusedSgd", "void at::native::multi_tensor_apply_kernel<X>"),
-    _pattern(
+KERNELS: Patterns = (
+    ("communication", re.compile(r"nccl|rccl|msccl")),
+    ("copies", re.compile(r"^(?:Memcpy|Copy) ?(?:HtoD|DtoH|PtoP|HostToDevice|DeviceToHost)")),
+    ("casts and layout", re.compile(r"^(?:Memcpy|Copy)")),  # Memcpy DtoD (Device -> Device)
+    ("elementwise", re.compile(r"^(?:Memset|FillBuffer)")),
+    ("optimizer", re.compile(r"multi_tensor_apply|FusedAdam|FusedSgd")),
+    (
         "normalisation and softmax",
-        r"(?i)softmax|batch_?norm|bn_(?:fw|bw)|layer_?norm|group_?norm|rms_?norm",
-        "void (anonymous namespace)::softmax_warp_forward<float>",
-        "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float>",
+        re.compile(r"(?i)softmax|batch_?norm|bn_(?:fw|bw)|layer_?norm|group_?norm|rms_?norm"),
     ),
-    _pattern("elementwise", r"^triton_(?:poi|red|per)", "triton_poi_fused_convolution_relu_0"),
-    _pattern(
-        "casts and layout",
-        r"(?i)nchwToNhwc|nhwcToNchw|CatArrayBatchedCopy_align|batched_transpose",
-        "void cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float, false, true>",
-    ),
-    _pattern(
+    ("elementwise", re.compile(r"^triton_(?:poi|red|per)")),
+    ("casts and layout", re.compile(r"(?i)nchwToNhwc|nhwcToNchw|CatArrayBatchedCopy_align|batched_transpose")),
+    (
         "other products",
-        r"(?i)gemm|gemv|cutlass|xmma|nvjet|conv|wgrad|dgrad|fprop|winograd|flash_(?:fwd|bwd)|fmha|mha|^Cijk_|ck_tile|dot_"
-        r"|^triton_tem",
-        "ampere_sgemm_128x64_nn",
-        "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN",
-        "Cijk_Ailk_Bljk_HHS_BH_MT128x128x32_MI32x32x8x1",
-        "triton_tem_fused_mm_3",
+        re.compile(
+            r"(?i)gemm|gemv|cutlass|xmma|nvjet|conv|wgrad|dgrad|fprop|winograd|flash_(?:fwd|bwd)|fmha|mha|^Cijk_|ck_tile"
+            r"|dot_|^triton_tem"
+        ),
     ),
-    _pattern(
+    (
         "elementwise",
-        r"elementwise|reduce_kernel|max_pool|avg_pool|dropout|embedding|index|scatter|gather|fill",
-        "void at::native::vectorized_elementwise_kernel<4, X>",
-        "void at::native::reduce_kernel<512, 1, X>",
+        re.compile(r"elementwise|reduce_kernel|max_pool|avg_pool|dropout|embedding|index|scatter|gather|fill"),
     ),
 )
-"""Classes by kernel, where no operator is known that launched it; the first that matches counts."""
+"""Classes by kernel, where no operator is known that launched it."""
 NO_MATRIX_UNITS = re.compile(r"(?i)simt|sgemm|dgemm|ffma|gemv|hfma|_fp32_fp32|naive|depthwise|dot_kernel|splitKreduce")
 """Vetoes, asked first: products on the ordinary arithmetic units, whatever else the name holds."""
 MATRIX_UNITS = re.compile(
@@ -201,7 +161,6 @@ class _Event:
     name: str
     start: float
     end: float
-    thread: object
     types: tuple[str, ...]
     sizes: tuple[tuple[int, ...], ...]
     is_range: bool
@@ -317,13 +276,12 @@ def _host_events(events: Iterable[Mapping[str, Any]]) -> tuple[list[_Event], dic
             name=str(raw["name"]),
             start=begin,
             end=begin + float(raw["dur"]),
-            thread=raw.get("tid"),
             types=tuple(arguments.get("Input type", ())),
             sizes=tuple(tuple(size) for size in arguments.get("Input Dims", ()) if _is_size(size)),
             is_range=raw["cat"] == "user_annotation",
         )
         host.append(event)
-        threads[event.thread].append(event)
+        threads[raw.get("tid")].append(event)
         if raw["cat"] == "cpu_op" and "External id" in arguments:
             by_id[int(arguments["External id"])] = event
     for nested in threads.values():
@@ -429,17 +387,10 @@ def _by_operator(segments: Iterable[_Segment], steps: int) -> tuple[Operator, ..
             key = (event.name, segment.work, event.types, event.sizes)
         us[key] += segment.end - segment.start
         events[key].add(id(segment if event is None else event))
-    longest = sorted(us.items(), key=lambda item: -item[1])
+    longest = sorted(((key, (time, events[key])) for key, time in us.items()), key=lambda item: -item[1][0])
     return tuple(
-        Operator(
-            name=key[0],
-            work=key[1],
-            types=key[2],
-            sizes=key[3],
-            count=len(events[key]) / steps,
-            ms=time / 1e3 / steps,
-        )
-        for key, time in longest
+        Operator(name=name, work=work, types=types, sizes=sizes, count=len(kernels) / steps, ms=time / 1e3 / steps)
+        for (name, work, types, sizes), (time, kernels) in longest
     )
 
 
@@ -459,18 +410,18 @@ def operator_class(name: str, types: tuple[str, ...] = ()) -> WorkClass | None:
     known = name.startswith(("aten::", "torchao::", "mkldnn", "onednn"))
     if (known and is_product(name)) or name.startswith("triton_tem"):
         return "other products"
-    return next((pattern.work for pattern in OPERATORS if pattern.names.match(name)), None)
+    return next((work for work, names in OPERATORS if names.match(name)), None)
 
 
 @cache
 def range_class(name: str) -> WorkClass | None:
     """Return the class that all within a range has, such as an optimizer's step; None where it says nothing."""
-    return next((pattern.work for pattern in RANGES if pattern.names.match(name)), None)
+    return next((work for work, names in RANGES if names.match(name)), None)
 
 
 def kernel_class(name: str) -> WorkClass:
     """Return the class of a kernel by its own name alone."""
-    work: WorkClass = next((pattern.work for pattern in KERNELS if pattern.names.search(name)), "unknown")
+    work: WorkClass = next((work for work, names in KERNELS if names.search(name)), "unknown")
     return "matrix units" if work == "other products" and on_matrix_units(name, ()) else work
 
 

@@ -26,7 +26,5 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         send: takes the records.
         checkpoint: the file to resume from and to keep the state in, for phases that have checkpoints.
     """
-    if PHASES[trial.phase].checkpoints:
-        RUNNERS[trial.phase](trial, device, send, checkpoint)
-    else:
-        RUNNERS[trial.phase](trial, device, send)
+    more = (checkpoint,) if PHASES[trial.phase].checkpoints else ()
+    RUNNERS[trial.phase](trial, device, send, *more)

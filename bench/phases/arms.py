@@ -19,7 +19,6 @@ from bench.devices.backend import backend_of, device_at
 from bench.measure.operations import observe
 from bench.planning import suite_registry
 from bench.results.records import Message, Progress, Status, Switches, TrialResult
-from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import Precision, parse_precision
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import Techniques, techniques
@@ -68,10 +67,8 @@ class Context:
             clip_grad: the norm to clip gradients to.
 
         Raises:
-            UnsupportedError: a technique does not go with this suite or device, or the suite has a loop of its own.
+            UnsupportedError: a technique does not go with this suite or device.
         """
-        if techniques is not None and self.suite.trainer == "lightning":
-            raise UnsupportedError("Lightning's Trainer runs steps of its own, which the ladder cannot climb")
         precision = _set_to(name, self.device)
         arm = build_arm(
             self.suite,
@@ -102,7 +99,7 @@ class Context:
         """Make random batches on the device; of processes that train together, this one's part of each."""
         return random_batches(
             self.data,
-            batch_size=distributed.part(self.trial.cell.batch_size),
+            batch_size=self.trial.cell.batch_size // distributed.ranks(),
             count=count,
             device=self.device,
             seed=self.trial.seed + distributed.rank(),
@@ -138,6 +135,10 @@ class TrainingRunner:
     batches: Iterator[Batch]
     loss: Tensor | None = field(default=None, init=False)
     asynchronous: bool = field(init=False)
+    compile_s: float | None = field(default=None, init=False)
+    """Seconds that the arm took to compile; None where it does not."""
+    wanted: Switches | None = field(default=None, init=False)
+    """The switches that were set, where the arm is compared as one of its precision."""
 
     def __post_init__(self) -> None:
         self.asynchronous = backend_of(self.arm.device).is_gpu
@@ -207,72 +208,70 @@ class TrainingRunner:
         detail: str = "",
         *,
         switches: Switches,
-        wanted: Switches | None = None,
         computed: str = "",
         **measured: Any,
     ) -> TrialResult:
         """Return the arm's result, with its status and detail in view of the arithmetic that really ran.
 
-        It is ``invalid`` where the model changed the fp32 switches, or where no product ran in the narrow type that the
-        precision is about. That autocast did not reach a model, which may do without for reasons of its own, is only
-        told in the detail. A result that is ``nonfinite`` stays so.
+        It is ``invalid`` where the model changed the fp32 switches that were ``wanted``, or where no product ran in the
+        narrow type that the precision is about. That autocast did not reach a model, which may do without for reasons
+        of its own, is only in the detail. A result that is ``nonfinite`` stays so.
 
         Args:
             status: as it is otherwise.
             detail: likewise.
             switches: as the last step left them.
-            wanted: the switches that were set; None where they are not compared.
             computed: the types that products ran in, as in ``Operations.compute_dtypes``.
-            measured: other fields of the result, such as ``compile_s``.
+            measured: other fields of the result, such as ``speed``.
         """
-        precision, both = self.arm.precision, (wanted or switches, switches)
+        precision, both = self.arm.precision, (self.wanted or switches, switches)
         before, after = (f"matmul {each.fp32_matmul}, conv {each.fp32_conv}, rnn {each.fp32_rnn}" for each in both)
         if before != after and status != "nonfinite":
             status, detail = "invalid", f"the model changed the fp32 switches from {before} to {after}"
         if (missed := precision.missed(computed)) and status != "nonfinite":
             status, detail = "invalid" if precision.narrow else status, "; ".join(filter(None, (missed, detail)))
-        fields: dict[str, Any] = {"precision": self.name, "status": status, "detail": detail, "switches": switches}
-        return TrialResult(**fields | measured)
+        fields = {"precision": self.name, "compile_s": self.compile_s} | measured
+        return TrialResult(status=status, detail=detail, switches=switches, **fields)
 
     def observable(self) -> TrainingRunner:
         """Return a runner of the same arm whose operations can be observed: neither compiled nor captured."""
         return replace(self, arm=replace(self.arm, forward=self.arm.model, graph=None))
 
-    def compile(self, context: Context, send: Callable[[Message], None]) -> float | None:
-        """Let the arm compile before anything is observed or timed; return the seconds, None where it does not."""
-        if self.compiles:
-            send(Progress(text=f"{self.name}: compiling", silence_s=COMPILING_S))
-        return self.compile_s(context.data, context.trial.cell.batch_size)
+    def compile(self, context: Context, send: Callable[[Message], None]) -> None:
+        """Let the newly built arm compile before anything is observed or timed, and keep the seconds that it takes.
+
+        It runs over one random batch of the cell's size until nothing is compiled any more. The seconds are those
+        beyond as many steps that compile nothing. The random generators are restored.
+        """
+        if not self.compiles:
+            return
+        send(Progress(text=f"{self.name}: compiling", silence_s=COMPILING_S))
+        self.activate()
+        size = context.trial.cell.batch_size
+        (batch,) = random_batches(context.data, batch_size=size, count=1, device=self.arm.device, seed=0)
+        self.compile_s = sum(until_compiled(step, self.arm.device) for step in self.compiled_steps(batch))
 
     @property
     def compiles(self) -> bool:
         """Whether the arm compiles before its first ordinary step."""
         return bool(self.arm.techniques.compile) or self.arm.precision.optimizer is not None
 
-    def compile_s(self, data: Data, batch_size: int) -> float | None:
-        """Let what the newly built arm compiles of a training step compile; return the seconds, None if nothing is.
+    def compiled_steps(self, batch: Batch) -> Iterator[Callable[[], object]]:
+        """Yield the parts of a training step that compile: an optimizer's update, forward and backward.
 
-        That is forward and backward, or the update of an optimizer that compiles. Forward and backward run over one
-        random batch of that size, the update over copies of the weights, until nothing is compiled any more. The
-        seconds are those beyond as many steps that compile nothing. Nothing is learned: weights stay as they are, batch
-        norm's statistics and the random generators are restored, and gradients are dropped.
+        Nothing is learned: the update is of copies of the weights, batch norm's statistics are restored, and gradients
+        are dropped.
         """
-        if not self.compiles:
-            return None
-        arm, update_s = self.arm, 0.0
-        self.activate()
+        arm = self.arm
         if arm.precision.optimizer:
-            update_s = until_compiled(rehearsal(arm.optimizer, arm.precision, arm.device.type), arm.device)
-        if not arm.techniques.compile:
-            return update_s
-        (batch,) = random_batches(data, batch_size=batch_size, count=1, device=arm.device, seed=0)
-        buffers = [(buffer, buffer.clone()) for buffer in arm.model.buffers()]
-        spent_s = until_compiled(lambda: leave_gradients(arm, *batch), arm.device)
-        arm.optimizer.zero_grad(set_to_none=True)
-        with torch.no_grad():
-            for buffer, kept in buffers:
-                buffer.copy_(kept)
-        return spent_s + update_s
+            yield rehearsal(arm.optimizer, arm.precision, arm.device.type)
+        if arm.techniques.compile:
+            buffers = [(buffer, buffer.clone()) for buffer in arm.model.buffers()]
+            yield lambda: leave_gradients(arm, *batch)
+            arm.optimizer.zero_grad(set_to_none=True)
+            with torch.no_grad():
+                for buffer, kept in buffers:
+                    buffer.copy_(kept)
 
 
 def until_compiled(step: Callable[[], object], device: torch.device) -> float:
@@ -321,22 +320,18 @@ def step_times(runner: TrainingRunner, budget_s: float) -> StepTimes | None:
     assert len(set(distributed.gathered(steps))) == 1, "processes that train together must take as many steps each"
     if steps < FEWEST_STEPS:
         return None
-    times_ms = _between_events(runner, steps)
-    p50, p95 = np.max(distributed.gathered(tuple(np.percentile(times_ms, [50, 95]))), axis=0)
-    known = runner.asynchronous and not runner.arm.scaler.is_enabled()
-    ratio = statistics.median(_host_ratio(runner) for _ in range(SINGLE_STEPS)) if known else None
-    ratios = [each for each in distributed.gathered(ratio) if each is not None]
-    return StepTimes(p50_ms=float(p50), p95_ms=float(p95), host_ratio=max(ratios, default=None))
-
-
-def _between_events(runner: TrainingRunner, steps: int) -> list[float]:
     backend = backend_of(runner.arm.device)
     events = [backend.record_event(timing=True)]
     for _ in range(steps):
         runner.run(1)
         events.append(backend.record_event(timing=True))
     runner.synchronize()
-    return [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
+    times_ms = [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
+    p50, p95 = np.max(distributed.gathered(tuple(np.percentile(times_ms, [50, 95]))), axis=0)
+    known = runner.asynchronous and not runner.arm.scaler.is_enabled()
+    ratio = statistics.median(_host_ratio(runner) for _ in range(SINGLE_STEPS)) if known else None
+    ratios = [each for each in distributed.gathered(ratio) if each is not None]
+    return StepTimes(p50_ms=float(p50), p95_ms=float(p95), host_ratio=max(ratios, default=None))
 
 
 def _host_ratio(runner: TrainingRunner) -> float:

@@ -113,7 +113,7 @@ def _measure(
     runner = _build(context)
     send(Progress(text=f"{runner.name}: power with nothing running"))
     idle = energy.measure(Nap(), *meters, seconds=energy.IDLE_S)
-    compile_s = runner.compile(context, send)
+    runner.compile(context, send)
     send(Progress(text=f"{runner.name}: warming up"))
     distributed.from_first(0)  # the others have been idle until now
     warm = warm_up(runner, WARM_UP_S, distributed.clock())
@@ -132,14 +132,8 @@ def _measure(
         status, detail = "nonfinite", "the loss became NaN or Inf while energy was measured"
     elif cause:
         status, detail = "invalid", f"{cause} while energy was measured, so compiling is in it"
-    return runner.result(
-        status,
-        detail,
-        switches=switches,
-        computed=computed,
-        compile_s=compile_s,
-        energy=energy.energy_of(window, idle.power_w if idle else None),
-    )
+    figures = energy.energy_of(window, idle.power_w if idle else None)
+    return runner.result(status, detail, switches=switches, computed=computed, energy=figures)
 
 
 def _unsupported(trial: Trial, why: str) -> TrialResult:

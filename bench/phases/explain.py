@@ -52,6 +52,8 @@ ALIGNMENT = 64
 """Sizes are padded to its multiples: 128 bytes of a 16-bit type, which is what NVIDIA's tensor cores want at most."""
 LARGEST_TRIED = 3
 """Products that are tried in another layout and with other sizes, the largest."""
+IN_TRACES = {torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
+"""Names of types in traces."""
 LOADER_STEPS = (5, 30)
 DOUBLED_BLOCKS = 5
 
@@ -62,21 +64,21 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     enter(trial.precisions[0], context.device)
     batches = context.resident_batches(BATCHES)
     runners = [context.runner(name, batches) for name in trial.precisions]
-    compile_s = [runner.compile(context, send) for runner in runners]
+    for runner in runners:
+        runner.compile(context, send)
     explanation = _Explanation(context=context, runners=runners, send=send)
     with open_watch(device) as watch, without_collection() as collect:
         disturbed = explanation.time_steps(trial.protocol.time_budget_s / 2, watch, collect)
     explanation.double_the_batch()
     explanation.wait_for_the_loader()
     explanation.time_operators()
-    for runner, seconds in zip(runners, compile_s, strict=True):
+    for runner in runners:
         status: Status = "invalid" if disturbed else "ok"
         detail = disturbed
         if not runner.finite():
             status, detail = "nonfinite", "the loss became NaN or Inf"
         switches = runner.switches_after_a_step()
-        computed = runner.compute_dtypes()
-        send(runner.result(status, detail, switches=switches, computed=computed, compile_s=seconds))
+        send(runner.result(status, detail, switches=switches, computed=runner.compute_dtypes()))
 
 
 @dataclass(slots=True)
@@ -155,25 +157,24 @@ class _Explanation:
             _settle(runner)
             for profiling in (False, True) if turn // 2 % 2 == 0 else (True, False):
                 if profiling:
-                    profiles[runner.name] = self._profile(runner)
-                    rows += self._profile_rows(runner, profiles[runner.name], turn)
+                    profiles[runner.name], figures = self._profile(runner, turn)
+                    rows += figures
                 else:
                     step_ms = _step_ms(runner, self.steps[runner.name])
                     rows.append(self._row(runner, "step", "timed", step_ms, round=turn))
                 collect()
         return rows, profiles
 
-    def _profile(self, runner: TrainingRunner) -> StepTime:
+    def _profile(self, runner: TrainingRunner, turn: int) -> tuple[StepTime, list[Explained]]:
         backend = backend_of(self.context.device)
         trace = profiled(lambda: runner.run(1), self.steps[runner.name], gpu=backend.is_gpu)
-        return decompose(trace, gpu=backend.is_gpu, matrix_types=frozenset(map(_in_traces, backend.matrix_types())))
-
-    def _profile_rows(self, runner: TrainingRunner, profile: StepTime, turn: int) -> list[Explained]:
+        matrix_types = frozenset(IN_TRACES.get(dtype, str(dtype)) for dtype in backend.matrix_types())
+        profile = decompose(trace, gpu=backend.is_gpu, matrix_types=matrix_types)
         figures = {"profiled": profile.step_ms, "kernels" if runner.asynchronous else "operators": profile.calls}
         if runner.asynchronous:
             figures["hidden communication"] = profile.hidden_communication_ms
         rows = [self._row(runner, "step", name, value, round=turn) for name, value in figures.items()]
-        return rows + [self._row(runner, "class", work, profile.ms[work], round=turn) for work in CLASSES]
+        return profile, rows + [self._row(runner, "class", work, profile.ms[work], round=turn) for work in CLASSES]
 
     def _operators(self, runner: TrainingRunner, profiles: Sequence[StepTime]) -> None:
         """Send the longest operators of a step, each with the median of its times in the rounds."""
@@ -260,9 +261,7 @@ class _Explanation:
                 *alone.largest(casts, by=lambda call: call.count),  # a small one costs little less than a large one
             ]:
                 self._alone(runner, call)
-                (cached,) = alone.times([call], self.context.device, ALONE_S, cached=True)
-                if cached is not None:
-                    self._send_call(runner, "cached", call, cached.median_ms, work=call.work)
+                self._alone(runner, call, "cached")
             if runner is not baseline:
                 for call in alone.largest(called[runner.name], by=lambda call: call.flops):
                     self._alone(runner, call)
@@ -314,11 +313,12 @@ class _Explanation:
         finally:
             runner.arm.optimizer.zero_grad(set_to_none=True)
 
-    def _alone(self, runner: TrainingRunner, call: Call) -> None:
-        (taken,) = alone.times([call], self.context.device, ALONE_S)
+    def _alone(self, runner: TrainingRunner, call: Call, kind: Finding = "alone") -> None:
+        (taken,) = alone.times([call], self.context.device, ALONE_S, cached=kind == "cached")
         if taken is not None:
-            self._send_call(runner, "alone", call, taken.median_ms, work=call.work)
-            self._send_call(runner, "bytes", call, call.bytes / call.count, count=None)
+            self._send_call(runner, kind, call, taken.median_ms, work=call.work)
+            if kind == "alone":
+                self._send_call(runner, "bytes", call, call.bytes / call.count, count=None)
 
     def _types(self, runner: TrainingRunner, calls: Iterable[Call]) -> None:
         """Send the share of the FLOPs in each type, and the modules whose products are in fp32."""
@@ -368,8 +368,3 @@ def _compute(runner: TrainingRunner) -> torch.dtype | None:
     """Return the type that an arm's products compute in; None for one that converts its layers, as to float8."""
     precision = runner.arm.precision
     return None if precision.conversion else getattr(torch, precision.compute)
-
-
-def _in_traces(dtype: torch.dtype) -> str:
-    """Return what a trace calls a type."""
-    return {torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}.get(dtype, str(dtype))

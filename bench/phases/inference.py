@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.data import random_batches
-from bench.phases.arms import BATCHES, Context, TrainingRunner, enter, open_context, until_compiled
+from bench.data.transfer import Batch
+from bench.phases.arms import BATCHES, Context, TrainingRunner, open_context
 from bench.phases.paired import measure
 from bench.results.records import Device, Inference, Message
 from bench.spec.precisions import BASELINE
-from bench.spec.suite import Data
 from bench.spec.trial import Trial
 from bench.training.techniques import arrange
 
@@ -54,14 +53,14 @@ class ForwardRunner(TrainingRunner):
         """Return the number of passes; none is ever skipped."""
         return self.passes
 
-    def compile_s(self, data: Data, batch_size: int) -> float | None:
-        """Let the arm compile for batches and for single samples; return the seconds, None where it does not."""
-        if not self.arm.techniques.compile:
-            return None
-        self.activate()
-        ((inputs, _),) = random_batches(data, batch_size=batch_size, count=1, device=self.arm.device, seed=0)
-        shapes = inputs, inputs[:1].contiguous()
-        return sum(until_compiled(partial(self.forward, shape), self.arm.device) for shape in shapes)
+    @property
+    def compiles(self) -> bool:
+        """Whether the model compiles: an optimizer is of no account."""
+        return bool(self.arm.techniques.compile)
+
+    def compiled_steps(self, batch: Batch) -> Iterator[Callable[[], object]]:
+        """Yield the forward passes over a batch and over a single sample."""
+        return (partial(self.forward, inputs) for inputs in (batch[0], batch[0][:1].contiguous()))
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
@@ -69,10 +68,10 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     context = open_context(trial)
     (name,) = trial.precisions
     batches = context.resident_batches(BATCHES)
-    wanted = enter(name, context.device)
     runners = [_build(context, each, batches) for each in dict.fromkeys((BASELINE, name))]
-    compile_s = [runner.compile(context, send) for runner in runners]
-    paired = measure(trial, runners, device, send, seed=trial.seed)
+    for runner in runners:
+        runner.compile(context, send)
+    paired = measure(trial, runners, device, send)
     last, runner = len(runners) - 1, runners[-1]
     inputs = [batch[0] for batch in batches]
     p50, p95 = np.percentile(latencies_ms(runners, inputs)[last], [50, 95])
@@ -87,9 +86,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             status,
             detail,
             switches=switches,
-            wanted=wanted,
             computed=runner.compute_dtypes(),
-            compile_s=compile_s[last],
             inference=Inference(
                 latency_p50_ms=float(p50),
                 latency_p95_ms=float(p95),

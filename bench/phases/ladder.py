@@ -19,7 +19,7 @@ from bench.data.sampling import Normalizer
 from bench.data.transfer import Batch, Prefetcher, to_device
 from bench.devices.backend import backend_of
 from bench.measure.warmup import Cut
-from bench.phases.arms import Context, TrainingRunner, enter, open_context, step_times
+from bench.phases.arms import Context, TrainingRunner, open_context, step_times
 from bench.phases.paired import measure
 from bench.results.records import AblationResult, Device, Message, Progress, TrialResult
 from bench.spec.suite import Data
@@ -38,59 +38,45 @@ CONTINUOUS_STEPS = 3 * DEPTH
 """Steps that show whether a loader is waited for; a third of them uses up the batches that were ready before."""
 
 
-class LadderArm(NamedTuple):
-    """An ablation step that is supported here, built."""
-
-    step: AblationStep
-    runner: LoaderRunner
-    compile_s: float | None
-
-
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Time the trial's supported ablation steps against the first of them; send the blocks, then a result for each."""
     planned, context = trial.arms, open_context(trial)
     with open_loaders(context, planned) as (loaders, samples), ExitStack() as stack:
         send(Progress(text="timing the loader alone"))
         loader_ms = {kind: batch_ms(loader, LOADER_BATCHES) for kind, loader in loaders.items()}
-        arms = _build(context, planned, loaders, send=send, stack=stack)
-        runners = [arm.runner for arm in arms]
-        wanted = [enter(arm.step.precision, context.device) for arm in arms]
+        runners = _build(context, planned, loaders, send=send, stack=stack)
         limited: list[bool] = []
 
         def recut(cuts: list[Cut]) -> list[Cut]:
             send(Progress(text="measuring the waits for the loader"))
-            rests_s = [DEPTH * loader_ms[LoaderKind.of(arm.step)] / 1000 for arm in arms]
-            limited.extend(
-                runner.steady_wait(rest_s) >= LIMITED for runner, rest_s in zip(runners, rests_s, strict=True)
-            )
+            rests_s = [DEPTH * loader_ms[LoaderKind.of(runner.step)] / 1000 for runner in runners]
+            waits = (runner.steady_wait(rest_s) for runner, rest_s in zip(runners, rests_s, strict=True))
+            limited.extend(wait >= LIMITED for wait in waits)
             for runner in runners:
                 runner.activate()
                 runner.wait_ns = 0
             return paced(cuts, limited)
 
-        seed = trial.seed * 1000 + trial.replicate
-        paired = measure(trial, runners, device, send, seed=seed, recut=recut, known=trial.known)
+        paired = measure(trial, runners, device, send, recut=recut, known=trial.known)
         waits_ns = [runner.wait_ns + runner.last_wait_ns for runner in runners]
         ratios = [_host_ratio(runner, TAIL_SHARE * trial.protocol.process_s) for runner in runners]
         switches = [runner.switches_after_a_step() for runner in runners]
         computed = [runner.compute_dtypes() for runner in runners]
     for block in paired.blocks():
         send(block)
-    for index, arm in enumerate(arms):
+    for index, runner in enumerate(runners):
         timed_ns = sum(block.time_ns for block in paired.comparison.blocks if block.arm == index)
         ablation = AblationResult(
-            ablation_step=arm.step.number,
-            loader_ms=loader_ms[LoaderKind.of(arm.step)],
+            ablation_step=runner.step.number,
+            loader_ms=loader_ms[LoaderKind.of(runner.step)],
             wait_pct=100 * waits_ns[index] / timed_ns,
             steps_per_epoch=steps_per_epoch(context.data, trial.cell.data, trial.cell.batch_size, samples),
             loader_limited=limited[index],
         )
-        result = arm.runner.result(
+        result = runner.result(
             *paired.judge(index),
             switches=switches[index],
-            wanted=wanted[index],
             computed=computed[index],
-            compile_s=arm.compile_s,
             speed=replace(paired.speed(index), host_ratio=ratios[index]),
             ablation=ablation,
         )
@@ -104,44 +90,42 @@ def _build(
     *,
     send: Callable[[Message], None],
     stack: ExitStack,
-) -> list[LadderArm]:
+) -> list[LoaderRunner]:
     """Build the ablation steps in order; report a refused one as unsupported, and rebase later ones without it.
 
     Raises:
         Exception: all steps are refused; the last refusal is raised.
     """
-    arms: dict[str, LadderArm] = {}
+    runners: dict[str, LoaderRunner] = {}
     refusal: Exception | None = None
-    for step in rebase(planned, lambda step: step.name in arms):
+    for step in rebase(planned, lambda step: step.name in runners):
         try:
-            arms[step.name] = _build_arm(context, step, loaders[LoaderKind.of(step)], send=send, stack=stack)
+            runners[step.name] = _build_runner(context, step, loaders[LoaderKind.of(step)], send=send, stack=stack)
         except Exception as error:
             if (why := refused(error)) is None:
                 raise
             refusal = error
             send(TrialResult(precision=step.name, status="unsupported", detail=why))
-    if not arms and refusal:
+    if not runners and refusal:
         raise refusal
-    return list(arms.values())
+    return list(runners.values())
 
 
-def _build_arm(
+def _build_runner(
     context: Context, step: AblationStep, loader: Iterator[Any], *, send: Callable[[Message], None], stack: ExitStack
-) -> LadderArm:
-    """Build an ablation step, and compile or capture it if it does so, which may show that it is unsupported."""
+) -> LoaderRunner:
+    """Build an ablation step, and compile or capture it if it is to be, which may show that it is unsupported."""
     arm = context.build(step.precision, techniques=step.settings)
-    if step.settings.hidden:
-        send(Progress(text=f"{step.name}: compiling or capturing the step", silence_s=COMPILING_S))
-    newly_built = TrainingRunner(step.name, arm, iter(()))
-    spent_s = newly_built.compile_s(context.data, context.trial.cell.batch_size)
     batches = InputPipeline(arm, context.data, loader)
     stack.callback(batches.close)
-    runner = LoaderRunner(step.name, arm, batches)
+    runner = LoaderRunner(step.name, arm, batches, step=step)
+    runner.compile(context, send)
     if step.settings.cuda_graphs:
+        send(Progress(text=f"{step.name}: capturing the step", silence_s=COMPILING_S))
         runner.activate()
         runner.run(WARM_UP + 1)
         runner.synchronize()
-    return LadderArm(step, runner, spent_s)
+    return runner
 
 
 def paced(cuts: Sequence[Cut], limited: Sequence[bool]) -> list[Cut]:
@@ -220,17 +204,14 @@ class InputPipeline:
             return inputs, targets
 
         self._prefetcher: Prefetcher | None = None
-        if techniques.prefetcher and not backend_of(device).is_gpu:
+        self._waited = _Timed(loaded)
+        self._batches: Iterator[Batch] = map(ready, self._waited)
+        if techniques.prefetcher and backend_of(device).is_gpu:
+            self._batches = self._prefetcher = Prefetcher(self._waited, device, ready)
+        elif techniques.prefetcher:
             # Its thread asks the loader while the step runs; the host waits only for what the thread has not done yet.
             self._prefetcher = Prefetcher(loaded, device, ready)
-            self._batches: Iterator[Batch] = _Timed(self._prefetcher)
-            self._waited: Any = self._batches
-            return
-        self._waited = _Timed(loaded)
-        if techniques.prefetcher:
-            self._batches = self._prefetcher = Prefetcher(self._waited, device, ready)
-        else:
-            self._batches = map(ready, self._waited)
+            self._batches = self._waited = _Timed(self._prefetcher)
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -242,8 +223,7 @@ class InputPipeline:
     @property
     def waited_ns(self) -> int:
         """Time that the host has waited for the loader, copies excluded."""
-        ns: int = self._waited.ns
-        return ns
+        return self._waited.ns
 
     def close(self) -> None:
         """Stop making batches ahead."""
@@ -256,6 +236,7 @@ class LoaderRunner(TrainingRunner):
     """A model in training whose batches come from a loader."""
 
     batches: InputPipeline
+    step: AblationStep = field(kw_only=True)
     wait_ns: int = field(default=0, init=False)
     """Time that the host waited for the loader in the timed steps of all blocks before the last,"""
     last_wait_ns: int = field(default=0, init=False)

@@ -57,7 +57,7 @@ def _fit(trial: Trial, send: Callable[[Message], None]) -> None:
     before = 0 if backend.is_gpu else memory.resident_bytes()
     resettable = backend.reset_peak_memory()
     runner = context.runner(name, context.resident_batches(BATCHES))
-    runner.compile_s(context.data, trial.cell.batch_size)
+    runner.compile(context, send)
     runner.activate()
     observe(partial(runner.observable().run, 1))
     if context.techniques.cuda_graphs:
@@ -71,7 +71,7 @@ def _fit(trial: Trial, send: Callable[[Message], None]) -> None:
     highest = (peaks.reserved if backend.is_gpu else peaks.resident) if resettable else None
     peak = highest - before if highest is not None and before is not None else None
     fit = Fit(fit_peak_bytes=peak, fit_free_bytes=free, fit_step_s=step_s)
-    send(runner.result(switches=runner.read_back(), fit=fit))
+    send(runner.result(switches=runner.read_back(), fit=fit, compile_s=None))  # an attempt is no measurement of it
 
 
 def _measure(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
@@ -87,7 +87,7 @@ def _measure(trial: Trial, device: Device, send: Callable[[Message], None]) -> N
         _load_libraries(context, asked.precision, step)
         resident_before = memory.resident_bytes()
     with ExitStack() as stack:
-        arm = _build(context, asked.precision, step)
+        arm = context.build(asked.precision, techniques=step.settings if step else None)
         resident = [] if step else context.resident_batches(FEW_BATCHES)
         batches = _through_pipeline(context, arm, step, stack) if step else itertools.cycle(resident)
         numbers, losses = itertools.count(1), list[torch.Tensor]()
@@ -115,10 +115,6 @@ def _measure(trial: Trial, device: Device, send: Callable[[Message], None]) -> N
     send(runner.result("ok", "; ".join(odd), switches=switches, computed=computed, memory=peaks))
 
 
-def _build(context: Context, precision: str, step: AblationStep | None) -> Arm:
-    return context.build(precision, techniques=step.settings if step else None)
-
-
 def _load_libraries(context: Context, precision: str, step: AblationStep | None) -> None:
     """Train a model of the same kind on a small batch, and drop it.
 
@@ -127,7 +123,7 @@ def _load_libraries(context: Context, precision: str, step: AblationStep | None)
     """
     techniques = step.settings if step else context.techniques
     small = min(SMALL_BATCH * techniques.grad_accumulation, context.trial.cell.batch_size)
-    arm = _build(context, precision, step)
+    arm = context.build(precision, techniques=techniques)
     with ExitStack() as stack:
         if step:
             batches = _through_pipeline(context, arm, step, stack, small)
@@ -143,18 +139,12 @@ def _through_pipeline(
     """Return batches in host memory, as the step's loader makes them, on their way through its input pipeline."""
     data, seed, size = context.data, context.trial.seed, batch_size or context.trial.cell.batch_size
     kind = LoaderKind.of(step)
+    batches = random_batches(data, batch_size=size, count=FEW_BATCHES, device=torch.device("cpu"), seed=seed)
     if data.is_image and not kind.normalize:
-        batches = [_pixels(context, size, seed + index) for index in range(FEW_BATCHES)]
-    else:
-        batches = random_batches(data, batch_size=size, count=FEW_BATCHES, device=torch.device("cpu"), seed=seed)
+        rng = torch.Generator().manual_seed(seed)
+        batches = [(torch.randint(256, x.shape, generator=rng, dtype=torch.uint8), y) for x, y in batches]
     if kind.pinned and backend_of(context.device).is_gpu:
         batches = [(inputs.pin_memory(), targets.pin_memory()) for inputs, targets in batches]
     pipeline = InputPipeline(arm, data, itertools.cycle(batches))
     stack.callback(pipeline.close)
     return pipeline
-
-
-def _pixels(context: Context, size: int, seed: int) -> Batch:
-    rng, data = torch.Generator().manual_seed(seed), context.data
-    pixels = torch.randint(256, (size, *data.input_shape), generator=rng, dtype=torch.uint8)
-    return pixels, torch.randint(data.classes or 1, (size,), generator=rng)

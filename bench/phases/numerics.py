@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import count, islice
+from itertools import count, cycle, islice
 
 import torch
 
 from bench.data import Batches
 from bench.data.transfer import Batch
-from bench.devices.backend import backend_of
 from bench.measure import gradients
 from bench.measure.operations import observe
 from bench.phases.arms import Context, TrainingRunner, open_context
-from bench.results.records import Device, Kind, Message, Numeric, Operations, Progress
+from bench.results.records import Device, Kind, Message, Numeric, Progress
 from bench.spec.trial import Trial
 from bench.training.step import Arm, training_step
 
@@ -38,21 +36,18 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     arm = context.build(name, steps=total, clip_grad=trial.clip_grad)
     observation = _Observation(arm=arm, context=context, send=send)
     failure, losses = observation.train(batches, steps), observation.losses
-    runner = TrainingRunner(name, arm, iter(()))
+    runner = TrainingRunner(name, arm, cycle(context.resident_batches(1)))
+    switches = runner.read_back()
+    operations = observe(runner.compute) if arm.conversion else None
     result = runner.result(
         "nonfinite" if failure else "ok",
         failure or f"loss {losses[0]:.4f} in the first step, {losses[-1]:.4f} in the last of {len(losses)}",
-        switches=runner.read_back(),
-        computed=observation.operations.compute_dtypes if observation.operations else "",
-        operations=observation.operations,
+        switches=switches,
+        computed=operations.compute_dtypes if operations else "",
+        operations=operations,
         conversion=arm.conversion,
     )
     send(result)
-
-
-def observed_steps(steps: int) -> set[int]:
-    """Return the steps whose gradients are counted: the first, the middle one and the last five."""
-    return {0, steps // 2, *range(max(0, steps - LAST), steps)}
 
 
 @dataclass(slots=True)
@@ -66,12 +61,10 @@ class _Observation:
     """For each layer its largest activation so far, and the step."""
     losses: list[float] = field(default_factory=list)
     """Of each step so far."""
-    operations: Operations | None = None
-    """Those of a step, at precisions that convert layers."""
 
     def train(self, batches: Batches, steps: int) -> str:
         """Train; return which quantity ceased to be finite, and when, or an empty string."""
-        failure, chosen = "", observed_steps(steps)
+        failure, counted = "", {0, steps // 2, *range(max(0, steps - LAST), steps)}
         endless = (batch for epoch in count(1) for batch in batches.train(epoch))
         with gradients.watch_activations(self.arm.model) as largest_activations:
             for step, batch in enumerate(islice(endless, steps)):
@@ -80,7 +73,7 @@ class _Observation:
                     largest_activations()  # forgets those of the copies
                 scale = self.arm.loss_scale
                 failure = self._step(step, batch, scale, largest_activations)
-                if step in chosen or failure:
+                if step in counted or failure:
                     self._gradients(step, scale)
                 if failure:
                     break
@@ -138,8 +131,6 @@ class _Observation:
     def _errors(self, step: int, batch: Batch) -> None:
         """Compare with the same step of a model in float64 with the arm's weights, or their master copy."""
         arm = self.arm
-        if arm.conversion and step == 0:
-            self.operations = observe(lambda: self._gradients_of_a_copy(batch))
         with torch.random.fork_rng(devices=[]):
             exact = self.context.suite.model(self.context.data).to(arm.device).double().train()
         state = arm.weights.state_dict()
@@ -151,14 +142,6 @@ class _Observation:
         self._send("error", step, "output", errors.output)
         for layer, error in errors.gradients.items():
             self._send("error", step, "gradient", error, layer)
-
-    def _gradients_of_a_copy(self, batch: Batch) -> None:
-        arm, (inputs, targets) = self.arm, batch
-        twin = copy.deepcopy(arm.model)
-        with backend_of(arm.device).fork_rng():
-            with arm.autocast():
-                loss = arm.loss(twin(inputs), targets)
-            loss.backward()
 
     def _named(self) -> gradients.Named:
         return gradients.named_gradients(self.arm.model, self.arm.weights.trained())

@@ -132,28 +132,30 @@ def measure(
     device: Device,
     send: Callable[[Message], None],
     *,
-    seed: int,
-    clock: Callable[[], int] = time.perf_counter_ns,
-    recut: Callable[[list[Cut]], list[Cut]] | None = None,
+    recut: Callable[[list[Cut]], list[Cut]] = lambda cuts: cuts,
     check: bool = False,
     known: Sequence[KnownArm] = (),
 ) -> Paired:
     """Warm the arms up, choose block sizes, and time ABBA rounds until the speedups' intervals are narrow enough.
 
+    Each arm keeps the switches as they read back before it runs: the figures are those of its precision only as long as
+    its model leaves them so.
+
     Args:
-        trial: its protocol sets the target width and the time budget.
+        trial: its protocol sets the target width and the time budget, its seed and replicate the rounds' orders.
         runners: the arms, built and compiled, the baseline first.
         device: watched for disturbances; disturbed rounds are discarded.
         send: takes the progress.
-        seed: of the rounds' orders.
-        clock: in nanoseconds, common to all ranks.
         recut: called after warm-up; returns the cuts to use instead.
         check: whether to repeat the comparison with longer blocks; if the two disagree, all is timed again with those.
         known: the arms' blocks as an earlier process cut them.
     """
     budget_s = trial.protocol.process_s if known else trial.protocol.first_process_s
-    cuts = prepare(runners, budget_s, clock=clock, say=lambda text: send(Progress(text=text)), known=known)
-    cuts = recut(cuts) if recut else cuts
+    clock, seed = distributed.clock(), trial.seed * 1000 + trial.replicate
+    for runner in runners:
+        runner.activate()
+        runner.wanted = runner.read_back()
+    cuts = recut(prepare(runners, budget_s, clock=clock, say=lambda text: send(Progress(text=text)), known=known))
     report = _progress(trial, runners, send)
     with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as watch:
         poll = _poll(watch, trial.cell.placement.members)
@@ -202,8 +204,7 @@ def _progress(
 
     def report(rounds: int, speedups: Sequence[Interval | None]) -> None:
         nonlocal last
-        now = time.monotonic()
-        if now - last < PROGRESS_S:
+        if (now := time.monotonic()) - last < PROGRESS_S:
             return
         last = now
         running = [

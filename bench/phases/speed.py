@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from bench.measure.energy import total
-from bench.measure.operations import observe, pct_of_peak, peak_tflops
+from bench.measure.operations import observe, peak_tflops
 from bench.measure.rounds import compare
 from bench.measure.warmup import Cut
 from bench.phases.arms import BATCHES, TrainingRunner, enter, open_context, step_times
@@ -37,12 +37,11 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     labels = {name: name for name in trial.precisions}
     labels |= {f"{name} again": name for name in trial.precisions if floor}
     runners = [context.runner(name, batches, label) for label, name in labels.items()]
-    wanted = [enter(name, context.device) for name in labels.values()]
-    compile_s = [runner.compile(context, send) for runner in runners]
+    for runner in runners:
+        runner.compile(context, send)
     operations = [None if floor else _observe(runner) for runner in runners]
-    clock, seed = distributed.clock(), trial.seed * 1000 + trial.replicate
     known = [replace(arm, name=label) for arm in trial.known for label, name in labels.items() if name == arm.name]
-    paired = measure(trial, runners, device, send, seed=seed, clock=clock, check=not trial.known, known=known)
+    paired = measure(trial, runners, device, send, check=not trial.known, known=known)
     for block in paired.blocks():
         send(block)
     for index, (runner, observed) in enumerate(zip(runners, operations, strict=True)):
@@ -54,16 +53,14 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         if length is not None and speed.samples_per_s is not None:
             speed = replace(speed, tokens_per_s=length * speed.samples_per_s)
         if not floor and not trial.known:
-            speed = replace(speed, communication_pct=communication_pct(runner, paired.cuts[index], clock, trial))
+            speed = replace(speed, communication_pct=communication_pct(runner, paired.cuts[index], trial))
             speed = _with_limits(speed, runner, observed, trial, send)
         result = runner.result(
             status,
             detail,
             switches=switches,
-            wanted=wanted[index],
             computed=observed.compute_dtypes if observed else "",
             precision=runner.arm.precision.name,
-            compile_s=compile_s[index],
             operations=observed,
             conversion=runner.arm.conversion,
             speed=speed,
@@ -94,19 +91,20 @@ class SilentRunner(TrainingRunner):
             super().run(steps)
 
 
-def communication_pct(runner: TrainingRunner, cut: Cut, clock: Callable[[], int], trial: Trial) -> float | None:
+def communication_pct(runner: TrainingRunner, cut: Cut, trial: Trial) -> float | None:
     """Return the share of a step by which communication makes it longer; None where one process trains alone.
 
     Steps are timed against steps under DistributedDataParallel's ``no_sync``, in ABBA rounds. What overlaps with
     backward costs nothing and is not in the share. In it are sending gradients, broadcasting the first process's
     buffers, and each step's wait for the slowest process; silent steps wait for each other once a block. The arm has
-    been timed before, for its processes' weights drift apart here; the clock is that of all processes.
+    been timed before, for its processes' weights drift apart here.
     """
     if distributed.ranks() == 1:
         return None
     silent = SilentRunner(runner.name, runner.arm, runner.batches)
     budget_s = COMMUNICATION_SHARE * trial.protocol.process_s
     protocol = replace(trial.protocol, replicates=1, most_replicates=1, time_budget_s=budget_s)
+    clock = distributed.clock()
     comparison = compare([runner, silent], [cut.sizes, cut.sizes], protocol, seed=trial.seed, clock=clock)
     speedup = comparison.speedups[1]
     return None if speedup is None else 100 * (1 - 1 / speedup.center)
@@ -118,9 +116,10 @@ def _with_limits(
     """Time single steps and large matrix products, the device's own limit; of several devices, their sum."""
     send(Progress(text=f"{runner.name}: single steps, and the rate of large matrix products"))
     times = step_times(runner, TAIL_SHARE * trial.protocol.process_s)
-    flops = operations.flops_per_step if operations else None
     peak = total(distributed.gathered(peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)))
-    tflops, share = pct_of_peak(flops, speed.step_ms, peak)
     if times:
         speed = replace(speed, step_p50_ms=times.p50_ms, step_p95_ms=times.p95_ms, host_ratio=times.host_ratio)
-    return replace(speed, peak_tflops=peak, tflops=tflops, pct_of_peak=share)
+    if operations and operations.flops_per_step is not None and speed.step_ms:
+        speed = replace(speed, tflops=operations.flops_per_step / speed.step_ms / 1e9)
+    share = 100 * speed.tflops / peak if speed.tflops is not None and peak else None
+    return replace(speed, peak_tflops=peak, pct_of_peak=share)

@@ -50,7 +50,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
     context = replace(context, data=batches.data)
     arm = context.build(name, steps=trial.epochs * batches.steps_per_epoch, clip_grad=trial.clip_grad)
     runner = TrainingRunner(name, arm, iter(()))
-    compile_s = runner.compile(context, send)  # outside the first epoch's time
+    runner.compile(context, send)  # outside the first epoch's time
     saves_checkpoints = distributed.from_first(checkpoint is not None)
     rows, read_failure = _resume(arm, trial, checkpoint)
     for row in rows:
@@ -85,7 +85,6 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         failure or read_failure,
         switches=switches,
         computed=runner.compute_dtypes(),
-        compile_s=compile_s,
         conversion=arm.conversion,
         training=summary(trial, rows, arm, batches),
     )

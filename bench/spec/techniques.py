@@ -105,6 +105,7 @@ TECHNIQUES: dict[str, Technique] = {
         Technique(
             name="sync-bn",
             summary="batch norm's statistics are taken over all devices that train together",
+            needs_gpu="sync-bn is torch's SyncBatchNorm, which needs GPUs",
             devices="several",
         ),
         Technique(

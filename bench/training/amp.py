@@ -15,7 +15,7 @@ the model and the optimizer, so that the training step is the same for every pre
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import MethodType
 from typing import Any
 
@@ -138,26 +138,19 @@ class Weights:
     @contextmanager
     def in_fp32(self) -> Iterator[None]:
         """Return a context in which the model computes in fp32, with its masters or its widened 16-bit weights."""
-        with ExitStack() as stack:
+        dtype, tensors = self._dtype, [*self._model.parameters(), *self._model.buffers()]
+        held = [(tensor, tensor.data) for tensor in tensors if dtype is not None and tensor.is_floating_point()]
+        try:
             for layer, plain in self._converted:
                 layer.forward = MethodType(plain.forward, layer)
-                stack.callback(delattr, layer, "forward")
-            if self._dtype is not None:
-                stack.enter_context(self._widened())
-            yield
-
-    @contextmanager
-    def _widened(self) -> Iterator[None]:
-        weights = list(self._model.parameters())
-        held = [(tensor, tensor.data) for tensor in (*weights, *self._model.buffers())]
-        dtype, self._dtype = self._dtype, torch.float32
-        try:
+            self._dtype = dtype and torch.float32
             for tensor, data in held:
-                if data.is_floating_point():
-                    master = self._masters.get(tensor) if isinstance(tensor, nn.Parameter) else None
-                    tensor.data = data.float() if master is None else master.data
+                master = self._masters.get(tensor) if isinstance(tensor, nn.Parameter) else None
+                tensor.data = data.float() if master is None else master.data
             yield
         finally:
+            for layer, _ in self._converted:
+                del layer.forward
             for tensor, data in held:
                 tensor.data = data
             self._dtype = dtype

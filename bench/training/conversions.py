@@ -238,7 +238,13 @@ def _transformer_engine_twins(precision: Precision) -> Twins:
     Raises:
         UnsupportedError: Transformer Engine cannot be loaded, or says that this GPU cannot do it.
     """
-    te = _load_transformer_engine(precision)
+    try:
+        import transformer_engine.pytorch as te
+    except (ImportError, OSError, RuntimeError, AssertionError) as error:  # its libraries may not match torch's
+        raise UnsupportedError(f"{precision.name}: transformer_engine does not load: {first_line(error)}") from error
+    available, why = getattr(te, PROBES[precision.conversion or ""])(return_reason=True)
+    if not available:
+        raise UnsupportedError(f"{precision.name}: Transformer Engine says: {why}")
 
     class TorchState:
         """Delayed scaling pickles its history into the state dict, and refuses to load a pickle.
@@ -248,11 +254,11 @@ def _transformer_engine_twins(precision: Precision) -> Twins:
 
         get_extra_state, set_extra_state = nn.Module.get_extra_state, nn.Module.set_extra_state
 
-    class Linear(TorchState, te.Linear):  # type: ignore[misc,name-defined]  # Any, to mypy
+    class Linear(TorchState, te.Linear):  # type: ignore[misc]  # Any, to mypy
         def forward(self, input: Tensor) -> Tensor:
             return _padded(precision, super().forward, input)
 
-    class LayerNorm(TorchState, te.LayerNorm):  # type: ignore[misc,name-defined]
+    class LayerNorm(TorchState, te.LayerNorm):  # type: ignore[misc]
         pass
 
     def twin(layer: Any) -> nn.Module:
@@ -266,18 +272,6 @@ def _transformer_engine_twins(precision: Precision) -> Twins:
         return converted  # type: ignore[no-any-return]
 
     return twin
-
-
-def _load_transformer_engine(precision: Precision) -> Any:
-    """Return transformer_engine.pytorch, which has been asked whether it does the precision here."""
-    try:
-        import transformer_engine.pytorch as te
-    except (ImportError, OSError, RuntimeError, AssertionError) as error:  # its libraries may not match torch's
-        raise UnsupportedError(f"{precision.name}: transformer_engine does not load: {first_line(error)}") from error
-    available, why = getattr(te, PROBES[precision.conversion or ""])(return_reason=True)
-    if not available:
-        raise UnsupportedError(f"{precision.name}: Transformer Engine says: {why}")
-    return te
 
 
 _TWINS: dict[str, Callable[[Precision], Twins]] = {
@@ -294,16 +288,12 @@ def require_plain(techniques: Techniques, precision: Precision) -> None:
     Raises:
         UnsupportedError: one is among them.
     """
-    used = {
-        "compile": techniques.compile,
-        "cuda-graphs": techniques.cuda_graphs,
-        "checkpointing": techniques.checkpointing,
-    }
-    if names := [name for name, on in used.items() if on]:
-        raise UnsupportedError(
-            f"{precision.name} is not offered with {names[0]}: Transformer Engine has graphs and checkpointing of its "
-            "own, and its delayed scaling cannot be compiled"
-        )
+    for name in ("compile", "cuda-graphs", "checkpointing"):
+        if getattr(techniques, name.replace("-", "_")):
+            raise UnsupportedError(
+                f"{precision.name} is not offered with {name}: Transformer Engine has graphs and checkpointing of its "
+                "own, and its delayed scaling cannot be compiled"
+            )
 
 
 class TransformerEngineRegion(AbstractContextManager[None]):

@@ -94,11 +94,6 @@ def from_first(value: Value) -> Value:
     return values[0]
 
 
-def mean(value: float) -> float:
-    """Return the mean over the ranks."""
-    return summed([value], torch.device("cpu"))[0] / ranks()
-
-
 def summed(values: Sequence[float], device: torch.device) -> list[float]:
     """Return the sums over the ranks, computed on the rank's device."""
     totals = torch.tensor(values, dtype=torch.float64, device=device)
@@ -117,11 +112,6 @@ def share_buffers(model: nn.Module) -> None:
             buffer.copy_(dense)
 
 
-def part(batch_size: int) -> int:
-    """Return the size of this rank's part of a batch."""
-    return batch_size // ranks()
-
-
 def parallel(model: nn.Module, device: torch.device, techniques: Techniques) -> Callable[..., Tensor]:
     """Return the model's forward pass, after which backward averages gradients over the ranks.
 
@@ -136,7 +126,7 @@ def parallel(model: nn.Module, device: torch.device, techniques: Techniques) -> 
 
 
 def synchronised_norms(model: nn.Module) -> nn.Module:
-    """Return the model with batch norm over the whole batch of all ranks: torch's on GPUs, its formulas on CPUs.
+    """Return the model with torch's SyncBatchNorm, over the whole batch of all ranks, in place of its batch norms.
 
     Raises:
         UnsupportedError: it has no batch norm, or one of another class, which might do more than normalise.
@@ -147,70 +137,5 @@ def synchronised_norms(model: nn.Module) -> nn.Module:
     for norm in norms:
         if type(norm) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm):
             raise UnsupportedError(f"sync-bn replaces torch's own batch norms, and not a {type(norm).__name__}")
-    if any(backend_of(weight.device).is_gpu for weight in model.parameters()):
-        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        return converted
-    for norm in norms:
-        norm.__class__ = SyncedBatchNorm  # weights, statistics and hooks stay as they are
-    return model
-
-
-class SyncedBatchNorm(_BatchNorm):
-    """Batch norm of the mini-batch of all ranks, equally many samples on each (Ioffe and Szegedy, arXiv 1502.03167).
-
-    The mean is reduced first and the squared deviations from it after: E[x²] − E[x]² loses digits when the mean is
-    large. Computed in fp32 whatever the input's type, as batch norm is under autocast.
-    """
-
-    def _check_input_dim(self, input: Tensor) -> None:  # the name that torch gives it
-        if input.dim() < 2:
-            raise ValueError(f"expected at least 2 dimensions (got {input.dim()})")
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Normalise (B, C, ...) by each channel's mean and variance over all ranks' samples.
-
-        Raises:
-            ValueError: there is only one value per channel.
-        """
-        if not self.training:
-            return super().forward(input)
-        self._check_input_dim(input)
-        x = input if input.dtype == torch.float64 else input.float()
-        others = [axis for axis in range(x.dim()) if axis != 1]
-        shape = [1, -1] + [1] * (x.dim() - 2)
-        world = distributed.get_world_size()
-        count = x.numel() // x.shape[1] * world
-        if count < 2:
-            raise ValueError(f"batch norm needs more than one value per channel in training, got {tuple(input.shape)}")
-        mean: Tensor = _Sum.apply(x.mean(others)) / world
-        away = x - mean.view(shape)
-        variance = _Sum.apply(away.square().mean(others)) / world
-        self._follow(mean.detach(), variance.detach() * count / (count - 1))
-        normal = away * torch.rsqrt(variance + self.eps).view(shape)
-        if self.affine:
-            normal = normal * self.weight.view(shape) + self.bias.view(shape)
-        return normal.to(input.dtype)
-
-    @torch.no_grad()
-    def _follow(self, mean: Tensor, unbiased: Tensor) -> None:
-        """Update the running statistics by ``momentum``, or as the mean so far."""
-        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
-            return
-        self.num_batches_tracked.add_(1)
-        weight = self.momentum if self.momentum is not None else 1 / int(self.num_batches_tracked)
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), weight)
-        self.running_var.lerp_(unbiased.to(self.running_var.dtype), weight)
-
-
-class _Sum(torch.autograd.Function):
-    """The sum over the ranks; its gradient is summed over the ranks as well, because each loss is a part of one."""
-
-    @staticmethod
-    def forward(_ctx: Any, value: Tensor) -> Tensor:
-        total = value.clone(memory_format=torch.contiguous_format)
-        distributed.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Tensor:
-        return _Sum.forward(ctx, gradients[0])
+    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return converted

@@ -292,8 +292,9 @@ def train_epoch(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> Epoch:
     wait_ns += time.perf_counter_ns() - wait_start
     synchronize(arm.device)
     seconds = (clock() - start) / 1e9
+    (loss,) = distributed.summed([float(torch.stack(losses).float().mean())], torch.device("cpu"))
     return Epoch(
-        loss=distributed.mean(float(torch.stack(losses).float().mean())),
+        loss=loss / distributed.ranks(),
         seconds=seconds,
         wait_seconds=wait_ns / 1e9,
         samples=samples * distributed.ranks(),
@@ -317,16 +318,12 @@ def evaluate(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float,
             loss = arm.loss(outputs, targets)
         total += loss.double() * len(inputs)
         classified = not targets.is_floating_point() and targets.dim() == 1
-        right += _right(outputs, targets) if classified else 0
+        if classified:  # the largest of NaNs would be the first class
+            right += ((outputs.argmax(dim=1) == targets) & ~outputs.isnan().any(dim=1)).sum()
         count += len(inputs)
     arm.model.train()
     loss_sum, hits, samples, classes = distributed.summed([float(total), int(right), count, classified], arm.device)
     return loss_sum / samples, 100 * hits / samples if classes else None
-
-
-def _right(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Count the samples whose class has the largest output; the largest of NaNs would be the first class."""
-    return ((outputs.argmax(dim=1) == targets) & ~outputs.isnan().any(dim=1)).sum()
 
 
 def evaluate_fp32(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:

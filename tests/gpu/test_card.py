@@ -81,11 +81,11 @@ def test_two_gpus_train_together_and_each_process_knows_its_own(tiny_trial):
     (device,) = launcher.call("bench.devices.survey:survey", ("0+1",)).devices
     cell = replace(tiny_trial.cell, placement=Placement(name="0+1"))
     for phase in ("memory", "speed"):
-        found = []
+        messages = []
         trial = replace(tiny_trial, cell=cell, phase=phase, arms=arms("fp32"))
-        ending = launcher.run(trial, device, found.append)
+        ending = launcher.run(trial, device, messages.append)
         assert ending.kind == "done", ending.text
-        (result,) = [message for message in found if isinstance(message, TrialResult)]
+        (result,) = [message for message in messages if isinstance(message, TrialResult)]
         assert result.status in ("ok", "unconverged"), result.detail
         if phase == "memory":
             assert result.memory.driver_used_bytes > result.memory.peak_reserved_bytes

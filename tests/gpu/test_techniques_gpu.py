@@ -191,10 +191,10 @@ def test_the_phases_run_with_techniques(tiny_trial, compiled):
     names = tuple(name for name in names if compiled or name != "compile")
     cell = replace(tiny_trial.cell, placement=Placement(name="0"), techniques=names)
     for phase in ("memory", "speed", "train"):
-        found = []
-        ending = launcher.run(replace(tiny_trial, cell=cell, phase=phase), device, found.append)
+        messages = []
+        ending = launcher.run(replace(tiny_trial, cell=cell, phase=phase), device, messages.append)
         assert ending.kind == "done", ending.text
-        (result,) = [message for message in found if isinstance(message, TrialResult)]
+        (result,) = [message for message in messages if isinstance(message, TrialResult)]
         assert result.status in ("ok", "unconverged"), result.detail
         assert (result.compile_s is None) == (phase == "memory" or not compiled)
 
@@ -209,10 +209,10 @@ def test_a_ladder_up_to_a_captured_step_is_timed_and_tells_the_hosts_share(tiny_
     tiny_trial = replace(tiny_trial, protocol=protocol)
     asked = ("fp32", "fp32+set-to-none+non-blocking", top)
     for phase, rungs in (("ladder", asked), ("ladder_memory", (top,))):
-        found = []
-        ending = launcher.run(replace(tiny_trial, cell=cell, phase=phase, arms=arms(*rungs)), device, found.append)
+        messages = []
+        ending = launcher.run(replace(tiny_trial, cell=cell, phase=phase, arms=arms(*rungs)), device, messages.append)
         assert ending.kind == "done", ending.text
-        results = [message for message in found if isinstance(message, TrialResult)]
+        results = [message for message in messages if isinstance(message, TrialResult)]
         assert [result.precision for result in results] == list(rungs)
         assert {result.status for result in results} <= {"ok", "unconverged"}
         assert all(result.speed.host_ratio > 0 for result in results if phase == "ladder")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from torch import nn
@@ -75,12 +77,12 @@ def test_a_call_in_another_type_keeps_what_is_no_number(calls):
 
 def test_operands_span_the_memory_that_their_strides_need():
     operand = Operand(shape=(3, 4), stride=(1, 5), dtype=torch.float32)
-    made = operand.make(CPU, torch.Generator())
-    assert (tuple(made.shape), made.stride(), operand.elements) == ((3, 4), (1, 5), 18)
+    tensor = operand.make(CPU, torch.Generator())
+    assert (tuple(tensor.shape), tensor.stride(), operand.elements) == ((3, 4), (1, 5), 18)
     assert Operand(shape=(0, 4), stride=(4, 1), dtype=torch.float32).elements == 0
-    assert torch.equal(operand.copy(made), made)
-    assert operand.copy(made).stride() == made.stride()
-    assert operand.copy(made).data_ptr() != made.data_ptr()
+    assert torch.equal(operand.copy(tensor), tensor)
+    assert operand.copy(tensor).stride() == tensor.stride()
+    assert operand.copy(tensor).data_ptr() != tensor.data_ptr()
     expanded = Operand(shape=(3, 4), stride=(0, 1), dtype=torch.float32)
     assert expanded.make(CPU, torch.Generator()).stride() == (0, 1)
     assert not Operand(shape=(2,), stride=(1,), dtype=torch.int64).make(CPU, torch.Generator()).any()
@@ -88,14 +90,13 @@ def test_operands_span_the_memory_that_their_strides_need():
 
 def test_indices_are_drawn_from_those_that_the_step_had():
     table, rows = torch.zeros(1000, 4), torch.arange(0, 500, 5)
-    found = alone.calls_of(lambda: (torch.nn.functional.embedding(rows, table), table[rows % 7]))
-    (embedding,) = [call for call in found if call.name == "embedding"]
+    calls = alone.calls_of(lambda: (torch.nn.functional.embedding(rows, table), table[rows % 7]))
+    (embedding,) = find(calls, "embedding")
     (indices,) = [operand for operand in embedding.operands if not operand.dtype.is_floating_point]
-    made = indices.make(CPU, torch.Generator().manual_seed(0))
+    tensor = indices.make(CPU, torch.Generator().manual_seed(0))
     assert indices.largest == 495
-    assert 0 <= made.min() < made.max() <= 495
-    for call in found:
-        assert alone.times([call], CPU, 0.0) != [None]
+    assert 0 <= tensor.min() < tensor.max() <= 495
+    assert all(alone.times([call], CPU, 0.0) != [None] for call in calls)
 
 
 def test_padding_rounds_odd_sizes_up_and_keeps_the_order_of_the_strides():
@@ -123,8 +124,8 @@ def test_channels_last_turns_images_and_nothing_else(calls):
 
 
 def test_the_largest_calls_cover_the_share_that_is_asked(calls):
-    found = largest(calls, by=lambda call: call.flops, share=0.9)
-    assert sorted(call.name for call in found) == ["convolution", "convolution_backward"]
+    products = largest(calls, by=lambda call: call.flops, share=0.9)
+    assert sorted(call.name for call in products) == ["convolution", "convolution_backward"]
     assert len(largest(calls, by=lambda call: call.flops, share=0.4)) == 1
     assert largest(calls, by=lambda _call: 0.0) == []
 
@@ -155,37 +156,9 @@ def test_each_variant_is_timed_under_its_own_settings():
     assert order == ["a", "b", "b", "a", "a", "b"]
 
 
-class Queue:
-    """A GPU that writes down what is asked of it; each event is 3 ms after the one before."""
-
-    is_gpu = True
-
-    def __init__(self):
-        self.asked, self.events = [], 0
-
-    def synchronize(self):
-        self.asked.append("synchronize")
-
-    def spin(self, cycles):
-        assert cycles > 0
-        self.asked.append("spin")
-
-    def record_event(self, *, timing):
-        assert timing
-        self.asked.append("event")
-        self.events += 1
-        return Moment(3.0 * self.events)
-
-
-class Moment:
-    def __init__(self, at):
-        self.at = at
-
-    def elapsed_time(self, end):
-        return end.at - self.at
-
-
 def test_a_gpus_time_is_between_events_of_work_that_is_queued_while_it_waits():
-    queue = Queue()
-    assert alone._gpu_s(lambda: queue.asked.append("run"), queue) == 3e-3
-    assert queue.asked == ["synchronize", "run", "synchronize", "spin", "event", "run", "event", "synchronize"]
+    gpu = Mock()
+    gpu.record_event.return_value.elapsed_time.return_value = 3.0  # milliseconds
+    assert alone._gpu_s(gpu.work, gpu) == 3e-3
+    timed = ["record_event", "work", "record_event", "synchronize"]
+    assert [call[0] for call in gpu.method_calls] == ["synchronize", "work", "synchronize", "spin", *timed]

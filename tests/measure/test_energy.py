@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from bench.devices.monitor import DeviceLostError, GpuMeter, energy_source, joint_source, meters, open_monitor
+from bench.devices.monitor import DeviceLostError, energy_source, joint_source, meters, open_monitor
 from bench.measure.energy import AHEAD, BURST_S, Nap, Window, burst_steps, energy_of, integral_j, measure, total
+from bench.results.records import Device
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
 
@@ -33,13 +34,15 @@ class SimulatedLoad:
 
 
 class Bench:
-    """A GPU, its meter and a clock; at given moments something happens to it."""
+    """GPUs, their meters and a clock; at given moments something happens to the first."""
 
-    def __init__(self, monkeypatch, gpu: FakeGpu, events=()) -> None:
-        self.clock, self.gpu, self.events = FakeClock(), gpu, list(events)
-        FakeDriver([gpu], clock=self.clock).install(monkeypatch)
+    def __init__(self, monkeypatch, *gpus: FakeGpu, uuids=(), events=()) -> None:
+        self.clock, self.gpu, self.events = FakeClock(), gpus[0], list(events)
+        FakeDriver(gpus, clock=self.clock).install(monkeypatch)
         self.nvml = open_monitor()
-        self.meter = GpuMeter(self.nvml, gpu.uuid)
+        uuids = tuple(uuids or (gpu.uuid for gpu in gpus))
+        joint = Device(placement="0", kind="cuda", name="GPU", architecture="Hopper", uuids=uuids)
+        self.meters = meters(self.nvml, joint)
 
     def sleep(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -49,18 +52,21 @@ class Bench:
     def measure(self, load=None, **options):
         load = load or SimulatedLoad(self.clock, 0.007)
         burst = burst_steps(getattr(load, "step_s", 1.0))
-        return measure(load, self.meter, burst=burst, clock=self.clock, sleep=self.sleep, **options)
+        return measure(load, *self.meters, burst=burst, clock=self.clock, sleep=self.sleep, **options)
+
+    def source(self):
+        return energy_source(self.meters[0], self.clock, self.sleep)
 
 
 @pytest.fixture
 def bench(monkeypatch):
-    return lambda gpu, events=(): Bench(monkeypatch, gpu, events)
+    return partial(Bench, monkeypatch)
 
 
 @pytest.mark.parametrize("step_s", [0.0003, 0.007, 0.08, 0.45])
 def test_the_counter_gives_each_steps_energy(bench, step_s):
-    made = bench(FakeGpu("GPU-a", power_w=300.0, energy_start_j=12345.0))
-    window = made.measure(SimulatedLoad(made.clock, step_s))
+    machine = bench(FakeGpu("GPU-a", power_w=300.0, energy_start_j=12345.0))
+    window = machine.measure(SimulatedLoad(machine.clock, step_s))
     assert window.source == "counter"
     assert 5.0 <= window.seconds < 5.0 + 2 * 0.1 + step_s
     assert window.energy_j / window.steps == pytest.approx(300 * step_s, rel=0.003)
@@ -69,31 +75,31 @@ def test_the_counter_gives_each_steps_energy(bench, step_s):
 
 @pytest.mark.parametrize("errors", [{}, NO_COUNTER])
 def test_a_window_of_slow_steps_holds_enough_of_them(bench, errors):
-    made = bench(FakeGpu("GPU-a", power_w=300.0, errors=errors))
-    window = made.measure(SimulatedLoad(made.clock, 2.3))
+    machine = bench(FakeGpu("GPU-a", power_w=300.0, errors=errors))
+    window = machine.measure(SimulatedLoad(machine.clock, 2.3))
     assert 8 <= window.steps < 9
     assert window.energy_j / window.steps == pytest.approx(300 * 2.3, rel=0.005)
 
 
 def test_steps_whose_queueing_takes_as_long_as_they_do_are_measured_too(bench):
-    made = bench(FakeGpu("GPU-a", power_w=300.0))
-    window = made.measure(SimulatedLoad(made.clock, 0.004, host_s=0.0045))
+    machine = bench(FakeGpu("GPU-a", power_w=300.0))
+    window = machine.measure(SimulatedLoad(machine.clock, 0.004, host_s=0.0045))
     assert window.energy_j / window.steps == pytest.approx(300 * 0.0045, rel=0.01)
 
 
 def test_what_was_drawn_before_the_window_is_not_in_it(bench):
-    made = bench(FakeGpu("GPU-a", power_w=lambda now_s: 50.0 if now_s < 1.0 else 300.0))
-    assert made.measure().power_w == pytest.approx(300, rel=0.003)
+    machine = bench(FakeGpu("GPU-a", power_w=lambda now_s: 50.0 if now_s < 1.0 else 300.0))
+    assert machine.measure().power_w == pytest.approx(300, rel=0.003)
 
 
 @pytest.mark.parametrize("errors", [{}, NO_COUNTER])
 def test_the_device_never_waits_and_the_queue_does_not_run_away(bench, errors):
-    made = bench(FakeGpu("GPU-a", errors=errors))
-    load = SimulatedLoad(made.clock, 0.003)
-    made.measure(load)
+    machine = bench(FakeGpu("GPU-a", errors=errors))
+    load = SimulatedLoad(machine.clock, 0.003)
+    machine.measure(load)
     assert load.idle_s == 0.0
     assert load.most_queued_s <= AHEAD * (BURST_S + load.step_s)
-    assert made.clock() >= load.busy_until_s  # nothing is left behind
+    assert machine.clock() >= load.busy_until_s  # nothing is left behind
 
 
 @pytest.mark.parametrize(
@@ -109,9 +115,10 @@ def test_the_device_never_waits_and_the_queue_does_not_run_away(bench, errors):
     ids=["not supported", "fails", "never ticks", "wraps", "stops answering", "stops ticking"],
 )
 def test_without_a_sound_counter_power_is_integrated(bench, gpu, events):
-    window = bench(FakeGpu("GPU-a", power_w=250.0, **gpu), events).measure()
-    assert window.source == "power"
-    assert window.seconds >= 5.0
+    machine = bench(FakeGpu("GPU-a", power_w=250.0, **gpu), events=events)
+    window = machine.measure()
+    assert (window.source, window.seconds >= 5.0) == ("power", True)
+    assert machine.clock() < 6.5  # the lead-in and one window: that of the counter is not thrown away
     assert window.energy_j / window.steps == pytest.approx(250 * 0.007, rel=0.001)
 
 
@@ -119,44 +126,44 @@ def test_spikes_of_power_are_in_the_integral_by_their_share_of_the_time(bench):
     def spiky(now_s: float) -> float:
         return 700.0 if now_s % 0.5 < 0.1 else 200.0
 
-    made = bench(FakeGpu("GPU-a", power_w=spiky, errors=NO_COUNTER))
-    assert made.measure().power_w == pytest.approx(300, rel=0.03)
+    machine = bench(FakeGpu("GPU-a", power_w=spiky, errors=NO_COUNTER))
+    assert machine.measure().power_w == pytest.approx(300, rel=0.03)
 
 
 def test_zero_power_is_unknown_and_not_free_energy(bench):
-    made = bench(FakeGpu("GPU-a", power_w=0.0, errors=NO_COUNTER))
-    assert made.measure() is None
-    assert energy_source(made.meter, made.clock, made.sleep) is None
-    made = bench(FakeGpu("GPU-a", power_w=0.0, average_power_w=120.0, errors=NO_COUNTER))
-    assert made.measure().power_w == pytest.approx(120)
+    machine = bench(FakeGpu("GPU-a", power_w=0.0, errors=NO_COUNTER))
+    assert machine.measure() is None
+    assert machine.source() is None
+    machine = bench(FakeGpu("GPU-a", power_w=0.0, average_power_w=120.0, errors=NO_COUNTER))
+    assert machine.measure().power_w == pytest.approx(120)
 
 
 def test_power_that_goes_silent_half_way_is_unknown(bench):
     gpu = FakeGpu("GPU-a", power_w=250.0, errors=NO_COUNTER)
-    made = bench(gpu, [(2.0, lambda gpu: setattr(gpu, "power_w", 0.0))])
-    assert made.measure() is None
+    machine = bench(gpu, events=[(2.0, lambda gpu: setattr(gpu, "power_w", 0.0))])
+    assert machine.measure() is None
 
 
 def test_a_gpu_lost_in_mid_run_is_a_failure(bench):
-    made = bench(FakeGpu("GPU-a"), [(3.0, lambda gpu: setattr(gpu, "lost", True))])
+    machine = bench(FakeGpu("GPU-a"), events=[(3.0, lambda gpu: setattr(gpu, "lost", True))])
     with pytest.raises(DeviceLostError, match="lost"):
-        made.measure()
+        machine.measure()
 
 
 def test_idle_power_is_that_of_a_device_that_does_nothing(bench):
-    made = bench(FakeGpu("GPU-a", power_w=lambda now_s: 400.0 if now_s < 0.5 else 80.0))
-    window = made.measure(Nap(made.clock), seconds=1.0)
+    machine = bench(FakeGpu("GPU-a", power_w=lambda now_s: 400.0 if now_s < 0.5 else 80.0))
+    window = machine.measure(Nap(machine.clock), seconds=1.0)
     assert window.power_w == pytest.approx(80, rel=0.01)
     assert 1.0 <= window.seconds < 1.3
 
 
 def test_a_steps_energy_is_gross_and_less_what_is_drawn_idle():
     window = Window(source="counter", energy_j=1500.0, seconds=5.0, steps=100.4)
-    found = energy_of(window, 60.0)
-    assert found.energy_j_per_step == pytest.approx(1500 / 100.4)
-    assert found.energy_net_j_per_step == pytest.approx((1500 - 60 * 5) / 100.4)
-    assert (found.mean_power_w, found.idle_power_w, found.energy_window_s) == (300.0, 60.0, 5.0)
-    assert (found.energy_source, found.energy_steps) == ("counter", 100)
+    energy = energy_of(window, 60.0)
+    assert energy.energy_j_per_step == pytest.approx(1500 / 100.4)
+    assert energy.energy_net_j_per_step == pytest.approx((1500 - 60 * 5) / 100.4)
+    assert (energy.mean_power_w, energy.idle_power_w, energy.energy_window_s) == (300.0, 60.0, 5.0)
+    assert (energy.energy_source, energy.energy_steps) == ("counter", 100)
     unknown = energy_of(window, None)
     assert (unknown.energy_net_j_per_step, unknown.idle_power_w) == (None, None)
 
@@ -172,23 +179,17 @@ def test_the_integral_holds_the_edges_and_joins_samples_by_lines():
         (FakeGpu("GPU-a"), "counter"),
         (FakeGpu("GPU-a", energy_tick_s=1e6), "power"),
         (FakeGpu("GPU-a", errors=NO_COUNTER), "power"),
-        (
-            FakeGpu("GPU-a", errors=NO_COUNTER, has_power_instant=False, average_power_w=99.0),
-            "power",
-        ),
+        (FakeGpu("GPU-a", errors=NO_COUNTER, has_power_instant=False, average_power_w=99.0), "power"),
         (FakeGpu("GPU-a", energy_start_j=9.0, energy_wraps_at_j=10.0, power_w=20.0), "power"),
     ],
 )
 def test_the_source_is_found_out_by_calling(bench, gpu, source):
-    made = bench(gpu)
-    assert energy_source(made.meter, made.clock, made.sleep) == source
+    assert bench(gpu).source() == source
 
 
 def test_a_mig_slice_has_neither_energy_nor_power(bench):
-    made = bench(FakeGpu("GPU-a", slices=[FakeGpu("MIG-s")]))
-    meter = GpuMeter(made.nvml, "MIG-s")
-    assert energy_source(meter, made.clock, made.sleep) is None
-    assert measure(SimulatedLoad(made.clock, 0.007), meter, burst=3, clock=made.clock, sleep=made.sleep) is None
+    machine = bench(FakeGpu("GPU-a", slices=[FakeGpu("MIG-s")]), uuids=["MIG-s"])
+    assert (machine.source(), machine.measure()) == (None, None)
 
 
 def gpus(**second):
@@ -199,52 +200,27 @@ def gpus(**second):
     ]
 
 
-@pytest.fixture
-def window(monkeypatch, cpu):
-    """Measure steps of 7 ms on the GPUs of a driver, in the order of their UUIDs."""
-
-    def go(boards, *uuids):
-        clock = FakeClock()
-        FakeDriver(boards, clock=clock).install(monkeypatch)
-        device = replace(cpu, uuids=uuids)
-        return measure(
-            SimulatedLoad(clock, 0.007),
-            *meters(open_monitor(), device),
-            burst=3,
-            clock=clock,
-            sleep=clock.advance,
-        )
-
-    return go
+def test_all_counters_are_read_over_one_window(bench):
+    window = bench(*gpus()).measure()
+    assert (window.source, window.seconds >= 5.0) == ("counter", True)
+    assert window.energy_j / window.steps == pytest.approx(800 * 0.007, rel=0.003)
 
 
-@pytest.mark.parametrize("uuids", [("GPU-a", "GPU-b"), ("GPU-b", "GPU-a")])
-def test_all_counters_are_read_over_one_window(window, uuids):
-    found = window(gpus(), *uuids)
-    assert found.source == "counter"
-    assert found.seconds >= 5.0
-    assert found.energy_j / found.steps == pytest.approx(800 * 0.007, rel=0.003)
-
-
-def test_a_change_of_power_is_in_each_counters_own_share_of_the_window(window):
-    boards = gpus(power_w=lambda now_s: 500.0 if now_s < 3.0 else 100.0)
-    found = window(boards, "GPU-a", "GPU-b")
+def test_a_change_of_power_is_in_each_counters_own_share_of_the_window(bench):
+    window = bench(*gpus(power_w=lambda now_s: 500.0 if now_s < 3.0 else 100.0)).measure()
     begin_s = 1.1  # the lead-in, and the first ticks after it
-    expected_j = 300 * found.seconds + 500 * (3.0 - begin_s) + 100 * (found.seconds - 3.0 + begin_s)
-    assert found.energy_j == pytest.approx(expected_j, rel=0.02)
+    expected_j = 300 * window.seconds + 500 * (3.0 - begin_s) + 100 * (window.seconds - 3.0 + begin_s)
+    assert window.energy_j == pytest.approx(expected_j, rel=0.02)
 
 
-def test_a_gpu_that_is_named_twice_is_counted_once(window):
-    assert window(gpus(), "GPU-a", "GPU-a").power_w == pytest.approx(300, rel=0.003)
+def test_a_gpu_that_is_named_twice_is_counted_once(bench):
+    assert bench(*gpus(), uuids=["GPU-a", "GPU-a"]).measure().power_w == pytest.approx(300, rel=0.003)
 
 
-def test_where_one_has_no_counter_the_power_of_all_is_integrated(window):
-    found = window(gpus(errors=NO_COUNTER), "GPU-a", "GPU-b")
-    assert (found.source, found.power_w) == ("power", pytest.approx(800, rel=0.003))
-
-
-def test_where_one_tells_nothing_the_energy_of_all_is_unknown(window):
-    assert window(gpus(power_w=0.0, errors=NO_COUNTER), "GPU-a", "GPU-b") is None
+def test_where_one_gpu_has_no_counter_the_power_of_all_is_integrated_and_unknown_where_one_has_none(bench):
+    window = bench(*gpus(errors=NO_COUNTER)).measure()
+    assert (window.source, window.power_w) == ("power", pytest.approx(800, rel=0.003))
+    assert bench(*gpus(power_w=0.0, errors=NO_COUNTER)).measure() is None
 
 
 def test_a_sum_is_known_where_every_part_is():
@@ -254,12 +230,7 @@ def test_a_sum_is_known_where_every_part_is():
 
 @pytest.mark.parametrize(
     ("sources", "joint"),
-    [
-        ({"counter"}, "counter"),
-        ({"counter", "power"}, "power"),
-        ({"counter", None}, "power"),
-        ({None}, None),
-    ],
+    [({"counter"}, "counter"), ({"counter", "power"}, "power"), ({"counter", None}, "power"), ({None}, None)],
 )
 def test_the_source_is_one_that_all_have(sources, joint):
     assert joint_source(sources) == joint

@@ -20,24 +20,24 @@ def counts(histogram: list[int]) -> dict[str, int]:
 
 def test_each_magnitude_is_counted_in_the_bin_of_its_power_of_two() -> None:
     values = [0.0, -0.0, 1.0, 1.999, -2.0, 0.75, 2.0**-48, 2.0**-49, 2.0**-140, 2.0**17, 2.0**18, math.inf, math.nan]
-    found = gradients.histograms([("a.weight", torch.tensor(values))])
+    measured = gradients.histograms([("a.weight", torch.tensor(values))])
     expected = {"zero": 2, "below": 2, "-48": 1, "-1": 1, "0": 2, "1": 1, "17": 1, "above": 1, "nonfinite": 2}
-    assert counts(found[""]) == expected
-    assert found["a"] == found[""]
+    assert counts(measured[""]) == expected
+    assert measured["a"] == measured[""]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_types_of_all_widths_are_counted_alike(dtype: torch.dtype) -> None:
-    found = gradients.histograms([("w", torch.tensor([0.5, 2.0**-20, 0.0], dtype=dtype))])
-    assert counts(found["w"]) == {"zero": 1, "-20": 1, "-1": 1}
+    measured = gradients.histograms([("w", torch.tensor([0.5, 2.0**-20, 0.0], dtype=dtype))])
+    assert counts(measured["w"]) == {"zero": 1, "-20": 1, "-1": 1}
 
 
 def test_groups_are_counted_apart_and_add_up() -> None:
     named = [("a.0.weight", torch.ones(3)), ("b.weight", torch.zeros(2)), ("a.1.bias", torch.full((4,), 4.0))]
-    found = gradients.histograms(named)
-    assert list(found) == ["", "a", "b"]
-    assert (counts(found["a"]), counts(found["b"])) == ({"0": 3, "2": 4}, {"zero": 2})
-    assert counts(found[""]) == {"zero": 2, "0": 3, "2": 4}
+    measured = gradients.histograms(named)
+    assert list(measured) == ["", "a", "b"]
+    assert (counts(measured["a"]), counts(measured["b"])) == ({"0": 3, "2": 4}, {"zero": 2})
+    assert counts(measured[""]) == {"zero": 2, "0": 3, "2": 4}
     fates = gradients.float16_fates(named)
     assert [fates[group][0] for group in ("", "a", "b")] == [7, 7, 0]
 
@@ -57,10 +57,10 @@ def test_what_float16_would_do_is_what_numpys_casting_does(scale: float) -> None
         "subnormal": (real & (half > 0) & (half < 2.0**-14)).sum(),
         "overflow": (real & np.isinf(half)).sum(),
     }
-    found = dict(zip(FATES, gradients.float16_fates([("w", torch.from_numpy(values))], scale)[""], strict=True))
-    assert found == expected
-    assert found["overflow"] > 0
-    assert found["zero"] > 0 or scale == 2.0**24
+    measured = dict(zip(FATES, gradients.float16_fates([("w", torch.from_numpy(values))], scale)[""], strict=True))
+    assert measured == expected
+    assert measured["overflow"] > 0
+    assert measured["zero"] > 0 or scale == 2.0**24
 
 
 def test_no_gradients_are_no_counts() -> None:
@@ -101,7 +101,7 @@ def test_the_error_of_a_product_rounded_by_hand() -> None:
         def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             return ((output.to(target.dtype) - target) ** 2).sum() / 2
 
-    found = gradients.errors_against_float64(
+    measured = gradients.errors_against_float64(
         model,
         exact,
         HalfSquare(),
@@ -110,9 +110,9 @@ def test_the_error_of_a_product_rounded_by_hand() -> None:
         scale=1024.0,
     )
     true = 1 + 2**-9
-    assert found.loss == pytest.approx(1 - 1 / true**2, rel=1e-12)
-    assert found.output == pytest.approx(1 - 1 / true, rel=1e-12)
-    assert found.gradients == pytest.approx({"": 1 - 1 / true, "weight": 1 - 1 / true}, rel=1e-12)
+    assert measured.loss == pytest.approx(1 - 1 / true**2, rel=1e-12)
+    assert measured.output == pytest.approx(1 - 1 / true, rel=1e-12)
+    assert measured.gradients == pytest.approx({"": 1 - 1 / true, "weight": 1 - 1 / true}, rel=1e-12)
     assert model.weight.grad is None
 
 
@@ -121,8 +121,8 @@ def test_dropout_is_no_error() -> None:
     exact = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)).double()
     exact.load_state_dict(model.state_dict())
     batch = (torch.randn(4, 8), torch.randn(4, 8))
-    found = gradients.errors_against_float64(model, exact, nn.MSELoss(), batch, autocast=contextlib.nullcontext)
-    assert 0 < found.gradients[""] < 1e-6
+    measured = gradients.errors_against_float64(model, exact, nn.MSELoss(), batch, autocast=contextlib.nullcontext)
+    assert 0 < measured.gradients[""] < 1e-6
     assert model[1].p == 0.5
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 from dataclasses import asdict, replace
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from bench.launch.local import LocalLauncher
 from bench.measure import memory
 from bench.measure.memory import tensor_bytes
 from bench.phases import memory as phase
-from bench.results.records import Device, MemoryPeak, TrialResult
+from bench.results.records import MemoryPeak, TrialResult
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 
@@ -36,77 +38,48 @@ def peaks(step, device=CPU, *, resident_before=None, driver_before=None, uuid=No
 
 def test_the_first_step_and_the_steady_ones_are_told_apart_on_a_cpu():
     sizes = iter([200, 80, 60, 40])
-    found = peaks(lambda: torch.ones(next(sizes) * MIB // 4), resident_before=memory.resident_bytes())
-    assert 195 * MIB < found.first_peak_bytes < 230 * MIB
-    assert 75 * MIB < found.peak_resident_bytes < 110 * MIB
-    assert found.model_bytes == 7
+    peak = peaks(lambda: torch.ones(next(sizes) * MIB // 4), resident_before=memory.resident_bytes())
+    assert 195 * MIB < peak.first_peak_bytes < 230 * MIB
+    assert 75 * MIB < peak.peak_resident_bytes < 110 * MIB
+    assert peak.model_bytes == 7
 
 
 def test_where_the_kernel_does_not_reset_its_mark_a_cpus_peaks_are_unknown(monkeypatch):
     monkeypatch.setattr(Cpu, "reset_peak_memory", lambda self: False)
-    found = peaks(lambda: None, resident_before=memory.resident_bytes())
-    assert (found.first_peak_bytes, found.peak_resident_bytes, found.model_bytes) == (None, None, 7)
+    peak = peaks(lambda: None, resident_before=memory.resident_bytes())
+    assert (peak.first_peak_bytes, peak.peak_resident_bytes, peak.model_bytes) == (None, None, 7)
 
 
 def test_a_rise_below_what_was_there_before_is_none_at_all(monkeypatch):
-    told = iter((90 * MIB, 80 * MIB))
-    monkeypatch.setattr(Cpu, "peak_memory", lambda self: PeakMemory(resident=next(told)))
-    found = peaks(lambda: None, resident_before=85 * MIB)
-    assert (found.first_peak_bytes, found.peak_resident_bytes) == (5 * MIB, 0)
+    resident = iter((90 * MIB, 80 * MIB))
+    monkeypatch.setattr(Cpu, "peak_memory", lambda self: PeakMemory(resident=next(resident)))
+    peak = peaks(lambda: None, resident_before=85 * MIB)
+    assert (peak.first_peak_bytes, peak.peak_resident_bytes) == (5 * MIB, 0)
 
 
 def test_a_small_models_peak_is_the_models_and_not_the_libraries(tiny_trial, cpu):
     messages = []
     ending = LocalLauncher().run(tiny_trial, cpu, messages.append)
     assert ending.kind == "done", ending.text
-    (found,) = [message.memory for message in messages if isinstance(message, TrialResult)]
-    kinds = (found.parameter_bytes, found.gradient_bytes, found.optimizer_bytes, found.activation_bytes)
-    assert sum(kinds) + found.temporary_bytes == found.tracked_peak_bytes
-    assert found.parameter_bytes == found.model_bytes
-    assert found.tracked_peak_bytes < MIB
+    (peak,) = [message.memory for message in messages if isinstance(message, TrialResult)]
+    kinds = (peak.parameter_bytes, peak.gradient_bytes, peak.optimizer_bytes, peak.activation_bytes)
+    assert sum(kinds) + peak.temporary_bytes == peak.tracked_peak_bytes
+    assert peak.parameter_bytes == peak.model_bytes
+    assert peak.tracked_peak_bytes < MIB
     # Pages of code that a process's first step loads would be 13 MiB and more.
-    assert found.peak_resident_bytes < 8 * MIB
-
-
-class FakeCuda:
-    """The calls of torch.cuda that a measurement makes, and a caching allocator's counters."""
-
-    def __init__(self, monkeypatch):
-        self.said, self.held, self.peak, self.retries = [], 0, 0, 5
-        for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "memory_stats"):
-            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
-
-    def synchronize(self, device):
-        self.said.append("synchronize")
-
-    def empty_cache(self):
-        self.said.append("empty_cache")
-
-    def reset_peak_memory_stats(self, device):
-        self.said.append("reset")
-        self.peak = self.held
-
-    def memory_stats(self, device):
-        shares = {"allocated": 1, "active": 2, "reserved": 3}
-        counters = {f"{name}_bytes.all.peak": share * self.peak for name, share in shares.items()}
-        return counters | {"num_alloc_retries": self.retries}
-
-    def step(self, size, retries=0):
-        self.said.append("step")
-        self.peak, self.retries = max(self.peak, self.held + size), self.retries + retries
+    assert peak.peak_resident_bytes < 8 * MIB
 
 
 def test_the_first_step_and_the_steady_ones_are_told_apart_on_a_gpu(monkeypatch):
-    cuda = FakeCuda(monkeypatch)
-    cuda.held = 10
-    steps = iter([(100, 2), (40, 0), (50, 1), (30, 0)])
-    found = peaks(lambda: cuda.step(*next(steps)), GPU)
-    assert found.first_peak_bytes == 110
-    assert (found.peak_allocated_bytes, found.peak_active_bytes, found.peak_reserved_bytes) == (60, 120, 180)
-    assert found.allocator_retries == 1  # neither the five of before nor the first step's two
-    assert found.peak_resident_bytes is None
-    first, steady = ["synchronize", "empty_cache", "reset", "step", "synchronize"], ["step"] * 3
-    assert cuda.said == [*first, *first[:3], *steady, "synchronize"]
+    first = PeakMemory(allocated=110, active=220, reserved=330, retries=7)
+    steady = PeakMemory(allocated=60, active=120, reserved=180, retries=8)
+    steps, peaks_at = [], {1: first, 1 + memory.STEADY_STEPS: steady}
+    gpu = SimpleNamespace(is_gpu=True, reset_peak_memory=lambda: True, peak_memory=lambda: peaks_at[len(steps)])
+    monkeypatch.setattr(memory, "backend_of", lambda _device: gpu)
+    peak = peaks(lambda: steps.append(1), GPU)
+    assert (peak.first_peak_bytes, peak.peak_resident_bytes) == (110, None)
+    assert (peak.peak_allocated_bytes, peak.peak_active_bytes, peak.peak_reserved_bytes) == (60, 120, 180)
+    assert peak.allocator_retries == 1  # without those of the first step and before
 
 
 @pytest.fixture
@@ -149,20 +122,12 @@ def test_a_lost_gpu_or_no_driver_leaves_it_unknown(driver, monkeypatch, capsys):
 
 
 def test_the_driver_is_asked_before_anything_makes_a_context(monkeypatch, tiny_trial, cpu):
-    order = []
+    calls = Mock()
     for module, name in ((phase.memory, "driver_memory_bytes"), (phase, "open_context"), (phase, "enter")):
-        monkeypatch.setattr(module, name, noting(order, name, getattr(module, name)))
-    device: Device = replace(cpu, uuid="GPU-a")
-    phase.run(tiny_trial, device, lambda _message: None)
-    assert order == ["driver_memory_bytes", "open_context", "enter"]
-
-
-def noting(order, name, function):
-    def noted(*arguments):
-        order.append(name)
-        return function(*arguments)
-
-    return noted
+        calls.attach_mock(Mock(side_effect=getattr(module, name)), name)
+        monkeypatch.setattr(module, name, getattr(calls, name))
+    phase.run(tiny_trial, replace(cpu, uuid="GPU-a"), lambda _message: None)
+    assert [call[0] for call in calls.method_calls] == ["driver_memory_bytes", "open_context", "enter"]
 
 
 def test_what_the_first_step_has_freed_is_not_in_the_peak_of_those_after_it():
@@ -173,9 +138,9 @@ def test_what_the_first_step_has_freed_is_not_in_the_peak_of_those_after_it():
             small = [torch.ones(4096) for _ in range(4000)]  # 16 KiB each: freed, they stay with the C library
             kept.append(small[-1])  # which cannot give back what lies below this one by itself
 
-    found = peaks(step, resident_before=memory.resident_bytes())
-    assert found.first_peak_bytes > 55 * MIB
-    assert found.peak_resident_bytes < 10 * MIB
+    peak = peaks(step, resident_before=memory.resident_bytes())
+    assert peak.first_peak_bytes > 55 * MIB
+    assert peak.peak_resident_bytes < 10 * MIB
 
 
 class Training:
@@ -197,15 +162,15 @@ class Training:
 
     def counted(self) -> MemoryPeak:
         self.step()  # the optimizer's state
-        found = tensor_bytes(
+        peak = tensor_bytes(
             MemoryPeak(), self.step, CPU, modules=[self.model], optimizer=self.optimizer, held=self.batch
         )
-        kinds = {name: value for name, value in asdict(found).items() if value is not None}
-        assert kinds.pop("weight_copy_bytes") <= kinds.pop("most_weight_copy_bytes") <= found.tracked_peak_bytes
-        assert kinds.pop("fp32_activation_bytes") <= found.activation_bytes
+        kinds = {name: value for name, value in asdict(peak).items() if value is not None}
+        assert kinds.pop("weight_copy_bytes") <= kinds.pop("most_weight_copy_bytes") <= peak.tracked_peak_bytes
+        assert kinds.pop("fp32_activation_bytes") <= peak.activation_bytes
         assert kinds.pop("tracked_peak_bytes") == sum(kinds.values())
         assert min(kinds.values()) >= 0
-        return found
+        return peak
 
 
 def sgd(parameters):
@@ -228,11 +193,11 @@ def linear() -> nn.Module:
 )
 def test_parameters_gradients_and_optimizer_state_are_exact(optimizer, states, scalars):
     model = linear()
-    found = Training(model, optimizer, torch.randn(2, 256)).counted()
-    assert found.parameter_bytes == weights(model)
-    assert found.gradient_bytes == weights(model)
+    peak = Training(model, optimizer, torch.randn(2, 256)).counted()
+    assert peak.parameter_bytes == weights(model)
+    assert peak.gradient_bytes == weights(model)
     # Adam counts its steps in a scalar beside each parameter.
-    assert found.optimizer_bytes == states * weights(model) + scalars * FLOAT * len(list(model.parameters()))
+    assert peak.optimizer_bytes == states * weights(model) + scalars * FLOAT * len(list(model.parameters()))
 
 
 def test_what_an_optimizer_makes_and_drops_is_temporary():
@@ -249,10 +214,10 @@ def test_buffers_count_as_parameters_and_shared_weights_once():
     last.weight = first.weight
     norm = nn.BatchNorm1d(256)
     model = nn.Sequential(first, norm, last)
-    found = Training(model, sgd, torch.randn(4, 256), outputs=256).counted()
+    peak = Training(model, sgd, torch.randn(4, 256), outputs=256).counted()
     buffers = FLOAT * 2 * 256 + 8  # running mean and variance, and a count in int64
-    assert found.parameter_bytes == FLOAT * (256 * 256 + 2 * 256) + buffers
-    assert found.gradient_bytes == FLOAT * (256 * 256 + 2 * 256)
+    assert peak.parameter_bytes == FLOAT * (256 * 256 + 2 * 256) + buffers
+    assert peak.gradient_bytes == FLOAT * (256 * 256 + 2 * 256)
 
 
 def wide(**more) -> Training:
@@ -264,8 +229,8 @@ def wide(**more) -> Training:
 def test_activations_are_what_forward_keeps_for_backward():
     # A sigmoid keeps what it returns, which is also all that the next linear layer keeps.
     kept = 12 * 2048 * 64 * FLOAT
-    found = wide().counted()
-    assert kept <= found.activation_bytes <= kept + 2048 * 64 * FLOAT + 64
+    peak = wide().counted()
+    assert kept <= peak.activation_bytes <= kept + 2048 * 64 * FLOAT + 64
 
 
 def test_activations_are_smaller_under_autocast():
@@ -299,9 +264,9 @@ def test_what_forward_makes_and_drops_is_temporary():
                 del large
             return super().forward(inputs) + shift
 
-    found = Training(Peaked(16, 8), sgd, torch.randn(2, 16)).counted()
-    assert found.temporary_bytes >= FLOAT * 1_000_000
-    assert found.activation_bytes < 1000
+    peak = Training(Peaked(16, 8), sgd, torch.randn(2, 16)).counted()
+    assert peak.temporary_bytes >= FLOAT * 1_000_000
+    assert peak.activation_bytes < 1000
 
 
 def test_tensors_that_are_held_all_the_time_are_temporaries():
@@ -316,12 +281,12 @@ def test_the_peak_is_that_of_torchs_own_tracker():
     images = torch.randn(8, 3, 16, 16)
     net(images)
     training = Training(net, optim.Adam, images)
-    found = training.counted()
+    peak = training.counted()
     tracker.track_external(net, training.optimizer, *training.batch)
     with tracker:
         training.step()
     theirs = {str(kind): held for kind, held in tracker.get_tracker_snapshot("peak")[CPU].items()}
-    assert found.tracked_peak_bytes == theirs["Total"]
+    assert peak.tracked_peak_bytes == theirs["Total"]
 
 
 def test_counting_leaves_nothing_behind():
@@ -351,5 +316,5 @@ def test_tensors_of_other_devices_are_not_counted():
         torch.empty(1000, device="meta")
         torch.empty(10)
 
-    found = tensor_bytes(MemoryPeak(), step, CPU, modules=[model], optimizer=optimizer, held=[elsewhere])
-    assert found.temporary_bytes == FLOAT * 10
+    peak = tensor_bytes(MemoryPeak(), step, CPU, modules=[model], optimizer=optimizer, held=[elsewhere])
+    assert peak.temporary_bytes == FLOAT * 10

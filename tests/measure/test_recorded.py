@@ -13,11 +13,11 @@ from typing import NamedTuple
 import pytest
 
 from bench.devices.monitor import GpuMeter, energy_source, open_monitor
-from bench.measure.energy import Nap, Window, doubt, measure
+from bench.measure.energy import Nap, Window, doubt
 from tests.devices import fake_amdsmi
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
-from tests.measure.test_energy import COUNTER, NO_COUNTER, SimulatedLoad
+from tests.measure.test_energy import COUNTER, NO_COUNTER, Bench, SimulatedLoad
 
 POWER = "nvmlDeviceGetPowerUsage"
 NO_POWER = {POWER: fake.NOT_SUPPORTED, "nvmlDeviceGetFieldValues": fake.NOT_SUPPORTED}
@@ -28,13 +28,8 @@ def record(monkeypatch):
     """Return a function that measures a GPU for five seconds, idle or in steps of some length."""
 
     def make(gpu: FakeGpu, *, idle: bool = False, step_s: float = 0.007) -> Window | None:
-        clock = FakeClock()
-        FakeDriver([gpu], clock=clock).install(monkeypatch)
-        monitor = open_monitor()
-        assert monitor is not None
-        load = Nap(clock) if idle else SimulatedLoad(clock, step_s)
-        burst = 1 if idle else max(1, math.ceil(0.02 / step_s))
-        return measure(load, GpuMeter(monitor, gpu.uuid), burst=burst, clock=clock, sleep=clock.advance)
+        bench = Bench(monkeypatch, gpu)
+        return bench.measure(Nap(bench.clock) if idle else SimulatedLoad(bench.clock, step_s))
 
     return make
 
@@ -184,29 +179,23 @@ def board_of(name: str) -> tuple[FakeGpu, FakeDriver]:
 
 
 @pytest.mark.parametrize("name", BOARDS)
-def test_a_boards_readings_are_those_that_its_driver_told(monkeypatch, name):
-    told, (_, driver) = BOARDS[name], board_of(name)
+def test_a_boards_readings_are_those_that_its_driver_told_and_its_power_is_right_or_unknown(monkeypatch, record, name):
+    board, (gpu, driver) = BOARDS[name], board_of(name)
     driver.install(monkeypatch)
     monitor = open_monitor()
     sample = monitor.sample("GPU-a", "0", None)
-    assert (sample.power_w, sample.utilization_pct) == (told.power_w, told.utilization_pct)
-    assert (monitor.driver_version(), monitor.gpu("GPU-a").power_limit_w) == (told.driver, told.limit_w)
-    assert sample.throttle_reasons == {0: "none", 1: "idle", 4: "sw_power_cap"}[told.reasons]
+    assert (sample.power_w, sample.utilization_pct) == (board.power_w, board.utilization_pct)
+    assert (monitor.driver_version(), monitor.gpu("GPU-a").power_limit_w) == (board.driver, board.limit_w)
+    assert sample.throttle_reasons == {0: "none", 1: "idle", 4: "sw_power_cap"}[board.reasons]
     if "MIG" in name:  # the board's power is no slice's
         assert energy_source(GpuMeter(monitor, "MIG-s"), driver.clock, driver.clock.advance) is None
         assert "shares its board's power" in monitor.energy_problem("MIG-s")
-
-
-@pytest.mark.parametrize("name", BOARDS)
-def test_power_alone_is_right_or_unknown_on_these_boards(record, name):
-    told, (gpu, _) = BOARDS[name], board_of(name)
     gpu.errors |= NO_COUNTER
     window = record(gpu)
-    if told.power_w is None:
-        assert window is None
-        return
-    assert window.power_w == pytest.approx(told.power_w, rel=1e-3)  # not the average, which lags by a second
-    assert judged(window, limit_w=told.limit_w) == ""
+    assert (window is None) == (board.power_w is None)
+    if window is not None:
+        assert window.power_w == pytest.approx(board.power_w, rel=1e-3)  # not the average, which lags by a second
+        assert judged(window, limit_w=board.limit_w) == ""
 
 
 def test_a_counter_that_ticks_every_ten_milliseconds_is_as_good(record):
@@ -266,10 +255,10 @@ def test_power_that_is_sampled_a_quarter_of_the_time(record, period_s, right):
     assert (judged(window) == "") == (window.sampled_w == pytest.approx(300, rel=0.1))
     only = record(FakeGpu("GPU-a", power_w=part_time(true_w), errors=NO_COUNTER), step_s=period_s)
     assert (only.power_w == pytest.approx(300, rel=0.1)) == right
-    for one in (window, only):
-        told = judged(one, name="NVIDIA A100-SXM4-40GB")
-        assert ("in step with its sensor" not in told) == right
-        assert "in step with its sensor" not in judged(one, name="Tesla T4")  # it looks all the time
+    for source in (window, only):
+        doubts = judged(source, name="NVIDIA A100-SXM4-40GB")
+        assert ("in step with its sensor" not in doubts) == right
+        assert "in step with its sensor" not in judged(source, name="Tesla T4")  # it looks all the time
 
 
 @pytest.mark.parametrize("errors", [{}, NO_COUNTER])

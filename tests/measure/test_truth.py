@@ -19,9 +19,9 @@ def no_collection(monkeypatch):
 
 
 def bias_and_coverage(name, runs):
-    found = [estimate(seed, RATIO, **DISTURBANCES[name]) for seed in range(runs)]
-    bias = sum(math.log(speedup.center / RATIO) for speedup in found) / runs
-    return bias, sum(speedup.low <= RATIO <= speedup.high for speedup in found) / runs
+    estimates = [estimate(seed, RATIO, **DISTURBANCES[name]) for seed in range(runs)]
+    bias = sum(math.log(speedup.center / RATIO) for speedup in estimates) / runs
+    return bias, sum(speedup.low <= RATIO <= speedup.high for speedup in estimates) / runs
 
 
 @pytest.mark.parametrize("name", DISTURBANCES)
@@ -42,25 +42,25 @@ def test_over_2000_runs_bias_is_below_a_thousandth_and_coverage_within_93_and_97
 
 def verdicts(ratio, runs, **disturbance):
     """Judge each run by a floor from another run of the baseline against itself, as the report does."""
-    said = []
+    words = []
     for seed in range(runs):
         nothing = estimate(10_000 + seed, 1.0, **disturbance)
         floor = max(abs(math.log(nothing.low)), abs(math.log(nothing.high)))
-        said.append(verdict(estimate(seed, ratio, **disturbance), math.expm1(floor)))
-    return said
+        words.append(verdict(estimate(seed, ratio, **disturbance), math.expm1(floor)))
+    return words
 
 
 @pytest.mark.parametrize("runs", [40, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["noise", "AR(1)", "spikes"])
 def test_of_a_machine_against_itself_a_difference_is_seldom_claimed(name, runs):
-    said = verdicts(1.0, runs, **DISTURBANCES[name])
-    wrong = sum(word in ("FASTER", "SLOWER") for word in said) / runs
+    words = verdicts(1.0, runs, **DISTURBANCES[name])
+    wrong = sum(word in ("FASTER", "SLOWER") for word in words) / runs
     print(f"{name}: {100 * wrong:.2f} % false verdicts")
     assert wrong <= 0.05
 
 
 @pytest.mark.parametrize("runs", [40, pytest.param(2000, marks=pytest.mark.slow)])
 def test_one_per_cent_is_found_where_the_machine_is_quiet(runs):
-    found = sum(word == "FASTER" for word in verdicts(1.01, runs, sigma=0.005)) / runs
-    print(f"a true 1 % is found in {100 * found:.1f} % of runs")
-    assert found >= 0.9
+    share = sum(word == "FASTER" for word in verdicts(1.01, runs, sigma=0.005)) / runs
+    print(f"a true 1 % is found in {100 * share:.1f} % of runs")
+    assert share >= 0.9

@@ -54,9 +54,9 @@ def test_warm_up_waits_for_allocations_to_end():
     machine = SimulatedMachine()
     arm = SimulatedRunner("fp32", machine, MS)
     arm.noise = lambda: setattr(arm, "new_allocations", min(arm.steps, 300)) or 1.0
-    found = warm_up(arm, cap_s=60, clock=machine.clock)
-    assert found.steady
-    assert found.steps > 300
+    result = warm_up(arm, cap_s=60, clock=machine.clock)
+    assert result.steady
+    assert result.steps > 300
 
 
 def test_the_switch_warm_up_covers_the_transient_after_a_switch():

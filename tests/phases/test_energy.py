@@ -41,17 +41,17 @@ def run(monkeypatch, tiny_trial, cpu):
 @pytest.mark.parametrize("source", ["counter", "power"])
 def test_a_trial_gives_the_energy_of_a_step_from_either_source(run, source):
     result = run(FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01, errors={} if source == "counter" else NO_COUNTER))
-    found = result.energy
-    assert (result.precision, result.status, found.energy_source) == ("amp-bf16", "ok", source)
+    figures = result.energy
+    assert (result.precision, result.status, figures.energy_source) == ("amp-bf16", "ok", source)
     assert result.switches.autocast == "bfloat16"
-    assert found.energy_window_s >= measuring.WINDOW_S
-    assert found.energy_steps >= measuring.FEWEST_STEPS
-    assert found.energy_j_per_step * found.energy_steps == pytest.approx(
-        found.mean_power_w * found.energy_window_s, rel=0.1
+    assert figures.energy_window_s >= measuring.WINDOW_S
+    assert figures.energy_steps >= measuring.FEWEST_STEPS
+    assert figures.energy_j_per_step * figures.energy_steps == pytest.approx(
+        figures.mean_power_w * figures.energy_window_s, rel=0.1
     )
-    assert found.energy_net_j_per_step < found.energy_j_per_step
+    assert figures.energy_net_j_per_step < figures.energy_j_per_step
     if source == "power":  # a counter's ticks are only as exact as this machine is quiet
-        assert (found.mean_power_w, found.idle_power_w) == (pytest.approx(100), pytest.approx(100))
+        assert (figures.mean_power_w, figures.idle_power_w) == (pytest.approx(100), pytest.approx(100))
 
 
 def test_a_counter_that_does_not_fit_the_power_makes_the_row_doubtful(run):
@@ -100,17 +100,17 @@ def both(tiny_trial, cpu):
 def test_the_first_process_reads_both_gpus_while_all_take_the_same_steps(both, tmp_path):
     first, others = together(tmp_path, measure, *both, {})
     result = result_of(first)
-    found = result.energy
-    assert (result.status, found.energy_source) == ("ok", "counter")
+    figures = result.energy
+    assert (result.status, figures.energy_source) == ("ok", "counter")
     assert all(isinstance(message, Progress) for message in others)
-    assert found.energy_steps >= measuring.FEWEST_STEPS
+    assert figures.energy_steps >= measuring.FEWEST_STEPS
     # Ticks are only as exact as this machine is quiet.
-    assert found.mean_power_w == pytest.approx(300, rel=0.1)
-    step_s = found.energy_window_s / found.energy_steps
-    assert found.energy_j_per_step == pytest.approx(found.mean_power_w * step_s, rel=0.1)
-    net_j = found.energy_j_per_step - found.idle_power_w * step_s
-    assert found.energy_net_j_per_step == pytest.approx(net_j, abs=0.1 * found.energy_j_per_step)
-    assert found.idle_power_w == pytest.approx(300, rel=0.2)
+    assert figures.mean_power_w == pytest.approx(300, rel=0.1)
+    step_s = figures.energy_window_s / figures.energy_steps
+    assert figures.energy_j_per_step == pytest.approx(figures.mean_power_w * step_s, rel=0.1)
+    net_j = figures.energy_j_per_step - figures.idle_power_w * step_s
+    assert figures.energy_net_j_per_step == pytest.approx(net_j, abs=0.1 * figures.energy_j_per_step)
+    assert figures.idle_power_w == pytest.approx(300, rel=0.2)
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def explained(trial, device, *names, **changes):
 
 
 def test_every_arm_is_timed_profiled_and_taken_apart(tiny_trial, cpu):
-    figures, results, (found,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
+    figures, results, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
     assert [(result.precision, result.status) for result in results] == [("fp32", "ok"), ("amp-bf16", "ok")]
     rounds = {row.round for row in figures if row.kind == "step" and row.name == "timed"}
     assert rounds == set(range(explain.ROUNDS[0]))
@@ -56,29 +56,16 @@ def test_every_arm_is_timed_profiled_and_taken_apart(tiny_trial, cpu):
         assert sum(by_class.values()) == pytest.approx(profiled)
     for kind in ("best", "cached"):
         assert {row.precision for row in figures if row.kind == kind} == {"fp32", "amp-bf16"}
-    assert found.predicted is not None
-    assert found.ceiling is not None
-    assert found.arm.ms["casts and layout"] > found.baseline.ms["casts and layout"]
+    assert explanation.predicted is not None
+    assert explanation.ceiling is not None
+    assert explanation.arm.ms["casts and layout"] > explanation.baseline.ms["casts and layout"]
     shares = {row.name: row.value for row in figures if row.kind == "types" and row.precision == "amp-bf16"}
     assert shares == {"bfloat16": 100.0}
 
 
-def test_the_first_round_is_run_and_not_used(tiny_trial, cpu, monkeypatch):
-    turns, run_round = [], explain._Explanation._round
-
-    def watched(explanation, turn, collect):
-        turns.append(turn)
-        return run_round(explanation, turn, collect)
-
-    monkeypatch.setattr(explain._Explanation, "_round", watched)
-    figures, _, _ = explained(tiny_trial, cpu, "fp32")
-    assert turns == [-1, *range(explain.ROUNDS[0])]
-    assert min(row.round for row in figures if row.name == "profiled") == 0
-
-
 def test_one_precision_alone_is_explained_without_a_comparison(tiny_trial, cpu):
-    figures, results, found = explained(tiny_trial, cpu, "fp32")
-    assert (len(results), found) == (1, [])
+    figures, results, explanation = explained(tiny_trial, cpu, "fp32")
+    assert (len(results), explanation) == (1, [])
     assert any(row.kind == "alone" for row in figures)
 
 
@@ -87,9 +74,9 @@ def test_a_model_that_cannot_be_observed_is_explained_as_far_as_it_goes(tiny_tri
         raise RuntimeError("no such thing under a dispatch mode")
 
     monkeypatch.setattr(explain.alone, "calls_of", refuse)
-    figures, results, (found,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
+    figures, results, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
     assert {result.status for result in results} == {"ok"}
-    assert (found.ceiling, found.predicted) == (None, None)
+    assert (explanation.ceiling, explanation.predicted) == (None, None)
     assert not [row for row in figures if row.kind == "alone"]
 
 
@@ -103,17 +90,6 @@ def test_a_compiled_arm_is_not_compared_with_twice_the_batch_uncompiled(tiny_tri
     monkeypatch.setattr(explain.TrainingRunner, "compile", compiled)
     figures, _, _ = explained(tiny_trial, cpu, "fp32", "amp-bf16")
     assert {row.precision for row in figures if row.name == "doubled"} == {"fp32"}
-
-
-class Chain(nn.Module):
-    """Layers one after the other."""
-
-    def __init__(self, *layers):
-        super().__init__()
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, inputs):
-        return self.layers(inputs)
 
 
 class Elementwise(nn.Module):
@@ -172,14 +148,16 @@ class Planted:
 
 
 PLANTED = {
-    "launch-bound": Planted(lambda _data: Chain(*(nn.Linear(8, 8) for _ in range(200))), width=8, batch=4),
-    "memory-bound": Planted(lambda _data: Chain(Elementwise(), nn.Linear(512, 8)), batch=1024),
+    "launch-bound": Planted(lambda _data: nn.Sequential(*(nn.Linear(8, 8) for _ in range(200))), width=8, batch=4),
+    "memory-bound": Planted(lambda _data: nn.Sequential(Elementwise(), nn.Linear(512, 8)), batch=1024),
     "autocast missed": Planted(lambda _data: Missed()),
     "casts": Planted(lambda _data: Alternating(), batch=1024),
     "optimizer-bound": Planted(
         lambda _data: Rows(), batch=16, optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-4)
     ),
-    "no gain from products": Planted(lambda _data: Chain(nn.Linear(512, 512), nn.Linear(512, 512)), precision="fp16"),
+    "no gain from products": Planted(
+        lambda _data: nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512)), precision="fp16"
+    ),
 }
 
 
@@ -192,9 +170,9 @@ def test_a_planted_cause_is_found_and_no_other(cause, tiny_trial, cpu, use_suite
     more = {"optimizer": planted.optimizer} if planted.optimizer else {}
     use_suite(planted.model, data=data, loss=Summed, **more)
     cell = replace(tiny_trial.cell, batch_size=planted.batch, data=DataSource(kind="synthetic"))
-    _, _, (found,) = explained(tiny_trial, cpu, "fp32", planted.precision, cell=cell)
-    fired = {reason.rule for reason in found.reasons}
-    assert cause in fired, found
+    _, _, (explanation,) = explained(tiny_trial, cpu, "fp32", planted.precision, cell=cell)
+    fired = {reason.rule for reason in explanation.reasons}
+    assert cause in fired, explanation
     assert fired - EMULATED - {cause} == set()
 
 
@@ -215,8 +193,8 @@ def test_a_loader_that_sleeps_is_found(tiny_trial, cpu, monkeypatch):
 
     monkeypatch.setattr(explain, "is_synthetic", lambda *_: False)
     monkeypatch.setattr(explain.Context, "open_batches", lambda _self: Sleeping())
-    _, _, (found,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
-    assert "loader" in {reason.rule for reason in found.reasons}
+    _, _, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
+    assert "loader" in {reason.rule for reason in explanation.reasons}
 
 
 class Disturbed(Watch):
@@ -242,8 +220,8 @@ def test_disturbed_rounds_do_not_count_and_others_take_their_place(tiny_trial, c
 def test_where_every_round_is_disturbed_nothing_counts(tiny_trial, cpu, monkeypatch):
     watch = Disturbed(*["thermal slowdown"] * 100)
     monkeypatch.setattr(explain, "open_watch", lambda _device: nullcontext(watch))
-    figures, results, found = explained(tiny_trial, cpu, "fp32", "amp-bf16")
-    assert [row for row in figures if row.kind == "class"] == found == []
-    assert [(one.status, one.detail) for one in results] == [
+    figures, results, explanation = explained(tiny_trial, cpu, "fp32", "amp-bf16")
+    assert [row for row in figures if row.kind == "class"] == explanation == []
+    assert [(result.status, result.detail) for result in results] == [
         ("invalid", "every round was disturbed: thermal slowdown")
     ] * 2

@@ -51,8 +51,8 @@ def test_a_precision_is_paired_with_fp32_and_fp32_is_alone(tiny_trial, cpu):
 
 def test_outputs_that_16_bits_cannot_tell_apart_are_other_answers(tiny_trial, cpu, answers):
     answers(1.0, 1.001)  # equal in bfloat16, where the first of two equals is the answer
-    found = measure(tiny_trial, cpu, "amp-bf16").inference
-    assert found.top1_agreement_pct == 0.0
+    figures = measure(tiny_trial, cpu, "amp-bf16").inference
+    assert figures.top1_agreement_pct == 0.0
     answers(1.0, 1.5)
     assert measure(tiny_trial, cpu, "amp-bf16").inference.top1_agreement_pct == 100.0
 

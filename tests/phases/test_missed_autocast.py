@@ -37,20 +37,20 @@ class Classifier(nn.Module):
 @pytest.mark.parametrize("phase", ["memory", "train"])
 @pytest.mark.parametrize("case", [("amp-bf16", True, True), ("amp-bf16", False, False), ("fp32", True, False)])
 def test_memory_and_training_say_that_autocast_was_off(use_suite, tiny_trial, cpu, phase, case):
-    precision, off, said = case
+    precision, off, mentioned = case
     use_suite(lambda data: Classifier(off=off))
     cell = replace(tiny_trial.cell, data=DataSource(kind="synthetic"))
     result = result_of(run_phase(tiny_trial, cpu, phase, precision, cell=cell))
     assert result.status == "ok"
-    assert ("autocast did not reach the model, whose products ran in float32:100%" in result.detail) == said
-    assert ("autocast" in describe_results([result])) == said
+    assert ("autocast did not reach the model, whose products ran in float32:100%" in result.detail) == mentioned
+    assert ("autocast" in describe_results([result])) == mentioned
 
 
-@pytest.mark.parametrize(("scale", "said"), [(float("nan"), True), (1.0, False)])
-def test_memory_says_that_the_loss_was_nan(use_suite, tiny_trial, cpu, scale, said):
+@pytest.mark.parametrize(("scale", "mentioned"), [(float("nan"), True), (1.0, False)])
+def test_memory_says_that_the_loss_was_nan(use_suite, tiny_trial, cpu, scale, mentioned):
     use_suite(lambda data: Classifier(off=False, scale=scale))
     result = result_of(run_phase(tiny_trial, cpu, "memory", "fp32"))
-    assert (result.detail == "the loss was nan after a few steps") == said
+    assert (result.detail == "the loss was nan after a few steps") == mentioned
     assert result.memory.model_bytes is not None
 
 

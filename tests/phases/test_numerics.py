@@ -32,8 +32,8 @@ def values(rows, kind, name, layer=""):
 def test_every_step_is_told_and_gradients_of_the_first_the_middle_and_the_last_five(tiny_trial, cpu):
     rows, result = watch(tiny_trial, cpu, steps=20, arms=arms("amp-fp16"))
     losses = values(rows, "step", "loss")
-    told = f"loss {losses[0]:.4f} in the first step, {losses[19]:.4f} in the last of 20"
-    assert (result.status, result.detail, result.switches.loss_scaling) == ("ok", told, True)
+    detail = f"loss {losses[0]:.4f} in the first step, {losses[19]:.4f} in the last of 20"
+    assert (result.status, result.detail, result.switches.loss_scaling) == ("ok", detail, True)
     assert list(losses) == list(range(20))
     assert set(values(rows, "step", "loss_scale").values()) == {65536.0}
     assert set(values(rows, "step", "skipped").values()) == {0.0}
@@ -134,9 +134,9 @@ def test_underflow_stalls_without_loss_scaling_and_with_nothing_else(tiny_trial,
 
 
 def test_the_weight_of_underflows_loss_changes_nothing_in_fp32(tiny_trial, cpu):
-    found = []
+    losses = []
     for shift in (0, 22):
         ref = SuiteRef(name="underflow", parameters=(("shift", shift),))
         rows, _ = watch(tiny_trial, cpu, steps=30, cell=replace(tiny_trial.cell, suite=ref, batch_size=64))
-        found.append([value * 2.0**shift for value in values(rows, "step", "loss").values()])
-    assert found[0] == found[1]
+        losses.append([value * 2.0**shift for value in values(rows, "step", "loss").values()])
+    assert losses[0] == losses[1]

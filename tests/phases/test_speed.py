@@ -19,7 +19,6 @@ from bench.phases.paired import Paired
 from bench.phases.speed import _observe
 from bench.results.records import Block, Operations, TrialResult
 from bench.spec.precisions import PRECISIONS
-from bench.spec.techniques import Techniques
 from bench.spec.trial import Protocol
 from bench.stats import Interval
 from bench.training import distributed
@@ -50,26 +49,26 @@ def run(tiny_trial, cpu, monkeypatch):
 
 
 def test_each_process_takes_the_arms_in_an_order_of_its_own(run):
-    one, other = ([block.precision for block in run(replicate)[0]] for replicate in (0, 1))
+    first, other = ([block.precision for block in run(replicate)[0]] for replicate in (0, 1))
     shared = 4 * 2  # blocks of two rounds, which a slow machine has time for, too
-    assert min(len(one), len(other)) >= shared
-    assert one[:shared] != other[:shared]
+    assert min(len(first), len(other)) >= shared
+    assert first[:shared] != other[:shared]
 
 
 @pytest.mark.skipif(bool(WITHOUT_TORCHAO), reason=WITHOUT_TORCHAO)
-@pytest.mark.parametrize("found", ["bfloat16:100%", "float8_e4m3fn:60% bfloat16:40%"])
-def test_an_arm_whose_products_all_ran_in_other_types_is_no_figure_of_its_precision(run, use_suite, monkeypatch, found):
+@pytest.mark.parametrize("types", ["bfloat16:100%", "float8_e4m3fn:60% bfloat16:40%"])
+def test_an_arm_whose_products_all_ran_in_other_types_is_no_figure_of_its_precision(run, use_suite, monkeypatch, types):
     use_suite(lambda _data: nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.Linear(32, 2)))
-    monkeypatch.setattr(speed, "_observe", lambda _runner: Operations(compute_dtypes=found, flops_per_step=1e6))
+    monkeypatch.setattr(speed, "_observe", lambda _runner: Operations(compute_dtypes=types, flops_per_step=1e6))
     row = run(names=("fp32", "fp8-rowwise:emulated=on"))[1][1]
-    said = (row.status, row.detail) == ("invalid", "no product ran in float8, but in bfloat16:100%")
-    assert said == ("float8" not in found)
+    judged = (row.status, row.detail) == ("invalid", "no product ran in float8, but in bfloat16:100%")
+    assert judged == ("float8" not in types)
 
 
 def test_where_longer_blocks_disagree_the_arms_are_timed_again_with_those(run, monkeypatch):
     cuts = []
 
-    def disagree(runners, sizes, found, *_, **__):
+    def disagree(_runners, sizes, *_, **__):
         cuts.append(sizes)
         return [None, LongBlocks(difference=0.1, agree=False)]
 
@@ -97,37 +96,22 @@ def test_a_check_with_longer_blocks_that_was_disturbed_is_told_in_the_row(run, m
 def compared(counted: int) -> Comparison:
     """Two arms of 2 ms a step in the rounds that are counted, and of 90 ms in three that were disturbed."""
     blocks = [
-        TimedBlock(
-            arm=arm,
-            round=number,
-            position=arm,
-            steps=5,
-            time_ns=5 * (90 if number < 3 else 2) * MS,
-            start_s=0.0,
-            skipped_steps=0,
-            invalid="hot" if number < 3 else "",
-        )
-        for number in range(3 + counted)
+        TimedBlock(arm, number, arm, 5, time_ns=5 * ms * MS, start_s=0.0, skipped_steps=0, invalid=cause)
+        for number, (ms, cause) in enumerate([(90, "hot")] * 3 + [(2, "")] * counted)
         for arm in (0, 1)
     ]
     log = Interval(center=0.0, low=-0.001, high=0.001, n=counted)
-    return Comparison(
-        blocks=tuple(blocks),
-        logs=(log, log),
-        converged=(True, True),
-        outliers=(0, 0),
-        rounds=counted,
-        invalid=("hot",) * 3,
-    )
+    known = {"logs": (log, log), "converged": (True, True), "outliers": (0, 0), "invalid": ("hot",) * 3}
+    return Comparison(blocks=tuple(blocks), rounds=counted, **known)
 
 
 def test_the_time_of_a_step_is_that_of_rounds_that_count_unless_none_does(tiny_trial):
     trial = replace(tiny_trial, phase="speed", arms=arms(*ARMS))
     runners = [SimpleNamespace(name=name) for name in ARMS]
     known = {"trial": trial, "runners": runners, "cuts": (CUT, CUT), "checks": (None, None), "foreign_load_pct": None}
-    found, none = (Paired(comparison=compared(counted), **known).speed(1) for counted in (2, 0))
-    assert (found.step_ms, found.samples_per_s) == (2.0, 2000.0)
-    assert (found.rounds, found.discarded_rounds) == (2, 3)
+    some, none = (Paired(comparison=compared(counted), **known).speed(1) for counted in (2, 0))
+    assert (some.step_ms, some.samples_per_s) == (2.0, 2000.0)
+    assert (some.rounds, some.discarded_rounds) == (2, 3)
     assert none.step_ms == 90.0
 
 
@@ -154,8 +138,7 @@ class Slow(TrainingRunner):
 
 
 def build(kind, precision, seed=0):
-    techniques = Techniques(sync_bn=distributed.ranks() > 1)
-    arm = build_arm(SUITE, SUITE.data, PRECISIONS[precision], CPU, seed=0, techniques=techniques)
+    arm = build_arm(SUITE, SUITE.data, PRECISIONS[precision], CPU, seed=0)
     batches = random_batches(SUITE.data, batch_size=4, count=BATCHES, device=CPU, seed=seed)
     return kind(precision, arm, itertools.cycle(batches))
 
@@ -172,11 +155,11 @@ def observe(rank):
 def test_both_processes_take_the_same_single_steps_and_report_the_same(tmp_path):
     first, second = together(tmp_path, observe)
     whole = _observe(build(TrainingRunner, "amp-bf16"))
-    for found in (first, second):
-        assert found["operations"].compute_dtypes == whole.compute_dtypes == "bfloat16:100%"
-        assert found["operations"].flops_per_step == 2 * whole.flops_per_step  # of both parts
-        assert not found["moved"]
-        assert found["times"].p50_ms >= 5.0  # the slowest's
+    for outcome in (first, second):
+        assert outcome["operations"].compute_dtypes == whole.compute_dtypes == "bfloat16:100%"
+        assert outcome["operations"].flops_per_step == 2 * whole.flops_per_step  # of both parts
+        assert not outcome["moved"]
+        assert outcome["times"].p50_ms >= 5.0  # the slowest's
     assert first["times"] == second["times"]
     assert first["steps"] == second["steps"] > FEWEST_STEPS
 

@@ -34,7 +34,7 @@ from tests.devices.fake_nvml import FakeGpu
 from tests.phases.conftest import install_gpus, result_of, run_phase, shorten_energy
 from tests.report.builders import RunBuilder, timed
 from tests.results.test_store import rows
-from tests.training.conftest import CPU, IMAGES, batches, layers, make, norms, state
+from tests.training.conftest import CPU, IMAGES, batches, compiled_s, layers, make, norms, state
 
 
 @pytest.fixture
@@ -79,15 +79,17 @@ def test_the_search_for_the_largest_batch_captures_before_it_times(tiny_trial, c
 
 
 def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, cpu, monkeypatch):
-    made = []
-    monkeypatch.setattr("bench.data.transfer.Prefetcher", lambda *given: made.append(Prefetcher(*given)) or made[-1])
+    prefetchers = []
+    monkeypatch.setattr(
+        "bench.data.transfer.Prefetcher", lambda *given: prefetchers.append(Prefetcher(*given)) or prefetchers[-1]
+    )
     plain, ahead = (
         [row for row in run_phase(tiny_trial, cpu, "train", techniques=names, epochs=2) if isinstance(row, EpochResult)]
         for names in ((), ("prefetcher",))
     )
     assert [epoch.train_loss for epoch in ahead] == [epoch.train_loss for epoch in plain]
-    assert len(made) == 2  # one an epoch
-    assert all(next(one, None) is None for one in made)
+    assert len(prefetchers) == 2  # one an epoch
+    assert all(next(one, None) is None for one in prefetchers)
 
 
 def test_a_round_in_which_something_was_compiled_is_discarded(tiny_trial, cpu, monkeypatch):
@@ -130,7 +132,7 @@ def test_a_batch_that_cannot_be_cut_evenly_is_refused_before_anything_runs(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "sentence"),
     [
         ("compiled", "There is no technique 'compiled'. Did you mean 'compile'?"),
         ("grad-accumulation", "must be a whole number above 1"),
@@ -141,10 +143,10 @@ def test_a_batch_that_cannot_be_cut_evenly_is_refused_before_anything_runs(tmp_p
         ("grad-accumulation=2,grad-accumulation=4", "grad-accumulation=2 and grad-accumulation=4 say two things"),
     ],
 )
-def test_techniques_that_mean_nothing_get_a_sentence(words, said):
+def test_techniques_that_mean_nothing_get_a_sentence(words, sentence):
     with pytest.raises(UsageError) as error:
         parse(["--suite", "mlp", f"--techniques={words}"])
-    assert said in str(error.value)
+    assert sentence in str(error.value)
 
 
 def test_what_a_device_cannot_do_is_said_before_it_starts_and_takes_no_time(tmp_path, tiny_file):
@@ -198,12 +200,11 @@ def compiling_here():
 def test_compiling_is_timed_apart_and_learns_nothing():
     plain, arm = make(model=norms), make(techniques=Techniques(compile=True), model=norms)
     before, random_state = state(arm), torch.get_rng_state()
-    spent = TrainingRunner("", arm, iter(())).compile_s(IMAGES, 8)
-    assert spent > 0.1
+    assert compiled_s(arm, IMAGES, 8) > 0.1
     assert torch.equal(state(arm), before)
     assert torch.equal(torch.get_rng_state(), random_state)
     assert all(weight.grad is None for weight in arm.model.parameters())
-    assert TrainingRunner("", plain, iter(())).compile_s(IMAGES, 8) is None
+    assert compiled_s(plain, IMAGES, 8) is None
     known = compilations()
     losses = [[speed_step(one, batch).item() for batch in batches()] for one in (plain, arm)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
@@ -225,10 +226,10 @@ def speed_step(arm, batch):
 def test_a_compiled_run_has_its_compile_time_in_rows_and_report(tmp_path, tiny_file):
     words = (*TINY, "--precisions", "fp32,amp-bf16", "--phases", "speed")
     call(*words, "--techniques", "compile", "--out", "run", cwd=tmp_path)
-    found = rows(tmp_path / "run", "trials.csv")
-    assert [row["status"] in ("ok", "unconverged", "invalid") for row in found] == [True, True]
-    assert all(float(row["compile_s"]) > 0 for row in found)
-    assert all(row["compute_dtypes"] for row in found)  # seen in a step that is not compiled
+    trials = rows(tmp_path / "run", "trials.csv")
+    assert [row["status"] in ("ok", "unconverged", "invalid") for row in trials] == [True, True]
+    assert all(float(row["compile_s"]) > 0 for row in trials)
+    assert all(row["compute_dtypes"] for row in trials)  # seen in a step that is not compiled
     assert "### Compiling" in (tmp_path / "reports" / "run" / "details.md").read_text()
 
 
@@ -305,19 +306,19 @@ def test_the_search_for_the_largest_batch_compiles_before_it_times(run, compiler
     observe = memory.observe
     monkeypatch.setattr(memory, "observe", lambda step: during.append("watched") or observe(step))
     run("fit", sent=sent, techniques=("compile",))
-    assert during == ["fp32: does a batch of 4 fit?", "watched"]
+    assert during == ["fp32: compiling", "watched"]
 
 
 @pytest.mark.parametrize(
-    ("phase", "said"),
+    ("phase", "sentence"),
     [("inference", "every round was disturbed: recompiled"), ("energy", "recompiled while energy was measured")],
 )
-def test_what_is_compiled_while_timing_makes_the_figures_invalid(run, monkeypatch, phase, said):
+def test_what_is_compiled_while_timing_makes_the_figures_invalid(run, monkeypatch, phase, sentence):
     looks = iter(range(100_000))
     monkeypatch.setattr(paired, "compilations", lambda: next(looks))
     result = run(phase)
     assert result.status == "invalid"
-    assert result.detail.startswith(said)
+    assert result.detail.startswith(sentence)
     assert result.compile_s is None
 
 
@@ -356,6 +357,6 @@ def test_the_time_that_inference_took_to_compile_is_the_arms_own_and_not_fp32s(r
         step()
         return taken[during[-1].partition(":")[0]]
 
-    monkeypatch.setattr("bench.phases.inference.until_compiled", until_compiled)
+    monkeypatch.setattr("bench.phases.arms.until_compiled", until_compiled)
     result = run("inference", "amp-fp16", sent=sent, techniques=("compile",))
     assert result.compile_s == 2 * 7.0  # for batches, and for single samples

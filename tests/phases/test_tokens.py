@@ -77,8 +77,8 @@ def test_a_training_on_a_text_has_a_loss_and_neither_entropy_nor_accuracy(trial,
 
 
 def test_speed_is_in_tokens_too(trial, cpu):
-    found = result_of(run_phase(trial, cpu, "speed", "fp32")).speed
-    assert found.tokens_per_s == LENGTH * found.samples_per_s
+    figures = result_of(run_phase(trial, cpu, "speed", "fp32")).speed
+    assert figures.tokens_per_s == LENGTH * figures.samples_per_s
 
 
 def test_answers_are_compared_token_by_token():

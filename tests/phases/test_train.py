@@ -16,7 +16,7 @@ from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource
 from bench.training import amp
-from bench.training.checkpoint import read_checkpoint, stored_bytes
+from bench.training.checkpoint import read_checkpoint
 from bench.training.step import Epoch, build_arm
 from tests.arms import arms
 from tests.devices.fake_nvml import NOT_SUPPORTED, FakeClock, FakeDriver, FakeGpu
@@ -109,20 +109,6 @@ def test_precisions_of_a_seed_see_the_same_augmented_batches_from_the_same_weigh
     assert (first.std(dim=(2, 3, 4)) > 0.1).any()  # crops show some of the black frame
 
 
-def test_each_epoch_is_evaluated_under_its_own_precision_and_in_fp32_and_the_baseline_once(bench):
-    for name, types in (
-        ("fp32", [torch.float32, torch.float32]),  # the test set; then training images
-        ("amp-bf16", [torch.bfloat16, torch.float32, torch.bfloat16]),  # the test set twice; then training images
-    ):
-        rows, result = bench.run(arms=arms(name))
-        assert [dtype for train, dtype, _ in bench.seen if not train] == 2 * types
-        assert all(row.test_loss_fp32 is not None and row.test_accuracy_fp32_pct is not None for row in rows)
-        assert result.training.test_loss_fp32 == rows[-1].test_loss_fp32
-        assert result.training.test_accuracy_fp32_pct == rows[-1].test_accuracy_fp32_pct
-        assert (rows[-1].test_loss == rows[-1].test_loss_fp32) == (name == "fp32")
-        assert result.switches.fp32_matmul == "ieee"
-
-
 def test_an_accuracy_that_16_bits_cost_shows_beside_that_of_fp32(bench):
     def close(data):
         model = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(3, 2, bias=False))
@@ -140,26 +126,27 @@ def test_an_accuracy_that_16_bits_cost_shows_beside_that_of_fp32(bench):
     assert (plain.training.test_accuracy_pct, plain.training.test_accuracy_fp32_pct) == (75.0, 75.0)
 
 
-def test_energy_is_what_the_counter_moved_while_training_and_not_while_testing(bench, monkeypatch):
-    FakeDriver([FakeGpu("GPU-a", power_w=300.0)], clock=bench.clock).install(monkeypatch)
-    bench.device = replace(bench.device, uuid="GPU-a", energy="counter")
-    rows, result = bench.run()
-    assert [row.energy_j for row in rows] == [pytest.approx(900.0)] * 2  # three steps of a second
-    assert result.training.train_energy_j == pytest.approx(1800.0)
-    bench.device = replace(bench.device, energy="power")
-    rows, result = bench.run()
-    assert {row.energy_j for row in rows} == {result.training.train_energy_j} == {None}
+TOGETHER = {"uuids": ("GPU-a", "GPU-b"), "energy": "counter"}
 
 
-def test_energy_of_devices_that_train_together_is_the_sum_of_their_counters(bench, monkeypatch):
-    boards = [FakeGpu("GPU-a", power_w=300.0), FakeGpu("GPU-b", power_w=100.0), FakeGpu("GPU-c", power_w=1000.0)]
-    FakeDriver(boards, clock=bench.clock).install(monkeypatch)
-    bench.device = replace(bench.device, uuids=("GPU-a", "GPU-b"), energy="counter")
-    rows, _ = bench.run()
-    assert [row.energy_j for row in rows] == [pytest.approx(1200.0)] * 2  # three steps of a second
-    boards[1].errors = {"nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED}
-    rows, _ = bench.run()
-    assert {row.energy_j for row in rows} == {None}
+@pytest.mark.parametrize(
+    ("device", "errors", "joules"),
+    [
+        ({"uuid": "GPU-a", "energy": "counter"}, {}, 900.0),
+        ({"uuid": "GPU-a", "energy": "power"}, {}, None),
+        (TOGETHER, {}, 1200.0),
+        (TOGETHER, {"nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED}, None),
+    ],
+)
+def test_energy_is_what_all_counters_moved_while_training_and_not_while_testing(
+    bench, monkeypatch, device, errors, joules
+):
+    boards = [FakeGpu("GPU-a", power_w=300.0), FakeGpu("GPU-b", power_w=100.0, errors=errors)]
+    FakeDriver([*boards, FakeGpu("GPU-c", power_w=1000.0)], clock=bench.clock).install(monkeypatch)
+    bench.device = replace(bench.device, **device)
+    rows, result = bench.run()
+    assert [row.energy_j for row in rows] == [joules and pytest.approx(joules)] * 2  # three steps of a second
+    assert result.training.train_energy_j == (joules and pytest.approx(2 * joules))
 
 
 def test_an_energy_counter_that_is_lost_leaves_the_energy_unknown(bench, monkeypatch):
@@ -280,9 +267,9 @@ def test_a_schedule_runs_over_all_steps_of_all_epochs(bench):
 
 
 def epochs(*accuracies):
-    made = dict.fromkeys(EpochResult.__dataclass_fields__)
+    fields = dict.fromkeys(EpochResult.__dataclass_fields__)
     return [
-        EpochResult(**{**made, "test_accuracy_pct": accuracy, "elapsed_s": 10.0 * number})
+        EpochResult(**{**fields, "test_accuracy_pct": accuracy, "elapsed_s": 10.0 * number})
         for number, accuracy in enumerate(accuracies, start=1)
     ]
 
@@ -320,10 +307,3 @@ def test_the_sum_of_a_training_is_that_of_all_its_epochs(tiny_trial):
     assert training.target_accuracy_pct is training.time_to_accuracy_s is None
     rows[1] = replace(rows[1], energy_j=None)
     assert summary(tiny_trial, rows, arm, batches).train_energy_j is None
-
-
-def test_in_16_bits_whole_numbers_are_stored_as_they_are():
-    model = nn.Linear(4, 4)
-    plain = stored_bytes(model, torch.float16)
-    model.register_buffer("seen", torch.zeros(10_000, dtype=torch.int64))
-    assert stored_bytes(model, torch.float16) - plain >= 80_000

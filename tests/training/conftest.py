@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 from torch import nn
 
+from bench.phases.arms import TrainingRunner
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN
@@ -60,6 +63,26 @@ def batches(count=4, shape=(3, 8, 8)):
     return [(torch.randn(8, *shape, generator=rng), torch.randint(0, 3, (8,), generator=rng)) for _ in range(count)]
 
 
+def wide(_data=None):
+    """A model of which libraries convert two layers; the last does not fit their kernels."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(192, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 32, bias=False), nn.Linear(32, 3)
+    )
+
+
+def batch(size=32):
+    rng = torch.Generator().manual_seed(1)
+    return torch.randn(size, 3, 8, 8, generator=rng), torch.randint(0, 3, (size,), generator=rng)
+
+
+def compiled_s(arm, data, size):
+    """Let an arm compile for batches of a size; return the seconds."""
+    runner = TrainingRunner("", arm, iter(()))
+    trial = SimpleNamespace(cell=SimpleNamespace(batch_size=size))
+    runner.compile(SimpleNamespace(data=data, trial=trial), lambda _message: None)
+    return runner.compile_s
+
+
 def train(arm, data):
     """Train on batches; return the losses."""
     return [training_step(arm, *batch).item() for batch in data]
@@ -74,8 +97,8 @@ def state(arm):
     return torch.cat([value.double().flatten() for value in arm.model.state_dict().values()])
 
 
-def same(one, other):
+def same(first, other):
     """Return whether all tensors of two sequences, or two dicts with equal keys, have the same bits."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
-    return all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+    if isinstance(first, dict):
+        return first.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in first.items())
+    return all(torch.equal(*pair) for pair in zip(first, other, strict=True))

@@ -187,8 +187,8 @@ class Multiply(torch.autograd.Function):
         narrow = E5M2 if hybrid else E4M3 if ctx.recipe else None
         weight, inputs = ctx.operands
         flat = _operand(gradient.reshape(-1, gradient.shape[-1]), narrow)
-        own = ctx.extension.generic_gemm(weight, False, flat, False)[0].to(ctx.dtype).view(ctx.shape)
-        return own, ctx.extension.generic_gemm(inputs, False, flat, True)[0], None, None, None
+        input_gradient = ctx.extension.generic_gemm(weight, False, flat, False)[0].to(ctx.dtype).view(ctx.shape)
+        return input_gradient, ctx.extension.generic_gemm(inputs, False, flat, True)[0], None, None, None
 
 
 def _operand(tensor: Tensor, narrow: Any) -> Any:

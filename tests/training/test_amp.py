@@ -1,6 +1,7 @@
 """What a precision changes: fp32 switches, autocast, loss scaling, and the type of the weights."""
 
 from operator import attrgetter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,6 @@ from bench.measure.memory import tensor_bytes
 from bench.results.records import MemoryPeak
 from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.training import amp
-from bench.training.amp import Weights
 from bench.training.step import evaluate, evaluate_fp32, train_epoch, training_step
 from tests.training import conftest
 from tests.training.conftest import CPU, plain_sgd, same, train
@@ -101,17 +101,12 @@ def test_a_gpus_switches_are_those_of_cuda_and_cudnn():
 
 
 def test_the_older_interface_is_used_where_there_is_no_newer_one(monkeypatch):
-    class Part:
-        allow_tf32 = None
-
-    class Backends:
-        cuda = type("Cuda", (), {"matmul": Part()})
-        cudnn = Part()
-
-    monkeypatch.setattr(capabilities, "_backends", Backends)
+    matmul_switch, cudnn_switch = SimpleNamespace(allow_tf32=None), SimpleNamespace(allow_tf32=None)
+    backends = SimpleNamespace(cuda=SimpleNamespace(matmul=matmul_switch), cudnn=cudnn_switch)
+    monkeypatch.setattr(capabilities, "_backends", backends)
     for name, switches in {"tf32": (True, True), "default": (False, True), "fp32": (False, False)}.items():
         amp.apply(PRECISIONS[name])
-        assert (Backends.cuda.matmul.allow_tf32, Backends.cudnn.allow_tf32) == switches
+        assert (matmul_switch.allow_tf32, cudnn_switch.allow_tf32) == switches
         read = amp.read_back(PRECISIONS[name], CPU)
         matmul, cudnn = ("tf32" if on else "ieee" for on in switches)
         assert (read.fp32_matmul, read.fp32_conv, read.fp32_rnn) == (matmul, cudnn, cudnn)
@@ -189,9 +184,9 @@ def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
 
     def unscaling(*arguments):
         scaled["before"] = master.grad.clone()
-        found = unscale(*arguments)
+        result = unscale(*arguments)
         scaled["after"] = master.grad.clone()
-        return found
+        return result
 
     arm.scaler._unscale_grads_ = unscaling
     before = master.detach().clone()
@@ -226,36 +221,6 @@ def test_a_master_keeps_updates_that_16_bits_would_lose(name, kept):
         arm.optimizer.step()
     assert weight[0, 0].item() == pytest.approx(1.001 if kept else 1.0, rel=1e-6)
     assert arm.model[1].weight[0, 0].item() == (float(torch.tensor(1.001).half()) if kept else 1.0)
-
-
-def test_fp32_masters_of_fp32_weights_with_a_scale_of_one_are_plain_sgd_bit_for_bit():
-    class Copies(Weights):
-        """A master of every weight, though its type is fp32 already."""
-
-        def __init__(self, model):
-            super().__init__(model, parse_precision("fp32"))
-            self._masters = {weight: nn.Parameter(weight.detach().clone()) for weight in model.parameters()}
-            for weight in self._masters:
-                weight.register_post_accumulate_grad_hook(self._widen_gradient)
-
-    data, results = batches(), []
-    for copies in (False, True):
-        torch.manual_seed(0)
-        model = layers()
-        weights = Copies(model) if copies else Weights(model, parse_precision("fp32"))
-        optimizer = torch.optim.SGD(weights.trained(), lr=0.05, momentum=0.9)
-        weights.follow(optimizer)
-        scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
-        for inputs, targets in data:
-            optimizer.zero_grad()
-            scaler.scale(nn.functional.cross_entropy(model(inputs), targets)).backward()
-            scaler.step(optimizer)
-            scaler.update()
-        results.append(list(model.state_dict().values()))
-    assert same(*results)
-    arm = make("fp32")
-    train(arm, data)
-    assert same(arm.model.state_dict().values(), results[0])
 
 
 @pytest.mark.parametrize(
@@ -305,13 +270,13 @@ def test_evaluating_in_fp32_uses_the_masters_and_leaves_training_as_it_was(name)
     train(undisturbed, data[:3])
     seen = []
     arm.model[0].register_forward_hook(lambda module, _inputs, outputs: seen.append((outputs.dtype, module.weight[:])))
-    found = evaluate_fp32(arm, iter(data))
+    result = evaluate_fp32(arm, iter(data))
     ((dtype, weight), *_) = seen
     assert dtype == torch.float32
     assert torch.equal(weight, arm.weights.trained()[0].float())
     plain = make("fp32", seed=3)
     plain.weights.load_state_dict(arm.weights.state_dict())
-    assert found == evaluate(plain, iter(data))
+    assert result == evaluate(plain, iter(data))
     assert train(arm, data[3:]) == train(undisturbed, data[3:])
     assert same(arm.weights.trained(), undisturbed.weights.trained())
 
@@ -351,13 +316,13 @@ def test_integer_inputs_are_not_narrowed():
 
 
 def test_masters_count_as_parameters_in_memory():
-    found = []
+    result = []
     for name in ("fp16", "fp16-master"):
         arm, data = make(name), batches(1)
         train(arm, data)
         step = lambda arm=arm, data=data: train(arm, data)  # noqa: E731
-        found.append(tensor_bytes(MemoryPeak(), step, CPU, modules=[arm.model, arm.loss], optimizer=arm.optimizer))
-    plain, master = found
+        result.append(tensor_bytes(MemoryPeak(), step, CPU, modules=[arm.model, arm.loss], optimizer=arm.optimizer))
+    plain, master = result
     held = sum(4 * p.numel() for index in (0, 4, 5) for p in layers()[index].parameters())
     norm = 2 * 4 * 4  # batch norm's weight, bias, mean and variance are 2 bytes wider
     assert master.parameter_bytes - plain.parameter_bytes == held + norm

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ from bench.phases.arms import TrainingRunner
 from bench.results.records import MemoryPeak, Numeric, Operations
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS, parse_precision
-from bench.spec.suite import Data
 from bench.training.checkpoint import Checkpoint, read_checkpoint
 from bench.training.conversions import convert
 from bench.training.step import evaluate, evaluate_fp32, training_step
@@ -28,29 +26,18 @@ from bench.training.techniques import compilations
 from tests.arms import arms
 from tests.libraries import WITHOUT_TORCHAO
 from tests.phases.conftest import of_kind, result_of, use_suite
-from tests.training.conftest import CPU, make
+from tests.training.conftest import CPU, IMAGES, batch, compiled_s, make, wide
 
 if WITHOUT_TORCHAO:
     pytest.skip(WITHOUT_TORCHAO, allow_module_level=True)
 __all__ = ["use_suite"]
-CONVERTED = [name for name, one in PRECISIONS.items() if one.can_be_emulated]
+CONVERTED = [name for name, precision in PRECISIONS.items() if precision.can_be_emulated]
 SQNR_DB = 20.0
 """What torchao's own tests ask of a converted layer's output and gradients."""
 
 
 def emulated(name):
     return parse_precision(f"{name}:emulated=on")
-
-
-def wide(_data=None):
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(192, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 32), nn.Linear(32, 3)
-    )
-
-
-def batch(size=32):
-    rng = torch.Generator().manual_seed(1)
-    return torch.randn(size, 3, 8, 8, generator=rng), torch.randint(0, 3, (size,), generator=rng)
 
 
 @pytest.mark.parametrize("name", CONVERTED)
@@ -91,14 +78,6 @@ def test_a_model_of_which_no_layer_fits_is_unsupported_and_not_its_autocast_by_a
         convert(nn.Sequential(nn.Linear(64, 10), nn.Conv2d(16, 16, 1)), emulated("fp8-rowwise"))
 
 
-def test_weights_that_layers_share_stay_shared():
-    model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
-    model[1].weight = model[0].weight
-    convert(model, emulated("mxfp8"))
-    assert model[1].weight is model[0].weight
-    assert len(list(model.parameters())) == 3
-
-
 @pytest.mark.parametrize(
     ("name", "computed"),
     [
@@ -109,10 +88,10 @@ def test_weights_that_layers_share_stay_shared():
 )
 def test_what_ran_has_the_types_that_products_really_saw(name, computed):
     arm = make(f"{name}:emulated=on", model=wide)
-    found = observe(lambda: training_step(arm, *batch()))
+    operations = observe(lambda: training_step(arm, *batch()))
     # Forward and both gradients of each layer: torchao computes that of the first layer's input, too.
     by_hand = 2 * 32 * 3 * (192 * 64 + 64 * 32 + 32 * 3)
-    assert found == Operations(compute_dtypes=computed, flops_per_step=by_hand)
+    assert operations == Operations(compute_dtypes=computed, flops_per_step=by_hand)
 
 
 @pytest.mark.parametrize("name", ["fp8-rowwise", "mxfp8"])
@@ -121,11 +100,11 @@ def test_training_learns_and_evaluation_in_fp32_leaves_the_narrow_products_out(n
     arm, inputs = make(f"{name}:emulated=on", model=wide), batch()
     losses = [training_step(arm, *inputs).item() for _ in range(6)]
     assert losses[-1] < losses[0]
-    own, plain = evaluate(arm, iter([inputs]))[0], evaluate_fp32(arm, iter([inputs]))[0]
+    narrow, plain = evaluate(arm, iter([inputs]))[0], evaluate_fp32(arm, iter([inputs]))[0]
     twin = make("fp32", model=wide)
     twin.weights.load_state_dict(arm.weights.state_dict())
     assert plain == pytest.approx(evaluate(twin, iter([inputs]))[0], rel=1e-6)
-    assert own != plain
+    assert narrow != plain
 
 
 @pytest.mark.parametrize("name", CONVERTED)
@@ -178,44 +157,22 @@ def test_a_layer_in_two_places_is_converted_in_both(name):
 
 @pytest.mark.parametrize("name", ["fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp"])
 def test_batches_whose_gradients_torch_would_not_multiply_on_a_gpu_are_refused_and_no_others(name):
-    from torchao.float8.float8_linear import matmul_with_hp_or_float8_args
-
-    def forward(rows):
-        model = nn.Sequential(nn.Linear(64, 32, device="cuda"))
-        convert(model, PRECISIONS[name])
-        inputs = torch.empty(rows, 64, device="cuda", dtype=torch.bfloat16)
-        return model[0], inputs, model(inputs)
-
     def train(rows):
         with FakeTensorMode():
-            forward(rows)
+            model = nn.Sequential(nn.Linear(64, 32, device="cuda"))
+            convert(model, PRECISIONS[name])
+            model(torch.empty(rows, 64, device="cuda", dtype=torch.bfloat16))
 
-    def multiply(rows):
-        """Pass torch's own checks of every product of a training step, which need no GPU."""
-        with FakeTensorMode(), torch.no_grad():
-            layer, inputs, outputs = forward(rows)
-            saved = {"saved_tensors": (inputs, layer.weight.t()), "config": layer.config}
-            context = SimpleNamespace(**saved, linear_mm_config=layer.linear_mm_config)
-            matmul_with_hp_or_float8_args.backward(context, torch.empty_like(outputs))
-
-    multiply(48)
     train(48)
     if name == "fp8-rowwise-gw-hp":
-        multiply(513)
         train(513)
     else:
-        with pytest.raises(RuntimeError, match="divisible by 16"):
-            multiply(513)
         with pytest.raises(UnsupportedError, match=f"^{name} needs samples, or tokens, in multiples of 16 in a batch"):
             train(513)
 
 
-def test_emulated_float8_takes_batches_of_any_size():
-    arm = make("fp8-tensorwise:emulated=on", model=wide)
-    assert training_step(arm, *batch(9)).isfinite()
-
-
-def test_mxfp8_refuses_batches_that_its_blocks_do_not_fit():
+def test_mxfp8_refuses_batches_that_its_blocks_do_not_fit_and_emulated_float8_none():
+    assert training_step(make("fp8-tensorwise:emulated=on", model=wide), *batch(9)).isfinite()
     arm = make("mxfp8:emulated=on", model=wide)
     with pytest.raises(UnsupportedError, match="multiples of 32 in a batch, not 8"):
         training_step(arm, *batch(8))
@@ -239,16 +196,12 @@ def test_numerics_has_the_layers_the_types_and_larger_errors_than_bfloat16s(use_
     assert 2 * errors["amp-bf16"]["output"] < errors["fp8-tensorwise:emulated=on"]["output"] < 10 ** (-SQNR_DB / 20)
 
 
-def test_no_layer_of_resnet20_fits():
-    from suites.resnet20 import suite
-
-    resnet20 = suite()
-    with pytest.raises(UnsupportedError, match="64 to 10"):
-        convert(resnet20.model(resnet20.data), emulated("fp8-tensorwise"))
-
-
 def adamw(parameters):
     return torch.optim.AdamW(parameters, lr=0.01, betas=(0.8, 0.99), weight_decay=0.1)
+
+
+def two_products(_data=None):
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 64, bias=False), nn.Linear(64, 3, bias=False))
 
 
 @pytest.fixture
@@ -259,16 +212,13 @@ def uncompiled():
 
 
 def test_stochastic_rounding_is_right_on_average_where_rounding_to_nearest_loses_every_update(uncompiled):
-    def one(_data=None):
-        return nn.Sequential(nn.Flatten(), nn.Linear(192, 64, bias=False), nn.Linear(64, 3, bias=False))
-
     def tiny_steps(parameters):
         return torch.optim.AdamW(parameters, lr=1e-5, weight_decay=0.0)
 
     moved = {}
     for name in ("bf16", "bf16-sr", "fp32"):
         torch.manual_seed(0)
-        arm = make(name, model=one, optimizer=tiny_steps)
+        arm = make(name, model=two_products, optimizer=tiny_steps)
         before = arm.model[1].weight.detach().float().clone()
         training_step(arm, *batch())
         moved[name] = (arm.model[1].weight.detach().float() - before).abs().mean().item()
@@ -329,12 +279,8 @@ def test_a_suite_that_trains_without_adamw_has_no_such_optimizer():
 
 @pytest.mark.slow
 def test_its_update_is_compiled_before_the_first_step_and_not_again():
-    def two_shapes(_data=None):
-        return nn.Sequential(nn.Flatten(), nn.Linear(192, 64, bias=False), nn.Linear(64, 3, bias=False))
-
-    arm = make("adamw8bit", model=two_shapes, optimizer=adamw)
-    data = Data(input_shape=(3, 8, 8), classes=3)
-    assert TrainingRunner("", arm, iter(())).compile_s(data, 32) > 0
+    arm = make("adamw8bit", model=two_products, optimizer=adamw)
+    assert compiled_s(arm, IMAGES, 32) > 0
     before = compilations()
     training_step(arm, *batch())
     assert compilations() == before > 0
@@ -410,6 +356,6 @@ def test_nvfp4s_products_are_seen_in_4_bits_with_every_number_that_a_byte_holds(
     convert(model, PRECISIONS["nvfp4"])
     model.to("meta")
     inputs = torch.empty(384, 128, device="meta", requires_grad=True)
-    found = count(lambda: model(inputs).sum().backward())
-    assert found == Operations(compute_dtypes="float4_e2m1fn_x2:100%", flops_per_step=3 * 2 * 384 * 128 * 256)
+    operations = count(lambda: model(inputs).sum().backward())
+    assert operations == Operations(compute_dtypes="float4_e2m1fn_x2:100%", flops_per_step=3 * 2 * 384 * 128 * 256)
     assert model[0].weight.grad.shape == (256, 128)

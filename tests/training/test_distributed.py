@@ -26,7 +26,7 @@ from bench.spec.suite import Data
 from bench.spec.techniques import Techniques
 from bench.spec.trial import Placement, Rendezvous
 from bench.training import distributed
-from bench.training.distributed import SyncedBatchNorm, synchronised_norms
+from bench.training.distributed import synchronised_norms
 from bench.training.step import build_arm, evaluate, evaluate_fp32, training_step
 from tests.conftest import call
 from tests.processes import together
@@ -35,15 +35,8 @@ from tests.training.conftest import CPU, make, make_suite
 
 BATCH = 8
 LATE_S = 0.2
-SHIFT = 100.0
 COUNTS = (7, 3, 1)
 """Samples of the test set's batches: of the last, one of two ranks has none."""
-NORMS = {
-    "2d": (lambda: nn.BatchNorm2d(3), (BATCH, 3, 4, 5)),
-    "1d": (lambda: nn.BatchNorm1d(3), (BATCH, 3)),
-    "plain": (lambda: nn.BatchNorm1d(3, affine=False, track_running_stats=False), (BATCH, 3, 2)),
-    "cumulative": (lambda: nn.BatchNorm3d(3, momentum=None, eps=0.01), (BATCH, 3, 2, 2, 2)),
-}
 
 
 def normed(data):
@@ -71,7 +64,6 @@ def run_rank(rank):
     return {
         **gradients(rank, shard.of(0, BATCH)),
         **collectives(rank),
-        "norms": run_norms(rank, shard.of(0, BATCH)),
         "evaluation": evaluate_shard(shard),
     }
 
@@ -112,46 +104,7 @@ def collectives(rank):
         "readings": distributed.gathered(reading),
         "gathered": distributed.gathered(rank),
         "first": distributed.from_first(rank),
-        "mean": distributed.mean(float(rank)),
-        "part": distributed.part(BATCH),
-    }
-
-
-def run_norm(norm, part, whole, dtype=torch.float32):
-    """Two steps of a norm on parts of batches; return outputs, gradients and statistics."""
-    result = {}
-    if norm.weight is not None:
-        with torch.no_grad():
-            norm.weight.copy_(values((3,), 7))
-    for step in range(2):
-        inputs = (values(whole, step) * 3 + SHIFT)[part].to(dtype).requires_grad_()
-        outputs = norm(inputs)
-        (outputs * values(whole, step + 10)[part]).sum().backward()
-        result[f"outputs {step}"], result[f"input gradients {step}"] = outputs.detach(), inputs.grad
-    result |= {f"gradient of {name}": parameter.grad for name, parameter in norm.named_parameters()}
-    result |= dict(norm.named_buffers())
-    norm.eval()
-    result["evaluated"] = norm(values(whole, 20)[part].to(dtype)).detach()
-    return result
-
-
-def train_normed(part, *, sync):
-    arm = build_arm(SUITE, SUITE.data, PRECISIONS["fp32"], CPU, seed=0, techniques=Techniques(sync_bn=sync))
-    for step in range(3):
-        inputs, targets = values((BATCH, 3, 6, 6), step), torch.arange(BATCH) * (step + 1) % 3
-        training_step(arm, inputs[part], targets[part])
-    return arm.model.state_dict()
-
-
-def run_norms(rank, part):
-    single = synchronised_norms(nn.BatchNorm1d(3))
-    return {
-        **{name: run_norm(synchronised_norms(norm()), part, shape) for name, (norm, shape) in NORMS.items()},
-        "kind": type(synchronised_norms(nn.BatchNorm2d(3))),
-        "bfloat16": run_norm(synchronised_norms(nn.BatchNorm1d(3)), part, (BATCH, 3), torch.bfloat16),
-        "one value each": single(values((2, 3), 1)[rank : rank + 1]).detach(),  # one process would refuse it
-        "trained": train_normed(part, sync=True),
-        "trained apart": train_normed(part, sync=False),
+        "summed": distributed.summed([float(rank)], CPU),
     }
 
 
@@ -189,66 +142,31 @@ def test_two_ranks_have_the_gradients_of_one_process_with_the_whole_batch(ranks)
     alone = mlp()
     backward(alone, slice(None))
     for rank in ranks:
-        for own, sent, whole in zip(rank["gradients"], rank["compressed"], alone.parameters(), strict=True):
-            torch.testing.assert_close(own, whole.grad)
+        for local, sent, whole in zip(rank["gradients"], rank["compressed"], alone.parameters(), strict=True):
+            torch.testing.assert_close(local, whole.grad)
             torch.testing.assert_close(sent, whole.grad, rtol=0.02, atol=1e-3)
         assert any(not torch.equal(*pair) for pair in zip(rank["gradients"], rank["compressed"], strict=True))
 
 
 def test_ranks_agree_on_values_and_on_a_clock_that_waits_for_the_slowest(ranks):
     for rank in ranks:
-        assert (rank["gathered"], rank["first"], rank["mean"], rank["part"]) == ((0, 1), 0, 0.5, BATCH / 2)
+        assert (rank["gathered"], rank["first"], rank["summed"]) == ((0, 1), 0, [1.0])
         assert len(set(rank["readings"])) == 1
         assert rank["readings"][0] > 0
         assert rank["took_s"] >= LATE_S
 
 
 def test_one_process_agrees_with_itself():
-    assert (distributed.ranks(), distributed.rank(), distributed.part(8)) == (1, 0, 8)
-    assert (distributed.gathered("a"), distributed.from_first("a"), distributed.mean(3.0)) == (("a",), "a", 3.0)
+    assert (distributed.ranks(), distributed.rank(), distributed.summed([3.0], CPU)) == (1, 0, [3.0])
+    assert (distributed.gathered("a"), distributed.from_first("a")) == (("a",), "a")
 
 
-@pytest.mark.parametrize("name", NORMS)
-def test_synchronised_outputs_gradients_and_statistics_are_those_of_the_whole_batch(ranks, name):
-    norm, shape = NORMS[name]
-    assert all(rank["norms"]["kind"] is SyncedBatchNorm for rank in ranks)
-    for key, whole in run_norm(norm(), slice(None), shape).items():
-        first, second = (rank["norms"][name][key] for rank in ranks)
-        if (name, key) == ("plain", "evaluated"):
-            continue  # without running statistics, evaluation has its own batch's
-        if key.startswith("gradient of"):  # each has its own part's, which DistributedDataParallel averages
-            result = first + second
-        elif key.startswith(("outputs", "input", "evaluated")):
-            result = torch.cat([first, second])
-        else:
-            assert torch.equal(first, second), key
-            result = first
-        torch.testing.assert_close(result, whole, rtol=2e-4, atol=2e-5, msg=lambda text, key=key: f"{key}: {text}")
-
-
-def test_synchronised_norms_of_16_bits_compute_in_fp32_and_return_16_bits(ranks):
-    alone = run_norm(nn.BatchNorm1d(3), slice(None), (BATCH, 3), torch.bfloat16)
-    outputs = torch.cat([rank["norms"]["bfloat16"]["outputs 0"] for rank in ranks])
-    assert outputs.dtype == alone["outputs 0"].dtype == torch.bfloat16
-    torch.testing.assert_close(outputs, alone["outputs 0"])
-    variance = ranks[0]["norms"]["bfloat16"]["running_var"]
-    torch.testing.assert_close(variance, alone["running_var"], rtol=2e-4, atol=0)
-
-
-def test_shards_of_one_sample_each_are_normalised_together(ranks):
-    whole = nn.BatchNorm1d(3)(values((2, 3), 1)).detach()
-    outputs = torch.cat([rank["norms"]["one value each"] for rank in ranks])
-    torch.testing.assert_close(outputs, whole, rtol=1e-4, atol=1e-5)
-
-
-def test_two_ranks_train_a_model_with_batch_norm_as_one_process_does(ranks):
-    alone = train_normed(slice(None), sync=False)
-    for name, value in alone.items():
-        for rank in ranks:
-            trained = rank["norms"]["trained"][name]
-            torch.testing.assert_close(trained, value, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: name + text)
-    own = ranks[0]["norms"]["trained apart"]["1.running_var"]
-    assert not torch.allclose(own, alone["1.running_var"], rtol=1e-4)
+def test_batch_norms_become_torchs_synchronised_ones_with_their_weights_and_statistics():
+    model = normed(None)
+    state = model.state_dict()
+    synchronised = synchronised_norms(model)
+    assert [type(synchronised[index]) for index in (1, 5)] == [nn.SyncBatchNorm] * 2
+    assert all(torch.equal(value, state[name]) for name, value in synchronised.state_dict().items())
 
 
 class Activated(nn.BatchNorm2d):
@@ -274,12 +192,6 @@ def test_a_rank_takes_its_share_of_the_threads_of_its_machine(monkeypatch):
     assert {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "2", "MASTER_PORT": "29400"}.items() <= os.environ.items()
 
 
-def test_batch_norm_refuses_a_single_sample(monkeypatch):
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
-    with pytest.raises(ValueError, match="more than one value"):
-        synchronised_norms(nn.BatchNorm1d(3))(torch.zeros(1, 3))
-
-
 @pytest.mark.parametrize("counts", [COUNTS, (1,)])
 @pytest.mark.parametrize("regression", [False, True])
 def test_evaluated_shards_add_up_to_the_whole_test_set(ranks, regression, counts):
@@ -294,10 +206,10 @@ def test_evaluated_shards_add_up_to_the_whole_test_set(ranks, regression, counts
 
 
 def test_all_ranks_evaluate_with_rank_0s_statistics(ranks):
-    own = [rank["evaluation"][False, "own statistics"] for rank in ranks]
-    assert not torch.equal(*own)
+    local = [rank["evaluation"][False, "own statistics"] for rank in ranks]
+    assert not torch.equal(*local)
     for rank in ranks:
-        assert torch.equal(rank["evaluation"][False, "state"]["1.running_mean"], own[0])
+        assert torch.equal(rank["evaluation"][False, "state"]["1.running_mean"], local[0])
 
 
 class Talks(nn.Module):
@@ -326,16 +238,18 @@ def test_communication_is_the_share_of_a_step_that_sending_takes(tiny_trial, mon
     batches = random_batches(suite.data, batch_size=2, count=BATCHES, device=CPU, seed=0)
     runner = TrainingRunner("fp32", arm, itertools.cycle(batches))
     (cut,) = prepare([runner], 1.0)
-    assert communication_pct(runner, cut, time.perf_counter_ns, tiny_trial) is None  # it trains alone
+    assert communication_pct(runner, cut, tiny_trial) is None  # it trains alone
     monkeypatch.setattr(distributed, "ranks", lambda: 2)
-    monkeypatch.setattr(distributed, "gathered", lambda own: (own,))
-    found = communication_pct(runner, cut, time.perf_counter_ns, tiny_trial)
-    assert found == pytest.approx(100 * 2 / 3, abs=15)
+    monkeypatch.setattr(distributed, "gathered", lambda local: (local,))
+    monkeypatch.setattr(distributed, "clock", lambda: time.perf_counter_ns)
+    assert communication_pct(runner, cut, tiny_trial) == pytest.approx(100 * 2 / 3, abs=15)
 
 
 def test_memory_is_the_largest_of_the_devices_and_their_sum():
-    found = MemoryPeak.of_all([MemoryPeak(peak_allocated_bytes=10, model_bytes=3), MemoryPeak(peak_allocated_bytes=14)])
-    assert (found.peak_allocated_bytes, found.model_bytes, found.all_devices_bytes) == (14, 3, 24)
+    measured = MemoryPeak.of_all(
+        [MemoryPeak(peak_allocated_bytes=10, model_bytes=3), MemoryPeak(peak_allocated_bytes=14)]
+    )
+    assert (measured.peak_allocated_bytes, measured.model_bytes, measured.all_devices_bytes) == (14, 3, 24)
     nodes = [MemoryPeak(peak_resident_bytes=9, all_devices_bytes=17), MemoryPeak(peak_resident_bytes=8)]
     assert MemoryPeak.of_all(nodes) == MemoryPeak(peak_resident_bytes=9, all_devices_bytes=25)
     assert MemoryPeak.of_all([*nodes, MemoryPeak()]).all_devices_bytes is None
@@ -364,8 +278,8 @@ def test_techniques_of_one_device_are_refused_on_several(tiny_trial, cpu, name):
 @pytest.mark.slow
 def test_both_placements_are_measured_and_the_report_has_their_scaling(tmp_path, tiny_file):
     words = ["--suite", tiny_file, "--gpus", "cpu,cpu+cpu", "--precisions", "fp32", "--quick", "--epochs", "1"]
-    found = call(*words, "--batch-sizes", "4", "--time-budget", "0.2s", cwd=tmp_path)
-    assert found.returncode in (0, 1), found.stderr
+    measured = call(*words, "--batch-sizes", "4", "--time-budget", "0.2s", cwd=tmp_path)
+    assert measured.returncode in (0, 1), measured.stderr
     (folder,) = (tmp_path / "results").iterdir()
     done = {(row["placement"], row["phase"]): row for row in rows(folder, "trials.csv")}
     assert {phase for placement, phase in done if placement == "cpu+cpu"} == {"memory", "speed", "train"}

@@ -33,24 +33,19 @@ from bench.spec import Data, Suite
 
 
 def suite(trainer: str = "both", devices: int = 1, fail: str = "") -> Suite:
-    def model(data):
-        from torch import nn
+    from torch import nn, optim
 
+    def model(data):
         if fail:
             raise RuntimeError("the model broke")
         return nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, data.classes))
-
-    def optimizer(parameters):
-        from torch import optim
-
-        return optim.SGD(parameters, lr=0.1)
 
     return Suite(
         name="twins",
         title="",
         data=Data(input_shape=(3, 2, 2), classes=2, steps_per_epoch=4),
         model=model,
-        optimizer=optimizer,
+        optimizer=lambda parameters: optim.SGD(parameters, lr=0.1),
         batch_size=8,
         trainer="lightning" if trainer == "lightning" else "plain",
         devices=devices if trainer == "lightning" else 1,
@@ -109,9 +104,9 @@ def test_lightning_trains_to_the_same_bits_as_the_plain_loop(precision):
     data = random_batches(DATA, batch_size=8, count=10, device=CPU, seed=1)
     for _ in range(2):
         apply(PRECISIONS[precision])
-        expected, found = train_epoch(plain, iter(data)), train_by_lightning(iter(data))
-        assert found.seconds > found.wait_seconds > 0
-        assert replace(found, seconds=0, wait_seconds=0) == replace(expected, seconds=0, wait_seconds=0)
+        expected, epoch = train_epoch(plain, iter(data)), train_by_lightning(iter(data))
+        assert epoch.seconds > epoch.wait_seconds > 0
+        assert replace(epoch, seconds=0, wait_seconds=0) == replace(expected, seconds=0, wait_seconds=0)
         switches = read_back(PRECISIONS[precision], CPU)
         assert switches.fp32_matmul == ("tf32" if precision == "tf32" else "ieee")
     assert same(plain.model.parameters(), other.model.parameters())

@@ -75,48 +75,29 @@ def test_layout_fused_steps_and_accumulation_change_roundings_alone(precision, t
 
 
 def test_channels_last_reaches_weights_and_inputs_also_in_evaluation():
-    seen = []
-
-    class Spy(nn.Conv2d):
-        def forward(self, inputs):
-            seen.append(inputs.is_contiguous(memory_format=torch.channels_last))
-            return super().forward(inputs)
-
-    model = lambda data: nn.Sequential(Spy(3, 4, 3), nn.Flatten(), nn.Linear(144, 3))  # noqa: E731
+    seen, channels_last = [], {"memory_format": torch.channels_last}
     for wanted in (False, True):
-        arm = make(Techniques(channels_last=wanted), model=model)
+        arm = make(Techniques(channels_last=wanted))
+        arm.model[0].register_forward_pre_hook(
+            lambda _conv, given: seen.append(given[0].is_contiguous(**channels_last))
+        )
         training_step(arm, *batches(1)[0])
         evaluate(arm, iter(batches(1)))
-        assert arm.model[0].weight.is_contiguous(memory_format=torch.channels_last) == wanted
+        assert arm.model[0].weight.is_contiguous(**channels_last) == wanted
     assert seen == [False, False, True, True]
 
 
 def test_a_batch_in_parts_runs_forward_once_for_each_and_steps_once():
-    sizes = []
-
-    class Spy(nn.Flatten):
-        def forward(self, inputs):
-            sizes.append(len(inputs))
-            return super().forward(inputs)
-
-    arm = make(Techniques(grad_accumulation=4), model=lambda data: nn.Sequential(Spy(), nn.Linear(192, 3)))
+    arm, sizes = make(Techniques(grad_accumulation=4), model=layers), []
+    arm.model.register_forward_pre_hook(lambda _model, given: sizes.append(len(given[0])))
     training_step(arm, *batches(1)[0])
     assert sizes == [2, 2, 2, 2]
     assert arm.taken.count == 1
 
 
 def test_a_checkpointed_block_runs_again_in_backward_and_not_when_evaluated():
-    runs = []
-
-    class Spy(nn.ReLU):
-        def forward(self, inputs):
-            runs.append(torch.is_grad_enabled())
-            return super().forward(inputs)
-
-    arm = make(
-        Techniques(checkpointing=True),
-        model=lambda data: nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), Spy()), nn.Flatten(), nn.Linear(144, 3)),
-    )
+    arm, runs = make(Techniques(checkpointing=True)), []
+    arm.model[2][-1].register_forward_pre_hook(lambda *_: runs.append(True))  # the last layer of a block
     training_step(arm, *batches(1)[0])
     assert len(runs) == 2
     evaluate(arm, iter(batches(1)))
@@ -178,9 +159,9 @@ def test_a_fused_optimizer_skips_and_counts_steps_that_overflow_as_the_plain_one
 def test_a_groups_own_settings_are_kept_by_the_fused_optimizer():
     weights = [nn.Parameter(torch.ones(2)) for _ in range(2)]
     groups = [{"params": weights[:1], "lr": 0.5}, {"params": weights[1:], "weight_decay": 0.2}]
-    made = fused(torch.optim.AdamW(groups, lr=0.1, eps=1e-3), scaled=False)
-    assert type(made) is torch.optim.AdamW
-    assert [(group["lr"], group["weight_decay"], group["eps"]) for group in made.param_groups] == [
+    optimizer = fused(torch.optim.AdamW(groups, lr=0.1, eps=1e-3), scaled=False)
+    assert type(optimizer) is torch.optim.AdamW
+    assert [(group["lr"], group["weight_decay"], group["eps"]) for group in optimizer.param_groups] == [
         (0.5, 0.01, 1e-3),
         (0.1, 0.2, 1e-3),
     ]
@@ -215,6 +196,8 @@ def test_what_a_device_or_phase_cannot_do_is_known_from_the_names():
     assert refusal(("non-blocking",), "cpu", "train").startswith("non-blocking copies go to a GPU")
     assert refusal(("channels-last", "cuda-graphs"), "cpu", "speed") == "cuda-graphs needs a CUDA device"
     assert refusal(("non-blocking", "cuda-graphs"), "cuda", "speed") is None
+    assert refusal(("sync-bn",), "cpu", "speed", 2) == "sync-bn is torch's SyncBatchNorm, which needs GPUs"
+    assert refusal(("sync-bn",), "cuda", "speed", 2) is None
     assert "numerics looks" in refusal(("compile",), "cpu", "numerics")
     assert "random generator" in refusal(("cuda-graphs", "checkpointing"), "cuda", "speed")
     assert refusal(("channels-last", "compile", "checkpointing"), "cpu", "memory") is None
