@@ -78,6 +78,25 @@ class DataSource:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedData:
+    """A source of data that was looked at before anything runs; samples that are computed need no look."""
+
+    source: DataSource
+    classes: int | None = None
+    """Number of classes, or size of the vocabulary, that the source really has; None where it is the suite's."""
+    train_samples: int | None = None
+    """Images to train on; None where the number of batches in an epoch is the suite's."""
+    train_tokens: int | None = None
+    """Bytes of a text that are trained on, its first ones; None for other data."""
+    validation_tokens: int | None = None
+    """Bytes of it that are validated on, its last ones."""
+    fingerprint: str | None = None
+    """Identifies a folder's images or a text on every machine; None for data that are the same everywhere."""
+    left_out: tuple[str, ...] = ()
+    """The images that cannot be read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SuiteRef:
     """How another process finds a suite: by the name of a file in suites/, or by a path."""
 
