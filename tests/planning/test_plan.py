@@ -5,7 +5,6 @@ import pytest
 from bench.planning.max_batch import at_any_size
 from bench.planning.plan import (
     Forecast,
-    PreparedData,
     estimate_s,
     make_plan,
     memory_trials,
@@ -18,7 +17,7 @@ from bench.planning.plan import (
 from bench.results.records import Device
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data, Suite
-from bench.spec.trial import DataSource, Placement, Protocol, Request, SuiteRef, Trial
+from bench.spec.trial import DataSource, Placement, PreparedData, Protocol, Request, SuiteRef, Trial
 from tests.arms import arms as steps
 
 SUITE = Suite(

@@ -358,15 +358,6 @@ def test_rows_of_a_folder_that_is_lost_are_all_beside_it_and_how_to_go_on_is_sai
             assert store.dropped == {"blocks.csv": 1}
 
 
-def test_a_folder_that_is_gone_is_noticed_before_there_is_something_to_write(tmp_path, tiny_trial, cpu):
-    with Store(tmp_path / "run") as store:
-        store.add_results(tiny_trial, cpu, [result()])
-        store.check()
-        shutil.rmtree(tmp_path / "run")
-        with pytest.raises(StoreLostError, match=r"was deleted or moved.*run\.rescued"):
-            store.check()
-
-
 def test_where_nothing_can_be_written_beside_it_the_rows_are_in_the_temporary_folder_or_said_to_be_lost(
     tmp_path, tiny_trial, cpu, monkeypatch
 ):
