@@ -48,7 +48,6 @@ def test_what_runs_wrote_is_read(name):
         (("request", "argv"), "--suite mlp", "at `$.request.argv`"),
         (("request", "argv", 0), None, "Expected `str`, got `null` - at `$.request.argv[0]`"),
         (("request", "suites", 0), {}, "missing required field `name` - at `$.request.suites[0]`"),
-        (("request", "trial_timeout_s"), -1, "--trial-timeout must be"),
         (("request", "protocol", "replicates"), "three", "at `$.request.protocol.replicates`"),
         (("planned", 0, "seed"), 1.5, "Expected `int`, got `float` - at `$.planned[0].seed`"),
         (("planned", 0), {"trial": "t"}, "missing required field `cell` - at `$.planned[0]`"),
