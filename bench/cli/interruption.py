@@ -27,7 +27,6 @@ IMPORT_S, SILENT_S = 10.0, 0.3
 """How long an interruption waits for an import to end, and after which time it says so."""
 TOGETHER_S = 0.1
 """Signals that come so soon after another are the same: a key is held down, or a supervisor sends several."""
-CLEAR_LINE = b"\r\x1b[K"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -97,7 +96,8 @@ class Interruption:
         self._accepts = True
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        self._tidy(number)
+        for descriptor in self._terminals:
+            _silence_if_gone(descriptor)
         if time.monotonic() - self._last < TOGETHER_S:
             return
         self.came.append(number)
@@ -108,18 +108,6 @@ class Interruption:
         if self._accepts:
             self._accepts = False
             self._raise(number, frame)
-
-    def _tidy(self, number: int) -> None:
-        """Remove the ^C that a terminal has shown; stop writing to one that is gone."""
-        for descriptor in self._terminals:
-            if number == signal.SIGINT:
-                try:
-                    os.write(descriptor, b"\n" if os.environ.get("TERM", "dumb") == "dumb" else CLEAR_LINE)
-                    return
-                except OSError:
-                    _silence_if_gone(descriptor)
-            elif number == signal.SIGHUP:
-                _silence_if_gone(descriptor)
 
     def _swallowed(self, report: Any) -> None:
         """Raise again what Python ignores where nobody could catch it, as in a callback of an import."""

@@ -12,8 +12,8 @@ from bench.data import cifar10, folder
 from bench.data.cache import Dataset, Split
 from bench.data.tokens import BYTES, Text
 from bench.spec.errors import UsageError
-from bench.spec.suite import Data, Prepared
-from bench.spec.trial import DataSource
+from bench.spec.suite import Data
+from bench.spec.trial import DataSource, PreparedData
 
 DIGITS = Path(__file__).with_name("digits.npz")
 DIGITS_TESTED = 597
@@ -22,26 +22,27 @@ DIGITS_SCALE = 15
 """Their pixels of 0 to 16 become 0 to 240."""
 
 
-def prepare(data: Data, source: DataSource) -> Prepared:
+def prepare(data: Data, source: DataSource) -> PreparedData:
     """Download or decode what ``source`` names, once, and keep it in the source's directory; a text is only read.
 
     Raises:
         UsageError: the samples cannot be had.
     """
     if source.generated or is_synthetic(data, source):
-        return Prepared(data=data, train_samples=None)
+        return PreparedData(source=source, classes=data.classes)
     if source.kind == "text":
         text = Text(str(source.path), data.input_shape[0])
-        return Prepared(
-            data=replace(data, classes=BYTES),
-            train_samples=None,
+        return PreparedData(
+            source=source,
+            classes=BYTES,
             train_tokens=len(text.training),
             validation_tokens=len(text.validation),
             fingerprint=text.fingerprint(),
         )
     dataset = load(data, source)
-    return Prepared(
-        data=replace(data, classes=len(dataset.classes)),
+    return PreparedData(
+        source=source,
+        classes=len(dataset.classes),
         train_samples=len(dataset.train.labels),
         fingerprint=folder.fingerprint(source.path) if source.path else None,
         left_out=dataset.left_out,

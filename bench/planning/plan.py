@@ -14,7 +14,7 @@ from bench.spec.phases import LADDER, PHASES, Work
 from bench.spec.precisions import BASELINE, PRECISIONS, parse_precision
 from bench.spec.suite import Suite
 from bench.spec.techniques import AblationStep, build_ablation, find, for_one_device, rebase, refusal
-from bench.spec.trial import JOINT_S, SEARCHING_S, SILENCE_S, Cell, DataSource, Placement, Request, SuiteRef, Trial
+from bench.spec.trial import JOINT_S, SEARCHING_S, SILENCE_S, Cell, Placement, PreparedData, Request, SuiteRef, Trial
 
 CPU_EFFICIENCY, EMULATED_EFFICIENCY, GPU_EFFICIENCY = 0.6, 0.8, 0.4
 """Share of a matrix product's rate that a training step is assumed to reach: on a CPU, there in an emulated precision,
@@ -40,26 +40,6 @@ DISTRIBUTED_OVERHEAD_S = 5.0
 EMULATED = "amp-bf16"
 EMULATED_STEP_S = 1.0
 """Where a step takes less, an emulated precision is measured although nobody named it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PreparedData:
-    """A suite's data as they are before anything runs."""
-
-    source: DataSource
-    classes: int | None = None
-    train_samples: int | None = None
-    """None where the number of batches in an epoch is the suite's."""
-    train_tokens: int | None = None
-    """Bytes of a text that are trained on; None for other data."""
-    validation_tokens: int | None = None
-    """Bytes of it that are validated on."""
-    fingerprint: str | None = None
-    """Identifies a folder's images or a text on every machine; None for data that are the same everywhere."""
-    left_out: int = 0
-    """How many images cannot be read."""
-    first_left_out: str = ""
-    """The name of one of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from bench.results.run_json import MOST, read_run
+from bench.results.run_json import MOST
 from bench.spec.errors import UsageError, nearest
 from bench.spec.suite import Parameter, Suite
 from bench.spec.trial import Request, SuiteRef, names_batch_size
@@ -86,26 +86,13 @@ def select(request: Request, *, on_cpu: bool = False) -> dict[SuiteRef, Suite]:
     if not names_batch_size(dict(request.parameters), dict(request.sweep), request.batch_sizes):
         refs = [_unlabelled(ref) for ref in refs]
     variants = [variant for ref in refs for variant in _variants(ref, request.sweep)]
-    return {ref: load(ref) for ref in _as_started(variants, request.resume)}
+    return {ref: load(ref) for ref in variants}
 
 
 def _unlabelled(ref: SuiteRef) -> SuiteRef:
     """Move ``batch_size`` out of the parameters that name a suite: rows have the batch size in a column."""
     rest = tuple((name, value) for name, value in ref.parameters if name != "batch_size")
     return replace(ref, parameters=rest, batch_size=dict(ref.parameters).get("batch_size"))
-
-
-def _as_started(refs: list[SuiteRef], folder: Path | None) -> list[SuiteRef]:
-    """Return the suites as the run that goes on was started with: earlier versions named each ``batch_size``."""
-    if folder is None or not (folder / "run.json").exists():
-        return refs
-    suites = read_run(folder).get("request", {}).get("suites") or ()
-    started = [(suite["name"], tuple(map(tuple, suite.get("parameters", ())))) for suite in suites]
-    labelled = {ref: tuple(sorted((*ref.parameters, ("batch_size", ref.batch_size or 0)))) for ref in refs}
-    return [
-        replace(ref, parameters=labelled[ref], batch_size=None) if (ref.name, labelled[ref]) in started else ref
-        for ref in refs
-    ]
 
 
 def _variants(ref: SuiteRef, sweep: tuple[tuple[str, tuple[str, ...]], ...]) -> list[SuiteRef]:

@@ -17,7 +17,7 @@ from msgspec import UNSET, Struct, UnsetType
 from bench.results.columns import SCHEMA
 from bench.results.records import Environment
 from bench.spec.errors import UsageError
-from bench.spec.trial import Request, SuiteRef, Trial
+from bench.spec.trial import PreparedData, Request, SuiteRef, Trial
 
 MOST = 1e18
 """Above any number of a machine or a request."""
@@ -34,22 +34,19 @@ class PlannedTrial(Struct, frozen=True, kw_only=True):
     arms: list[str]
 
 
-class PreparedSource(Struct, frozen=True, kw_only=True):
-    """A source of data whose images or text were looked at."""
-
-    source: str
-    classes: int | None = None
-    train_samples: int | None = None
-    train_tokens: int | None = None
-    validation_tokens: int | None = None
-    fingerprint: str | None = None
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrittenRequest(Request):
     """A request as it is written: its suites are found by then."""
 
     suites: tuple[SuiteRef, ...] = ()  # type: ignore[assignment]  # names in the request itself
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenData(PreparedData):
+    """A source of data as it is written: by its word, and of what is left out the number."""
+
+    source: str  # type: ignore[assignment]  # the source itself before
+    left_out: int = 0  # type: ignore[assignment]  # names before
 
 
 class RunFile(Struct, kw_only=True):
@@ -60,7 +57,7 @@ class RunFile(Struct, kw_only=True):
     version: str | UnsetType = UNSET
     request: WrittenRequest | UnsetType = UNSET
     environment: Environment | UnsetType = UNSET
-    data: list[PreparedSource] | UnsetType = UNSET
+    data: list[WrittenData] | UnsetType = UNSET
     planned: list[PlannedTrial] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
     started: str | UnsetType | None = UNSET

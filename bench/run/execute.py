@@ -389,7 +389,12 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
         "version": bench.__version__,
         "request": describe_request(prepared),
         "environment": environment,
-        "data": [{**asdict(data), "source": str(data.source)} for data in prepared.data],
+        "data": [
+            asdict(data)
+            | {"source": str(data.source), "left_out": len(data.left_out)}
+            | {"first_left_out": next(iter(data.left_out), "")}
+            for data in prepared.data
+        ],
         "planned": [describe_planned(trial) for trial in prepared.plan.trials],
         "warnings": list(prepared.warnings),
         "edited": edited(folder, read_run(folder)) if before else [],

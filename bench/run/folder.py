@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -268,18 +269,10 @@ def _has_ended(path: Path) -> bool:
         return (
             len(owner) > 1
             and psutil.Process(int(owner[0])).status() == psutil.STATUS_ZOMBIE
-            and owner[1] == _host()
+            and owner[1].partition("?")[0] == socket.gethostname()
             and owner == _owner(path)  # nobody has taken it meanwhile
         )
     return False
-
-
-def _host() -> str:
-    """Return what a lock calls this host, containers told apart: what it says where this process holds one."""
-    from filelock import SoftFileLock
-
-    with tempfile.TemporaryDirectory(prefix="ampmeter-") as place, SoftFileLock(Path(place, LOCK)):
-        return _owner(Path(place, LOCK))[1]
 
 
 def _owner(path: Path) -> list[str]:

@@ -11,7 +11,7 @@ from bench.devices.processes import busy
 from bench.launch import Launcher
 from bench.planning import suite_registry
 from bench.planning.max_batch import Largest
-from bench.planning.plan import EMULATED, Plan, PreparedData, is_emulated, make_plan, named_mixed, steps_to_time
+from bench.planning.plan import EMULATED, Plan, is_emulated, make_plan, named_mixed, steps_to_time
 from bench.results.records import Environment
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES, SELECTABLE
@@ -19,7 +19,7 @@ from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.suite import Suite
 from bench.spec.techniques import find, refusal, techniques
 from bench.spec.text import print_plain
-from bench.spec.trial import DataSource, Request, SuiteRef
+from bench.spec.trial import DataSource, PreparedData, Request, SuiteRef
 
 EMULATES = "lets cuBLAS emulate fp32 products in bfloat16"
 TRAIN_SAMPLES = {"cifar10": 50_000, "digits": 1_200}
@@ -48,14 +48,14 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
         UsageError: this machine cannot run the request; only downloads and decoded images have been written.
     """
     suites = suite_registry.select(request)
-    warnings = warn_of_no_step(request)
+    if request.precisions and {*LADDER} & {*request.phases}:
+        named_mixed(request.precisions)  # which refuses several, before anything is fetched
     _require_lightning(suites)
     print_plain("Looking at the devices.")
     environment = launcher.survey(request.gpus)
     if not any(device.is_gpu for device in environment.devices):
         suites = suite_registry.select(request, on_cpu=True)
-    warnings += warn_of_variables(environment) + warn_of_builds(environment)
-    warnings += busy(environment, request.exclusive)
+    warnings = warn_of_variables(environment) + warn_of_builds(environment) + busy(environment, request.exclusive)
     for ref in suites:
         _fetch_weights(ref, launcher)
     by_data = {suite.data: suite for suite in suites.values()}
@@ -63,7 +63,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     data = {ref: prepared[suite.data] for ref, suite in suites.items()}
     warnings += [_unread(source) for source in prepared.values() if source.left_out]
     warnings += warn_of_data(request, suites, data)
-    flops = {ref: _count_flops(ref, launcher) for ref in suites}
+    flops = {ref: _figure(launcher, "bench.training.estimates:count_flops", ref) for ref in suites}
     sample_s: dict[tuple[SuiteRef, str, str], float] = {}
 
     def make(largest: Largest | None = None) -> Plan:
@@ -138,38 +138,29 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
         return PreparedData(source=source, train_samples=TRAIN_SAMPLES.get(source.kind))
     if source.kind != "text":
         print_plain(f"Preparing the images of {source}.")
-    prepared = launcher.call("bench.worker.worker:prepare_data", suite.data, source)
+    prepared: PreparedData = launcher.call("bench.worker.worker:prepare_data", suite.data, source)
     if prepared.train_tokens is not None:
         print_plain(
             f"Training draws its sequences from the first {prepared.train_tokens:,} bytes of {source}; the last "
             f"{prepared.validation_tokens:,} are for validation."
         )
-    return PreparedData(
-        source=source,
-        classes=prepared.data.classes,
-        train_samples=prepared.train_samples,
-        train_tokens=prepared.train_tokens,
-        validation_tokens=prepared.validation_tokens,
-        fingerprint=prepared.fingerprint,
-        left_out=len(prepared.left_out),
-        first_left_out=next(iter(prepared.left_out), ""),
-    )
+    return prepared
 
 
 def _unread(data: PreparedData) -> str:
     """Say how many images of a source cannot be read."""
     several = "images cannot be read and are left out, first"
-    images = "image cannot be read and is left out," if data.left_out == 1 else several
-    return f"{data.source}: {data.left_out:,} {images} '{data.first_left_out}'."
+    images = "image cannot be read and is left out," if len(data.left_out) == 1 else several
+    return f"{data.source}: {len(data.left_out):,} {images} '{data.left_out[0]}'."
 
 
-def _count_flops(ref: SuiteRef, launcher: Launcher) -> float | None:
-    """Return a suite's FLOPs per sample; None if the model fails, which its trials then report."""
+def _figure(launcher: Launcher, target: str, *arguments: object) -> float | None:
+    """Return a figure of a model, from a process of its own; None if that fails, as its trials will then report."""
     try:
-        flops: float | None = launcher.call("bench.training.estimates:count_flops", ref)
-    except UsageError:
+        figure: float | None = launcher.call(target, *arguments)
+    except UsageError:  # it hangs, died or raised an error
         return None
-    return flops
+    return figure
 
 
 def _time_emulated(plan: Plan, environment: Environment, launcher: Launcher) -> dict[tuple[SuiteRef, str, str], float]:
@@ -178,10 +169,7 @@ def _time_emulated(plan: Plan, environment: Environment, launcher: Launcher) -> 
     steps = {} if environment.nodes else steps_to_time(plan, environment.devices)  # other machines' rates differ
     for (ref, placement, precision), size in steps.items():
         print_plain(f"Timing a step of {ref.name} in {precision}, which {placement} may emulate.")
-        try:
-            step_s: float | None = launcher.call("bench.training.estimates:step_s", ref, placement, precision, size)
-        except UsageError:  # it hangs, or died: so will its trials, which report it
-            continue
+        step_s = _figure(launcher, "bench.training.estimates:step_s", ref, placement, precision, size)
         if step_s is not None:
             sample_s[ref, placement, precision] = step_s / size
     return sample_s
@@ -191,11 +179,8 @@ def check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef
     """Refuse batches that are larger than the data, or do not divide into equal parts by device and accumulation."""
     for trial in plan.trials:
         suite, placement = suites[trial.cell.suite], trial.cell.placement
-        size, samples, device_count = (
-            trial.cell.batch_size,
-            data[trial.cell.suite].train_samples,
-            len(placement.members),
-        )
+        size, samples = trial.cell.batch_size, data[trial.cell.suite].train_samples
+        device_count = len(placement.members)
         if trial.phase in ("train", "ladder") and samples is not None and size > samples:
             raise UsageError(
                 f"The batch size {size} is larger than the {samples} training images of {trial.cell.data}. "
@@ -320,19 +305,3 @@ def warn_of_idle_techniques(request: Request) -> list[str]:
         f"{' and '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect on {', '.join(others)}, "
         "measured on batches that are on the device already."
     ]
-
-
-def warn_of_no_step(request: Request) -> list[str]:
-    """Warn of precisions that are no step of an ablation: they mix no types, but change how fp32 multiplies or steps.
-
-    Raises:
-        UsageError: several mixed precisions are named.
-    """
-    if not request.precisions or not {*LADDER} & {*request.phases}:
-        return []
-    mixed = named_mixed(request.precisions)
-    others = [name for name in request.precisions if name != BASELINE and parse_precision(name).compute == "float32"]
-    if not others:
-        return []
-    on = "no mixed precision is named, so it stays there" if mixed == BASELINE else f"goes on in {mixed}"
-    return [f"The ladder has no step of {' or '.join(others)}: it starts at IEEE fp32, and {on}."]

@@ -100,8 +100,8 @@ def assigned_values(option: str, text: str) -> tuple[str, tuple[str, ...]]:
 
 duration_s = matching(
     NUMBER + "(s|m|h|)",
-    "a time such as 10s, 2m or 1h",
-    lambda match: float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]],
+    "a time above 0 such as 10s, 2m or 1h",
+    lambda match: float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] or None,
 )
 percentage = matching(
     NUMBER + "%?",

@@ -77,24 +77,6 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
-    """The contents of a source of data; a process that has not imported torch can read it."""
-
-    data: Data
-    """As asked, with the number of classes that the source really has."""
-    train_samples: int | None
-    """Images to train on; None where the number of batches in an epoch is the suite's."""
-    train_tokens: int | None = None
-    """Bytes of a text that are trained on, its first ones; None for other data."""
-    validation_tokens: int | None = None
-    """Bytes of it that are validated on, its last ones."""
-    fingerprint: str | None = None
-    """Of a folder's images or a text; None for data that are the same everywhere."""
-    left_out: tuple[str, ...] = ()
-    """The images that cannot be read."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Suite:
     """A recipe: everything about a training run but its precision and its device.
 

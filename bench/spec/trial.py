@@ -78,6 +78,25 @@ class DataSource:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedData:
+    """A source of data that was looked at before anything runs; samples that are computed need no look."""
+
+    source: DataSource
+    classes: int | None = None
+    """Number of classes, or size of the vocabulary, that the source really has; None where it is the suite's."""
+    train_samples: int | None = None
+    """Images to train on; None where the number of batches in an epoch is the suite's."""
+    train_tokens: int | None = None
+    """Bytes of a text that are trained on, its first ones; None for other data."""
+    validation_tokens: int | None = None
+    """Bytes of it that are validated on, its last ones."""
+    fingerprint: str | None = None
+    """Identifies a folder's images or a text on every machine; None for data that are the same everywhere."""
+    left_out: tuple[str, ...] = ()
+    """The images that cannot be read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SuiteRef:
     """How another process finds a suite: by the name of a file in suites/, or by a path."""
 
@@ -214,15 +233,6 @@ class Protocol:
     fewest_rounds: int = 3
     """Undisturbed rounds that a process measures although its budget is spent, but not beyond five times the budget.
     In equal time more processes of fewer rounds give narrower intervals; a single process needs more."""
-
-    def __post_init__(self) -> None:
-        require(self.replicates >= 1, "Protocol.replicates", "1 or more", self.replicates)
-        most = self.most_replicates
-        require(most >= self.replicates, "Protocol.most_replicates", f"{self.replicates} or more", most)
-        share = self.target_ci
-        require(share is None or 0 < share < 1, "--target-ci", "a share such as 1%, above 0 and below 100%", share)
-        require(self.min_rounds >= 3, "Protocol.min_rounds", "3 or more", self.min_rounds)
-        require(self.time_budget_s > 0, "--time-budget", "a time above 0 such as 10s or 2m", self.time_budget_s)
 
     @property
     def process_s(self) -> float:
@@ -376,10 +386,6 @@ class Request:
     )
     dry_run: bool = option("show the plan and stop", default=False)
 
-    def __post_init__(self) -> None:
-        limit = self.trial_timeout_s
-        require(limit is None or limit > 0, "--trial-timeout", "a time above 0 such as 5m", limit)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
@@ -393,9 +399,6 @@ class Cell:
     """Number of classes of the data, where it is not the suite's own."""
     techniques: tuple[str, ...] = ()
     """Techniques that all arms are trained with, by canonical names, such as channels-last."""
-
-    def __post_init__(self) -> None:
-        require(self.batch_size > 0, "--batch-sizes", "whole numbers above 0", self.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -436,11 +439,6 @@ class Trial:
     """How long its process may say nothing before it is taken to hang."""
     known: tuple[KnownArm, ...] = ()
     """How an earlier process cut the arms' blocks, where this one repeats its measurement."""
-
-    def __post_init__(self) -> None:
-        require(self.phase in PHASES, "Trial.phase", f"one of {', '.join(PHASES)}", self.phase)
-        require(bool(self.arms), "Trial.arms", "at least one arm", self.arms)
-        require(self.epochs > 0, "--epochs", "a whole number above 0", self.epochs)
 
     @property
     def precisions(self) -> tuple[str, ...]:

@@ -30,8 +30,8 @@ from bench.results.records import Device, Done, Message, TrialResult
 from bench.spec import lifetime
 from bench.spec.errors import UsageError, first_line
 from bench.spec.phases import PHASES
-from bench.spec.suite import Data, Prepared
-from bench.spec.trial import DataSource, Rendezvous, Trial
+from bench.spec.suite import Data
+from bench.spec.trial import DataSource, PreparedData, Rendezvous, Trial
 from bench.training import distributed
 from bench.worker.failures import failure, print_stacks
 
@@ -111,7 +111,7 @@ def run_trial(
     distributed.gathered(None)  # rank 0 serves the others' store, so none leaves before all are done
 
 
-def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None]) -> Prepared:
+def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None]) -> PreparedData:
     """Download or decode a suite's images, if they are not there yet, or count its text's tokens."""
     try:
         return prepare(data, source)

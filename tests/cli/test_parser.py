@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,8 @@ def test_words_become_a_request(tmp_path):
     assert request.parameters == (("lr", "0.2"),)
     assert (request.protocol.target_ci, request.protocol.time_budget_s) == (0.005, 120)
     assert (request.target_accuracy_pct, request.clip_grad) == (93.5, 1.0)
+    assert (parse_mlp("--quick").protocol, parse_mlp("--rigorous").protocol) == (QUICK, RIGOROUS)
+    assert parse_mlp("--phases", "speed", "--seeds", "4").seeds == (4,)  # one seed is for all phases
     plain = parse_mlp()
     assert (plain.target_accuracy_pct, plain.clip_grad, plain.largest_batch) == (None, None, False)
 
@@ -114,11 +117,6 @@ def test_max_is_a_batch_size_beside_others_or_alone(word, sizes):
     assert (request.batch_sizes, request.largest_batch) == (sizes, True)
 
 
-def test_quick_is_one_process_and_rigorous_is_ten():
-    assert parse_mlp("--quick").protocol == QUICK
-    assert parse_mlp("--rigorous").protocol == RIGOROUS
-
-
 @pytest.mark.parametrize(
     ("words", "phases"),
     [
@@ -155,8 +153,8 @@ def test_phases_are_those_named_or_those_of_the_depth(words, phases):
         (["--target-ci", "tight"], "--target-ci takes a share"),
         (["--time-budget", "long"], "--time-budget takes a time"),
         (["--trial-timeout", "long"], "--trial-timeout takes a time"),
-        (["--trial-timeout", "0s"], "--trial-timeout must be a time above 0"),
-        (["--time-budget", "0s"], "--time-budget must be a time above 0"),
+        (["--trial-timeout", "0s"], "--trial-timeout takes a time above 0"),
+        (["--time-budget", "0s"], "--time-budget takes a time above 0"),
         (["--data", "mnist"], "--data must be cifar10"),
         (["--set", "width"], "--set takes NAME=VALUE"),
         (["--sweep", "width"], "--sweep takes NAME=V1,V2, not 'width'"),
@@ -190,9 +188,8 @@ def test_phases_are_those_named_or_those_of_the_depth(words, phases):
     ],
 )
 def test_an_option_that_means_nothing_gets_a_sentence(words, sentence):
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=re.escape(sentence)):
         parse_mlp(*words)
-    assert sentence in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -204,13 +201,8 @@ def test_an_option_that_means_nothing_gets_a_sentence(words, sentence):
     ],
 )
 def test_a_command_that_means_nothing_gets_a_sentence(words, sentence):
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=re.escape(sentence)):
         parse(words)
-    assert sentence in str(caught.value)
-
-
-def test_one_seed_is_for_all_phases():
-    assert parse_mlp("--phases", "speed", "--seeds", "4").seeds == (4,)
 
 
 def test_weights_are_a_parameter_with_an_option_of_its_own(tmp_path):

@@ -288,6 +288,6 @@ def test_the_pool_holds_what_fits_but_at_least_two_and_at_most_an_epoch(data, mo
 def test_features_are_synthetic_whatever_the_source_and_synthetic_data_need_no_files(data, kind, tmp_path):
     source = DataSource(kind=kind, directory=str(tmp_path / "kept"))
     prepared = prepare(data, source)
-    assert (prepared.data, prepared.train_samples, prepared.fingerprint) == (data, None, None)
+    assert (prepared.classes, prepared.train_samples, prepared.fingerprint) == (data.classes, None, None)
     assert not open_batches(data, source, batch_size=16, device=CPU, seed=0).has_test
     assert not (tmp_path / "kept").exists()

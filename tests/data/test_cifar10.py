@@ -64,7 +64,7 @@ def serve(monkeypatch):
 def assert_is(cifar, source):
     """Check counts, and every test image and label after normalisation."""
     prepared = prepare(DATA, source)
-    assert (prepared.train_samples, prepared.data.classes) == (50, 10)
+    assert (prepared.train_samples, prepared.classes) == (50, 10)
     batches = open_batches(DATA, source, batch_size=4, device=CPU, seed=0)
     images, labels = (torch.cat(parts) for parts in zip(*batches.test(), strict=True))
     pixels = torch.from_numpy(cifar.pixels[50:]).double() / 255

@@ -34,18 +34,6 @@ def test_every_command_parses(quick, tmp_path):
     assert ("--quick" in commands["overhead"]) == quick
 
 
-def test_what_libraries_bring_is_a_check_of_its_own_and_is_run_once():
-    commands = commands_of(None)
-    path = next(word for word in commands["libraries"] if word.endswith(".py"))
-    assert (ROOT / path).is_file()
-    assert f"--ignore={path}" in commands["tests"]
-    assert "libraries" not in gpu_checklist.FIRST
-
-
-def test_nothing_is_trained_without_data():
-    assert {"peers epochs", "resnet50 training"}.isdisjoint(commands_of(None))
-
-
 def test_chosen_checks_run_and_the_table_has_their_exit_codes(tmp_path, monkeypatch, capsys):
     commands = {name: [sys.executable, "-c", f"print('{name}')\nexit({code})"] for name, code in (("a", 0), ("b", 3))}
     commands["c"] = [sys.executable, "-c", "raise SystemExit('never run')"]
@@ -84,6 +72,10 @@ def test_the_first_checks_are_exactly_the_last_column_of_the_table_of_what_is_te
     tests = set(card_tests())
     assert named == tests | {"doctor", "first run"}
     commands = commands_of(None)
+    assert {"peers epochs", "resnet50 training"}.isdisjoint(commands)  # which need data
+    path = next(word for word in commands["libraries"] if word.endswith(".py"))
+    assert (ROOT / path).is_file()
+    assert f"--ignore={path}" in commands["tests"]
     assert list(commands)[: len(gpu_checklist.FIRST)] == list(gpu_checklist.FIRST)
     assert sum(gpu_checklist.FIRST.values()) <= 600
     assert commands["card"][commands["card"].index("-m", 3) + 1] == "card"

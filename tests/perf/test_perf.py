@@ -4,7 +4,6 @@ import math
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -121,12 +120,6 @@ def test_a_reports_parts_make_up_its_time(tmp_path):
     assert set(found) == {report.WITHOUT, *report.PARTS}
     assert min(found.values()) > 0
     assert sum(found[name] for name in report.PARTS) == pytest.approx(found[report.WITHOUT])
-
-
-def test_turns_compare_times_of_one_round_with_the_first_loops():
-    clock = {"a": iter([9.0] + [1.0, 2.0] * 3), "b": iter([9.0] + [2.0, 4.0] * 3)}
-    (logs,) = peers.turns([lambda: next(clock["a"]), lambda: next(clock["b"])], 3)
-    assert np.exp(logs) == pytest.approx([2, 2, 2])
 
 
 def test_the_harness_and_the_usual_loop_train_on_the_same_images():

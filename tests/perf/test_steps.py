@@ -211,25 +211,31 @@ def test_with_huggingfaces_weights_gpt_has_its_losses_to_fp32s_rounding_step_aft
         assert own == pytest.approx(other, rel=2e-6)
 
 
-def test_without_timm_its_row_is_left_out_and_the_usual_loops_stays(built, monkeypatch):
-    monkeypatch.setitem(sys.modules, "timm", None)
-    notes = []
-    rows = steps.steps(options("--quick"), Launcher(built), "fp32", notes)
-    assert [row.name for row in rows] == ["step of resnet50, batch 8, fp32: the usual loop, same model, ÷ harness"]
-    assert notes == ["timm is left out: it is not installed."]
+@pytest.mark.parametrize(
+    ("missing", "models", "timed", "notes"),
+    [
+        ("timm", "resnet50", "resnet50, batch 8", ["timm is left out: it is not installed."]),
+        (
+            "transformers",
+            "gpt2,gpt-tiny",
+            "gpt-tiny, batch 32",
+            [
+                "transformers is left out: it is not installed.",
+                "gpt2 is left out: it is timed beside transformers alone.",
+            ],
+        ),
+    ],
+)
+def test_a_peer_that_is_not_installed_is_left_out_with_what_it_alone_has_and_the_usual_loop_stays(
+    built, monkeypatch, *, missing, models, timed, notes
+):
+    monkeypatch.setitem(sys.modules, missing, None)
+    launcher, said = Launcher(built), []
+    rows = steps.steps(options("--quick", "--models", models), launcher, "fp32", said)
+    assert [row.name for row in rows] == [f"step of {timed}, fp32: the usual loop, same model, ÷ harness"]
+    assert {comparison.suite for comparison in launcher.comparisons} == {timed.split(",")[0].split("-")[0]}
+    assert set(said) == set(notes)
     assert set(built.order) == {"harness", "by hand"}
-
-
-def test_a_model_that_only_transformers_has_is_left_out_without_it_before_any_process_starts(built, monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    launcher, notes = Launcher(built), []
-    rows = steps.steps(options("--quick", "--models", "gpt2,gpt-tiny"), launcher, "fp32", notes)
-    assert {comparison.parameters["preset"] for comparison in launcher.comparisons} == {"tiny"}
-    assert [row.name for row in rows] == ["step of gpt-tiny, batch 32, fp32: the usual loop, same model, ÷ harness"]
-    assert set(notes) == {
-        "transformers is left out: it is not installed.",
-        "gpt2 is left out: it is timed beside transformers alone.",
-    }
 
 
 def test_timms_model_has_the_suites_classes_and_for_small_images_its_stem(monkeypatch):
@@ -246,23 +252,3 @@ def test_timms_model_has_the_suites_classes_and_for_small_images_its_stem(monkey
     assert created == [("resnet50", 10), ("vit_base_patch16_224", 10)]
     assert (small.conv1.stride, type(small.maxpool)) == ((1, 1), nn.Identity)
     assert (large.conv1.stride, type(large.maxpool)) == ((2, 2), nn.MaxPool2d)
-
-
-@pytest.mark.parametrize(
-    ("words", "wanted"), [([], (6, 24.0)), (["--quick"], (2, 4.0)), (["--processes", "3"], (3, 24))]
-)
-def test_how_many_processes_and_how_long(words, wanted):
-    parsed = options(*words)
-    assert (parsed.processes, parsed.budget) == wanted
-
-
-def test_steps_are_timed_before_this_process_takes_any_of_the_devices_memory(monkeypatch):
-    done = []
-    monkeypatch.setattr(arms, "survey", lambda _launcher, _name: None)
-    monkeypatch.setattr(arms, "choose_precisions", lambda *_what: ["fp32", "amp-bf16"])
-    monkeypatch.setattr(steps, "steps", lambda _options, _launcher, precision, _notes: done.append(precision) or [])
-    monkeypatch.setattr(peers, "pipelines", lambda _options: done.append("pipelines") or [])
-    monkeypatch.setattr(peers, "epochs", lambda _options, name, precision, _notes: done.append((name, precision)) or [])
-    monkeypatch.setattr(sys, "argv", ["peers.py", "--device", "cpu", "--quick"])
-    assert peers.main() == 0
-    assert done == ["fp32", "amp-bf16", "pipelines", ("resnet20", "fp32"), ("resnet20", "amp-bf16")]

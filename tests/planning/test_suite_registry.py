@@ -1,6 +1,4 @@
-import json
 import textwrap
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +7,6 @@ import torch
 from bench.cli.listing import describe_registries
 from bench.data import random_batches
 from bench.planning import suite_registry
-from bench.results.columns import SCHEMA
 from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
@@ -120,13 +117,3 @@ def test_a_batch_size_that_nobody_asked_for_or_that_others_replace_is_not_in_a_s
     ((ref, suite),) = suite_registry.select(Request(suites=("mlp",), **asked), on_cpu=True).items()
     assert (dict(ref.parameters), ref.batch_size) == (parameters, batch_size)
     assert suite.batch_size == dict(parameters).get("batch_size", batch_size) == suite_registry.load(ref).batch_size
-
-
-def test_a_run_whose_trials_are_named_by_their_suites_batch_size_goes_on_with_these_names(tmp_path):
-    request = Request(suites=("mlp",), batch_sizes=(64,))
-    (new,) = suite_registry.select(request, on_cpu=True)
-    old = SuiteRef(name="mlp", digest=new.digest, parameters=(("batch_size", 128), ("width", 1024)))
-    written = {name: value for name, value in asdict(old).items() if name != "batch_size"}
-    (tmp_path / "run.json").write_text(json.dumps({"schema": SCHEMA, "request": {"suites": [written]}}))
-    assert list(suite_registry.select(replace(request, resume=tmp_path), on_cpu=True)) == [old]
-    assert list(suite_registry.select(replace(request, resume=tmp_path / "none"), on_cpu=True)) == [new]

@@ -2,7 +2,6 @@ import csv
 import errno
 import hashlib
 import itertools
-import json
 import os
 import shutil
 import tempfile
@@ -46,27 +45,8 @@ def test_every_kind_of_record_has_its_file(tmp_path, tiny_trial, cpu):
     with Store(tmp_path / "run") as store:
         store.add([Block(trial="t", precision="fp32", round=0, position=1, steps=2, time_ms=0.1 + 0.2, start_s=5.0)])
         store.add([Sample(time_s=1.0, placement="0", uuid="GPU-a", power_w=250.0)])
-        store.add(
-            [
-                EpochResult(
-                    trial="t",
-                    precision="fp32",
-                    seed=0,
-                    epoch=1,
-                    train_loss=2.0,
-                    test_loss=None,
-                    test_accuracy_pct=None,
-                    train_s=1.0,
-                    test_s=None,
-                    elapsed_s=1.0,
-                    data_wait_s=0.1,
-                    samples=8,
-                    learning_rate=0.1,
-                    loss_scale=None,
-                    skipped_steps=0,
-                )
-            ]
-        )
+        epoch = dict.fromkeys(EpochResult.__slots__) | {"trial": "t", "epoch": 1, "train_loss": 2.0}
+        store.add([EpochResult(**epoch)])
     assert float(rows(tmp_path / "run", "blocks.csv")[0]["time_ms"]) == 0.1 + 0.2
     assert rows(tmp_path / "run", "telemetry.csv")[0]["temperature_c"] == ""
     assert rows(tmp_path / "run", "epochs.csv")[0]["test_loss"] == ""
@@ -101,16 +81,6 @@ def test_a_run_that_lacks_columns_added_later_gets_them_when_it_goes_on(tmp_path
     assert counted(folder, "blocks.csv")["round"].tolist() == [7]
 
 
-def test_a_torn_last_line_is_dropped_when_the_run_goes_on(tmp_path, tiny_trial, cpu):
-    with Store(tmp_path / "run") as store:
-        store.add_results(tiny_trial, cpu, [result()])
-    with (tmp_path / "run" / "trials.csv").open("a") as file:
-        file.write("1,run,half a li")
-    with Store(tmp_path / "run") as store:
-        store.add_results(replace(tiny_trial, seed=1), cpu, [result()])
-    assert [row["seed"] for row in rows(tmp_path / "run", "trials.csv")] == ["0", "1"]
-
-
 def test_finished_trials_are_known_by_their_config_and_failed_ones_are_tried_again(tmp_path, tiny_trial, cpu):
     speed = replace(tiny_trial, phase="speed", arms=arms("fp32", "amp-bf16"))
     hung = replace(tiny_trial, seed=7)
@@ -119,33 +89,6 @@ def test_finished_trials_are_known_by_their_config_and_failed_ones_are_tried_aga
         store.add_results(hung, cpu, [result(status="timeout")])
     assert answers(tmp_path / "run").statuses == {speed.config: {"fp32": "ok", "amp-bf16": "oom"}}
     assert answers(tmp_path / "nowhere").statuses == {}
-
-
-def test_text_with_commas_and_quotes_survives(tmp_path, tiny_trial, cpu):
-    detail = 'it said "no", then\nstopped'
-    with Store(tmp_path / "run") as store:
-        store.add_results(tiny_trial, cpu, [result(status="failed", detail=detail)])
-    assert rows(tmp_path / "run", "trials.csv")[0]["detail"] == detail
-
-
-def test_a_run_of_another_schema_is_refused(tmp_path):
-    with Store(tmp_path / "run") as store:
-        store.write_run({"request": {}})
-    assert read_run(tmp_path / "run")["run"] == "run"
-    path = tmp_path / "run" / "run.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": SCHEMA + 1}))
-    with pytest.raises(UsageError, match=f"schema {SCHEMA + 1}; this version reads schema {SCHEMA}"):
-        read_run(tmp_path / "run")
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "1"])
-def test_a_damaged_run_is_refused(tmp_path, text):
-    (tmp_path / "run.json").write_text(text)
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_run(tmp_path)
-    (tmp_path / "trials.csv").write_text("no,columns,of,a,run\n1,2,3,4,5\n")
-    with pytest.raises(UsageError, match="has no column schema"):
-        answers(tmp_path)
 
 
 def pair_of(trial):
@@ -358,15 +301,6 @@ def test_rows_of_a_folder_that_is_lost_are_all_beside_it_and_how_to_go_on_is_sai
             assert store.dropped == {"blocks.csv": 1}
 
 
-def test_a_folder_that_is_gone_is_noticed_before_there_is_something_to_write(tmp_path, tiny_trial, cpu):
-    with Store(tmp_path / "run") as store:
-        store.add_results(tiny_trial, cpu, [result()])
-        store.check()
-        shutil.rmtree(tmp_path / "run")
-        with pytest.raises(StoreLostError, match=r"was deleted or moved.*run\.rescued"):
-            store.check()
-
-
 def test_where_nothing_can_be_written_beside_it_the_rows_are_in_the_temporary_folder_or_said_to_be_lost(
     tmp_path, tiny_trial, cpu, monkeypatch
 ):
@@ -394,15 +328,6 @@ def test_a_folder_that_is_lost_before_a_trial_has_ended_leaves_nothing_elsewhere
         with pytest.raises(StoreLostError, match="before a trial had ended"):
             store.check()
     assert not list(tmp_path.iterdir())
-
-
-def test_a_figure_of_trials_csv_that_cannot_be_read_is_refused_with_the_line(tmp_path, tiny_trial, cpu):
-    with Store(tmp_path) as store:
-        store.add_results(replace(tiny_trial, phase="fit"), cpu, [result()])
-    path = tmp_path / "trials.csv"
-    path.write_text(path.read_text().replace(",4,synthetic", ",four,synthetic"))
-    with pytest.raises(UsageError, match="line 2: batch_size 'four' is no number"):
-        answers(tmp_path)
 
 
 def test_empty_lines_are_no_rows(tmp_path, tiny_trial, cpu):

@@ -15,43 +15,40 @@ def processes(centers):
     return [Interval(center=center, low=center - 0.005, high=center + 0.005, n=20) for center in centers]
 
 
+NEAR, APART = (0.40, 0.41), 0.12
+
+
 @pytest.mark.parametrize(
-    ("centers", "wanted"),
+    ("asked", "arms", "timed_s", "wanted"),
     [
-        (DECIDED[:2], False),  # fewer than three
-        (DECIDED, True),
-        (UNDECIDED, False),
-        ((0.0, 0.001, -0.001), True),  # the same
-        ((0.40, 0.41, 0.12), False),  # one of three lies apart
-        ((0.40, 0.41, 0.12, 0.405), True),  # and is known to be the one
+        # Processes are added until it is decided what is faster.
+        ({}, [NEAR], 1.0, False),  # fewer than three
+        ({}, [DECIDED], 1.0, True),
+        ({}, [UNDECIDED], 1.0, False),
+        ({}, [(0.0, 0.001, -0.001)], 1.0, True),  # the same
+        ({}, [(*NEAR, APART)], 1.0, False),  # one of three lies apart
+        ({}, [(*NEAR, APART, 0.405)], 1.0, True),  # and is known to be the one
+        # Every arm must be decided but those that most processes did not measure.
+        ({}, [DECIDED, UNDECIDED], 1.0, False),
+        ({}, [DECIDED, UNDECIDED[:1]], 1.0, True),
+        # A width that was asked for is waited for whatever is decided.
+        ({"target_ci": 0.001}, [DECIDED], 1.0, False),
+        ({"target_ci": 0.05}, [DECIDED], 1.0, True),
+        ({"target_ci": 0.2}, [UNDECIDED], 1.0, True),
+        # No more is spent than may be, of processes and of time.
+        ({"most_replicates": 3}, [UNDECIDED], 1.0, True),
+        ({}, [UNDECIDED], 30.0, True),
+        ({}, [UNDECIDED[:2]], 30.0, False),
     ],
 )
-def test_processes_are_added_until_it_is_decided_what_is_faster(centers, wanted):
-    assert enough(Protocol(), len(centers), [processes(centers)], 1.0) is wanted
-
-
-def test_every_arm_must_be_decided_but_those_that_most_processes_did_not_measure():
-    arms = [processes(DECIDED), processes(UNDECIDED)]
-    assert not enough(Protocol(), 3, arms, 1.0)
-    assert enough(Protocol(), 3, [arms[0], arms[1][:1]], 1.0)
-
-
-def test_a_width_that_was_asked_for_is_waited_for_whatever_is_decided():
-    assert not enough(Protocol(target_ci=0.001), 3, [processes(DECIDED)], 1.0)
-    assert enough(Protocol(target_ci=0.05), 3, [processes(DECIDED)], 1.0)
-    assert enough(Protocol(target_ci=0.2), 3, [processes(UNDECIDED)], 1.0)
+def test_a_cell_has_enough_processes_when_they_answer_or_have_spent_what_they_may(asked, arms, timed_s, wanted):
+    assert enough(Protocol(**asked), len(arms[0]), [processes(centers) for centers in arms], timed_s) is wanted
 
 
 def test_a_width_is_reached_where_reports_say_so():
     half = process_interval(processes(UNDECIDED)).half_width
     assert not enough(Protocol(target_ci=half * 1.001), 3, [processes(UNDECIDED)], 1.0)  # half of a ratio's is wider
     assert enough(Protocol(target_ci=math.expm1(half) * 1.001), 3, [processes(UNDECIDED)], 1.0)
-
-
-def test_no_more_is_spent_than_may_be():
-    assert enough(Protocol(), 10, [processes(UNDECIDED)], 1.0)
-    assert enough(Protocol(), 3, [processes(UNDECIDED)], 30.0)
-    assert not enough(Protocol(), 2, [processes(UNDECIDED)], 30.0)
 
 
 @pytest.mark.parametrize(

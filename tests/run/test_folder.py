@@ -21,7 +21,7 @@ import pytest
 import run_bench
 from bench.cli.interruption import Interrupted, tell_interrupted
 from bench.cli.parser import RIGOROUS
-from bench.planning.plan import Plan, PreparedData
+from bench.planning.plan import Plan
 from bench.report.reading.completeness import remark
 from bench.report.reading.load import load
 from bench.results.records import Environment
@@ -33,7 +33,7 @@ from bench.run.folder import LOCK, check, locked, new_folder, open_folder
 from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
 from bench.spec.errors import UsageError
-from bench.spec.trial import DataSource, Request, SuiteRef
+from bench.spec.trial import DataSource, PreparedData, Request, SuiteRef
 from tests.arms import arms
 from tests.conftest import TINY, call
 from tests.report.builders import RunBuilder
@@ -50,9 +50,12 @@ def prepared(environment: Environment, request: Request = REQUEST) -> PreparedRu
     return PreparedRun(request=request, suites=(SuiteRef(name="mlp"),), environment=environment, plan=plan)
 
 
+LAUNCHER = SimpleNamespace(overlapping=False, notes=[])
+
+
 def run_nothing(folder: Path, environment: Environment, request: Request = REQUEST) -> None:
     """Run a plan without trials in a folder."""
-    execute(prepared(environment, request), folder, SimpleNamespace(overlapping=False, notes=[]))
+    execute(prepared(environment, request), folder, LAUNCHER)
 
 
 def changed(machine: Environment, **changes: object) -> Environment:
@@ -98,11 +101,10 @@ def test_another_torch_thread_count_or_device_is_refused_and_named(tmp_path, mac
 def test_a_text_or_folder_whose_content_changed_is_refused_and_named(tmp_path, machine):
     text = PreparedData(source=DataSource(kind="text", path="/book.txt"), fingerprint="aaaa")
     run = replace(prepared(machine), data=(text, PreparedData(source=DataSource(kind="synthetic"))))
-    launcher = SimpleNamespace(overlapping=False, notes=[])
-    execute(run, tmp_path, launcher)
-    execute(run, tmp_path, launcher)  # the same text
+    execute(run, tmp_path, LAUNCHER)
+    execute(run, tmp_path, LAUNCHER)  # the same text
     with pytest.raises(UsageError, match=r"another content of text:/book\.txt"):
-        execute(replace(run, data=(replace(text, fingerprint="bbbb"),)), tmp_path, launcher)
+        execute(replace(run, data=(replace(text, fingerprint="bbbb"),)), tmp_path, LAUNCHER)
 
 
 LINE = re.compile(rb"\n5,[^\n]*")
@@ -200,7 +202,7 @@ def test_a_file_that_was_edited_is_still_named_when_the_run_has_gone_on(tmp_path
 def started_with(folder: Path, machine: Environment, *words: str, suite: SuiteRef) -> Path:
     """Write the run.json of a run that was started with these words."""
     request = replace(REQUEST, argv=words)
-    execute(replace(prepared(machine, request), suites=(suite,)), folder, SimpleNamespace(overlapping=False, notes=[]))
+    execute(replace(prepared(machine, request), suites=(suite,)), folder, LAUNCHER)
     return folder
 
 
@@ -535,25 +537,9 @@ def test_a_process_that_has_ended_does_not_hold_it_though_its_parent_has_not_not
         assert (tmp_path / LOCK).read_text().split()[0] == str(os.getpid())
 
 
-def test_a_process_that_has_the_number_of_the_owner_is_not_the_owner(tmp_path, owner):
-    pid, host, start = (tmp_path / LOCK).read_text().split()
-    owner.kill()
-    owner.wait()
-    (tmp_path / LOCK).write_text(f"{os.getppid()}\n{host}\n{start}\n")
-    with locked(tmp_path):
-        assert (tmp_path / LOCK).read_text().split()[0] != pid
-
-
 @pytest.mark.parametrize(("text", "named"), [("71\nnode-7\n12\n", "process 71 on node-7"), ("", "is in use. ")])
 def test_an_owner_on_another_host_or_of_no_name_is_refused_with_the_name_of_the_file(tmp_path, text, named):
     (tmp_path / LOCK).write_text(text)
     with pytest.raises(UsageError, match=f"{named}.*'{tmp_path / LOCK}'"), locked(tmp_path):
         pass
     assert (tmp_path / LOCK).read_text() == text
-
-
-def test_a_folder_that_is_deleted_while_it_is_held_is_let_go(tmp_path):
-    (tmp_path / "run").mkdir()
-    with locked(tmp_path / "run"):
-        (tmp_path / "run" / LOCK).unlink()
-        (tmp_path / "run").rmdir()

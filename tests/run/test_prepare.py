@@ -7,7 +7,7 @@ import pytest
 
 from bench.cli.parser import parse
 from bench.planning.max_batch import at_any_size
-from bench.planning.plan import Plan, PreparedData
+from bench.planning.plan import Plan
 from bench.run.prepare import (
     _unread,
     check_batches,
@@ -21,7 +21,7 @@ from bench.run.prepare import (
 )
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
-from bench.spec.trial import DataSource, Request
+from bench.spec.trial import DataSource, PreparedData, Request
 from bench.worker.worker import prepare_data
 from tests.arms import arms
 from tests.planning.test_plan import SUITE, gpu, plan
@@ -96,28 +96,6 @@ def test_techniques_of_the_input_pipeline_change_nothing_outside_training():
     for names, words in ((("prefetcher",), "prefetcher has"), (("non-blocking", "prefetcher"), "prefetcher have")):
         (warning,) = warn_of_idle_techniques(Request(phases=("speed", "train"), techniques=names))
         assert f"{words} no effect on speed, measured on batches" in warning
-
-
-@pytest.mark.parametrize(
-    ("words", "of", "ending"),
-    [
-        (["--ladder", "--precisions", "fp32,tf32"], "tf32", "no mixed precision is named, so it stays there."),
-        (["--ladder", "--precisions", "tf32,fp32,amp-fp16"], "tf32", "goes on in amp-fp16."),
-        (["--ladder", "--precisions", "fp32,adamw8bit,adamwfp8,amp-fp16"], "adamw8bit or adamwfp8", "goes on in"),
-        (["--ladder", "--precisions", "adamw8bit"], "adamw8bit", "no mixed precision is named, so it stays there."),
-        (["--ladder", "--precisions", "fp32,amp-fp16"], None, None),
-        (["--precisions", "fp32,tf32", "--phases", "memory"], None, None),
-    ],
-)
-def test_what_mixes_no_types_is_warned_to_be_no_step_of_a_ladder(machine, words, of, ending):
-    devices = tuple(replace(device, unsupported={}) for device in machine.devices)
-    surveyed = Surveyed(replace(machine, devices=devices))
-    warnings = [text for text in prepare(parse([*MLP, *words]), surveyed).warnings if "ladder" in text]
-    if of is None:
-        assert warnings == []
-    else:
-        (text,) = warnings
-        assert text.startswith(f"The ladder has no step of {of}: it starts at IEEE fp32, and {ending}")
 
 
 def test_a_ladder_to_several_mixed_precisions_is_refused_before_anything_is_prepared():
@@ -195,7 +173,7 @@ def test_a_texts_split_is_told_its_bytes_are_the_vocabulary_and_a_short_one_is_r
 
 
 def test_images_that_cannot_be_read_are_warned_of_with_their_number():
-    data = PreparedData(source=DataSource(kind="folder", path="/pets"), left_out=1, first_left_out="a.png")
+    data = PreparedData(source=DataSource(kind="folder", path="/pets"), left_out=("a.png",))
     assert _unread(data) == "folder:/pets: 1 image cannot be read and is left out, 'a.png'."
-    many = replace(data, left_out=2000)
+    many = replace(data, left_out=("a.png",) * 2000)
     assert _unread(many) == "folder:/pets: 2,000 images cannot be read and are left out, first 'a.png'."

@@ -4,7 +4,7 @@ import pytest
 
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data, Suite
-from bench.spec.trial import Cell, DataSource, Placement, Protocol
+from bench.spec.trial import DataSource, Placement
 from tests.arms import arms
 
 DATA = Data(input_shape=(3, 32, 32), classes=10)
@@ -38,11 +38,6 @@ def suite(**changes):
         (lambda: Data(input_shape=(3, 8, 8), classes=256, tokens=True), "Data.tokens"),
         (lambda: Data(input_shape=(8,), target_shape=(8,), tokens=True), "Data.tokens"),
         (lambda: Data(input_shape=(8,), classes=256, source="markov"), "Data.source"),
-        (lambda: Cell(suite=None, placement=None, batch_size=0, data=None), "--batch-sizes"),
-        (lambda: Protocol(replicates=0), "Protocol.replicates"),
-        (lambda: Protocol(target_ci=1.0), "--target-ci"),
-        (lambda: Protocol(time_budget_s=0), "--time-budget"),
-        (lambda: Protocol(min_rounds=1), "Protocol.min_rounds"),
     ],
 )
 def test_a_wrong_field_is_named(make, field):
