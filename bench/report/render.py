@@ -23,6 +23,7 @@ from bench.report.tables.table import Table
 from bench.spec.metrics import ACCURACY, LOSS, METRICS
 from bench.spec.text import print_plain
 
+TEMPLATES = Path(__file__).with_name("templates")
 LONGEST = 20
 """Rows of the longest table on the page; details.md has the longer ones."""
 MOST = 6
@@ -39,8 +40,10 @@ def render(report: Any, mark: str) -> dict[str, str]:
         mark: the digest of its runs.
     """
     environment = _environment()
-    css = source(environment, "page.css") + colours(report.drawn)  # last, for they are more specific
-    script = source(environment, "page.js")
+    css = (TEMPLATES / "page.css").read_text(encoding="utf-8") + colours(
+        report.drawn
+    )  # last, for they are more specific
+    script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     policy = f"default-src 'none'; style-src '{digest(css)}'; script-src '{digest(script)}'"
     values = {
         "report": report,
@@ -129,7 +132,7 @@ def _regressions(comparison: Comparison) -> str:
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("bench.report", "templates"),
+        loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=jinja2.select_autoescape(["html.j2", "strip.j2"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -139,12 +142,6 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {"md": markdown, "anchor": anchor, "precision": class_of}
     environment.globals |= {"gain": explanation.gain, "reasons": explanation.sentences, "short": explanation.short}
     return environment
-
-
-def source(environment: jinja2.Environment, name: str) -> str:
-    """Return a file beside the templates as it is."""
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
 
 
 def digest(text: str) -> str:

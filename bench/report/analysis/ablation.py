@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,7 +65,10 @@ def ablations(runs: Runs) -> list[AblationSummary]:
     held = _by_cell(arms(named, MEMORY, phase="ladder_memory"))
     context = [name for name in CELL if name != "techniques"]  # within an ablation, techniques differ by step
     trained = dict(list(runs.trials[runs.trials["phase"] == "train"].groupby(context)))
-    noise = noises(runs.trials).groupby(level=context).max()
+    noise: dict[Hashable, float] = {}
+    for at, share in noises(runs.trials, CELL).items():
+        cell = tuple(value for name, value in zip(CELL, at, strict=True) if name in context)
+        noise[cell] = max(share, noise.get(cell, 0.0))
     summaries = []
     for key, trials in named.groupby(CELL, sort=False):
         first = trials.iloc[0]
