@@ -73,7 +73,6 @@ def test_a_step_that_gains_as_its_operators_do_needs_no_reason():
     found = plain()
     assert found.reasons == ()
     assert found.speedup.center == pytest.approx(100 / 55, rel=1e-3)
-    assert found.difference_ms.center == pytest.approx(45, rel=1e-3)
     assert found.unexplained.center == pytest.approx(0, abs=0.01)
     # Products at 0.4 of their time, what follows at half of its: 60·0.4 + 20·0.5 + 20.
     assert found.ceiling == pytest.approx(100 / 54, rel=1e-3)
@@ -98,7 +97,7 @@ def test_what_the_rounds_do_not_tell_is_not_called_unexplained():
     rough = [row | {"value": row["value"] * (1.6 if row["round"] % 2 else 0.6)} for row in step("amp-bf16", GAINS)]
     timed = [row for row in step("amp-bf16", GAINS) if row["kind"] == "step"]
     found = explain(step("fp32", FP32), timed, [row for row in rough if row["kind"] == "class"], operators(ALONE))
-    assert found.difference_ms.low > 0
+    assert found.speedup.low > 1
     assert found.unexplained is None
 
 
@@ -108,32 +107,22 @@ def test_products_that_gain_in_the_step_are_no_reason_though_they_do_not_alone()
     assert "no gain from products" not in {one.rule for one in plain(GAINS, alone=alone).reasons}
 
 
-@pytest.mark.parametrize(("arm", "optimizer"), [("bf16", 5.0), ("fp16-master", 10.0), ("amp-bf16", 10.0)])
-def test_the_optimizer_may_gain_where_the_weights_have_16_bits(arm, optimizer):
-    found = explain(step("fp32", FP32), step(arm, GAINS), operators({"fp32": 2.0, arm: 0.8}), arm=arm)
-    assert found.ceiling == pytest.approx(100 / (24 + 10 + 10 + optimizer), rel=1e-3)
-
-
-@pytest.mark.parametrize(("arm", "says"), [("bf16", False), ("amp-bf16", True)])
-def test_the_optimizer_is_said_to_stay_in_fp32_only_where_it_does(arm, says):
+@pytest.mark.parametrize(("arm", "optimizer_ms"), [("bf16", 5.0), ("fp16-master", 10.0), ("amp-bf16", 10.0)])
+def test_the_optimizer_may_gain_and_is_not_said_to_stay_in_fp32_where_the_weights_have_16_bits(arm, optimizer_ms):
+    alone = operators({"fp32": 2.0, arm: 0.8})
+    found = explain(step("fp32", FP32), step(arm, GAINS), alone, arm=arm)
+    assert found.ceiling == pytest.approx(100 / (24 + 10 + 10 + optimizer_ms), rel=1e-3)
     slow = [step(name, ms | {"optimizer": 40.0}, gpu=False) for name, ms in (("fp32", FP32), (arm, GAINS))]
-    (reason,) = explain(*slow, operators({"fp32": 2.0, arm: 0.8}), arm=arm).reasons
-    assert reason.rule == "optimizer-bound"
-    assert ("in fp32" in reason.sentence) is says
+    (reason,) = explain(*slow, alone, arm=arm).reasons
+    assert (reason.rule, "in fp32" in reason.sentence) == ("optimizer-bound", optimizer_ms == 10.0)
 
 
-def test_casts_lower_the_ceiling_and_the_prediction():
-    casts = [figure("amp-bf16", "alone", "_to_copy", 1.0, work="casts and layout", count=6)]
+@pytest.mark.parametrize(("kind", "ms", "left"), [("alone", 1.0, 60), ("alone", 0.5, 57), ("cached", 0.5, 57)])
+def test_casts_lower_the_ceiling_by_what_they_take_in_the_step_or_alone_if_that_is_less(kind, ms, left):
+    casts = [figure("amp-bf16", kind, "_to_copy", ms, work="casts and layout", count=6)]
     found = plain(arm=GAINS | {"casts and layout": 6.0}, extra=casts)
-    assert found.ceiling == pytest.approx(100 / 60, rel=1e-2)
-    assert found.predicted == pytest.approx(100 / 60, rel=1e-2)
-
-
-@pytest.mark.parametrize("kind", ["alone", "cached"])
-def test_casts_that_take_less_alone_lower_the_ceiling_by_that(kind):
-    casts = [figure("amp-bf16", kind, "_to_copy", 0.5, work="casts and layout", count=6)]
-    found = plain(arm=GAINS | {"casts and layout": 6.0}, extra=casts)
-    assert found.ceiling == pytest.approx(100 / 57, rel=1e-2)
+    assert found.ceiling == pytest.approx(100 / left, rel=1e-2)
+    assert found.predicted == pytest.approx(100 / (54 if kind == "cached" else left), rel=1e-2)
 
 
 def test_operators_other_than_products_do_not_change_the_products_ratio():
@@ -227,18 +216,6 @@ def test_products_that_gain_nothing_are_not_the_devices_fault_where_large_ones_g
     assert "the device" not in sizes
 
 
-def test_loss_scaling_is_a_reason_of_precisions_that_scale():
-    arm = GAINS | {"loss scaling": 2.0, "idle": 20.0}
-    rows = [step("fp32", FP32, gpu=False), operators({"fp32": 2.0, "amp-fp16": 0.8})]
-    (reason,) = explain(*rows, step("amp-fp16", arm, gpu=False), arm="amp-fp16").reasons
-    assert reason.rule == "loss scaling"
-
-
-def test_matrix_units_are_not_missed_where_they_ran():
-    arm = {"matrix units": 24.0} | {work: ms for work, ms in GAINS.items() if work != "other products"}
-    assert plain(arm=arm, gpu=True).reasons == ()
-
-
 def test_launching_is_ruled_out_where_twice_the_batch_takes_twice_as_long():
     slow = {"other products": 10.0, "idle": 50.0}
     extra = [figure(name, "step", "doubled", 110.0) for name in ("fp32", "amp-bf16")]
@@ -276,7 +253,7 @@ def test_an_operator_is_bound_by_what_takes_longer_at_the_devices_own_rates():
     # 2e11 FLOPs at 120 TFLOP/s and 1e8 bytes at 1000 GB/s, of 2 ms; then 4e9 bytes, of 10 ms.
     assert (product["limit"], product["other_ms"]) == ("arithmetic", 0.8)
     assert product["share_pct"] == pytest.approx(100 * 2e11 / 120e12 / 2e-3)
-    assert (relu["limit"], relu["other_ms"]) == ("memory", None)
+    assert (relu["limit"], math.isnan(relu["other_ms"])) == ("memory", True)
     assert relu["share_pct"] == pytest.approx(40)
     assert [row[3] for row in operators_alone([found]).rows] == ["mm", "relu"]
 

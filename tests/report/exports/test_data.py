@@ -5,8 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from bench.report.analysis import verdict
-from bench.report.exports.data import FIELDS, answers, rows
+from bench.report.exports.data import FIELDS, rows
 from tests.report.builders import RunBuilder
 
 
@@ -37,11 +36,3 @@ def test_the_samples_of_each_process_are_there(run):
     assert len(fp32["process_samples_per_s"]) == 3
     assert fp32["process_speedups"] == lost["process_samples_per_s"] == []
     assert (lost["speed_status"], lost["step_ms"]) == ("oom", None)
-
-
-def test_an_answer_names_what_to_use_where(run):
-    found = answers(verdict.answers(run.summary()))
-    assert [(one["workload"], one["where"], one["batch_size"], one["use"]) for one in found] == [
-        ("mlp", "NVIDIA Test 1", 128, "amp-bf16")
-    ]
-    assert found[0]["accuracy"] == "not shown"

@@ -74,16 +74,6 @@ def test_the_overview_is_on_the_page_with_what_it_replaces(run, tmp_path, monkey
     assert "model0: speedup and memory against batch size</title>" in (tmp_path / "report.html").read_text()
 
 
-@pytest.mark.slow
-def test_without_figures_there_is_none_and_every_table(run, tmp_path):
-    page = write_report([run], tmp_path / "none", figures="none").read_text()
-    assert "![" not in page
-    whole = write_report([run], tmp_path / "whole").read_text()
-    assert [line for line in whole.splitlines() if line[:1] == "|"] == [
-        line for line in page.splitlines() if line[:1] == "|"
-    ]
-
-
 def test_each_device_is_at_the_batch_size_of_its_verdict(summary):
     found = at_verdicts(summary)
     assert set(found["batch_size"]) == {64}
