@@ -109,6 +109,24 @@ def test_what_ran_and_how_it_was_timed_are_tables(tmp_path):
     assert column(how_timed(table), "discarded")[0] == "3"
 
 
+def test_ablation_steps_and_processes_with_equal_notes_share_a_row(tmp_path):
+    builder, steps = RunBuilder(tmp_path / "run", target_ci=0.01), ["fp32", "amp-bf16", "amp-bf16+set-to-none"]
+    for replicate in range(3):
+        speeds = [timed(4.0, 64, foreign_load_pct=30.0, steady=name != "amp-bf16") for name in steps]
+        results = [
+            TrialResult(precision=name, status="unconverged", detail="too wide", speed=speed)
+            for name, speed in zip(steps, speeds, strict=True)
+        ]
+        builder.add(builder.trial("ladder", steps, 64, replicate=replicate), *results)
+    every = "fp32, amp-bf16, + set-to-none"
+    rows = lines(notes(load([builder.folder]).ablations))
+    assert [(row["status"], row["precision"], row["trials"]) for row in rows] == [
+        ("unconverged", every, "3"),
+        ("not steady", "amp-bf16", "3"),
+        ("crowded", every, "3"),
+    ]
+
+
 def test_each_machine_is_crowded_by_its_own_most(tmp_path):
     for name, shares in (("a", [55.0, 80.0]), ("b", [20.0, 12.0])):
         builder = RunBuilder(tmp_path / name, device=replace(GPU, name=f"Card {name}"))
