@@ -25,7 +25,7 @@ from bench.report import tables
 from bench.report.analysis import ablation, comparability, factors, matrix
 from bench.report.analysis.explanation import Explanation, explanations, memory_pair
 from bench.report.analysis.summary import summarise, without_unsupported
-from bench.report.analysis.verdict import Answer, Part, Verdict, answers, lead
+from bench.report.analysis.verdict import Answer, Grid, Part, Verdict, answers, grid, lead
 from bench.report.exports import data
 from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
@@ -41,7 +41,6 @@ from bench.report.render import render
 from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import comparisons, diagnostics
 from bench.report.tables import explanation as explanation_tables
-from bench.report.tables.answers import Grid, grid
 from bench.report.tables.published import load_published
 from bench.report.tables.table import RECIPE, Entry, Material, Table
 from bench.results.csv_file import PAIR
@@ -269,7 +268,7 @@ def _page_data(
         "columns": data.columnar(data.rows(summary, data.PAGE)),
         "pairs": data.pairs(summary),
         "matrices": {
-            one.slug: data.ratios(one) for one in matrices if len(one.setups) <= comparison_figures.MOST_SETUPS
+            each.slug: data.ratios(each) for each in matrices if len(each.setups) <= comparison_figures.MOST_SETUPS
         },
     }
 
@@ -423,15 +422,15 @@ def _sections(material: Material, compared: Compared, out: Path) -> list[Section
     recipes = [
         (str(name), replace(material, rows=rows)) for name, rows in material.rows.groupby("workload", sort=False)
     ]
-    made: list[tuple[int, str, Iterable[Table | str | None], bool]] = []
-    made += [(MATRICES, _title(setups), comparison_figures.remarks(setups), True) for setups in matrices]
-    made += [(ABLATIONS, ladder.name, [ablation_tables.full(ladder)], True) for ladder in ablations]
-    made += [(SWEEPS, varied.title, [comparisons.along(varied)], True) for varied in sweeps]
+    placed: list[tuple[int, str, Iterable[Table | str | None], bool]] = []
+    placed += [(MATRICES, _title(setups), comparison_figures.remarks(setups), True) for setups in matrices]
+    placed += [(ABLATIONS, ladder.name, [ablation_tables.full(ladder)], True) for ladder in ablations]
+    placed += [(SWEEPS, varied.title, [comparisons.along(varied)], True) for varied in sweeps]
     for entry in entries():
         of_each = recipes if entry.section == RECIPE else [(entry.section, material)]
-        made += [(entry.place, title, entry.make(part), entry.on_page) for title, part in of_each]
+        placed += [(entry.place, title, entry.make(part), entry.on_page) for title, part in of_each]
     sections: dict[str, Section] = {}
-    for _, title, parts, on_page in sorted(made, key=itemgetter(0)):
+    for _, title, parts, on_page in sorted(placed, key=itemgetter(0)):
         section = sections.setdefault(title, Section(title=title))
         for part in filter(None, parts):
             if isinstance(part, str):

@@ -51,7 +51,7 @@ class RunBuilder:
     ) -> None:
         self.folder, self.device = folder, device
         self.processes: dict[tuple[int, int], dict[str, TrialResult]] = {}
-        """What each process has timed, by batch size and replicate."""
+        """The results of each process, by batch size and replicate."""
         self.suite = SuiteRef(name=suite, parameters=parameters)
         request = {"protocol": asdict(Protocol(target_ci=target_ci))}
         self.store = Store(folder)  # stays open, as a run's does

@@ -42,7 +42,7 @@ class AblationSummary:
     - trained: the status of the training; empty where there was none
     """
     arms: Mapping[str, Arm]
-    """What each step that was timed measured, by its name."""
+    """The measurements of each step that was timed, by its name."""
     measured_noise: float | None
     """The A/A noise at this batch size, as a share; None where it was not measured."""
 

@@ -28,11 +28,11 @@ from bench.spec.metrics import ACCURACY, LOSS, METRICS, SPEED, Metric, compared
 from bench.stats import Interval
 
 QUESTION = [name for name in KEY if name not in ("run", "architecture", "device")]
-"""What two rows must share to be compared: all that was asked, and not what answered."""
+"""Columns in which two rows must agree to be compared: all that was asked, and not the device that answered."""
 SUBJECT_OF = [name for name in QUESTION if name not in ("precision", "batch_size")]
 """The same of a recipe on a device."""
 ASKED = {"batch_size": "batch size", "placement": "device"}
-"""What parts of a question are called, where that is not the column's name."""
+"""Names of parts of a question, where they are not the columns' names."""
 MOST = 4
 """More questions of a run than these are not named."""
 WORDS = (IMPROVED[1], IMPROVED[0], *IMPROVED[2:])
@@ -138,7 +138,7 @@ class Comparison:
     cautions: list[str]
     """Sentences on what is missing, and on differences that are not compared."""
     environment: list[tuple[str, str, str]]
-    """What differs between the environments: its name, and its value in OLD and in NEW."""
+    """The differences of the environments: the name, and its value in OLD and in NEW."""
     apart: list[str]
     """Sentences on rows that only one of the two has."""
     fail_over: float | None = None
@@ -311,19 +311,16 @@ def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None
     The mean of the logarithms: over the precisions within each process, then over the processes of each cell, then over
     the cells. Precisions that were timed in one process are no independent samples.
     """
-    subjects: dict[tuple[Any, ...], list[Pair]] = {}
+    subjects: dict[tuple[Any, ...], dict[float, list[Pair]]] = {}
     for pair in pairs:
         if None not in _of(pair, SPEED.arm):
             subject = (*(pair[name] for name in SUBJECT_OF), pair["device_old"], pair["device_new"])
-            subjects.setdefault(subject, []).append(pair)
+            subjects.setdefault(subject, {}).setdefault(pair["batch_size"], []).append(pair)
     names = {(*row.question.values(), *row.devices): f"{row.suite} on {row.where}" for row in rows}
     family = {}
-    for timed in subjects.values():
-        cells = [
-            [pair for pair in timed if pair["batch_size"] == size]
-            for size in dict.fromkeys(pair["batch_size"] for pair in timed)
-        ]
-        parts = [part for cell in cells if (part := _of_cell(cell)) is not None]
+    for cells in subjects.values():
+        timed = [pair for cell in cells.values() for pair in cell]
+        parts = [part for cell in cells.values() if (part := _of_cell(cell)) is not None]
         if parts and len(timed) > 1:
             first = timed[0]
             name = names[*(first[name] for name in QUESTION), first["device_old"], first["device_new"]]

@@ -178,9 +178,7 @@ def memory_pair(trials: pd.DataFrame, cell: Mapping[str, object], precision: str
         precision: not the baseline.
     """
     counted = trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
-    measured = trials[(trials["phase"] == "memory") & counted]
-    for name in CELL:
-        measured = measured[measured[name] == cell[name]]
+    measured = trials[(trials["phase"] == "memory") & counted].merge(pd.DataFrame([cell])[CELL], on=CELL)
     held = {str(row["precision"]): row for row in records(measured)}
     return (held[BASELINE], held[precision]) if BASELINE in held and precision in held else None
 

@@ -23,7 +23,7 @@ from bench.spec.metrics import EPOCH, METRICS, THROUGHPUT, Metric
 
 RECIPE = ["suite", "parameters"]
 UNFIT_FOR_FILES = re.compile(r"[^\w.+=-]+")
-"""What a name may hold that a file's name does not."""
+"""Characters that the name of a file must not have."""
 STEPS, EPOCHS = "throughput of the step", "time per epoch"
 Row = Mapping[Hashable, Any]
 """A row of the summary."""

@@ -467,6 +467,28 @@ def _memory(arm: Row) -> str:
     return "peak memory not told apart" if known(arm["memory_bytes"]) else "memory saved unknown"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """The lines of all answers, by workload, and which columns have anything in them."""
+
+    groups: dict[str, list[Answer]]
+    columns: list[str]
+    reach: float
+    """Where the axis of all strips ends."""
+
+
+def grid(answers: Sequence[Answer]) -> Grid:
+    """Return the grid of the answers."""
+    groups: dict[str, list[Answer]] = {}
+    for answer in answers:
+        groups.setdefault(answer.workload, []).append(answer)
+    optional = ("memory", "energy", "epoch")
+    columns = [name for name in optional if any(getattr(answer, name) != UNKNOWN for answer in answers)]
+    marks = [mark for answer in answers for mark in answer.marks]
+    ends = [mark.speedup if mark.high is None else min(mark.high, 2 * mark.speedup) for mark in marks]
+    return Grid(groups=groups, columns=columns, reach=max([1.25, *ends]) * 1.05)
+
+
 # All answers in two sentences.
 
 

@@ -180,7 +180,7 @@ def rows(summary: pd.DataFrame, fields: Mapping[str, Field] = FIELDS) -> list[di
 
 
 class Advice(Struct, forbid_unknown_fields=True):
-    """What to use for a recipe on a device; its figures are those of the result of the same batch size."""
+    """The advice for a recipe on a device; its figures are those of the result of the same batch size."""
 
     workload: str
     where: str
@@ -223,7 +223,7 @@ def ratios(matrix: Matrix) -> dict[str, Any]:
     how many times as fast the first setup is as the second, and the ends of the interval; then the first over the
     third, and so on.
     """
-    over = [matrix.over(one, other) for one, other in itertools.combinations(matrix.setups, 2)]
+    over = [matrix.over(setup, other) for setup, other in itertools.combinations(matrix.setups, 2)]
     return {
         "names": [setup.name for setup in matrix.setups],
         "batch_sizes": [setup.batch for setup in matrix.setups],

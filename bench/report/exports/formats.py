@@ -58,7 +58,7 @@ def github_action_benchmark(runs: Runs) -> str:
 
 
 LABELS = ("run", "suite", "parameters", "techniques", "data", "device", "placement", "batch_size", "precision")
-"""What tells one sample from another."""
+"""The labels that tell samples apart."""
 FAMILIES: dict[str, tuple[str, str, float]] = {
     "step_seconds": ("step_ms", "Time of a training step, the median over processes.", 1000),
     "speedup_ratio": ("speedup", "Step time of fp32 over that of this precision.", 1),

@@ -136,8 +136,8 @@ def load(folders: list[Path]) -> Runs:
         parts["trials"].append(_without_emulated_cost(rows, TRAIN_COST))
         parts["blocks"].append(_blocks(of_counting(read(folder / "blocks.csv", words="category"), rows), rows))
         for name, file in OF_TRIALS.items():
-            own = of_counting(read(folder / file), rows)
-            parts[name].append(_without_emulated_cost(_with_cells(file, own, rows), EPOCH_COST))
+            of_trials = of_counting(read(folder / file), rows)
+            parts[name].append(_without_emulated_cost(_with_cells(file, of_trials, rows), EPOCH_COST))
     names = _data_names(runs)
     frames = {name: _rename_data(pd.concat(rows, ignore_index=True), names) for name, rows in parts.items()}
     for name, of_ablations in (("trials", "ablations"), ("blocks", "ablation_blocks")):

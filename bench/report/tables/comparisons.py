@@ -13,8 +13,8 @@ from bench.report.analysis.comparability import differing, software
 from bench.report.analysis.compare import Overall
 from bench.report.analysis.compare import Row as ComparedRow
 from bench.report.analysis.contrast import Contrast
-from bench.report.analysis.contrast import estimate as contrasted
 from bench.report.analysis.factors import BATCH_SIZE, Varied
+from bench.report.analysis.summary import over
 from bench.report.format import bracketed, estimate, known, number, records, written
 from bench.report.reading.labels import placement
 from bench.report.reading.load import KEY, SUBJECT, Run, Runs
@@ -38,7 +38,7 @@ from bench.report.tables.table import (
 )
 from bench.results.columns import listed
 from bench.results.records import MEASURED
-from bench.spec.metrics import SPEED, THROUGHPUT, Metric, compared, untabled
+from bench.spec.metrics import SPEED, Metric, compared, untabled
 from bench.spec.techniques import for_one_device
 
 ABOUT = (
@@ -246,17 +246,15 @@ def _distance(row: Row, single: Row, runs: Mapping[str, Run]) -> tuple[bool, boo
 
 
 def _scaled(row: Row, single: Row, word: str, count: int) -> Row:
-    contrast = contrasted(THROUGHPUT, row[THROUGHPUT.arm], single[THROUGHPUT.arm])
-    assert contrast is not None  # throughput has nothing that both sides must agree in
-    on_cpu = single["device_kind"] == "cpu"
+    speedup, on_cpu = over(row, single), single["device_kind"] == "cpu"
     return row | {
         "scaling": word if word == "strong" else f"weak, {single['batch_size']:.0f} a device",
         "one": single,
         "same_run": single["run"] == row["run"],
         "on_cpu": on_cpu,
         "status": "unconverged" if "unconverged" in (row["speed_status"], single["speed_status"]) else "ok",
-        "over_one": contrast.gain,
-        "efficiency_pct": None if on_cpu else 100 * contrast.gain.center / count,
+        "over_one": speedup,
+        "efficiency_pct": None if on_cpu else 100 * speedup.center / count,
     }
 
 

@@ -1,4 +1,4 @@
-"""What differs between runs is told, once for each circumstance; what does not differ is not."""
+"""The report names each difference between runs once, and nothing that does not differ."""
 
 from __future__ import annotations
 

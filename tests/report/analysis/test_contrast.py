@@ -21,7 +21,7 @@ PRECISION = KEY.index("precision")
 
 
 def measured(metric: Metric, *folders: Path) -> dict[tuple[str, str], Arm]:
-    """What each arm of some runs measured, by run and precision."""
+    """The measurements of each arm of some runs, by run and precision."""
     every = arms(numbered(load(list(folders)).trials), metric).values()
     return {(arm.key[0], arm.key[PRECISION]): arm for arm in every}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import answers
+from bench.report.analysis.verdict import answers, grid
 from bench.report.reading.load import load
-from bench.report.tables.answers import grid, terminal
+from bench.report.render import answers as terminal
 from bench.results.records import Switches
 from tests.report.builders import RunBuilder
 from tests.report.tables.lines import column, lines

@@ -1,4 +1,4 @@
-"""What is read: checked, and with a retried trial's last answer only."""
+"""Runs are read: checked, and with a retried trial's last answer only."""
 
 from __future__ import annotations
 
