@@ -82,7 +82,7 @@ class Contrast:
 
     @property
     def threshold(self) -> float:
-        """The limit that the whole interval must exceed to be a change, on the additive scale: A/A noise, or the margin."""
+        """The limit that an interval must exceed to show a change, on the additive scale: A/A noise, or the margin."""
         if not self.metric.has_noise:
             return self.metric.threshold
         return math.log1p(stats.ASSUMED_NOISE if self.noise is None else self.noise)
