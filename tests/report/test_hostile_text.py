@@ -20,12 +20,11 @@ from bench.report.exports import document
 from bench.report.figures import files
 from bench.report.reading.load import load as read
 from bench.results.columns import COLUMNS
-from bench.results.records import Block
 from bench.results.store import Store
 from bench.spec.text import UNSAFE
 from tests.conftest import call
 from tests.report import fleet
-from tests.report.builders import GPU, RunBuilder, write_report
+from tests.report.builders import GPU, RunBuilder, block, write_report
 
 ROOT = Path(__file__).resolve().parents[2]
 EVIL = "=cmd|'/C calc'!A0 \x1b[31m\x07\x9b2J\u202egpj.exe\u2066 <script>alert(1)</script> $x_{$"
@@ -37,8 +36,7 @@ def hostile(folder: Path, device: str = EVIL) -> RunBuilder:
     run.speed().memory("fp32", 100).memory("amp-bf16", 60).train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4])
     run.lost("speed", "amp-fp16", "failed", f"{EVIL}\nsecond line")
     trial = run.trial("speed", ["fp32", "amp-bf16"], 128).id
-    block = Block(trial=trial, precision="fp32", round=0, position=0, steps=1, time_ms=1.0, start_s=0.0, discarded=EVIL)
-    run.append(block)
+    run.append(block(trial, discarded=EVIL))
     with Store(folder) as store:
         info = json.loads((folder / "run.json").read_text())
         info["environment"] |= {"host": EVIL, "os": EVIL, "torch": EVIL, "driver": EVIL}

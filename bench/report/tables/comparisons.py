@@ -279,7 +279,7 @@ def _communication(trials: pd.DataFrame) -> dict[Hashable, stats.Interval]:
     Averaged is the logarithm of a step's time over that of a step without synchronization.
     """
     rows = trials[(trials["phase"] == "speed") & trials["status"].isin(MEASURED) & trials["communication_pct"].notna()]
-    shares = {}
+    shares: dict[Hashable, stats.Interval] = {}
     for arm, group in rows.groupby(KEY, sort=False)["communication_pct"]:
         left = stats.student_interval(np.log1p(-group.to_numpy(dtype=np.float64) / 100)).exp()
         low, high = (None if end is None else 100 * (1 - end) for end in (left.high, left.low))

@@ -185,7 +185,7 @@ def best_batch(rows: pd.DataFrame) -> Table | None:
         PRECISION,
         figures("best batch", "batch_size", whole),
         figures("throughput (samples/s)", "samples_per_s", status="speed_status"),
-        *(figures(f"÷ {name}", lambda line, name=name: line["over"].get(name)) for name in names),
+        *(figures(f"÷ {name}", partial(_over_precision, name)) for name in names),
     ]
     about = (
         "Each precision at the measured batch size at which its throughput was highest, which includes what the memory "
@@ -196,6 +196,11 @@ def best_batch(rows: pd.DataFrame) -> Table | None:
         "all precisions are fastest at the same batch size are left out."
     )
     return table("Best batch", lines, columns, about)
+
+
+def _over_precision(name: str, line: Row) -> str | None:
+    ratio: str | None = line["over"].get(name)
+    return ratio
 
 
 def _over(row: Row, other: Row) -> str:

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench.report.analysis.verdict import answers
-from bench.results.records import Fit, TrialResult
+from bench.results.records import Fit
 from tests.report.builders import RunBuilder
 from tests.report.tables.lines import titled
 
@@ -56,7 +56,7 @@ def test_largest_batches_stand_beside_fp32s(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run")
     for name, size in (("fp32", 96), ("amp-bf16", 168)):
         fit = Fit(fit_bound="memory", fit_peak_bytes=70 * GIB, fit_free_bytes=79 * GIB)
-        run.add(run.trial("fit", [name], size), TrialResult(precision=name, status="ok", fit=fit))
+        run.result("fit", name, batch=size, fit=fit)
     run.lost("fit", "fp16", "oom", "too big", batch=1)
     assert rows(run, "Largest batch") == [
         ["NVIDIA Test 1", "fp32", "96", "1.00", "memory", "70.0", "79.0"],

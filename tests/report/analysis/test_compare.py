@@ -13,12 +13,12 @@ from scipy import stats as scipy_stats
 from bench.report.analysis.compare import compare
 from bench.report.reading.load import load
 from bench.report.tables.comparisons import comparison
-from bench.results.records import Device, MemoryPeak, TrialResult
+from bench.results.records import Device, MemoryPeak
 from bench.spec.errors import UsageError
 from tests.conftest import call
 from tests.report import fleet
 from tests.report.ablations import whole
-from tests.report.builders import RunBuilder, timed
+from tests.report.builders import RunBuilder
 from tests.report.fleet import copy, original
 
 
@@ -132,7 +132,7 @@ def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(tmp_path, gained
     for name, mib in (("a", 100.0), ("b", 100.0 + gained)):
         run = RunBuilder(tmp_path / name, device=Device(placement="cpu", kind="cpu", name="CPU", architecture="x86"))
         peak = MemoryPeak(peak_resident_bytes=int(mib * 2**20))
-        run.add(run.trial("memory", ["fp32"], 128), TrialResult(precision="fp32", status="ok", memory=peak))
+        run.result("memory", "fp32", memory=peak)
     assert cells(compare(tmp_path / "a", tmp_path / "b"))["fp32"]["peak memory"] == shown
 
 
@@ -186,10 +186,7 @@ def test_a_change_must_exceed_the_noise_of_both_runs(tmp_path, step_ms, noisy, v
     for name, each_ms in (("old", 10.0), ("new", step_ms)):
         run = RunBuilder(tmp_path / name).alone("fp32", [each_ms * share for share in (0.999, 1.0, 1.001)])
         spread = 0.03 if name in noisy else 0.0001
-        for replicate, ratio in enumerate((1 - spread, 1.0, 1 + spread)):
-            speed = timed(each_ms, 128, speedup=ratio, speedup_low=ratio, speedup_high=ratio)
-            floor = TrialResult(precision="fp32", status="ok", speed=speed)
-            run.add(run.trial("floor", ["fp32"], 128, replicate=replicate), floor)
+        run.floor((1 - spread, 1.0, 1 + spread), step_ms=each_ms)
     found = compare(tmp_path / "old", tmp_path / "new", fail_over=0.001)
     assert (cells(found)["fp32"]["speed"], found.failures) == (verdict, [])
 

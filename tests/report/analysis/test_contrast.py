@@ -13,7 +13,7 @@ import pytest
 from bench.report.analysis.contrast import Arm, arms, estimate, numbered
 from bench.report.exports import data
 from bench.report.reading.load import KEY, load
-from bench.results.records import Energy, TrialResult
+from bench.results.records import Energy
 from bench.spec.metrics import ACCURACY, ENERGY, EPOCH, LOSS, MEMORY, METRICS, SPEED, THROUGHPUT, Metric
 from tests.report.builders import RunBuilder, timed
 
@@ -91,7 +91,7 @@ def test_a_gain_is_that_of_one_metric_alone(tmp_path: Path) -> None:
     for name, joules in (("fp32", 4.0), ("amp-bf16", 3.0)):
         figures = Energy(energy_source="counter", energy_j_per_step=joules)
         speed = timed(5.0, 128, speedup=7.0, speedup_low=6.9, speedup_high=7.1)
-        run.add(run.trial("energy", [name], 128), TrialResult(precision=name, status="ok", energy=figures, speed=speed))
+        run.result("energy", name, energy=figures, speed=speed)
     own = measured(ENERGY, run.folder)
     assert ratio(ENERGY, own["run", "amp-bf16"], own["run", "fp32"]).shown.center == pytest.approx(0.75)
 
@@ -100,7 +100,7 @@ def test_other_sources_of_energy_do_not_compare(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run")
     for name, source in (("fp32", "counter"), ("amp-bf16", "power")):
         figures = Energy(energy_source=source, energy_j_per_step=3.0)
-        run.add(run.trial("energy", [name], 128), TrialResult(precision=name, status="ok", energy=figures))
+        run.result("energy", name, energy=figures)
     own = measured(ENERGY, run.folder)
     assert estimate(ENERGY, own["run", "amp-bf16"], own["run", "fp32"]) is None
 

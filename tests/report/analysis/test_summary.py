@@ -88,8 +88,7 @@ def test_arms_measured_apart_after_they_did_not_fit_together_have_lost_no_trial(
         rows = [TrialResult(precision=name, status="oom", detail=f"{', '.join(both)} together") for name in both]
         run.add(run.trial("speed", both, 128, replicate=replicate), *rows)
     run.alone("fp32", [10.0, 10.2, 9.9]).alone("amp-bf16", [5.0, 5.1])
-    lost = run.trial("speed", ["amp-bf16"], 128, replicate=2)
-    run.add(lost, TrialResult(precision="amp-bf16", status="failed"))
+    run.result("speed", "amp-bf16", replicate=2, status="failed")
     fp32, arm = run.row("fp32"), run.row()
     assert (fp32["speed_status"], arm["measured_in"]) == ("ok", "2 processes apart")
     assert math.isnan(fp32["lost_speed"])
@@ -121,9 +120,7 @@ def test_accuracy_is_paired_by_seed_and_only_seeds_of_both_count(tmp_path: Path)
 
 def test_a_diverged_seed_rules_out_parity(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0] * 6).train("amp-bf16", [90.0] * 5)
-    run.add(
-        run.trial("train", ["amp-bf16"], 128, seed=5, epochs=2), TrialResult(precision="amp-bf16", status="nonfinite")
-    )
+    run.result("train", "amp-bf16", seed=5, epochs=2, status="nonfinite")
     assert run.row()["parity"] == "diverged"
 
 

@@ -15,10 +15,10 @@ from bench.devices.processes import GpuProcess
 from bench.report.analysis.compare import compare
 from bench.report.exports import document
 from bench.report.reading.load import load
-from bench.results.records import Block, Device, Numeric, Seen, TrialResult
+from bench.results.records import Device, Numeric, Seen
 from tests.conftest import call
 from tests.report.ablations import whole
-from tests.report.builders import GPU, RunBuilder
+from tests.report.builders import GPU, RunBuilder, block
 from tests.report.fleet import copy, original
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,16 +47,14 @@ def found(tmp_path_factory, check) -> dict:
     folder = original(tmp_path_factory.mktemp("runs") / "run")
     run = RunBuilder(folder).diverged("amp-bf16", seed=7)
     numerics = run.trial("numerics", ["fp32"], 128)
-    run.add(numerics, TrialResult(precision="fp32", status="ok"))
+    run.result("numerics", "fp32")
     blocks = [
-        Block(
-            trial=SPEED,
-            precision="fp32",
+        block(
+            SPEED,
             round=number // 2,
             position=number % 2,
             steps=3,
             time_ms=30.0 + number,
-            start_s=0.0,
             discarded="throttled" if number > 1 else "",
         )
         for number in range(4)

@@ -15,11 +15,11 @@ from bench.report.analysis.summary import summarise
 from bench.report.figures.training import panel
 from bench.report.reading.load import load
 from bench.results.columns import SCHEMA
-from bench.results.records import Block, TrialResult
+from bench.results.records import TrialResult
 from bench.results.store import Store, answers
 from bench.spec.errors import UsageError
 from tests.report import fleet
-from tests.report.builders import RunBuilder, epoch_of, write_report
+from tests.report.builders import RunBuilder, block, epoch_of, write_report
 from tests.report.fleet import copy, original
 
 
@@ -162,8 +162,7 @@ def test_the_same_images_under_two_paths_are_one_workload(pair):
     for folder, path in zip(pair, ("folder:/x/images", "folder:/y/pictures"), strict=True):
         trial = load([folder]).trials.query("phase == 'speed'").iloc[0]["trial"]
         with Store(folder) as store:
-            block = Block(trial=trial, precision="fp32", round=0, position=0, steps=1, time_ms=1, start_s=1, attempt=1)
-            store.add([block])
+            store.add([block(trial, attempt=1)])
         on_images(folder, path, "f1")
     read = load(list(pair))
     for frame in (read.trials, read.epochs, read.blocks):

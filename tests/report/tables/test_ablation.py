@@ -12,7 +12,7 @@ from bench.report.figures.ablation import waterfall
 from bench.report.figures.chart import Text
 from bench.report.reading.load import load
 from bench.report.tables.ablation import full, sentence, short
-from bench.results.records import Block, Device, TrialResult
+from bench.results.records import Device, TrialResult
 from tests.report.ablations import (
     AMP,
     ZEROED_AMP,
@@ -24,7 +24,7 @@ from tests.report.ablations import (
     together,
     whole,
 )
-from tests.report.builders import GPU, RunBuilder, timed
+from tests.report.builders import GPU, RunBuilder, block, timed
 from tests.report.tables.lines import lines, words
 
 
@@ -238,11 +238,10 @@ def test_blocks_that_were_disturbed_count_for_nothing(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run")
     together(run, {"fp32": [[1.0] * 6], AMP: [[2.0] * 6]})
     trial = run.trial("ladder", STEPS, 64, replicate=0).id
-    disturbed = {"position": 0, "steps": 1, "start_s": 0.0, "discarded": "thermal"}
     times_ms = {"fp32": 9.0, AMP: 1.0}
     for number in range(6, 12):
         for name, time_ms in times_ms.items():
-            run.append(Block(trial=trial, precision=name, round=number, time_ms=time_ms, **disturbed))
+            run.append(block(trial, name, round=number, time_ms=time_ms, discarded="thermal"))
     over = ablation_of(run).rows.set_index("added").loc[AMP, "over_first"]
     assert (over.center, over.n) == (pytest.approx(2.0), 6)
 

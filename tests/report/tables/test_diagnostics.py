@@ -32,17 +32,9 @@ from tests.report.fleet import edit_run
 from tests.report.tables.lines import column, lines
 
 
-def against_itself(run, ratios, status="ok"):
-    for replicate, ratio in enumerate(ratios):
-        speed = timed(10.0, 128, speedup=ratio, speedup_low=0.9999 * ratio, speedup_high=1.0001 * ratio)
-        result = TrialResult(precision="fp32", status=status, switches=IEEE, speed=speed)
-        run.add(run.trial("floor", ["fp32"], 128, replicate=replicate), result)
-    return run
-
-
 def test_the_noise_is_the_reach_of_the_interval_of_fp32_against_itself(tmp_path):
     ratios = [1.001, 0.998, 1.004, 1.002]
-    run = against_itself(RunBuilder(tmp_path / "run").speed(), ratios)
+    run = RunBuilder(tmp_path / "run").speed().floor(ratios, within=0.0001)
     logs = np.log(ratios)
     low, high = scipy_stats.t.interval(SEQUENTIAL, 3, loc=logs.mean(), scale=scipy_stats.sem(logs))
     assert noises(load([run.folder]).trials, "run")["run"] == pytest.approx(math.expm1(max(abs(low), abs(high))))
@@ -50,15 +42,15 @@ def test_the_noise_is_the_reach_of_the_interval_of_fp32_against_itself(tmp_path)
 
 def test_a_small_gain_is_faster_above_the_noise_and_not_below_it(tmp_path):
     gain = [1.006, 1.0062, 1.0058]
-    quiet = against_itself(RunBuilder(tmp_path / "quiet").speed(speedups=gain), [1.0005, 0.9995, 1.0002])
-    noisy = against_itself(RunBuilder(tmp_path / "noisy").speed(speedups=gain), [1.02, 0.97, 1.01])
+    quiet = RunBuilder(tmp_path / "quiet").speed(speedups=gain).floor([1.0005, 0.9995, 1.0002], within=0.0001)
+    noisy = RunBuilder(tmp_path / "noisy").speed(speedups=gain).floor([1.02, 0.97, 1.01], within=0.0001)
     unknown = RunBuilder(tmp_path / "unknown").speed(speedups=gain)
     assert [run.row()["verdict"] for run in (quiet, noisy, unknown)] == ["FASTER", "SAME", "SAME"]
     assert math.isnan(unknown.row()["noise"])
 
 
 def test_noise_that_was_disturbed_does_not_count(tmp_path):
-    run = against_itself(RunBuilder(tmp_path / "run").speed(), [3.0, 2.0, 1.0], status="invalid")
+    run = RunBuilder(tmp_path / "run").speed().floor([3.0, 2.0, 1.0], status="invalid")
     assert noises(load([run.folder]).trials, "run") == {}
 
 
@@ -131,9 +123,7 @@ def test_each_machine_is_crowded_by_its_own_most(tmp_path):
     for name, shares in (("a", [55.0, 80.0]), ("b", [20.0, 12.0])):
         builder = RunBuilder(tmp_path / name, device=replace(GPU, name=f"Card {name}"))
         for replicate, share in enumerate(shares):
-            trial = builder.trial("speed", ["fp32"], 64, replicate=replicate)
-            timing = timed(4.0, 64, foreign_load_pct=share)
-            builder.add(trial, TrialResult(precision="fp32", status="ok", speed=timing))
+            builder.result("speed", "fp32", replicate=replicate, speed=timed(4.0, 128, foreign_load_pct=share))
     rows = lines(notes(load([tmp_path / "a", tmp_path / "b"]).trials))
     assert [(row["trials"], re.findall(r"\d+ %", row["detail"])) for row in rows] == [("2", ["80 %"]), ("2", ["20 %"])]
 
@@ -176,9 +166,9 @@ def test_what_failed_is_a_line_and_what_does_not_fit_or_is_not_supported_is_none
     builder = RunBuilder(tmp_path / "run").speed()
     assert failures(load([builder.folder])) == []
     for phase in ("memory", "train"):
-        builder.add(builder.trial(phase, ["bf16"], 128), TrialResult(precision="bf16", status="failed", detail="odd"))
+        builder.lost(phase, "bf16", "failed", "odd")
     for name, status in (("fp16", "oom"), ("fp8", "unsupported"), ("amp-fp16", "timeout")):
-        builder.add(builder.trial("memory", [name], 128), TrialResult(precision=name, status=status, detail="odd"))
+        builder.lost("memory", name, status, "odd")
     lines = ["mlp on Test 1: bf16 failed in memory, train", "mlp on Test 1: amp-fp16 timeout in memory"]
     assert failures(load([builder.folder])) == lines
     page = write_report([builder.folder], tmp_path / "out", figures="none").with_name("report.md").read_text()

@@ -8,7 +8,7 @@ from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
 from bench.report.reading.load import load
 from bench.report.tables.measurements import SUM, by_device
-from bench.results.records import Device, Energy, Inference, MemoryPeak, TrialResult
+from bench.results.records import Device, Energy, Inference, MemoryPeak
 from tests.report.builders import GPU, MIB, RunBuilder, write_report
 from tests.report.tables.lines import column, lines, titled, words
 
@@ -24,9 +24,7 @@ class Run(RunBuilder):
     """A run whose memory and energy trials have their details."""
 
     def held(self, precision, *, batch=128, status="ok", **figures):
-        result = TrialResult(precision=precision, status=status, memory=MemoryPeak(**figures))
-        self.add(self.trial("memory", [precision], batch), result)
-        return self
+        return self.result("memory", precision, batch=batch, status=status, memory=MemoryPeak(**figures))
 
     def drew(self, precision, joules, *, batch=128, source="counter", status="ok", **more):
         steps = round(312.4 * 5.1 / joules)
@@ -35,9 +33,7 @@ class Run(RunBuilder):
         energy = Energy(
             energy_source=source, energy_j_per_step=joules, energy_window_s=5.1, energy_steps=steps, **figures
         )
-        result = TrialResult(precision=precision, status=status, energy=energy)
-        self.add(self.trial("energy", [precision], batch), result)
-        return self
+        return self.result("energy", precision, batch=batch, status=status, energy=energy)
 
     @property
     def memory_table(self):
@@ -183,10 +179,8 @@ def test_inference_has_a_row_for_each_precision_in_order_and_of_the_lowest_seed(
     run.memory("fp32", 100)
     assert titled(run.folder, "Inference") is None
     for seed in (1, 0):
-        result = TrialResult(precision="amp-bf16", status="ok", inference=answered(2.0 + seed, 98.75, 0.004))
-        run.add(run.trial("inference", ["amp-bf16"], 128, seed=seed), result)
-    result = TrialResult(precision="fp32", status="ok", inference=answered(None))
-    run.add(run.trial("inference", ["fp32"], 128), result)
+        run.result("inference", "amp-bf16", seed=seed, inference=answered(2.0 + seed, 98.75, 0.004))
+    run.result("inference", "fp32", inference=answered(None))
     assert [list(line.values())[2:] for line in lines(titled(run.folder, "Inference"))] == [
         ["fp32", "1.500", "2.000", "1,000", "baseline", "100.00", "0"],
         ["amp-bf16", "1.500", "2.000", "1,000", "2.00 [1.90, 2.10]", "98.75", "0.004"],

@@ -21,7 +21,7 @@ from bench.report.tables.published import (
     published_beside,
 )
 from bench.report.tables.table import Material
-from bench.results.records import MemoryPeak, TrialResult
+from bench.results.records import MemoryPeak
 from bench.spec.errors import UsageError
 from bench.spec.precisions import find_precision
 from tests.conftest import call
@@ -80,7 +80,7 @@ def test_a_batch_size_in_common_leaves_the_others_out_and_says_so(tmp_path):
 def test_what_differs_between_measured_and_published_rows_is_in_columns(tmp_path):
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0], epochs=2)
     peak = MemoryPeak(peak_allocated_bytes=100 * MIB, driver_used_bytes=700 * MIB)
-    run.add(run.trial("memory", ["fp32"], 128), TrialResult(precision="fp32", status="ok", memory=peak))
+    run.result("memory", "fp32", memory=peak)
     edit_rows(run.folder, lambda row: row.update(data="folder:/home/me/cifar10-jpeg"))
     there = {"dataset": "CIFAR-10", "epochs": 200.0, "n_gpus": 1.0, "setup": "torch 1.12", "architecture": "Volta"}
     ours, theirs = lines(table(run, figure(**there, memory_mb=900.0)))
