@@ -432,10 +432,10 @@ def _sections(material: Material, compared: Compared, out: Path) -> list[Section
     sections: dict[str, Section] = {}
     for _, title, parts, on_page in sorted(placed, key=itemgetter(0)):
         section = sections.setdefault(title, Section(title=title))
-        for part in filter(None, parts):
+        for part in parts:
             if isinstance(part, str):
                 section.remarks.append(part)
-            else:
+            elif part is not None:
                 (section.tables if on_page else section.more).append(part)
     for setups in matrices:
         comparison_figures.write_csv(setups, out)
