@@ -126,13 +126,6 @@ def test_of_arms_that_classify_no_loss_is_compared(tmp_path: Path) -> None:
     assert set(measured(LOSS, run.folder)) == {("run", "tf32")}
 
 
-def test_costs_of_emulated_precisions_do_not_count(tmp_path: Path) -> None:
-    name = "mxfp8:emulated=on"
-    run = RunBuilder(tmp_path / "run").train(name, [90.0]).train("fp32", [90.0])
-    assert {key[1] for key in measured(EPOCH, run.folder)} == {"fp32"}
-    assert {key[1] for key in measured(ACCURACY, run.folder)} == {name, "fp32"}
-
-
 def test_each_metric_has_columns_and_names_of_its_own() -> None:
     compared = [metric for metric in METRICS.values() if metric.compared]
     assert len({metric.key for metric in compared}) == len({metric.ratio_key for metric in compared}) == len(compared)

@@ -68,13 +68,6 @@ def test_a_faster_precision_that_is_worse_is_not_advised(tmp_path: Path) -> None
     assert ": fastest: tf32, accuracy not shown — " in verdict(run)
 
 
-def test_a_precision_whose_training_diverged_is_not_advised(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").speed("amp-fp16").train("fp32", [90.0]).lost("train", "amp-fp16", "nonfinite")
-    text = verdict(run)
-    assert "stay with fp32" in text
-    assert "training nonfinite" in text
-
-
 def test_a_seed_that_diverged_in_fp32_too_is_not_held_against_a_precision(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed("amp-fp16")
     for name in ("fp32", "amp-fp16"):

@@ -23,22 +23,20 @@ from tests.report.builders import RunBuilder, block, epoch_of, write_report
 from tests.report.fleet import copy, original
 
 
-def test_a_folder_that_is_no_run_is_refused_and_the_runs_beside_it_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        ((), "no run to report"),
+        (("empty",), r"no run\.json.*real"),  # the run next to it is named
+        (("begun",), r"no finished trial.*--resume"),
+    ],
+)
+def test_what_is_no_run_with_a_finished_trial_is_refused(tmp_path: Path, folders, message) -> None:
     RunBuilder(tmp_path / "real").speed()
+    RunBuilder(tmp_path / "begun")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match=r"no run\.json.*real"):
-        load([tmp_path / "empty"])
-
-
-def test_no_folder_at_all_is_refused() -> None:
-    with pytest.raises(UsageError, match="no run to report"):
-        load([])
-
-
-def test_a_run_without_finished_trials_is_refused(tmp_path: Path) -> None:
-    RunBuilder(tmp_path / "run")
-    with pytest.raises(UsageError, match=r"no finished trial.*--resume"):
-        load([tmp_path / "run"])
+    with pytest.raises(UsageError, match=message):
+        load([tmp_path / name for name in folders])
 
 
 COMMITTED = sorted(path.parent for path in (Path(__file__).parents[3] / "results").glob("*/run.json"))
@@ -83,18 +81,14 @@ def test_run_json_with_nothing_but_a_schema_is_enough(tmp_path: Path) -> None:
     assert "amp-bf16" in write_report([run.folder], tmp_path / "out", figures="none").read_text()
 
 
-def test_a_retried_trial_counts_once_and_by_its_last_row(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").lost("memory", "amp-bf16", "failed", "crashed").memory("amp-bf16", 100)
-    assert list(load([run.folder]).trials["status"]) == ["ok"]
-
-
-def test_the_epochs_of_an_attempt_that_failed_do_not_count(tmp_path: Path) -> None:
+def test_a_retried_trial_counts_once_and_by_its_last_row_and_epochs(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run")
     trial = run.trial("train", ["fp32"], 128, epochs=2)
     epochs = [epoch_of(trial.id, "fp32", seed=0, epoch=number, accuracy=90.0, epoch_s=1.0) for number in (1, 2, 3)]
     run.add(trial, TrialResult(precision="fp32", status="failed"), records=epochs[2:])
     run.add(trial, TrialResult(precision="fp32", status="nonfinite"), records=epochs[:2])
-    assert load([run.folder]).epochs["epoch"].tolist() == [1, 2]
+    runs = load([run.folder])
+    assert (runs.trials["status"].tolist(), runs.epochs["epoch"].tolist()) == (["nonfinite"], [1, 2])
 
 
 def test_a_file_that_was_edited_after_the_run_is_named_and_a_run_without_checksums_is_not_checked(tmp_path) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from bench.report.analysis.explanation import MEMORY_KINDS, memory_pair
 from bench.report.reading.load import CELL
-from bench.report.render import why_in_words
 from bench.report.tables.explanation import gain, memory_sentences, sentences, short
 from bench.stats import Interval
 from tests.report.analysis.test_explanation import ALONE, CAUSES, explain, figure, operators, plain, step
@@ -51,13 +50,6 @@ def test_steps_that_the_profiler_makes_much_longer_are_told():
     for profiler, told in ((1.2, False), (3.4, True)):
         found = explain(step("fp32", fp32), step("amp-bf16", arm, profiler=profiler), operators(ALONE))
         assert any("amp-bf16's 3.4 times" in sentence for sentence in sentences(found)) is told
-
-
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_the_table_fits_the_terminal(width, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(width))
-    lines = why_in_words([plain()]).split("\n")
-    assert max(len(line.rstrip()) for line in lines if "  " in line) <= width
 
 
 @pytest.mark.parametrize(
