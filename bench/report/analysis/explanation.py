@@ -289,11 +289,7 @@ def _unexplained(baseline: Step, arm: Step, difference_ms: float) -> Interval | 
     In each round, the time without the profiler less the sum of the classes is taken of both steps; where it is the
     same in both, their difference is explained.
     """
-    rest = robust_interval(list((baseline.unprofiled_rest - arm.unprofiled_rest).dropna()))
-    low, high = (None if end is None else end / difference_ms for end in (rest.low, rest.high))
-    if difference_ms < 0:
-        low, high = high, low
-    share = Interval(center=rest.center / difference_ms, low=low, high=high, n=rest.n)
+    share = robust_interval(list((baseline.unprofiled_rest - arm.unprofiled_rest).dropna() / difference_ms))
     return share if share.half_width is None or share.half_width <= CERTAIN else None
 
 
