@@ -317,25 +317,19 @@ def begun(folder, when, speedup=2.0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("starts", [("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00"), (None, None)])
-def test_runs_of_one_name_have_reports_of_their_own(tmp_path, monkeypatch, starts):
+def test_runs_of_one_name_have_reports_of_their_own_and_a_copy_has_its_runs(tmp_path, monkeypatch, starts):
     monkeypatch.chdir(tmp_path)
-    one, other = (begun(tmp_path / at / "run", when) for at, when in zip("ab", starts, strict=True))
+    run, other = (begun(tmp_path / at / "run", when) for at, when in zip("ab", starts, strict=True))
     names = []
-    for run in (one, other, one, other):
-        names.append(report_folder([run]).as_posix())
-        report([run], report_folder([run]), figures="none")
+    for folder in (run, other, run, other):
+        names.append(report_folder([folder]).as_posix())
+        report([folder], report_folder([folder]), figures="none")
     assert names == ["reports/run", "reports/run-2", "reports/run", "reports/run-2"]
-
-
-def test_a_copy_of_a_run_and_a_page_without_a_mark_are_no_others(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run = begun(tmp_path / "a" / "run", "2026-01-01T00:00:00+00:00")
-    shutil.copytree(run, tmp_path / "b" / "run")
-    write_report([run], report_folder([run]), figures="none")
-    assert report_folder([tmp_path / "b" / "run"]) == Path("reports/run")
-    assert report_folder([begun(tmp_path / "c" / "run", "2026-02-01T00:00:00+00:00")]) == Path("reports/run-2")
-    Path("reports/run/report.html").write_text("<!doctype html>")
-    assert report_folder([tmp_path / "c" / "run"]) == Path("reports/run")
+    if starts[0]:
+        shutil.copytree(run, tmp_path / "c" / "run")
+        assert report_folder([tmp_path / "c" / "run"]) == Path("reports/run")
+    Path("reports/run/report.html").write_text("<!doctype html>")  # without a mark it is no other's
+    assert report_folder([other]) == Path("reports/run")
 
 
 def test_the_process_that_draws_leaves_signals_to_this_one_and_ends_when_this_one_is_interrupted():

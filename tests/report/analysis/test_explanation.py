@@ -163,12 +163,9 @@ def test_the_ceiling_takes_products_from_where_they_gain_most(cached_ms, left):
     assert found.predicted == plain().predicted
 
 
-def test_without_products_alone_there_is_neither_ceiling_nor_prediction():
+def test_without_products_alone_or_time_in_any_class_there_is_neither_ceiling_nor_prediction():
     found = explain(step("fp32", FP32), step("amp-bf16", GAINS))
     assert (found.ceiling, found.predicted) == (None, None)
-
-
-def test_a_step_whose_classes_took_no_time_has_no_ceiling():
     timed = [figure(name, "step", kind, 10.0, number=0) for name in ALONE for kind in ("timed", "profiled")]
     classes = [figure(name, "class", work, 0.0, number=0) for name in ALONE for work in CLASSES]
     assert explain(timed, classes).ceiling is None

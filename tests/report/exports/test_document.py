@@ -91,10 +91,12 @@ def test_a_result_has_its_figures_and_one_sample_for_each_process(found):
     assert row["diverged_seeds"] == 1
 
 
-def test_a_trial_has_its_blocks_those_that_do_not_count_with_the_reason(found):
-    blocks = of(found, run="run", trial=SPEED, precision="fp32")["blocks"]
-    assert blocks["time_ms"] == [30.0, 31.0, 32.0, 33.0]
-    assert blocks["discarded"] == ["", "", "throttled", "throttled"]
+def test_a_trial_has_its_blocks_and_what_is_unknown_is_left_out(found):
+    trial = of(found, run="run", trial=SPEED, precision="fp32")
+    assert trial["blocks"]["time_ms"] == [30.0, 31.0, 32.0, 33.0]
+    assert trial["blocks"]["discarded"] == ["", "", "throttled", "throttled"]
+    assert trial["steady"] is True
+    assert "peak_allocated_bytes" not in trial
 
 
 def test_a_training_has_its_epochs_and_a_loss_that_is_not_finite_is_null(found):
@@ -102,22 +104,13 @@ def test_a_training_has_its_epochs_and_a_loss_that_is_not_finite_is_null(found):
     assert [one.get("train_loss") for one in epochs] == [pytest.approx(1.35), None]
 
 
-def test_what_is_unknown_is_left_out_and_yes_is_true(found):
-    trial = of(found, run="run", trial=SPEED, precision="fp32")
-    assert trial["steady"] is True
-    assert "peak_allocated_bytes" not in trial
-
-
-def test_ablations_have_their_steps(found):
-    (one,) = found["ablations"]
-    assert one["steps"][0]["precision"] == "fp32"
-    assert one["steps"][1]["speedup"] > 1
-
-
-def test_the_answer_is_that_of_the_report(found):
+def test_answers_and_ablations_are_those_of_the_report(found):
     answer = found["answers"][0]
     assert (answer["workload"], answer["where"], answer["batch_size"]) == ("mlp", "NVIDIA Test 1", 128)
     assert (answer["use"], answer["accuracy"]) == ("fp32", None)  # one seed of the other diverged
+    (ablation,) = found["ablations"]
+    assert [step["precision"] for step in ablation["steps"][:2]] == ["fp32", "amp-bf16"]
+    assert ablation["steps"][1]["speedup"] > 1
 
 
 def test_what_list_shows_fits_the_schema(check):

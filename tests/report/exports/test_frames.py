@@ -32,8 +32,11 @@ def test_every_column_has_its_declared_dtype(results, name):
 
 
 def test_a_run_with_a_single_row_has_the_same_columns_and_dtypes(tmp_path):
-    found = load(RunBuilder(tmp_path / "run").lost("train", "fp32", "oom").folder)
-    assert {name: dtypes(getattr(found, name)) for name in DTYPES} == DTYPES
+    RunBuilder(tmp_path / "b").lost("train", "fp32", "oom")
+    frames = load(tmp_path / "b")
+    assert {name: dtypes(getattr(frames, name)) for name in DTYPES} == DTYPES
+    RunBuilder(tmp_path / "a").memory("fp32", 100)
+    assert load(str(tmp_path)).summary["run"].tolist() == ["a", "b"]  # a folder of runs is its runs
 
 
 def test_the_summary_says_what_was_measured(results):
@@ -43,12 +46,6 @@ def test_the_summary_says_what_was_measured(results):
     assert rows.loc["amp-bf16", "accuracy_change_points"] == pytest.approx(0.0, abs=1e-9)
     assert rows.loc["fp32", "speedup"] is pd.NA or pd.isna(rows.loc["fp32", "speedup"])
     assert rows.loc["fp32", "seeds"] == 2
-
-
-def test_a_folder_of_runs_is_its_runs(tmp_path):
-    for name in ("b", "a"):
-        RunBuilder(tmp_path / "runs" / name).memory("fp32", 100)
-    assert load(str(tmp_path / "runs")).summary["run"].tolist() == ["a", "b"]
 
 
 def test_the_example_of_the_document_runs(capsys, monkeypatch):

@@ -17,10 +17,6 @@ from bench.results.records import Numeric, TrialResult
 from tests.report.builders import RunBuilder
 
 
-def test_errors_are_written_with_two_digits():
-    assert [error(value) for value in (1.5e-7, 0.069, 1.0, math.nan)] == ["1.5e−7", "0.069", "1", "–"]
-
-
 def figures(trial, precision, *, scale=None, losses=(2.0, 1.5, 1.0), zero=0.0, skipped=()):
     def row(kind, step, name, value, layer=""):
         return Numeric(
@@ -76,6 +72,7 @@ def test_tables_hold_the_figures_of_each_precision_in_order(run):
     assert [row[7:9] for row in gradients.rows[:2]] == [["–", "0.00"], ["1,024", "50.0"]]
     assert gradients.rows[1][9:] == ["25.0", "75.0", "0.00", "25.0", "4.00", "655.0 (fc)", "1.0"]
     assert errors.rows[0][3:] == ["1.0e−4", "0.01", "1.0e−4", "0.01", "0.02 (fc)"]
+    assert [error(value) for value in (1.5e-7, 0.069, 1.0, math.nan)] == ["1.5e−7", "0.069", "1", "–"]
 
 
 def test_the_outputs_error_is_shown_as_a_ratio_of_signal_to_noise(run):
