@@ -201,8 +201,6 @@ class Explanation:
     predicted: float | None
     """The speedup that follows from the baseline's step, and the operators of both alone."""
     reasons: tuple[Reason, ...]
-    foreign_load_pct: float | None
-    """Share of a CPU's cores that other programs took meanwhile."""
     memory: MemoryPair | None = None
 
     @property
@@ -279,7 +277,6 @@ def _explain(cell: Mapping[str, Any], baseline: Step, arm: Step) -> Explanation:
         ceiling=ceiling(baseline, arm),
         predicted=predicted(baseline, arm),
         reasons=tuple(reasons(baseline, arm)),
-        foreign_load_pct=baseline.value("step", "foreign load"),
     )
 
 

@@ -517,11 +517,6 @@ def lead(answers: Sequence[Answer]) -> list[Sentence]:
     return [[Part(capital(first.text), first.strong), *more] for first, *more in filter(None, sentences)]
 
 
-def text(sentence: Sequence[Part]) -> str:
-    """Return a sentence without its emphasis."""
-    return "".join(part.text for part in sentence)
-
-
 def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
     """Say what to use where some answers advise the same, and how much faster it is there."""
     use, labels = group[0].use, {answer.label for answer in group}

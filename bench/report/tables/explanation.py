@@ -195,7 +195,7 @@ def sentences(explanation: Explanation, *, tried: bool = False, most_of_memory: 
             f"Under the profiler {baseline.precision}'s step takes {number(baseline.stretched, 2)} times as long and "
             f"{arm.precision}'s {number(arm.stretched, 2)} times, so the classes and all that follows are rough."
         )
-    if (busy := explanation.foreign_load_pct) is not None and busy >= BUSY_PCT:
+    if (busy := baseline.value("step", "foreign load")) is not None and busy >= BUSY_PCT:
         yield f"Other programs took {busy:.0f} % of the CPU meanwhile, so these figures are rough."
     if explanation.memory is not None:
         yield from itertools.islice(memory_sentences(explanation.memory), most_of_memory)
