@@ -14,8 +14,8 @@ STEPS_MS = {"fp32": 8.0, AMP: 4.0, ZEROED_AMP: 3.2}
 
 
 def ablation_of(builder: RunBuilder) -> AblationSummary:
-    (found,) = ablations(load([builder.folder]))
-    return found
+    (ladder,) = ablations(load([builder.folder]))
+    return ladder
 
 
 def ablation_result(step: int, *, loader_ms: float = 1.0, limited: bool = False) -> AblationResult:

@@ -65,9 +65,9 @@ def test_the_csvs_hold_nothing_raw_and_no_formula(runs):
 
 
 def test_reading_undoes_the_quoting(runs):
-    found = load(runs[0])
-    assert found.summary["device"].unique().tolist() == [UNSAFE.sub(lambda one: repr(one[0])[1:-1], EVIL)]
-    assert found.blocks["discarded"].cat.categories[0].startswith("=cmd")
+    result = load(runs[0])
+    assert result.summary["device"].unique().tolist() == [UNSAFE.sub(lambda one: repr(one[0])[1:-1], EVIL)]
+    assert result.blocks["discarded"].cat.categories[0].startswith("=cmd")
 
 
 def test_a_file_that_another_program_wrote_is_read_as_plain_text(tmp_path):
@@ -118,16 +118,16 @@ def test_every_word_of_every_file_is_text_on_every_page(tmp_path, monkeypatch):
         assert harmless(pages)
         assert "<img" not in pages
         assert "<script>alert" not in pages
-    found = load(tmp_path / "run")
-    assert any("<img" in layer for layer in found.numerics["layer"])
-    assert any("<img" in cause for cause in found.blocks["discarded"].cat.categories)
+    result = load(tmp_path / "run")
+    assert any("<img" in layer for layer in result.numerics["layer"])
+    assert any("<img" in cause for cause in result.blocks["discarded"].cat.categories)
 
 
 def test_a_comparison_holds_nothing_raw(runs, capsys):
-    found = compare(*runs)
-    render.show_comparison(found)
-    pages = [render.comparison_page(found, kind) for kind in ("md", "html")]
-    for text in (capsys.readouterr().out, document.dumps(document.compare(found)), *pages):
+    result = compare(*runs)
+    render.show_comparison(result)
+    pages = [render.comparison_page(result, kind) for kind in ("md", "html")]
+    for text in (capsys.readouterr().out, document.dumps(document.compare(result)), *pages):
         assert harmless(text)
         assert "gpj.exe" in text
     assert not any("<script>alert" in page for page in pages)

@@ -30,8 +30,8 @@ def later(old: Path, faster: float, jitter: float = 0.0, **more: str) -> Path:
     return copy(old, old.parent / "new", device="Card", architecture="Volta", faster=faster, jitter=jitter, **more)
 
 
-def cells(found) -> dict[str, dict[str, str]]:
-    table = comparison(found.rows)
+def cells(compared) -> dict[str, dict[str, str]]:
+    table = comparison(compared.rows)
     return {row[3]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
 
 
@@ -40,8 +40,8 @@ def cells(found) -> dict[str, dict[str, str]]:
     [(1.1, 0.0, "IMPROVED"), (0.9, 0.0, "REGRESSED"), (1.0, 0.0, "SAME"), (1.02, 0.05, "INCONCLUSIVE")],
 )
 def test_the_verdict_is_of_the_step(old, faster, jitter, verdict):
-    found = cells(compare(old, later(old, faster, jitter)))
-    assert found["fp32"]["speed"] == verdict
+    compared = cells(compare(old, later(old, faster, jitter)))
+    assert compared["fp32"]["speed"] == verdict
 
 
 def test_memory_and_speedup_have_their_ratios(old):
@@ -49,18 +49,18 @@ def test_memory_and_speedup_have_their_ratios(old):
     fleet.edit_rows(new, lambda row: row["peak_allocated_bytes"] and row.update(peak_allocated_bytes=str(50 * 2**20)))
     half = ("speedup", "speedup_low", "speedup_high")
     fleet.edit_rows(new, lambda row: row.update({name: row[name] and repr(float(row[name]) / 2) for name in half}))
-    found = cells(compare(old, new))
-    assert found["fp32"]["peak memory"] == "0.500"
-    assert found["amp-bf16"]["speedup over fp32 [95 % interval]"].startswith("0.500 [0.4")
-    assert found["fp32"]["speedup over fp32 [95 % interval]"] == "–"
+    compared = cells(compare(old, new))
+    assert compared["fp32"]["peak memory"] == "0.500"
+    assert compared["amp-bf16"]["speedup over fp32 [95 % interval]"].startswith("0.500 [0.4")
+    assert compared["fp32"]["speedup over fp32 [95 % interval]"] == "–"
 
 
 def test_another_driver_is_told_and_rows_of_one_run_alone_are_named(old):
     new = later(old, 1.1, driver="999.1")
     fleet.edit_rows(new, lambda row: row["precision"] == "amp-bf16" and row.update(precision="amp-fp16"))
-    found = compare(old, new)
-    assert any("Different driver: 550.1 in old; 999.1 in new." in line for line in found.cautions)
-    assert found.apart == [
+    compared = compare(old, new)
+    assert any("Different driver: 550.1 in old; 999.1 in new." in line for line in compared.cautions)
+    assert compared.apart == [
         "Only in OLD: mlp on 0 batch 128 amp-bf16.",
         "Only in NEW: mlp on 0 batch 128 amp-fp16.",
     ]
@@ -84,10 +84,10 @@ def test_what_fits_on_one_side_alone_is_a_row_with_both_words(old, before, after
                 row.update(gone)
 
         fleet.edit_rows(folder, lose)
-    found = compare(old, new, fail_over=0.5)
-    row = cells(found)["fp32"]
+    compared = compare(old, new, fail_over=0.5)
+    row = cells(compared)["fp32"]
     assert (row["step time [95 % interval]"], row["speed"]) == (f"{before} → {after}", verdict)
-    assert ["fp32" in failure for failure in found.failures] == [True] * (verdict == "REGRESSED")
+    assert ["fp32" in failure for failure in compared.failures] == [True] * (verdict == "REGRESSED")
 
 
 def test_one_process_decides_nothing(old):
@@ -95,9 +95,9 @@ def test_one_process_decides_nothing(old):
     assert compare(old, new, fail_over=0.03).untestable == 0
     lines = (new / "trials.csv").read_text().splitlines(keepends=True)
     (new / "trials.csv").write_text("".join(x for x in lines if "-speed-r1," not in x and "-speed-r2," not in x))
-    found = compare(old, new, fail_over=0.03)
-    assert cells(found)["fp32"]["speed"] == "INCONCLUSIVE"
-    assert found.untestable == len(found.rows)
+    compared = compare(old, new, fail_over=0.03)
+    assert cells(compared)["fp32"]["speed"] == "INCONCLUSIVE"
+    assert compared.untestable == len(compared.rows)
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_a_change_must_exceed_the_noise_of_both_runs(tmp_path, step_ms, noisy, v
         run = RunBuilder(tmp_path / name).alone("fp32", [each_ms * share for share in (0.999, 1.0, 1.001)])
         spread = 0.03 if name in noisy else 0.0001
         run.floor((1 - spread, 1.0, 1 + spread), step_ms=each_ms)
-    found = compare(tmp_path / "old", tmp_path / "new", fail_over=0.001)
-    assert (cells(found)["fp32"]["speed"], found.failures) == (verdict, [])
+    compared = compare(tmp_path / "old", tmp_path / "new", fail_over=0.001)
+    assert (cells(compared)["fp32"]["speed"], compared.failures) == (verdict, [])
 
 
 @pytest.mark.slow
@@ -211,14 +211,14 @@ def test_what_was_learned_is_compared_seed_by_seed_against_its_margin(tmp_path, 
                 run.train("fp32", [None] * 5, batch=batch, test_loss=measured)
             else:
                 run.train("fp32", measured, batch=batch)
-    found = compare(tmp_path / "old", tmp_path / "new", fail_over=0.5)
-    changes = {row.question["batch_size"]: row.changes for row in found.rows}
+    compared = compare(tmp_path / "old", tmp_path / "new", fail_over=0.5)
+    changes = {row.question["batch_size"]: row.changes for row in compared.rows}
     assert {batch: own[metric].verdict for batch, own in changes.items()} == {
         batch: verdict for batch, (_, verdict) in expected.items()
     }
     assert changes[16][metric].interval.center == pytest.approx(-2.0 * better * unit)
     assert all(set(own) == {metric} for own in changes.values())
-    assert ["batch 16" in failure for failure in found.failures] == [True]
+    assert ["batch 16" in failure for failure in compared.failures] == [True]
 
 
 def test_fewer_than_five_seeds_or_other_epochs_decide_nothing_of_accuracy(tmp_path):
@@ -233,12 +233,12 @@ def test_fewer_than_five_seeds_or_other_epochs_decide_nothing_of_accuracy(tmp_pa
 def test_a_seed_that_diverges_is_a_regression_of_what_is_learned(tmp_path, metric, accuracies):
     RunBuilder(tmp_path / "old").train("fp32", accuracies)
     RunBuilder(tmp_path / "new").train("fp32", accuracies[:4]).diverged("fp32", seed=4)
-    found = compare(tmp_path / "old", tmp_path / "new", fail_over=0.03)
-    (changes,) = (row.changes for row in found.rows)
+    compared = compare(tmp_path / "old", tmp_path / "new", fail_over=0.03)
+    (changes,) = (row.changes for row in compared.rows)
     assert {name: str(change) for name, change in changes.items() if name in ("accuracy", "loss")} == {
         metric: "ok → diverged"
     }
-    assert (changes[metric].verdict, len(found.failures)) == ("REGRESSED", 1)
+    assert (changes[metric].verdict, len(compared.failures)) == ("REGRESSED", 1)
 
 
 def test_a_folder_of_runs_counts_the_processes_of_all(old, tmp_path):
@@ -256,20 +256,20 @@ def test_of_several_devices_each_is_compared_with_itself(old, tmp_path):
             copy(old, tmp_path / side / name, device=device, architecture="Volta", faster=faster, jitter=0.002)
             start = f"{side} {name}"
             fleet.edit_run(tmp_path / side / name, lambda info, start=start: info.update(started=start))
-    found = compare(tmp_path / "before", tmp_path / "after", fail_over=0.03)
-    verdicts = {(row.where, row.question["precision"]): row.changes["speed"].verdict for row in found.rows}
+    compared = compare(tmp_path / "before", tmp_path / "after", fail_over=0.03)
+    verdicts = {(row.where, row.question["precision"]): row.changes["speed"].verdict for row in compared.rows}
     assert verdicts[("Card X (0)", "fp32")] == "SAME"
     assert verdicts[("Card Y (0)", "fp32")] == "REGRESSED"
-    assert all("Card Y" in failure for failure in found.failures)
+    assert all("Card Y" in failure for failure in compared.failures)
 
 
 def test_what_differs_between_the_environments_is_listed_with_ampmeters_version(old):
     new = later(old, 1.0, python="3.14.0")
     fleet.edit_run(old, lambda info: info.update(version="1.0"))
     fleet.edit_run(new, lambda info: info.update(version="1.1"))
-    found = compare(old, new)
-    assert found.environment == [("ampmeter", "1.0", "1.1"), ("Python", "3.12.1", "3.14.0")]
-    assert any(text.startswith("Different ampmeter: 1.0 in old; 1.1 in new.") for text in found.cautions)
+    compared = compare(old, new)
+    assert compared.environment == [("ampmeter", "1.0", "1.1"), ("Python", "3.12.1", "3.14.0")]
+    assert any(text.startswith("Different ampmeter: 1.0 in old; 1.1 in new.") for text in compared.cautions)
 
 
 def test_a_slowdown_of_all_rows_is_shown_where_each_row_alone_is_too_noisy(tmp_path):
@@ -278,13 +278,13 @@ def test_a_slowdown_of_all_rows_is_shown_where_each_row_alone_is_too_noisy(tmp_p
         run = RunBuilder(tmp_path / name)
         for batch in (16, 32, 64, 128, 256, 512):
             run.alone("fp32", [batch * slower * math.exp(one) for one in rng.normal(0, 0.03, 4)], batch=batch)
-    found = compare(tmp_path / "old", tmp_path / "new", fail_over=0.01)
-    assert {row.changes["speed"].verdict for row in found.rows} == {"INCONCLUSIVE"}
-    (one,) = found.overall
+    compared = compare(tmp_path / "old", tmp_path / "new", fail_over=0.01)
+    assert {row.changes["speed"].verdict for row in compared.rows} == {"INCONCLUSIVE"}
+    (one,) = compared.overall
     assert (one.rows, one.change.verdict) == (6, "REGRESSED")
     assert one.change.interval.low < 1.05 < one.change.interval.high
-    assert len(found.failures) == 1
-    assert "REGRESSED over all 6 rows" in found.summary
+    assert len(compared.failures) == 1
+    assert "REGRESSED over all 6 rows" in compared.summary
 
 
 def test_arms_that_share_a_process_are_one_sample_of_all_rows(tmp_path):
@@ -293,6 +293,6 @@ def test_arms_that_share_a_process_are_one_sample_of_all_rows(tmp_path):
         run = RunBuilder(tmp_path / name)
         for precision in ("fp32", "amp-bf16"):
             run.alone(precision, [9.0, 10.0, 11.0])
-    found = compare(tmp_path / "old", tmp_path / "new")
-    row, every = found.rows[0].changes["speed"].interval, found.overall[0].change.interval
+    compared = compare(tmp_path / "old", tmp_path / "new")
+    row, every = compared.rows[0].changes["speed"].interval, compared.overall[0].change.interval
     assert (every.center, every.low, every.high) == pytest.approx((row.center, row.low, row.high), rel=1e-12)

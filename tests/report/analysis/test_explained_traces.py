@@ -127,8 +127,8 @@ def explain(make: Callable[[str], Gpu], grows: float, alone: float, arm: str = "
         ms = 0.7 * (1 if precision == "fp32" else alone)
         rows.append((precision, "best", "mm", math.nan, "", "", 1, ms))
     frame = pd.DataFrame(rows, columns=COLUMNS).assign(**dict.fromkeys([*CELL, "workload", "where"], "x"))
-    (found,) = explanations(frame)
-    return found
+    (result,) = explanations(frame)
+    return result
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -145,10 +145,10 @@ def test_the_same_wait_in_a_shorter_step_is_not_loss_scaling():
 
 
 def test_a_gpus_step_that_gains_as_it_should_needs_no_reason():
-    found = explain(step(), 1.9, 0.36)
-    assert found.reasons == ()
-    assert found.speedup.center == pytest.approx(1000 / 460)
-    assert found.speedup.center < found.ceiling < 1.3 * found.speedup.center
+    result = explain(step(), 1.9, 0.36)
+    assert result.reasons == ()
+    assert result.speedup.center == pytest.approx(1000 / 460)
+    assert result.speedup.center < result.ceiling < 1.3 * result.speedup.center
 
 
 def test_why_a_card_without_matrix_units_may_gain_more_than_one_with_them():

@@ -18,9 +18,9 @@ def run(tmp_path):
 
 def test_every_value_is_that_of_its_column_and_nan_is_null(run):
     summary = run.summary()
-    found = json.loads(json.dumps(rows(summary), allow_nan=False))
-    assert len(found) == len(summary) == 3
-    for row, (_, line) in zip(found, summary.iterrows(), strict=True):
+    objects = json.loads(json.dumps(rows(summary), allow_nan=False))
+    assert len(objects) == len(summary) == 3
+    for row, (_, line) in zip(objects, summary.iterrows(), strict=True):
         assert list(row) == list(FIELDS)
         for name, field in FIELDS.items():
             if field.type != "numbers":

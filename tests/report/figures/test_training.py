@@ -16,8 +16,8 @@ def epochs_of(run):
 
 
 def lines(panel, precision):
-    found = [mark for mark in panel.marks if isinstance(mark, Line) and mark.tint == precision]
-    return [tuple(map(list, zip(*line.points, strict=True))) for line in found]
+    drawn = [mark for mark in panel.marks if isinstance(mark, Line) and mark.tint == precision]
+    return [tuple(map(list, zip(*line.points, strict=True))) for line in drawn]
 
 
 def marks(panel, kind):
@@ -56,8 +56,8 @@ def test_training_and_test_losses_differ_by_their_dashes_and_precisions_by_their
     with mpl.rc_context(files.STYLE):
         axes = Figure().subplots()
         files._panel(axes, panel=panel)
-    found = [line for line in axes.lines if len(line.get_xdata())]
-    assert len({(line.get_marker(), line.is_dashed()) for line in found}) == len(found) == 4
+    drawn = [line for line in axes.lines if len(line.get_xdata())]
+    assert len({(line.get_marker(), line.is_dashed()) for line in drawn}) == len(drawn) == 4
 
 
 def test_both_drawings_show_every_line_band_and_cross(tmp_path):

@@ -210,11 +210,11 @@ def test_an_emulated_precision_has_accuracy_and_no_time(tmp_path: Path) -> None:
     for name, seconds in (("fp32", 3.0), ("amp-bf16", 2.0), ("fp8-rowwise:emulated=on", 1.0)):
         run.train(name, [90.0, 91.0, 92.0, 93.0, 94.0], epoch_s=seconds)
     run.lost("speed", "fp8-rowwise:emulated=on", "unsupported", "it is emulated")
-    found = load([run.folder])
-    emulated, measured = (found.epochs["precision"].str.contains("emulated") == wanted for wanted in (True, False))
-    assert found.epochs[emulated][["train_s", "elapsed_s", "samples_per_s"]].isna().all(axis=None)
-    assert found.epochs[measured]["elapsed_s"].notna().all()
-    by_name = summarise(found.trials).set_index("precision")
+    loaded = load([run.folder])
+    emulated, measured = (loaded.epochs["precision"].str.contains("emulated") == wanted for wanted in (True, False))
+    assert loaded.epochs[emulated][["train_s", "elapsed_s", "samples_per_s"]].isna().all(axis=None)
+    assert loaded.epochs[measured]["elapsed_s"].notna().all()
+    by_name = summarise(loaded.trials).set_index("precision")
     assert by_name["epoch_speedup"].notna().to_dict() == {
         "fp32": False,
         "amp-bf16": True,
@@ -223,7 +223,7 @@ def test_an_emulated_precision_has_accuracy_and_no_time(tmp_path: Path) -> None:
     emulated_row = by_name.loc["fp8-rowwise:emulated=on"]
     assert (emulated_row["parity"], emulated_row["train_status"], emulated_row["seeds"]) == ("EQUIVALENT", "ok", 5)
     assert emulated_row[["time_per_epoch_s", "total_s", "train_samples_per_s"]].isna().all()
-    assert found.runs[0].remarks == ()
-    for rows in (found.epochs, found.epochs[emulated]):  # drawn against epochs alone
+    assert loaded.runs[0].remarks == ()
+    for rows in (loaded.epochs, loaded.epochs[emulated]):  # drawn against epochs alone
         by_epoch, by_time = (panel(rows, "loss", x) for x in ("epoch", "elapsed_s"))
         assert len(by_epoch.marks) > len(by_time.marks)

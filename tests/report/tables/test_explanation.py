@@ -15,8 +15,8 @@ from tests.report.analysis.test_explanation import ALONE, CAUSES, explain, figur
 
 
 def test_the_table_has_each_class_that_matters_and_adds_up():
-    found = plain(arm={"other products": 24.0, "casts and layout": 6.0, "optimizer": 0.1, "idle": 10.0})
-    rows = {row[0]: row[1:] for row in short(found).rows}
+    result = plain(arm={"other products": 24.0, "casts and layout": 6.0, "optimizer": 0.1, "idle": 10.0})
+    rows = {row[0]: row[1:] for row in short(result).rows}
     assert rows["casts and layout"] == ["0.00", "6.00", "+6.00"]
     assert "communication" not in rows
     parts = [name for name in rows if name not in ("all, profiled", "the step, not profiled")]
@@ -27,14 +27,14 @@ def test_the_table_has_each_class_that_matters_and_adds_up():
 
 
 def test_reasons_are_sentences_and_techniques_are_named_once():
-    found = plain(**CAUSES["launch-bound"])
-    first, *_, last = sentences(found)
+    result = plain(**CAUSES["launch-bound"])
+    first, *_, last = sentences(result)
     assert first.startswith("Launching limits it")
-    assert found.techniques == ["compile"]
+    assert result.techniques == ["compile"]
     assert "--techniques compile, " in last
-    assert list(sentences(found, tried=True))[-1] == "Worth trying: compile."
-    found.cell["techniques"] = "channels-last+compile"
-    assert (found.techniques, len(list(sentences(found)))) == ([], 1)
+    assert list(sentences(result, tried=True))[-1] == "Worth trying: compile."
+    result.cell["techniques"] = "channels-last+compile"
+    assert (result.techniques, len(list(sentences(result)))) == ([], 1)
     assert len(list(sentences(plain()))) == 1
 
 
@@ -48,8 +48,8 @@ def test_what_other_programs_took_is_told():
 def test_steps_that_the_profiler_makes_much_longer_are_told():
     fp32, arm = ({"other products": ms, "elementwise": 5.0} for ms in (60.0, 25.0))
     for profiler, told in ((1.2, False), (3.4, True)):
-        found = explain(step("fp32", fp32), step("amp-bf16", arm, profiler=profiler), operators(ALONE))
-        assert any("amp-bf16's 3.4 times" in sentence for sentence in sentences(found)) is told
+        result = explain(step("fp32", fp32), step("amp-bf16", arm, profiler=profiler), operators(ALONE))
+        assert any("amp-bf16's 3.4 times" in sentence for sentence in sentences(result)) is told
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def changed(*rows):
 
 
 def test_the_kinds_that_made_the_peak_fall_are_named_largest_first():
-    found = changed(trial("fp32", FULL), trial("amp-bf16", FULL | {"activations": 350, "temporaries": 60}))
-    (text,) = memory_sentences(found)
+    result = changed(trial("fp32", FULL), trial("amp-bf16", FULL | {"activations": 350, "temporaries": 60}))
+    (text,) = memory_sentences(result)
     assert text.index("activations −250") < text.index("temporaries +50")
     assert "parameters" not in text
     assert "−20 %" in text
@@ -103,8 +103,8 @@ def test_copies_of_weights_are_told_of_the_precision_that_makes_them():
         most_weight_copy_bytes=70,
         fp32_activation_bytes=130,
     )
-    found = changed(trial("fp32", FULL, weight_copy_bytes=0, fp32_activation_bytes=600), mixed)
-    rises, copies, kept = memory_sentences(found)
+    result = changed(trial("fp32", FULL, weight_copy_bytes=0, fp32_activation_bytes=600), mixed)
+    rises, copies, kept = memory_sentences(result)
     assert "activations +50" in rises
     assert copies.index("70.0 MiB") < copies.index("50.0 MiB")
     assert "130 MiB" in kept

@@ -105,10 +105,10 @@ def test_layers_are_drawn_in_the_models_order(run):
     assert (workload, chart.name) == ("mlp", "mlp-nvidia-test-1-b128-gradients-by-layer")
     assert chart.legend[:2] == [("layer fc", SHADES[0]), ("layer conv1", SHADES[4])]
     rows = run.numerics[(run.numerics["kind"] == "gradient") & (run.numerics["layer"] != "")]
-    found = shares(rows[rows["precision"] == "fp32"])
-    assert list(found.index) == ["fc", "conv1"]
-    assert found.loc["conv1"].to_dict() == {"-10": 75.0, "zero": 25.0}
-    assert found.loc["fc", "-10"] == 100.0
+    by_layer = shares(rows[rows["precision"] == "fp32"])
+    assert list(by_layer.index) == ["fc", "conv1"]
+    assert by_layer.loc["conv1"].to_dict() == {"-10": 75.0, "zero": 25.0}
+    assert by_layer.loc["fc", "-10"] == 100.0
 
 
 def test_a_histogram_has_every_share_where_its_power_of_two_is_and_float16s_limits(run):
