@@ -93,6 +93,7 @@ def load(*folders: str | Path) -> Results:
     Raises:
         UsageError: there is none, or one is no run, of another schema version, damaged or without a finished trial.
     """
-    from bench.report.exports import data
+    from bench.report.exports.data import typed
+    from bench.report.reading.load import load
 
-    return data.load(*folders)
+    return typed(load([Path(folder) for folder in folders]))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+
+from bench.spec.precisions import find_precision
 
 if TYPE_CHECKING:
     from bench.spec.metrics import Metric
@@ -19,6 +21,8 @@ MIB = 2**20
 WIDE = 0.03
 """A ratio whose interval's half width is a larger share of it has two decimals, others have three."""
 GIB = 2**30
+NAMED = 4
+"""More names than this are counted, not listed."""
 
 
 def known(value: object) -> bool:
@@ -67,6 +71,13 @@ def ratio(center: float, low: float | None = None, high: float | None = None) ->
         return _decimal(center, 3)
     decimals = 2 if half(low, high) > WIDE else 3
     return f"{_decimal(center, decimals)} [{_decimal(low, decimals)}, {_decimal(high, decimals)}]"
+
+
+def bracketed(interval: Interval, write: Callable[[float], str]) -> str:
+    """Write an estimate and, in brackets, the ends of its interval where it has one."""
+    center, *ends = interval.ends
+    known_ends = [write(end) for end in ends if end is not None]
+    return write(center) + (f" [{', '.join(known_ends)}]" if known_ends else "")
 
 
 def estimate(interval: Interval) -> str:
@@ -142,6 +153,31 @@ def memory_unit(largest_bytes: float) -> tuple[str, int, int]:
 def processes(count: int) -> str:
     """Say in how many fresh processes something was measured."""
     return "one process" if count == 1 else f"{count} processes"
+
+
+def counted(count: float, what: str) -> str:
+    """Write a number of things: 1 seed or 5 seeds."""
+    return f"{count:.0f} {what}{'s' * (count != 1)}"
+
+
+def enumerated(names: Iterable[str]) -> str:
+    """List names in a sentence: a, b and c; of more than four three, and how many more."""
+    names = list(names)
+    if len(names) > NAMED:
+        names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} more"]
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def capital(sentence: str) -> str:
+    """Begin a sentence with a capital, unless its first word is a precision's name."""
+    word = sentence.split("'", 1)[0].split(maxsplit=1)[0]
+    return sentence if find_precision(word) else f"{sentence[0].upper()}{sentence[1:]}"
+
+
+def titled(name: object, *more: object) -> str:
+    """Write a name with what tells it from others, where there is any: mlp (width=64, channels-last)."""
+    parts = [str(part) for part in more if part]
+    return f"{name} ({', '.join(parts)})" if parts else str(name)
 
 
 def records(frame: pd.DataFrame) -> list[dict[Hashable, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import pkgutil
@@ -24,7 +25,7 @@ from bench.report import tables
 from bench.report.analysis import ablation, comparability, factors, matrix
 from bench.report.analysis.explanation import Explanation, explanations, memory_pair
 from bench.report.analysis.summary import summarise, without_unsupported
-from bench.report.analysis.verdict import Answer, Part, Verdict, answers, lead
+from bench.report.analysis.verdict import Answer, Grid, Part, Verdict, answers, grid, lead
 from bench.report.exports import data
 from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
@@ -32,7 +33,7 @@ from bench.report.figures import devices, files, overview
 from bench.report.figures import explanation as explanation_figures
 from bench.report.figures import numerics as numerics_figures
 from bench.report.figures.chart import Chart, Plot
-from bench.report.format import known
+from bench.report.format import counted, known
 from bench.report.reading.folders import mark
 from bench.report.reading.labels import slugs
 from bench.report.reading.load import CELL, Run, Runs
@@ -40,7 +41,6 @@ from bench.report.render import render
 from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import comparisons, diagnostics
 from bench.report.tables import explanation as explanation_tables
-from bench.report.tables.answers import Grid, grid
 from bench.report.tables.published import load_published
 from bench.report.tables.table import RECIPE, Entry, Material, Table
 from bench.results.csv_file import PAIR
@@ -130,8 +130,6 @@ class Report:
     """A section for each workload that was explained."""
     ablations: list[Table]
     """Short tables of the ablations, for the terminal."""
-    failures: list[str]
-    """Failed rows, for the terminal."""
     faults: list[str]
     """Faults of the runs' files, for the terminal."""
     unexplained: list[str]
@@ -253,7 +251,6 @@ def compose(
         data=_page_data(summary, precisions, given, matrices),
         why=why_sections,
         ablations=[table for table in map(ablation_tables.short, ablations) if table is not None],
-        failures=diagnostics.failures(runs),
         faults=comparability.of_files(runs),
         unexplained=[] if why_sections else _unexplained(runs.trials),
     )
@@ -271,7 +268,7 @@ def _page_data(
         "columns": data.columnar(data.rows(summary, data.PAGE)),
         "pairs": data.pairs(summary),
         "matrices": {
-            one.slug: data.ratios(one) for one in matrices if len(one.setups) <= comparison_figures.MOST_SETUPS
+            each.slug: data.ratios(each) for each in matrices if len(each.setups) <= comparison_figures.MOST_SETUPS
         },
     }
 
@@ -297,9 +294,9 @@ def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
     dates = sorted(str(run.info["started"])[:10] for run in runs.runs if run.info.get("started"))
     versions = dict.fromkeys(str(run.environment["torch"]) for run in runs.runs if run.environment.get("torch"))
     when = dates[:1] if dates[:1] == dates[-1:] else [f"{dates[0]} to {dates[-1]}"]
-    counts = [("device", summary["where"].nunique()), ("model", summary["suite"].nunique())]
-    counted = [f"{count} {what}{'s' * (count != 1)}" for what, count in counts if count]
-    return [*counted, *when, *([f"torch {', '.join(versions)}"] if versions else [])]
+    counts = {"device": summary["where"].nunique(), "model": summary["suite"].nunique()}
+    sizes = [counted(count, what) for what, count in counts.items() if count]
+    return [*sizes, *when, *([f"torch {', '.join(versions)}"] if versions else [])]
 
 
 def _origin(run: Run) -> dict[str, str]:
@@ -399,18 +396,14 @@ def _unexplained(trials: pd.DataFrame) -> list[str]:
 
 def _why_sections(explained: list[Explanation]) -> list[Section]:
     """Return a section for each workload that was explained; its figure is drawn later."""
-    sections: dict[str, Section] = {}
-    for explanation in explained:
-        sections.setdefault(explanation.workload, Section(title=explanation.workload)).why.append(explanation)
-    for section in sections.values():
-        _add(section.more, explanation_tables.time_by_class(section.why))
-        _add(section.tables, explanation_tables.ceilings(section.why))
-        _add(section.tables, explanation_tables.operators_alone(section.why))
-    return list(sections.values())
-
-
-def _add(tables: list[Table], table: Table | None) -> None:
-    tables += [] if table is None else [table]
+    sections = []
+    for title, group in itertools.groupby(explained, attrgetter("workload")):
+        section = Section(title=title, why=list(group))
+        section.more.extend(filter(None, [explanation_tables.time_by_class(section.why)]))
+        tables = explanation_tables.ceilings(section.why), explanation_tables.operators_alone(section.why)
+        section.tables.extend(filter(None, tables))
+        sections.append(section)
+    return sections
 
 
 def _title(setups: matrix.Matrix) -> str:
@@ -418,47 +411,33 @@ def _title(setups: matrix.Matrix) -> str:
 
 
 def entries() -> list[Entry]:
-    """Return the tables that the modules of ``report/tables`` list, in the report's order."""
+    """Return the tables that the modules of ``report/tables`` list."""
     names = [f"{tables.__name__}.{module.name}" for module in pkgutil.iter_modules(tables.__path__)]
-    modules = map(importlib.import_module, names)
-    return sorted((entry for module in modules for entry in getattr(module, "TABLES", ())), key=attrgetter("place"))
+    return [entry for name in names for entry in getattr(importlib.import_module(name), "TABLES", ())]
 
 
 def _sections(material: Material, compared: Compared, out: Path) -> list[Section]:
     """Return the sections in their order, and write the matrices' ratios as CSV."""
     matrices, ablations, sweeps = compared
-    placed = [(MATRICES, section) for section in _matrices(matrices, out)]
-    titled = [(ABLATIONS, ladder.name, ablation_tables.full(ladder)) for ladder in ablations]
-    titled += [(SWEEPS, varied.title, comparisons.along(varied)) for varied in sweeps]
-    placed += [(place, Section(title=title, tables=[table])) for place, title, table in titled if table is not None]
-    by_section: dict[str, list[Entry]] = {}
+    recipes = [
+        (str(name), replace(material, rows=rows)) for name, rows in material.rows.groupby("workload", sort=False)
+    ]
+    placed: list[tuple[int, str, Iterable[Table | str | None], bool]] = []
+    placed += [(MATRICES, _title(setups), comparison_figures.remarks(setups), True) for setups in matrices]
+    placed += [(ABLATIONS, ladder.name, [ablation_tables.full(ladder)], True) for ladder in ablations]
+    placed += [(SWEEPS, varied.title, [comparisons.along(varied)], True) for varied in sweeps]
     for entry in entries():
-        by_section.setdefault(entry.section, []).append(entry)
-    for title, listed in by_section.items():
-        parts = [(title, material)]
-        if title == RECIPE:
-            groups = material.rows.groupby("workload", sort=False)
-            parts = [(str(workload), replace(material, rows=rows)) for workload, rows in groups]
-        placed += [(listed[0].place, _section(name, listed, part)) for name, part in parts]
-    return [section for _, section in sorted(placed, key=itemgetter(0))]
-
-
-def _section(title: str, listed: list[Entry], material: Material) -> Section:
-    section = Section(title=title)
-    for entry in listed:
-        for part in entry.make(material):
+        of_each = recipes if entry.section == RECIPE else [(entry.section, material)]
+        placed += [(entry.place, title, entry.make(part), entry.on_page) for title, part in of_each]
+    sections: dict[str, Section] = {}
+    for _, title, parts, on_page in sorted(placed, key=itemgetter(0)):
+        section = sections.setdefault(title, Section(title=title))
+        for part in parts:
             if isinstance(part, str):
                 section.remarks.append(part)
-            else:
-                _add(section.tables if entry.on_page else section.more, part)
-    return section
-
-
-def _matrices(matrices: list[matrix.Matrix], out: Path) -> list[Section]:
-    """Return a section for each recipe that several devices or runs measured; write its ratios as CSV."""
-    sections = {title: Section(title=title) for title in map(_title, matrices)}
+            elif part is not None:
+                (section.tables if on_page else section.more).append(part)
     for setups in matrices:
-        sections[_title(setups)].remarks.extend(comparison_figures.remarks(setups))
-        sections[_title(setups)].csvs.append(comparison_figures.file_name(setups))
         comparison_figures.write_csv(setups, out)
+        sections[_title(setups)].csvs.append(comparison_figures.file_name(setups))
     return list(sections.values())

@@ -17,12 +17,16 @@ from markupsafe import Markup
 
 from bench.report.analysis.compare import Comparison
 from bench.report.analysis.explanation import Explanation
+from bench.report.analysis.verdict import Answer, Grid
 from bench.report.figures.chart import class_of, colour
-from bench.report.tables import answers, comparisons, explanation
-from bench.report.tables.table import Table
+from bench.report.reading.labels import short
+from bench.report.tables import comparisons, explanation
+from bench.report.tables.table import Table, figures, optional, table, words
 from bench.spec.metrics import ACCURACY, LOSS, METRICS
+from bench.spec.precisions import BASELINE
 from bench.spec.text import print_plain
 
+TEMPLATES = Path(__file__).with_name("templates")
 LONGEST = 20
 """Rows of the longest table on the page; details.md has the longer ones."""
 MOST = 6
@@ -39,8 +43,10 @@ def render(report: Any, mark: str) -> dict[str, str]:
         mark: the digest of its runs.
     """
     environment = _environment()
-    css = source(environment, "page.css") + colours(report.drawn)  # last, for they are more specific
-    script = source(environment, "page.js")
+    css = (TEMPLATES / "page.css").read_text(encoding="utf-8") + colours(
+        report.drawn
+    )  # last, for they are more specific
+    script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     policy = f"default-src 'none'; style-src '{digest(css)}'; script-src '{digest(script)}'"
     values = {
         "report": report,
@@ -67,9 +73,30 @@ def terminal(report: Any, details: Path, *, tried: bool = False) -> str:
         tried: whether what the reasons point at is tried next, so that how to try it is left out.
     """
     explained = [explanation for section in report.why for explanation in section.why]
-    values = {"report": report, "answers": answers.terminal(report.grid), "details": details, "tried": tried}
+    values = {"report": report, "answers": answers(report.grid), "details": details, "tried": tried}
     values |= {"explained": explained, "most": MOST, "most_failures": MOST_FAILURES}
     return _environment().get_template("terminal.txt.j2").render(values).rstrip("\n")
+
+
+def answers(grid: Grid) -> list[Table]:
+    """Return the answers as a table for each suite, with what a terminal has room for."""
+    columns = [
+        words("device", lambda answer: short(answer.where)),
+        words("use", lambda answer: answer.use),
+        *optional(
+            figures("faster", lambda answer: f"{answer.faster} {answer.spread}".rstrip()),
+            figures("memory", lambda answer: answer.memory),
+            words("accuracy", _accuracy),
+        ),
+        figures("batch", lambda answer: str(answer.batch)),
+        *optional(figures("energy", lambda answer: answer.energy)),
+    ]
+    return [*filter(None, (table(workload, lines, columns) for workload, lines in grid.groups.items()))]
+
+
+def _accuracy(answer: Answer) -> str:
+    without_fp32 = answer.arm and not answer.stays and not answer.is_timed
+    return f"{BASELINE} oom" if without_fp32 else answer.accuracy_in_short
 
 
 def why_in_words(explained: Sequence[Explanation]) -> str:
@@ -90,9 +117,9 @@ def show_comparison(comparison: Comparison) -> None:
         print_plain(f"{name}: {', '.join(run.label for run in runs)}")
     for remark in _remarks(comparison):
         print_plain(f"- {remark}")
-    for table in _tables(comparison):
-        table.show()
-        print_plain(table.about)
+    for compared in _tables(comparison):
+        compared.show()
+        print_plain(compared.about)
     print_plain(comparison.summary)
     if comparison.fail_over is not None:
         print_plain("\n".join([_regressions(comparison), *(f"- {failure}" for failure in comparison.failures)]))
@@ -100,8 +127,7 @@ def show_comparison(comparison: Comparison) -> None:
 
 def _tables(comparison: Comparison) -> list[Table]:
     """Return the table of the rows, and that of all rows of a recipe on a device."""
-    tables = [comparisons.comparison(comparison.rows), comparisons.overall(comparison.overall)]
-    return [table for table in tables if table is not None]
+    return [*filter(None, [comparisons.comparison(comparison.rows), comparisons.overall(comparison.overall)])]
 
 
 def _remarks(comparison: Comparison) -> list[str]:
@@ -129,7 +155,7 @@ def _regressions(comparison: Comparison) -> str:
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("bench.report", "templates"),
+        loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=jinja2.select_autoescape(["html.j2", "strip.j2"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -139,12 +165,6 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {"md": markdown, "anchor": anchor, "precision": class_of}
     environment.globals |= {"gain": explanation.gain, "reasons": explanation.sentences, "short": explanation.short}
     return environment
-
-
-def source(environment: jinja2.Environment, name: str) -> str:
-    """Return a file beside the templates as it is."""
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
 
 
 def digest(text: str) -> str:

@@ -94,11 +94,11 @@ def ladders_to_try(request: Request, folder: Path) -> Iterator[Request]:
 
 def next_step(folder: Path) -> str:
     """Say how to go on after a run."""
-    from bench.report.reading.completeness import last_attempts
+    from bench.results.csv_file import counting, read
     from bench.spec.metrics import ACCURACY
 
     where = shlex.quote(str(folder))
-    trials = last_attempts(folder / "trials.csv")
+    trials = counting(read(folder / "trials.csv"))
     failed = trials["status"].isin(FAILURES)
     if len(trials) > 1 and failed.all() and trials["detail"].map(reason_of).nunique() == 1:
         return f"all trials failed for the reason given above. Mend that, and --resume {where} tries them again."

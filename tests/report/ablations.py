@@ -6,16 +6,16 @@ import numpy as np
 
 from bench.report.analysis.ablation import AblationSummary, ablations
 from bench.report.reading.load import load
-from bench.results.records import AblationResult, Block, MemoryPeak, Status, TrialResult
-from tests.report.builders import MIB, RunBuilder, timed
+from bench.results.records import AblationResult, MemoryPeak, Status, TrialResult
+from tests.report.builders import MIB, RunBuilder, block, timed
 
 AMP, ZEROED_AMP = "amp-bf16", "amp-bf16+set-to-none"
 STEPS_MS = {"fp32": 8.0, AMP: 4.0, ZEROED_AMP: 3.2}
 
 
 def ablation_of(builder: RunBuilder) -> AblationSummary:
-    (found,) = ablations(load([builder.folder]))
-    return found
+    (ladder,) = ablations(load([builder.folder]))
+    return ladder
 
 
 def ablation_result(step: int, *, loader_ms: float = 1.0, limited: bool = False) -> AblationResult:
@@ -29,8 +29,7 @@ def peaks(builder: RunBuilder, mib: dict[str, float | None]) -> None:
     field = "peak_resident_bytes" if builder.device.kind == "cpu" else "peak_allocated_bytes"
     for name, size in mib.items():
         if size is not None:
-            result = TrialResult(precision=name, status="ok", memory=MemoryPeak(**{field: int(size * MIB)}))
-            builder.add(builder.trial("ladder_memory", [name], 64), result)
+            builder.result("ladder_memory", name, batch=64, memory=MemoryPeak(**{field: int(size * MIB)}))
 
 
 def together(
@@ -48,7 +47,7 @@ def together(
     for replicate in range(len(speeds["fp32"])):
         trial = builder.trial("ladder", list(speeds), 64, replicate=replicate)
         blocks = [
-            Block(trial=trial.id, precision=name, round=number, position=0, steps=1, time_ms=8 / speed, start_s=0.0)
+            block(trial.id, name, round=number, time_ms=8 / speed)
             for name, processes in speeds.items()
             for number, speed in enumerate(processes[replicate])
         ]
@@ -73,8 +72,8 @@ def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:
         for step, (name, values) in enumerate(steps_ms.items()):
             if replicate < len(values):
                 speed = timed(values[replicate], 64, paired=False)
-                result = TrialResult(precision=name, status="ok", speed=speed, ablation=ablation_result(step))
-                builder.add(builder.trial("ladder", [name], 64, replicate=replicate), result)
+                figures = {"speed": speed, "ablation": ablation_result(step)}
+                builder.result("ladder", name, batch=64, replicate=replicate, **figures)
     return builder
 
 

@@ -51,7 +51,7 @@ class RunBuilder:
     ) -> None:
         self.folder, self.device = folder, device
         self.processes: dict[tuple[int, int], dict[str, TrialResult]] = {}
-        """What each process has timed, by batch size and replicate."""
+        """The results of each process, by batch size and replicate."""
         self.suite = SuiteRef(name=suite, parameters=parameters)
         request = {"protocol": asdict(Protocol(target_ci=target_ci))}
         self.store = Store(folder)  # stays open, as a run's does
@@ -77,6 +77,22 @@ class RunBuilder:
         self.store.add_results(trial, self.device, results, records)
         return self
 
+    def result(
+        self, phase: str, precision: str, *, batch: int = 128, status: Status = "ok", **parts: Any
+    ) -> RunBuilder:
+        """A trial of one precision; ``parts`` are those of its result, and what was asked: replicate, seed, epochs."""
+        asked = {name: parts.pop(name) for name in ("replicate", "seed", "epochs") if name in parts}
+        result = TrialResult(precision=precision, status=status, **parts)
+        return self.add(self.trial(phase, [precision], batch, **asked), result)
+
+    def floor(self, ratios: Sequence[float], *, within: float = 0.0, step_ms: float = 10.0, **more: Any) -> RunBuilder:
+        """One process per ratio of fp32 to itself, known to within a share of it."""
+        for replicate, ratio in enumerate(ratios):
+            ends = {"speedup_low": ratio * (1 - within), "speedup_high": ratio * (1 + within)}
+            speed = timed(step_ms, 128, speedup=ratio, **ends)
+            self.result("floor", "fp32", replicate=replicate, speed=speed, **more)
+        return self
+
     def append(self, *records: Block | EpochResult | Numeric | Explained) -> RunBuilder:
         """Append rows of the first attempt at their trials."""
         self.store.add(replace(record, attempt=1) for record in records)
@@ -95,21 +111,11 @@ class RunBuilder:
     ) -> RunBuilder:
         """One process per speedup, each with fp32 at 10 ms a step and the arm, next to arms that it timed before."""
         for replicate, speedup in enumerate(speedups):
+            ends = {"speedup_low": speedup * (1 - within), "speedup_high": speedup * (1 + within)}
+            gained = timed(10.0 / speedup, batch, steady=steady, speedup=speedup, **ends)
             rows = [
                 TrialResult(precision="fp32", status="ok", switches=switches, speed=timed(10.0, batch)),
-                TrialResult(
-                    precision=arm,
-                    status=status,
-                    switches=switches,
-                    speed=timed(
-                        10.0 / speedup,
-                        batch,
-                        steady=steady,
-                        speedup=speedup,
-                        speedup_low=speedup * (1 - within),
-                        speedup_high=speedup * (1 + within),
-                    ),
-                ),
+                TrialResult(precision=arm, status=status, switches=switches, speed=gained),
             ]
             timed_so_far = self.processes.setdefault((batch, replicate), {})
             timed_so_far |= {row.precision: row for row in rows}
@@ -144,20 +150,17 @@ class RunBuilder:
     def alone(self, precision: str, steps_ms: Sequence[float], *, batch: int = 128) -> RunBuilder:
         """One process per step time, each holding this precision alone."""
         for replicate, step_ms in enumerate(steps_ms):
-            result = TrialResult(precision=precision, status="ok", speed=timed(step_ms, batch, paired=False))
-            self.add(self.trial("speed", [precision], batch, replicate=replicate), result)
+            speed = timed(step_ms, batch, paired=False)
+            self.result("speed", precision, batch=batch, replicate=replicate, speed=speed)
         return self
 
     def lost(self, phase: str, precision: str, status: Status, detail: str = "", *, batch: int = 128) -> RunBuilder:
         """A trial that has a status and no figures."""
-        return self.add(
-            self.trial(phase, [precision], batch), TrialResult(precision=precision, status=status, detail=detail)
-        )
+        return self.result(phase, precision, batch=batch, status=status, detail=detail)
 
     def memory(self, precision: str, mib: float, *, batch: int = 128) -> RunBuilder:
         peak = MemoryPeak(peak_allocated_bytes=int(mib * MIB))
-        result = TrialResult(precision=precision, status="ok", memory=peak)
-        return self.add(self.trial("memory", [precision], batch), result)
+        return self.result("memory", precision, batch=batch, memory=peak)
 
     def train(
         self,
@@ -209,6 +212,12 @@ def write_report(runs: list[Path], out: Path, **options: Any) -> Path:
     report(runs, out, **options)
     page = out / "report.md"
     return page.with_name("details.md")
+
+
+def block(trial: str, precision: str = "fp32", **more: Any) -> Block:
+    """A timed block of one step of a millisecond."""
+    usual = {"round": 0, "position": 0, "steps": 1, "time_ms": 1.0, "start_s": 0.0}
+    return Block(trial=trial, precision=precision, **usual | more)
 
 
 def timed(step_ms: float, batch: int, *, steady: bool = True, rounds: int = 20, **more: Any) -> Speed:

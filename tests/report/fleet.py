@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.results.columns import COLUMNS
-from bench.results.records import Block, Numeric, TrialResult
+from bench.results.records import Numeric
 from bench.spec.trial import Placement
-from tests.report.builders import RunBuilder
+from tests.report.builders import RunBuilder, block
 
 ARMS = ("fp32", "amp-bf16")
 
@@ -98,20 +98,10 @@ def with_words(folder: Path, text: str) -> Path:
     run = RunBuilder(folder).speed().memory("fp32", 100).memory("amp-bf16", 60)
     run.train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4]).lost("speed", "amp-fp16", "failed", "why")
     trial = run.trial("numerics", ["fp32"], 128)
-    block = Block(
-        trial=run.trial("speed", ["fp32", "amp-bf16"], 128).id,
-        precision="fp32",
-        round=0,
-        position=0,
-        steps=1,
-        time_ms=1.0,
-        start_s=0.0,
-        discarded="why",
-    )
-    run.append(block)
+    run.append(block(run.trial("speed", ["fp32", "amp-bf16"], 128).id, discarded="why"))
     for kind, layer, name, value in FIGURES:
         run.append(Numeric(trial=trial.id, precision="fp32", kind=kind, step=0, layer=layer, name=name, value=value))
-    run.add(trial, TrialResult(precision="fp32", status="ok"))
+    run.result("numerics", "fp32")
     for file in ("trials.csv", "blocks.csv", "epochs.csv", "numerics.csv"):
         fields = [field for field in COLUMNS[file].values() if field.kind == "word" and not field.words]
         free = [field.name for field in fields if field.name not in READ]

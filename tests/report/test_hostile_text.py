@@ -20,12 +20,11 @@ from bench.report.exports import document
 from bench.report.figures import files
 from bench.report.reading.load import load as read
 from bench.results.columns import COLUMNS
-from bench.results.records import Block
 from bench.results.store import Store
 from bench.spec.text import UNSAFE
 from tests.conftest import call
 from tests.report import fleet
-from tests.report.builders import GPU, RunBuilder, write_report
+from tests.report.builders import GPU, RunBuilder, block, write_report
 
 ROOT = Path(__file__).resolve().parents[2]
 EVIL = "=cmd|'/C calc'!A0 \x1b[31m\x07\x9b2J\u202egpj.exe\u2066 <script>alert(1)</script> $x_{$"
@@ -37,8 +36,7 @@ def hostile(folder: Path, device: str = EVIL) -> RunBuilder:
     run.speed().memory("fp32", 100).memory("amp-bf16", 60).train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4])
     run.lost("speed", "amp-fp16", "failed", f"{EVIL}\nsecond line")
     trial = run.trial("speed", ["fp32", "amp-bf16"], 128).id
-    block = Block(trial=trial, precision="fp32", round=0, position=0, steps=1, time_ms=1.0, start_s=0.0, discarded=EVIL)
-    run.append(block)
+    run.append(block(trial, discarded=EVIL))
     with Store(folder) as store:
         info = json.loads((folder / "run.json").read_text())
         info["environment"] |= {"host": EVIL, "os": EVIL, "torch": EVIL, "driver": EVIL}
@@ -67,9 +65,9 @@ def test_the_csvs_hold_nothing_raw_and_no_formula(runs):
 
 
 def test_reading_undoes_the_quoting(runs):
-    found = load(runs[0])
-    assert found.summary["device"].unique().tolist() == [UNSAFE.sub(lambda one: repr(one[0])[1:-1], EVIL)]
-    assert found.blocks["discarded"].cat.categories[0].startswith("=cmd")
+    result = load(runs[0])
+    assert result.summary["device"].unique().tolist() == [UNSAFE.sub(lambda one: repr(one[0])[1:-1], EVIL)]
+    assert result.blocks["discarded"].cat.categories[0].startswith("=cmd")
 
 
 def test_a_file_that_another_program_wrote_is_read_as_plain_text(tmp_path):
@@ -120,16 +118,16 @@ def test_every_word_of_every_file_is_text_on_every_page(tmp_path, monkeypatch):
         assert harmless(pages)
         assert "<img" not in pages
         assert "<script>alert" not in pages
-    found = load(tmp_path / "run")
-    assert any("<img" in layer for layer in found.numerics["layer"])
-    assert any("<img" in cause for cause in found.blocks["discarded"].cat.categories)
+    result = load(tmp_path / "run")
+    assert any("<img" in layer for layer in result.numerics["layer"])
+    assert any("<img" in cause for cause in result.blocks["discarded"].cat.categories)
 
 
 def test_a_comparison_holds_nothing_raw(runs, capsys):
-    found = compare(*runs)
-    render.show_comparison(found)
-    pages = [render.comparison_page(found, kind) for kind in ("md", "html")]
-    for text in (capsys.readouterr().out, document.dumps(document.compare(found)), *pages):
+    result = compare(*runs)
+    render.show_comparison(result)
+    pages = [render.comparison_page(result, kind) for kind in ("md", "html")]
+    for text in (capsys.readouterr().out, document.dumps(document.compare(result)), *pages):
         assert harmless(text)
         assert "gpj.exe" in text
     assert not any("<script>alert" in page for page in pages)

@@ -87,8 +87,7 @@ def test_a_metric_that_no_record_has_a_field_of_has_a_typed_column_by_its_entry(
     monkeypatch.setitem(COLUMNS, "trials.csv", COLUMNS["trials.csv"] | columns_of(COPIED))
     run = RunBuilder(tmp_path / "run")
     for precision, copied in (("fp32", 4096.0), ("amp-bf16", 2048.0)):
-        result = TrialResult(precision=precision, status="ok", values={"copied_bytes": copied})
-        run.add(run.trial("memory", [precision], 128), result)
+        run.result("memory", precision, values={"copied_bytes": copied})
     rows = data.rows(summarise(load([run.folder]).trials), data.every())
     assert [(row["copied_bytes"], row["copied_ratio"]) for row in rows] == [(4096.0, None), (2048.0, 0.5)]
     assert descriptions()["trials.csv"]["copied_bytes"] == COPIED.about

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +42,7 @@ class AblationSummary:
     - trained: the status of the training; empty where there was none
     """
     arms: Mapping[str, Arm]
-    """What each step that was timed measured, by its name."""
+    """The measurements of each step that was timed, by its name."""
     measured_noise: float | None
     """The A/A noise at this batch size, as a share; None where it was not measured."""
 
@@ -65,7 +65,10 @@ def ablations(runs: Runs) -> list[AblationSummary]:
     held = _by_cell(arms(named, MEMORY, phase="ladder_memory"))
     context = [name for name in CELL if name != "techniques"]  # within an ablation, techniques differ by step
     trained = dict(list(runs.trials[runs.trials["phase"] == "train"].groupby(context)))
-    noise = noises(runs.trials).groupby(level=context).max()
+    noise: dict[Hashable, float] = {}
+    for at, of_cell in noises(runs.trials, CELL).items():
+        cell = tuple(value for name, value in zip(CELL, at, strict=True) if name in context)
+        noise[cell] = max(of_cell, noise.get(cell, 0.0))
     summaries = []
     for key, trials in named.groupby(CELL, sort=False):
         first = trials.iloc[0]

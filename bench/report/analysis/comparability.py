@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from bench.report.analysis.matrix import RECIPE
-from bench.report.format import known
+from bench.report.format import enumerated, known, titled
 from bench.report.reading.completeness import remark
 from bench.report.reading.labels import placement
 from bench.report.reading.load import KEY, Run, Runs
@@ -18,20 +18,14 @@ from bench.spec.precisions import precision_rank
 
 SOFTWARE = {key: part for key, part in MACHINE.items() if part.why and key != "version"}
 LIMITS = {key: part for key, part in DEVICE.items() if part.why}
-NAMED = 4
-"""More runs or devices than this of one value are counted, not named; the last value is named "the others"."""
 SWITCHES = ["fp32_matmul", "fp32_conv"]
-
-
-def nodes(run: Run, placement: str) -> list[Mapping[str, Any]]:
-    """Return the cluster's nodes that a placement was on; none where the run was on one machine."""
-    return [node for node in run.environment.get("nodes", []) if node["accelerator"] == placement]
 
 
 def software(run: Run, placement: str, key: str) -> str | None:
     """Return a version, or the host, where a placement was measured; None where that is not known."""
     machine = run.environment
-    values = [node.get(key, machine.get(key)) for node in nodes(run, placement)] or [machine.get(key)]
+    nodes = [node for node in machine.get("nodes", []) if node["accelerator"] == placement]  # of a cluster
+    values = [node.get(key, machine.get(key)) for node in nodes or [machine]]
     return ", ".join(dict.fromkeys(str(value) for value in values if value not in (None, ""))) or None
 
 
@@ -111,7 +105,7 @@ def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:
 
     Only runs that measured the same recipe are compared.
     """
-    recipes = [(_title(key), rows) for key, rows in trials.groupby(RECIPE, sort=False)]
+    recipes = [(titled(*key), rows) for key, rows in trials.groupby(RECIPE, sort=False)]
     sentences: dict[str, list[str]] = {}
     for title, rows in recipes:
         some = [run for run in runs if run.label in set(rows["run"])]
@@ -130,19 +124,9 @@ def sentence(fact: Fact) -> str:
     known = sorted((value for value in groups if value is not None), key=lambda value: -len(groups[value]))
     if len(groups) < 2 and not (fact.needed and len(fact.values) > 1 and None in groups):
         return ""
-    parts = [f"{value} in {_listed(groups[value])}" for value in known]
-    parts += [f"not known in {_listed(groups[None])}"] if None in groups else []
+    parts = [f"{value} in {enumerated(groups[value])}" for value in known]
+    parts += [f"not known in {enumerated(groups[None])}"] if None in groups else []
     return f"{'Different' if known else 'Unknown'} {fact.name}: {'; '.join(parts)}. {fact.why}"
-
-
-def _listed(names: list[str]) -> str:
-    if len(names) > NAMED:
-        return f"{', '.join(names[: NAMED - 1])} and {len(names) - NAMED + 1} more"
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _title(key: Any) -> str:
-    return f"{key[0]} ({key[1]})" if key[1] else str(key[0])
 
 
 def _apart(recipes: list[tuple[str, pd.DataFrame]]) -> list[str]:
@@ -151,7 +135,7 @@ def _apart(recipes: list[tuple[str, pd.DataFrame]]) -> list[str]:
     alone = sorted(runs - {run for _, rows in recipes if rows["run"].nunique() > 1 for run in rows["run"]})
     if len(runs) < 2 or not alone:
         return []
-    return [f"Nothing in this report is compared with {_listed(alone)}: no other run has the same recipe."]
+    return [f"Nothing in this report is compared with {enumerated(alone)}: no other run has the same recipe."]
 
 
 def _machine(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:

@@ -19,27 +19,25 @@ from bench.report.analysis.comparability import cautions, environments
 from bench.report.analysis.contrast import Arm, Contrast, estimate, mean, numbers, together
 from bench.report.analysis.judge import IMPROVED, judge_together, worse_than
 from bench.report.analysis.summary import summarise
-from bench.report.format import known, records, written
+from bench.report.format import counted, known, records, titled, written
 from bench.report.reading.folders import runs_in
-from bench.report.reading.load import KEY, Run, Runs, load
+from bench.report.reading.load import KEY, Run, load
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 from bench.spec.metrics import ACCURACY, LOSS, METRICS, SPEED, Metric, compared
 from bench.stats import Interval
 
 QUESTION = [name for name in KEY if name not in ("run", "architecture", "device")]
-"""What two rows must share to be compared: all that was asked, and not what answered."""
+"""Columns in which two rows must agree to be compared: all that was asked, and not the device that answered."""
 SUBJECT_OF = [name for name in QUESTION if name not in ("precision", "batch_size")]
 """The same of a recipe on a device."""
 ASKED = {"batch_size": "batch size", "placement": "device"}
-"""What parts of a question are called, where that is not the column's name."""
+"""Names of parts of a question, where they are not the columns' names."""
 MOST = 4
 """More questions of a run than these are not named."""
 WORDS = (IMPROVED[1], IMPROVED[0], *IMPROVED[2:])
 """The verdicts, in the order in which they are counted."""
 SIDES = ("old", "new")
-DISTURBED = ("invalid",)
-"""Statuses whose cause is the measuring: such a row says nothing about what was measured."""
 Pair = Mapping[Hashable, Any]
 """A row of the summary of each side, of one question."""
 
@@ -104,8 +102,7 @@ class Row:
     @property
     def suite(self) -> str:
         """The recipe with what was changed of it."""
-        parts = [self.question[name] for name in ("parameters", "techniques") if self.question[name]]
-        return f"{self.question['suite']} ({', '.join(parts)})" if parts else str(self.question["suite"])
+        return titled(*(self.question[name] for name in ("suite", "parameters", "techniques")))
 
     @property
     def where(self) -> str:
@@ -141,7 +138,7 @@ class Comparison:
     cautions: list[str]
     """Sentences on what is missing, and on differences that are not compared."""
     environment: list[tuple[str, str, str]]
-    """What differs between the environments: its name, and its value in OLD and in NEW."""
+    """The differences of the environments: the name, and its value in OLD and in NEW."""
     apart: list[str]
     """Sentences on rows that only one of the two has."""
     fail_over: float | None = None
@@ -180,8 +177,7 @@ class Comparison:
                     if recipe.change.verdict in ("REGRESSED", "IMPROVED")
                 ]
             parts += [f"{name} {', '.join(words)}"] if words else []
-        count = len(self.rows)
-        return f"NEW against OLD, {count} {'row' if count == 1 else 'rows'} compared: {'; '.join(parts)}."
+        return f"NEW against OLD, {counted(len(self.rows), 'row')} compared: {'; '.join(parts)}."
 
 
 def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
@@ -210,20 +206,21 @@ def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
     tables = [summarise(rows) for rows in trials]
     measured = [table[table[[metric.figure for metric in compared()]].notna().any(axis=1)] for table in tables]
     pairs = _matched(tables, measured)
-    if ablations := [folder for folder, side in zip((old, new), sides, strict=True) if _has_only_ablations(runs, side)]:
-        raise UsageError(f"'{ablations[0]}' has ablations alone, which compare does not set side by side: report both.")
+    for folder, side, rows in zip((old, new), sides, trials, strict=True):
+        if rows.empty and runs.ablations["run"].isin([run.label for run in side]).any():
+            raise UsageError(f"'{folder}' has ablations alone, which compare does not set side by side: report both.")
     if pairs.empty:
         raise UsageError(
             f"The two runs have no measured cell and precision in common: {_difference((old, new), measured)}. "
             "Measure the same in both."
         )
     in_both = records(pairs)
-    rows = _rows(in_both, fail_over)
+    compared_rows = _rows(in_both, fail_over)
     return Comparison(
         old=sides[0],
         new=sides[1],
-        rows=rows,
-        overall=_overall(in_both, rows, fail_over),
+        rows=compared_rows,
+        overall=_overall(in_both, compared_rows, fail_over),
         cautions=cautions(runs),
         environment=environments(runs, sides),
         apart=_apart(measured),
@@ -236,11 +233,6 @@ def _pooled(trials: pd.DataFrame, runs: Sequence[Run], name: str) -> pd.DataFram
     rows = trials[trials["run"].isin([run.label for run in runs])]
     names = rows["run"].astype(str) + "/" + rows["trial"].astype(str)
     return rows.assign(run=name, trial=names, replicate=numbers(rows, ["run", "replicate"]))
-
-
-def _has_only_ablations(runs: Runs, side: Sequence[Run]) -> bool:
-    labels = [run.label for run in side]
-    return bool(runs.ablations["run"].isin(labels).any() and not runs.trials["run"].isin(labels).any())
 
 
 def _matched(tables: Sequence[pd.DataFrame], measured: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -267,25 +259,13 @@ def _of(pair: Pair, name: str) -> list[Any]:
 def _rows(pairs: Sequence[Pair], fail_over: float | None) -> list[Row]:
     """Return the rows; how many there are decides what of them is no chance."""
     every = {(place, metric): _contrast(pair, metric) for place, pair in enumerate(pairs) for metric in compared()}
-    family = {key: contrast for key, contrast in every.items() if contrast is not None}
-    contrasts = list(family.values())
-    words = dict(zip(family, judge_together(contrasts), strict=True))
-    beyond = dict(zip(family, worse_than(contrasts, fail_over), strict=True))
+    judged = _judged({key: contrast for key, contrast in every.items() if contrast is not None}, fail_over)
     rows = []
     for place, pair in enumerate(pairs):
         changes = {}
         for metric in compared():
-            key = place, metric
-            if key in family:
-                change: Change | None = Change(
-                    metric=metric,
-                    verdict=words[key],
-                    contrast=family[key],
-                    is_beyond=beyond[key],
-                    **_outcome(pair, metric),
-                )
-            else:
-                change = _untested(metric, pair, fail_over)
+            tested = judged.get((place, metric))
+            change = replace(tested, **_outcome(pair, metric)) if tested else _untested(metric, pair, fail_over)
             if change is not None:
                 changes[metric.name] = change
         question = {name: pair[name] for name in QUESTION}
@@ -293,6 +273,16 @@ def _rows(pairs: Sequence[Pair], fail_over: float | None) -> list[Row]:
         if changes:
             rows.append(Row(question=question, devices=devices, changes=changes, speedup=_speedup(pair)))
     return rows
+
+
+def _judged(family: Mapping[Any, Contrast], fail_over: float | None) -> dict[Any, Change]:
+    """Return the changes that contrasts show when they are judged together."""
+    contrasts = list(family.values())
+    words = zip(family.items(), judge_together(contrasts), worse_than(contrasts, fail_over), strict=True)
+    return {
+        key: Change(metric=contrast.metric, verdict=verdict, contrast=contrast, is_beyond=is_beyond)
+        for (key, contrast), verdict, is_beyond in words
+    }
 
 
 def _outcome(pair: Pair, metric: Metric) -> dict[str, Any]:
@@ -321,33 +311,22 @@ def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None
     The mean of the logarithms: over the precisions within each process, then over the processes of each cell, then over
     the cells. Precisions that were timed in one process are no independent samples.
     """
-    subjects: dict[tuple[Any, ...], list[Pair]] = {}
+    subjects: dict[tuple[Any, ...], dict[float, list[Pair]]] = {}
     for pair in pairs:
         if None not in _of(pair, SPEED.arm):
             subject = (*(pair[name] for name in SUBJECT_OF), pair["device_old"], pair["device_new"])
-            subjects.setdefault(subject, []).append(pair)
+            subjects.setdefault(subject, {}).setdefault(pair["batch_size"], []).append(pair)
     names = {(*row.question.values(), *row.devices): f"{row.suite} on {row.where}" for row in rows}
     family = {}
-    for timed in subjects.values():
-        cells = [
-            [pair for pair in timed if pair["batch_size"] == size]
-            for size in dict.fromkeys(pair["batch_size"] for pair in timed)
-        ]
-        parts = [part for cell in cells if (part := _of_cell(cell)) is not None]
+    for cells in subjects.values():
+        timed = [pair for cell in cells.values() for pair in cell]
+        parts = [part for cell in cells.values() if (part := _of_cell(cell)) is not None]
         if parts and len(timed) > 1:
             first = timed[0]
             name = names[*(first[name] for name in QUESTION), first["device_old"], first["device_new"]]
             family[name, len(timed)] = mean(parts)
-    contrasts = list(family.values())
-    judged = zip(family.items(), judge_together(contrasts), worse_than(contrasts, fail_over), strict=True)
-    return [
-        Overall(
-            name=name,
-            rows=count,
-            change=Change(metric=SPEED, verdict=verdict, contrast=contrast, is_beyond=is_beyond),
-        )
-        for ((name, count), contrast), verdict, is_beyond in judged
-    ]
+    judged = _judged(family, fail_over)
+    return [Overall(name=name, rows=count, change=change) for (name, count), change in judged.items()]
 
 
 def _of_cell(pairs: Sequence[Pair]) -> Contrast | None:
@@ -378,7 +357,7 @@ def _untested(metric: Metric, pair: Pair, fail_over: float | None) -> Change | N
         return None
     if metric.seed_is_input and all(measured) and (seeds := _diverging(pair, metric)):
         is_worse, statuses = seeds > 0, ("ok", "diverged") if seeds > 0 else ("diverged", "ok")
-    elif measured[0] == measured[1] or any(status in DISTURBED for status in statuses):
+    elif measured[0] == measured[1] or "invalid" in statuses:  # a row that was disturbed says nothing
         is_empty = not any(measured) or (all(measured) and None in values)
         return None if is_empty else Change(metric=metric, verdict="INCONCLUSIVE", **outcome)
     else:

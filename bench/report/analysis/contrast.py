@@ -37,7 +37,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Arm:
-    """What one arm measured of a metric."""
+    """The measurements of a metric by one arm."""
 
     key: tuple[Any, ...]
     """Its values of ``KEY``."""
@@ -82,7 +82,7 @@ class Contrast:
 
     @property
     def threshold(self) -> float:
-        """What the whole interval must exceed to be a change, on the additive scale: A/A noise, or the margin."""
+        """The limit that an interval must exceed to show a change, on the additive scale: A/A noise, or the margin."""
         if not self.metric.has_noise:
             return self.metric.threshold
         return math.log1p(stats.ASSUMED_NOISE if self.noise is None else self.noise)

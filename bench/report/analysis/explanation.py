@@ -178,9 +178,7 @@ def memory_pair(trials: pd.DataFrame, cell: Mapping[str, object], precision: str
         precision: not the baseline.
     """
     counted = trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
-    measured = trials[(trials["phase"] == "memory") & counted]
-    for name in CELL:
-        measured = measured[measured[name] == cell[name]]
+    measured = trials[(trials["phase"] == "memory") & counted].merge(pd.DataFrame([cell])[CELL], on=CELL)
     held = {str(row["precision"]): row for row in records(measured)}
     return (held[BASELINE], held[precision]) if BASELINE in held and precision in held else None
 
@@ -190,32 +188,35 @@ class Explanation:
     """One precision compared with the baseline, in one cell."""
 
     cell: Mapping[str, Any]
-    """The columns ``CELL``."""
-    workload: str = ""
-    where: str = ""
-    """The name of its device in the summary."""
+    """The columns ``CELL``, ``workload`` and ``where``."""
     baseline: Step
     arm: Step
     speedup: Interval
     """Of the timed steps, from the rounds: for these figures alone, the speed phase has the result."""
-    difference_ms: Interval
-    """The baseline's time of a step less the arm's, from the rounds."""
     unexplained: Interval | None
-    """Share of the difference that the classes do not add up to, negative where they add up to more, from the rounds;
-    None where the difference's interval includes 0, or this one is too wide to tell."""
+    """Share of the steps' difference that the classes do not add up to, negative where they add up to more, from the
+    rounds; None where the difference's interval includes 0, or this one is too wide to tell."""
     ceiling: float | None
     """The largest speedup that the baseline's step leaves room for."""
     predicted: float | None
     """The speedup that follows from the baseline's step, and the operators of both alone."""
     reasons: tuple[Reason, ...]
-    foreign_load_pct: float | None
-    """Share of a CPU's cores that other programs took meanwhile."""
     memory: MemoryPair | None = None
 
     @property
     def precision(self) -> str:
         """The precision that is explained."""
         return self.arm.precision
+
+    @property
+    def workload(self) -> str:
+        """The name of its recipe in the summary."""
+        return str(self.cell["workload"])
+
+    @property
+    def where(self) -> str:
+        """The name of its device in the summary."""
+        return str(self.cell["where"])
 
     @property
     def subject(self) -> str:
@@ -234,18 +235,15 @@ def explanations(figures: pd.DataFrame) -> list[Explanation]:
     """Return an explanation for each precision of each cell.
 
     Args:
-        figures: rows of ``Runs.explained``, perhaps with the columns ``workload`` and ``where``.
+        figures: rows of ``Runs.explained`` with the columns ``workload`` and ``where``.
     """
     explained = []
-    for cell, rows in figures.groupby(CELL, sort=False, dropna=False):
-        names = {name: str(rows[name].iloc[0]) for name in ("workload", "where") if name in rows}
+    for _, rows in figures.groupby(CELL, sort=False, dropna=False):
+        cell = dict(rows[[*CELL, "workload", "where"]].iloc[0])
         steps = [_step(str(name), arm) for name, arm in rows.groupby("precision", sort=False)]
         by_name = {step.precision: step for step in steps if step is not None}
         baseline = by_name.pop(BASELINE, None)
-        if baseline is not None:
-            explained += [
-                _explain(dict(zip(CELL, cell, strict=True)), baseline, arm, names) for arm in by_name.values()
-            ]
+        explained += [_explain(cell, baseline, arm) for arm in by_name.values() if baseline is not None]
     return explained
 
 
@@ -265,24 +263,20 @@ def _step(precision: str, rows: pd.DataFrame) -> Step | None:
     )
 
 
-def _explain(cell: Mapping[str, Any], baseline: Step, arm: Step, names: Mapping[str, str]) -> Explanation:
+def _explain(cell: Mapping[str, Any], baseline: Step, arm: Step) -> Explanation:
     before, after = (step.of("step", "timed").set_index("round")["value"] for step in (baseline, arm))
     rounds = before.index.intersection(after.index)
     difference = robust_interval(list(before[rounds] - after[rounds]))
     certain = difference.low is not None and difference.high is not None and difference.low * difference.high > 0
     return Explanation(
         cell=cell,
-        workload=names.get("workload", ""),
-        where=names.get("where", ""),
         baseline=baseline,
         arm=arm,
         speedup=robust_interval(list(np.log(before[rounds] / after[rounds]))).exp(),
-        difference_ms=difference,
         unexplained=_unexplained(baseline, arm, difference.center) if certain else None,
         ceiling=ceiling(baseline, arm),
         predicted=predicted(baseline, arm),
         reasons=tuple(reasons(baseline, arm)),
-        foreign_load_pct=baseline.value("step", "foreign load"),
     )
 
 
@@ -292,11 +286,7 @@ def _unexplained(baseline: Step, arm: Step, difference_ms: float) -> Interval | 
     In each round, the time without the profiler less the sum of the classes is taken of both steps; where it is the
     same in both, their difference is explained.
     """
-    rest = robust_interval(list((baseline.unprofiled_rest - arm.unprofiled_rest).dropna()))
-    low, high = (None if end is None else end / difference_ms for end in (rest.low, rest.high))
-    if difference_ms < 0:
-        low, high = high, low
-    share = Interval(center=rest.center / difference_ms, low=low, high=high, n=rest.n)
+    share = robust_interval(list((baseline.unprofiled_rest - arm.unprofiled_rest).dropna() / difference_ms))
     return share if share.half_width is None or share.half_width <= CERTAIN else None
 
 
@@ -385,7 +375,7 @@ def predicted(baseline: Step, arm: Step) -> float | None:
     return baseline.profiled_ms / (_rest(baseline) + changed + (_added_casts_alone_ms(baseline, arm) or 0.0))
 
 
-def rooflines(baseline: Step, arm: Step) -> list[dict[str, Any]]:
+def rooflines(baseline: Step, arm: Step) -> list[dict[Hashable, Any]]:
     """Return the operators of the baseline's step with their bounds, those that take longest in the step first.
 
     The bound of arithmetic is the rate of the fastest of large matrix products, that of memory the rate of a copy, both
@@ -398,30 +388,21 @@ def rooflines(baseline: Step, arm: Step) -> list[dict[str, Any]]:
     Returns:
         For each ``operator`` with its operands: the ``module`` that called it first, its ``count`` of calls in a step,
         the ``ms`` of one call alone, its ``limit`` (``arithmetic`` or ``memory``), its ``share_pct`` of that bound
-        (above 100 where a cache held its operands) and, of products, ``other_ms`` in the arm's type, else None.
+        (above 100 where a cache held its operands) and, of products, ``other_ms`` in the arm's type, else NaN.
     """
     tera, giga = baseline.value("rate", "products TFLOP/s"), baseline.value("rate", "copies GB/s")
     if not tera or not giga:
         return []
-    calls = pd.concat([baseline.of("best"), baseline.of("alone")])
-    flops = baseline.of("flops").groupby("name")["value"].sum()
-    moved = baseline.of("bytes").groupby("name")["value"].max()
-    others = arm.of("best").groupby("name")["value"].min()
-    operators = []
-    for name, rows in calls.groupby("name", sort=False):
-        count, ms = float(rows["count"].sum()), float(rows["value"].median())
-        arithmetic_ms = float(flops.get(name, 0.0)) / count / tera / 1e9
-        memory_ms = float(moved.get(name, 0.0)) / giga / 1e6
-        operators.append({
-            "operator": str(name),
-            "module": str(rows["detail"].iloc[0]),
-            "count": count,
-            "ms": ms,
-            "limit": "arithmetic" if arithmetic_ms >= memory_ms else "memory",
-            "share_pct": 100 * max(arithmetic_ms, memory_ms) / ms,
-            "other_ms": others.get(name),
-        })  # fmt: skip
-    return sorted(operators, key=lambda operator: -operator["count"] * operator["ms"])
+    rows = pd.concat([baseline.of("best"), baseline.of("alone")]).groupby("name", sort=False)
+    calls = rows.agg(module=("detail", "first"), count=("count", "sum"), ms=("value", "median"))
+    calls["other_ms"] = arm.of("best").groupby("name")["value"].min()
+    flops = baseline.of("flops").groupby("name")["value"].sum().reindex(calls.index, fill_value=0.0)
+    moved = baseline.of("bytes").groupby("name")["value"].max().reindex(calls.index, fill_value=0.0)
+    arithmetic_ms, memory_ms = flops / calls["count"] / tera / 1e9, moved / giga / 1e6
+    calls["limit"] = np.where(arithmetic_ms >= memory_ms, "arithmetic", "memory")
+    calls["share_pct"] = 100 * np.maximum(arithmetic_ms, memory_ms) / calls["ms"]
+    longest = (calls["count"] * calls["ms"]).sort_values(ascending=False, kind="stable").index
+    return records(calls.loc[longest].rename_axis("operator").reset_index())
 
 
 Quantity = float | tuple[float | str, ...] | None

@@ -15,7 +15,7 @@ import pandas as pd
 from bench import stats
 from bench.report.analysis.contrast import Arm, estimate
 from bench.report.analysis.summary import UNSUPPORTED, reference_batch
-from bench.report.format import records
+from bench.report.format import records, titled
 from bench.report.reading.labels import placement
 from bench.report.reading.load import SUBJECT
 from bench.results.columns import listed
@@ -23,7 +23,7 @@ from bench.spec.metrics import EPOCH, METRICS, THROUGHPUT, Metric
 
 RECIPE = ["suite", "parameters"]
 UNFIT_FOR_FILES = re.compile(r"[^\w.+=-]+")
-"""What a name may hold that a file's name does not."""
+"""Characters that the name of a file must not have."""
 STEPS, EPOCHS = "throughput of the step", "time per epoch"
 Row = Mapping[Hashable, Any]
 """A row of the summary."""
@@ -34,9 +34,6 @@ class Setup:
     """One device, or several together, at one precision; itself alone is equal to it."""
 
     name: str
-    subject: tuple[object, ...]
-    """Values of ``SUBJECT``: setups that share them were measured side by side."""
-    precision: str
     batch: int
     arm: Arm
 
@@ -77,7 +74,7 @@ def matrices(summary: pd.DataFrame) -> list[Matrix]:
     """
     of_recipes = []
     for number, (key, rows) in enumerate(summary.groupby(RECIPE, sort=False)):
-        title = f"{key[0]} ({key[1]})" if key[1] else str(key[0])
+        title = titled(*key)
         name = UNFIT_FOR_FILES.sub("-", str(key[0]))[:80]
         slug = f"matrix-{name}-{number}" if key[1] or name != key[0] else f"matrix-{name}"
         of_recipes.append(_matrix(rows, THROUGHPUT, title=title, slug=slug, basis=STEPS))
@@ -103,12 +100,10 @@ def _matrix(
     setups, without = [], []
     for name, row in zip(_names(chosen), records(chosen), strict=True):
         if row[metric.figure] > 0:
-            subject = tuple(row[column] for column in SUBJECT)
-            batch, precision = int(row["batch_size"]), row["precision"]
-            setups.append(Setup(name=name, subject=subject, precision=precision, batch=batch, arm=row[metric.arm]))
+            setups.append(Setup(name=name, batch=int(row["batch_size"]), arm=row[metric.arm]))
         elif row[metric.status] != UNSUPPORTED:
             without.append(f"{name} ({row[metric.status]})")
-    if len({setup.subject for setup in setups}) < 2:
+    if len({setup.arm.key[: len(SUBJECT)] for setup in setups}) < 2:
         return None
     setups.sort(key=lambda setup: -float(np.mean(setup.arm.additive(metric))))
     every = [*without, *absent]
@@ -152,6 +147,5 @@ def _names(rows: pd.DataFrame) -> list[str]:
         more += [row["techniques"] or "no techniques"] if varied["techniques"] else []
         more += [f"batch {row['batch_size']:.0f}"] if varied["batch_size"] else []
         more += [row["data"]] if varied["data"] else []
-        suffix = f" ({', '.join(more)})" if more else ""
-        names.append(f"{row['device']}{suffix}, {row['precision']}")
+        names.append(f"{titled(row['device'], *more)}, {row['precision']}")
     return names

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,10 +23,9 @@ from bench.report.analysis.contrast import (
     intervals,
     log_gain,
     numbered,
-    numbers,
 )
 from bench.report.analysis.judge import judge, parity
-from bench.report.format import processes, ratio, records
+from bench.report.format import processes
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, KEY, SUBJECT, is_emulated
 from bench.results.records import MEASURED
@@ -44,8 +43,6 @@ ROUNDED = ("tf32", "bf16")
 MEASURES = ["speed_status", "memory_status", "train_status"]
 """Columns of a precision's status; the first that is set counts."""
 UNSUPPORTED = "unsupported"
-RATED = ["precision", "batch_size", "samples_per_s", THROUGHPUT.arm]
-"""Columns of the summary that a best-batch speedup rests on."""
 RENAMED = {"test_accuracy_pct": "accuracy_pct", "test_accuracy_fp32_pct": "accuracy_fp32_pct"}
 FIGURES = ["time_per_epoch_s", "train_loss", "test_loss", "test_accuracy_pct", "test_accuracy_fp32_pct"]
 FIGURES += ["data_wait_pct", "train_samples_per_s", "total_s", "time_to_accuracy_s", "checkpoint_bytes"]
@@ -169,11 +166,9 @@ def _ieee(trials: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
     switches = fp32[["fp32_matmul", "fp32_conv", "fp32_rnn"]].isin(ROUNDED).any(axis=1)
     rounded = switches | (fp32["matmul_error"] > IEEE_ERROR)
     probed = (fp32["fp32_matmul"] != "") | fp32["matmul_error"].notna()
-    subject = pd.Series(numbers(pd.concat([fp32[SUBJECT], table[SUBJECT]]), SUBJECT))
-    of_fp32, of_row = subject[: len(fp32)].set_axis(fp32.index), subject[len(fp32) :].set_axis(table.index)
-    ieee = (~rounded[probed]).groupby(of_fp32[probed], sort=False).all()
-    by_row = of_row.map(ieee)
-    return by_row.astype(object).where(by_row.notna(), None)
+    ieee = (~rounded[probed]).groupby([fp32.loc[probed, name] for name in SUBJECT], sort=False).all().rename("ieee")
+    by_row = table[SUBJECT].merge(ieee.reset_index(), on=SUBJECT, how="left")["ieee"].astype(object)
+    return by_row.where(by_row.notna(), None)
 
 
 def trainings(trials: pd.DataFrame) -> pd.DataFrame:
@@ -257,7 +252,7 @@ def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFr
     usable = rows["status"].isin(MEASURED) & rows["step_ms"].gt(0)
     groups = rows[usable].groupby(ARM, sort=False)
     table = status_of(rows, usable).to_frame("speed_status").join(groups[RATES].median().astype(float))
-    cells, noise = rows.drop_duplicates(ARM).set_index(ARM)[IN_CELL], _noises(trials, IN_CELL)
+    cells, noise = rows.drop_duplicates(ARM).set_index(ARM)[IN_CELL], noises(trials, IN_CELL)
     table["noise"] = cells.reindex(table.index).map(noise).astype(float)
     table = table.join(intervals(contrasts, ["speedup", "low", "high"], lambda contrast: contrast.gain))
     of_arms = {number: replace(contrast, noise=noise.get(cells[number])) for number, contrast in contrasts.items()}
@@ -279,24 +274,17 @@ def measured_in(contrast: Contrast) -> str:
     return f"{contrast.change.n} of {count} processes" if count > 1 and contrast.change.n < count else processes(count)
 
 
-def noises(trials: pd.DataFrame) -> pd.Series:
-    """Return the A/A noise of each cell in which fp32 was timed against itself, as a share, indexed by ``CELL``.
+def noises(trials: pd.DataFrame, by: str | list[str]) -> dict[Any, float]:
+    """Return the A/A noise of each cell in which fp32 was timed against itself, as a share, by the cell's columns.
 
     It is the larger distance from 1 of the ends of the 95 % interval over fresh processes: no larger difference can be
     excluded to come from nothing.
     """
-    shares = _noises(trials, CELL)
-    index = pd.MultiIndex.from_tuples(list(shares), names=CELL)
-    return pd.Series(list(shares.values()), index=index, dtype=float, name="noise")
-
-
-def _noises(trials: pd.DataFrame, by: str | list[str]) -> dict[Any, float]:
     rows = trials[(trials["phase"] == "floor") & trials["status"].isin(MEASURED) & trials["speedup"].gt(0)]
-    groups = rows.groupby(by, sort=False)[SPEEDUP]
-    logs = {key: np.log(group.to_numpy(dtype=float)).tolist() for key, group in groups}
+    logs = {cell: np.log(of_cell.to_numpy(dtype=float)) for cell, of_cell in rows.groupby(by, sort=False)[SPEEDUP]}
     return {
-        key: math.expm1(stats.process_interval([log_gain(*ends) for ends in of_cell]).reach)
-        for key, of_cell in logs.items()
+        cell: math.expm1(stats.process_interval([log_gain(*ends) for ends in of_cell.tolist()]).reach)
+        for cell, of_cell in logs.items()
     }
 
 
@@ -326,19 +314,6 @@ def without_unsupported(summary: pd.DataFrame) -> pd.DataFrame:
 # Batch sizes: the speedup at one batch next to that of each precision at its own best, and what fits.
 
 
-class BestBatch(NamedTuple):
-    """A precision at its own best batch against fp32 at its own."""
-
-    fp32: int
-    """fp32's best batch size."""
-    own: int
-    interval: stats.Interval
-    """Of the ratio of throughputs."""
-
-    def __str__(self) -> str:
-        return ratio(self.interval.center, self.interval.low, self.interval.high)
-
-
 def reference_batch(rows: pd.DataFrame) -> int:
     """Choose the batch size that a subject is judged at: the one trained with, else the largest with a speedup."""
     sizes = rows["batch_size"].to_numpy()
@@ -350,15 +325,10 @@ def reference_batch(rows: pd.DataFrame) -> int:
     raise ValueError("a subject has at least one row")
 
 
-def best_rows(rows: pd.DataFrame, by: Sequence[str] = (*SUBJECT, "precision")) -> pd.DataFrame:
-    """Return of each subject's precision the row of the batch size at which its throughput was highest.
-
-    Args:
-        rows: rows of the summary.
-        by: what tells the subjects and precisions apart that are in ``rows``.
-    """
+def best_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return each subject's and precision's row of the summary at the batch size of its highest throughput."""
     timed = rows[rows["samples_per_s"].notna()]
-    best: pd.DataFrame = timed.loc[timed.groupby(list(by), sort=False)["samples_per_s"].idxmax()]
+    best: pd.DataFrame = timed.loc[timed.groupby([*SUBJECT, "precision"], sort=False)["samples_per_s"].idxmax()]
     return best
 
 
@@ -367,20 +337,3 @@ def over(row: Mapping[Hashable, Any], other: Mapping[Hashable, Any]) -> stats.In
     contrast = estimate(THROUGHPUT, row[THROUGHPUT.arm], other[THROUGHPUT.arm])
     assert contrast is not None  # throughput has nothing that both sides must agree in
     return contrast.gain
-
-
-def best_speedups(rows: pd.DataFrame) -> dict[str, BestBatch]:
-    """Return each precision's best-batch speedup, by name; empty without fp32, or where one batch size was timed.
-
-    Args:
-        rows: rows of the summary, of one subject.
-    """
-    if rows.loc[rows["samples_per_s"].notna(), "batch_size"].nunique() < 2:
-        return {}
-    best = {str(row["precision"]): row for row in records(best_rows(rows[RATED], ["precision"]))}
-    fp32 = best.pop(BASELINE, None)
-    if fp32 is None:
-        return {}
-    return {
-        name: BestBatch(int(fp32["batch_size"]), int(row["batch_size"]), over(row, fp32)) for name, row in best.items()
-    }

@@ -15,8 +15,22 @@ import pandas as pd
 
 from bench.report.analysis.contrast import estimate
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
-from bench.report.analysis.summary import MEASURES, best_speedups, reference_batch
-from bench.report.format import UNKNOWN, change, known, number, processes, ratio, records, signed, times, written
+from bench.report.analysis.summary import MEASURES, best_rows, over, reference_batch
+from bench.report.format import (
+    UNKNOWN,
+    capital,
+    change,
+    counted,
+    enumerated,
+    known,
+    number,
+    processes,
+    ratio,
+    records,
+    signed,
+    times,
+    written,
+)
 from bench.report.format import spread as half_width
 from bench.report.reading.load import SUBJECT
 from bench.results.records import MEASURED
@@ -43,8 +57,6 @@ LAUNCH_BOUND = 0.8
 """Host time over GPU time from which launching kernels is what limits."""
 LITTLE_OF_CEILING = 25.0
 """Share of the ceiling, in per cent, below which arithmetic is not what limits."""
-NAMED = 4
-"""More devices than this are counted, not named."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,7 +236,8 @@ class _Subject:
             if (words := [str(row[name]) for name in MEASURES if known(row[name])]) and words[0] not in MEASURED
         }
         """The status of each precision that was not measured."""
-        self.at_best = best_speedups(rows)
+        self.best = {str(row["precision"]): row for row in records(best_rows(rows))}
+        """Each precision's row at its own best batch size."""
 
     def answer(self) -> Answer:
         """Return the answer."""
@@ -338,12 +351,16 @@ class _Subject:
         speedup, _, interval = ratio(arm["speedup"], arm["low"], arm["high"]).partition(" ")
         marks = marked(arm["verdict"], arm["measured_in"], arm["speed_status"])
         text = f"{speedup}× as fast as fp32 {interval or '(no interval)'} ({marks})"
-        best, at_best = self.at_best.get(str(arm["precision"])), ""
-        if best is not None and not best.fp32 == best.own == arm["batch_size"]:
-            center, brackets, rest = str(best).partition(" ")
-            sizes = f"fp32 {best.fp32}, {arm['precision']} {best.own}"
-            at_best = f"{center}×{brackets}{rest} with each at its best batch ({sizes})"
-        return ", ".join(filter(None, [text, self._changes(arm, at_best)]))
+        return ", ".join(filter(None, [text, self._changes(arm, self._at_best(arm))]))
+
+    def _at_best(self, arm: Row) -> str:
+        """Write a precision's speedup with fp32 and itself each at its best batch; empty where that is the arm's."""
+        best, fp32 = self.best.get(str(arm["precision"])), self.best.get(BASELINE)
+        if best is None or fp32 is None or fp32["batch_size"] == best["batch_size"] == arm["batch_size"]:
+            return ""
+        center, brackets, rest = ratio(*over(best, fp32).ends).partition(" ")
+        sizes = f"fp32 {fp32['batch_size']:.0f}, {arm['precision']} {best['batch_size']:.0f}"
+        return f"{center}×{brackets}{rest} with each at its best batch ({sizes})"
 
     def _changes(self, arm: Row, first: str) -> str:
         """Write an arm's changes in memory, energy and accuracy, after another one."""
@@ -450,9 +467,26 @@ def _memory(arm: Row) -> str:
     return "peak memory not told apart" if known(arm["memory_bytes"]) else "memory saved unknown"
 
 
-def counted(count: float, what: str) -> str:
-    """Write a number of things: 1 seed or 5 seeds."""
-    return f"{count:.0f} {what}{'s' * (count != 1)}"
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """The lines of all answers, by workload, and which columns have anything in them."""
+
+    groups: dict[str, list[Answer]]
+    columns: list[str]
+    reach: float
+    """Where the axis of all strips ends."""
+
+
+def grid(answers: Sequence[Answer]) -> Grid:
+    """Return the grid of the answers."""
+    groups: dict[str, list[Answer]] = {}
+    for answer in answers:
+        groups.setdefault(answer.workload, []).append(answer)
+    optional = ("memory", "energy", "epoch")
+    columns = [name for name in optional if any(getattr(answer, name) != UNKNOWN for answer in answers)]
+    marks = [mark for answer in answers for mark in answer.marks]
+    ends = [mark.speedup if mark.high is None else min(mark.high, 2 * mark.speedup) for mark in marks]
+    return Grid(groups=groups, columns=columns, reach=max([1.25, *ends]) * 1.05)
 
 
 # All answers in two sentences.
@@ -480,24 +514,13 @@ def lead(answers: Sequence[Answer]) -> list[Sentence]:
     if not gains and len(answers) == 1 and answers[0].accuracy:
         cost = [f"compared with {BASELINE} after training, {answers[0].accuracy}"]
     sentences = [[*parts, Part(".")], [Part(f"{'; '.join(cost)}.")] if cost else []]
-    return [[_capital(sentence[0]), *sentence[1:]] for sentence in sentences if sentence]
-
-
-def text(sentence: Sequence[Part]) -> str:
-    """Return a sentence without its emphasis."""
-    return "".join(part.text for part in sentence)
-
-
-def _capital(part: Part) -> Part:
-    """Begin a sentence with a capital, unless that is the name of a precision."""
-    is_name = find_precision(part.text.split()[0]) is not None
-    return part if is_name else part._replace(text=part.text[0].upper() + part.text[1:])
+    return [[Part(capital(first.text), first.strong), *more] for first, *more in filter(None, sentences)]
 
 
 def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
     """Say what to use where some answers advise the same, and how much faster it is there."""
     use, labels = group[0].use, {answer.label for answer in group}
-    where = f"on {listed([answer.label for answer in group])}"
+    where = f"on {enumerated(dict.fromkeys(answer.label for answer in group))}"
     if any(answer.label in labels and answer.use != use for answer in answers):  # of other suites
         where = f"in {cases(len(group), len(answers))}"
     only = answers[0] if len(answers) == 1 else None
@@ -549,11 +572,3 @@ def span(low: float, high: float) -> str:
     """Write a range of speedups: 2.6–3.7×; one figure where both ends read the same."""
     digits = 2 if high >= 1.5 else 3
     return "–".join(dict.fromkeys(number(end, digits) for end in (low, high))) + "×"
-
-
-def listed(names: Sequence[str]) -> str:
-    """List names in a sentence; of many some, and how many more."""
-    names = list(dict.fromkeys(names))
-    if len(names) > NAMED:
-        names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} more"]
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -23,7 +22,6 @@ from bench.report.analysis.matrix import Matrix
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Answer
 from bench.report.format import known, records
-from bench.report.reading import load as reading
 from bench.report.reading.load import CELL, Runs
 from bench.results.columns import COLUMNS
 from bench.results.columns import Field as Column
@@ -115,23 +113,16 @@ FIELDS = {
     "loss_change_nats": Field("delta_nats", "float64", "Loss of tokens less fp32's, paired by seed: mean."),
     "loss_change_low_nats": Field("delta_nats_low", "float64", "Lower end of that difference's 90 % interval."),
     "loss_change_high_nats": Field("delta_nats_high", "float64", "Upper end of it."),
-    "loss_above_entropy_nats": Field(
-        "above_entropy", "float64", "Loss of tokens less the entropy rate of their source, where it is known: mean."
-    ),
+    "loss_above_entropy_nats": Field("above_entropy", "float64", "Loss of tokens less their source's entropy: mean."),
     "loss_above_entropy_low_nats": Field("above_entropy_low", "float64", "Lower end of its 95 % interval over seeds."),
     "loss_above_entropy_high_nats": Field("above_entropy_high", "float64", "Upper end of it."),
     "perplexity": Field("perplexity", "float64", "Of tokens: e to the power of the mean test loss."),
     "time_to_accuracy_s": Field("time_to_accuracy_s", "float64", "Training time to the accuracy that was asked for."),
-}
-"""The keys of a row, in order."""
-DETAILS = {
     "aggregate_peak_memory_bytes": Field("all_devices_bytes", "Int64", "Peaks of devices that train together, summed."),
     "outlier_rounds": Field("outlier_rounds", "Int64", "Rounds far off the others; they count."),
     "step_p50_ms": Field("step_p50_ms", "float64", "Median of single steps, where they were timed one by one."),
     "step_p95_ms": Field("step_p95_ms", "float64", "95th percentile of the same."),
-    "foreign_load_pct": Field(
-        "foreign_load_pct", "float64", "Share of the cores that other programs took while timing."
-    ),
+    "foreign_load_pct": Field("foreign_load_pct", "float64", "Share of the cores that other programs took meanwhile."),
     "flops_per_step": Field("flops_per_step", "float64", "Floating-point operations of a step."),
     "peak_tflops": Field("peak_tflops", "float64", "The device's own rate of such products, in 10^12 a second."),
     "energy_net_j_per_step": Field("energy_net_j_per_step", "float64", "Energy of a step less the idle draw."),
@@ -155,7 +146,7 @@ DETAILS = {
     "lost_speed_trials": Field("lost_speed", "Int64", "Speed trials that do not count."),
     "lost_train_trials": Field("lost_train", "Int64", "Trainings that do not count."),
 }
-"""Further keys, which other programs get and the page does without."""
+"""The keys of a row, in order."""
 SCRIPTED = (
     *("workload", "where", "batch_size", "precision", "speed_status", "step_ms", "samples_per_s", "rounds"),
     *("speedup", "speedup_low", "speedup_high", "speed_verdict", "compute_dtypes", "pct_of_peak", "memory_status"),
@@ -168,8 +159,8 @@ PAGE = {name: field for name, field in FIELDS.items() if name in SCRIPTED}
 
 
 def every() -> dict[str, Field]:
-    """Return all keys that other programs get, those of metrics without a place of their own last."""
-    return FIELDS | DETAILS | {name: field for metric in untabled() for name, field in _general(metric)}
+    """Return the keys of a row, those of metrics without a place of their own last."""
+    return FIELDS | {name: field for metric in untabled() for name, field in _general(metric)}
 
 
 def _general(metric: Metric) -> Iterator[tuple[str, Field]]:
@@ -189,7 +180,7 @@ def rows(summary: pd.DataFrame, fields: Mapping[str, Field] = FIELDS) -> list[di
 
 
 class Advice(Struct, forbid_unknown_fields=True):
-    """What to use for a recipe on a device; its figures are those of the result of the same batch size."""
+    """The advice for a recipe on a device; its figures are those of the result of the same batch size."""
 
     workload: str
     where: str
@@ -232,7 +223,7 @@ def ratios(matrix: Matrix) -> dict[str, Any]:
     how many times as fast the first setup is as the second, and the ends of the interval; then the first over the
     third, and so on.
     """
-    over = [matrix.over(one, other) for one, other in itertools.combinations(matrix.setups, 2)]
+    over = [matrix.over(setup, other) for setup, other in itertools.combinations(matrix.setups, 2)]
     return {
         "names": [setup.name for setup in matrix.setups],
         "batch_sizes": [setup.batch for setup in matrix.setups],
@@ -339,18 +330,6 @@ class Results:
     """One row for each figure of the numerics phase, with the seed and the columns of its cell."""
 
 
-def load(*folders: str | Path) -> Results:
-    """Read runs into typed frames.
-
-    Args:
-        folders: folders that runs wrote, or folders of such folders.
-
-    Raises:
-        UsageError: there is none, or one is no run, of another schema version, damaged or without a finished trial.
-    """
-    return typed(reading.load([Path(folder) for folder in folders]))
-
-
 def typed(runs: Runs) -> Results:
     """Return the frames of runs that were read."""
     return Results(
@@ -375,20 +354,13 @@ def _joined(*frames: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(filled, ignore_index=True) if len(filled) > 1 else (filled or frames)[0]
 
 
-def _typed(dtypes: Mapping[str, Type], rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows in a frame's columns, with their dtypes."""
-    columns = {name: _converted(rows[name], dtype) for name, dtype in dtypes.items()}
-    return pd.DataFrame(columns, index=rows.index)
-
-
 YES_OR_NO: Mapping[object, bool] = {"yes": True, "no": False, True: True, False: False}
 
 
-def _converted(values: pd.Series, dtype: Type) -> pd.Series:
-    if dtype == "boolean":
-        return values.astype(object).map(YES_OR_NO).astype("boolean")
-    if dtype == "category":
-        return values.astype("category")
-    if dtype == "string":
-        return values.astype("string").fillna("")
-    return values.astype(float).astype("Int64" if dtype == "Int64" else "float64")
+def _typed(dtypes: Mapping[str, Type], rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows in a frame's columns, with their dtypes."""
+    words, yes_or_no = ([name for name in dtypes if dtypes[name] == dtype] for dtype in ("string", "boolean"))
+    whole = [name for name in dtypes if dtypes[name] == "Int64"]  # which pandas makes of numbers, not of objects
+    frame = rows[[*dtypes]].astype(dict.fromkeys(whole, "float64"))
+    frame = frame.assign(**{name: frame[name].astype(object).map(YES_OR_NO) for name in yes_or_no})
+    return frame.astype(dict(dtypes)).fillna(dict.fromkeys(words, ""))

@@ -47,19 +47,18 @@ def github_action_benchmark(runs: Runs) -> str:
             entry = {"name": f"{name}: step", "unit": "ms", "value": row["step_ms"]}
             entry |= {} if half is None else {"range": f"± {half:.3f}"}
             entries.append({**entry, "extra": processes(len(steps)) + over})
-        if row["peak_memory_bytes"] is not None:
-            value = row["peak_memory_bytes"] / MIB
-            entries.append({"name": f"{name}: peak memory", "unit": "MiB", "value": value})
-        if row["energy_j_per_step"] is not None:
-            entries.append({"name": f"{name}: energy", "unit": "J/step", "value": row["energy_j_per_step"]})
-        for metric in untabled():
-            if row[metric.key] is not None and metric.better == "less":
-                entries.append({"name": f"{name}: {metric.label}", "unit": metric.unit, "value": row[metric.key]})
+        figures = [("peak memory", "MiB", "peak_memory_bytes", MIB), ("energy", "J/step", "energy_j_per_step", 1)]
+        figures += [(metric.label, metric.unit, metric.key, 1) for metric in untabled() if metric.better == "less"]
+        entries += [
+            {"name": f"{name}: {label}", "unit": unit, "value": row[key] / per}
+            for label, unit, key, per in figures
+            if row[key] is not None
+        ]
     return json.dumps(entries, indent=1, allow_nan=False)
 
 
 LABELS = ("run", "suite", "parameters", "techniques", "data", "device", "placement", "batch_size", "precision")
-"""What tells one sample from another."""
+"""The labels that tell samples apart."""
 FAMILIES: dict[str, tuple[str, str, float]] = {
     "step_seconds": ("step_ms", "Time of a training step, the median over processes.", 1000),
     "speedup_ratio": ("speedup", "Step time of fp32 over that of this precision.", 1),

@@ -69,24 +69,23 @@ def _panel(
         rows: of the ablation.
         values: the bars' lengths; NaN is unknown.
         dots: estimates, by the number of the row.
-        names: whether the steps are named beside the axis.
+        names: whether the steps are named next to the axis.
     """
     longest = float(values.max())
     most = min(MOST * longest, max([longest, *(high for _, _, high in dots.values())]))
     marks: list[Mark] = []
+    words: list[Mark] = []
     lengths = dict(zip(rows["added"], values, strict=True))
     for place, (row, value) in enumerate(zip(records(rows), values, strict=True)):
+        y, before, dot = place + 0.5, lengths.get(row["builds_on"]), dots.get(place, ())
         if known(value):
-            marks += _bar(row, place, value, lengths.get(row["builds_on"]), f"{number(value)} {unit}")
+            marks += _bar(row, place, value, before, f"{number(value)} {unit}")
+            end = min(most, max(filter(known, [value, before, *dot])))
+            words.append(Text(x=end, y=y, text=f"{SPACE}{number(value)}", anchor="start"))
         elif not known(row["step_ms"]):
-            marks.append(Text(x=0.0, y=place + 0.5, text=f"{SPACE}× {row['status']}", anchor="start"))
-    for place, dot in dots.items():
-        marks += chart.estimate(dot, place + 0.5, PLAIN)
-    for place, (row, value) in enumerate(zip(records(rows), values, strict=True)):
-        if known(value):
-            ends = [value, lengths.get(row["builds_on"], 0.0), *dots.get(place, ())]
-            end = min(most, max(filter(known, ends)))
-            marks.append(Text(x=end, y=place + 0.5, text=f"{SPACE}{number(value)}", anchor="start"))
+            words.append(Text(x=0.0, y=y, text=f"{SPACE}× {row['status']}", anchor="start"))
+        words += chart.estimate(dot, y, PLAIN) if dot else []
+    marks += words
     x = Axis(label=unit, low=0.0, high=ROOM * most if known(most) and most > 0 else 1.0)
     return Panel(title=title, x=x, y=_names(rows, names), marks=marks, rows=len(rows))
 
@@ -111,6 +110,6 @@ def _accuracies(rows: pd.DataFrame) -> Panel:
 
 
 def _names(rows: pd.DataFrame, shown: bool) -> Axis:
-    """Return the axis of steps; beside other panels they have their names at the first."""
+    """Return the axis of steps; of several panels the first has their names."""
     ticks = [(place + 0.5, str(name)) for place, name in enumerate(rows["added"])]
     return Axis(scale="words", ticks=ticks if shown else ())

@@ -37,8 +37,6 @@ DARK = "dark"
 """The tint of words on a bright area, whatever the theme."""
 WORK: dict[WorkClass, Tint] = {work: f"work {work}" for work in get_args(WorkClass)}
 """Tints of the classes of work in a step."""
-KINDS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
-"""The kinds of memory, in the order in which bars are stacked."""
 SPACE = "\u00a0"
 """Between a mark and a word that starts there."""
 SPARE = ("#cc79a7", "#56b4e9", "#e69f00", "#000000")
@@ -141,19 +139,33 @@ def rows_panel(title: str, x: Axis, names: Sequence[str], marks: Sequence[Mark],
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Chart:
-    """A figure."""
+class Titled:
+    """A figure's names."""
 
     name: str
     """Of its files, without suffix."""
     caption: str
     about: str
     """How to read it, in a sentence."""
+    in_files: bool = True
+    """Whether it is drawn to files, too: what has very many panels takes seconds, or could not be read there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart(Titled):
+    """A figure."""
+
     panels: Sequence[Panel]
     columns: int
     legend: Sequence[tuple[str, Tint]] = ()
-    in_files: bool = True
-    """Whether it is drawn to files, too: what has very many panels takes seconds, or could not be read there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plot(Titled):
+    """A drawn figure."""
+
+    page: Markup
+    """The SVG element of the page."""
 
 
 def limits(panel: Panel, which: Literal["x", "y"]) -> tuple[float, float]:
@@ -201,20 +213,6 @@ def ticks(axis: Axis, low: float, high: float) -> list[tuple[float, str]]:
         step = next(step * size for step in (1, 2, 5, 10) if (high - low) / (step * size) <= 6)
         places = [step * at for at in range(math.ceil(low / step), math.floor(high / step) + 1)]
     return [(place, f"{place:,.10g}".replace("-", "−")) for place in places if low <= place <= high]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plot:
-    """A drawn figure: the name of its files, without suffix, and what it shows."""
-
-    name: str
-    caption: str
-    about: str
-    """How to read it."""
-    page: Markup
-    """The SVG element of the page."""
-    in_files: bool
-    """Whether it is also in files."""
 
 
 def colour(precision: str) -> str:

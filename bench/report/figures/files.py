@@ -10,11 +10,11 @@ import logging
 import math
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.report.analysis.explanation import MEMORY_KINDS
 from bench.report.figures import chart, svg
 from bench.report.figures.chart import Band, Bar, Chart, Line, Mark, Panel, Plot, Rule, Text, limits, ticks
 from bench.results.files import replacing, write_atomically
@@ -62,7 +62,7 @@ COLOURS = {
     chart.COARSE: "#e69f00",
     chart.DARK: INK,
     # activations, which the precision changes most, stand out
-    **dict(zip(chart.KINDS, ("#4d4d4d", "#7a7a7a", "#a8a8a8", "#56b4e9", "#d9d9d9"), strict=True)),
+    **dict(zip(MEMORY_KINDS, ("#4d4d4d", "#7a7a7a", "#a8a8a8", "#56b4e9", "#d9d9d9"), strict=True)),
     # Okabe and Ito's colours, for readers who see few, and greys where nothing is computed
     **dict(zip(chart.WORK.values(), WORK_COLOURS, strict=True)),
     **dict(zip(chart.SHADES, VIRIDIS, strict=True)),
@@ -91,7 +91,8 @@ def write(what: Chart, folder: Path) -> None:
     columns = min(what.columns, len(what.panels))
     lines = math.ceil(len(what.panels) / columns)
     width = max(INCHES * columns / what.columns, NARROWEST_INCHES)
-    with mpl.rc_context(STYLE), quiet():
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # the user cannot mend a font that lacks a glyph
+    with mpl.rc_context(STYLE), warnings.catch_warnings(action="ignore", category=UserWarning):
         drawing = Figure(figsize=(width, height * lines), layout="constrained")
         frames = list(drawing.subplots(lines, columns, squeeze=False).flat)
         for axes, panel in zip(frames, what.panels, strict=False):
@@ -121,19 +122,6 @@ def _legend_columns(what: Chart, width: float) -> int:
         if sum(CHARACTER_INCHES * characters + HANDLE_INCHES for characters in widest) <= width:
             return columns
     return 1
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence matplotlib's warnings, such as that a font lacks a glyph, which the user cannot mend."""
-    log = logging.getLogger("matplotlib")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(action="ignore", category=UserWarning):
-            yield
-    finally:
-        log.setLevel(level)
 
 
 def colour(tint: str) -> str:

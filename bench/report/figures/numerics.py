@@ -134,7 +134,7 @@ def _bins(rows: pd.DataFrame, lowest: int = FEWEST_BINS[0]) -> np.ndarray:
 
 
 def _heights(shares: Any, exponents: np.ndarray) -> list[tuple[float, float]]:
-    """Return a line over powers of two, which falls to the axis beside what there is, and is interrupted elsewhere."""
+    """Return a line over powers of two, which falls to the axis next to filled bins, and is interrupted elsewhere."""
     heights = np.array([0.0, *(float(shares.get(str(exponent), 0.0)) for exponent in exponents), 0.0])
     empty = (heights[1:-1] == 0) & (heights[:-2] == 0) & (heights[2:] == 0)
     return list(zip(exponents + 0.5, np.where(empty, math.nan, heights[1:-1]), strict=True))

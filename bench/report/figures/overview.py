@@ -10,7 +10,7 @@ import pandas as pd
 from bench.report.analysis.explanation import MEMORY_KINDS
 from bench.report.analysis.verdict import Answer
 from bench.report.figures import chart
-from bench.report.figures.chart import KINDS, Axis, Bar, Chart, Mark, Panel, Text
+from bench.report.figures.chart import Axis, Bar, Chart, Mark, Panel, Text
 from bench.report.format import memory_unit, number, records, written
 from bench.report.reading.load import CELL, SUBJECT
 from bench.results.records import MEASURED
@@ -48,7 +48,7 @@ def memory_by_kind(summary: pd.DataFrame, trials: pd.DataFrame, answers: Sequenc
         about="At the batch size of each verdict, the most that tensors of a step held at once, by kind." + _cut(most),
         panels=panels,
         columns=min(3, len(panels)),
-        legend=[(kind, kind) for kind in KINDS],
+        legend=[(kind, kind) for kind in MEMORY_KINDS],
     )
 
 
@@ -58,8 +58,8 @@ def _kinds(workload: str, lines: list[tuple[str, Mapping[Hashable, Any]]]) -> Pa
     marks: list[Mark] = []
     for place, (_, row) in enumerate(lines):
         start = 0.0
-        for kind in KINDS:
-            if (value := row[MEMORY_KINDS[kind]] / size) > 0:
+        for kind, column in MEMORY_KINDS.items():
+            if (value := row[column] / size) > 0:
                 marks.append(Bar(x=(start, start + value), y=(place + 0.15, place + 0.85), tint=kind))
                 start += value
         marks.append(Text(x=start, y=place + 0.5, text=f"{chart.SPACE}{number(start, 3)}", anchor="start"))

@@ -56,14 +56,11 @@ Scrub = Callable[[str], str]
 def anonymous(runs: Runs) -> Runs:
     """Return runs without what identifies people or machines; they are called by numbers."""
     labels = {run.label: f"no. {number}" for number, run in enumerate(runs.runs, 1)}
-    hosts = _numbered("host", (name for run in runs.runs for name in _hosts(run)))
-    sources: dict[str, str] = {}
-    for kind in WITH_COLON:
-        named = [
-            *runs.trials["data"].astype(str).unique(),
-            *(source for run in runs.runs for source in run.fingerprints),
-        ]
-        sources = _numbered(kind, (name for name in named if name.startswith(kind)), sources)
+    named = dict.fromkeys(name for run in runs.runs for name in _hosts(run))
+    hosts = {name: f"host {number}" for number, name in enumerate(named, 1)}
+    data = [*runs.trials["data"].astype(str).unique(), *(source for run in runs.runs for source in run.fingerprints)]
+    with_path = dict.fromkeys(source for kind in WITH_COLON for source in data if source.startswith(kind))
+    sources = {source: f"{source.partition(':')[0]}:{number}" for number, source in enumerate(with_path, 1)}
     scrub = _scrubber(runs, labels, hosts, sources)
 
     def of(frame: pd.DataFrame) -> pd.DataFrame:
@@ -82,15 +79,6 @@ def _mapped(values: pd.Series, change: Scrub) -> pd.Series:
     known = values.cat.categories if categorical else values.unique()
     changed = values.astype(object).map({word: change(word) if isinstance(word, str) else word for word in known})
     return changed.astype("category") if categorical else changed
-
-
-def _numbered(name: str, words: Iterable[str], before: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return what stands for each word: the name with a number."""
-    instead = dict(before or {})
-    for word in words:
-        gap = "" if name.endswith(":") else " "
-        instead.setdefault(word, f"{name}{gap}{len(instead) + 1}")
-    return instead
 
 
 def _hosts(run: Run) -> Iterator[str]:

@@ -36,7 +36,7 @@ def remark(run: Run, trials: pd.DataFrame) -> str:
         return ""
     state = "ended" if ended else "is unfinished: it was stopped, or is still running"
     if planned:
-        kinds = ", ".join(f"{count} {phase}" for phase, count in Counter(one["phase"] for one in lost).items())
+        kinds = ", ".join(f"{count} {phase}" for phase, count in Counter(trial["phase"] for trial in lost).items())
         extent = f"{len(lost)} of {len(planned)} planned trials {'is' if len(lost) == 1 else 'are'} missing" + (
             f" ({kinds})" if lost else ""
         )
@@ -56,17 +56,8 @@ def finished(planned: list[dict[str, Any]], path: Path) -> int:
     Raises:
         UsageError: that is damaged.
     """
-    last = last_attempts(path)
+    last = counting(read(path))
     return len(planned) - len(missing(planned, last[~last["status"].isin(FAILURES)])) if len(last) else 0
-
-
-def last_attempts(path: Path) -> pd.DataFrame:
-    """Return the rows of a trials.csv that count, those of the last attempt at each trial.
-
-    Raises:
-        UsageError: it is damaged.
-    """
-    return counting(read(path))
 
 
 def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[str, Any]]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Mapping
-from typing import Any
 
 import pandas as pd
 
-from bench.report.format import records
+from bench.report.format import records, titled
 from bench.report.reading.load import SUBJECT, WORKLOAD
 from bench.results.columns import listed
 
@@ -18,7 +16,7 @@ VENDOR = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|Intel\(R\)) ")
 BUILD = re.compile(r"(?:[- ](?:PCIe|SXM\d?|HBM\d\w?|\d+GB))+(?![\w-])", re.IGNORECASE)
 """The parts of a name that say how a board is built: left out where no other board has the rest of the name."""
 IDENTITY = ["parameters_json", "members", "device_names", "device_kind"]
-"""What the words of a subject were made of."""
+"""The columns that the names of a subject are made of."""
 
 
 def subjects(trials: pd.DataFrame) -> pd.DataFrame:
@@ -27,31 +25,29 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     ``workload`` names the recipe, ``where`` the device, and ``label`` is the shortest form that no other device has;
     ``slug`` is a file name, unique among them. The columns of ``IDENTITY`` come with them.
     """
-    found = trials[[*SUBJECT, *IDENTITY]].drop_duplicates(SUBJECT, ignore_index=True)
-    several_data = found.groupby("suite")["data"].transform("nunique") > 1
+    named = trials[[*SUBJECT, *IDENTITY]].drop_duplicates(SUBJECT, ignore_index=True)
+    several_data = named.groupby("suite")["data"].transform("nunique") > 1
     alike = [name for name in WORKLOAD if name != "techniques"]  # one device may go without some that several have
-    on_device = found.groupby([*alike, "run", "device"])["placement"].transform("nunique")
-    together = found["members"].map(lambda cell: len(listed(cell)) > 1)
-    cpus_together = together & (found["device_kind"] == "cpu")  # GPUs are counted in the device's name
-    rows = found.assign(several_data=several_data, several_placements=(on_device > 1) | cpus_together)
-    found["workload"] = [_workload(row) for row in records(rows)]
-    recipe = [found["workload"], found["device"]]
+    on_device = named.groupby([*alike, "run", "device"])["placement"].transform("nunique")
+    together = named["members"].map(lambda cell: len(listed(cell)) > 1)
+    cpus_together = together & (named["device_kind"] == "cpu")  # GPUs are counted in the device's name
+    rows = named.assign(several_data=several_data, several_placements=(on_device > 1) | cpus_together)
+    named["workload"] = [
+        titled(row["suite"], row["parameters"], row["techniques"], row["data"] if row["several_data"] else "")
+        for row in records(rows)
+    ]
+    recipe = [named["workload"], named["device"]]
     rows["several_runs"] = rows.groupby(recipe)["run"].transform("nunique") > 1
-    found["where"] = [_where(row) for row in records(rows)]
-    found["label"] = _labels(found["where"].tolist())
-    return found.assign(slug=slugs([f"{row.workload}-{row.where}" for row in found.itertuples()]))
-
-
-def _workload(row: Mapping[Hashable, Any]) -> str:
-    parts = [row[name] for name in ("parameters", "techniques") if row[name]]
-    parts += [row["data"]] if row["several_data"] else []
-    return f"{row['suite']} ({', '.join(parts)})" if parts else str(row["suite"])
-
-
-def _where(row: Mapping[Hashable, Any]) -> str:
-    parts = [placement(str(row["placement"]))] if row["several_placements"] else []
-    parts += [f"run {row['run']}"] if row["several_runs"] else []
-    return f"{row['device']} ({', '.join(parts)})" if parts else str(row["device"])
+    named["where"] = [
+        titled(
+            row["device"],
+            placement(str(row["placement"])) if row["several_placements"] else "",
+            f"run {row['run']}" if row["several_runs"] else "",
+        )
+        for row in records(rows)
+    ]
+    named["label"] = _labels(named["where"].tolist())
+    return named.assign(slug=slugs([f"{row.workload}-{row.where}" for row in named.itertuples()]))
 
 
 def placement(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,6 @@ from bench.results.store import edited
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import find_precision
-from bench.spec.trial import names_batch_size
 
 CELL = ["run", "suite", "parameters", "techniques", "data", "architecture", "device", "placement", "batch_size"]
 """The columns that identify a cell: within one, precisions are compared."""
@@ -38,6 +37,8 @@ TRAIN_COST = ["time_per_epoch_s", "total_s", "train_samples_per_s", "data_wait_p
 TRAIN_COST += ["train_energy_j"]
 EPOCH_COST = ["train_s", "test_s", "elapsed_s", "data_wait_s", "samples_per_s", "energy_j"]
 """The costs of training, of which an emulated precision has no figure."""
+OF_TRIALS = {"epochs": "epochs.csv", "numerics": "numerics.csv", "explained": "explain.csv"}
+"""The frames whose rows get the columns of their trials' cells, and their files."""
 WORKLOAD = ["suite", "parameters", "techniques", "data"]
 """The columns in which devices and runs must agree to be compared: the same recipe on the same data."""
 
@@ -116,10 +117,11 @@ def load(folders: list[Path]) -> Runs:
         raise UsageError("There is no run to report. Give at least one folder that a run wrote, such as results/NAME.")
     twice = copies(infos)
     unique = [folder for folder in infos if folder not in twice]
-    runs, trials, epochs, blocks, numerics, explained = [], [], [], [], [], []
+    runs: list[Run] = []
+    parts: dict[str, list[pd.DataFrame]] = defaultdict(list)
     for folder, label in zip(unique, labels(unique), strict=True):
         path, info = folder / "trials.csv", infos[folder]
-        written = _with_target(_without_unasked_batch(read(path).assign(run=label), info), info)
+        written = _with_target(read(path).assign(run=label), info)
         rows = counting(written)
         if rows.empty:
             raise UsageError(
@@ -128,36 +130,21 @@ def load(folders: list[Path]) -> Runs:
             )
         refuse_too_much_memory(path, rows, info.get("environment", {}).get("devices", []))
         refuse_centers_outside(path, rows)
-        timed = _blocks(of_counting(read(folder / "blocks.csv", words="category"), rows), rows)
-        courses, figures, reasons = (
-            of_counting(read(folder / name), rows) for name in ("epochs.csv", "numerics.csv", "explain.csv")
-        )
         odd = [_cut_off(folder, written), _edited(folder, info), _absent(folder, rows)]
         odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
-        rows, courses = _without_emulated_cost(rows, TRAIN_COST), _without_emulated_cost(courses, EPOCH_COST)
         runs.append(Run(label=label, info=info, folder=folder, remarks=tuple(filter(None, odd))))
-        trials.append(rows)
-        epochs.append(_with_cells(folder / "epochs.csv", courses, rows))
-        blocks.append(timed)
-        numerics.append(_with_cells(folder / "numerics.csv", figures, rows, more=["seed"]))
-        explained.append(_with_cells(folder / "explain.csv", reasons, rows))
+        parts["trials"].append(_without_emulated_cost(rows, TRAIN_COST))
+        parts["blocks"].append(_blocks(of_counting(read(folder / "blocks.csv", words="category"), rows), rows))
+        for name, file in OF_TRIALS.items():
+            of_trials = of_counting(read(folder / file), rows)
+            parts[name].append(_without_emulated_cost(_with_cells(file, of_trials, rows), EPOCH_COST))
     names = _data_names(runs)
-    frames = [
-        _rename_data(pd.concat(rows, ignore_index=True), names)
-        for rows in (trials, blocks, epochs, numerics, explained)
-    ]
-    ablation, ablation_block = (frame["phase"].isin(LADDER) for frame in frames[:2])
-    return Runs(
-        runs=runs,
-        trials=frames[0][~ablation].reset_index(drop=True),
-        epochs=frames[2],
-        blocks=frames[1][~ablation_block].reset_index(drop=True),
-        ablations=frames[0][ablation].reset_index(drop=True),
-        ablation_blocks=frames[1][ablation_block].reset_index(drop=True),
-        numerics=frames[3],
-        explained=frames[4],
-        remarks=_data_remarks(names),
-    )
+    frames = {name: _rename_data(pd.concat(rows, ignore_index=True), names) for name, rows in parts.items()}
+    for name, of_ablations in (("trials", "ablations"), ("blocks", "ablation_blocks")):
+        is_step = frames[name]["phase"].isin(LADDER)
+        frames[of_ablations] = frames[name][is_step].reset_index(drop=True)
+        frames[name] = frames[name][~is_step].reset_index(drop=True)
+    return Runs(runs=runs, remarks=_data_remarks(names), **frames)
 
 
 def is_emulated(precisions: pd.Series) -> pd.Series:
@@ -175,27 +162,6 @@ def _without_emulated_cost(rows: pd.DataFrame, columns: list[str]) -> pd.DataFra
     return rows.assign(**{name: rows[name].mask(emulated) for name in columns if name in rows})
 
 
-def _without_unasked_batch(rows: pd.DataFrame, info: dict[str, Any]) -> pd.DataFrame:
-    """Take a ``batch_size`` that is no part of a recipe's name out of the parameters, where earlier versions wrote it.
-
-    It stays where it tells variants of a suite apart.
-    """
-    request = info.get("request", {})
-    asked, swept = (dict(request.get(name) or ()) for name in ("parameters", "sweep"))
-    if "parameters" not in request or names_batch_size(asked, swept, request.get("batch_sizes")):
-        return rows
-    parts = {text: json.loads(text) for text in rows["parameters_json"].unique()}
-    rest = {text: {name: value for name, value in part.items() if name != "batch_size"} for text, part in parts.items()}
-    shorter = {text: json.dumps(part) for text, part in rest.items()}
-    recipes = rows[["suite", "parameters_json"]].drop_duplicates()
-    if recipes.replace({"parameters_json": shorter}).duplicated().any():
-        return rows
-    words = {text: " ".join(f"{name}={value}" for name, value in part.items()) for text, part in rest.items()}
-    return rows.assign(
-        parameters=rows["parameters_json"].map(words), parameters_json=rows["parameters_json"].map(shorter)
-    )
-
-
 def _with_target(rows: pd.DataFrame, info: dict[str, Any]) -> pd.DataFrame:
     """Add ``target_ci``, the half-width that the run asked of its speedups; without one no row is ``unconverged``."""
     protocol = info.get("request", {}).get("protocol", {})
@@ -211,14 +177,11 @@ def _filling(trials: pd.DataFrame, file: str) -> pd.DataFrame:
     return trials[trials["phase"].isin([name for name, phase in PHASES.items() if phase.file == file])]
 
 
-def _is_filled(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0
-
-
 def _absent(folder: Path, trials: pd.DataFrame) -> str:
     """Warn, in one sentence, of files that are not there although measured trials filled them."""
     measured = trials[trials["status"].isin(MEASURED)]
-    lost = [name for name in COLUMNS if len(_filling(measured, name)) and not _is_filled(folder / name)]
+    filled = [name for name in COLUMNS if (folder / name).is_file() and (folder / name).stat().st_size]
+    lost = [name for name in COLUMNS if len(_filling(measured, name)) and name not in filled]
     verb, them = ("is", "it") if len(lost) == 1 else ("are", "them")
     return f"{' and '.join(lost)} {verb} missing, so what is made from {them} is not in the report." if lost else ""
 
@@ -242,17 +205,16 @@ def _edited(folder: Path, info: Mapping[str, Any]) -> str:
     return f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} edited since the run ended." if names else ""
 
 
-def _with_cells(path: Path, rows: pd.DataFrame, trials: pd.DataFrame, more: list[str] | None = None) -> pd.DataFrame:
-    """Return the rows of a CSV of a run, each with the columns of its trial's cell.
+def _with_cells(file: str, rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a CSV of a run, each with the columns of its trial's cell, and the seed where they lack it.
 
     Args:
-        path: the file.
+        file: the CSV's name.
         rows: its rows, of a retried trial the last ones.
         trials: the run's rows of trials.csv.
-        more: further columns to take from trials.csv.
     """
-    cells = _filling(trials, path.name)[[*PAIR, *(more or []), *CELL]]
-    return rows.merge(cells.drop_duplicates(PAIR, keep="last"), on=PAIR)
+    seed = [] if "seed" in rows else ["seed"]
+    return rows.merge(_filling(trials, file)[[*PAIR, *seed, *CELL]].drop_duplicates(PAIR, keep="last"), on=PAIR)
 
 
 def _blocks(blocks: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:

@@ -8,8 +8,8 @@ from bench.report.analysis.contrast import Contrast
 from bench.report.analysis.judge import judge
 from bench.report.analysis.summary import measured_in
 from bench.report.analysis.verdict import Verdict, marked
-from bench.report.format import MIB, UNKNOWN, estimate, known, ratio, records, signed
-from bench.report.tables.table import Row, Table, figures, table, words
+from bench.report.format import MIB, UNKNOWN, bracketed, estimate, known, ratio, records, signed
+from bench.report.tables.table import Row, Table, decimals, figures, table, words
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 from bench.stats import Interval
@@ -63,9 +63,7 @@ def _accuracy(row: Row) -> str:
     interval = row["accuracy"]
     if interval is None:
         return UNKNOWN if row["trained"] in MEASURED else str(row["trained"])
-    if interval.low is None:
-        return f"{interval.center:.2f} (one seed, no interval)"
-    return f"{interval.center:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+    return bracketed(interval, decimals) + ("" if known(interval.low) else " (one seed, no interval)")
 
 
 def _status(row: Row) -> str:

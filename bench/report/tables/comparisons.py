@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -14,9 +13,9 @@ from bench.report.analysis.comparability import differing, software
 from bench.report.analysis.compare import Overall
 from bench.report.analysis.compare import Row as ComparedRow
 from bench.report.analysis.contrast import Contrast
-from bench.report.analysis.contrast import estimate as contrasted
 from bench.report.analysis.factors import BATCH_SIZE, Varied
-from bench.report.format import estimate, known, number, records, written
+from bench.report.analysis.summary import over
+from bench.report.format import bracketed, estimate, known, number, records, written
 from bench.report.reading.labels import placement
 from bench.report.reading.load import KEY, SUBJECT, Run, Runs
 from bench.report.tables.table import (
@@ -39,7 +38,7 @@ from bench.report.tables.table import (
 )
 from bench.results.columns import listed
 from bench.results.records import MEASURED
-from bench.spec.metrics import SPEED, THROUGHPUT, Metric, compared, untabled
+from bench.spec.metrics import SPEED, Metric, compared, untabled
 from bench.spec.techniques import for_one_device
 
 ABOUT = (
@@ -72,7 +71,10 @@ def scaling(lines: Sequence[Row]) -> Table | None:
         figures("its throughput", lambda line: line["one"]["samples_per_s"]),
         figures("speedup over one [95 % interval]", lambda line: estimate(line["over_one"]), status="status"),
         figures("efficiency (%)", "efficiency_pct", 3),
-        figures("communication (% of a step) [95 % interval]", _share),
+        figures(
+            "communication (% of a step) [95 % interval]",
+            lambda line: line["communication"] and bracketed(line["communication"], lambda share: number(share, 2)),
+        ),
     ]
     notes = [ANOTHER_RUN] if not all(line["same_run"] for line in lines) else []
     notes += [ON_A_CPU] if any(line["on_cpu"] for line in lines) else []
@@ -87,14 +89,6 @@ def _scaling(material: Material) -> list[Table | str | None]:
 def _one(line: Row) -> str:
     name = placement(str(line["one"]["placement"]))
     return name if line["same_run"] else f"{name}, run {line['one']['run']}"
-
-
-def _share(line: Row) -> str | None:
-    share = line["communication"]
-    if share is None:
-        return None
-    interval = "" if share.low is None else f" [{number(share.low, 2)}, {number(share.high, 2)}]"
-    return f"{number(share.center, 2)}{interval}"
 
 
 def along(sweep: Varied) -> Table | None:
@@ -252,17 +246,15 @@ def _distance(row: Row, single: Row, runs: Mapping[str, Run]) -> tuple[bool, boo
 
 
 def _scaled(row: Row, single: Row, word: str, count: int) -> Row:
-    contrast = contrasted(THROUGHPUT, row[THROUGHPUT.arm], single[THROUGHPUT.arm])
-    assert contrast is not None  # throughput has nothing that both sides must agree in
-    on_cpu = single["device_kind"] == "cpu"
+    speedup, on_cpu = over(row, single), single["device_kind"] == "cpu"
     return row | {
         "scaling": word if word == "strong" else f"weak, {single['batch_size']:.0f} a device",
         "one": single,
         "same_run": single["run"] == row["run"],
         "on_cpu": on_cpu,
         "status": "unconverged" if "unconverged" in (row["speed_status"], single["speed_status"]) else "ok",
-        "over_one": contrast.gain,
-        "efficiency_pct": None if on_cpu else 100 * contrast.gain.center / count,
+        "over_one": speedup,
+        "efficiency_pct": None if on_cpu else 100 * speedup.center / count,
     }
 
 
@@ -287,16 +279,12 @@ def _communication(trials: pd.DataFrame) -> dict[Hashable, stats.Interval]:
     Averaged is the logarithm of a step's time over that of a step without synchronization.
     """
     rows = trials[(trials["phase"] == "speed") & trials["status"].isin(MEASURED) & trials["communication_pct"].notna()]
-    logs = {
-        arm: stats.student_interval(-np.log1p(-group["communication_pct"].to_numpy(dtype=np.float64) / 100))
-        for arm, group in rows.groupby(KEY, sort=False)
-    }
-    ends = {arm: [None if end is None else -100 * math.expm1(-end) for end in log.ends] for arm, log in logs.items()}
-    return {
-        arm: stats.Interval(center=center, low=low, high=high, n=logs[arm].n)
-        for arm, (center, low, high) in ends.items()
-        if center is not None
-    }
+    shares: dict[Hashable, stats.Interval] = {}
+    for arm, group in rows.groupby(KEY, sort=False)["communication_pct"]:
+        left = stats.student_interval(np.log1p(-group.to_numpy(dtype=np.float64) / 100)).exp()
+        low, high = (None if end is None else 100 * (1 - end) for end in (left.high, left.low))
+        shares[arm] = stats.Interval(center=100 * (1 - left.center), low=low, high=high, n=left.n)
+    return shares
 
 
 TABLES = (Entry(62, RECIPE, _scaling),)

@@ -6,7 +6,7 @@ import json
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -163,12 +163,14 @@ def conversions(trials: pd.DataFrame) -> Table | None:
         return None
     rows = trials[converted].assign(typed=trials["compute_dtypes"] == "").sort_values("typed", kind="stable")
     arms = rows.drop_duplicates([*KEY, "kept_layers"]).sort_index()
+    arms["converted"] = [len(listed(cell)) for cell in arms["converted_layers"]]
+    arms["kept"] = [json.loads(cell or "{}") for cell in arms["kept_layers"]]
     columns = [
         *ARM,
-        figures("linear layers", lambda row: whole(len(_converted(row)) + len(_kept(row)))),
-        figures("converted", lambda row: whole(len(_converted(row)))),
+        figures("linear layers", lambda row: row["converted"] + len(row["kept"]), whole),
+        figures("converted", "converted", whole),
         *optional(figures("of these too small to gain", "small_layers", whole)),
-        words("not converted, and why", lambda row: _why_kept(_kept(row)), wrap=True),
+        words("not converted, and why", _why_kept, wrap=True),
         words("products computed in", "compute_dtypes"),
     ]
     about = (
@@ -182,17 +184,8 @@ def conversions(trials: pd.DataFrame) -> Table | None:
     return table("Converted layers", records(arms), columns, about)
 
 
-def _converted(row: Row) -> tuple[str, ...]:
-    return listed(row["converted_layers"])
-
-
-def _kept(row: Row) -> dict[str, str]:
-    kept: dict[str, str] = json.loads(row["kept_layers"] or "{}")
-    return kept
-
-
-def _why_kept(kept: Mapping[str, str]) -> str:
-    return "; ".join(f"{name} ({why})" for name, why in kept.items()) or "none"
+def _why_kept(row: Row) -> str:
+    return "; ".join(f"{name} ({why})" for name, why in row["kept"].items()) or "none"
 
 
 def compiling(trials: pd.DataFrame) -> Table | None:

@@ -6,9 +6,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from bench.report.analysis.explanation import CLASSES, MEMORY_KINDS, Explanation, MemoryPair, rooflines
-from bench.report.format import MIB, UNKNOWN, change, known, memory_unit, number, percent, share, signed, times
+from bench.report.format import MIB, UNKNOWN, capital, change, known, memory_unit, number, percent, share, times
 from bench.report.tables.table import ARM, Row, Table, figures, optional, table, words
-from bench.spec.precisions import find_precision
 from bench.stats import Interval
 
 LEAST_SHARE = 0.005
@@ -137,7 +136,7 @@ def operators_alone(explained: Sequence[Explanation]) -> Table | None:
         figures("fp32 (ms)", "ms", 3),
         *optional(
             figures("in this precision's type (ms)", "other_ms", 3),
-            figures("faster (×)", lambda row: row["ms"] / row["other_ms"] if row["other_ms"] else None, 3),
+            figures("faster (×)", lambda row: row["ms"] / row["other_ms"], 3),
         ),
         words("bound by", "limit"),
         figures("of that bound (%)", "share_pct", 2),
@@ -152,8 +151,7 @@ def operators_alone(explained: Sequence[Explanation]) -> Table | None:
 
 def signed_ms(value: float) -> str:
     """Write a difference in ms with its sign and three significant digits."""
-    text = number(abs(value), 3)
-    return signed(0.0, 0)[1:] if not value else f"{'+' if value > 0 else '−'}{text}"
+    return f"{'+' if value > 0 else '−'}{number(abs(value), 3)}" if value else "0"
 
 
 def _interval(speedup: Interval) -> str:
@@ -185,7 +183,7 @@ def sentences(explanation: Explanation, *, tried: bool = False, most_of_memory: 
         tried: whether the techniques are tried next, so that how to try them is left out.
         most_of_memory: most sentences on memory; None is all.
     """
-    yield from (_sentence(reason.sentence) for reason in explanation.reasons)
+    yield from (f"{capital(reason.sentence)}." for reason in explanation.reasons)
     if not explanation.reasons:
         yield "No rule found a cause."
     if tries := ",".join(explanation.techniques):
@@ -197,15 +195,10 @@ def sentences(explanation: Explanation, *, tried: bool = False, most_of_memory: 
             f"Under the profiler {baseline.precision}'s step takes {number(baseline.stretched, 2)} times as long and "
             f"{arm.precision}'s {number(arm.stretched, 2)} times, so the classes and all that follows are rough."
         )
-    if (busy := explanation.foreign_load_pct) is not None and busy >= BUSY_PCT:
+    if (busy := baseline.value("step", "foreign load")) is not None and busy >= BUSY_PCT:
         yield f"Other programs took {busy:.0f} % of the CPU meanwhile, so these figures are rough."
     if explanation.memory is not None:
         yield from itertools.islice(memory_sentences(explanation.memory), most_of_memory)
-
-
-def _sentence(text: str) -> str:
-    word = text.split("'", 1)[0].split(maxsplit=1)[0]
-    return f"{text}." if find_precision(word) else f"{text[:1].upper()}{text[1:]}."
 
 
 def memory_sentences(memory: MemoryPair) -> Iterator[str]:

@@ -10,15 +10,16 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from bench import stats
 from bench.report.analysis.contrast import Arm
 from bench.report.analysis.contrast import estimate as contrasted
+from bench.report.analysis.explanation import MEMORY_KINDS
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
 from bench.report.analysis.summary import best_rows, over
 from bench.report.format import (
@@ -44,7 +45,6 @@ from bench.report.tables.table import (
     DEVICE,
     PRECISION,
     RECIPE,
-    Column,
     Entry,
     Row,
     Table,
@@ -59,20 +59,13 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
-from bench.spec.metrics import ENERGY, LOSS, MEMORY, SPEED, Metric, learned
-from bench.spec.precisions import BASELINE, find_precision, precision_rank
+from bench.spec.metrics import ENERGY, EPOCH, LOSS, MEMORY, SPEED, Metric, learned
+from bench.spec.precisions import BASELINE, find_precision
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
 SUM = "Of devices that train together, peak memory is the largest device's, and after it the sum of all devices' peaks."
 SUITE = words("suite", "workload")
-KINDS = {
-    "tracked_peak_bytes": "tensors",
-    "parameter_bytes": "parameters",
-    "gradient_bytes": "gradients",
-    "optimizer_bytes": "optimizer",
-    "activation_bytes": "activations",
-    "temporary_bytes": "temporaries",
-}
+KINDS = {"tracked_peak_bytes": "tensors", **{column: kind for kind, column in MEMORY_KINDS.items()}}
 ON_A_GPU = {"first_peak_bytes": "first step", "peak_reserved_bytes": "reserved", "driver_used_bytes": "driver"}
 """Columns of memory and what their tables call them."""
 ABOUT_MEMORY = (
@@ -90,8 +83,9 @@ WAITING_PCT = 10.0
 OF_THE_STEP = 0.9
 """But not where training reaches this share of the step's own throughput: then the GPU had work meanwhile."""
 LIGHTNING, PLAIN = "lightning", "plain"
-TRAINER_KEY = ["run", "suite", "techniques", "data", "architecture", "device", "placement", "batch_size"]
-"""Columns in which trainings by the two trainers agree, as well as precision and seed."""
+TRAINER_KEY = [name for name in KEY if name != "parameters"]
+"""Columns in which trainings by the two trainers agree."""
+SIDES = ("", "_plain")
 FP16_LARGEST = 65504.0
 LAST = 5
 """Steps at the end of the phase whose gradients are counted together."""
@@ -180,16 +174,18 @@ def best_batch(rows: pd.DataFrame) -> Table | None:
     """
     best = best_rows(rows)
     best = best[best.groupby(SUBJECT, sort=False)["batch_size"].transform("nunique") > 1]
+    names = best.sort_values("rank", kind="stable")["precision"].unique()
     lines: list[Row] = []
     for _, subject in best.groupby(SUBJECT, sort=False):
         arms = records(subject)
-        lines += [row | {f"over {other['precision']}": _over(row, other) for other in arms} for row in arms]
+        ratios = ({other["precision"]: _over(row, other) for other in arms} for row in arms)
+        lines += [row | {"over": over_others} for row, over_others in zip(arms, ratios, strict=True)]
     columns = [
         DEVICE,
         PRECISION,
         figures("best batch", "batch_size", whole),
         figures("throughput (samples/s)", "samples_per_s", status="speed_status"),
-        *(_of_precision(f"÷ {name}", f"over {name}") for name in _precisions(best)),
+        *(figures(f"÷ {name}", partial(_over_precision, name)) for name in names),
     ]
     about = (
         "Each precision at the measured batch size at which its throughput was highest, which includes what the memory "
@@ -200,6 +196,11 @@ def best_batch(rows: pd.DataFrame) -> Table | None:
         "all precisions are fastest at the same batch size are left out."
     )
     return table("Best batch", lines, columns, about)
+
+
+def _over_precision(name: str, line: Row) -> str | None:
+    ratio: str | None = line["over"].get(name)
+    return ratio
 
 
 def _over(row: Row, other: Row) -> str:
@@ -289,15 +290,6 @@ def inference(trials: pd.DataFrame) -> Table | None:
         "begins with. The output error is relative to fp32's largest output."
     )
     return table("Inference", records(rows), columns, about)
-
-
-def _of_precision(header: str, name: str) -> Column:
-    """Return a column of figures against one precision, which not every row has."""
-    return figures(header, lambda line: line.get(name))
-
-
-def _precisions(rows: pd.DataFrame) -> list[str]:
-    return list(rows.sort_values("rank", kind="stable")["precision"].unique())
 
 
 # Training.
@@ -424,42 +416,26 @@ def _time_to_accuracy(row: Row) -> str:
     return f"{number(row['time_to_accuracy_s'])} (to {target:g} %{of_seeds})"
 
 
-def against_plain(trials: pd.DataFrame, workload: pd.DataFrame) -> Table | None:
+def against_plain(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
     """Compare the times per epoch of Lightning's trainings with those of the plain loop, where both trained.
 
     Args:
-        trials: all rows of ``Runs.trials``.
-        workload: rows of the summary, of one workload; None is returned where it is not Lightning's.
+        rows: rows of the summary, of one workload; None is returned where it is not Lightning's.
+        summary: all rows of the summary.
     """
-    first = workload.iloc[0]
-    parameters = json.loads(first["parameters_json"])
+    parameters = json.loads(rows["parameters_json"].iloc[0])
     if parameters.get("trainer") != LIGHTNING:
         return None
     plain = parameters | {"trainer": PLAIN, "devices": None}
-    is_plain = trials["parameters_json"].map(lambda cell: json.loads(cell) | {"devices": None} == plain).astype(bool)
-    done = (trials["phase"] == "train") & trials["status"].isin(MEASURED) & trials["time_per_epoch_s"].gt(0)
-    ours = trials[done & (trials["parameters"] == first["parameters"])]
-    ours = ours.merge(workload[[*TRAINER_KEY, "where"]].drop_duplicates())
-    kept = [*TRAINER_KEY, "precision", "seed", "time_per_epoch_s"]
-    pairs = ours.merge(trials.loc[done & is_plain, kept], on=kept[:-1], suffixes=("", "_plain"))
-    pairs["log_ratio"] = np.log(pairs["time_per_epoch_s"] / pairs["time_per_epoch_s_plain"])
-    arms = [arm for _, arm in pairs.groupby([*TRAINER_KEY, "precision"], sort=False)]
-    arms.sort(key=lambda arm: precision_rank(str(arm["precision"].iloc[0])))
-    about = (
-        "Time per epoch by Lightning's Trainer divided by that of the plain loop, seed by seed: above 1 is the "
-        "framework's overhead; with more devices than the plain loop had, below 1 is what they gain. The interval is "
-        "Student's over the seeds."
-    )
-    rows = [
-        {
-            **{name: arm.iloc[0][name] for name in ("where", "batch_size", "precision")},
-            "seeds": len(arm),
-            "plain": arm["time_per_epoch_s_plain"].median(),
-            "lightning": arm["time_per_epoch_s"].median(),
-            "ratio": estimate(stats.student_interval(arm["log_ratio"].to_numpy(dtype=np.float64)).exp()),
-        }
-        for arm in arms
-    ]
+    is_plain = summary["parameters_json"].map(lambda cell: json.loads(cell) | {"devices": None} == plain).astype(bool)
+    pairs = rows.merge(summary.loc[is_plain, [*TRAINER_KEY, EPOCH.arm]], on=TRAINER_KEY, suffixes=("", "_plain"))
+    lines = []
+    for row in records(pairs.dropna(subset=[EPOCH.arm, f"{EPOCH.arm}_plain"])):
+        ours, theirs = (replace(row[f"{EPOCH.arm}{end}"], replicates=row[f"{EPOCH.arm}{end}"].seeds) for end in SIDES)
+        contrast = contrasted(EPOCH, ours, theirs)
+        if contrast is not None and contrast.is_paired:
+            medians = {"lightning": np.median(ours.values), "plain": np.median(theirs.values)}
+            lines.append(row | medians | {"seeds": contrast.change.n, "ratio": estimate(contrast.shown)})
     columns = [
         *ARM,
         figures("seeds", "seeds", whole),
@@ -467,7 +443,12 @@ def against_plain(trials: pd.DataFrame, workload: pd.DataFrame) -> Table | None:
         figures("Lightning (s/epoch)", "lightning"),
         figures("ratio", "ratio"),
     ]
-    return table("Lightning compared with the plain loop", rows, columns, about)
+    about = (
+        "Time per epoch by Lightning's Trainer divided by that of the plain loop, seed by seed: above 1 is the "
+        "framework's overhead; with more devices than the plain loop had, below 1 is what they gain. The interval is "
+        "Student's over the seeds."
+    )
+    return table("Lightning compared with the plain loop", lines, columns, about)
 
 
 # The numerics phase.
@@ -623,5 +604,5 @@ TABLES = (
     Entry(55, RECIPE, lambda material: [memory(material.trials)]),
     Entry(60, RECIPE, lambda material: numerics(material.numerics)),
     Entry(61, RECIPE, lambda material: [inference(material.trials)]),
-    Entry(63, RECIPE, lambda material: [against_plain(material.runs.trials, material.rows)]),
+    Entry(63, RECIPE, lambda material: [against_plain(material.rows, material.summary)]),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -103,21 +103,14 @@ def pairs(literature: pd.DataFrame) -> pd.DataFrame:
     return paired.assign(spread_of_times=np.hypot(spreads[0], spreads[1]))
 
 
-class Recipe(NamedTuple):
-    """Names of a suite's recipe in the literature."""
-
-    model: str
-    dataset: str
-
-
 RECIPES = {
-    "resnet50": Recipe("resnet50", "CIFAR-10"),
-    "intel_resnet18": Recipe("resnet18 (ImageNet-pretrained)", "Intel Image Classification"),
-    "resnet18": Recipe("resnet18", "CIFAR-10"),
-    "vit_b_16": Recipe("vit_b_16", "synthetic 224"),
-    "cifar10_lightning": Recipe("", "CIFAR-10"),
+    "resnet50": ("resnet50", "CIFAR-10"),
+    "intel_resnet18": ("resnet18 (ImageNet-pretrained)", "Intel Image Classification"),
+    "resnet18": ("resnet18", "CIFAR-10"),
+    "vit_b_16": ("vit_b_16", "synthetic 224"),
+    "cifar10_lightning": ("", "CIFAR-10"),
 }
-"""A suite that is not here has published figures where a row's model bears its name."""
+"""Model and data set of a suite's recipe in the literature; of other suites a row's model bears the suite's name."""
 
 
 def comparisons(literature: pd.DataFrame | None) -> Table | None:
@@ -213,10 +206,10 @@ def published_beside(material: Material) -> list[Table | str | None]:
 
 def _of(suite: str, literature: pd.DataFrame) -> pd.DataFrame:
     """Return the published rows of a suite's recipe."""
-    recipe = RECIPES.get(suite)
-    if recipe is None:
+    if suite not in RECIPES:
         return literature[literature["model"] == suite]
-    return literature[(literature["model"] == recipe.model) & (literature["dataset"] == recipe.dataset)]
+    model, dataset = RECIPES[suite]
+    return literature[(literature["model"] == model) & (literature["dataset"] == dataset)]
 
 
 def _matching(rows: pd.DataFrame, published: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,14 +29,6 @@ LEGEND = {
 }
 LOG_WIDTH = 200
 """Characters in a line where the output is not a terminal."""
-
-
-def line_width() -> int:
-    """Return how many characters a printed line has: the terminal's, or ``COLUMNS``, or else ``LOG_WIDTH``."""
-    if sys.stdout.isatty():
-        return shutil.get_terminal_size().columns
-    columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isascii() and columns.isdigit() and int(columns) else LOG_WIDTH
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +106,7 @@ class Table:
     @property
     def text(self) -> str:
         """The table as a terminal shows it; where its words do not fit next to each other, row by row."""
-        width = line_width()
+        width = shutil.get_terminal_size((LOG_WIDTH, 0)).columns
         if sum(self._widest_words()) + 3 * len(self.columns) > width:
             rows = [zip(self.headers, row, strict=True) for row in self.rows]
             cells = [[f"{header}: {cell}" for header, cell in row if cell != UNKNOWN] for row in rows]

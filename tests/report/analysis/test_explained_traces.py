@@ -46,91 +46,79 @@ class Gpu:
         return self.run("aten::relu", "void at::native::vectorized_elementwise_kernel<4>", us, self.dtype)
 
 
-def usual(dtype: str) -> Gpu:
-    """Return a step that gains as it should: products of 700 µs in fp32 and 250 in 16 bits."""
-    products, rest, idle = (700.0, 200.0, 100.0) if dtype == FP32 else (250.0, 110.0, 100.0)
-    return Gpu(dtype, products + rest + idle).products(products).elementwise(rest)
+Kernel = tuple[str, str, float, tuple[str, ...]]
+"""An operator, its kernel, its time in µs, and the types of its operands."""
 
 
-def small(dtype: str) -> Gpu:
-    products, rest = (700.0, 200.0) if dtype == FP32 else (720.0, 110.0)
-    return Gpu(dtype, products + rest + 100).products(products).elementwise(rest)
+def step(
+    fp32: tuple[float, float] = (700.0, 200.0),
+    narrow: tuple[float, float] = (250.0, 110.0),
+    *more: Kernel,
+    idle: float = 100.0,
+    only_narrow: bool = False,
+    kernel: str = "",
+) -> Callable[[str], Gpu]:
+    """Return a function that makes a step in fp32 or in 16 bits.
+
+    Args:
+        fp32: µs of products and of elementwise operators in fp32.
+        narrow: the same in 16 bits; as given they gain as they should.
+        more: what else runs.
+        idle: µs in which nothing runs.
+        only_narrow: whether only the step in 16 bits has ``more``.
+        kernel: of its products in 16 bits, if they do not run on matrix units.
+    """
+
+    def make(dtype: str) -> Gpu:
+        products, rest = fp32 if dtype == FP32 else narrow
+        others = () if only_narrow and dtype == FP32 else more
+        gpu = Gpu(dtype, products + rest + idle + sum(us for _, _, us, _ in others))
+        gpu.products(products, "" if dtype == FP32 else kernel).elementwise(rest)
+        for op, name, us, types in others:
+            gpu.run(op, name, us, *types, kind="gpu_memcpy" if "Memcpy" in name else "kernel")
+        return gpu
+
+    return make
 
 
 def launching(dtype: str) -> Gpu:
     return Gpu(dtype).run("aten::mm", GEMM[dtype], 2, dtype, dtype, times=100, gap=8.0)
 
 
-def moving(dtype: str) -> Gpu:
-    products, rest = (100.0, 850.0) if dtype == FP32 else (40.0, 430.0)
-    return Gpu(dtype, products + rest + 50).products(products).elementwise(rest)
-
-
-def casting(dtype: str) -> Gpu:
-    step = usual(dtype)
-    if dtype == FP32:
-        return step
-    cast = "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>"
-    return Gpu(dtype, 860).products(250).elementwise(110).run("aten::copy_", cast, 100, BF16, FP32, times=4)
-
-
 def optimizing(dtype: str) -> Gpu:
-    step = Gpu(dtype, 1500 if dtype == FP32 else 960).products(700 if dtype == FP32 else 250)
-    step.elementwise(200 if dtype == FP32 else 110)
-    step.trace.range("Optimizer.step#AdamW.step", step.at, 505)
-    return step.run("aten::_foreach_add_", "void at::native::multi_tensor_apply_kernel<X>", 500, FP32)
+    gpu = step(idle=600.0)(dtype)
+    gpu.trace.range("Optimizer.step#AdamW.step", gpu.at, 505)
+    return gpu.run("aten::_foreach_add_", "void at::native::multi_tensor_apply_kernel<X>", 500, FP32)
 
 
-def without_matrix_units(dtype: str) -> Gpu:
-    kernel = "maxwell_fp16_sgemm_fp16_64x64_nn" if dtype != FP32 else ""
-    step = Gpu(dtype, 1000 if dtype == FP32 else 640)
-    return step.products(700 if dtype == FP32 else 420, kernel).elementwise(200 if dtype == FP32 else 110)
-
-
-def communicating(dtype: str) -> Gpu:
-    step = Gpu(dtype, 1400 if dtype == FP32 else 860)
-    step.products(700 if dtype == FP32 else 250).elementwise(200 if dtype == FP32 else 110)
-    return step.run("c10d::allreduce_", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 400)
-
-
-def copying(dtype: str) -> Gpu:
-    step = Gpu(dtype, 1400 if dtype == FP32 else 860)
-    step.products(700 if dtype == FP32 else 250).elementwise(200 if dtype == FP32 else 110)
-    return step.run("aten::copy_", "Memcpy HtoD (Pageable -> Device)", 400, FP32, FP32, kind="gpu_memcpy")
-
-
-def strange(dtype: str) -> Gpu:
-    step = Gpu(dtype, 1200 if dtype == FP32 else 660)
-    step.products(700 if dtype == FP32 else 250).elementwise(200 if dtype == FP32 else 110)
-    return step.run("mine::fold", "void fold_kernel(float*)", 200, FP32)
-
-
-def scaling(dtype: str) -> Gpu:
-    if dtype == FP32:
-        return usual(dtype)
-    check = "void at::native::multi_tensor_apply_kernel<amp_non_finite_check_and_unscale_cuda_>"
-    unscale = "aten::_amp_foreach_non_finite_check_and_unscale_"
-    return Gpu(dtype, 560).products(250).elementwise(110).run(unscale, check, 60, FP32)
-
-
+CAST = "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>"
+CHECK = "void at::native::multi_tensor_apply_kernel<amp_non_finite_check_and_unscale_cuda_>"
+USUAL = (700.0, 200.0), (250.0, 110.0)
+casting = step(*USUAL, ("aten::copy_", CAST, 400, (BF16, FP32)), only_narrow=True)
+scaling = step(*USUAL, ("aten::_amp_foreach_non_finite_check_and_unscale_", CHECK, 60, (FP32,)), only_narrow=True)
+without_matrix_units = step((700, 200), (420, 110), kernel="maxwell_fp16_sgemm_fp16_64x64_nn")
 CAUSES: dict[str, tuple[Callable[[str], Gpu], float, float]] = {
     "launch-bound": (launching, 1.02, 0.5),
-    "memory-bound": (moving, 1.9, 0.4),
+    "memory-bound": (step((100, 850), (40, 430), idle=50), 1.9, 0.4),
     "casts": (casting, 1.9, 0.36),
     "optimizer-bound": (optimizing, 1.6, 0.36),
     "no matrix units": (without_matrix_units, 1.9, 0.6),
-    "communication": (communicating, 1.9, 0.36),
-    "copies": (copying, 1.9, 0.36),
-    "unknown": (strange, 1.9, 0.36),
-    "no gain from products": (small, 1.9, 1.05),
+    "communication": (
+        step(*USUAL, ("c10d::allreduce_", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 400, FP32)),
+        1.9,
+        0.36,
+    ),
+    "copies": (step(*USUAL, ("aten::copy_", "Memcpy HtoD (Pageable -> Device)", 400, (FP32, FP32))), 1.9, 0.36),
+    "unknown": (step(*USUAL, ("mine::fold", "void fold_kernel(float*)", 200, (FP32,))), 1.9, 0.36),
+    "no gain from products": (step((700, 200), (720, 110)), 1.9, 1.05),
 }
 """By cause: the step, how many times as long one of twice the batch takes, and the products' time alone over fp32's."""
 
 
-def explain(step: Callable[[str], Gpu], grows: float, alone: float, arm: str = "amp-bf16") -> Explanation:
+def explain(make: Callable[[str], Gpu], grows: float, alone: float, arm: str = "amp-bf16") -> Explanation:
     rows = []
     for precision, dtype in (("fp32", FP32), (arm, FP16 if "fp16" in arm else BF16)):
-        share = decompose(step(dtype).trace.document())
+        share = decompose(make(dtype).trace.document())
         figures = [("step", "timed", share.step_ms), ("step", "profiled", share.step_ms)]
         figures += [("step", "kernels", share.calls), *(("class", work, ms) for work, ms in share.ms.items())]
         for number in range(3):
@@ -138,9 +126,9 @@ def explain(step: Callable[[str], Gpu], grows: float, alone: float, arm: str = "
         rows.append((precision, "step", "doubled", math.nan, "", "", math.nan, grows * share.step_ms))
         ms = 0.7 * (1 if precision == "fp32" else alone)
         rows.append((precision, "best", "mm", math.nan, "", "", 1, ms))
-    frame = pd.DataFrame(rows, columns=COLUMNS).assign(**dict.fromkeys(CELL, "x"))
-    (found,) = explanations(frame)
-    return found
+    frame = pd.DataFrame(rows, columns=COLUMNS).assign(**dict.fromkeys([*CELL, "workload", "where"], "x"))
+    (result,) = explanations(frame)
+    return result
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -153,14 +141,14 @@ def test_loss_scaling_in_a_gpus_trace_is_found():
 
 
 def test_the_same_wait_in_a_shorter_step_is_not_loss_scaling():
-    assert explain(usual, 1.9, 0.36, arm="amp-fp16").reasons == ()
+    assert explain(step(), 1.9, 0.36, arm="amp-fp16").reasons == ()
 
 
 def test_a_gpus_step_that_gains_as_it_should_needs_no_reason():
-    found = explain(usual, 1.9, 0.36)
-    assert found.reasons == ()
-    assert found.speedup.center == pytest.approx(1000 / 460)
-    assert found.speedup.center < found.ceiling < 1.3 * found.speedup.center
+    result = explain(step(), 1.9, 0.36)
+    assert result.reasons == ()
+    assert result.speedup.center == pytest.approx(1000 / 460)
+    assert result.speedup.center < result.ceiling < 1.3 * result.speedup.center
 
 
 def test_why_a_card_without_matrix_units_may_gain_more_than_one_with_them():

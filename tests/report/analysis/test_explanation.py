@@ -53,9 +53,9 @@ def cell(**columns):
 
 def explain(*rows, arm="amp-bf16"):
     frame = pd.DataFrame([row for part in rows for row in part])
-    (found,) = explanations(frame.assign(**cell()))
-    assert found.arm.precision == arm
-    return found
+    (result,) = explanations(frame.assign(**cell()))
+    assert result.arm.precision == arm
+    return result
 
 
 def plain(arm=GAINS, base=FP32, alone=ALONE, follow=(10.0, 5.0), *, gpu=False, extra=()):
@@ -70,19 +70,18 @@ def plain(arm=GAINS, base=FP32, alone=ALONE, follow=(10.0, 5.0), *, gpu=False, e
 
 
 def test_a_step_that_gains_as_its_operators_do_needs_no_reason():
-    found = plain()
-    assert found.reasons == ()
-    assert found.speedup.center == pytest.approx(100 / 55, rel=1e-3)
-    assert found.difference_ms.center == pytest.approx(45, rel=1e-3)
-    assert found.unexplained.center == pytest.approx(0, abs=0.01)
+    result = plain()
+    assert result.reasons == ()
+    assert result.speedup.center == pytest.approx(100 / 55, rel=1e-3)
+    assert result.unexplained.center == pytest.approx(0, abs=0.01)
     # Products at 0.4 of their time, what follows at half of its: 60·0.4 + 20·0.5 + 20.
-    assert found.ceiling == pytest.approx(100 / 54, rel=1e-3)
-    assert found.predicted == pytest.approx(100 / 54, rel=1e-3)
+    assert result.ceiling == pytest.approx(100 / 54, rel=1e-3)
+    assert result.predicted == pytest.approx(100 / 54, rel=1e-3)
 
 
 def test_what_the_profiler_adds_to_one_arm_is_unexplained():
-    found = explain(step("fp32", FP32), step("amp-bf16", GAINS, profiler=1.3), operators(ALONE))
-    assert found.unexplained.center == pytest.approx(0.3 * 55 / 45, rel=0.02)
+    result = explain(step("fp32", FP32), step("amp-bf16", GAINS, profiler=1.3), operators(ALONE))
+    assert result.unexplained.center == pytest.approx(0.3 * 55 / 45, rel=0.02)
     faster = explain(step("fp32", GAINS), step("amp-bf16", FP32, profiler=1.3), operators(ALONE))
     assert faster.unexplained.center == pytest.approx(-0.3 * 100 / 45, rel=0.02)
     assert faster.unexplained.low < faster.unexplained.center < faster.unexplained.high
@@ -90,16 +89,16 @@ def test_what_the_profiler_adds_to_one_arm_is_unexplained():
 
 def test_nothing_is_unexplained_of_a_difference_within_its_noise():
     noisy = (1.0, 1.3, 0.7, 1.1)
-    found = explain(step("fp32", FP32, noise=noisy), step("amp-bf16", FP32, noise=noisy[::-1]), operators(ALONE))
-    assert found.unexplained is None
+    result = explain(step("fp32", FP32, noise=noisy), step("amp-bf16", FP32, noise=noisy[::-1]), operators(ALONE))
+    assert result.unexplained is None
 
 
 def test_what_the_rounds_do_not_tell_is_not_called_unexplained():
     rough = [row | {"value": row["value"] * (1.6 if row["round"] % 2 else 0.6)} for row in step("amp-bf16", GAINS)]
     timed = [row for row in step("amp-bf16", GAINS) if row["kind"] == "step"]
-    found = explain(step("fp32", FP32), timed, [row for row in rough if row["kind"] == "class"], operators(ALONE))
-    assert found.difference_ms.low > 0
-    assert found.unexplained is None
+    result = explain(step("fp32", FP32), timed, [row for row in rough if row["kind"] == "class"], operators(ALONE))
+    assert result.speedup.low > 1
+    assert result.unexplained is None
 
 
 def test_products_that_gain_in_the_step_are_no_reason_though_they_do_not_alone():
@@ -108,32 +107,22 @@ def test_products_that_gain_in_the_step_are_no_reason_though_they_do_not_alone()
     assert "no gain from products" not in {one.rule for one in plain(GAINS, alone=alone).reasons}
 
 
-@pytest.mark.parametrize(("arm", "optimizer"), [("bf16", 5.0), ("fp16-master", 10.0), ("amp-bf16", 10.0)])
-def test_the_optimizer_may_gain_where_the_weights_have_16_bits(arm, optimizer):
-    found = explain(step("fp32", FP32), step(arm, GAINS), operators({"fp32": 2.0, arm: 0.8}), arm=arm)
-    assert found.ceiling == pytest.approx(100 / (24 + 10 + 10 + optimizer), rel=1e-3)
-
-
-@pytest.mark.parametrize(("arm", "says"), [("bf16", False), ("amp-bf16", True)])
-def test_the_optimizer_is_said_to_stay_in_fp32_only_where_it_does(arm, says):
+@pytest.mark.parametrize(("arm", "optimizer_ms"), [("bf16", 5.0), ("fp16-master", 10.0), ("amp-bf16", 10.0)])
+def test_the_optimizer_may_gain_and_is_not_said_to_stay_in_fp32_where_the_weights_have_16_bits(arm, optimizer_ms):
+    alone = operators({"fp32": 2.0, arm: 0.8})
+    result = explain(step("fp32", FP32), step(arm, GAINS), alone, arm=arm)
+    assert result.ceiling == pytest.approx(100 / (24 + 10 + 10 + optimizer_ms), rel=1e-3)
     slow = [step(name, ms | {"optimizer": 40.0}, gpu=False) for name, ms in (("fp32", FP32), (arm, GAINS))]
-    (reason,) = explain(*slow, operators({"fp32": 2.0, arm: 0.8}), arm=arm).reasons
-    assert reason.rule == "optimizer-bound"
-    assert ("in fp32" in reason.sentence) is says
+    (reason,) = explain(*slow, alone, arm=arm).reasons
+    assert (reason.rule, "in fp32" in reason.sentence) == ("optimizer-bound", optimizer_ms == 10.0)
 
 
-def test_casts_lower_the_ceiling_and_the_prediction():
-    casts = [figure("amp-bf16", "alone", "_to_copy", 1.0, work="casts and layout", count=6)]
-    found = plain(arm=GAINS | {"casts and layout": 6.0}, extra=casts)
-    assert found.ceiling == pytest.approx(100 / 60, rel=1e-2)
-    assert found.predicted == pytest.approx(100 / 60, rel=1e-2)
-
-
-@pytest.mark.parametrize("kind", ["alone", "cached"])
-def test_casts_that_take_less_alone_lower_the_ceiling_by_that(kind):
-    casts = [figure("amp-bf16", kind, "_to_copy", 0.5, work="casts and layout", count=6)]
-    found = plain(arm=GAINS | {"casts and layout": 6.0}, extra=casts)
-    assert found.ceiling == pytest.approx(100 / 57, rel=1e-2)
+@pytest.mark.parametrize(("kind", "ms", "left"), [("alone", 1.0, 60), ("alone", 0.5, 57), ("cached", 0.5, 57)])
+def test_casts_lower_the_ceiling_by_what_they_take_in_the_step_or_alone_if_that_is_less(kind, ms, left):
+    casts = [figure("amp-bf16", kind, "_to_copy", ms, work="casts and layout", count=6)]
+    result = plain(arm=GAINS | {"casts and layout": 6.0}, extra=casts)
+    assert result.ceiling == pytest.approx(100 / left, rel=1e-2)
+    assert result.predicted == pytest.approx(100 / (54 if kind == "cached" else left), rel=1e-2)
 
 
 def test_operators_other_than_products_do_not_change_the_products_ratio():
@@ -146,22 +135,22 @@ def test_norms_and_elementwise_operators_each_count_at_their_best():
         figure(name, "alone", "norm", ms, work="normalisation and softmax", count=1)
         for name, ms in (("fp32", 1), ("amp-bf16", 0.2))
     ]
-    found = plain(extra=norms, follow=(10.0, 8.0))
-    assert found.ceiling == pytest.approx(100 / (24 + 15 * 0.5 + 5 * 0.2 + 20), rel=1e-2)
+    result = plain(extra=norms, follow=(10.0, 8.0))
+    assert result.ceiling == pytest.approx(100 / (24 + 15 * 0.5 + 5 * 0.2 + 20), rel=1e-2)
 
 
 def test_what_the_profiler_adds_between_operators_does_not_lower_the_ceiling():
     profiled = FP32 | {"idle": 25.0}
     rows = [row for row in step("fp32", profiled) if row["name"] != "timed"]
     timed = [row for row in step("fp32", FP32) if row["name"] == "timed"]
-    found = explain(rows, timed, step("amp-bf16", GAINS), operators(ALONE))
-    assert found.ceiling == pytest.approx(100 / 54, rel=1e-2)
+    result = explain(rows, timed, step("amp-bf16", GAINS), operators(ALONE))
+    assert result.ceiling == pytest.approx(100 / 54, rel=1e-2)
 
 
 def test_one_round_that_something_befell_changes_no_speedup():
     burst = (1.0, 1.0, 3.0, 1.0, 1.0)
-    found = explain(step("fp32", FP32, noise=burst), step("amp-bf16", GAINS, noise=(1.0,) * 5), operators(ALONE))
-    assert found.speedup.center == pytest.approx(100 / 55, rel=1e-3)
+    result = explain(step("fp32", FP32, noise=burst), step("amp-bf16", GAINS, noise=(1.0,) * 5), operators(ALONE))
+    assert result.speedup.center == pytest.approx(100 / 55, rel=1e-3)
 
 
 @pytest.mark.parametrize(("cached_ms", "left"), [(0.5, 45.0), (1.5, 54.0)])
@@ -169,17 +158,14 @@ def test_the_ceiling_takes_products_from_where_they_gain_most(cached_ms, left):
     cached = [
         figure(precision, "cached", "mm", ms, count=30) for precision, ms in (("fp32", 2.0), ("amp-bf16", cached_ms))
     ]
-    found = plain(extra=cached)
-    assert found.ceiling == pytest.approx(100 / left, rel=1e-3)
-    assert found.predicted == plain().predicted
+    result = plain(extra=cached)
+    assert result.ceiling == pytest.approx(100 / left, rel=1e-3)
+    assert result.predicted == plain().predicted
 
 
-def test_without_products_alone_there_is_neither_ceiling_nor_prediction():
-    found = explain(step("fp32", FP32), step("amp-bf16", GAINS))
-    assert (found.ceiling, found.predicted) == (None, None)
-
-
-def test_a_step_whose_classes_took_no_time_has_no_ceiling():
+def test_without_products_alone_or_time_in_any_class_there_is_neither_ceiling_nor_prediction():
+    result = explain(step("fp32", FP32), step("amp-bf16", GAINS))
+    assert (result.ceiling, result.predicted) == (None, None)
     timed = [figure(name, "step", kind, 10.0, number=0) for name in ALONE for kind in ("timed", "profiled")]
     classes = [figure(name, "class", work, 0.0, number=0) for name in ALONE for work in CLASSES]
     assert explain(timed, classes).ceiling is None
@@ -214,8 +200,8 @@ CAUSES = {
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_each_rule_fires_on_its_cause_and_no_other_does(cause):
-    found = plain(**CAUSES[cause])
-    assert [reason.rule for reason in found.reasons] == [cause]
+    result = plain(**CAUSES[cause])
+    assert [reason.rule for reason in result.reasons] == [cause]
 
 
 def test_products_that_gain_nothing_are_not_the_devices_fault_where_large_ones_gain():
@@ -227,18 +213,6 @@ def test_products_that_gain_nothing_are_not_the_devices_fault_where_large_ones_g
     assert "the device" not in sizes
 
 
-def test_loss_scaling_is_a_reason_of_precisions_that_scale():
-    arm = GAINS | {"loss scaling": 2.0, "idle": 20.0}
-    rows = [step("fp32", FP32, gpu=False), operators({"fp32": 2.0, "amp-fp16": 0.8})]
-    (reason,) = explain(*rows, step("amp-fp16", arm, gpu=False), arm="amp-fp16").reasons
-    assert reason.rule == "loss scaling"
-
-
-def test_matrix_units_are_not_missed_where_they_ran():
-    arm = {"matrix units": 24.0} | {work: ms for work, ms in GAINS.items() if work != "other products"}
-    assert plain(arm=arm, gpu=True).reasons == ()
-
-
 def test_launching_is_ruled_out_where_twice_the_batch_takes_twice_as_long():
     slow = {"other products": 10.0, "idle": 50.0}
     extra = [figure(name, "step", "doubled", 110.0) for name in ("fp32", "amp-bf16")]
@@ -248,8 +222,8 @@ def test_launching_is_ruled_out_where_twice_the_batch_takes_twice_as_long():
 @pytest.mark.parametrize(("gpu", "rules"), [(True, ["launch-bound"]), (False, [])])
 def test_without_a_doubled_batch_only_a_gpus_idle_time_is_launching(gpu, rules):
     slow = [step(name, {"matrix units": 10.0, "idle": 50.0}, gpu=gpu) for name in ("fp32", "amp-bf16")]
-    found = explain(*slow, operators(ALONE))
-    assert [reason.rule for reason in found.reasons] == rules
+    result = explain(*slow, operators(ALONE))
+    assert [reason.rule for reason in result.reasons] == rules
 
 
 def test_growth_is_unknown_where_optimizer_and_casts_under_the_profiler_exceed_the_doubled_step():
@@ -271,14 +245,14 @@ def test_short_operators_that_the_batch_does_not_lengthen_are_launching():
 def test_an_operator_is_bound_by_what_takes_longer_at_the_devices_own_rates():
     extra = [figure("fp32", "rate", "copies GB/s", 1000.0), figure("fp32", "bytes", "mm", 1e8)]
     extra += [figure("fp32", "bytes", "relu", 4e9)]
-    found = plain(extra=extra)
-    product, relu = sorted(rooflines(found.baseline, found.arm), key=itemgetter("operator"))
+    result = plain(extra=extra)
+    product, relu = sorted(rooflines(result.baseline, result.arm), key=itemgetter("operator"))
     # 2e11 FLOPs at 120 TFLOP/s and 1e8 bytes at 1000 GB/s, of 2 ms; then 4e9 bytes, of 10 ms.
     assert (product["limit"], product["other_ms"]) == ("arithmetic", 0.8)
     assert product["share_pct"] == pytest.approx(100 * 2e11 / 120e12 / 2e-3)
-    assert (relu["limit"], relu["other_ms"]) == ("memory", None)
+    assert (relu["limit"], math.isnan(relu["other_ms"])) == ("memory", True)
     assert relu["share_pct"] == pytest.approx(40)
-    assert [row[3] for row in operators_alone([found]).rows] == ["mm", "relu"]
+    assert [row[3] for row in operators_alone([result]).rows] == ["mm", "relu"]
 
 
 def test_a_doubled_batch_is_compared_with_the_steps_beside_it_and_cannot_take_less():
@@ -286,8 +260,8 @@ def test_a_doubled_batch_is_compared_with_the_steps_beside_it_and_cannot_take_le
     beside = [figure(name, "step", "not doubled", 20.0) for name in ("fp32", "amp-bf16")]
     for doubled_ms, growth in ((24.0, 1.2), (15.0, None)):
         doubled = [figure(name, "step", "doubled", doubled_ms) for name in ("fp32", "amp-bf16")]
-        found = explain(step("fp32", slow), step("amp-bf16", slow), doubled, beside)
-        assert found.arm.growth == (growth and pytest.approx(growth))
+        result = explain(step("fp32", slow), step("amp-bf16", slow), doubled, beside)
+        assert result.arm.growth == (growth and pytest.approx(growth))
 
 
 def test_what_the_profiler_adds_is_not_launching():
@@ -304,9 +278,9 @@ def test_what_the_profiler_adds_is_not_launching():
 
 
 def test_tables_show_every_class_and_a_reason_its_figures():
-    found = plain(**CAUSES["misaligned"])
-    table = time_by_class([found])
+    result = plain(**CAUSES["misaligned"])
+    table = time_by_class([result])
     assert [row[3] for row in table.rows][-2:] == ["all, profiled", "the step, not profiled"]
     assert table.rows[0][4:] == ["60.0", "24.0", "44", "−36.0"]
-    assert ceilings([found]).rows[0][3] == "1.82"
-    assert "40 % less time" in found.reasons[0].sentence
+    assert ceilings([result]).rows[0][3] == "1.82"
+    assert "40 % less time" in result.reasons[0].sentence

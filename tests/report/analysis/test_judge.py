@@ -47,19 +47,19 @@ def test_a_verdict_is_scipys_two_one_sided_tests_at_five_per_cent(metric: Metric
         if shown["sound"]:
             expected = "EQUIVALENT" if shown["near"] else "NON-INFERIOR"
         contrast, word = judged(metric, deltas)
-        found = contrast.at(0.90)
+        result = contrast.at(0.90)
         words.append(word)
-        assert (found.center, found.n, word) == (pytest.approx(deltas.mean()), deltas.size, expected)
-        interval = scipy_stats.t.interval(0.90, found.n - 1, loc=deltas.mean(), scale=scipy_stats.sem(deltas))
-        assert (found.low, found.high) == pytest.approx(interval)
+        assert (result.center, result.n, word) == (pytest.approx(deltas.mean()), deltas.size, expected)
+        interval = scipy_stats.t.interval(0.90, result.n - 1, loc=deltas.mean(), scale=scipy_stats.sem(deltas))
+        assert (result.low, result.high) == pytest.approx(interval)
     assert set(words) == {"EQUIVALENT", "NON-INFERIOR", "WORSE", "INCONCLUSIVE"}
 
 
 def test_fewer_than_five_seeds_get_a_difference_and_its_interval_but_no_verdict() -> None:
     contrast, word = judged(ACCURACY, [0.1, 0.2, 0.3, 0.2])
-    found = contrast.at(0.90)
-    assert (found.center, found.n, word) == (pytest.approx(0.2), 4, "insufficient seeds")
-    assert found.low is not None
+    result = contrast.at(0.90)
+    assert (result.center, result.n, word) == (pytest.approx(0.2), 4, "insufficient seeds")
+    assert result.low is not None
     assert judged(ACCURACY, [0.1])[0].at(0.90).low is None
 
 
@@ -87,18 +87,18 @@ def trained(folder: Path, *deltas: float) -> RunBuilder:
     ],
 )
 def test_tokens_are_judged_by_their_loss_of_which_less_is_better(tmp_path: Path, deltas, word: str) -> None:
-    found = trained(tmp_path / "run", *deltas).row()
-    assert found["parity"] == word
-    assert found["delta_nats"] == pytest.approx(np.mean(deltas), abs=1e-12)
-    assert judged_by(found) is LOSS
-    assert np.isnan(found["delta_points"])
+    result = trained(tmp_path / "run", *deltas).row()
+    assert result["parity"] == word
+    assert result["delta_nats"] == pytest.approx(np.mean(deltas), abs=1e-12)
+    assert judged_by(result) is LOSS
+    assert np.isnan(result["delta_points"])
 
 
 def test_classes_are_judged_by_their_accuracy_alone(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0] * 5, test_loss=1.0)
-    found = run.train("amp-bf16", [90.0] * 5, test_loss=2.0).row()
-    assert (found["parity"], judged_by(found)) == ("EQUIVALENT", ACCURACY)
-    assert found[["delta_nats", "perplexity"]].isna().all()
+    result = run.train("amp-bf16", [90.0] * 5, test_loss=2.0).row()
+    assert (result["parity"], judged_by(result)) == ("EQUIVALENT", ACCURACY)
+    assert result[["delta_nats", "perplexity"]].isna().all()
 
 
 def test_accuracy_and_loss_are_judged_side_by_side_in_one_report(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import answers, lead, span, text
+from bench.report.analysis.verdict import answers, lead, span
 from bench.report.reading.load import load
 from tests.report import fleet
 from tests.report.builders import RunBuilder
@@ -11,7 +11,7 @@ from tests.report.builders import RunBuilder
 
 def said(*folders):
     found = answers(summarise(load(list(folders)).trials))
-    return [text(sentence) for sentence in lead(found)]
+    return ["".join(part.text for part in sentence) for sentence in lead(found)]
 
 
 @pytest.fixture

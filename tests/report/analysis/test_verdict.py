@@ -7,21 +7,17 @@ from pathlib import Path
 import pytest
 
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import answers
+from bench.report.analysis.verdict import answers, grid
 from bench.report.reading.load import load
-from bench.report.tables.answers import grid, terminal
+from bench.report.render import answers as terminal
 from bench.results.records import Switches
 from tests.report.builders import RunBuilder
 from tests.report.tables.lines import column, lines
 
 
-def verdicts(runs: list[Path]) -> list[str]:
-    return [str(text) for text in answers(summarise(load(runs).trials))]
-
-
 def verdict(run: RunBuilder) -> str:
-    (sentence,) = verdicts([run.folder])
-    return sentence
+    (answer,) = answers(run.summary())
+    return str(answer)
 
 
 def test_a_gain_names_the_precision_the_interval_the_memory_and_the_accuracy(tmp_path: Path) -> None:
@@ -62,29 +58,14 @@ def test_a_regression_has_no_accuracy_to_show(tmp_path: Path) -> None:
         run.train(name, [None] * 5, regression=True, test_loss=None)
     (answer,) = answers(run.summary())
     assert answer.advice == "fastest: amp-bf16, no accuracy: regression"
-    ((line,),) = grid([answer]).groups.values()
-    assert (line.accuracy, line.points, line.standing) == ("no accuracy: regression", "", "")
-    (table,) = terminal(grid([answer]))
-    assert lines(table)[0]["accuracy"] == "no accuracy: regression"
-
-
-def test_few_seeds_show_the_difference_but_no_parity(tmp_path: Path) -> None:
-    text = verdict(RunBuilder(tmp_path / "run").speed().train("fp32", [90.0, 91.0]).train("amp-bf16", [89.5, 90.5]))
-    assert "test accuracy −0.50 points [90 %: −0.50, −0.50] over 2 seeds of 2 epochs (insufficient seeds" in text
-    assert "EQUIVALENT" not in text
+    assert (answer.accuracy, answer.points, answer.standing) == ("no accuracy: regression", "", "")
+    assert row(run)["accuracy"] == "no accuracy: regression"
 
 
 def test_a_faster_precision_that_is_worse_is_not_advised(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed("amp-fp16", [3.0, 3.01, 2.99]).speed("tf32", [1.5, 1.51, 1.49], batch=128)
     run.train("fp32", [90.0, 90.1, 90.2, 90.0, 90.1]).train("amp-fp16", [80.0, 80.1, 80.3, 80.0, 80.2])
     assert ": fastest: tf32, accuracy not shown — " in verdict(run)
-
-
-def test_a_precision_whose_training_diverged_is_not_advised(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").speed("amp-fp16").train("fp32", [90.0]).lost("train", "amp-fp16", "nonfinite")
-    text = verdict(run)
-    assert "stay with fp32" in text
-    assert "training nonfinite" in text
 
 
 def test_a_seed_that_diverged_in_fp32_too_is_not_held_against_a_precision(tmp_path: Path) -> None:
@@ -121,18 +102,10 @@ def test_a_baseline_that_does_not_fit_leaves_no_speedup(tmp_path: Path, phase: s
     assert "×" not in text
 
 
-def test_a_single_process_is_owned_up_to(tmp_path: Path) -> None:
-    assert "(FASTER, one process)" in verdict(RunBuilder(tmp_path / "run").speed(speedups=[2.0]))
-
-
 def test_a_baseline_in_tf32_is_no_comparison_with_fp32(tmp_path: Path) -> None:
     claimed = Switches(fp32_matmul="ieee", fp32_conv="ieee", matmul_error=3e-4)
     assert "not computed in IEEE fp32" in verdict(RunBuilder(tmp_path / "run").speed(switches=claimed))
     assert "not computed in IEEE fp32" not in verdict(RunBuilder(tmp_path / "honest").speed())
-
-
-def test_only_the_baseline_is_no_comparison(tmp_path: Path) -> None:
-    assert "only fp32 was measured" in verdict(RunBuilder(tmp_path / "run").alone("fp32", [10.0, 10.1]))
 
 
 def test_training_alone_tells_how_much_faster_epochs_were(tmp_path: Path) -> None:
@@ -141,24 +114,15 @@ def test_training_alone_tells_how_much_faster_epochs_were(tmp_path: Path) -> Non
     assert "no verdict on speed — no speedup was measured; amp-bf16: epochs 2.000 [2.000, 2.000]× as fast" in text
 
 
-def test_what_failed_was_not_measured_and_what_failed_before_its_speed_is_named(tmp_path: Path) -> None:
+def test_without_speeds_of_two_precisions_there_is_no_verdict_on_speed(tmp_path: Path) -> None:
+    assert "only fp32 was measured" in verdict(RunBuilder(tmp_path / "alone").alone("fp32", [10.0, 10.1]))
+    text = verdict(RunBuilder(tmp_path / "memory").memory("fp32", 100).memory("amp-bf16", 60))
+    assert "no verdict on speed" in text
+    assert "40 % less peak memory" in text
     run = RunBuilder(tmp_path / "run").lost("memory", "fp32", "failed", "it broke")
     assert "only fp32 was tried: failed" in verdict(run)
     run.lost("memory", "amp-bf16", "oom")
     assert "no speedup was measured (fp32 failed, amp-bf16 oom)" in verdict(run)
-
-
-def test_memory_alone_gives_no_verdict_on_speed(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").memory("fp32", 100).memory("amp-bf16", 60)
-    text = verdict(run)
-    assert "no verdict on speed" in text
-    assert "40 % less peak memory" in text
-
-
-def test_several_runs_give_a_sentence_each_and_name_their_run(tmp_path: Path) -> None:
-    runs = [RunBuilder(tmp_path / name).speed().folder for name in ("one", "two")]
-    text = verdicts(runs)
-    assert ["(run one)" in text[0], "(run two)" in text[1], len(text)] == [True, True, 2]
 
 
 def test_a_tie_is_judged_by_the_ratio_in_shared_processes_and_goes_to_the_one_without_loss_scaling(tmp_path) -> None:
@@ -175,20 +139,33 @@ def test_a_tie_is_judged_by_the_ratio_in_shared_processes_and_goes_to_the_one_wi
 # The answers at a glance, in a terminal of any width and on the page.
 
 
-def found(*runs):
+def grid_of(*runs):
     return grid(answers(summarise(load([run.folder for run in runs]).trials)))
 
 
 def row(run):
     """The cells of a run's only answer as a terminal shows them, by their headers."""
-    (table,) = terminal(found(run))
+    (table,) = terminal(grid_of(run))
     return lines(table)[0]
 
 
 def standing(run):
-    """How the page shows what is said of the accuracy of a run's only answer."""
-    ((line,),) = found(run).groups.values()
+    """How the page shows the word on the accuracy of a run's only answer."""
+    ((line,),) = grid_of(run).groups.values()
     return line.standing
+
+
+@pytest.mark.parametrize("seeds", [0, 1, 2])
+def test_without_enough_seeds_the_accuracy_is_not_judged_and_a_single_process_is_named(tmp_path, seeds):
+    run = RunBuilder(tmp_path / "run").speed(speedups=[2.0])
+    if seeds:
+        run.train("fp32", [90.0, 91.0][:seeds]).train("amp-bf16", [89.5, 90.5][:seeds])
+    assert row(run)["accuracy"] == ("too few seeds" if seeds else "not trained")
+    text = verdict(run)
+    assert "(FASTER, one process)" in text
+    assert "EQUIVALENT" not in text
+    sentence = "test accuracy −0.50 points [90 %: −0.50, −0.50] over 2 seeds of 2 epochs (insufficient seeds"
+    assert (sentence in text) == (seeds == 2)
 
 
 @pytest.fixture
@@ -202,12 +179,6 @@ def gain(tmp_path):
 def test_an_answer_names_precision_speedup_memory_accuracy_and_batch(gain):
     expected = {"device": "Test 1", "use": "amp-bf16", "faster": "1.98× ±58 %", "memory": "−40 %"}
     assert row(gain) == expected | {"accuracy": "not worse", "batch": "128"}
-
-
-def test_the_terminal_has_the_words_of_the_page_on_accuracy(tmp_path):
-    once = RunBuilder(tmp_path / "once").speed().train("fp32", [90.0]).train("amp-bf16", [90.0])
-    assert row(RunBuilder(tmp_path / "timed").speed())["accuracy"] == "not trained"
-    assert row(once)["accuracy"] == "too few seeds"
 
 
 def test_staying_with_fp32_and_a_baseline_out_of_memory_are_answers_too(tmp_path):
@@ -234,11 +205,11 @@ def test_without_a_speedup_the_answer_says_what_trainings_have_shown(tmp_path):
 @pytest.mark.parametrize("width", [30, 60, 80])
 def test_a_terminal_shows_every_cell_whatever_its_width(gain, width, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
-    (table,) = terminal(found(gain))
+    (table,) = terminal(grid_of(gain))
     assert (max(map(len, table.text.splitlines())) <= width) or table.text.startswith("- device: Test 1; use: amp-bf16")
     assert all(word in table.text for cell in row(gain).values() for word in cell.split())
 
 
 def test_a_device_is_a_row_in_the_table_of_each_suite(gain, tmp_path):
-    tables = terminal(found(gain, RunBuilder(tmp_path / "other", suite="vit").speed()))
+    tables = terminal(grid_of(gain, RunBuilder(tmp_path / "other", suite="vit").speed()))
     assert [(table.title, column(table, "device")) for table in tables] == [("mlp", ["Test 1"]), ("vit", ["Test 1"])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +15,10 @@ from bench.devices.processes import GpuProcess
 from bench.report.analysis.compare import compare
 from bench.report.exports import document
 from bench.report.reading.load import load
-from bench.results.records import Block, Device, Numeric, Seen, TrialResult
+from bench.results.records import Device, Numeric, Seen
 from tests.conftest import call
 from tests.report.ablations import whole
-from tests.report.builders import GPU, RunBuilder
+from tests.report.builders import GPU, RunBuilder, block
 from tests.report.fleet import copy, original
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,8 +32,8 @@ def check() -> Callable[[dict], dict]:
     jsonschema.Draft202012Validator.check_schema(committed)
     structs = document.documents()
 
-    def read(found: dict) -> dict:
-        text = document.dumps(found)
+    def read(exported: dict) -> dict:
+        text = document.dumps(exported)
         msgspec.json.decode(text, type=structs)
         jsonschema.Draft202012Validator(committed).validate(json.loads(text))
         return json.loads(text)
@@ -43,21 +42,19 @@ def check() -> Callable[[dict], dict]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory, check) -> dict:
+def exported(tmp_path_factory, check) -> dict:
     """The document of a run with every phase but inference, of which one seed diverged."""
     folder = original(tmp_path_factory.mktemp("runs") / "run")
     run = RunBuilder(folder).diverged("amp-bf16", seed=7)
     numerics = run.trial("numerics", ["fp32"], 128)
-    run.add(numerics, TrialResult(precision="fp32", status="ok"))
+    run.result("numerics", "fp32")
     blocks = [
-        Block(
-            trial=SPEED,
-            precision="fp32",
+        block(
+            SPEED,
             round=number // 2,
             position=number % 2,
             steps=3,
             time_ms=30.0 + number,
-            start_s=0.0,
             discarded="throttled" if number > 1 else "",
         )
         for number in range(4)
@@ -68,9 +65,9 @@ def found(tmp_path_factory, check) -> dict:
     return check(document.report(load([folder, folder.with_name("ladder")])))
 
 
-def of(found: dict, **wanted: object) -> dict:
+def of(exported: dict, **wanted: object) -> dict:
     """The only trial of a document with these values."""
-    (trial,) = [one for one in found["trials"] if all(one.get(key) == value for key, value in wanted.items())]
+    (trial,) = [one for one in exported["trials"] if all(one.get(key) == value for key, value in wanted.items())]
     return trial
 
 
@@ -82,43 +79,38 @@ def test_the_committed_results_fit_the_schema(check):
     check(document.report(load([ROOT / "results"])))
 
 
-def test_a_key_that_the_schema_does_not_know_is_noticed(check, found):
+def test_a_key_that_the_schema_does_not_know_is_noticed(check, exported):
     with pytest.raises(msgspec.ValidationError, match="surprise"):
-        check(found | {"surprise": 1})
+        check(exported | {"surprise": 1})
 
 
-def test_a_result_has_its_figures_and_one_sample_for_each_process(found):
-    (row,) = [one for one in found["results"] if one["run"] == "run" and one["precision"] == "amp-bf16"]
+def test_a_result_has_its_figures_and_one_sample_for_each_process(exported):
+    (row,) = [one for one in exported["results"] if one["run"] == "run" and one["precision"] == "amp-bf16"]
     assert row["speedup"] == pytest.approx(2.0, abs=0.01)
     assert row["process_speedups"] == pytest.approx([2.0, 2.02, 1.98])
     assert row["diverged_seeds"] == 1
 
 
-def test_a_trial_has_its_blocks_those_that_do_not_count_with_the_reason(found):
-    blocks = of(found, run="run", trial=SPEED, precision="fp32")["blocks"]
-    assert blocks["time_ms"] == [30.0, 31.0, 32.0, 33.0]
-    assert blocks["discarded"] == ["", "", "throttled", "throttled"]
-
-
-def test_a_training_has_its_epochs_and_a_loss_that_is_not_finite_is_null(found):
-    epochs = of(found, run="run", phase="train", precision="amp-bf16", seed=7)["epochs"]
-    assert [one.get("train_loss") for one in epochs] == [pytest.approx(1.35), None]
-
-
-def test_what_is_unknown_is_left_out_and_yes_is_true(found):
-    trial = of(found, run="run", trial=SPEED, precision="fp32")
+def test_a_trial_has_its_blocks_and_what_is_unknown_is_left_out(exported):
+    trial = of(exported, run="run", trial=SPEED, precision="fp32")
+    assert trial["blocks"]["time_ms"] == [30.0, 31.0, 32.0, 33.0]
+    assert trial["blocks"]["discarded"] == ["", "", "throttled", "throttled"]
     assert trial["steady"] is True
     assert "peak_allocated_bytes" not in trial
 
 
-def test_ablations_have_their_steps(found):
-    (one,) = found["ablations"]
-    assert one["steps"][0]["precision"] == "fp32"
-    assert one["steps"][1]["speedup"] > 1
+def test_a_training_has_its_epochs_and_a_loss_that_is_not_finite_is_null(exported):
+    epochs = of(exported, run="run", phase="train", precision="amp-bf16", seed=7)["epochs"]
+    assert [one.get("train_loss") for one in epochs] == [pytest.approx(1.35), None]
 
 
-def test_the_answer_is_that_of_the_report(found):
-    assert found["answers"][0]["use"] == "fp32"  # one seed of the other diverged
+def test_answers_and_ablations_are_those_of_the_report(exported):
+    answer = exported["answers"][0]
+    assert (answer["workload"], answer["where"], answer["batch_size"]) == ("mlp", "NVIDIA Test 1", 128)
+    assert (answer["use"], answer["accuracy"]) == ("fp32", None)  # one seed of the other diverged
+    (ablation,) = exported["ablations"]
+    assert [step["precision"] for step in ablation["steps"][:2]] == ["fp32", "amp-bf16"]
+    assert ablation["steps"][1]["speedup"] > 1
 
 
 def test_what_list_shows_fits_the_schema(check):
@@ -142,20 +134,13 @@ def test_a_comparison_fits_the_schema(check, tmp_path):
     old = original(tmp_path / "old")
     RunBuilder(old).lost("energy", "fp32", "unsupported")
     new = copy(old, tmp_path / "new", device="Card", architecture="Hopper", faster=0.9)
-    found = check(document.compare(compare(old, new, fail_over=0.03)))
-    row = found["rows"][0]
+    exported = check(document.compare(compare(old, new, fail_over=0.03)))
+    row = exported["rows"][0]
     assert row["speed"]["verdict"] == "REGRESSED"
     assert len(row["speed"]["samples_step_ms_old"]) == 3
     assert row["speed"]["step_ratio"] == pytest.approx(1 / 0.9, rel=0.01)
     assert row["energy"] is None
-    assert found["failures"]
-
-
-def test_report_prints_the_document_and_writes_nothing(tmp_path):
-    folder = RunBuilder(tmp_path / "run").memory("fp32", 100).folder
-    done = call("report", "--json", folder, cwd=tmp_path)
-    assert (done.returncode, json.loads(done.stdout)["results"][0]["peak_memory_bytes"]) == (0, 100 * 2**20)
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert exported["failures"]
 
 
 @pytest.mark.parametrize("option", ["--published", "--layers", "--figures=all", "--out=there"])
@@ -163,10 +148,3 @@ def test_json_goes_with_no_option_of_the_page(tmp_path, option):
     done = call("report", "--json", option, "run", cwd=tmp_path)
     assert done.returncode == 2
     assert option.split("=")[0] in done.stderr
-
-
-def test_list_prints_json(tmp_path):
-    done = call("list", "--json", cwd=tmp_path)
-    with (ROOT / "results" / "resnet20-cpu-epyc" / "trials.csv").open() as file:
-        suite = next(csv.DictReader(file))["suite"]
-    assert suite in {one["name"] for one in json.loads(done.stdout)["suites"]}

@@ -128,8 +128,16 @@ def test_an_mlperf_log_tells_accuracies_and_how_a_training_ended(runs):
     assert len(throughputs) == 6
 
 
-def test_report_prints_a_format_and_writes_nothing(tmp_path):
-    folder = RunBuilder(tmp_path / "run").memory("fp32", 100).folder
-    done = call("report", "--export", "openmetrics", folder, cwd=tmp_path)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "# EOF")
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("report", "--json", "run"), '"peak_memory_bytes": 104857600'),
+        (("report", "--export=openmetrics", "run"), "# EOF"),
+        (("list", "--json"), '"resnet20"'),
+    ],
+)
+def test_what_is_for_programs_is_printed_and_nothing_is_written(tmp_path, words, part):
+    RunBuilder(tmp_path / "run").memory("fp32", 100)
+    done = call(*words, cwd=tmp_path)
+    assert (done.returncode, part in done.stdout) == (0, True)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -17,8 +17,8 @@ def run(tmp_path):
 
 def bars(panel, *, faint):
     """Return the x of a panel's bars and their tints, by row."""
-    found = [mark for mark in panel.marks if isinstance(mark, Bar) and mark.faint == faint]
-    return {int(bar.y[0]): (*map(pytest.approx, bar.x), bar.tint) for bar in found}
+    drawn = [mark for mark in panel.marks if isinstance(mark, Bar) and mark.faint == faint]
+    return {int(bar.y[0]): (*map(pytest.approx, bar.x), bar.tint) for bar in drawn}
 
 
 def intervals(panel):

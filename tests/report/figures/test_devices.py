@@ -6,14 +6,12 @@ import matplotlib as mpl
 import pytest
 from matplotlib.figure import Figure
 
-from bench.cli.parser import parse
 from bench.report.analysis import verdict
 from bench.report.analysis.summary import summarise
 from bench.report.figures import chart, devices, files, overview, svg
 from bench.report.figures.chart import Bar, Line, Rule, Text, limits, ticks
 from bench.report.figures.devices import across, at_verdicts, labelled, single
 from bench.report.reading.load import load
-from bench.spec.errors import UsageError
 from bench.spec.metrics import ACCURACY, LOSS
 from perf.synthetic_run import Shape, write_run
 from tests.report.builders import MIB, RunBuilder, write_report
@@ -44,14 +42,13 @@ def described(summary, runs, figures="overview"):
     return [chart for _, chart in charts], remarks
 
 
-def test_few_figures_are_drawn_device_by_device(summary, runs):
+def test_few_are_drawn_device_by_device_and_many_replaced_by_one_a_recipe_unless_all_are_asked_for(
+    summary, runs, monkeypatch
+):
     charts, remarks = described(summary, runs)
     assert remarks == {}
     assert [chart.name.rsplit("-", 1)[-1] for chart in charts] == ["speed", "b64"] * 3
     assert all(chart.in_files for chart in charts)
-
-
-def test_many_are_replaced_by_one_a_recipe_that_says_so_unless_all_are_asked_for(summary, runs, monkeypatch):
     monkeypatch.setattr(devices, "MOST", 5)
     (chart,), remarks = described(summary, runs)
     assert not chart.in_files
@@ -72,16 +69,6 @@ def test_the_overview_is_on_the_page_with_what_it_replaces(run, tmp_path, monkey
     }
     assert "](devices.svg)" in (tmp_path / "report.md").read_text()
     assert "model0: speedup and memory against batch size</title>" in (tmp_path / "report.html").read_text()
-
-
-@pytest.mark.slow
-def test_without_figures_there_is_none_and_every_table(run, tmp_path):
-    page = write_report([run], tmp_path / "none", figures="none").read_text()
-    assert "![" not in page
-    whole = write_report([run], tmp_path / "whole").read_text()
-    assert [line for line in whole.splitlines() if line[:1] == "|"] == [
-        line for line in page.splitlines() if line[:1] == "|"
-    ]
 
 
 def test_each_device_is_at_the_batch_size_of_its_verdict(summary):
@@ -179,13 +166,6 @@ def test_axes_reach_beyond_their_marks_and_have_round_ticks(summary):
     assert low < min(places)
     assert max(places) < high
     assert all(f"{place:g}".rstrip("0") in ("1", "2", "5") for place in places)
-
-
-def test_the_choice_of_figures_is_typed_and_another_refused():
-    assert parse(["report", "results/a"]).figures == "overview"
-    assert parse(["report", "results/a", "--figures", "all"]).figures == "all"
-    with pytest.raises(UsageError, match="figures"):
-        parse(["report", "results/a", "--figures", "some"])
 
 
 @pytest.mark.parametrize(

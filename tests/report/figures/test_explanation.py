@@ -19,12 +19,12 @@ ARM = BASE | {"other products": 0.5, "casts and layout": 9.0}
 
 
 def explained(batch=64, precision="amp-bf16"):
-    found = plain(base=BASE, arm=ARM)
-    return replace(found, cell=dict(found.cell) | {"batch_size": batch}, arm=replace(found.arm, precision=precision))
+    result = plain(base=BASE, arm=ARM)
+    return replace(result, cell=dict(result.cell) | {"batch_size": batch}, arm=replace(result.arm, precision=precision))
 
 
-def chart(*found):
-    return stacked("mlp-why", found)
+def chart(*result):
+    return stacked("mlp-why", result)
 
 
 def test_bars_are_stacked_without_gaps_and_in_one_order():
@@ -41,13 +41,13 @@ def test_bars_are_stacked_without_gaps_and_in_one_order():
 
 
 def test_what_was_reached_and_the_ceiling_are_marked():
-    found = explained()
-    (panel,) = chart(found).panels
+    result = explained()
+    (panel,) = chart(result).panels
     reached, of_arm, ceiling = [mark for mark in panel.marks if isinstance(mark, Line)]
-    assert [one.points[0][0] for one in (reached, of_arm)] == [found.baseline.timed_ms, found.arm.timed_ms]
+    assert [one.points[0][0] for one in (reached, of_arm)] == [result.baseline.timed_ms, result.arm.timed_ms]
     assert ceiling.dashed
-    assert ceiling.points[0][0] == pytest.approx(found.baseline.timed_ms / found.ceiling)
-    (unknown,) = chart(replace(found, ceiling=None)).panels
+    assert ceiling.points[0][0] == pytest.approx(result.baseline.timed_ms / result.ceiling)
+    (unknown,) = chart(replace(result, ceiling=None)).panels
     assert not any(mark.dashed for mark in unknown.marks if isinstance(mark, Line))
 
 
@@ -60,15 +60,15 @@ def test_words_stand_only_in_bars_that_are_wide_enough():
 
 
 def test_the_legend_has_the_classes_that_occur_and_wraps():
-    found = chart(explained())
-    assert dict(found.legend) == {work: WORK[work] for work in CLASSES} | {
+    result = chart(explained())
+    assert dict(result.legend) == {work: WORK[work] for work in CLASSES} | {
         "reached, not profiled": SOLID,
         "ceiling": DASHED,
     }
-    lines = svg._legend_lines(found)
-    assert [entry for line in lines for entry in line] == list(found.legend)
+    lines = svg._legend_lines(result)
+    assert [entry for line in lines for entry in line] == list(result.legend)
     assert len(lines) == 2
-    assert _legend_columns(found, 10.0) < 7
+    assert _legend_columns(result, 10.0) < 7
     none = replace(explained(), baseline=plain().baseline, arm=plain().arm)
     assert "communication" not in dict(chart(none).legend)
 

@@ -16,8 +16,8 @@ def epochs_of(run):
 
 
 def lines(panel, precision):
-    found = [mark for mark in panel.marks if isinstance(mark, Line) and mark.tint == precision]
-    return [tuple(map(list, zip(*line.points, strict=True))) for line in found]
+    drawn = [mark for mark in panel.marks if isinstance(mark, Line) and mark.tint == precision]
+    return [tuple(map(list, zip(*line.points, strict=True))) for line in drawn]
 
 
 def marks(panel, kind):
@@ -36,27 +36,17 @@ def test_a_line_is_the_mean_over_seeds_and_the_band_reaches_from_the_lowest_to_t
     ]
 
 
-def test_one_seed_has_a_line_and_no_band(tmp_path):
-    rows = epochs_of(RunBuilder(tmp_path / "run").train("fp32", [80.0]))
-    panel = training.panel(rows, training.LOSS, "epoch")
-    assert len(lines(panel, "fp32")) == 2
-    assert marks(panel, Band) == []
-    assert BAND not in dict(training.legend(rows)).values()
-
-
 def test_against_time_a_faster_precision_lies_further_left_by_its_training_time(tmp_path):
     run = RunBuilder(tmp_path / "run").train("fp32", [80.0, 80.0], epoch_s=[4.0, 6.0])
     axes = training.panel(epochs_of(run.train("amp-bf16", [80.0], epoch_s=2.0)), training.ACCURACY, "elapsed_s")
     assert lines(axes, "fp32")[0][0] == pytest.approx([5.0, 10.0])
     assert lines(axes, "amp-bf16")[0][0] == pytest.approx([2.0, 4.0])
     assert axes.x.label == "training time (s)"
-
-
-def test_long_trainings_are_drawn_in_hours(tmp_path):
-    run = RunBuilder(tmp_path / "run").train("fp32", [80.0], epoch_s=7200.0)
-    axes = training.panel(epochs_of(run), training.ACCURACY, "elapsed_s")
-    assert lines(axes, "fp32")[0][0] == pytest.approx([2.0, 4.0])
-    assert axes.x.label == "training time (h)"
+    rows = epochs_of(RunBuilder(tmp_path / "long").train("fp32", [80.0], epoch_s=7200.0))
+    axes = training.panel(rows, training.ACCURACY, "elapsed_s")
+    assert (lines(axes, "fp32")[0][0], axes.x.label) == (pytest.approx([2.0, 4.0]), "training time (h)")
+    assert marks(axes, Band) == []  # of one seed
+    assert BAND not in dict(training.legend(rows)).values()
 
 
 def test_training_and_test_losses_differ_by_their_dashes_and_precisions_by_their_markers(tmp_path):
@@ -66,8 +56,8 @@ def test_training_and_test_losses_differ_by_their_dashes_and_precisions_by_their
     with mpl.rc_context(files.STYLE):
         axes = Figure().subplots()
         files._panel(axes, panel=panel)
-    found = [line for line in axes.lines if len(line.get_xdata())]
-    assert len({(line.get_marker(), line.is_dashed()) for line in found}) == len(found) == 4
+    drawn = [line for line in axes.lines if len(line.get_xdata())]
+    assert len({(line.get_marker(), line.is_dashed()) for line in drawn}) == len(drawn) == 4
 
 
 def test_both_drawings_show_every_line_band_and_cross(tmp_path):

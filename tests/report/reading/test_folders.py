@@ -1,4 +1,4 @@
-"""What runs and their reports are called, and which run is a copy of another."""
+"""Names of runs and of their reports, and which run is a copy of another."""
 
 from __future__ import annotations
 

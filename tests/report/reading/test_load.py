@@ -1,4 +1,4 @@
-"""What is read: checked, and with a retried trial's last answer only."""
+"""Runs are read: checked, and with a retried trial's last answer only."""
 
 from __future__ import annotations
 
@@ -11,35 +11,32 @@ import pytest
 
 from bench.report import report, terminal
 from bench.report.analysis.comparability import cautions
-from bench.report.analysis.compare import compare
 from bench.report.analysis.summary import summarise
 from bench.report.figures.training import panel
 from bench.report.reading.load import load
 from bench.results.columns import SCHEMA
-from bench.results.records import Block, TrialResult
+from bench.results.records import TrialResult
 from bench.results.store import Store, answers
 from bench.spec.errors import UsageError
 from tests.report import fleet
-from tests.report.builders import RunBuilder, epoch_of, write_report
+from tests.report.builders import RunBuilder, block, epoch_of, write_report
 from tests.report.fleet import copy, original
 
 
-def test_a_folder_that_is_no_run_is_refused_and_the_runs_beside_it_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        ((), "no run to report"),
+        (("empty",), r"no run\.json.*real"),  # the run next to it is named
+        (("begun",), r"no finished trial.*--resume"),
+    ],
+)
+def test_what_is_no_run_with_a_finished_trial_is_refused(tmp_path: Path, folders, message) -> None:
     RunBuilder(tmp_path / "real").speed()
+    RunBuilder(tmp_path / "begun")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match=r"no run\.json.*real"):
-        load([tmp_path / "empty"])
-
-
-def test_no_folder_at_all_is_refused() -> None:
-    with pytest.raises(UsageError, match="no run to report"):
-        load([])
-
-
-def test_a_run_without_finished_trials_is_refused(tmp_path: Path) -> None:
-    RunBuilder(tmp_path / "run")
-    with pytest.raises(UsageError, match=r"no finished trial.*--resume"):
-        load([tmp_path / "run"])
+    with pytest.raises(UsageError, match=message):
+        load([tmp_path / name for name in folders])
 
 
 COMMITTED = sorted(path.parent for path in (Path(__file__).parents[3] / "results").glob("*/run.json"))
@@ -84,18 +81,14 @@ def test_run_json_with_nothing_but_a_schema_is_enough(tmp_path: Path) -> None:
     assert "amp-bf16" in write_report([run.folder], tmp_path / "out", figures="none").read_text()
 
 
-def test_a_retried_trial_counts_once_and_by_its_last_row(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").lost("memory", "amp-bf16", "failed", "crashed").memory("amp-bf16", 100)
-    assert list(load([run.folder]).trials["status"]) == ["ok"]
-
-
-def test_the_epochs_of_an_attempt_that_failed_do_not_count(tmp_path: Path) -> None:
+def test_a_retried_trial_counts_once_and_by_its_last_row_and_epochs(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run")
     trial = run.trial("train", ["fp32"], 128, epochs=2)
     epochs = [epoch_of(trial.id, "fp32", seed=0, epoch=number, accuracy=90.0, epoch_s=1.0) for number in (1, 2, 3)]
     run.add(trial, TrialResult(precision="fp32", status="failed"), records=epochs[2:])
     run.add(trial, TrialResult(precision="fp32", status="nonfinite"), records=epochs[:2])
-    assert load([run.folder]).epochs["epoch"].tolist() == [1, 2]
+    runs = load([run.folder])
+    assert (runs.trials["status"].tolist(), runs.epochs["epoch"].tolist()) == (["nonfinite"], [1, 2])
 
 
 def test_a_file_that_was_edited_after_the_run_is_named_and_a_run_without_checksums_is_not_checked(tmp_path) -> None:
@@ -163,8 +156,7 @@ def test_the_same_images_under_two_paths_are_one_workload(pair):
     for folder, path in zip(pair, ("folder:/x/images", "folder:/y/pictures"), strict=True):
         trial = load([folder]).trials.query("phase == 'speed'").iloc[0]["trial"]
         with Store(folder) as store:
-            block = Block(trial=trial, precision="fp32", round=0, position=0, steps=1, time_ms=1, start_s=1, attempt=1)
-            store.add([block])
+            store.add([block(trial, attempt=1)])
         on_images(folder, path, "f1")
     read = load(list(pair))
     for frame in (read.trials, read.epochs, read.blocks):
@@ -218,11 +210,11 @@ def test_an_emulated_precision_has_accuracy_and_no_time(tmp_path: Path) -> None:
     for name, seconds in (("fp32", 3.0), ("amp-bf16", 2.0), ("fp8-rowwise:emulated=on", 1.0)):
         run.train(name, [90.0, 91.0, 92.0, 93.0, 94.0], epoch_s=seconds)
     run.lost("speed", "fp8-rowwise:emulated=on", "unsupported", "it is emulated")
-    found = load([run.folder])
-    emulated, measured = (found.epochs["precision"].str.contains("emulated") == wanted for wanted in (True, False))
-    assert found.epochs[emulated][["train_s", "elapsed_s", "samples_per_s"]].isna().all(axis=None)
-    assert found.epochs[measured]["elapsed_s"].notna().all()
-    by_name = summarise(found.trials).set_index("precision")
+    loaded = load([run.folder])
+    emulated, measured = (loaded.epochs["precision"].str.contains("emulated") == wanted for wanted in (True, False))
+    assert loaded.epochs[emulated][["train_s", "elapsed_s", "samples_per_s"]].isna().all(axis=None)
+    assert loaded.epochs[measured]["elapsed_s"].notna().all()
+    by_name = summarise(loaded.trials).set_index("precision")
     assert by_name["epoch_speedup"].notna().to_dict() == {
         "fp32": False,
         "amp-bf16": True,
@@ -231,21 +223,7 @@ def test_an_emulated_precision_has_accuracy_and_no_time(tmp_path: Path) -> None:
     emulated_row = by_name.loc["fp8-rowwise:emulated=on"]
     assert (emulated_row["parity"], emulated_row["train_status"], emulated_row["seeds"]) == ("EQUIVALENT", "ok", 5)
     assert emulated_row[["time_per_epoch_s", "total_s", "train_samples_per_s"]].isna().all()
-    assert found.runs[0].remarks == ()
-    for rows in (found.epochs, found.epochs[emulated]):  # drawn against epochs alone
+    assert loaded.runs[0].remarks == ()
+    for rows in (loaded.epochs, loaded.epochs[emulated]):  # drawn against epochs alone
         by_epoch, by_time = (panel(rows, "loss", x) for x in ("epoch", "elapsed_s"))
         assert len(by_epoch.marks) > len(by_time.marks)
-
-
-def test_a_run_that_names_a_replaced_batch_size_is_compared_with_one_that_does_not(tmp_path: Path) -> None:
-    def run(name: str, **parameters: int) -> Path:
-        RunBuilder(tmp_path / name, parameters=tuple(sorted(parameters.items()))).speed(batch=64)
-        asked = {"parameters": [["width", "64"]], "batch_sizes": [64, 256]}
-        fleet.edit_run(tmp_path / name, lambda run: run["request"].update(asked))
-        return tmp_path / name
-
-    old, new = run("old", batch_size=128, width=64), run("new", width=64)
-    trials = load([old, new]).trials
-    assert set(trials["parameters"]) == {"width=64"}
-    assert set(trials["parameters_json"]) == {'{"width": 64}'}
-    assert len(compare(old, new).rows) == 2

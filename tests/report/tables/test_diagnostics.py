@@ -25,46 +25,33 @@ from bench.report.tables.diagnostics import (
     warnings,
     what_ran,
 )
-from bench.results.records import Energy, Operations, TrialResult
+from bench.results.records import Operations, TrialResult
 from bench.stats import SEQUENTIAL
 from tests.report.builders import GPU, IEEE, RunBuilder, timed, write_report
 from tests.report.fleet import edit_run
 from tests.report.tables.lines import column, lines
 
 
-def against_itself(run, ratios, status="ok"):
-    for replicate, ratio in enumerate(ratios):
-        speed = timed(10.0, 128, speedup=ratio, speedup_low=0.9999 * ratio, speedup_high=1.0001 * ratio)
-        result = TrialResult(precision="fp32", status=status, switches=IEEE, speed=speed)
-        run.add(run.trial("floor", ["fp32"], 128, replicate=replicate), result)
-    return run
-
-
-def arm(run):
-    table = summarise(load([run.folder]).trials)
-    return table[table["precision"] == "amp-bf16"].iloc[0]
-
-
 def test_the_noise_is_the_reach_of_the_interval_of_fp32_against_itself(tmp_path):
     ratios = [1.001, 0.998, 1.004, 1.002]
-    run = against_itself(RunBuilder(tmp_path / "run").speed(), ratios)
+    run = RunBuilder(tmp_path / "run").speed().floor(ratios, within=0.0001)
     logs = np.log(ratios)
     low, high = scipy_stats.t.interval(SEQUENTIAL, 3, loc=logs.mean(), scale=scipy_stats.sem(logs))
-    assert noises(load([run.folder]).trials).iloc[0] == pytest.approx(math.expm1(max(abs(low), abs(high))))
+    assert noises(load([run.folder]).trials, "run")["run"] == pytest.approx(math.expm1(max(abs(low), abs(high))))
 
 
 def test_a_small_gain_is_faster_above_the_noise_and_not_below_it(tmp_path):
     gain = [1.006, 1.0062, 1.0058]
-    quiet = against_itself(RunBuilder(tmp_path / "quiet").speed(speedups=gain), [1.0005, 0.9995, 1.0002])
-    noisy = against_itself(RunBuilder(tmp_path / "noisy").speed(speedups=gain), [1.02, 0.97, 1.01])
+    quiet = RunBuilder(tmp_path / "quiet").speed(speedups=gain).floor([1.0005, 0.9995, 1.0002], within=0.0001)
+    noisy = RunBuilder(tmp_path / "noisy").speed(speedups=gain).floor([1.02, 0.97, 1.01], within=0.0001)
     unknown = RunBuilder(tmp_path / "unknown").speed(speedups=gain)
-    assert [arm(run)["verdict"] for run in (quiet, noisy, unknown)] == ["FASTER", "SAME", "SAME"]
-    assert math.isnan(arm(unknown)["noise"])
+    assert [run.row()["verdict"] for run in (quiet, noisy, unknown)] == ["FASTER", "SAME", "SAME"]
+    assert math.isnan(unknown.row()["noise"])
 
 
 def test_noise_that_was_disturbed_does_not_count(tmp_path):
-    run = against_itself(RunBuilder(tmp_path / "run").speed(), [3.0, 2.0, 1.0], status="invalid")
-    assert noises(load([run.folder]).trials).empty
+    run = RunBuilder(tmp_path / "run").speed().floor([3.0, 2.0, 1.0], status="invalid")
+    assert noises(load([run.folder]).trials, "run") == {}
 
 
 def ran(folder, *, fp32, bf16, computed):
@@ -87,12 +74,14 @@ def ran(folder, *, fp32, bf16, computed):
         ({"peak_tflops": 2.4}, "bfloat16:100%", "fp32 reaches 10 % of this device's rate"),
         ({"peak_tflops": 8.0, "host_ratio": 0.95}, "bfloat16:100%", "launching kernels limits it"),
         ({"peak_tflops": 8.0}, "float32:100%", "autocast did not reach the model"),
+        ({}, "bfloat16:100%", ""),
     ],
 )
 def test_where_nothing_is_gained_the_verdict_has_the_reason(tmp_path, figures, computed, part):
-    table = ran(tmp_path / "run", fp32={"peak_tflops": 2.0, "pct_of_peak": 10.0}, bf16=figures, computed=computed)
-    assert part in reason(table.iloc[1], table.iloc[0])
-    assert part in str(answers(table)[0])
+    fp32 = {"peak_tflops": 2.0, "pct_of_peak": 10.0} if figures else {}
+    (answer,) = answers(ran(tmp_path / "run", fp32=fp32, bf16=figures, computed=computed))
+    assert part in str(answer)
+    assert ("the reason:" in str(answer)) == bool(part)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +93,6 @@ def test_only_what_autocasts_can_have_an_autocast_that_did_not_reach_the_model(n
     assert reason(pd.Series(arm), None).startswith("autocast did not reach") is expected
 
 
-def test_without_measurements_there_is_no_reason(tmp_path):
-    table = ran(tmp_path / "run", fp32={}, bf16={}, computed="bfloat16:100%")
-    assert reason(table.iloc[1], table.iloc[0]) == reason(table.iloc[1], None) == ""
-
-
 def test_what_ran_and_how_it_was_timed_are_tables(tmp_path):
     fp32 = {"peak_tflops": 2.0, "tflops": 0.2, "pct_of_peak": 10.0, "discarded_rounds": 3}
     table = ran(tmp_path / "run", fp32=fp32, bf16={"peak_tflops": 8.0}, computed="bfloat16:98% float32:2%")
@@ -117,36 +101,41 @@ def test_what_ran_and_how_it_was_timed_are_tables(tmp_path):
     assert column(how_timed(table), "discarded")[0] == "3"
 
 
+def test_ablation_steps_and_processes_with_equal_notes_share_a_row(tmp_path):
+    builder, steps = RunBuilder(tmp_path / "run", target_ci=0.01), ["fp32", "amp-bf16", "amp-bf16+set-to-none"]
+    for replicate in range(3):
+        speeds = [timed(4.0, 64, foreign_load_pct=30.0, steady=name != "amp-bf16") for name in steps]
+        results = [
+            TrialResult(precision=name, status="unconverged", detail="too wide", speed=speed)
+            for name, speed in zip(steps, speeds, strict=True)
+        ]
+        builder.add(builder.trial("ladder", steps, 64, replicate=replicate), *results)
+    every = "fp32, amp-bf16, + set-to-none"
+    rows = lines(notes(load([builder.folder]).ablations))
+    assert [(row["status"], row["precision"], row["trials"]) for row in rows] == [
+        ("unconverged", every, "3"),
+        ("not steady", "amp-bf16", "3"),
+        ("crowded", every, "3"),
+    ]
+
+
 def test_each_machine_is_crowded_by_its_own_most(tmp_path):
     for name, shares in (("a", [55.0, 80.0]), ("b", [20.0, 12.0])):
         builder = RunBuilder(tmp_path / name, device=replace(GPU, name=f"Card {name}"))
         for replicate, share in enumerate(shares):
-            trial = builder.trial("speed", ["fp32"], 64, replicate=replicate)
-            timing = timed(4.0, 64, foreign_load_pct=share)
-            builder.add(trial, TrialResult(precision="fp32", status="ok", speed=timing))
+            builder.result("speed", "fp32", replicate=replicate, speed=timed(4.0, 128, foreign_load_pct=share))
     rows = lines(notes(load([tmp_path / "a", tmp_path / "b"]).trials))
     assert [(row["trials"], re.findall(r"\d+ %", row["detail"])) for row in rows] == [("2", ["80 %"]), ("2", ["20 %"])]
 
 
-def test_energy_that_is_doubtful_although_ok_is_among_the_notes(tmp_path):
-    builder = RunBuilder(tmp_path)
-    why = "the GPU's energy is doubtful: 588 W is more than its power limit of 35 W"
-    drawn = Energy(energy_source="power", energy_j_per_step=1.0, mean_power_w=588.0, energy_window_s=5.0)
-    for precision, detail in (("fp32", why), ("amp-bf16", "")):
-        trial = builder.trial("energy", [precision], 64)
-        builder.add(trial, TrialResult(precision=precision, status="ok", detail=detail, energy=drawn))
-    (row,) = lines(notes(load([tmp_path]).trials))
-    assert (row["precision"], row["status"], row["detail"]) == ("fp32", "ok", why)
-
-
 @pytest.mark.parametrize(
-    ("phase", "told"), [("memory", True), ("inference", True), ("fit", False), ("numerics", False)]
+    ("phase", "noted"), [("memory", True), ("train", True), ("inference", True), ("fit", False), ("numerics", False)]
 )
-def test_what_happened_in_a_phase_that_went_well_is_among_the_notes_and_its_result_is_not(tmp_path, phase, told):
+def test_what_happened_in_a_phase_that_went_well_is_among_the_notes_and_its_result_is_not(tmp_path, phase, noted):
     run = RunBuilder(tmp_path).memory("fp32", 100)
     trials = load([run.folder]).trials
     assert notes(trials) is None
-    assert (notes(trials.assign(phase=phase, detail="autocast did not reach the model")) is not None) == told
+    assert (notes(trials.assign(phase=phase, detail="autocast did not reach the model")) is not None) == noted
 
 
 def test_variables_that_may_change_figures_are_told_of_the_machines_that_had_some(tmp_path):
@@ -177,19 +166,13 @@ def test_what_failed_is_a_line_and_what_does_not_fit_or_is_not_supported_is_none
     builder = RunBuilder(tmp_path / "run").speed()
     assert failures(load([builder.folder])) == []
     for phase in ("memory", "train"):
-        builder.add(builder.trial(phase, ["bf16"], 128), TrialResult(precision="bf16", status="failed", detail="odd"))
+        builder.lost(phase, "bf16", "failed", "odd")
     for name, status in (("fp16", "oom"), ("fp8", "unsupported"), ("amp-fp16", "timeout")):
-        builder.add(builder.trial("memory", [name], 128), TrialResult(precision=name, status=status, detail="odd"))
-    assert failures(load([builder.folder])) == [
-        "mlp on Test 1: bf16 failed in memory, train",
-        "mlp on Test 1: amp-fp16 timeout in memory",
-    ]
-
-
-def test_the_short_report_says_which_precision_failed(tmp_path):
-    run = RunBuilder(tmp_path / "run").speed().lost("speed", "tf32", "failed", "it broke")
-    page = write_report([run.folder], tmp_path / "out", figures="none").with_name("report.md")
-    assert "- mlp on Test 1: tf32 failed in speed" in page.read_text()
+        builder.lost("memory", name, status, "odd")
+    lines = ["mlp on Test 1: bf16 failed in memory, train", "mlp on Test 1: amp-fp16 timeout in memory"]
+    assert failures(load([builder.folder])) == lines
+    page = write_report([builder.folder], tmp_path / "out", figures="none").with_name("report.md").read_text()
+    assert all(f"- {line}\n" in page for line in lines)
 
 
 # What could not be measured is said once, whatever the number of suites and batch sizes.
@@ -251,6 +234,10 @@ def test_what_is_not_the_hardwares_fault_has_its_own_reason_once(tmp_path):
         "te-fp8:scaling=current: Transformer Engine says: not yet.",
         "tf32: unsupported.",
     ]
+    other = RunBuilder(tmp_path / "other").speed().lost("memory", "mxfp8", "unsupported", "mxfp8 " + "layer " * 100)
+    (sentence,) = sentences_on(other)
+    assert sentence.startswith("mxfp8: layer layer")
+    assert len(sentence) < LONGEST + 20
 
 
 def test_a_reason_that_holds_somewhere_names_the_suite_the_device_and_the_phases(tmp_path):
@@ -265,10 +252,3 @@ def test_a_reason_that_holds_somewhere_names_the_suite_the_device_and_the_phases
         "fp8-rowwise: not on Volta.",
         "mlp on Test 1, energy of fp32, fp8-rowwise: NVML does not start.",
     ]
-
-
-def test_a_long_reason_is_cut(tmp_path):
-    run = RunBuilder(tmp_path / "run").speed().lost("memory", "mxfp8", "unsupported", "mxfp8 " + "layer " * 100)
-    (sentence,) = sentences_on(run)
-    assert sentence.startswith("mxfp8: layer layer")
-    assert len(sentence) < LONGEST + 20

@@ -8,7 +8,7 @@ from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
 from bench.report.reading.load import load
 from bench.report.tables.measurements import SUM, by_device
-from bench.results.records import Device, Energy, Inference, MemoryPeak, TrialResult
+from bench.results.records import Device, Energy, Inference, MemoryPeak
 from tests.report.builders import GPU, MIB, RunBuilder, write_report
 from tests.report.tables.lines import column, lines, titled, words
 
@@ -24,9 +24,7 @@ class Run(RunBuilder):
     """A run whose memory and energy trials have their details."""
 
     def held(self, precision, *, batch=128, status="ok", **figures):
-        result = TrialResult(precision=precision, status=status, memory=MemoryPeak(**figures))
-        self.add(self.trial("memory", [precision], batch), result)
-        return self
+        return self.result("memory", precision, batch=batch, status=status, memory=MemoryPeak(**figures))
 
     def drew(self, precision, joules, *, batch=128, source="counter", status="ok", **more):
         steps = round(312.4 * 5.1 / joules)
@@ -35,9 +33,7 @@ class Run(RunBuilder):
         energy = Energy(
             energy_source=source, energy_j_per_step=joules, energy_window_s=5.1, energy_steps=steps, **figures
         )
-        result = TrialResult(precision=precision, status=status, energy=energy)
-        self.add(self.trial("energy", [precision], batch), result)
-        return self
+        return self.result("energy", precision, batch=batch, status=status, energy=energy)
 
     @property
     def memory_table(self):
@@ -122,11 +118,6 @@ def test_on_a_cpu_peaks_that_differ_no_more_than_processes_do_are_not_told_apart
     assert evidence in answer.evidence
 
 
-def test_a_run_without_energy_has_no_table_of_it(run):
-    run.speed().memory("fp32", 10)
-    assert run.energy_table is None
-
-
 def test_a_librarys_float8_is_compared_with_the_same_library_in_bf16_by_the_processes_that_timed_both(run):
     run.speed("amp-bf16", (1.5, 1.5)).speed("te-bf16", (2.0, 2.2)).speed("te-fp8", (3.0, 3.3)).held("fp32", **ON_A_GPU)
     (table, *_) = by_device(summarise(load([run.folder]).trials).assign(workload="vit", where="GPU"), {"run": ""})
@@ -149,8 +140,14 @@ def test_energy_is_compared_with_fp32_of_the_same_cell_and_source(run):
     ]
 
 
-def test_the_table_of_energy_has_what_was_read_and_its_source(run):
-    _, line = lines(run.drew("amp-bf16", 1.6).drew("fp32", 4.0).energy_table)
+def test_the_table_of_energy_has_what_was_read_and_its_source_or_its_status(run):
+    assert run.speed().memory("fp32", 10).energy_table is None
+    run.drew("amp-bf16", 1.6).drew("fp32", 4.0, idle_power_w=None, energy_net_j_per_step=None)
+    table = run.lost("energy", "amp-fp16", "unsupported").drew("tf32", 1.0, status="nonfinite").energy_table
+    fp32, tf32, amp_fp16, line = lines(table)
+    assert (fp32["above idle (J)"], fp32["idle power (W)"]) == ("–", "–")
+    assert [each["energy/step (J)"] for each in (tf32, amp_fp16)] == ["nonfinite", "unsupported"]
+    assert {list(each.values())[-1] for each in (tf32, amp_fp16)} == {"–"}
     assert line == NAMED | {
         "precision": "amp-bf16",
         "source": "counter",
@@ -161,16 +158,6 @@ def test_the_table_of_energy_has_what_was_read_and_its_source(run):
         "idle power (W)": "71.2",
         "energy ÷ fp32": "0.400",
     }
-
-
-def test_unknown_energy_is_a_dash_and_a_trial_that_does_not_count_is_its_status(run):
-    run.drew("fp32", 4.0, idle_power_w=None, energy_net_j_per_step=None).lost("energy", "amp-bf16", "unsupported")
-    table = run.drew("tf32", 1.0, status="nonfinite").energy_table
-    assert table is not None
-    assert (table.rows[0][5], table.rows[0][8]) == ("–", "–")
-    assert [row[3:] for row in table.rows[1:]] == [
-        ["–", word, "–", "–", "–", "–", "–"] for word in ("nonfinite", "unsupported")
-    ]
 
 
 def answered(speedup, agreement=100.0, error=0.0):
@@ -192,10 +179,8 @@ def test_inference_has_a_row_for_each_precision_in_order_and_of_the_lowest_seed(
     run.memory("fp32", 100)
     assert titled(run.folder, "Inference") is None
     for seed in (1, 0):
-        result = TrialResult(precision="amp-bf16", status="ok", inference=answered(2.0 + seed, 98.75, 0.004))
-        run.add(run.trial("inference", ["amp-bf16"], 128, seed=seed), result)
-    result = TrialResult(precision="fp32", status="ok", inference=answered(None))
-    run.add(run.trial("inference", ["fp32"], 128), result)
+        run.result("inference", "amp-bf16", seed=seed, inference=answered(2.0 + seed, 98.75, 0.004))
+    run.result("inference", "fp32", inference=answered(None))
     assert [list(line.values())[2:] for line in lines(titled(run.folder, "Inference"))] == [
         ["fp32", "1.500", "2.000", "1,000", "baseline", "100.00", "0"],
         ["amp-bf16", "1.500", "2.000", "1,000", "2.00 [1.90, 2.10]", "98.75", "0.004"],

@@ -21,7 +21,7 @@ from bench.report.tables.published import (
     published_beside,
 )
 from bench.report.tables.table import Material
-from bench.results.records import MemoryPeak, TrialResult
+from bench.results.records import MemoryPeak
 from bench.spec.errors import UsageError
 from bench.spec.precisions import find_precision
 from tests.conftest import call
@@ -73,30 +73,20 @@ def test_a_batch_size_in_common_leaves_the_others_out_and_says_so(tmp_path):
     found = table(run, figure(samples_per_s=1.0), figure(batch_size=512.0, samples_per_s=2.0))
     assert column(found, "batch size") == ["128", "128", "128"]
     assert "Published also at batch 512, which was not measured here." in found.footnotes
-
-
-def test_no_batch_size_in_common_shows_all(tmp_path):
-    found = table(RunBuilder(tmp_path / "run").speed(batch=64), figure(batch_size=512.0, samples_per_s=2.0))
-    assert column(found, "batch size") == ["64", "64", "512"]
-    assert found.footnotes == []
+    apart = table(RunBuilder(tmp_path / "other").speed(batch=64), figure(batch_size=512.0, samples_per_s=2.0))
+    assert (column(apart, "batch size"), apart.footnotes) == (["64", "64", "512"], [])
 
 
 def test_what_differs_between_measured_and_published_rows_is_in_columns(tmp_path):
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0], epochs=2)
-    edit_rows(run.folder, lambda row: row.update(data="folder:/home/me/cifar10-jpeg"))
-    there = figure(dataset="CIFAR-10", epochs=200.0, n_gpus=1.0, setup="torch 1.12", architecture="Volta")
-    ours, theirs = lines(table(run, there))
-    differ = ("device", "epochs", "data", "software")
-    assert [ours[name] for name in differ] == ["NVIDIA Test 1", "2", "folder cifar10-jpeg", "torch 2.11.0"]
-    assert [theirs[name] for name in differ] == ["V100 (Volta)", "200", "CIFAR-10", "torch 1.12"]
-
-
-def test_memory_is_compared_as_the_driver_sees_it(tmp_path):
-    run = RunBuilder(tmp_path / "run")
     peak = MemoryPeak(peak_allocated_bytes=100 * MIB, driver_used_bytes=700 * MIB)
-    run.add(run.trial("memory", ["fp32"], 128), TrialResult(precision="fp32", status="ok", memory=peak))
-    found = table(run, figure(memory_mb=900.0))
-    assert column(found, "GPU memory in use (MiB)") == ["700.0", "900.0"]
+    run.result("memory", "fp32", memory=peak)
+    edit_rows(run.folder, lambda row: row.update(data="folder:/home/me/cifar10-jpeg"))
+    there = {"dataset": "CIFAR-10", "epochs": 200.0, "n_gpus": 1.0, "setup": "torch 1.12", "architecture": "Volta"}
+    ours, theirs = lines(table(run, figure(**there, memory_mb=900.0)))
+    differ = ("device", "epochs", "data", "software", "GPU memory in use (MiB)")
+    assert [ours[name] for name in differ] == ["NVIDIA Test 1", "2", "folder cifar10-jpeg", "torch 2.11.0", "700.0"]
+    assert [theirs[name] for name in differ] == ["V100 (Volta)", "200", "CIFAR-10", "torch 1.12", "900.0"]
 
 
 def test_a_recipe_that_nobody_published_gets_a_sentence(tmp_path):
@@ -192,24 +182,7 @@ def test_every_row_has_a_figure_or_says_why_not_in_words_that_are_described(lite
         assert find_precision(row["precision"]) or row["precision"] in ELSEWHERE
         assert f"`{row['source']}`" in described
     assert all(f"`{name}`" in described for name in literature.columns)
-
-
-def test_no_row_stands_twice(literature):
     assert not literature.duplicated().any()
-
-
-def test_precisions_are_compared_in_rows_that_agree_in_all_else():
-    rows = [
-        {"precision": precision, "layout": layout, "batch_size": batch}
-        for precision, layout, batch in (
-            ("fp32", "nchw", 64.0),
-            ("fp32", "nchw", 128.0),
-            ("amp-fp16", "nchw", 128.0),
-            ("amp-fp16", "channels_last", 128.0),
-        )
-    ]
-    (pair,) = made(*rows)
-    assert (pair["batch_size"], pair["row"], pair["precision_base"]) == (128, 2, "fp32")
 
 
 @pytest.mark.parametrize(
@@ -220,16 +193,12 @@ def test_precisions_are_compared_in_rows_that_agree_in_all_else():
         ({}, {"batch_size": float("nan")}, False),
         *(({}, {name: "another"}, False) for name in ("source", "model", "dataset", "setup", "gpu", "host")),
         *(({}, {name: "another"}, False) for name in ("layout", "compile", "fp32_mode")),
+        ({}, {"precision": "tf32", "fp32_mode": "tf32"}, True),  # of tf32 that is the precision
+        ({"value": 30.0, "unit": "tokens/s"}, {"value": 30.0, "unit": "tokens/s per GPU"}, False),
     ],
 )
 def test_rows_are_a_pair_where_they_agree_in_all_but_the_precision(before, after, compared):
     assert len(made(before, before | {"precision": "amp-fp16"} | after)) == compared
-
-
-def test_of_tf32_the_way_of_multiplying_fp32_is_the_precision():
-    rows = {"fp32": "ieee", "tf32": "tf32", "amp-fp16": "ieee"}
-    found = made(*({"precision": name, "fp32_mode": mode} for name, mode in rows.items()))
-    assert [(pair["precision_base"], pair["precision"]) for pair in found] == [("fp32", "tf32"), ("fp32", "amp-fp16")]
 
 
 def test_a_switch_that_changed_nothing_is_no_precision_of_its_own(literature):
@@ -259,28 +228,13 @@ def test_a_speedup_is_of_two_figures_of_one_kind(before, after, speedup, by):
     assert (pair["times"], pair["by"]) == (pytest.approx(speedup, nan_ok=True), by)
 
 
-def test_rates_of_other_units_are_not_compared():
-    tokens = {"value": 30.0, "unit": "tokens/s"}
-    assert made(tokens, tokens | {"precision": "amp-fp16", "unit": "tokens/s per GPU"}) == []
-
-
-@pytest.mark.parametrize(("spread", "of_both"), [(3.0, 0.05), (float("nan"), float("nan"))])
-def test_the_spread_of_a_ratio_is_that_of_both_rows(spread, of_both):
-    faster = {"precision": "tf32", "samples_per_s": 200.0, "spread": 8.0}
-    (pair,) = made({"samples_per_s": 100.0, "spread": spread}, faster)
-    assert pair["spread_of_times"] == pytest.approx(of_both, nan_ok=True)
-
-
-def test_a_folder_without_figures_and_a_broken_file_are_told_in_a_sentence(tmp_path):
+def test_every_file_of_a_folder_is_read_and_without_one_or_with_a_broken_one_a_sentence_says_so(tmp_path):
     with pytest.raises(UsageError, match=r"no published figures in.*without --published"):
         load_published(tmp_path)
-    (tmp_path / "own.csv").write_text("source,model\na post,mlp\n")
-    with pytest.raises(UsageError, match=r"own\.csv' cannot be read as published figures"):
-        load_published(tmp_path)
-
-
-def test_further_files_of_published_figures_are_read_too(tmp_path):
     for name in ("one", "two"):
         text = (FOLDER / "published.csv").read_text().splitlines(keepends=True)[:3]
         (tmp_path / f"{name}.csv").write_text("".join(text))
     assert len(load_published(tmp_path)) == 4
+    (tmp_path / "own.csv").write_text("source,model\na post,mlp\n")
+    with pytest.raises(UsageError, match=r"own\.csv' cannot be read as published figures"):
+        load_published(tmp_path)

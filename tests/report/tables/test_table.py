@@ -1,4 +1,4 @@
-"""What a table is: columns with their cells, and rows of data."""
+"""A table: columns with their cells, and rows of data."""
 
 import math
 

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.analysis.summary import summarise
-from bench.report.reading.load import load
-from bench.report.tables.diagnostics import notes
 from bench.report.tables.measurements import against_plain, training, training_remarks
 from bench.spec.trial import SuiteRef
 from tests.report.builders import RunBuilder
+from tests.report.tables.lines import column
 
 
 def test_lightnings_epochs_are_compared_with_the_plain_loops_of_the_same_recipe_and_seeds(tmp_path):
@@ -25,11 +23,11 @@ def test_lightnings_epochs_are_compared_with_the_plain_loops_of_the_same_recipe_
         run.suite = SuiteRef(name="cifar10_lightning", parameters=parameters)
         run.train("fp32", [90.0, 91.0, 92.0], epoch_s=epoch_s)
         run.train("amp-bf16", [90.0, 91.0, 92.0], epoch_s=[half / 2 for half in epoch_s])
-    trials = load([run.folder]).trials
+    summary = run.summary()
     rows = {
         name: [row[2:] for row in table.rows]
-        for name, group in summarise(trials).groupby("parameters")
-        if (table := against_plain(trials, group)) is not None
+        for name, group in summary.groupby("parameters")
+        if (table := against_plain(group, summary)) is not None
     }
     assert rows == {
         "devices=2 trainer=lightning": [
@@ -41,10 +39,6 @@ def test_lightnings_epochs_are_compared_with_the_plain_loops_of_the_same_recipe_
             ["amp-bf16", "3", "2.500", "3.125", "1.250 [1.250, 1.250]"],
         ],
     }
-
-
-def column(table, header):
-    return [row[table.headers.index(header)] for row in table.rows]
 
 
 def test_a_precision_whose_every_seed_diverged_is_called_diverged_in_the_table(tmp_path):
@@ -89,6 +83,12 @@ def test_storage_energy_and_accuracy_in_fp32_are_shown_in_their_units(tmp_path):
     assert column(cost, "total time (s)") == ["6.000"]
 
 
+def test_where_the_data_were_stands_next_to_the_waiting(tmp_path):
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0], data_storage="file", data_wait_pct=12.0)
+    _, cost = training(run.summary())
+    assert (column(cost, "data from"), column(cost, "waiting for data (%)")) == (["disk"], ["12"])
+
+
 def test_time_to_accuracy_counts_the_seeds_that_reached_it(tmp_path):
     run = RunBuilder(tmp_path / "run")
     asked = {"target_accuracy_pct": 90.0}
@@ -104,15 +104,6 @@ def test_time_to_accuracy_counts_the_seeds_that_reached_it(tmp_path):
 
 def test_nothing_trained_is_no_table(tmp_path):
     assert training(RunBuilder(tmp_path / "run").speed().summary()) == [None, None]
-
-
-def test_a_training_that_began_anew_is_in_the_notes_though_it_is_ok(tmp_path):
-    run = RunBuilder(tmp_path / "run").train("fp32", [90.0])
-    assert notes(load([run.folder]).trials) is None
-    trials = load([run.folder]).trials.assign(detail="training began anew")
-    table = notes(trials)
-    assert table is not None
-    assert [row[-3:] for row in table.rows] == [["ok", "1", "training began anew"]]
 
 
 # The loader as the limit of training, from measurements alone.
