@@ -1,8 +1,8 @@
 """The registry of metrics: the quantities that arms are compared by, and all that any layer needs to know of each.
 
 To add a metric: an entry here, and the measurement, which puts the figure into ``values`` of its ``TrialResult`` by the
-column's name. The column, the summary, the column in the tables of devices, the panel in their figures, the keys in JSON
-and frames and the place in ``compare`` follow from the entry.
+column's name. The column, the summary, the column in the tables of devices, the panel in their figures, the keys in
+JSON and frames and the place in ``compare`` follow from the entry.
 """
 
 from __future__ import annotations

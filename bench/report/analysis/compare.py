@@ -370,10 +370,12 @@ def _untested(metric: Metric, pair: Pair, fail_over: float | None) -> Change | N
 def _speedup(pair: Pair) -> Interval | None:
     """Return the change of the speedup over fp32, without the processes that a speedup leaves out."""
     sides = [list(arm.gains.values()) if arm else [] for arm in _of(pair, SPEED.arm)]
+    if not all(sides):
+        return None
     was, now = (
         [gain.center for gain, is_far in zip(gains, stats.far_off(gains), strict=True) if not is_far] for gains in sides
     )
-    return stats.welch(now, was).interval().exp() if was and now else None
+    return stats.welch(now, was).interval().exp()
 
 
 def _difference(folders: tuple[Path, Path], sides: Sequence[pd.DataFrame]) -> str:

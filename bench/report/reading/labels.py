@@ -78,7 +78,11 @@ def slug(name: str) -> str:
 
 def free(name: str, taken: Collection[str]) -> str:
     """Return the name, or the name with the first number that makes it another than those taken."""
-    return next(each for each in itertools.chain([name], (f"{name}-{number}" for number in itertools.count(1))) if each not in taken)
+    return next(
+        each
+        for each in itertools.chain([name], (f"{name}-{number}" for number in itertools.count(1)))
+        if each not in taken
+    )
 
 
 def slugs(names: list[str]) -> list[str]:
