@@ -10,6 +10,7 @@ import inspect
 import io
 import itertools
 import json
+import math
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -141,7 +142,7 @@ def cells(*parts: Any) -> dict[str, object]:
             elif dataclasses.is_dataclass(value):
                 row |= cells(value)
             elif name == VALUES:
-                row |= value
+                row |= {metric: figure for metric, figure in value.items() if math.isfinite(figure)}
             elif value is not None:
                 row[name] = _cell(value)
     return row

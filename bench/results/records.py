@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal, get_args
 
+from bench.spec.metrics import METRICS
 from bench.spec.phases import PHASES
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Parameter
@@ -504,6 +505,10 @@ class TrialResult:
     fit: Fit | None = None
     values: dict[str, float] = field(default_factory=dict)
     """Figures of metrics that are no other field, by the column that their entry in ``METRICS`` names."""
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.values) - {column for metric in METRICS.values() for column in metric.columns}:
+            raise ValueError(f"no metric has the column {', '.join(sorted(unknown))} (bench/spec/metrics.py)")
 
 
 # Rows of the other CSVs.

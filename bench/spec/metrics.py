@@ -1,8 +1,8 @@
 """The registry of metrics: the quantities that arms are compared by, and all that any layer needs to know of each.
 
-To add a metric: the field of a record in results/records.py that the measurement fills, and an entry here. Its summary,
-its column in the tables of devices, its panel in their figures, its keys in JSON and frames and its place in
-``compare`` follow from the entry.
+To add a metric: an entry here, and the measurement, which puts the figure into ``values`` of its ``TrialResult`` by the
+column's name. The column, the summary, the column in the tables of devices, the panel in their figures, the keys in
+JSON and frames and the place in ``compare`` follow from the entry.
 """
 
 from __future__ import annotations
@@ -232,7 +232,8 @@ METRICS: dict[str, Metric] = {
     )
 }
 """By name, in the order in which tables have them."""
-SPEED, THROUGHPUT, MEMORY, ENERGY, EPOCH, ACCURACY, LOSS, *_ = METRICS.values()
+SPEED, THROUGHPUT, MEMORY = METRICS["speed"], METRICS["throughput"], METRICS["memory"]
+ENERGY, EPOCH, ACCURACY, LOSS = METRICS["energy"], METRICS["epoch"], METRICS["accuracy"], METRICS["loss"]
 
 
 def compared() -> list[Metric]:

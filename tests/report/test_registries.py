@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 from bench.report.analysis.compare import compare
-from bench.report.analysis.contrast import FACTORS, Factor
-from bench.report.analysis.factors import varied
+from bench.report.analysis.contrast import FACTORS, Factor, contrasts
+from bench.report.analysis.factors import rows, varied
 from bench.report.analysis.summary import summarise
 from bench.report.exports import data, document
 from bench.report.exports.formats import openmetrics
@@ -18,9 +19,9 @@ from bench.report.figures.devices import single
 from bench.report.reading.load import load
 from bench.report.tables.comparisons import comparison
 from bench.results.columns import COLUMNS, columns_of, descriptions
-from bench.results.records import TrialResult
+from bench.results.records import MemoryPeak, TrialResult
 from bench.spec.errors import UsageError
-from bench.spec.metrics import METRICS, Metric
+from bench.spec.metrics import LEARNED, METRICS, Metric
 from tests.report.builders import RunBuilder, timed, write_report
 from tests.report.fleet import edit_rows, edit_run
 
@@ -88,8 +89,8 @@ def test_a_metric_that_no_record_has_a_field_of_has_a_typed_column_by_its_entry(
     run = RunBuilder(tmp_path / "run")
     for precision, copied in (("fp32", 4096.0), ("amp-bf16", 2048.0)):
         run.result("memory", precision, values={"copied_bytes": copied})
-    rows = data.rows(summarise(load([run.folder]).trials), data.every())
-    assert [(row["copied_bytes"], row["copied_ratio"]) for row in rows] == [(4096.0, None), (2048.0, 0.5)]
+    objects = data.rows(summarise(load([run.folder]).trials), data.every())
+    assert [(row["copied_bytes"], row["copied_ratio"]) for row in objects] == [(4096.0, None), (2048.0, 0.5)]
     assert descriptions()["trials.csv"]["copied_bytes"] == COPIED.about
     edit_rows(run.folder, lambda row: row.update(copied_bytes="-1"))
     with pytest.raises(UsageError, match="copied_bytes '-1' cannot be below 0"):
@@ -123,3 +124,50 @@ def test_a_factor_reaches_table_figure_and_json(two: list[Path], tmp_path: Path)
         ("amp-bf16", "550", "600"),
     ]
     assert [row["change"] for row in rows] == pytest.approx([0.5, 0.5])
+
+
+def test_a_second_metric_of_what_is_learned_is_compared_and_leaves_parity_to_the_first(tmp_path, monkeypatch) -> None:
+    f1 = Metric(
+        name="f1",
+        label="F1",
+        unit="points",
+        about="F1.",
+        columns=("f1",),
+        better="more",
+        margin=0.5,
+        **(LEARNED | {"tabled": False}),
+    )
+    monkeypatch.setitem(METRICS, "f1", f1)
+    monkeypatch.setitem(COLUMNS, "trials.csv", COLUMNS["trials.csv"] | columns_of(f1))
+    run = (
+        RunBuilder(tmp_path / "run")
+        .train("fp32", [90.0, 90.1, 90.2, 90.3, 90.4])
+        .train("amp-bf16", [90.01, 90.11, 90.21, 90.31, 90.41])
+    )
+    edit_rows(
+        run.folder, lambda row: row.update(f1=70 + int(row["seed"]) * (1.1 if row["precision"] == "fp32" else 1.0))
+    )
+    row = run.row("amp-bf16")
+    assert row["parity"] == "EQUIVALENT"
+    assert row["f1"] == pytest.approx(72.0)
+    (contrast,) = contrasts(FACTORS["precision"], f1, {0: run.row("fp32")[f1.arm], 1: row[f1.arm]}).values()
+    assert tuple(row[f1.changes]) == pytest.approx(contrast.shown.ends)
+
+
+def test_of_runs_with_one_value_of_a_factor_the_first_is_compared(two: list[Path], tmp_path: Path) -> None:
+    third = RunBuilder(tmp_path / "third").together({"amp-bf16": (2.0, 2.01, 1.99)})
+    edit_run(third.folder, lambda info: info["environment"].update(driver="550"))
+    runs = load([*two, third.folder])
+    (factor,) = varied(summarise(runs.trials), runs)
+    assert [*factor.rows["value"]].count("550") == 2  # two precisions
+    assert all(row["value"] != row["against"] for row in rows([factor]))
+
+
+def test_a_figure_without_a_metric_is_refused_and_one_that_is_not_finite_is_unknown(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(METRICS, "copied", COPIED)
+    monkeypatch.setitem(COLUMNS, "trials.csv", COLUMNS["trials.csv"] | columns_of(COPIED))
+    with pytest.raises(ValueError, match="no metric has the column copied_byts"):
+        TrialResult(precision="fp32", status="ok", values={"copied_byts": 1.0})
+    run = RunBuilder(tmp_path / "run")
+    run.result("memory", "fp32", memory=MemoryPeak(peak_allocated_bytes=5), values={"copied_bytes": math.inf})
+    assert math.isnan(load([run.folder]).trials["copied_bytes"][0])

@@ -24,7 +24,7 @@ from bench.report.reading.folders import runs_in
 from bench.report.reading.load import KEY, Run, load
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
-from bench.spec.metrics import ACCURACY, LOSS, METRICS, SPEED, Metric, compared
+from bench.spec.metrics import ACCURACY, METRICS, SPEED, Metric, compared, learned
 from bench.stats import Interval
 
 QUESTION = [name for name in KEY if name not in ("run", "architecture", "device")]
@@ -146,7 +146,7 @@ class Comparison:
 
     @property
     def untestable(self) -> int:
-        """Rows timed on both sides, on one of them in a single process: from these no change can be shown."""
+        """Rows timed on both sides whose change has no interval, as after a single process: none can be shown."""
         speeds = [row.changes["speed"] for row in self.rows if "speed" in row.changes]
         timed = [change for change in speeds if all(status in MEASURED for status in change.statuses)]
         return sum(change.interval is None or change.interval.low is None for change in timed)
@@ -183,9 +183,8 @@ class Comparison:
 def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
     """Hold ``new`` against ``old``, for every cell and precision that both have.
 
-    A change is said to be one where its 95 % interval clears the A/A noise (accuracy and loss: the margin of parity),
-    and where that is no chance among so many: of the changes that are said, at most 5 % are expected to be chance
-    (``stats.discoveries``).
+    IMPROVED and REGRESSED require the 95 % interval to clear the A/A noise (of other metrics than speed: the metric's
+    margin), and control the false discovery rate over all rows at 5 % (``stats.discoveries``).
 
     Args:
         old: a run, or a folder of runs.
@@ -286,9 +285,10 @@ def _judged(family: Mapping[Any, Contrast], fail_over: float | None) -> dict[Any
 
 
 def _outcome(pair: Pair, metric: Metric) -> dict[str, Any]:
-    """Return the statuses and the figures of both sides."""
+    """Return the statuses of both sides, and the figures of what is compared."""
     statuses = tuple(str(status or "") for status in _of(pair, metric.status))
-    return {"statuses": statuses, "values": tuple(_of(pair, metric.figure))}
+    values = tuple(arm.figure(metric) if arm else None for arm in _of(pair, metric.arm))
+    return {"statuses": statuses, "values": values}
 
 
 def _contrast(pair: Pair, metric: Metric) -> Contrast | None:
@@ -335,8 +335,8 @@ def _of_cell(pairs: Sequence[Pair]) -> Contrast | None:
     if min(len(old.values), len(new.values)) < 2:
         return None
     contrast = estimate(SPEED, new, old)
-    noises = [stats.ASSUMED_NOISE, *(noise for pair in pairs if (noise := _noise(pair)) is not None)]
-    return contrast and replace(contrast, noise=max(noises))
+    noises = [noise for pair in pairs if (noise := _noise(pair)) is not None]
+    return contrast and replace(contrast, noise=max(noises, default=None))
 
 
 def _diverging(pair: Pair, metric: Metric) -> int:
@@ -348,7 +348,8 @@ def _diverging(pair: Pair, metric: Metric) -> int:
 
 def _untested(metric: Metric, pair: Pair, fail_over: float | None) -> Change | None:
     """Return the change of a metric that cannot be estimated: that of its status."""
-    if metric.seed_is_input and metric is not (LOSS if any(map(known, _of(pair, LOSS.figure))) else ACCURACY):
+    compared_by = [metric for metric in learned() if any(_of(pair, metric.arm))] or [ACCURACY]
+    if metric.seed_is_input and metric not in compared_by:
         return None
     outcome = _outcome(pair, metric)
     statuses, values = outcome["statuses"], outcome["values"]
@@ -367,9 +368,14 @@ def _untested(metric: Metric, pair: Pair, fail_over: float | None) -> Change | N
 
 
 def _speedup(pair: Pair) -> Interval | None:
-    """Return the change of the speedup over fp32."""
-    was, now = ([gain.center for gain in arm.gains.values()] if arm else [] for arm in _of(pair, SPEED.arm))
-    return stats.welch(now, was).interval().exp() if was and now else None
+    """Return the change of the speedup over fp32, without the processes that a speedup leaves out."""
+    sides = [list(arm.gains.values()) if arm else [] for arm in _of(pair, SPEED.arm)]
+    if not all(sides):
+        return None
+    was, now = (
+        [gain.center for gain, is_far in zip(gains, stats.far_off(gains), strict=True) if not is_far] for gains in sides
+    )
+    return stats.welch(now, was).interval().exp()
 
 
 def _difference(folders: tuple[Path, Path], sides: Sequence[pd.DataFrame]) -> str:

@@ -58,6 +58,11 @@ class Arm:
     turns: tuple[float, ...] = ()
     """The number of each process within the cell: arms of one number were measured one after the other, or together."""
 
+    def figure(self, metric: Metric) -> float:
+        """Return one figure of all values: the mean over seeds, the median over processes, the largest if read once."""
+        summaries: dict[str, Callable[[Values], Any]] = {"seed": np.mean, "process": np.median, "once": np.max}
+        return float(summaries[metric.replicate](self.values))
+
     def additive(self, metric: Metric) -> Values:
         """Return the values on the additive scale."""
         return metric.sign * (np.log(self.values) if metric.scale == "ratio" else self.values)
@@ -221,7 +226,7 @@ def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
         kept = [value for replicate, value in differences.items() if replicate not in disturbed]
         difference = stats.student(kept or list(differences.values()))
     else:
-        difference = stats.welch(*(_apart(metric, side) for side in (arm, against)))
+        difference = stats.welch(*_apart(metric, arm, against))
         count = difference.n
     return Contrast(**sides, change=difference.interval(), pairing=pairing, replicates=count, difference=difference)
 
@@ -263,10 +268,10 @@ def _disturbed(arm: Arm, against: Arm, differences: Mapping[Hashable, float]) ->
     }
 
 
-def _apart(metric: Metric, side: Arm) -> Values:
-    """Return the values of an arm in processes of its own; where it has none, all."""
-    values = side.additive(metric)
-    return values[side.alone] if side.alone.any() else values
+def _apart(metric: Metric, *sides: Arm) -> list[Values]:
+    """Return the values of arms in processes of their own; all, where one of them has too few of these."""
+    is_enough = all(side.alone.sum() >= metric.fewest for side in sides)
+    return [side.additive(metric)[side.alone if is_enough else slice(None)] for side in sides]
 
 
 def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from bench.report.analysis.contrast import FACTORS, Arm, Contrast, Factor, contrasts
 from bench.report.format import records
-from bench.report.reading.load import CELL, Run, Runs
+from bench.report.reading.load import CELL, KEY, Run, Runs
 from bench.spec.metrics import SPEED, Metric, untabled
 
 PARAMETERS, BATCH_SIZE = "parameters", "batch_size"
@@ -56,7 +56,7 @@ class Varied:
 
 
 def varied(summary: pd.DataFrame, runs: Runs) -> list[Varied]:
-    """Return the factors of which two values or more were timed, suite by suite."""
+    """Return the factors of which two values or more were timed, suite by suite; of runs with one value the first."""
     by_label = {run.label: run for run in runs.runs}
     places = {run.label: place for place, run in enumerate(runs.runs)}
     order = {text: turn for turn, text in enumerate(runs.trials[PARAMETERS].drop_duplicates())}
@@ -70,7 +70,9 @@ def varied(summary: pd.DataFrame, runs: Runs) -> list[Varied]:
             rest=[_rest(row, factor) for row in records(timed)],
             turn=timed[PARAMETERS].map(order) if PARAMETERS in factor.varies else timed["run"].map(places),
         )
-        for suite, of_suite in rows[rows["value"].notna()].groupby("suite", sort=False):
+        alike = [*(key for key in KEY if key not in factor.varies), "rest", "value"]
+        rows = rows[rows["value"].notna()].sort_values("turn", kind="stable").drop_duplicates(alike).sort_index()
+        for suite, of_suite in rows.groupby("suite", sort=False):
             if of_suite["value"].nunique() > 1:
                 factors.append(Varied(suite=str(suite), factor=factor, rows=of_suite))
     return factors

@@ -16,7 +16,7 @@ from bench import stats
 from bench.report.analysis.contrast import Arm, estimate
 from bench.report.analysis.summary import UNSUPPORTED, reference_batch
 from bench.report.format import records, titled
-from bench.report.reading.labels import placement
+from bench.report.reading.labels import free, placement
 from bench.report.reading.load import SUBJECT
 from bench.results.columns import listed
 from bench.spec.metrics import EPOCH, METRICS, THROUGHPUT, Metric
@@ -72,11 +72,12 @@ def matrices(summary: pd.DataFrame) -> list[Matrix]:
 
     Only on the same data, and the same number of samples, is an epoch the same work.
     """
-    of_recipes = []
+    of_recipes, taken = [], set[str]()
     for number, (key, rows) in enumerate(summary.groupby(RECIPE, sort=False)):
         title = titled(*key)
         name = UNFIT_FOR_FILES.sub("-", str(key[0]))[:80]
-        slug = f"matrix-{name}-{number}" if key[1] or name != key[0] else f"matrix-{name}"
+        slug = free(f"matrix-{name}-{number}" if key[1] or name != key[0] else f"matrix-{name}", taken)
+        taken.add(slug)
         of_recipes.append(_matrix(rows, THROUGHPUT, title=title, slug=slug, basis=STEPS))
         trained = rows[rows["train_status"].notna()]
         runs = trained.groupby("data", sort=False)["run"].nunique()

@@ -85,7 +85,8 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
             rows = trials[trials["phase"] == phase]
             table[f"{phase}_status"] = status_of(rows, rows["status"].isin(MEASURED))
     for phase in ("speed", "train"):
-        table[f"lost_{phase}"] = lost[lost["phase"] == phase].groupby(ARM, sort=False).size()
+        counts = lost[lost["phase"] == phase].groupby(ARM, sort=False).size()
+        table[f"lost_{phase}"] = counts.reindex(table.index, fill_value=0)
     table = table.merge(subjects(trials), on=SUBJECT, how="left")
     table["ieee"] = _ieee(trials, table)
     table["rank"] = table["precision"].map({name: precision_rank(name) for name in table["precision"].unique()})
@@ -106,7 +107,7 @@ def _changes(contrasts: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame
     """
     parts = []
     for metric, by_arm in contrasts.items():
-        if metric.seed_is_input:
+        if metric.seed_is_input and metric.tabled:
             parts.append(intervals(by_arm, metric.changes, lambda contrast: contrast.at(0.90)))
         elif metric in (MEMORY, ENERGY):
             shown = intervals(by_arm, metric.changes, lambda contrast: contrast.shown if contrast.is_told else None)
@@ -117,7 +118,7 @@ def _changes(contrasts: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame
             parts.append(epoch.assign(epoch_seeds=pd.Series(seeds, dtype=float)))
         elif not metric.tabled:
             parts.append(intervals(by_arm, metric.changes, lambda contrast: contrast.shown))
-    judged = [item for metric in learned() for item in contrasts[metric].items()]
+    judged = [item for metric in reversed(learned()) for item in contrasts[metric].items()]  # the first one counts
     seeds_of = pd.Series({number: contrast.change.n for number, contrast in judged}, dtype=float)
     words = pd.Series({number: parity(contrast) for number, contrast in judged}, dtype=object)
     return pd.concat([*parts, pd.DataFrame({"delta_seeds": seeds_of, "parity": words})], axis=1)
@@ -127,8 +128,7 @@ def _general(metric: Metric, measured: Mapping[int, Arm]) -> pd.DataFrame:
     """Return what each arm measured of a metric; its figure, too, if no other function makes it."""
     columns = pd.DataFrame({metric.arm: pd.Series(dict(measured), dtype=object)})
     if metric is MEMORY or not metric.tabled:
-        typical = np.max if metric.replicate == "once" else np.median
-        figures = {number: float(typical(arm.values)) for number, arm in measured.items()}
+        figures = {number: arm.figure(metric) for number, arm in measured.items()}
         columns[metric.figure] = pd.Series(figures, dtype=float)
     return columns
 

@@ -167,9 +167,13 @@ def _general(metric: Metric) -> Iterator[tuple[str, Field]]:
     """Yield the keys of a metric's figure, and of its change from fp32 with the ends of its interval."""
     yield metric.key, Field(metric.figure, "float64", metric.about)
     what = "divided by fp32's" if metric.scale == "ratio" else "less fp32's"
-    for column, end in zip(metric.changes, ("", "_low", "_high"), strict=True):
-        ends = f"{end.removeprefix('_').capitalize()} end of the 95 % interval of it " if end else "The figure "
-        yield f"{metric.ratio_key}{end}", Field(column, "float64", f"{ends}{what}.")
+    abouts = {
+        "": f"{metric.label.capitalize()} {what}.",
+        "_low": "Lower end of that change's 95 % interval.",
+        "_high": "Upper end of that change's 95 % interval.",
+    }
+    for column, (end, about) in zip(metric.changes, abouts.items(), strict=True):
+        yield f"{metric.ratio_key}{end}", Field(column, "float64", about)
 
 
 def rows(summary: pd.DataFrame, fields: Mapping[str, Field] = FIELDS) -> list[dict[str, Json]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
+from collections.abc import Collection
 
 import pandas as pd
 
@@ -74,10 +76,19 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
+def free(name: str, taken: Collection[str]) -> str:
+    """Return the name, or the name with the first number that makes it another than those taken."""
+    return next(
+        each
+        for each in itertools.chain([name], (f"{name}-{number}" for number in itertools.count(1)))
+        if each not in taken
+    )
+
+
 def slugs(names: list[str]) -> list[str]:
     """Turn names into those of files, no two alike."""
     unique: list[str] = []
     for name in names:
         short_name = slug(name)[:80] or "figure"
-        unique.append(short_name if short_name not in unique else f"{short_name}-{len(unique)}")
+        unique.append(free(short_name, unique))
     return unique

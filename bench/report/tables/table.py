@@ -242,7 +242,7 @@ def general(change: Callable[[Metric], Value], against: str) -> list[Column]:
         for metric in untabled()
         for column in optional(
             figures(f"{metric.label} ({metric.unit})", metric.figure, status=metric.status),
-            figures(f"{metric.label} vs {against} [95 % interval]", change(metric)),
+            figures(metric.header.replace(metric.label, f"{metric.label} vs {against}", 1), change(metric)),
         )
     ]
 

@@ -11,7 +11,7 @@ import pytest
 
 from bench.report.analysis.compare import compare
 from bench.report.tables.comparisons import comparison
-from bench.results.records import Device, MemoryPeak
+from bench.results.records import Device, Energy, MemoryPeak
 from bench.spec.errors import UsageError
 from tests.conftest import call
 from tests.report import fleet
@@ -296,3 +296,47 @@ def test_arms_that_share_a_process_are_one_sample_of_all_rows(tmp_path):
     compared = compare(tmp_path / "old", tmp_path / "new")
     row, every = compared.rows[0].changes["speed"].interval, compared.overall[0].change.interval
     assert (every.center, every.low, every.high) == pytest.approx((row.center, row.low, row.high), rel=1e-12)
+
+
+def test_one_process_that_was_measured_alone_does_not_stand_for_those_that_were_not(tmp_path):
+    """As after a crash: its figure is 40 % higher than those of processes that both arms shared."""
+    for name, scale in (("old", 1.0), ("new", 1.2)):
+        run = RunBuilder(tmp_path / name).together({"amp-bf16": (1.999, 2.0, 2.001, 2.002)})
+        fleet.edit_rows(
+            run.folder, lambda row, scale=scale: row["step_ms"] and row.update(step_ms=scale * float(row["step_ms"]))
+        )
+        if name == "new":
+            run.alone("amp-bf16", [8.4])
+    (row,) = (
+        row for row in compare(tmp_path / "old", tmp_path / "new").rows if row.question["precision"] == "amp-bf16"
+    )
+    assert [len(steps) for steps in row.changes["speed"].samples] == [4, 5]
+    assert row.changes["speed"].interval.low < 1.2 < row.changes["speed"].interval.high
+
+
+def test_all_rows_together_must_exceed_the_noise_that_was_measured_as_each_row_must(tmp_path):
+    for name, slower in (("old", 1.0), ("new", 1.006)):
+        run = RunBuilder(tmp_path / name)
+        jitters = [1 + 1e-5 * replicate for replicate in range(6)]
+        for precision in ("fp32", "amp-bf16"):
+            run.alone(precision, [10 * slower * jitter for jitter in jitters])
+        run.floor(jitters, within=0.0005)
+    comparison = compare(tmp_path / "old", tmp_path / "new")
+    assert {row.changes["speed"].verdict for row in comparison.rows} == {"REGRESSED"}
+    assert [overall.change.verdict for overall in comparison.overall] == ["REGRESSED"]
+
+
+def test_a_process_that_a_speedup_leaves_out_is_left_out_of_its_change(tmp_path):
+    RunBuilder(tmp_path / "old").together({"amp-bf16": (2.0, 2.001, 1.999, 2.0, 2.0)})
+    RunBuilder(tmp_path / "new").together({"amp-bf16": (2.0, 2.001, 1.999, 2.0, 0.5)})
+    speedups = {row.question["precision"]: row.speedup for row in compare(tmp_path / "old", tmp_path / "new").rows}
+    assert speedups["amp-bf16"].center == pytest.approx(1.0, rel=1e-3)
+
+
+def test_the_figures_of_both_sides_are_of_the_processes_that_are_compared(tmp_path):
+    for name, joules in (("old", (10.0, 10.1, 20.0)), ("new", (20.0, 20.1, 20.2))):
+        for number, value in enumerate(joules):
+            energy = Energy(energy_j_per_step=value, energy_source="counter")
+            RunBuilder(tmp_path / name / str(number)).result("energy", "fp32", energy=energy)
+    (row,) = compare(tmp_path / "old", tmp_path / "new").rows
+    assert row.changes["energy"].values == (10.1, 20.1)
