@@ -76,8 +76,8 @@ HOW_TO_READ = (
     "In a matrix of setups each figure says how many times as fast the row is as the column. Between precisions timed "
     "side by side its interval is the paired one, else Welch's over the processes or seeds of each: that of these very "
     "boards, and another board of the same name may differ by more.",
-    '"–": not measured. A word such as oom, unsupported, nonfinite, invalid, timeout or failed replaces '
-    "a figure that could not be measured; the notes say why.",
+    '"–": not measured, or not told apart. A word such as oom, unsupported, nonfinite, invalid, timeout or failed '
+    "replaces a figure that could not be measured; the notes say why.",
     "A verdict on parity of accuracy, or of the loss of tokens, needs at least 5 seeds: two runs that differ only in "
     "their seed differ, too, in accuracy by some tenths of a point.",
 )

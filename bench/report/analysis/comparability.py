@@ -90,14 +90,18 @@ class Fact(NamedTuple):
 
 def cautions(runs: Runs) -> list[str]:
     """Return cautions to read before comparing: data missing or odd in a run, and differences between runs."""
-    trials = pd.concat([runs.trials, runs.ablations], ignore_index=True)
-    missing = [remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
-    return [*filter(None, missing), *of_files(runs), *runs.remarks, *warnings(runs.runs, trials)]
+    return [*of_files(runs), *runs.remarks, *warnings(runs.runs, _every(runs))]
 
 
 def of_files(runs: Runs) -> list[str]:
-    """Return the faults of the runs' files: cut off, edited, without rows, or copies of others."""
-    return [f"Run {run.label}: {text}" for run in runs.runs for text in run.remarks]
+    """Return which runs are unfinished, and the faults of files: cut off, edited, without rows, or copies of others."""
+    trials = _every(runs)
+    missing = [remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
+    return [*filter(None, missing), *(f"Run {run.label}: {text}" for run in runs.runs for text in run.remarks)]
+
+
+def _every(runs: Runs) -> pd.DataFrame:
+    return pd.concat([runs.trials, runs.ablations], ignore_index=True)
 
 
 def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:
@@ -135,7 +139,10 @@ def _apart(recipes: list[tuple[str, pd.DataFrame]]) -> list[str]:
     alone = sorted(runs - {run for _, rows in recipes if rows["run"].nunique() > 1 for run in rows["run"]})
     if len(runs) < 2 or not alone:
         return []
-    return [f"Nothing in this report is compared with {enumerated(alone)}: no other run has the same recipe."]
+    verb = "shares" if len(alone) == 1 else "share"
+    return [
+        f"{enumerated(alone)} {verb} no recipe with another run, so nothing is compared with what was measured there."
+    ]
 
 
 def _machine(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:

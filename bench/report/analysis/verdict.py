@@ -131,8 +131,10 @@ class Answer(Verdict):
 
     @property
     def faster(self) -> str:
-        """The speedup; where fp32 is advised, that of the best other precision after its name."""
+        """The speedup; where fp32 is advised, that of the best other precision after its name, or its interval."""
         size = times(self.arm["speedup"], self.arm["low"], self.arm["high"]) if self.arm else UNKNOWN
+        if self.stays and _is_open(self.arm):
+            size = f"{number(self.arm['low'], 2)} to {number(self.arm['high'], 2)}×"
         return f"{self.arm['precision']}: {size}" if self.stays else size
 
     @property
@@ -153,13 +155,12 @@ class Answer(Verdict):
 
     @property
     def epoch(self) -> str:
-        """The time of an epoch in fp32 and in the advised precision: 329 → 297 s."""
-        training = self.training
-        if self.stays or not training or not known(training["time_per_epoch_s"]):
+        """The time of an epoch at the batch size in fp32 and in the advised precision: 329 → 297 s."""
+        if self.stays or not self.arm or not known(self.arm["time_per_epoch_s"]):
             return UNKNOWN
-        alike = [row for row in self.rows if row["batch_size"] == training["batch_size"]]
+        alike = [row for row in self.rows if row["batch_size"] == self.batch]
         fp32 = [row["time_per_epoch_s"] for row in alike if row["precision"] == BASELINE]
-        ends = [number(seconds, 3) for seconds in (*fp32, training["time_per_epoch_s"]) if known(seconds)]
+        ends = [number(seconds, 3) for seconds in (*fp32, self.arm["time_per_epoch_s"]) if known(seconds)]
         return f"{' → '.join(ends)} s"
 
     @property
@@ -185,10 +186,13 @@ class Answer(Verdict):
             return ""
         quality = judged_by(training)
         if quality is None:
-            return f"{training['accuracy_pct']:.2f} %" if known(training["accuracy_pct"]) else ""
-        points = f"{signed(training[quality.change], quality.decimals)} {quality.short}"
-        few = self.accuracy_in_short == "too few seeds"
-        return points + (f", {counted(training['delta_seeds'], 'seed')}" if few else "")
+            parts = [f"{training['accuracy_pct']:.2f} %"] if known(training["accuracy_pct"]) else []
+        else:
+            parts = [f"{signed(training[quality.change], quality.decimals)} {quality.short}"]
+            few = self.accuracy_in_short == "too few seeds"
+            parts += [counted(training["delta_seeds"], "seed")] if few else []
+        parts += [f"batch {training['batch_size']:.0f}"] if parts and training["batch_size"] != self.batch else []
+        return ", ".join(parts)
 
     @property
     def standing(self) -> str:
@@ -202,6 +206,11 @@ class Answer(Verdict):
         """The precisions of its strip."""
         rows = (row for row in self.rows if row["batch_size"] == self.batch)
         return [_mark(row) for row in rows if row["precision"] != BASELINE and known(row["speedup"])]
+
+
+def _is_open(arm: Row) -> bool:
+    """Say whether an arm may be faster or slower than fp32."""
+    return arm["verdict"] == "INCONCLUSIVE" and known(arm["low"]) and bool(arm["low"] < 1 < arm["high"])
 
 
 def _mark(row: Row) -> Mark:
@@ -226,10 +235,10 @@ class _Subject:
         self.cell = [row for row in self.rows if row["batch_size"] == self.batch]
         self.trained = {
             str(row["precision"]): row
-            for row in sorted(self.rows, key=itemgetter("batch_size"))
+            for row in sorted(self.rows, key=lambda row: (row["batch_size"] == self.batch, row["batch_size"]))
             if known(row["train_status"])
         }
-        """Each precision's training, at the largest batch size that it trained with."""
+        """Each precision's training at that batch size, or else at the largest that it trained with."""
         self.lost = {
             str(row["precision"]): words[0]
             for row in self.cell
@@ -302,7 +311,7 @@ class _Subject:
         undecided = any(arm["verdict"] == "INCONCLUSIVE" for arm in sound)
         why = "no gain is shown, measure longer to decide" if undecided else "nothing gains"
         because = reason(best, next((row for row in self.cell if row["precision"] == BASELINE), None))
-        because = f"; the reason: {because}" if because else ""
+        because = f"; the reason: {because}" if because and best["verdict"] != "INCONCLUSIVE" else ""
         evidence = f"{why}: {best['precision']} is {self._evidence(best)}{because}{self._elsewhere(best)}"
         return self._answer("stay with fp32", evidence, best)
 
@@ -314,7 +323,7 @@ class _Subject:
             return self._advise(best, "fastest", f"fp32 does not fit (oom), so there is no speedup to state; {pace}")
         looked = [name for name in ("numerics", "inference") if any(known(row[f"{name}_status"]) for row in self.cell)]
         if looked and not any(known(row[name]) for row in self.cell for name in MEASURES):
-            advice = f"no verdict, only {' and '.join(looked)} were looked at"
+            advice = f"no verdict, only {' and '.join(looked)} measured"
             return self._answer(advice, ". ".join(f"{name}: {self._outcomes(name)}" for name in looked))
         words = ", ".join(f"{name} {word}" for name, word in self.lost.items())
         why = f"no speedup was measured ({words})" if words else "no speedup was measured"
@@ -503,7 +512,9 @@ Sentence = list[Part]
 
 
 def lead(answers: Sequence[Answer]) -> list[Sentence]:
-    """Return the sentences: what to use where and how much faster it is; at what memory and accuracy."""
+    """Return the sentences: what to use where and how much faster it is; at what memory and accuracy; maybe none."""
+    if not answers:
+        return []
     by_use: dict[tuple[str, bool], list[Answer]] = {}
     for answer in answers:
         by_use.setdefault((answer.use, answer.is_timed), []).append(answer)
@@ -537,9 +548,9 @@ def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
 def _rival(stay: Answer) -> str:
     """Describe the best other precision where fp32 is advised."""
     arm = stay.arm
-    if arm["verdict"] == "INCONCLUSIVE" and known(arm["low"]) and arm["low"] < 1 < arm["high"]:
-        ends = f"{number(arm['low'], 3)} and {number(arm['high'], 3)}"
-        return f": {arm['precision']} is not shown to be faster, but between {ends} times as fast"
+    if _is_open(arm):
+        ends = f"from {number(arm['low'], 2)} to {number(arm['high'], 2)} times"
+        return f": {arm['precision']} may be anywhere {ends} as fast"
     size = times(arm["speedup"], arm["low"], arm["high"])
     return f": {arm['precision']} is {size}" + ("" if size.endswith("slower") else " as fast")
 
@@ -557,7 +568,8 @@ def _accuracies(gains: Sequence[Answer]) -> list[str]:
     training = gains[0].training if len(gains) == 1 else {}
     if training and (quality := judged_by(training)) is not None:
         size = f"{signed(training[quality.change], quality.decimals)} {quality.unit}"
-        over = f"{size} over {counted(training['delta_seeds'], 'seed')}"
+        at = "" if training["batch_size"] == gains[0].batch else f" at batch {training['batch_size']:.0f}"
+        over = f"{size} over {counted(training['delta_seeds'], 'seed')}{at}"
         return [f"its {quality.label} is {'not worse' if words[NOT_WORSE] else 'not shown to be the same'} ({over})"]
     counts = ", ".join(f"{word} in {cases(count, len(gains))}" for word, count in words.items())
     return [f"accuracy: {next(iter(words)) if len(words) == 1 else counts}"] if words else []

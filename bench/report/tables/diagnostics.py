@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from bench.report.analysis.summary import IEEE_ERROR, MEASURES, UNSUPPORTED
-from bench.report.format import GIB, change, known, records
+from bench.report.format import GIB, change, enumerated, known, records
 from bench.report.reading.labels import short, subjects
 from bench.report.reading.load import KEY, SUBJECT, Run, Runs, is_emulated
 from bench.report.tables.table import (
@@ -245,7 +245,8 @@ def failures(runs: Runs) -> list[str]:
     rows = rows.merge(subjects(trials), on=SUBJECT, how="left")
     alike = rows.groupby(["workload", "label", "precision", "status"], sort=False)["phase"].unique().reset_index()
     return [
-        f"{row['workload']} on {row['label']}: {row['precision']} {row['status']} in {', '.join(row['phase'])}"
+        f"{row['workload']} on {row['label']}: {row['precision']} {row['status']} in the {enumerated(row['phase'])} "
+        f"phase{'s' if len(row['phase']) > 1 else ''}"
         for row in records(alike)
     ]
 

@@ -165,7 +165,9 @@ def test_nodes_of_one_run_that_agree_are_named_by_the_run(pair):
 def test_runs_without_a_common_recipe_are_said_to_be_apart(pair, tmp_path):
     alone = original(tmp_path / "alone", suite="resnet20")
     fleet.edit_run(alone, lambda run: run["environment"].update(driver="1"))
-    assert warned(*pair, alone) == ["Nothing in this report is compared with alone: no other run has the same recipe."]
+    assert warned(*pair, alone) == [
+        "alone shares no recipe with another run, so nothing is compared with what was measured there."
+    ]
 
 
 def test_one_path_on_two_hosts_without_fingerprints_is_doubted(pair):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import answers, grid
+from bench.report.analysis.verdict import answers, grid, lead
+from bench.report.format import UNKNOWN, number
 from bench.report.reading.load import load
 from bench.report.render import answers as terminal
 from bench.results.records import Switches
@@ -213,3 +214,28 @@ def test_a_terminal_shows_every_cell_whatever_its_width(gain, width, monkeypatch
 def test_a_device_is_a_row_in_the_table_of_each_suite(gain, tmp_path):
     tables = terminal(grid_of(gain, RunBuilder(tmp_path / "other", suite="vit").speed()))
     assert [(table.title, column(table, "device")) for table in tables] == [("mlp", ["Test 1"]), ("vit", ["Test 1"])]
+
+
+def test_figures_of_a_training_at_another_batch_size_are_named_and_its_epochs_are_not_shown(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed(batch=64).speed(batch=256)
+    for batch in (64, 256):
+        run.train("fp32", [90.0], batch=batch)
+    run.train("amp-bf16", [89.9], batch=64)
+    (answer,) = answers(run.summary())
+    assert (answer.batch, answer.epoch, answer.points) == (256, UNKNOWN, "−0.10 pt, 1 seed, batch 64")
+    assert "(−0.10 points over 1 seed at batch 64)" in lead([answer])[1][0].text
+    run.train("amp-bf16", [90.2], batch=256)
+    (answer,) = answers(run.summary())
+    assert (answer.epoch, answer.points) == ("3.00 → 3.00 s", "+0.20 pt, 1 seed")
+
+
+def test_a_speedup_that_may_be_a_slowdown_is_an_interval_and_has_no_reason(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed(speedups=[0.7, 1.5, 1.6])
+    (answer,) = answers(run.summary().assign(pct_of_peak=1.0, peak_tflops=1.0))
+    low, high = answer.arm["low"], answer.arm["high"]
+    assert answer.faster == f"amp-bf16: {number(low, 2)} to {number(high, 2)}×"
+    assert "the reason" not in answer.evidence
+
+
+def test_without_answers_there_is_nothing_to_lead_with() -> None:
+    assert lead([]) == []

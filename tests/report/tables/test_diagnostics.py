@@ -169,7 +169,10 @@ def test_what_failed_is_a_line_and_what_does_not_fit_or_is_not_supported_is_none
         builder.lost(phase, "bf16", "failed", "odd")
     for name, status in (("fp16", "oom"), ("fp8", "unsupported"), ("amp-fp16", "timeout")):
         builder.lost("memory", name, status, "odd")
-    lines = ["mlp on Test 1: bf16 failed in memory, train", "mlp on Test 1: amp-fp16 timeout in memory"]
+    lines = [
+        "mlp on Test 1: bf16 failed in the memory and train phases",
+        "mlp on Test 1: amp-fp16 timeout in the memory phase",
+    ]
     assert failures(load([builder.folder])) == lines
     page = write_report([builder.folder], tmp_path / "out", figures="none").with_name("report.md").read_text()
     assert all(f"- {line}\n" in page for line in lines)
