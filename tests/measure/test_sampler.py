@@ -17,6 +17,7 @@ import pytest
 from bench.measure import sampler
 from bench.measure.sampler import Lost, Sampler, next_tick, sample_forever
 from bench.results.records import Sample
+from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu
 
 PATIENCE_S = 60
@@ -135,6 +136,16 @@ def test_a_gpu_lost_in_mid_run_is_reported_once_and_the_others_go_on_until_none_
         assert [sample.uuid for sample in receive(connection)] == ["GPU-b"]
     good.lost = True
     assert ended(connection)
+
+
+def test_without_a_driver_it_ends_at_once_and_from_the_first_ignores_interrupts(monkeypatch):
+    fake.without_driver(monkeypatch)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    ours, theirs = Pipe()
+    sample_forever((("0", "GPU-a"),), theirs, 0.1)
+    assert signal.signal(signal.SIGINT, before) == signal.SIG_IGN
+    with pytest.raises(EOFError):
+        ours.recv()
 
 
 def test_ticks_do_not_drift_and_missed_ones_are_left_out():
