@@ -126,19 +126,19 @@ def test_training_from_one_seed_repeats_exactly_and_every_trial_has_a_fresh_proc
 
 
 def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(launcher, tiny_trial, tmp_path, cpu, monkeypatch):
-    told = tmp_path / "told"
+    note = tmp_path / "note"
     dying = f"""import os, pathlib
             folder = pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
             folder.mkdir()
             (folder / "kernel.so").write_text("compiled")
-            pathlib.Path({str(told)!r}).write_text(str(folder))
+            pathlib.Path({str(note)!r}).write_text(str(folder))
             os._exit(7)"""
     path = tmp_path / "dying.py"
     path.write_text(TINY.replace("import os\n            os._exit(7)", dying))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ending, _ = run(launcher, failing(tiny_trial, "die", path), cpu)
     assert ending.kind == "died"
-    assert tmp_path in Path(told.read_text()).parents
+    assert tmp_path in Path(note.read_text()).parents
     assert not list(tmp_path.glob("ampmeter-*"))
 
 
