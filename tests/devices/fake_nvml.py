@@ -20,6 +20,7 @@ import importlib.metadata
 import importlib.util
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -160,6 +161,8 @@ class FakeDriver:
         self.init_code, self.version = init_code, version
         self.running = 0
         """Times that it was initialised, less times that it was shut down."""
+        self.asked: Counter[str] = Counter()
+        """How often each function was called."""
         self._handles: dict[int, tuple[Any, FakeGpu, FakeGpu]] = {}
 
     def load(self) -> ModuleType:
@@ -184,6 +187,7 @@ class FakeDriver:
 
     def answer(self, name: str, *arguments: Any) -> int:
         """Call a function as the driver would: in order of what goes wrong first."""
+        self.asked[name] += 1
         if not self.running and not name.startswith("nvmlInit"):
             return UNINITIALIZED
         if not arguments or not isinstance(arguments[0], self.pynvml.c_nvmlDevice_t):
