@@ -201,7 +201,7 @@ def _blame(error: BaseException, file: str) -> str:
         return f"line {error.lineno}: {error.msg}."
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     line = f"line {lines[-1]}: " if lines else ""
-    return f"{line}{type(error).__name__}: {error}."
+    return f"{line}{type(error).__name__}: {str(error).rstrip('.')}."
 
 
 def _convert(name: str, text: str, default: Parameter, option: str = "--set") -> Parameter:

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from bench.data import Shard, cache, open_batches, prepare, random_batches
 from bench.data import batches as batches_module
+from bench.data.prepare import load
 from bench.data.sampling import Augmentation, order
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
@@ -159,19 +160,11 @@ def test_images_give_the_same_batches_wherever_they_are(open_, monkeypatch, stor
     assert [part.tolist() for part in next(batches.test())] == tested
 
 
-def test_images_in_their_file_are_not_copied_and_others_are(open_, monkeypatch):
-    mapped = {}
-
-    class Watched(cache.Images):
-        def __init__(self, split, storage, device):
-            super().__init__(split, storage, device)
-            mapped[storage] = self._images.data_ptr() == split.images.data_ptr()
-
-    monkeypatch.setattr(batches_module, "Images", Watched)
-    for free in ((2**40, 2**40), (0, 2**40), (0, 0)):
-        monkeypatch.setattr(batches_module, "free_bytes", lambda *_, free=free: free)
-        open_()
-    assert mapped == {"device": False, "host": False, "file": True}
+@pytest.mark.parametrize(("storage", "copied"), [("device", True), ("host", True), ("file", False)])
+def test_images_in_their_file_are_not_copied_and_others_are(data, source, storage, copied):
+    split = load(data, source).train
+    images = cache.Images(split, storage, CPU)
+    assert (images._images.data_ptr() != split.images.data_ptr()) is copied
 
 
 def test_the_next_batch_is_gathered_by_another_thread_while_one_is_used(open_, monkeypatch):

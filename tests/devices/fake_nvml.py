@@ -63,7 +63,7 @@ class FakeClock:
 
 @dataclass(eq=False)
 class FakeGpu:
-    """What one GPU, or a MIG slice of one, is like; everything may change while it runs."""
+    """The state of a GPU, or of a MIG slice; everything may change while it runs."""
 
     uuid: str
     name: str = "NVIDIA Fake"
@@ -74,9 +74,9 @@ class FakeGpu:
     power_w: float | Callable[[float], float] = 200.0
     """Constant, or a function of the clock's time: spikes, ramps."""
     counter_power_w: float | Callable[[float], float] | None = None
-    """What the energy counter adds up; None is the same as ``power_w``."""
+    """The power that the energy counter adds up; None is the same as ``power_w``."""
     average_power_w: float | None = None
-    """What nvmlDeviceGetPowerUsage says; None is the same as ``power_w``."""
+    """The answer of nvmlDeviceGetPowerUsage; None is the same as ``power_w``."""
     has_power_instant: bool = True
     power_limit_w: float = 700.0
     power_default_w: float = 700.0
@@ -91,7 +91,7 @@ class FakeGpu:
     fields: dict[int, int] = field(default_factory=dict)
     """Field values by number, such as cumulative throttle counters in nanoseconds."""
     field_code: int = 3
-    """What a field without a value returns: not supported."""
+    """The code of a field without a value: not supported."""
     violations: dict[int, int] = field(default_factory=dict)
     """Nanoseconds of nvmlDeviceGetViolationStatus by policy."""
     work: list[tuple[int, int, int]] = field(default_factory=list)
@@ -298,7 +298,7 @@ class FakeDriver:
 
 
 class _Library:
-    """What pynvml looks functions up in, by attribute, as in a ctypes library."""
+    """The object in which pynvml looks functions up by attribute, as in a ctypes library."""
 
     def __init__(self, driver: FakeDriver) -> None:
         self._driver = driver

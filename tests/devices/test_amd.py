@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from bench.devices import survey
-from bench.devices.amd import AmdSmi
 from bench.devices.backend import backend_of
 from bench.devices.monitor import DeviceLostError, open_monitor
 from bench.devices.processes import gpu_processes
@@ -111,9 +109,3 @@ def test_throttling_is_the_share_of_the_time_that_its_accumulator_grew(smi):
 def test_processes_on_a_gpu_of_amd_are_known(smi):
     (process,) = gpu_processes()[smi.gpu.uuid]
     assert (process.pid, process.memory_bytes) == (1, 2**30)
-
-
-def test_without_amdsmi_the_reason_is_known(monkeypatch):
-    monkeypatch.setitem(sys.modules, "amdsmi", None)
-    with pytest.raises(RuntimeError, match="AMD SMI does not start: "):
-        AmdSmi()

@@ -151,7 +151,7 @@ def test_a_sample_holds_every_reading(machine):
 
 
 @pytest.mark.parametrize(
-    ("processes", "own", "errors", "foreign"),
+    ("processes", "ours", "errors", "foreign"),
     [
         ({1: GiB}, None, (), None),
         ({1: GiB}, {1}, (), 0),
@@ -160,9 +160,9 @@ def test_a_sample_holds_every_reading(machine):
         ({1: 1}, set(), PROCESSES, None),
     ],
 )
-def test_foreign_processes_are_those_that_are_not_ours_where_that_is_known(machine, processes, own, errors, foreign):
+def test_foreign_processes_are_those_that_are_not_ours_where_that_is_known(machine, processes, ours, errors, foreign):
     gpu = FakeGpu("GPU-a", processes=processes, errors=dict.fromkeys(errors, fake.NO_PERMISSION))
-    assert machine(gpu).sample("GPU-a", "0", own).foreign_processes == foreign
+    assert machine(gpu).sample("GPU-a", "0", ours).foreign_processes == foreign
 
 
 def test_children_of_ours_are_not_foreign(machine):

@@ -175,14 +175,6 @@ def test_without_a_gpu_the_sentence_says_why_and_what_to_do(monkeypatch):
         survey.survey(("0",), print)
 
 
-def test_the_cpu_is_described_where_there_is_no_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    (device,) = survey.survey(None, print).devices
-    assert (device.placement, device.kind) == ("cpu", "cpu")
-    assert device.name
-    assert device.fp32_gflops > 0
-
-
 def test_a_visible_gpu_that_cudnn_does_not_support_leaves_its_version_unknown(see, monkeypatch, capsys):
     def version():
         raise RuntimeError("cuDNN version 92400 is not compatible with devices with SM < 7.5.")

@@ -171,20 +171,14 @@ def test_what_a_step_holds_is_in_its_peak(cpu):
 def two_gpus(monkeypatch):
     """Two GPUs that CUDA counts the other way round than NVML."""
     sizes = (24 * GiB, 80 * GiB)
-    FakeDriver(
-        FakeGpu(f"GPU-{uuid}", name=f"NVIDIA {uuid[0]}", memory_total=size)
-        for uuid, size in zip(UUIDS, sizes, strict=True)
-    ).install(monkeypatch)
-    properties = {
-        index: SimpleNamespace(
-            uuid=uuid, name=f"NVIDIA {uuid[0]}", total_memory=size, major=9, minor=0, multi_processor_count=1
-        )
-        for index, (uuid, size) in enumerate(zip(UUIDS[::-1], sizes[::-1], strict=True))
-    }
+    gpus = [(uuid, f"NVIDIA {uuid[0]}", size) for uuid, size in zip(UUIDS, sizes, strict=True)]
+    FakeDriver(FakeGpu(f"GPU-{uuid}", name=name, memory_total=size) for uuid, name, size in gpus).install(monkeypatch)
+    properties = [
+        SimpleNamespace(uuid=uuid, name=name, total_memory=size, major=9, minor=0, multi_processor_count=1)
+        for uuid, name, size in gpus[::-1]
+    ]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda device: properties[getattr(device, "index", device)]
-    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: properties[getattr(gpu, "index", gpu)])
     return properties
 
 

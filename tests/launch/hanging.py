@@ -8,7 +8,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 
-def hang(told, send):
+def hang(note, send):
     """Start children of all kinds, write their ids and this process's to a file, and hang in C code."""
     children = [
         subprocess.Popen(["sleep", "600"]).pid,
@@ -19,9 +19,9 @@ def hang(told, send):
         time.sleep(600)
         os._exit(0)
     pids = " ".join(map(str, [os.getpid(), forked, *children]))
-    draft = Path(told).with_suffix(".part")
+    draft = Path(note).with_suffix(".part")
     draft.write_text(pids)
-    draft.rename(told)
+    draft.rename(note)
     while True:  # a signal ends a sleep
         ctypes.PyDLL(None).sleep(600)  # holds the interpreter's lock: no thread of Python's runs
 

@@ -90,8 +90,8 @@ def test_a_progress_bar_holds_nothing_that_outlives_its_process():
 def test_a_process_that_hangs_in_c_code_ends_with_all_that_it_started_and_the_next_begins(tmp_path):
     launcher = LocalLauncher(silence_s=0.5)
     with pytest.raises(UsageError, match="no sign of life"):
-        launcher.call("tests.launch.hanging:hang", str(tmp_path / "told"))
-    pids = [int(pid) for pid in (tmp_path / "told").read_text().split()]
+        launcher.call("tests.launch.hanging:hang", str(tmp_path / "note"))
+    pids = [int(pid) for pid in (tmp_path / "note").read_text().split()]
     assert left(pids, 0.5) == []
     launcher.call("tests.launch.hanging:leave_a_child")
 
@@ -111,13 +111,13 @@ def test_while_something_of_an_earlier_process_runs_nothing_is_measured_next_to_
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["launcher", "fork server", "worker"])
 def test_whoever_is_killed_nothing_is_left(tmp_path, victim):
-    told = tmp_path / "told"
-    words = [sys.executable, "-c", LAUNCH, "tests.launch.hanging:hang", str(told)]
+    note = tmp_path / "note"
+    words = [sys.executable, "-c", LAUNCH, "tests.launch.hanging:hang", str(note)]
     launcher = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.DEVNULL)
-    while not told.exists():
+    while not note.exists():
         assert launcher.poll() is None
         time.sleep(0.02)
-    worker, forked, sleeper, own_session = map(int, told.read_text().split())
+    worker, forked, sleeper, own_session = map(int, note.read_text().split())
     server = psutil.Process(worker).ppid()
     every = [launcher.pid, *(child.pid for child in psutil.Process(launcher.pid).children(recursive=True))]
     assert {server, worker, forked, sleeper, own_session} < {*every}
@@ -130,12 +130,12 @@ def test_whoever_is_killed_nothing_is_left(tmp_path, victim):
 
 @pytest.mark.slow
 def test_a_fork_server_that_imports_ends_with_its_launcher(tmp_path):
-    words = [sys.executable, "-c", LAUNCH, "tests.launch.hanging:hang", str(tmp_path / "told")]
+    words = [sys.executable, "-c", LAUNCH, "tests.launch.hanging:hang", str(tmp_path / "note")]
     launcher = subprocess.Popen(words, cwd=ROOT)
     while len(every := psutil.Process(launcher.pid).children(recursive=True)) < 2:
         time.sleep(0.02)
     time.sleep(0.5)
-    assert not (tmp_path / "told").exists()
+    assert not (tmp_path / "note").exists()
     launcher.kill()
     launcher.wait()
     assert left([child.pid for child in every], 2.0) == []

@@ -68,37 +68,35 @@ def test_a_speed_trial_sends_what_a_person_watches_blocks_of_both_arms_and_their
     )
 
 
-class ToyServer:
-    """Stands in for the fork server, of which starting and restarting takes seconds."""
+@pytest.fixture
+def fail_to_start(monkeypatch):
+    """Let the start of a process raise an error, without a fork server; return how often that was killed."""
 
-    def __init__(self, monkeypatch, error):
-        self.error, self.killed = error, 0
-        monkeypatch.setattr(Popen, "_launch", self.launch)
+    def fail(error):
         monkeypatch.setattr(forkserver, "ensure_running", lambda: None)
-        monkeypatch.setattr(local, "_kill_fork_server", self.kill)
+        monkeypatch.setattr(Popen, "_launch", mock.Mock(side_effect=error))
+        kill = mock.Mock()
+        monkeypatch.setattr(local, "_kill_fork_server", kill)
+        return kill
 
-    def kill(self):
-        self.killed += 1
-
-    def launch(self, process):
-        raise self.error
+    return fail
 
 
-def test_ctrl_c_while_a_process_starts_ends_the_fork_server_that_has_half_of_it(launcher, monkeypatch):
-    server = ToyServer(monkeypatch, KeyboardInterrupt())
+def test_ctrl_c_while_a_process_starts_ends_the_fork_server_that_has_half_of_it(launcher, fail_to_start):
+    kill = fail_to_start(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         launcher.call("tests.launch.hanging:leave_a_child")
-    assert server.killed == 1
+    assert kill.called
     assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("error", [EOFError(), ConnectionRefusedError(111, "Connection refused"), BrokenPipeError()])
-def test_a_process_that_cannot_be_started_ends_with_the_reason(launcher, monkeypatch, error):
-    server = ToyServer(monkeypatch, error)
+def test_a_process_that_cannot_be_started_ends_with_the_reason(launcher, fail_to_start, error):
+    kill = fail_to_start(error)
     reason = re.escape(str(error) or "the fork server was killed")
     with pytest.raises(UsageError, match=f"the process could not be started: {reason}"):
         launcher.call("tests.launch.hanging:leave_a_child")
-    assert server.killed == 0
+    assert not kill.called
 
 
 @pytest.mark.slow
@@ -128,19 +126,19 @@ def test_training_from_one_seed_repeats_exactly_and_every_trial_has_a_fresh_proc
 
 
 def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(launcher, tiny_trial, tmp_path, cpu, monkeypatch):
-    told = tmp_path / "told"
+    note = tmp_path / "note"
     dying = f"""import os, pathlib
             folder = pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
             folder.mkdir()
             (folder / "kernel.so").write_text("compiled")
-            pathlib.Path({str(told)!r}).write_text(str(folder))
+            pathlib.Path({str(note)!r}).write_text(str(folder))
             os._exit(7)"""
     path = tmp_path / "dying.py"
     path.write_text(TINY.replace("import os\n            os._exit(7)", dying))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ending, _ = run(launcher, failing(tiny_trial, "die", path), cpu)
     assert ending.kind == "died"
-    assert tmp_path in Path(told.read_text()).parents
+    assert tmp_path in Path(note.read_text()).parents
     assert not list(tmp_path.glob("ampmeter-*"))
 
 

@@ -64,6 +64,7 @@ def test_the_example_in_the_documentation_is_short_and_runs(tmp_path):
     [
         ("def suite(:\n  pass", "line 1"),
         ("import nothing_like_that", "line 1: ModuleNotFoundError"),
+        ("raise ValueError('No model.')", "line 1: ValueError: No model."),
         ("x = 1", "has no function suite()"),
         ("def suite(lr):\n  pass", "'lr' needs a default"),
         ("def suite(lr=None):\n  pass", "'lr' needs a default"),
@@ -83,6 +84,7 @@ def test_a_broken_suite_file_is_refused_with_the_line_at_fault(tmp_path, monkeyp
         with pytest.raises(UsageError) as caught:
             suite_registry.refer(word)
         assert sentence in str(caught.value)
+        assert ".." not in str(caught.value).replace("./", "")
         assert path.name in str(caught.value)
 
 

@@ -50,8 +50,8 @@ def test_what_libraries_raise_where_memory_is_short_is_out_of_memory(text, free,
 
 def raised_by_compile(module, text):
     """Return an error of a class of one of torch.compile's modules, or of a library's subclass of one."""
-    own = type("InductorError", (RuntimeError,), {"__module__": module})
-    return type("Derived", (own,), {"__module__": "backend"})(text), own(text)
+    base = type("InductorError", (RuntimeError,), {"__module__": module})
+    return type("Derived", (base,), {"__module__": "backend"})(text), base(text)
 
 
 @pytest.mark.parametrize("module", ["torch._dynamo.exc", "torch._inductor.exc"])

@@ -21,10 +21,10 @@ ONE = ("--precisions", "fp32")
 
 @pytest.fixture(scope="module")
 def nodes():
-    with closing(Nodes()) as found:
-        found.add("V100", FIRST)
-        found.second = found.add("V100", SECOND)
-        yield found
+    with closing(Nodes()) as cluster:
+        cluster.add("V100", FIRST)
+        cluster.second = cluster.add("V100", SECOND)
+        yield cluster
 
 
 def left(nodes):
@@ -43,13 +43,13 @@ def test_two_nodes_train_together_and_one_of_them_alone(nodes, suite):
     words += ("--set", "width=8192")  # so that memory is more than its noise
     folder, done = run(nodes, suite, *words)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = {(row["placement"], row["phase"]): row for row in rows(folder, "trials.csv")}
-    assert set(found) == {(place, phase) for place in ("V100", "V100+V100") for phase in ("memory", "speed", "train")}
-    assert {row["status"] for row in found.values()} <= {"ok", "unconverged"}
-    both = found["V100+V100", "memory"]
+    trials = {(row["placement"], row["phase"]): row for row in rows(folder, "trials.csv")}
+    assert set(trials) == {(place, phase) for place in ("V100", "V100+V100") for phase in ("memory", "speed", "train")}
+    assert {row["status"] for row in trials.values()} <= {"ok", "unconverged"}
+    both = trials["V100+V100", "memory"]
     assert int(both["all_devices_bytes"]) > int(both["peak_resident_bytes"])
-    assert float(found["V100+V100", "speed"]["communication_pct"]) > 0
-    losses = [float(found[place, "train"]["train_loss"]) for place in ("V100", "V100+V100")]
+    assert float(trials["V100+V100", "speed"]["communication_pct"]) > 0
+    losses = [float(trials[place, "train"]["train_loss"]) for place in ("V100", "V100+V100")]
     assert math.isclose(*losses, rel_tol=1e-3)
     assert len([row for row in rows(folder, "epochs.csv") if "V100+V100" in row["trial"]]) == 2
     environment = json.loads((folder / "run.json").read_text())["environment"]
@@ -87,7 +87,10 @@ def test_a_lost_nodes_part_is_run_again_elsewhere_and_where_there_is_none_it_is_
         folder, done = run(nodes, slow(suite, 1.5), *words)
         nodes.second = nodes.third
         assert done.returncode == 0, done.stdout + done.stderr
-        assert Counter(row["status"] for row in rows(folder, "trials.csv")) == {"ok": 4}
+        trials = rows(folder, "trials.csv")
+        assert Counter(row["status"] for row in trials) == {"ok": 4}
+        assert len({row["trial"] for row in trials}) == 4  # each is stored once
+        assert Counter(row["trial"] for row in rows(folder, "epochs.csv")).most_common(1)[0][1] == 1
         warnings = " ".join(json.loads((folder / "run.json").read_text())["warnings"])
         assert "was lost" in warnings
         folder.rename(folder.with_name("before"))
@@ -96,8 +99,8 @@ def test_a_lost_nodes_part_is_run_again_elsewhere_and_where_there_is_none_it_is_
     with after_first_row_of("V100+V100", suite.parent / "run", lose):
         folder, done = run(nodes, suite, *words)
     assert done.returncode == 1, done.stdout + done.stderr
-    found = [(row["placement"], row["status"]) for row in rows(folder, "trials.csv")]
-    assert found == [("V100", "ok"), ("V100", "ok"), ("V100+V100", "ok"), ("V100+V100", "failed")]
+    statuses = [(row["placement"], row["status"]) for row in rows(folder, "trials.csv")]
+    assert statuses == [("V100", "ok"), ("V100", "ok"), ("V100+V100", "ok"), ("V100+V100", "failed")]
     detail = rows(folder, "trials.csv")[-1]["detail"]
     assert "2 V100 are needed, and the cluster has 1 left" in detail
     states, free = left(nodes)
