@@ -22,14 +22,6 @@ def test_the_robust_interval_is_yuens():
     assert (found.low, found.high) == pytest.approx(mstats.trimmed_mean_ci(values, (0.2, 0.2), alpha=0.05))
 
 
-def test_outliers_hardly_move_the_robust_centre():
-    quiet = np.random.default_rng(2).normal(0.4, 0.01, 40)
-    disturbed = quiet.copy()
-    disturbed[:5] += 2.0
-    assert stats.robust_interval(disturbed).center == pytest.approx(stats.robust_interval(quiet).center, abs=0.005)
-    assert disturbed.mean() - quiet.mean() == pytest.approx(0.25)
-
-
 def test_one_value_has_no_interval_and_equal_values_one_without_width():
     assert stats.robust_interval([0.3]) == Interval(center=0.3, low=None, high=None, n=1)
     assert stats.robust_interval([0.3] * 8) == Interval(center=pytest.approx(0.3), low=0.3, high=0.3, n=8)
@@ -78,10 +70,10 @@ def test_a_difference_that_never_varies_is_beyond_every_smaller_margin():
     assert (found.beyond(0.4), found.beyond(0.6), found.interval().half_width) == (0.0, 1.0, 0.0)
 
 
-def test_one_process_that_did_not_vary_does_not_outweigh_the_others():
-    found = stats.random_effects([0.1, 0.2, 0.15], [0.5, 0.0, 0.5])
-    expected = stats.student_interval([0.1, 0.2, 0.15])
-    assert (found.center, found.low, found.high) == pytest.approx((expected.center, expected.low, expected.high))
+@pytest.mark.parametrize("errors", [[0.0] * 3, [0.5, 0.0, 0.5]])
+def test_where_a_process_has_no_error_it_does_not_outweigh_the_others_and_the_mean_is_students(errors):
+    values = [0.1, 0.2, 0.15]
+    assert stats.random_effects(values, errors).ends == pytest.approx(stats.student_interval(values).ends)
 
 
 def test_discoveries_are_those_of_scipy():
@@ -125,14 +117,6 @@ def test_the_random_effects_mean_is_that_of_statsmodels():
     assert (found.center, found.low, found.high) == pytest.approx((0.367583024, 0.230231505, 0.504934543), abs=1e-8)
     alike = stats.random_effects([0.10, 0.12, 0.14], [0.05] * 3)  # differ by less than their errors
     assert (alike.center, alike.low, alike.high) == pytest.approx((0.12, 0.070317250, 0.169682750), abs=1e-8)
-
-
-def test_without_errors_the_random_effects_mean_is_students():
-    values = [0.1, 0.12, 0.15]
-    found, student = stats.random_effects(values, [0.0] * 3), stats.student_interval(values)
-    assert (found.center, found.low, found.high) == pytest.approx((student.center, student.low, student.high))
-    same = stats.random_effects([0.1, 0.1, 0.1], [0.0] * 3)
-    assert (same.low, same.high) == (0.1, 0.1)
 
 
 @pytest.mark.parametrize("rounds", [2, 3, 5])

@@ -131,25 +131,24 @@ class Execution:
             The trial without the arms that have crashed or hung in its cell, which get a row that says so; None if all
             have.
         """
-        if is_done(trial, self.known):
-            self._run_apart_if_too_large(trial, place)
-            return trial
-        for arm in trial.arms:
-            if (known := self.broken.get((trial.cell, arm.name))) is not None:
-                alone = replace(trial, arms=(arm,))
-                self._begin(alone, place)
-                status, reason = known
-                self._keep(alone, [], [TrialResult(precision=arm.name, status=status, detail=reason, started=now())])
-        arms = tuple(arm for arm in trial.arms if (trial.cell, arm.name) not in self.broken)
-        if not arms:
-            return None
-        trial = replace(trial, arms=arms)
+        if not is_done(trial, self.known):
+            for arm in trial.arms:
+                if (known := self.broken.get((trial.cell, arm.name))) is not None:
+                    alone = replace(trial, arms=(arm,))
+                    self._begin(alone, place)
+                    status, why = known
+                    self._keep(alone, [], [TrialResult(precision=arm.name, status=status, detail=why, started=now())])
+            arms = tuple(arm for arm in trial.arms if (trial.cell, arm.name) not in self.broken)
+            if not arms:
+                return None
+            trial = replace(trial, arms=arms)
         if not is_done(trial, self.known):
             self._begin(trial, place)
             failed = self._run_trial(trial)
             if failed is not None:
                 self._run_apart(trial, place, failed)
-        self._run_apart_if_too_large(trial, place)
+        if len(trial.arms) > 1 and "oom" in self.known.statuses.get(trial.config, {}).values():
+            self._run_apart(trial, place, None)
         return trial
 
     def _run_more(self, last: Trial) -> None:
@@ -189,11 +188,6 @@ class Execution:
     def _begin(self, trial: Trial, place: tuple[int, int]) -> None:
         with self._lock:
             self.display.begin(trial, *place, self.forecast.left_s())
-
-    def _run_apart_if_too_large(self, trial: Trial, place: tuple[int, int]) -> None:
-        """Measure arms that do not fit into memory together, each in its own process."""
-        if len(trial.arms) > 1 and "oom" in self.known.statuses.get(trial.config, {}).values():
-            self._run_apart(trial, place, None)
 
     def _run_apart(self, trial: Trial, place: tuple[int, int], failed: Ending | None) -> None:
         """Measure arms that cannot be measured together, each in its own process.

@@ -75,12 +75,6 @@ def test_the_limit_on_silence_follows_long_steps_and_is_the_users_where_it_is_na
     assert asked[0].config == replace(asked[0], silence_s=1.0).config  # a resumption may have another limit
 
 
-def test_every_gpu_is_measured_on_its_own(machine):
-    trials = plan(machine, gpu(0), gpu(1)).trials
-    assert {trial.cell.placement.name for trial in trials} == {"0", "1"}
-    assert len({trial.id for trial in trials}) == len({trial.config for trial in trials}) == len(trials)
-
-
 @pytest.mark.parametrize(
     ("named", "unsupported", "together"),
     [
@@ -169,15 +163,10 @@ def test_the_estimate_grows_with_work_and_is_unknown_without_flops(machine):
     trial, training = short.trials[0], next(trial for trial in long.trials if trial.phase == "train")
     real = PreparedData(source=DataSource(kind="cifar10"), train_samples=50_000)
     assert estimated_s(training, gpu(), 1e9, real) > 10 * estimated_s(training, gpu(), 1e9)
+    both = replace(trial, cell=replace(trial.cell, placement=Placement(name="0+1")))  # which take longer to start
+    assert estimated_s(both, gpu(), 1e9) == pytest.approx(estimated_s(trial, gpu(), 1e9) + 5)
     assert estimated_s(trial, gpu(), None) is None
     assert estimated_s(trial, gpu(), 1e9) < estimated_s(trial, gpu(), 1e12)
-
-
-def test_the_estimate_of_processes_that_train_together_has_what_they_take_to_start(machine):
-    alone = plan(machine, gpu()).trials[0]
-    both = replace(alone, cell=replace(alone.cell, placement=Placement(name="0+1")))
-    one, two = (estimated_s(trial, gpu(), 1e9) for trial in (alone, both))
-    assert two == pytest.approx(one + 5)
 
 
 def test_training_goes_there_and_back_over_the_seeds_so_that_drift_favours_no_precision(machine):
@@ -240,6 +229,8 @@ def test_what_is_about_several_devices_is_left_out_on_one_where_both_are_measure
     found = {(trial.cell.placement.name, trial.cell.techniques) for trial in plan(machine, gpu(), both, **asked).trials}
     assert found == {("0", ("channels-last",)), ("0+1", asked["techniques"])}
     alone = plan(machine, gpu(0), gpu(1), **asked).trials
+    assert {trial.cell.placement.name for trial in alone} == {"0", "1"}
+    assert len({trial.id for trial in alone}) == len({trial.config for trial in alone}) == len(alone)
     assert {trial.cell.techniques for trial in alone} == {asked["techniques"]}
 
 

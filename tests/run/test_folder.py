@@ -273,28 +273,24 @@ def test_a_stopped_run_its_report_and_its_resumption_count_alike(tmp_path, machi
     assert "2 of 7 planned trials are missing (1 speed, 1 train)" in remark(read.runs[0], read.trials)
 
 
-def reported(**lines):
-    """A report without verdicts."""
-    empty = {"ablations": [], "other_verdicts": [], "why": [], "faults": [], "unexplained": [], "lists": {"Failed": []}}
-    return SimpleNamespace(grid=SimpleNamespace(groups={}), **empty | lines)
-
-
-def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path, capsys, monkeypatch):
-    lines = [f"mlp on GPU {number}: bf16 failed in memory" for number in range(10)]
-    monkeypatch.setattr("bench.report.report", lambda *_, **__: reported(lists={"Failed": lines}))
+@pytest.mark.parametrize(
+    ("failed", "unexplained", "words", "under"),
+    [
+        ([f"mlp on GPU {number}: bf16 failed in memory" for number in range(10)], [], "in memory 2 more lines", True),
+        ([], ["Why? has no answer: it takes fp32 and another precision."], "Why? has no answer", False),
+    ],
+)
+def test_what_failed_is_said_under_the_answers_with_where_its_reason_is_unless_that_is_said_already(
+    tmp_path, capsys, monkeypatch, *, failed, unexplained, words, under
+):
+    empty: dict[str, list[str]] = {"ablations": [], "other_verdicts": [], "why": [], "faults": []}
+    grid, lists = SimpleNamespace(groups={}), {"Failed": failed}
+    contents = SimpleNamespace(grid=grid, lists=lists, unexplained=unexplained, **empty)
+    monkeypatch.setattr("bench.report.report", lambda *_, **__: contents)
     report([tmp_path], tmp_path)
     said = " ".join(capsys.readouterr().out.split())
-    assert "GPU 7: bf16 failed in memory 2 more lines" in said
-    assert str(tmp_path / "details.md") in said.replace(" ", "")
-
-
-def test_a_reason_that_is_said_already_is_not_looked_for_elsewhere(tmp_path, capsys, monkeypatch):
-    lines = ["Why? has no answer: it takes fp32 and another precision."]
-    monkeypatch.setattr("bench.report.report", lambda *_, **__: reported(unexplained=lines))
-    report([tmp_path], tmp_path)
-    said = capsys.readouterr().out
-    assert "Why? has no answer" in said
-    assert "under Notes" not in said
+    assert words in said
+    assert (str(tmp_path / "details.md") in said.replace(" ", "")) == under == ("under Notes" in said)
 
 
 def test_a_folder_is_taken_if_it_is_empty_and_resumed_only_if_it_holds_a_run(tmp_path):

@@ -1,12 +1,14 @@
 import pytest
 
 from bench.spec.errors import UsageError
-from bench.spec.precisions import PRECISIONS, find_precision, parse_precision, precision_rank, split
+from bench.spec.precisions import PRECISIONS, find_precision, parse_precision, precision_rank
 
 
 def test_precisions_go_by_name_and_by_lightnings_alias():
     assert parse_precision("amp-fp16") is parse_precision("16-mixed") is PRECISIONS["amp-fp16"]
     assert [parse_precision(alias).name for alias in ("16-true", "bf16-true")] == ["fp16", "bf16"]
+    assert parse_precision("fp8") is PRECISIONS["fp8-tensorwise"]  # its name before, by which it ranks too
+    assert precision_rank("fp8") == (*precision_rank("fp8-tensorwise")[:1], "fp8")
     for name, plain in PRECISIONS.items():
         assert parse_precision(name) is plain
         assert plain.base == name
@@ -23,11 +25,6 @@ def test_precisions_go_by_name_and_by_lightnings_alias():
 def test_the_suggested_precision_is_the_likeliest_by_any_of_its_names(word, name):
     with pytest.raises(UsageError, match=rf"no precision '{word}'. Did you mean '{name}'\? Available: fp32, tf32"):
         parse_precision(word)
-
-
-def test_a_precision_goes_by_the_name_that_it_had_before_and_ranks_as_what_it_is():
-    assert parse_precision("fp8") is PRECISIONS["fp8-tensorwise"]
-    assert precision_rank("fp8") == (*precision_rank("fp8-tensorwise")[:1], "fp8")
 
 
 def test_emulation_is_an_option_of_what_is_converted_and_asks_a_device_for_autocast_alone():
@@ -118,23 +115,10 @@ def test_a_wrong_option_gets_a_sentence_that_names_the_right_ones(typed, sentenc
     assert find_precision(typed) is None
 
 
-def test_a_comma_before_an_option_belongs_to_the_precision():
-    assert split("fp32,amp-fp16:a=1, b=2 ,amp-bf16:c=3,tf32") == ["fp32", "amp-fp16:a=1,b=2", "amp-bf16:c=3", "tf32"]
-    assert split("fp32") == ["fp32"]
-
-
 def test_variants_are_ranked_beside_what_they_are_variants_of_and_the_unknown_last():
     names = ["new", "amp-bf16", "amp-fp16:init_scale=8", "fp32", "amp-fp16", "a:b=c"]
     ordered = ["fp32", "amp-fp16", "amp-fp16:init_scale=8", "amp-bf16", "a:b=c", "new"]
     assert sorted(names, key=precision_rank) == ordered
-
-
-def test_what_scales_has_the_scalers_options_and_what_autocasts_the_cache():
-    found = {name: plain.options for name, plain in PRECISIONS.items()}
-    assert found["fp32"] == found["tf32"] == found["fp16"] == found["bf16"] == ()
-    assert found["amp-bf16"] == found["amp-fp16-noscale"] == ("cache",)
-    assert set(found["amp-fp16"]) == {*found["fp16-master"], "cache"}
-    assert "growth_interval" in found["fp16-master"]
 
 
 @pytest.mark.parametrize("field", ["color", "marker"])
