@@ -275,13 +275,13 @@ def test_a_stopped_run_its_report_and_its_resumption_count_alike(tmp_path, machi
 
 def reported(**lines):
     """A report without verdicts."""
-    empty = {"ablations": [], "other_verdicts": [], "why": [], "faults": [], "unexplained": [], "failures": []}
-    return SimpleNamespace(grid=SimpleNamespace(groups={}), **empty | lines)
+    empty = {"ablations": [], "other_verdicts": [], "why": [], "faults": [], "unexplained": []}
+    return SimpleNamespace(grid=SimpleNamespace(groups={}), **{"lists": {"Failed": []}, **empty} | lines)
 
 
 def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path, capsys, monkeypatch):
     lines = [f"mlp on GPU {number}: bf16 failed in memory" for number in range(10)]
-    monkeypatch.setattr("bench.report.report", lambda *_, **__: reported(failures=lines))
+    monkeypatch.setattr("bench.report.report", lambda *_, **__: reported(lists={"Failed": lines}))
     report([tmp_path], tmp_path)
     said = " ".join(capsys.readouterr().out.split())
     assert "GPU 7: bf16 failed in memory 2 more lines" in said
