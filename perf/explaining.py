@@ -65,7 +65,7 @@ def explain(cell: str, out: Path, budget: str | None = None) -> Explanation:
     more = ["--time-budget", budget] if budget else []
     command = [*command_of(cell), "--phases", "explain", *more, "--resume", str(out)]
     done = subprocess.run(command, cwd=out.parent, capture_output=True, text=True, check=False)
-    found = explanations(load([out]).explained) if (out / "explain.csv").is_file() else []
+    found = explanations(load([out]).explained.assign(workload="", where="")) if (out / "explain.csv").is_file() else []
     if not found:
         raise SystemExit(done.stdout + done.stderr)
     return found[0]

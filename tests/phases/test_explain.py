@@ -40,8 +40,8 @@ def explained(trial, device, *names, **changes):
     figures = of_kind(Explained, sent)
     frame = pd.DataFrame([{name: getattr(row, name) for name in Explained.__slots__} for row in figures])
     frame["round"] = frame["round"].astype(float)
-    cell = dict.fromkeys((*CELL, "workload", "where"), "x")
-    return figures, of_kind(TrialResult, sent), explanations(frame.assign(**cell))
+    frame = frame.assign(**dict.fromkeys([*CELL, "workload", "where"], "x"))
+    return figures, of_kind(TrialResult, sent), explanations(frame)
 
 
 def test_every_arm_is_timed_profiled_and_taken_apart(tiny_trial, cpu):
