@@ -238,6 +238,18 @@ def test_a_peer_that_is_not_installed_is_left_out_with_what_it_alone_has_and_the
     assert set(built.order) == {"harness", "by hand"}
 
 
+def test_a_model_that_only_transformers_has_is_left_out_without_it_before_any_process_starts(built, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    launcher, notes = Launcher(built), []
+    rows = steps.steps(options("--quick", "--models", "gpt2,gpt-tiny"), launcher, "fp32", notes)
+    assert {comparison.parameters["preset"] for comparison in launcher.comparisons} == {"tiny"}
+    assert [row.name for row in rows] == ["step of gpt-tiny, batch 32, fp32: the usual loop, same model, ÷ harness"]
+    assert set(notes) == {
+        "transformers is left out: it is not installed.",
+        "gpt2 is left out: it is compared only with transformers.",
+    }
+
+
 def test_timms_model_has_the_suites_classes_and_for_small_images_its_stem(monkeypatch):
     created = []
 
