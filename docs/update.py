@@ -89,7 +89,7 @@ def precisions() -> str:
         (f"`{name}`", precision.summary, FEATURES[precision.needs], _code(precision.options), _default(precision))
         for name, precision in PRECISIONS.items()
     ]
-    return markdown(("precision", "what it is", "the device must have", "options", "by default"), rows)
+    return markdown(("precision", "description", "the device must have", "options", "by default"), rows)
 
 
 def _default(precision: Precision) -> str:
@@ -146,7 +146,7 @@ def versions() -> str:
 
 def techniques() -> str:
     """Describe every technique."""
-    return markdown(("technique", "what it does"), [(f"`{name}`", entry.summary) for name, entry in TECHNIQUES.items()])
+    return markdown(("technique", "effect"), [(f"`{entry.name}`", entry.summary) for entry in TECHNIQUES.values()])
 
 
 def suites() -> str:
@@ -161,7 +161,7 @@ def phases() -> str:
         (f"`{phase.name}`", phase.summary, phase.option, phase.key or "–", "yes" if phase.joint else "no")
         for phase in PHASES.values()
     ]
-    return markdown(("phase", "what it measures", "asked for by", "repeated over", "on several devices"), rows)
+    return markdown(("phase", "measures", "selected by", "repeated over", "on several devices"), rows)
 
 
 def summary() -> str:
