@@ -28,11 +28,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pandas as pd
 
+from perf.estimates import PLANNED, SECONDS
+
 ROOT = Path(__file__).resolve().parents[1]
 SUITES = "mlp,digits"
 SPEEDUP = re.compile(r"× fp32 \[[\d.]+, [\d.]+\]")
-PLANNED = re.compile(r"trials, about (\d+(?:\.\d+)?) (s|min|h) in all")
-SECONDS = {"s": 1, "min": 60, "h": 3600}
 
 
 @dataclass(frozen=True, kw_only=True)
