@@ -221,7 +221,7 @@ def test_with_huggingfaces_weights_gpt_has_its_losses_to_fp32s_rounding_step_aft
             "gpt-tiny, batch 32",
             [
                 "transformers is left out: it is not installed.",
-                "gpt2 is left out: it is timed beside transformers alone.",
+                "gpt2 is left out: it is compared only with transformers.",
             ],
         ),
     ],
@@ -230,24 +230,12 @@ def test_a_peer_that_is_not_installed_is_left_out_with_what_it_alone_has_and_the
     built, monkeypatch, *, missing, models, timed, notes
 ):
     monkeypatch.setitem(sys.modules, missing, None)
-    launcher, said = Launcher(built), []
-    rows = steps.steps(options("--quick", "--models", models), launcher, "fp32", said)
+    launcher, left_out = Launcher(built), []
+    rows = steps.steps(options("--quick", "--models", models), launcher, "fp32", left_out)
     assert [row.name for row in rows] == [f"step of {timed}, fp32: the usual loop, same model, ÷ harness"]
     assert {comparison.suite for comparison in launcher.comparisons} == {timed.split(",")[0].split("-")[0]}
-    assert set(said) == set(notes)
+    assert set(left_out) == set(notes)
     assert set(built.order) == {"harness", "by hand"}
-
-
-def test_a_model_that_only_transformers_has_is_left_out_without_it_before_any_process_starts(built, monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    launcher, notes = Launcher(built), []
-    rows = steps.steps(options("--quick", "--models", "gpt2,gpt-tiny"), launcher, "fp32", notes)
-    assert {comparison.parameters["preset"] for comparison in launcher.comparisons} == {"tiny"}
-    assert [row.name for row in rows] == ["step of gpt-tiny, batch 32, fp32: the usual loop, same model, ÷ harness"]
-    assert set(notes) == {
-        "transformers is left out: it is not installed.",
-        "gpt2 is left out: it is compared only with transformers.",
-    }
 
 
 def test_timms_model_has_the_suites_classes_and_for_small_images_its_stem(monkeypatch):
