@@ -80,16 +80,16 @@ FEATURES: dict[Feature, str] = {
     "te-fp8": "an NVIDIA GPU with float8 products",
     "te-mxfp8": "an NVIDIA GPU with MXFP8 products",
 }
-"""What each feature is, in words."""
+"""Describes each feature in words."""
 
 
 def precisions() -> str:
     """Describe every precision."""
     rows = [
-        (f"`{one.name}`", one.summary, FEATURES[one.needs], _code(one.options), _default(one))
-        for one in PRECISIONS.values()
+        (f"`{name}`", precision.summary, FEATURES[precision.needs], _code(precision.options), _default(precision))
+        for name, precision in PRECISIONS.items()
     ]
-    return markdown(("precision", "what it is", "the device must have", "options", "by default"), rows)
+    return markdown(("precision", "description", "the device must have", "options", "by default"), rows)
 
 
 def _default(precision: Precision) -> str:
@@ -113,7 +113,7 @@ CARDS = {
     "RTX 5090": "sm_120",
     "MI300X": "gfx942",
 }
-"""Cards of the table of capabilities, and what torch calls their architectures."""
+"""Cards of the table of capabilities, with torch's names of their architectures."""
 
 
 def capabilities() -> str:
@@ -126,25 +126,27 @@ def capabilities() -> str:
             has = nvidia.Nvidia().lacks(precision.required, model) is None
         return "yes" if has else "–"
 
-    rows = [(f"`{one.name}`", *(does(one, model) for model in CARDS.values())) for one in PRECISIONS.values()]
+    rows = [
+        (f"`{name}`", *(does(precision, card) for card in CARDS.values())) for name, precision in PRECISIONS.items()
+    ]
     return markdown(("precision", *(f"{name} ({model})" for name, model in CARDS.items())), rows)
 
 
 def versions() -> str:
     """Say which versions each precision takes at least, from the registry; torch's from pyproject.toml."""
     wanted = map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
-    (torch,) = (least.version for one in wanted if one.name == "torch" for least in one.specifier)
+    (torch,) = (least.version for needed in wanted if needed.name == "torch" for least in needed.specifier)
     packages = {"torchao": "torchao", "transformer_engine": "Transformer Engine"}
     alike: dict[tuple[str, ...], list[str]] = {}
-    for one in PRECISIONS.values():
-        others = (one.least_package or "any" if name == one.package else "–" for name in packages)
-        alike.setdefault((one.least_torch or torch, *others), []).append(one.name)
+    for name, precision in PRECISIONS.items():
+        others = (precision.least_package or "any" if package == precision.package else "–" for package in packages)
+        alike.setdefault((precision.least_torch or torch, *others), []).append(name)
     return markdown(("precision", "torch", *packages.values()), ((_code(names), *key) for key, names in alike.items()))
 
 
 def techniques() -> str:
     """Describe every technique."""
-    return markdown(("technique", "what it does"), [(f"`{one.name}`", one.summary) for one in TECHNIQUES.values()])
+    return markdown(("technique", "effect"), [(f"`{entry.name}`", entry.summary) for entry in TECHNIQUES.values()])
 
 
 def suites() -> str:
@@ -159,7 +161,7 @@ def phases() -> str:
         (f"`{phase.name}`", phase.summary, phase.option, phase.key or "–", "yes" if phase.joint else "no")
         for phase in PHASES.values()
     ]
-    return markdown(("phase", "what it measures", "asked for by", "repeated over", "on several devices"), rows)
+    return markdown(("phase", "measures", "selected by", "repeated over", "on several devices"), rows)
 
 
 def summary() -> str:

@@ -1,4 +1,4 @@
-"""The arms that the scripts here time: the harness's own steps, and the same steps as one writes them by hand."""
+"""Arms that the scripts of this folder time: the harness's steps, and the same steps in a hand-written loop."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def open_suite(name: str, **parameters: object) -> Suite:
 
 
 def harness(suite: Suite, precision: str, device: torch.device, batch_size: int) -> TrainingRunner:
-    """Return the harness's own arm."""
+    """Return the harness's arm."""
     return TrainingRunner(
         name=precision,
         arm=build_arm(suite, suite.data, parse_precision(precision), device, seed=0),
@@ -140,7 +140,7 @@ def by_hand(
     model: nn.Module | None = None,
     kind: type[HandRunner] = HandRunner,
 ) -> HandRunner:
-    """Return the same steps written by hand, of the suite's model or of another one."""
+    """Return the same steps written by hand, of the suite's model or of another model."""
     torch.manual_seed(0)
     model = (suite.model(suite.data) if model is None else model).to(device).train()
     return kind(
@@ -172,7 +172,7 @@ class Comparison:
     """Whether the hand-written loop is also compared with itself, and with its step in a function."""
 
     def arguments(self) -> tuple[Suite, str, torch.device, int]:
-        """Return what every arm is built from."""
+        """Return the suite, precision, device and batch size of every arm."""
         return (
             open_suite(self.suite, **self.parameters),
             self.precision,
@@ -197,13 +197,13 @@ def over_by_hand(comparison: Comparison, _send: object = None) -> dict[str, floa
 def log_ratios(
     comparison: Comparison, builders: Mapping[str, Callable[[], TrainingRunner | HandRunner]], below: str
 ) -> dict[str, float]:
-    """Build all arms, and return the log-ratio of each one's step time to that of ``below``, from rounds of all.
+    """Build all arms, and return the log-ratio of each arm's step time to that of ``below``, from rounds of all.
 
-    Where tensors lie in memory differs from arm to arm and from process to process, by some per cent of a short step.
-    A claim therefore needs several processes, and each arm built first in half of them.
+    Tensors lie at other addresses in each arm and process, which changes a short step by some per cent. A claim
+    therefore needs several processes, and each arm built first in half of them.
 
     Raises:
-        RuntimeError: nothing could be measured in the time.
+        RuntimeError: no round was completed in the time.
     """
     names = list(builders) if comparison.own_first else list(builders)[::-1]
     arms = {name: builders[name]() for name in names}
@@ -224,7 +224,7 @@ def over_processes(launcher: LocalLauncher, target: str, comparison: Comparison,
 
 
 def survey(launcher: LocalLauncher, name: str) -> Device:
-    """Return what is known of the device with a name such as ``cpu`` or ``cuda:0``."""
+    """Return the survey's record of a device named like ``cpu`` or ``cuda:0``."""
     device = torch.device(name)
     return launcher.survey(("cpu" if device.type == "cpu" else str(device.index or 0),)).devices[0]
 
@@ -234,8 +234,8 @@ def choose_precisions(words: str | None, device: Device, notes: list[str]) -> li
 
     Args:
         words: the value of ``--precisions``.
-        device: what they run on.
-        notes: takes the reason of each that is left out.
+        device: runs them.
+        notes: receives the reason for each precision that is left out.
     """
     if words:
         return words.split(",")

@@ -3,15 +3,15 @@
 
     python perf/bad_input.py [--lines N] [--folders N] [--seed N] [FOLDER ...]
 
-1. Command lines of odd words are answered in this process, each run with --dry-run: an exit code that is documented
-   (0, 1, 2), no traceback, with 2 nothing but a sentence at the end, else something that is printed, and JSON where
-   ``list`` and ``doctor`` were asked for it.
-2. Results folders, damaged in one to three places (bytes, lines, cells, types in run.json, files), go through
-   ``report``, ``compare`` and ``--resume --dry-run``: the same, and no CSV that ``report`` refuses is accepted by
-   ``--resume``.
+1. This process answers command lines of odd words, runs with --dry-run. Each must end with a documented exit code
+   (0, 1, 2) and without a traceback; with 2 it must print a sentence at the end, else something, and JSON if ``list``
+   or ``doctor`` was called with --json.
+2. ``report``, ``compare`` and ``--resume --dry-run`` read results folders that are damaged in one to three places
+   (bytes, lines, cells, types in run.json, files). The same must hold, and ``--resume`` must refuse each CSV that
+   ``report`` refuses.
 
-The machine is made up (perf/made_up.py), the code is not. Folders are the committed ones, runs of the made-up machine
-and any FOLDER named.
+The machine is made up (perf/made_up.py), the code is not. The folders are the committed runs, runs of the made-up
+machine, and each FOLDER.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from perf.made_up import CPU, GPU, MadeUpMachine
 
 ROOT = Path(__file__).resolve().parents[1]
 SENTENCE = re.compile(r"^run_bench: .*[.?!]\s*\Z", re.MULTILINE | re.DOTALL)
-"""What a refusal ends with."""
+"""End of a refusal."""
 REFUSED = re.compile(r"run_bench: '[^']*\.csv'")
-"""How a refusal of a file of rows begins."""
+"""Beginning of a refusal of a file of rows."""
 OF_RUN = "more memory than the device has"
-"""A refusal of a row by what run.json says of the device, which is the report's alone."""
+"""A refusal of a row because of the device in run.json; only ``report`` checks it."""
 CODES = {0, 1, 2}
-"""What a command that nobody stops may end with."""
+"""Exit codes of a command that nobody stops."""
 COMMITTED = sorted(ROOT.glob("results/*/run.json"))
 WORDS = ["mlp", "digits", "mlp,digits", "cpu", "0", "0,1", "0+1", "cpu+cpu", "fp32,amp-bf16", "amp-fp16:init_scale=2"]
 WORDS += ["64", "64,max", "max", "1%", "150%", "10s", "memory,speed", "train", "width=8", "width=8,16", "synthetic"]
@@ -68,13 +68,13 @@ VALUES = [None, True, [], {}, "x", "", 0, -1, 1.5, 1e308, 10**400, [[]], [None],
 
 @dataclass(slots=True)
 class Tally:
-    """How a part went."""
+    """Exit codes and failures of one part."""
 
     codes: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
     def take(self, argv: Sequence[str], code: object, printed: str) -> None:
-        """Count an answer; one that ``wrong`` has words for is a failure."""
+        """Count an answer, and keep it as a failure if ``wrong`` objects to it."""
         self.codes[str(code)] += 1
         if why := wrong(argv, code, printed):
             self.failures.append(f"{[word[:80] for word in argv]} → {code}, {why}\n{printed[-3000:]}")
@@ -97,7 +97,7 @@ def wrong(argv: Sequence[str], code: object, printed: str) -> str:
 
 
 def probed(_launcher: object, target: str, *arguments: Any) -> Any:
-    """Answer what ``list --gpus`` and ``doctor`` ask of a process: a made-up survey, and probes that all fail."""
+    """Answer the calls of ``list --gpus`` and ``doctor`` to a process: a made-up survey, and probes that all fail."""
     name = target.rpartition(":")[2]
     if name == "survey":
         return MadeUpMachine().survey(*arguments)
@@ -147,12 +147,12 @@ def generate(strategy: st.SearchStrategy[Any], count: int, seed: int, take: Call
 
 
 def as_word(text: str) -> str:
-    """Return what a program gets as such a word of its command line: any bytes but NUL."""
+    """Return a text as a program receives it on its command line: any bytes but NUL."""
     return os.fsdecode(text.replace("\0", "").encode(errors="surrogatepass"))
 
 
 def command_lines() -> st.SearchStrategy[list[str]]:
-    """Return lines of the options that there are, with fitting and odd words."""
+    """Return command lines of existing options with fitting and odd values."""
     word = st.one_of(
         st.sampled_from(WORDS), st.sampled_from(ODD), st.text(max_size=20).map(lambda text: text.lstrip("/."))
     ).map(as_word)
@@ -184,11 +184,11 @@ def command_lines() -> st.SearchStrategy[list[str]]:
 
 
 def lines(count: int, seed: int, folder: Path) -> Tally:
-    """Answer command lines in an empty folder that has one run, ``run``."""
+    """Answer command lines in a folder that holds only one run, ``run``."""
     tally, back = Tally(), Path.cwd()
     work = folder / "lines" / "a" / "b" / "c"
     work.mkdir(parents=True)
-    made_run(work / "run", quick=True)
+    measured_run(work / "run", quick=True)
     os.chdir(work)
     try:
         generate(command_lines(), count, seed, lambda argv: tally.take(argv, *answer(argv)))
@@ -200,7 +200,7 @@ def lines(count: int, seed: int, folder: Path) -> Tally:
 # Damaged folders.
 
 
-def made_run(folder: Path, *, quick: bool = False) -> Path:
+def measured_run(folder: Path, *, quick: bool = False) -> Path:
     """Let the made-up machine measure a run, and return its folder."""
     words = ["--suite", "mlp", "--gpus", "0,cpu", "--precisions", "fp32,amp-bf16", "--data", "synthetic"]
     words += ["--phases", "memory,speed" if quick else "memory,floor,speed,energy,train,numerics,inference"]
@@ -214,7 +214,7 @@ def made_run(folder: Path, *, quick: bool = False) -> Path:
 
 
 def damages() -> st.SearchStrategy[list[tuple[str, str, int, int, Any]]]:
-    """Return one to three damages: the kind, the file, two places (taken modulo what there is) and a value."""
+    """Return one to three damages: the kind, the file, two places (modulo the file's length) and a value."""
     files = st.sampled_from(["trials.csv", "trials.csv", "trials.csv", "blocks.csv", "epochs.csv", "numerics.csv"])
     kinds = ["cut", "flip", "insert", "drop line", "double line", "swap lines", "cell", "cell", "cell", "drop column"]
     kinds += ["double column", "rename column", "delete", "folder", "link", "empty"]
@@ -231,7 +231,7 @@ def damages() -> st.SearchStrategy[list[tuple[str, str, int, int, Any]]]:
 
 
 def damage(folder: Path, change: tuple[str, str, int, int, Any]) -> None:
-    """Damage one file of a run, as ``damages`` says."""
+    """Apply one of the ``damages`` to a file of a run."""
     kind, name, first, second, value = change
     path = folder / name
     if not path.is_file():
@@ -274,7 +274,7 @@ def _damage_json(path: Path, kind: str, first: int, value: Any) -> None:
 
 
 def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every place of a JSON value: what holds it, and the key there."""
+    """Yield every place of a JSON value: its container and its key there."""
     for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         yield value, key
         yield from _parts(value[key])
@@ -323,14 +323,13 @@ def folders(count: int, seed: int, bases: Sequence[Path], folder: Path) -> Tally
         commands += [["--resume", str(spoilt), "--dry-run"]]
         if number % 20 == 0:
             commands[:0] = [["report", "--figures", "none", "--out", str(folder / "report"), str(spoilt)]]
-        said = {}
+        answers = {}
         for argv in commands:
-            code, printed = answer(argv)
-            said[argv[0]] = code, printed
+            answers[argv[0]] = code, printed = answer(argv)
             tally.take([*argv, *map(str, changes)], code, printed)
-        refused = said["report"][1]
-        if said["report"][0] == 2 and said["--resume"][0] == 0 and REFUSED.search(refused) and OF_RUN not in refused:
-            tally.failures.append(f"--resume takes what report refuses, {changes}: {refused[-1000:]}")
+        (code, refusal), resumed = answers["report"], answers["--resume"][0]
+        if code == 2 and resumed == 0 and REFUSED.search(refusal) and OF_RUN not in refusal:
+            tally.failures.append(f"--resume accepts a folder that report refuses, {changes}: {refusal[-1000:]}")
         shutil.rmtree(spoilt)
 
     generate(st.tuples(st.sampled_from(list(bases)), damages()), count, seed, take)
@@ -347,8 +346,8 @@ def main() -> int:
     failed = False
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        made = made_run(folder / "made")
-        bases = [path.parent for path in COMMITTED] + [made, *map(Path.resolve, chosen.runs)]
+        measured = measured_run(folder / "measured")
+        bases = [path.parent for path in COMMITTED] + [measured, *map(Path.resolve, chosen.runs)]
         parts = {
             "command lines": lambda: lines(chosen.lines, chosen.seed, folder),
             "damaged folders": lambda: folders(chosen.folders, chosen.seed, bases, folder),

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Measure how often the interval over processes holds the truth, when measuring stops as soon as it may.
+"""Measure how often the interval over processes holds the truth if measuring stops as soon as the rules allow.
 
-Simulates processes, each with its own error and its own rounds, and applies the shipped rules to them: the interval
-within a process, the interval over processes, and when there are enough of them.
+Simulates processes, each with an error and rounds, and applies the shipped rules: the interval within a process, the
+interval over processes, and the number of processes at which measuring ends.
 
     python perf/coverage.py [--runs 2000]
 """
@@ -38,7 +38,7 @@ RATIOS = (1.0, 1.02, 1.05, 1.5)
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What disturbs the processes of a run."""
+    """Disturbances of a run's processes."""
 
     name: str
     disturbed: int = 0
@@ -67,41 +67,41 @@ def rounds(rng: np.random.Generator, world: World, sd: float, count: int) -> NDA
 
 
 def processes(seed: int, world: World, machine: tuple[float, float, int], count: int) -> list[Interval]:
-    """Return the log-speedups of a run's processes, whose truth is zero."""
+    """Return the log-speedups of a run's processes; the true value is zero."""
     rng = np.random.default_rng(seed)
     between, within, of_each = machine
-    found = []
+    intervals = []
     for start in range(0, count, 10):
         bad = set(rng.choice(10, world.disturbed, replace=False).tolist())
         for number in range(min(10, count - start)):
             tail = rng.standard_t(3) / math.sqrt(3) if world.heavy else rng.standard_normal()
             errors = between * tail + rounds(rng, world, within, of_each)
-            found.append(rounds_interval(math.log(0.75) + 3 * errors if number in bad else errors))
-    return found
+            intervals.append(rounds_interval(math.log(0.75) + 3 * errors if number in bad else errors))
+    return intervals
 
 
 def stop(protocol: Protocol, every: list[Interval], ratio: float) -> Interval:
-    """Return the interval at which measuring stops; its truth is ``log(ratio)``."""
-    moved = [moved_by(one, math.log(ratio)) for one in every]
+    """Return the interval at which measuring stops; the true value is ``log(ratio)``."""
+    shifted = [shift(interval, math.log(ratio)) for interval in every]
     count = protocol.replicates
-    while not enough(protocol, count, [moved[:count]], 0.0):
+    while not enough(protocol, count, [shifted[:count]], 0.0):
         count += 1
-    return process_interval(moved[:count])
+    return process_interval(shifted[:count])
 
 
-def moved_by(log: Interval, by: float) -> Interval:
+def shift(log: Interval, by: float) -> Interval:
     """Return an interval shifted by a constant."""
     low, high = (None if end is None else end + by for end in (log.low, log.high))
     return replace(log, center=log.center + by, low=low, high=high)
 
 
 def share(runs: int, holds: Callable[[int], bool]) -> str:
-    """Return in how many of some runs something holds, in per cent."""
+    """Return the share of seeds for which ``holds`` is true, in per cent."""
     return f"{100 * sum(map(holds, range(runs))) / runs:.1f} %"
 
 
 def main() -> None:
-    """Print coverage, false verdicts, and how often a planted 1 % is found."""
+    """Print coverage, false verdicts, and how often a planted 1 % is detected."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=2000, help="simulated runs of each kind (default: 2000)")
     runs = parser.parse_args().runs
@@ -114,21 +114,21 @@ def main() -> None:
             every = [processes(seed, world, errors, protocol.most_replicates) for seed in range(runs)]
             cells = []
             for ratio in RATIOS:
-                found = [stop(protocol, one, ratio) for one in every]
-                held = [one.low is not None and one.low <= math.log(ratio) <= (one.high or 0.0) for one in found]
+                intervals = [stop(protocol, logs, ratio) for logs in every]
+                held = [log.low is not None and log.low <= math.log(ratio) <= (log.high or 0.0) for log in intervals]
                 cells.append(f"{100 * sum(held) / runs:.1f} %")
                 if ratio == 1:
-                    told = [verdict(one.exp(), ASSUMED_NOISE) for one in found]
-                    false = f"{100 * sum(word in ('FASTER', 'SLOWER') for word in told) / runs:.1f} %"
+                    verdicts = [verdict(log.exp(), ASSUMED_NOISE) for log in intervals]
+                    false = f"{100 * sum(word in ('FASTER', 'SLOWER') for word in verdicts) / runs:.1f} %"
             print(f"| {machine} | {world.name} | {' | '.join(cells)} | {false} |", flush=True)
     planted(runs)
 
 
 def planted(runs: int) -> None:
-    """Print how often a rigorous run finds a true difference of 1 % on a quiet machine."""
+    """Print how often a rigorous run detects a true difference of 1 % on a quiet machine."""
     from bench.cli.parser import RIGOROUS
 
-    def found(seed: int) -> bool:
+    def detected(seed: int) -> bool:
         arm, same = (
             processes(2 * seed + part, WORLDS[0], MACHINES["quiet"], RIGOROUS.most_replicates) for part in (0, 1)
         )
@@ -136,7 +136,7 @@ def planted(runs: int) -> None:
         reach = max(abs(1 - (noise.low or 0)), abs((noise.high or 2) - 1))
         return verdict(stop(RIGOROUS, arm, 1.01).exp(), reach) == "FASTER"
 
-    print(f"\nA planted 1 % was found in {share(runs, found)} of {runs} rigorous runs (quiet machine).")
+    print(f"\nA planted 1 % was detected in {share(runs, detected)} of {runs} rigorous runs (quiet machine).")
 
 
 if __name__ == "__main__":

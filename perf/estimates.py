@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How well a run's estimate, printed with its plan, foretells what the run takes: ten runs of different kinds.
+"""Compare the time that a run estimates in its plan with the time that it takes: ten runs of different kinds.
 
     python perf/estimates.py [--kinds 1,2,5]
 
-Each is run from its plan to its end, its report included. The estimate is right where it lies within the ± that it is
-printed with; 8 of the 10 at least.
+Each runs from its plan to its end, including its report. The estimate is right if the time lies within its printed ±.
+Target: 8 of 10.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run(words: str) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Print a row for each kind, and how many estimates were right; return 1 if too few were."""
+    """Print a row for each kind, and the number of right estimates; return 1 if they are too few."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", default="", help="numbers of some kinds, from 1 (default: all)")
     chosen = [int(word) - 1 for word in parser.parse_args().kinds.split(",") if word] or range(len(KINDS))

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""The error of estimators of speed: three tables, measured side by side in one run.
+"""Measure the error of estimators of speed; prints three tables.
 
     python perf/estimator.py [--device cpu|cuda] [--repeats 40] [--only 1,2,3]
 
-1. A/A: one training step against itself at an equal budget of 160 steps, switch warm-up included: means of consecutive
-   runs, medians of consecutive runs, this harness, and blocks of one step without warm-up, which is the limit of what
-   interleaving can do on this machine, and wrong where switching costs something. Once quiet, once beside a process
-   that burns one core at random intervals. The truth is exactly 1.
-2. Interleaving against solo runs: the harness's speedup, and the one of alternating 2-second runs of one arm at a time
-   (the first quarter of each dropped), which is the speed that a user trains at.
-3. Block lengths against A/A error at an equal budget, quiet and disturbed.
+1. A/A: a training step is compared with itself at an equal budget of 160 steps, switch warm-up included. Estimators:
+   means of consecutive runs, medians of consecutive runs, this harness, and blocks of one step without warm-up. The
+   last is the best that interleaving can reach on this machine, but is biased if switching costs time. Measured on the
+   quiet machine and while another process burns one core at random intervals. The true ratio is exactly 1.
+2. Interleaving against solo runs: the harness's speedup, and the speedup of alternating 2-second runs of one arm at a
+   time (the first quarter of each dropped), at the speed at which users train.
+3. A/A error by block length at an equal budget, quiet and disturbed.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def rms_pct(errors: Sequence[float]) -> str:
 
 def disturbances() -> list[tuple[str, Callable[[], AbstractContextManager[None]]]]:
     """Name the two conditions of tables 1 and 3."""
-    return [("quiet", nullcontext), ("beside a burning process", burning)]
+    return [("quiet", nullcontext), ("next to a burning process", burning)]
 
 
 def against_itself(device: torch.device, repeats: int) -> Table:
@@ -175,7 +175,7 @@ def alone(arm: TrainingRunner) -> float:
 
 
 def cut_words(cuts: Sequence[Cut], name: str) -> str:
-    """Write one of the sizes of both arms."""
+    """Write a size of both arms."""
     return " / ".join(str(getattr(cut.sizes, name)) for cut in cuts)
 
 
@@ -205,7 +205,7 @@ def block_lengths(device: torch.device, repeats: int) -> Table:
 
 
 def main() -> None:
-    """Print the tables that were asked for."""
+    """Print the tables that the options select."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=int, default=40, help="comparisons in table 1 (default: 40)")

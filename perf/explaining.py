@@ -1,22 +1,21 @@
 #!/usr/bin/env python3
-"""Whether the explain phase's figures add up, and where its ceilings and predictions lie.
+"""Check that the explain phase's figures add up, and that its ceilings are plausible.
 
-    python perf/explaining.py [--cells mlp:width=512:128,resnet20:64] [--keep FOLDER] [--beside 6] [--time-budget 4m]
+    python perf/explaining.py [--cells mlp:width=512:128,resnet20:64] [--keep FOLDER] [--pairs 6] [--time-budget 4m]
 
-Each cell (a suite, its settings, a batch size) is explained in a run of its own, fp32 against amp-bf16 on this CPU:
+Each cell (a suite, its settings, a batch size) is explained in a separate run, fp32 against amp-bf16 on this CPU:
 
-1. classes over timed: what the classes add up to, over the step without the profiler, the median over the rounds, for
-   each precision: within 5 %. Beside it what the profiler costs: what it adds to the step, over the operators of a
-   class that it records in one.
-2. unexplained: the share of the difference of the steps that the classes do not add up to: 10 % at most.
-3. ceiling over reached: 1 at least, and where no rule found a cause 1.3 at most.
+1. classes over timed: the sum of the classes over the step without the profiler, the median over the rounds, for each
+   precision: within 5 %. The next columns show the profiler's cost: the time that it adds to a step, for each operator
+   of a class that it records.
+2. unexplained: the share of the steps' difference that the classes leave unexplained: 10 % at most.
+3. ceiling over reached: 1 at least, and 1.3 at most if no rule names a cause.
 
-With ``--beside``, so many pairs of runs of the first cell follow, with and without the explain phase in the plan:
+``--pairs N`` then runs N pairs of the first cell, with and without the explain phase in the plan:
 
-4. the ratio of the speed phase's speedups, with its 95 % interval: within the A/A noise, which is 1 % where it was not
-   measured.
+4. the ratio of the speed phase's speedups, with its 95 % interval: within the A/A noise, which is taken as 1 %.
 
-``perf/prediction.py`` prints what was predicted beside what was measured.
+``perf/prediction.py`` compares predicted with measured speedups.
 """
 
 from __future__ import annotations
@@ -55,51 +54,52 @@ def command_of(cell: str) -> list[str]:
 
 
 def explain(cell: str, out: Path, budget: str | None = None) -> Explanation:
-    """Explain one cell in a run of its own.
+    """Explain one cell in a separate run.
 
     Args:
-        cell: suite, its settings and batch size, with colons between.
-        out: the run's folder; one that holds a finished run is read.
+        cell: suite, its settings and batch size, separated by colons.
+        out: the run's folder; a finished run in it is only read.
         budget: as for ``--time-budget``: the phase takes half of it; None is the default.
     """
     more = ["--time-budget", budget] if budget else []
     command = [*command_of(cell), "--phases", "explain", *more, "--resume", str(out)]
     done = subprocess.run(command, cwd=out.parent, capture_output=True, text=True, check=False)
-    found = explanations(load([out]).explained.assign(workload="", where="")) if (out / "explain.csv").is_file() else []
-    if not found:
+    rows = load([out]).explained.assign(workload="", where="") if (out / "explain.csv").is_file() else None
+    cells = [] if rows is None else explanations(rows)
+    if not cells:
         raise SystemExit(done.stdout + done.stderr)
-    return found[0]
+    return cells[0]
 
 
 def adds_up(step: Step) -> float:
-    """Return what a step's classes add up to over the step without the profiler: the median over the rounds."""
+    """Return the sum of a step's classes over the step without the profiler: the median over the rounds."""
     return float((step.sums / step.of("step", "timed").set_index("round")["value"]).median())
 
 
 def recording_us(step: Step) -> float:
-    """Return what the profiler adds to a step for each operator, in µs: the median over the rounds."""
+    """Return the time that the profiler adds to a step for each operator, in µs: the median over the rounds."""
     profiled, timed = (step.of("step", name).set_index("round")["value"] for name in ("profiled", "timed"))
     return 1e3 * float((profiled - timed).median()) / (step.value("step", "operators") or math.nan)
 
 
-def judge(cell: str, one: Explanation) -> list[str]:
-    """Return a row of the table: the cell, its figures, and what missed its target."""
-    sums = [adds_up(step) for step in (one.baseline, one.arm)]
-    above = None if one.ceiling is None else one.ceiling / one.speedup.center
-    rules = [reason.rule for reason in one.reasons]
+def judge(cell: str, explained: Explanation) -> list[str]:
+    """Return a row of the table: the cell, its figures, and the figures that missed their targets."""
+    steps, speedup, unexplained = (explained.baseline, explained.arm), explained.speedup, explained.unexplained
+    sums = [adds_up(step) for step in steps]
+    above = None if explained.ceiling is None else explained.ceiling / speedup.center
+    rules = [reason.rule for reason in explained.reasons]
     missed = [f"classes {total:.3f}" for total in sums if abs(total - 1) > ADD_UP]
-    if one.unexplained is not None and abs(one.unexplained.center) > MOST_UNEXPLAINED:
+    if unexplained is not None and abs(unexplained.center) > MOST_UNEXPLAINED:
         missed.append("unexplained")
     if above is None or above < 1 or (above > NEAR_CEILING and not rules):
         missed.append("ceiling")
     return [
         cell,
-        f"{one.baseline.timed_ms:.3g}",
-        f"{one.arm.timed_ms:.3g}",
+        *(f"{step.timed_ms:.3g}" for step in steps),
         *(f"{total:.3f}" for total in sums),
-        *(f"{recording_us(step):.1f}" for step in (one.baseline, one.arm)),
-        "–" if one.unexplained is None else share(one.unexplained),
-        f"{one.speedup.center:.3f}",
+        *(f"{recording_us(step):.1f}" for step in steps),
+        "–" if unexplained is None else share(unexplained),
+        f"{speedup.center:.3f}",
         "–" if above is None else f"{above:.2f}",
         ", ".join(rules) or "none",
         ", ".join(missed) or "none",
@@ -107,22 +107,22 @@ def judge(cell: str, one: Explanation) -> list[str]:
 
 
 def measured_speedup(cell: str, phases: str, out: Path) -> float:
-    """Measure a cell's speedup in a run of its own, as the speed phase does; return its logarithm."""
+    """Measure a cell's speedup by the speed phase in a separate run; return its logarithm."""
     command = [*command_of(cell), "--phases", phases, "--time-budget", "6", "--out", str(out)]
     done = subprocess.run(command, cwd=out.parent, capture_output=True, text=True, check=False)
-    found = summarise(load([out]).trials) if (out / "trials.csv").is_file() else None
-    if found is None:
+    summary = summarise(load([out]).trials) if (out / "trials.csv").is_file() else None
+    if summary is None:
         raise SystemExit(done.stdout + done.stderr)
-    return math.log(float(found[found["precision"] == ARM]["speedup"].iloc[0]))
+    return math.log(float(summary[summary["precision"] == ARM]["speedup"].iloc[0]))
 
 
-def beside(cell: str, pairs: int, runs: Path) -> stats.Interval:
-    """Return by how much the explain phase in the plan changes the speed phase's speedup, as a logarithm."""
+def with_and_without(cell: str, pairs: int, runs: Path) -> stats.Interval:
+    """Return the change of the speed phase's speedup when the plan has the explain phase, as a logarithm."""
     differences = []
     for pair in range(pairs):
         order = ("speed", "speed,explain") if pair % 2 == 0 else ("speed,explain", "speed")
-        found = {phases: measured_speedup(cell, phases, runs / f"beside-{pair}-{len(phases)}") for phases in order}
-        differences.append(found["speed,explain"] - found["speed"])
+        logs = {phases: measured_speedup(cell, phases, runs / f"pair-{pair}-{len(phases)}") for phases in order}
+        differences.append(logs["speed,explain"] - logs["speed"])
     return stats.student_interval(differences)
 
 
@@ -143,22 +143,22 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 @contextmanager
 def folder(keep: Path | None) -> Iterator[Path]:
-    """Give a folder for runs: one to keep, or one that is removed."""
+    """Yield a folder for runs: ``keep``, or a temporary folder."""
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         yield keep
         return
-    with tempfile.TemporaryDirectory(prefix="ampmeter-explaining-") as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="ampmeter-explaining-") as temporary:
+        yield Path(temporary)
 
 
 def parse(doc: str | None, cells: Sequence[str]) -> argparse.Namespace:
-    """Parse the words of a script that explains cells."""
+    """Parse the command line of a script that explains cells."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=lambda text: text.split(","), default=list(cells))
     parser.add_argument("--keep", type=lambda text: Path(text).resolve(), help="keep the runs in this folder")
-    parser.add_argument("--time-budget", help="of each run, of which half is the phase's (default: as of any run)")
-    parser.add_argument("--beside", type=int, default=0, help="pairs of runs with and without the phase")
+    parser.add_argument("--time-budget", help="of each run; the phase takes half of it (default: as for any run)")
+    parser.add_argument("--pairs", type=int, default=0, help="pairs of runs with and without the phase")
     return parser.parse_args()
 
 
@@ -173,8 +173,8 @@ def main() -> int:
     change = None
     with folder(options.keep) as runs:
         rows = [judge(cell, explain(cell, run_folder(runs, cell), options.time_budget)) for cell in options.cells]
-        if options.beside:
-            change = beside(options.cells[0], options.beside, runs)
+        if options.pairs:
+            change = with_and_without(options.cells[0], options.pairs, runs)
     print(f"{outcome.machine()}\n")
     print(table(HEADERS, rows))
     if change is not None and change.low is not None and change.high is not None:

@@ -1,26 +1,26 @@
 #!/usr/bin/env python3
-"""What is lost, doubled or left behind when a run is killed, interrupted, or a call to the system fails.
+"""Check that a run loses, doubles and leaves nothing when it is killed or interrupted, or a system call fails.
 
     python perf/faults.py kills [--runs 200] [--jobs 1] [--seed 20]
     python perf/faults.py interrupts [--runs 60]
     python perf/faults.py calls [--every 1]
 
-``kills``: the launcher, a worker and the fork server, in turn, get SIGKILL at a random moment; 5 s later no process of
-the run may be left; ``--resume`` must end well, and every planned trial must then have its rows exactly once, those of
-before unchanged.
+``kills``: the script sends SIGKILL to the launcher, a worker and the fork server, in turn, at a random moment. 5 s
+later no process of the run may be left. ``--resume`` must then succeed; every planned trial must have its rows exactly
+once, and the earlier rows must be unchanged.
 
-``interrupts``: Ctrl-C, as a terminal sends it, at a random moment, in a sixth of the runs within the first second, in a
-quarter of them three times within 50 ms, which count as once: the seconds to the first sentence and to the end of the
-last process that measures, the report where there is a row (Ctrl-C later skips it, as does Ctrl-C while the report of a
-run that has ended is written), what is left 5 s after the end, the exit code, and a resumption as above.
+``interrupts``: the script presses Ctrl-C, as a terminal does, at a random moment: in a sixth of the runs within the
+first second, in a quarter of them three times within 50 ms, which count as once. It checks the seconds to the first
+sentence and to the end of the last worker, the report if there is a row (a later Ctrl-C skips the report, as does
+Ctrl-C while a finished run writes it), processes and files left 5 s after the end, the exit code, and a resumption as
+above.
 
-``calls``: the run is made again and again within copies of one process that has imported everything. In the Nth copy
-the Nth call of open, write, fsync, rename, mkdir, fork or pipe that bench/ makes fails, first in the launcher, then in
-each of its workers: there must be an exit code that is documented, a sentence or a row, no traceback, no temporary
-file (but where the call that failed was to remove it), no process; and what had been measured must be in the run's
-folder or beside it.
+``calls``: the run is repeated in copies of one process that has imported everything. In the Nth copy the Nth call by
+bench/ of open, write, fsync, rename, mkdir, fork or pipe fails, first in the launcher, then in each of its workers. The
+run must end with a documented exit code and a sentence or a row, without a traceback, and leave no process and no
+temporary file (unless the failed call was to remove it). The run's folder or its rescued copy must hold all results.
 
-Each prints one line for each fault that was found, and its figures at the end; the exit code is 1 if there was one.
+Each prints one line for each fault, and figures at the end; the exit code is 1 if there was a fault.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-import pandas as pd  # noqa: E402 - from here on the project is found
+import pandas as pd  # noqa: E402 - from here on the project can be imported
 import psutil  # noqa: E402
 
 SUITE = """
@@ -77,11 +77,11 @@ def suite() -> Suite:
 WORDS = ("--suite", "./tiny.py", "--gpus", "cpu", "--quick", "--precisions", "fp32,amp-bf16")
 WORDS = (*WORDS, "--phases", "memory,speed,train", "--time-budget", "0.2")
 MARK = "AMPMETER_FAULTS"
-"""A variable in the environment of a run's processes that says which run they belong to."""
+"""An environment variable of a run's processes that identifies the run."""
 PATIENCE_S = 5.0
 """How long processes of a run may outlive it."""
 BURST, BURST_S = 3, 0.05
-"""How often a key that is held down presses Ctrl-C, and within which time."""
+"""Number of Ctrl-C from a key that is held down, and the seconds in which they come."""
 LIMIT_S = 600.0
 """A run that takes longer hangs."""
 CODES = (0, 1, 2)
@@ -92,12 +92,12 @@ TARGETS = ("launcher", "worker", "fork server")
 ENDED = "the run had ended"
 MOST_TRIES = 4
 FIRST_S = 1.0
-"""One of six interruptions comes so early."""
+"""One of six interruptions comes within the first so many seconds."""
 
 
 @dataclass
 class Place:
-    """A folder with the suite in which one run is made, and the processes that belong to it."""
+    """A folder with the suite, for one run, and the processes of the run."""
 
     folder: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -108,11 +108,11 @@ class Place:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the run's processes are marked with."""
+        """Environment that marks the run's processes."""
         return {**os.environ, MARK: self.mark, "TMPDIR": str(self.folder / "tmp"), "OMP_NUM_THREADS": "1"}
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start the command line in a session of its own, as a terminal does."""
+        """Start the command line in a new session, as a terminal does."""
         return subprocess.Popen(
             [sys.executable, str(ROOT / "run_bench.py"), *words],
             cwd=self.folder,
@@ -124,23 +124,23 @@ class Place:
         )
 
     def processes(self) -> list[psutil.Process]:
-        """Return the run's processes that live."""
-        found = []
+        """Return the run's living processes."""
+        alive = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
                 if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
+                    alive.append(process)
+        return alive
 
     def left(self, within_s: float = PATIENCE_S) -> list[psutil.Process]:
-        """Return the processes that live after a while."""
+        """Return the processes that still live after ``within_s``."""
         deadline = time.monotonic() + within_s
         while (alive := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.1)
         return alive
 
     def end(self) -> None:
-        """Kill what is left, so that it does not disturb the next run."""
+        """Kill the remaining processes, so that they do not disturb the next run."""
         for process in self.processes():
             with suppress(psutil.Error):
                 process.kill()
@@ -151,7 +151,7 @@ class Place:
 
 
 def whole_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV that end with a line's end and have a cell for each column."""
+    """Return the rows of a CSV that end with a newline and have a cell for each column."""
     try:
         text = path.read_text()
     except OSError:
@@ -165,7 +165,7 @@ def whole_rows(path: Path) -> list[dict[str, str]]:
 
 
 def role(process: psutil.Process, launcher: int) -> str:
-    """Say what a process of a run is."""
+    """Return the role of a process of a run."""
     if process.pid == launcher:
         return "launcher"
     words = " ".join(process.cmdline())
@@ -178,7 +178,7 @@ def role(process: psutil.Process, launcher: int) -> str:
 
 
 def of_role(place: Place, launcher: int, wanted: str) -> psutil.Process | None:
-    """Return a run's process of a role, if there is one."""
+    """Return a run's process with the wanted role, if there is any."""
     for process in place.processes():
         with suppress(psutil.Error):
             if role(process, launcher) == wanted:
@@ -187,14 +187,14 @@ def of_role(place: Place, launcher: int, wanted: str) -> psutil.Process | None:
 
 
 def question(trial: Mapping[str, Any], precision: str) -> tuple[str, ...]:
-    """Return what one row answers, whether its arm was measured alone or beside others; there is one cell."""
+    """Return the question that a row answers, the same for paired and separate arms; the run has one cell."""
     phase = trial["phase"]
     number = {"speed": trial["replicate"], "train": trial["seed"]}.get(phase)
     return phase, precision, "" if number is None else str(number)
 
 
 def check_complete(folder: Path, before: Sequence[dict[str, str]]) -> list[str]:
-    """Return what is wrong with a run that was resumed to its end."""
+    """Return the faults of a run that was resumed to its end."""
     from bench.results.csv_file import counting, read
 
     wrong = []
@@ -217,7 +217,7 @@ def check_complete(folder: Path, before: Sequence[dict[str, str]]) -> list[str]:
 
 
 def check_readable(folder: Path) -> list[str]:
-    """Return what a report remarks on a run's files."""
+    """Return a report's remarks on a run's files."""
     from bench.report.reading.load import load
     from bench.spec.errors import UsageError
 
@@ -228,7 +228,7 @@ def check_readable(folder: Path) -> list[str]:
 
 
 def finish(place: Place, before: Sequence[dict[str, str]]) -> list[str]:
-    """Resume a run, or make it anew where nothing was written; return what is wrong with it then."""
+    """Resume a run, or start it anew if nothing was written; return its faults."""
     resumable = (place.folder / "out" / "run.json").exists()
     process = place.start("--resume", "out") if resumable else place.start(*WORDS, "--out", "out")
     try:
@@ -246,7 +246,7 @@ def finish(place: Place, before: Sequence[dict[str, str]]) -> list[str]:
 
 
 def duration_s(folder: Path) -> float:
-    """Return how long a run that nothing befalls takes."""
+    """Return the duration of an undisturbed run."""
     place = Place(folder)
     begun = time.monotonic()
     process = place.start(*WORDS, "--out", "out")
@@ -256,7 +256,7 @@ def duration_s(folder: Path) -> float:
 
 
 def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str], float]:
-    """Kill a process of a run; return when, in words, what was wrong afterwards, and how long the run had gone on."""
+    """Kill a process of a run; return the moment in words, the faults, and the seconds that the run had taken."""
     start = time.monotonic()
     process = place.start(*WORDS, "--out", "out")
     printed: list[bytes] = []
@@ -290,7 +290,7 @@ def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str
                 wrong.append(f"exit code {process.returncode}")
         before = place.rows()
     if alive := place.left():
-        wrong.append(f"left after {PATIENCE_S:g} s: {[role(one, process.pid) for one in alive]}")
+        wrong.append(f"left after {PATIENCE_S:g} s: {[role(survivor, process.pid) for survivor in alive]}")
     place.end()
     reader.join()
     if b"Traceback" in b"".join(printed):
@@ -299,14 +299,14 @@ def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str
 
 
 def kills(count: int, jobs: int, seed: int) -> int:
-    """Kill runs, print what was wrong, and return how many had something wrong."""
+    """Kill runs, print their faults, and return the number of runs with a fault."""
     draws = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="ampmeter-faults-") as root:
         whole_s = duration_s(new(Path(root), "whole"))
-        print(f"a run that nothing befalls takes {whole_s:.1f} s", flush=True)
+        print(f"an undisturbed run takes {whole_s:.1f} s", flush=True)
         cases = [(number, TARGETS[number % 3], draws.random()) for number in range(count)]
 
-        def one(case: tuple[int, str, float]) -> tuple[str, str, list[str]]:
+        def kill(case: tuple[int, str, float]) -> tuple[str, str, list[str]]:
             nonlocal whole_s
             number, target, share = case
             for _ in range(MOST_TRIES):
@@ -316,7 +316,7 @@ def kills(count: int, jobs: int, seed: int) -> int:
                 place.end()
                 if when != ENDED or wrong:
                     break
-                # Runs have become faster: the same share of a shorter run is tried.
+                # Runs have become faster: try the same share of a shorter run.
                 whole_s = min(whole_s, ran_s)
                 shutil.rmtree(place.folder, ignore_errors=True)
             if wrong:
@@ -325,16 +325,15 @@ def kills(count: int, jobs: int, seed: int) -> int:
             return target, when, wrong
 
         with ThreadPoolExecutor(jobs) as pool:
-            found = list(pool.map(one, cases))
+            killed = list(pool.map(kill, cases))
     bad = 0
     for target in TARGETS:
-        mine = [(when, wrong) for name, when, wrong in found if name == target]
-        late = sum(when == ENDED for when, _ in mine)
-        faulty = sum(bool(wrong) for _, wrong in mine)
+        runs = [(when, wrong) for name, when, wrong in killed if name == target]
+        late = sum(when == ENDED for when, _ in runs)
+        faulty = sum(bool(wrong) for _, wrong in runs)
         bad += faulty
-        print(
-            f"{target}: {len(mine)} runs, {late} of them had ended before; {len(mine) - faulty} right, {faulty} wrong"
-        )
+        right = len(runs) - faulty
+        print(f"{target}: {len(runs)} runs, {late} of them had ended before; {right} right, {faulty} wrong")
     return bad
 
 
@@ -349,7 +348,7 @@ def new(root: Path, name: str) -> Path:
 
 @dataclass
 class Heard:
-    """What a run prints, with the moment of each piece."""
+    """Output of a run, with the moment of each piece."""
 
     pieces: list[tuple[float, bytes]] = field(default_factory=list)
 
@@ -360,16 +359,16 @@ class Heard:
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole output."""
         return b"".join(piece for _, piece in self.pieces).decode(errors="replace")
 
     def first_after(self, moment: float) -> float | None:
-        """Return when something was first printed after a moment."""
+        """Return the moment of the first output after ``moment``."""
         return next((when for when, piece in self.pieces if when >= moment and piece.strip()), None)
 
 
 def interrupt(group: int, times: int) -> None:
-    """Press Ctrl-C so many times within ``BURST_S``."""
+    """Press Ctrl-C ``times`` times within ``BURST_S``."""
     for number in range(times):
         time.sleep(BURST_S / times if number else 0)
         with suppress(ProcessLookupError):  # the first was enough
@@ -377,7 +376,7 @@ def interrupt(group: int, times: int) -> None:
 
 
 def interrupt_once(place: Place, moment_s: float, times: int = 1) -> tuple[dict[str, float | None], str, list[str]]:
-    """Interrupt a run, so many times at once; return how long what took, in s, how far it was, and what was wrong."""
+    """Interrupt a run; return the seconds to each reaction, the run's progress in words, and its faults."""
     begun = time.monotonic()
     process = place.start(*WORDS, "--out", "out")
     heard = Heard()
@@ -397,8 +396,8 @@ def interrupt_once(place: Place, moment_s: float, times: int = 1) -> tuple[dict[
         process.kill()
     reader.join()
     wrong, text = [], heard.text
-    said = heard.first_after(sent)
-    took = {"sentence": said and said - sent, "stopped": (stopped or ended) - sent, "ended": ended - sent}
+    answered = heard.first_after(sent)
+    took = {"sentence": answered and answered - sent, "stopped": (stopped or ended) - sent, "ended": ended - sent}
     rows = place.rows()
     if process.returncode == -signal.SIGINT and not text:
         return {"stopped": ended - sent}, "before its first line", finish(place, rows)
@@ -406,7 +405,7 @@ def interrupt_once(place: Place, moment_s: float, times: int = 1) -> tuple[dict[
         return {}, ENDED, finish(place, rows)
     if process.returncode != 130:
         wrong.append(f"exit code {process.returncode}")
-    if said is None:
+    if answered is None:
         wrong.append("no sentence")
     if "Traceback" in text:
         wrong.append(f"a traceback: {text[text.index('Traceback') :].strip()}")
@@ -414,7 +413,7 @@ def interrupt_once(place: Place, moment_s: float, times: int = 1) -> tuple[dict[
     if rows and not run["finished"] and not (place.folder / "reports" / "out" / "report.md").exists():
         wrong.append("no report of the rows that are there")
     if alive := place.left():
-        wrong.append(f"left after {PATIENCE_S:g} s: {[role(one, process.pid) for one in alive]}")
+        wrong.append(f"left after {PATIENCE_S:g} s: {[role(survivor, process.pid) for survivor in alive]}")
     place.end()
     if files := sorted(path.name for path in (place.folder / "tmp").iterdir() if path.name.startswith("ampmeter")):
         wrong.append(f"temporary files: {files}")
@@ -422,12 +421,12 @@ def interrupt_once(place: Place, moment_s: float, times: int = 1) -> tuple[dict[
 
 
 def interrupts(count: int, seed: int) -> int:
-    """Interrupt runs, print what was wrong, and return how many had something wrong."""
+    """Interrupt runs, print their faults, and return the number of runs with a fault."""
     draws = random.Random(seed)
     bad, times, early = 0, {"sentence": list[float](), "stopped": list[float](), "ended": list[float]()}, 0
     with tempfile.TemporaryDirectory(prefix="ampmeter-faults-") as root:
         whole_s = duration_s(new(Path(root), "whole"))
-        print(f"a run that nothing befalls takes {whole_s:.1f} s", flush=True)
+        print(f"an undisturbed run takes {whole_s:.1f} s", flush=True)
         for number in range(count):
             moment_s = draws.uniform(0, FIRST_S if number % 6 == 0 else whole_s)
             place = Place(new(Path(root), f"interrupt{number}"))
@@ -458,14 +457,14 @@ ERRORS = {
     "fork": errno.EAGAIN,
     "pipe": errno.EMFILE,
 }
-"""The error that each kind of call fails with."""
+"""Error of each kind of failing call."""
 BENCH = str(ROOT / "bench") + os.sep
 REMOVING = "removing"
-"""The file that says that the call that failed was to remove a temporary folder, which then stays."""
+"""Name of a file that exists if the failed call was to remove a temporary folder, which then stays."""
 
 
 class Failing:
-    """Counts the calls that bench/ makes in some processes, and lets one of them fail."""
+    """Counter of the calls by bench/ in some processes that lets the Nth call fail."""
 
     def __init__(self, fail_at: int, where: str) -> None:
         """Fail at a call, counted from 1 in each process; 0 fails none. ``where`` is "launcher" or "worker"."""
@@ -473,11 +472,11 @@ class Failing:
         self.counted, self.pid, self.kinds = 0, os.getpid(), Counter[str]()
 
     def meet(self, kind: str) -> None:
-        """Count a call, and raise if it is the one."""
+        """Count a call, and raise at the Nth."""
         inside = os.getpid() != self.launcher
         if inside is not (self.where == "worker") or not from_bench():
             return
-        if self.pid != os.getpid():  # a fork begins anew
+        if self.pid != os.getpid():  # a fork counts from 0
             self.pid, self.counted = os.getpid(), 0
         self.counted += 1
         self.kinds[kind] += 1
@@ -495,7 +494,7 @@ REAL_OPEN = io.open
 
 
 def from_bench() -> bool:
-    """Say whether a function of bench/ calls, and nothing is being imported."""
+    """Return whether a function of bench/ is the caller, outside an import."""
     frame, ours = sys._getframe(2), False
     while frame is not None:
         name = frame.f_code.co_filename
@@ -507,7 +506,7 @@ def from_bench() -> bool:
 
 
 def called_by(function: str) -> bool:
-    """Say whether a function of this name is being called."""
+    """Return whether a function of this name is on the stack."""
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_name != function:
         frame = frame.f_back
@@ -515,7 +514,7 @@ def called_by(function: str) -> bool:
 
 
 def install(calls: Failing) -> None:
-    """Put the counted calls in the place of Python's, for as long as this process lives."""
+    """Replace Python's calls by counted ones until this process ends."""
 
     class File(io.FileIO):
         def write(self, data: Any) -> int:
@@ -557,7 +556,7 @@ def install(calls: Failing) -> None:
 
 
 def run_here(words: Sequence[str], place: Path, fail_at: int, where: str) -> None:
-    """In a process of its own: make a run whose workers are forks of it, and end with the run's exit code."""
+    """Run the command line in this new process, with forks of it as workers; exit with the run's code."""
     os.chdir(place)
     output = os.open("printed", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
@@ -587,7 +586,7 @@ def run_here(words: Sequence[str], place: Path, fail_at: int, where: str) -> Non
 
 
 def forked(words: Sequence[str], place: Path, fail_at: int = 0, where: str = "launcher") -> tuple[int, str]:
-    """Make a run in a copy of this process; return its exit code and what it printed."""
+    """Run the command line in a copy of this process; return its exit code and output."""
     (place / "printed").unlink(missing_ok=True)
     pid = os.fork()
     if not pid:
@@ -615,7 +614,7 @@ def forked(words: Sequence[str], place: Path, fail_at: int = 0, where: str = "la
 
 
 def fail_once(root: Path, number: int, where: str) -> tuple[bool, list[str], str]:
-    """Let the Nth call fail; return whether there was one, what was wrong, and what the run said last."""
+    """Let the Nth call fail; return whether there was an Nth call, the faults, and the last printed line."""
     place = new(root, f"{where}{number}")
     (place / "tiny.py").write_text(SUITE)
     (place / "tmp").mkdir()
@@ -632,12 +631,12 @@ def fail_once(root: Path, number: int, where: str) -> tuple[bool, list[str], str
         wrong.append(f"temporary files: {files}")
     rows = whole_rows(place / "out" / "trials.csv")
     rescued = [row for file in place.rglob("*.rescued*/trials.csv") for row in whole_rows(file)]
-    told = set(re.findall(r"^\[(\d+)/\d+\] .*: (?!failed)", text, re.M))
-    if len({row["trial"] for row in [*rows, *rescued]}) < len(told):
-        wrong.append(f"{len(told)} trials were told, and {len(rows) + len(rescued)} rows are left")
+    announced = set(re.findall(r"^\[(\d+)/\d+\] .*: (?!failed)", text, re.M))
+    if len({row["trial"] for row in [*rows, *rescued]}) < len(announced):
+        wrong.append(f"{len(announced)} trials were announced, and {len(rows) + len(rescued)} rows are left")
     last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
     if code and not last and not any(row["status"] in FAILED for row in rows):
-        wrong.append("no word of it")
+        wrong.append("no message")
     folder = next(iter(sorted(place.glob("*.rescued*"))), place / "out")
     words = ("--resume", folder.name) if (folder / "run.json").exists() else (*WORDS, "--resume", folder.name)
     if not wrong:
@@ -648,13 +647,13 @@ def fail_once(root: Path, number: int, where: str) -> tuple[bool, list[str], str
 
 
 def counts(place: Path) -> list[str]:
-    """Return what the processes of a run have counted."""
+    """Return the counts that a run's processes wrote."""
     path = place / "counted"
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
 def calls(every: int) -> int:
-    """Fail each call in turn, print what was wrong, and return how many were."""
+    """Fail each call in turn, print the faults, and return the number of calls with a fault."""
     import torch
 
     torch.set_num_threads(1)
@@ -682,7 +681,7 @@ def calls(every: int) -> int:
 
 
 def main() -> int:
-    """Run what was asked for."""
+    """Run the chosen part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["kills", "interrupts", "calls"])
     parser.add_argument("--runs", type=int, default=None)

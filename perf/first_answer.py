@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""How long a new user waits for the first answer: what ``make bench`` runs, into an empty folder.
+"""Measure how long a new user waits for the first answer of ``make bench``, in an empty folder.
 
     python perf/first_answer.py [--rounds 3]
 
-1. From the start to the first speedup with an interval, in the first process of a comparison that has ended: 30 s.
+1. From the start to the first speedup with an interval, when the first process of a comparison ends: 30 s.
 2. To the end of the run and its report, with the parity of digits judged: 120 s.
-3. The same command once more, which finds everything measured: 15 s.
-4. The time of a comparison's processes outside its rounds of timed blocks (warm-up and all else), as a share of
-   theirs: 25 %. Beside it the same with the untimed steps after each switch, which are within the rounds.
-5. The estimate that the plan prints, over what the run took: within 30 %.
+3. The same command once more, when everything has been measured: 15 s.
+4. Time of a comparison's processes outside the rounds of timed blocks (warm-up and all else), as a share of their whole
+   time: 25 %. The next column adds the untimed steps after each switch, which are within the rounds.
+5. The plan's estimate over the run's duration: within 30 %.
 
-The targets hold for two cores of a CPU with fast bfloat16 on which nothing else runs.
+The targets hold for two cores of a CPU with fast bfloat16 that run nothing else.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pandas as pd
 
+from perf.estimates import PLANNED, SECONDS
+
 ROOT = Path(__file__).resolve().parents[1]
 SUITES = "mlp,digits"
 SPEEDUP = re.compile(r"× fp32 \[[\d.]+, [\d.]+\]")
-PLANNED = re.compile(r"trials, about (\d+(?:\.\d+)?) (s|min|h) in all")
-SECONDS = {"s": 1, "min": 60, "h": 3600}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """What one new user waited for, in seconds."""
+    """Waiting times of one new user, in seconds, and shares of the time."""
 
     first: float | None
     whole: float
@@ -51,7 +51,7 @@ class Waiting:
 
 
 def run(folder: Path) -> tuple[float | None, float, float | None, str]:
-    """Run the command; return the seconds to the first speedup and to the end, the estimate, and what it printed."""
+    """Run the command; return the seconds to the first speedup and to the end, the estimate, and the output."""
     command = [sys.executable, "run_bench.py", "--suite", SUITES, "--resume", str(folder)]
     start, first, estimated, lines = time.perf_counter(), None, None, []
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -109,11 +109,11 @@ def main() -> None:
     print("| ---: | ---: | ---: | ---: | ---: | ---: | --- |")
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="ampmeter-first-") as parent:
-            one = wait(Path(parent) / "run")
-        first, estimated = (f"{value:.1f}" if value is not None else "–" for value in (one.first, one.estimated))
+            user = wait(Path(parent) / "run")
+        first, estimated = (f"{value:.1f}" if value is not None else "–" for value in (user.first, user.estimated))
         print(
-            f"| {first} | {one.whole:.1f} | {one.again:.1f} | {estimated} | {one.outside:.0%} | {one.untimed:.0%} "
-            f"| {one.verdicts} |",
+            f"| {first} | {user.whole:.1f} | {user.again:.1f} | {estimated} | {user.outside:.0%} | {user.untimed:.0%} "
+            f"| {user.verdicts} |",
             flush=True,
         )
 

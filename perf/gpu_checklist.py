@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Every check that needs a GPU, in one command: first, within ten minutes, what only a real one can show.
+"""Run every check that needs a GPU; the first checks, which need a real one, take ten minutes at most.
 
     python perf/gpu_checklist.py OUT [--data folder:DIR] [--quick] [--first | --only tests,doctor] [--patience N]
 
-After the first checks (docs/what-is-tested-where.md lists them) a table is printed to paste, and kept in OUT/first.md;
-``--first`` ends there. Without a GPU, `python -m tests.simgpu python perf/gpu_checklist.py OUT --first --patience 10`
-rehearses them on simulated ones, where times mean nothing. Writes the tests' log and, for each suite, a run with its
-report into OUT (two folders deep at most). On a GPU that is available for minutes only, ``--only`` names a few checks
-at a time, and runs resume where they ended.
+After the first checks (docs/what-is-tested-where.md lists them) the script prints a table to paste, and keeps it in
+OUT/first.md; ``--first`` ends there. Without a GPU,
+`python -m tests.simgpu python perf/gpu_checklist.py OUT --first --patience 10` rehearses them on simulated GPUs, where
+times mean nothing. OUT receives the tests' log and, for each suite, a run with its report (two folders deep at most).
+If a GPU is available only for minutes, ``--only`` selects a few checks at a time, and runs resume where they ended.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PHASES = "memory,floor,speed,energy"
 SUITES = {"mlp": "128,512", "resnet20": "128,512", "resnet50": "64,256", "vit_b_16": "64,128"}
-"""Suites whose speed is measured, with the batch sizes of ``--quick``; without it they are the suite's own."""
+"""Suites whose speed is measured, with the batch sizes of ``--quick``; without it, the suite's batch sizes are used."""
 FIRST = {"card": 180, "doctor": 330, "first run": 90}
-"""The checks that only a real GPU can do, and the seconds after which each is ended: ten minutes in all."""
+"""Checks that need a real GPU, with the seconds after which each is killed: ten minutes in all."""
 LIBRARIES = "tests/gpu/test_libraries_gpu.py"
-"""Trains in what torchao and Transformer Engine bring, as far as the GPU has it; some of it is compiled first."""
+"""Tests that train in the precisions of torchao and Transformer Engine that the GPU supports; some compile first."""
 OUTCOMES = {"PASSED": "pass", "FAILED": "FAIL", "ERROR": "FAIL", "SKIPPED": "skipped"}
 ENDED = -int(signal.SIGKILL)
 """Exit code of a check that took too long."""
@@ -42,7 +42,7 @@ ENDED = -int(signal.SIGKILL)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """How a check went."""
+    """Outcome of a check."""
 
     name: str
     code: int
@@ -57,7 +57,7 @@ class Row:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the checklist; return 1 if anything on it failed."""
+    """Run the checklist; return 1 if a check failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", help="cifar10 or folder:DIR, to train resnet50 on; nothing is trained without it")
@@ -129,17 +129,17 @@ def checks(options: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def run(name: str, command: list[str], out: Path, limit_s: float | None = None) -> Row:
-    """Run one command, keep its output, and return how it went; after ``limit_s`` it is ended with all it started."""
+    """Run one command, keep its output, and return its outcome; kill it and its children after ``limit_s``."""
     start = time.monotonic()
     log = out / f"{name.replace(' ', '-')}.log"
     with log.open("w") as file:
-        written_at_once = os.environ | {"PYTHONUNBUFFERED": "1"}  # what an ended check has found is in its log
+        unbuffered = os.environ | {"PYTHONUNBUFFERED": "1"}  # the log of a killed check has its output so far
         process = subprocess.Popen(
-            command, cwd=ROOT, env=written_at_once, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            command, cwd=ROOT, env=unbuffered, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
             code = process.wait(limit_s)
-        except BaseException as error:  # Ctrl-C too: the command is in a session of its own
+        except BaseException as error:  # Ctrl-C too: the command is in another session
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             code = process.wait()
@@ -150,10 +150,10 @@ def run(name: str, command: list[str], out: Path, limit_s: float | None = None) 
 
 
 def to_paste(rows: Sequence[Row], out: Path) -> Iterator[str]:
-    """Yield the lines of a Markdown table of the first checks: each test of the card and each of the doctor's."""
+    """Yield the lines of a Markdown table of the first checks: each test of the card and each check of the doctor."""
     record = _read(out / "doctor" / "doctor.json")
-    environment = _read(out / "first-run" / "run.json").get("environment", {})  # the doctor may have been ended
-    names = record.get("devices", {}).values() or {one["name"] for one in environment.get("devices", ())}
+    environment = _read(out / "first-run" / "run.json").get("environment", {})  # the doctor may have been killed
+    names = record.get("devices", {}).values() or {device["name"] for device in environment.get("devices", ())}
     machine = ", ".join(names) or "unknown GPU"
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -174,21 +174,21 @@ def to_paste(rows: Sequence[Row], out: Path) -> Iterator[str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return what a check has written; nothing if it has not."""
+    """Return a check's JSON file; an empty dict if there is none."""
     with suppress(FileNotFoundError):
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
+        record: dict[str, Any] = json.loads(path.read_text())
+        return record
     return {}
 
 
 def outcomes(log: str) -> dict[str, tuple[str, int]]:
-    """Return the outcome of each test in pytest's verbose log and its number of cases; of several, the worst."""
-    found: dict[str, tuple[str, int]] = {}
+    """Return the worst outcome of each test's cases in pytest's verbose log, and the number of cases."""
+    worst: dict[str, tuple[str, int]] = {}
     for test, word in re.findall(r"^\S+::test_(\w+)(?:\[.*\])? (PASSED|FAILED|ERROR|SKIPPED)", log, re.MULTILINE):
         name, result = test.replace("_", " "), OUTCOMES[word]
-        before, count = found.get(name, (result, 0))
-        found[name] = max(before, result, key=["skipped", "pass", "FAIL"].index), count + 1
-    return found
+        before, count = worst.get(name, (result, 0))
+        worst[name] = max(before, result, key=["skipped", "pass", "FAIL"].index), count + 1
+    return worst
 
 
 def _cell(text: str) -> str:

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Whether the tests notice single changes in code that runs only with a GPU.
+"""Check that the tests notice single changes in code that runs only with a GPU.
 
     python perf/gpu_mutants.py [--seed 19] [--count 24] [--not-of SEED...] [--whole]
 
-``gpu_mutants.json`` lists changes that were made up before any test was read: a synchronization that is dropped, GPU 0
-for the own one, a peak that is not reset. Some are drawn at random; each is applied to a copy of the checkout, in which
-the tests nearest to it run, those without a GPU first, then those on simulated GPUs (which must be buildable:
-tests/simgpu/README.md), until one fails. With ``--whole`` a change that these miss meets all of ``make test-simgpu``
-and ``make test``. A change whose place is no longer there is named and not counted.
+``gpu_mutants.json`` lists changes that were written before any test was read: a dropped synchronization, GPU 0 instead
+of the process's GPU, a peak that is not reset. The script draws some at random and applies each to a copy of the
+checkout. There it runs the nearest tests until one fails: first those without a GPU, then those on simulated GPUs
+(which must be buildable: tests/simgpu/README.md). With ``--whole`` a change that these miss also runs against all of
+``make test-simgpu`` and ``make test``. A change whose code no longer exists is named and not counted.
 
-Prints a line for each change with the test that noticed it, and how many were noticed.
+Prints a line for each change with the test that noticed it, and the number of noticed changes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NEAR = {
 }
 """The quick tests nearest to each package of bench/."""
 LIMIT_S = 1800
-"""Tests that take longer hang; that is noticed, too."""
+"""Tests that take longer hang; that counts as noticed, too."""
 
 
 def simulated(*words: str) -> list[str]:
@@ -59,9 +59,9 @@ def first_failure(words: list[str], copy: Path) -> str | None:
     """Run tests; return the first that fails, None if none does.
 
     Raises:
-        RuntimeError: they did not run, such as where simulated GPUs cannot be built.
+        RuntimeError: they did not run, for example because simulated GPUs cannot be built.
     """
-    variables = {**os.environ, "SIM_SHM": f"/dev/shm/simgpu.{os.getpid()}"}  # a machine of its own
+    variables = {**os.environ, "SIM_SHM": f"/dev/shm/simgpu.{os.getpid()}"}  # a separate simulated machine
     command = [sys.executable, *words]
     try:
         done = subprocess.run(
@@ -101,7 +101,7 @@ def draw(numbers: list[int], seed: int, count: int) -> list[int]:
 
 
 def main() -> int:
-    """Draw changes and print what notices them."""
+    """Draw changes and print the tests that notice them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=19)
     parser.add_argument("--count", type=int, default=24)

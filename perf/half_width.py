@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How narrow the default's intervals are beside those of another checkout, at equal time of measuring.
+"""Compare the width of the default's intervals with that of another checkout, at equal measuring time.
 
     python perf/half_width.py --before CHECKOUT [--pairs 8] [--cases mlp,resnet20] [--loads quiet,busy]
 
 Both command lines measure the same cell by turns, in fresh runs: amp-bf16 over fp32, of mlp of width 512 and of
-resnet20, both at batch 64. Both are asked for a width that they do not reach, so that they use the whole budget. Under
-the load "busy" one process computes all the time. A run's interval is the one that its own checkout reports.
+resnet20, both at batch 64. The requested width is too small to reach, so both use the whole budget. Under the load
+"busy" another process computes all the time. Each checkout reports its runs' intervals.
 
 1. The half-width of the interval, here over before: not shown to be above 1.
 2. The spread of the runs' centres, here over before: not shown to be above 1.
@@ -44,7 +44,7 @@ TARGET: dict[str, Any] = {"most": 1.0, "by_interval": True}
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One run's interval of the log-speedup, and what it took."""
+    """One run's interval of the log-speedup, and its duration."""
 
     log: stats.Interval
     wall_s: float
@@ -57,7 +57,7 @@ class Measured:
 
 
 def measure(checkout: Path, words: Sequence[str]) -> Measured:
-    """Run a checkout's command line in an empty folder; return the interval that its report has."""
+    """Run a checkout's command line in an empty folder; return the interval of its report."""
     with tempfile.TemporaryDirectory(prefix="ampmeter-half-") as folder:
         program, start = [sys.executable, str(checkout / "run_bench.py")], time.perf_counter()
         done = subprocess.run(
@@ -75,7 +75,7 @@ def measure(checkout: Path, words: Sequence[str]) -> Measured:
 
 @contextmanager
 def load(name: str) -> Iterator[None]:
-    """Keep one process computing meanwhile, where it is to be ``busy``."""
+    """Run another process that computes, if the load is ``busy``."""
     if name != "busy":
         yield
         return
@@ -87,9 +87,9 @@ def load(name: str) -> Iterator[None]:
 
 
 def compared(name: str, here: Sequence[Measured], there: Sequence[Measured]) -> list[outcome.Outcome]:
-    """Return the half-widths' ratio with its interval over the pairs, and the spreads' ratio with that of F."""
-    ratios = [math.log(one.half / other.half) for one, other in zip(here, there, strict=True)]
-    spreads = [float(np.std([one.log.center for one in runs], ddof=1)) for runs in (here, there)]
+    """Return the half-widths' ratio with its interval over the pairs, and the spreads' ratio with an F interval."""
+    ratios = [math.log(run.half / other.half) for run, other in zip(here, there, strict=True)]
+    spreads = [float(np.std([run.log.center for run in runs], ddof=1)) for runs in (here, there)]
     low, high = scipy_stats.f.ppf([0.025, 0.975], len(here) - 1, len(there) - 1)
     spread = spreads[0] / spreads[1]
     interval = stats.Interval(center=spread, low=spread / high**0.5, high=spread / low**0.5, n=len(here))

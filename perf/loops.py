@@ -1,4 +1,4 @@
-"""Epochs of CIFAR-10 in four loops: the harness's own, the usual torchvision loop, Lightning's and accelerate's.
+"""Epochs of CIFAR-10 in four loops: the harness's, the usual torchvision loop, Lightning's and accelerate's.
 
 All train the same model from the same weights with the same optimizer and schedule. The three peers read PIL images
 through two worker processes, which live from epoch to epoch; the harness augments whole batches of decoded images.
@@ -96,7 +96,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """What all loops train."""
+    """The training that all loops run."""
 
     suite: Suite
     source: Source
@@ -117,12 +117,12 @@ class Task:
 
 
 def why_not(peer: str) -> str | None:
-    """Say why a peer is left out; each has the name of the package that it needs."""
+    """Return the reason why a peer is left out; a peer has the name of its package."""
     return None if importlib.util.find_spec(peer) else f"{peer} is not installed"
 
 
 def harness(task: Task) -> Epoch:
-    """Return the harness's own epoch."""
+    """Return the harness's epoch."""
     batches = task.source.batches(task.batch_size, task.device)
     steps = task.epochs * batches.steps_per_epoch
     arm = build_arm(task.suite, task.source.data, parse_precision(task.precision), task.device, seed=0, steps=steps)
@@ -139,7 +139,7 @@ def torchvision(task: Task) -> Epoch:
 
 
 def accelerate(task: Task) -> Epoch:
-    """Return the epoch of accelerate's loop: the usual one with what its ``prepare`` returns."""
+    """Return the epoch of accelerate's loop: the usual loop over the objects that ``prepare`` returns."""
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
 
@@ -183,8 +183,8 @@ def _usual_epoch(
 def lightning(task: Task) -> Epoch:
     """Return the epoch of Lightning's Trainer, its bar, logger and checkpoints off.
 
-    Its clock begins and ends with the epoch, so that what the Trainer does before fitting and after it is not counted.
-    Model and memory stay on the device in between, as they do between the epochs of one ``fit``.
+    The clock runs only during the epoch, so the Trainer's work before and after fitting is not counted. Model and
+    memory stay on the device in between, as between the epochs of one ``fit``.
     """
     import lightning.pytorch as pl
 
@@ -222,7 +222,7 @@ def lightning(task: Task) -> Epoch:
     def epoch() -> float:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # Both anew: a strategy that a Trainer has had holds its accelerator, which the next one refuses.
+            # New for each Trainer: a used strategy holds its accelerator, and the next Trainer refuses that.
             resident = {"accelerator": accelerator_of(device), "strategy": strategy_of(device), "devices": devices}
             pl.Trainer(max_epochs=1, precision=mixed, **resident, **plain).fit(module, loader)
         return module.seconds
@@ -231,7 +231,7 @@ def lightning(task: Task) -> Epoch:
 
 
 def rate(batches: Callable[[], Iterator[Any]], device: torch.device) -> Callable[[], float]:
-    """Return a function that runs a pipeline alone for an epoch and returns the seconds of an image."""
+    """Return a function that runs a pipeline alone for an epoch and returns the seconds per image."""
 
     def pipeline() -> float:
         count = 0

@@ -1,4 +1,4 @@
-"""A made-up machine that answers trials at once: whole runs of every phase in seconds, whose figures fit each other.
+"""A made-up machine that answers trials at once: it writes runs of every phase, with consistent figures, in seconds.
 
 None of the figures was measured. ``perf/bad_input.py`` damages such runs.
 """
@@ -63,14 +63,14 @@ ROUNDS, STEPS = 8, 5
 
 
 class MadeUpMachine(Launcher):
-    """A machine with one GPU and one CPU, on which nothing runs."""
+    """A machine with one GPU and one CPU that runs nothing."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self._rng = random.Random(seed)
 
     def survey(self, gpus: tuple[str, ...] | None) -> Environment:
-        """Describe the devices that were named; the GPU if none was."""
+        """Describe the named devices, by default the GPU."""
         devices = [CPU if "cpu" in name else GPU for name in gpus or ("0",)]
         named = zip(gpus or ("0",), devices, strict=True)
         return Environment(
@@ -87,10 +87,10 @@ class MadeUpMachine(Launcher):
         )
 
     def call(self, target: str, *arguments: object) -> Any:
-        """Answer with nothing: no step is counted, no weights are fetched."""
+        """Return None: no steps are counted, no weights are downloaded."""
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
-        """Send a result for each arm, with the blocks, epochs and figures that it is made of."""
+        """Send a result for each arm, with its blocks, epochs and figures."""
         results = [self._result(trial, device, name) for name in trial.precisions]
         if trial.phase in ("speed", "floor"):
             blocks = self._blocks(
@@ -103,7 +103,7 @@ class MadeUpMachine(Launcher):
             rows = [self._epoch(trial, number) for number in range(1, trial.epochs + 1)]
             for row in rows:
                 on_message(row)
-            results = [replace(one, training=as_trained(one.training, rows)) for one in results]
+            results = [replace(result, training=as_trained(result.training, rows)) for result in results]
         if trial.phase == "numerics":
             for step in range(3):
                 figure = {"trial": trial.id, "precision": trial.precisions[0], "step": step, "layer": ""}
@@ -123,12 +123,12 @@ class MadeUpMachine(Launcher):
     def _result(self, trial: Trial, device: Device, name: str) -> TrialResult:
         gain = 1.0 if name == BASELINE else 2.5
         precision, batch = PRECISIONS[name.partition(":")[0]], trial.cell.batch_size
-        own: dict[str, Any] = {}
+        parts: dict[str, Any] = {}
         if trial.phase == "memory":
-            own["memory"] = self._memory(device, batch, gain)
+            parts["memory"] = self._memory(device, batch, gain)
         elif trial.phase in ("speed", "floor"):
             speedup = None if name == BASELINE or BASELINE not in trial.precisions else 1.0
-            own["speed"] = Speed(
+            parts["speed"] = Speed(
                 steady=True,
                 warmup_steps=20,
                 switch_warmup_steps=2,
@@ -140,10 +140,10 @@ class MadeUpMachine(Launcher):
                 host_ratio=0.25 if device.is_gpu else None,
                 foreign_load_pct=None if device.is_gpu else 2.0,
             )
-            own["operations"] = Operations(compute_dtypes="float32:100%", flops_per_step=1e9 * batch)
+            parts["operations"] = Operations(compute_dtypes="float32:100%", flops_per_step=1e9 * batch)
         elif trial.phase == "energy":
             step_s, power_w, idle_w = batch / 20_000 / gain, 500.0 + self._rng.random(), 80.0
-            own["energy"] = Energy(
+            parts["energy"] = Energy(
                 energy_source="counter",
                 energy_j_per_step=power_w * step_s,
                 energy_net_j_per_step=(power_w - idle_w) * step_s,
@@ -153,7 +153,7 @@ class MadeUpMachine(Launcher):
                 energy_steps=1000,
             )
         elif trial.phase == "train":
-            own["training"] = Training(
+            parts["training"] = Training(
                 epochs=1,
                 time_per_epoch_s=1.0,
                 total_s=1.0,
@@ -167,7 +167,7 @@ class MadeUpMachine(Launcher):
                 data_storage="device",
             )
         elif trial.phase == "inference":
-            own["inference"] = Inference(
+            parts["inference"] = Inference(
                 latency_p50_ms=2.0 / gain,
                 latency_p95_ms=2.1 / gain,
                 inference_samples_per_s=60_000.0 * gain,
@@ -179,7 +179,7 @@ class MadeUpMachine(Launcher):
                 output_error=0.0 if name == BASELINE else 0.004,
             )
         elif trial.phase == "fit":
-            own["fit"] = Fit(fit_bound="memory", fit_peak_bytes=60 * GIB, fit_free_bytes=79 * GIB, fit_step_s=0.5)
+            parts["fit"] = Fit(fit_bound="memory", fit_peak_bytes=60 * GIB, fit_free_bytes=79 * GIB, fit_step_s=0.5)
         switches = Switches(
             fp32_matmul="tf32" if precision.fp32 == "tf32" else "ieee",
             fp32_conv="ieee" if precision.fp32 == "ieee" else "tf32",
@@ -188,7 +188,7 @@ class MadeUpMachine(Launcher):
             matmul_error=3e-4 if precision.fp32 == "tf32" else 2.4e-7,
         )
         return TrialResult(
-            precision=name, status="ok", started="2026-01-01T00:00:00+00:00", wall_s=30.0, switches=switches, **own
+            precision=name, status="ok", started="2026-01-01T00:00:00+00:00", wall_s=30.0, switches=switches, **parts
         )
 
     def _memory(self, device: Device, batch: int, gain: float) -> MemoryPeak:

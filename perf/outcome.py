@@ -1,4 +1,4 @@
-"""What the scripts here print: figures with intervals and targets, as a markdown table titled with the machine."""
+"""Output of the scripts in this folder: a markdown table of figures with intervals and targets, and the machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench import stats
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """One figure beside its target."""
+    """A figure and its target."""
 
     name: str
     interval: stats.Interval
@@ -26,8 +26,8 @@ class Outcome:
     least: float | None = None
     """The target: no less than this."""
     by_interval: bool = False
-    """Whether the target is missed only where the whole interval misses it, as with "no slower": two equal things
-    differ by chance. Where the estimate alone misses it, it is not shown either way."""
+    """Whether the target counts as missed only if the whole interval misses it, as with "no slower": two equal things
+    differ by chance. If only the estimate misses it, nothing is shown."""
 
     @property
     def missed(self) -> bool:
@@ -62,17 +62,17 @@ class Outcome:
 
 
 def ratio(log_ratios: Sequence[float]) -> stats.Interval:
-    """Return a ratio with its interval, from the logarithms of paired ones."""
+    """Return a ratio with its interval, from logarithms of paired ratios."""
     return stats.robust_interval(log_ratios).exp()
 
 
 def seconds(times: Sequence[float]) -> stats.Interval:
-    """Return the trimmed geometric mean of some times, with its interval."""
+    """Return the trimmed geometric mean of times, with its interval."""
     return ratio([math.log(time) for time in times])
 
 
 def machine() -> str:
-    """Name the machine, torch and the threads, without importing torch where nothing else has."""
+    """Name the machine, torch and the threads, without importing torch."""
     info = Path("/proc/cpuinfo")
     model = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
     name = model[1].strip() if model else platform.processor() or platform.machine()
@@ -85,7 +85,7 @@ def machine() -> str:
 def report(title: str, outcomes: Sequence[Outcome], notes: Sequence[str] = ()) -> int:
     """Print the table; return 1 if a target is missed."""
     print(f"\n{title} — {machine()}\n")
-    print("| what | found [95 % interval] | target | met |")
+    print("| figure | value [95 % interval] | target | met |")
     print("| --- | ---: | ---: | --- |")
     for outcome in outcomes:
         print(f"| {' | '.join(outcome.cells)} |")

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""The cost of the harness's training step beside the same step in a hand-written loop of about 20 lines.
+"""Compare the harness's training step with the same step in a hand-written loop of about 20 lines.
 
     python perf/overhead.py [--device cpu|cuda] [--precisions fp32,amp-bf16] [--quick]
 
-mlp at width 64 (steps of tenths of a millisecond, where overhead shows) and at its recipe's size, and resnet20. Both
-loops train models of their own from the same weights on the same batches, in the harness's own ABBA rounds, in eight
-fresh processes; in every other one the hand-written loop is built first. The ratio is the harness's time over the
-other's: 1.005 at most. A precision that a CPU emulates is left out unless ``--precisions`` names it. With ``--before``
-another checkout measures the same by turns.
+mlp at width 64 (steps of tenths of a millisecond, where overhead shows) and at its recipe's size, and resnet20. Each
+loop trains its copy of the model from the same weights on the same batches, in the harness's ABBA rounds, in eight
+fresh processes; in every other process the hand-written loop is built first. The ratio is the harness's time over the
+other loop's: 1.005 at most. A precision that a CPU emulates is left out unless ``--precisions`` names it. With
+``--before`` another checkout measures the same by turns.
 
-``--references`` times two more arms at width 64 in the same processes, without targets: the hand-written loop once
-more, which shows how much two equal loops differ, and the hand-written step in a function, in a loop like
-the harness's.
+``--references`` times two more arms at width 64 in the same processes, without targets: a second hand-written loop,
+which shows the difference of two equal loops, and the hand-written step in a function, in a loop like the harness's.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ from bench.launch.local import LocalLauncher
 from perf.arms import Comparison
 print(json.dumps(LocalLauncher().call({TIMED!r}, Comparison(**json.loads(sys.argv[1])))))
 """
-"""Makes a comparison in a fresh process, by a checkout's own code."""
+"""Makes a comparison in a fresh process, with a checkout's code."""
 
 
 def cases(kind: str, *, quick: bool) -> list[tuple[str, str, int, dict[str, object]]]:
-    """Return label, suite, batch size and parameters of what is compared."""
+    """Return label, suite, batch size and parameters of each case."""
     recipe, batch = (512, 128) if kind == "cuda" else (128, 16)
     compared: list[tuple[str, str, int, dict[str, object]]] = [
         ("mlp, width 64, batch 128", "mlp", 128, {"width": 64}),
-        (f"mlp, its own width, batch {recipe}", "mlp", recipe, {}),
+        (f"mlp, default width, batch {recipe}", "mlp", recipe, {}),
         (f"resnet20, batch {batch}", "resnet20", batch, {}),
     ]
     return compared[:1] if quick else compared
@@ -69,8 +68,8 @@ def main() -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--precisions", help="of fp32, tf32 and amp-bf16 (default: fp32,amp-bf16)")
     parser.add_argument("--budget", type=float, help="seconds an arm, in all its processes (default: 24; --quick: 2)")
-    parser.add_argument("--quick", action="store_true", help="the smallest alone, briefly")
-    parser.add_argument("--references", action="store_true", help="the loop by hand against itself, too")
+    parser.add_argument("--quick", action="store_true", help="only the smallest case, briefly")
+    parser.add_argument("--references", action="store_true", help="also compare the hand-written loop with itself")
     side_by_side.add_option(parser)
     options = parser.parse_args()
     launcher, outcomes, notes = LocalLauncher(), [], list[str]()
@@ -92,7 +91,7 @@ def main() -> int:
                 logs = [[log[arm] for log in side] for side in sides]
                 here, *others = side_by_side.compared(f"{name}, {precision}", *logs)
                 outcomes += [replace(here, most=most), *others]
-    return outcome.report("The harness's step over one by hand", outcomes, notes)
+    return outcome.report("The harness's step over a hand-written one", outcomes, notes)
 
 
 if __name__ == "__main__":

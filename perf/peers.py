@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""The harness's training beside others': loops of torchvision, Lightning, accelerate; models of timm and transformers.
+"""Compare the harness's training with loops of torchvision, Lightning and accelerate, models of timm and transformers.
 
     python perf/peers.py [--device cpu|cuda] [--data folder:PATH] [--samples N] [--only epochs,steps] [--quick]
 
-1. An epoch of CIFAR-10 with resnet20 and resnet18: the harness's loop; and ImageFolder or CIFAR10, a DataLoader with
-   two workers and PIL transforms in the usual loop, in Lightning's Trainer and in accelerate's. The loops take turns
-   in palindromes; ratios are of times in the same round.
+1. An epoch of CIFAR-10 with resnet20 and resnet18: the harness's loop against ImageFolder or CIFAR10 with a DataLoader
+   of two workers and PIL transforms, in the usual loop, in Lightning's Trainer and in accelerate's loop. The loops take
+   turns in palindromes; ratios are of times in the same round.
 2. The pipelines alone, without a model, over the same images.
-3. Steps of resnet50, vit_b_16 and gpt (tiny, and gpt2) on random batches on the device beside the usual loop, in ABBA
-   rounds: with timm's models, of gpt with the GPT2LMHeadModel of transformers, and with the harness's own, which
-   separates the loop's cost from the model's (but for gpt2, whose steps are too long to show it). Attention is torch's
-   scaled_dot_product_attention in all of them. All are timed together, in six fresh processes; in every other one the
-   harness's is built last. Intervals are over the processes. Steps come first, while this process has nothing on the
-   device.
+3. Steps of resnet50, vit_b_16 and gpt (tiny, and gpt2) on random batches on the device, against the usual loop in ABBA
+   rounds: with timm's models, for gpt with the GPT2LMHeadModel of transformers, and with the harness's models, which
+   separates the loop's cost from the model's (except gpt2, whose steps are too long to show it). Attention is torch's
+   scaled_dot_product_attention in all of them. Six fresh processes each time all arms together; every other process
+   builds the harness's arm last. Intervals are over the processes. Steps come first, while this process has nothing on
+   the device.
 
-A ratio is the other's time over the harness's. Targets: 1, missed where the whole interval lies below it and not shown
-where only the estimate does; and 1.3 over the torchvision loop for resnet20's epoch in amp-bf16. What is not installed
-is left out, and so is a precision that a CPU emulates, unless ``--precisions`` names it.
+A ratio is the other's time over the harness's. Targets: 1, missed if the whole interval lies below it and not shown if
+only the estimate does; and 1.3 over the torchvision loop for resnet20's epoch in amp-bf16. The script leaves out
+packages that are not installed, and precisions that a CPU emulates unless ``--precisions`` names them.
 """
 
 from __future__ import annotations
@@ -48,16 +48,17 @@ LEAST_EPOCH = 1.3
 def turns(
     timed: Sequence[Callable[[], float]], rounds: int, failed: Callable[[int, Exception], object] | None = None
 ) -> list[list[float]]:
-    """Run each once to warm up, then in rounds of palindromes.
+    """Call each function once to warm up, then in rounds of palindromes.
 
     Args:
-        timed: return the time of a run.
+        timed: functions that return the time of a run.
         rounds: how many rounds.
-        failed: called with the place of one, other than the first, that raised, and its error; it is left out of the
-            rounds that follow. None raises it.
+        failed: called with the index of a function other than the first that raised, and its error; later rounds leave
+            the function out. None raises the error.
 
     Returns:
-        For each but the first the log-ratios of its time over the first's, one for each round; none where it failed.
+        For each function but the first the log-ratios of its time over the first's, one for each round; none if it
+        failed.
     """
     rng = random.Random(0)
     out: set[int] = set()
@@ -163,7 +164,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--models", help=f"for steps (default: {','.join(steps.MODELS)}; --quick: resnet50)")
     parser.add_argument("--only", default="epochs,pipelines,steps", help="parts (default: epochs,pipelines,steps)")
     parser.add_argument(
-        "--quick", action="store_true", help="resnet20 alone, few images, few rounds; steps of resnet50 alone"
+        "--quick", action="store_true", help="only resnet20, few images, few rounds; steps only of resnet50"
     )
     options = parser.parse_args(words)
     if options.data and not options.data.startswith("folder:"):
@@ -184,7 +185,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     if options.processes is None:
         options.processes = 2 if options.quick else 6
     if options.processes < 2:
-        parser.error("--processes must be at least 2: one alone has no interval over processes")
+        parser.error("--processes must be at least 2: a single one has no interval over processes")
     options.budget = options.budget or (4.0 if options.quick else 24.0)
     if options.quick:
         options.suites = "resnet20"
@@ -195,7 +196,7 @@ def main() -> int:
     options, notes = parse(), list[str]()
     launcher, outcomes, parts = LocalLauncher(), list[outcome.Outcome](), options.only.split(",")
     precisions = arms.choose_precisions(options.precisions, arms.survey(launcher, options.device), notes)
-    # Steps first: what this process trains itself would stay on the GPU beside the processes that time them.
+    # Steps first: models that this process trains would stay on the GPU while other processes time steps.
     for precision in precisions if "steps" in parts else ():
         outcomes += steps.steps(options, launcher, precision, notes)
     outcomes += pipelines(options) if "pipelines" in parts else []
@@ -207,7 +208,7 @@ def main() -> int:
         notes.append(f"{options.samples:,} {images} an epoch at batch {options.batch}, {options.rounds} rounds.")
     if "steps" in parts:
         notes.append(f"Steps in {options.processes} processes, {options.budget:g} s an arm in all.")
-    return outcome.report("Beside others", outcomes, notes)
+    return outcome.report("Compared with others", outcomes, notes)
 
 
 if __name__ == "__main__":

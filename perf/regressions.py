@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Measure how often `compare --fail-over` finds a slowdown that was planted, and how often one where there is none.
+"""Measure how often `compare --fail-over` reports a planted slowdown, and how often a slowdown that does not exist.
 
 Makes pairs of runs from the timed blocks of a committed run: each process of a pair is a cell's ABBA rounds, drawn with
-replacement; its figures are computed from them by the shipped functions. NEW's times are then multiplied. The pairs are
-compared by the command itself.
+replacement; the shipped functions compute its figures. Then NEW's times are multiplied, and the command compares the
+pair.
 
     python perf/regressions.py [--pairs 100] [--processes 20] [--draw rounds]
 
---draw rounds draws rounds of any process of the cell, so that the pair's noise is that of the blocks. --draw processes
-draws whole processes, and rounds within them, so that a pair also differs as the committed processes differ among
-themselves: on a machine that others use, by more than 5 %.
+--draw rounds draws rounds of any process of the cell, so that a pair has only the noise of blocks. --draw processes
+draws whole processes, and rounds within them, so that a pair also differs as much as the committed processes do: by
+more than 5 % on a shared machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PLANTED = (1.05, 1.002, 1.0)
 """NEW's step times over OLD's."""
 ALLOWED = "3%"
 NEEDED = {1.05: ("exit code 1", 0.98), 1.002: ("exit code 0", 0.98), 1.0: ("nothing changed", 0.95)}
-"""What is wanted of each, in which share of the pairs."""
+"""Expected result for each planted slowdown, and the least share of the pairs that must show it."""
 
 
 class Source:
@@ -52,7 +52,7 @@ class Source:
         with (folder / "trials.csv").open(newline="") as file:
             self.rows = list(csv.DictReader(file))
         blocks = runs.blocks[(runs.blocks["phase"] == "speed") & (runs.blocks["discarded"] == "")]
-        logs = {(trial, precision): own for (_, trial, precision), own in round_logs(blocks).items()}
+        logs = {(trial, precision): rounds for (_, trial, precision), rounds in round_logs(blocks).items()}
         step = np.log(blocks["time_ms"] / blocks["steps"])
         wide = blocks.assign(log=step).pivot_table(
             index=[*CELL, "trial", "round"], columns="precision", values="log", aggfunc=list, observed=True
@@ -61,27 +61,27 @@ class Source:
         for _, cell in wide.groupby(level=CELL, sort=False, observed=True):
             (arm,) = set(cell.columns) - {BASELINE}
             processes = []
-            for trial, own in cell.groupby(level="trial", sort=False, observed=True):
-                rounds = own.index.get_level_values("round")
+            for trial, times in cell.groupby(level="trial", sort=False, observed=True):
+                rounds = times.index.get_level_values("round")
                 ratios = (logs[trial, arm] - logs[trial, BASELINE]).loc[list(rounds)].to_numpy()
-                processes.append((np.array(own[BASELINE].tolist()), np.array(own[arm].tolist()), ratios))
+                processes.append((np.array(times[BASELINE].tolist()), np.array(times[arm].tolist()), ratios))
             first = cell.index.get_level_values("trial")[0]
             self.cells.append({str(first): processes})
 
     def speeds(self, rng: np.random.Generator, draw: str, processes: int) -> Iterator[tuple[str, int, tuple]]:
-        """Yield a cell's first trial, the number of a new process, and what it measured: both steps and the ratios."""
+        """Yield a cell's first trial, the number of a new process, and its figures: both steps and the ratios."""
         for cell in self.cells:
-            for trial, own in cell.items():
-                pooled = tuple(np.concatenate(parts) for parts in zip(*own, strict=True))
+            for trial, measured in cell.items():
+                pooled = tuple(np.concatenate(parts) for parts in zip(*measured, strict=True))
                 for replicate in range(processes):
-                    like = own[rng.integers(len(own))]
+                    like = measured[rng.integers(len(measured))]
                     pool = pooled if draw == "rounds" else like
                     rounds = rng.integers(len(pool[0]), size=len(like[0]))
                     yield trial, replicate, tuple(part[rounds] for part in pool)
 
 
 def write(source: Source, folder: Path, rng: np.random.Generator, *, draw: str, processes: int, slower: float) -> None:
-    """Write a run: the committed one, its speed measured anew in as many processes."""
+    """Write a copy of the committed run, with its speed measured anew in ``processes`` processes."""
     folder.mkdir()
     info = {**source.info, "run": folder.name, "started": f"{folder.name} {rng.integers(2**62)}"}
     (folder / "run.json").write_text(json.dumps(info))
@@ -116,9 +116,9 @@ def compared(old: Path, new: Path) -> tuple[int, list[str]]:
 
 
 def main() -> int:
-    """Print the table; return 1 if something that is wanted was missed."""
+    """Print the table; return 1 if an expected share was missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--run", type=Path, default=RUN, help="the run whose blocks are drawn from")
+    parser.add_argument("--run", type=Path, default=RUN, help="the run from which blocks are drawn")
     parser.add_argument("--pairs", type=int, default=100)
     parser.add_argument(
         "--processes", type=int, default=20, help="processes on each side (a --rigorous run has 10 to 20)"
@@ -128,7 +128,7 @@ def main() -> int:
     source = Source(options.run)
     drawn = f"{options.draw} drawn from {options.run.name}"
     print(f"{options.pairs} pairs, {options.processes} processes on each side, {drawn}")
-    print("| planted | exit code 1 | said to have changed | wanted | in |")
+    print("| planted | exit code 1 | reported as changed | expected | in |")
     print("| ---: | ---: | ---: | --- | ---: |")
     missed = False
     for slower in PLANTED:

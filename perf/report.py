@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""The time of a report over a large run: 9,920 trials with a million blocks, and a tenth of that.
+"""Measure the time of a report over a large run: 9,920 trials with a million blocks, and a tenth of that.
 
     python perf/report.py [--quick] [--rounds N] [--before CHECKOUT]
 
-The runs are made up (perf/synthetic_run.py) and written by the harness's own store: one node of 8 GPUs, five suites at
-six batch sizes in four precisions, ``--rigorous``, energy, and training over 20 seeds at one batch size. A report over
-it has 3 figures of all devices and, with ``--figures all``, 80 of single ones. A tenth is 4 GPUs, two suites, three
-batch sizes and 10 seeds, with 3 figures or 19.
+The runs are made up (perf/synthetic_run.py) and written by the harness's store: one node of 8 GPUs, five suites at six
+batch sizes in four precisions, ``--rigorous``, energy, and training over 20 seeds at one batch size. Its report has 3
+figures of all devices and, with ``--figures all``, 80 of single devices. The tenth has 4 GPUs, two suites, three batch
+sizes and 10 seeds, with 3 figures or 19.
 
-Each command is a process of its own, timed from its start to its end. Within a process without figures the parts are
-timed: imports (pandas, scipy and the rest), reading the files, and everything else, which is tables and text.
-pandas.read_csv on the same files is timed without its import. They take turns. Targets: 10 s; 3 times read_csv; a tenth
-of the data in a fifth of the time.
+Each command is a separate process, timed from its start to its end. A further process without figures times the parts:
+imports (pandas, scipy and the rest), reading the files, and everything else, which is tables and text. pandas.read_csv
+on the same files is timed without its import. They take turns. Targets: 10 s; 3 times read_csv; a tenth of the data in
+a fifth of the time.
 
-With ``--before`` another checkout reports on the same runs by turns, which it wrote, and on the synthetic fleet
-(perf/synthetic_fleet.py), too. Target: this checkout's reports take 1.2 times as long at most.
+With ``--before`` another checkout writes the runs, and both report by turns on them and on the synthetic fleet
+(perf/synthetic_fleet.py). Target: this checkout's reports take 1.2 times as long at most.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from perf import outcome, side_by_side
 from perf.side_by_side import HERE
 
 PARTS = ("imports", "reading", "tables")
-"""What a report without figures consists of."""
+"""Parts of a report without figures."""
 READ = "read_csv"
 WITHOUT = "without figures"
 MOST_OVER_BEFORE = 1.2
 Times = dict[tuple[str, str], list[float]]
-"""Seconds of each round, by the run and by what was timed."""
+"""Seconds of each round, by the run and the timed part."""
 WRITE = """
 import json, sys
 from pathlib import Path
@@ -51,7 +51,7 @@ else:
     synthetic_fleet.write_all(Path(folder))
 print("null")
 """
-"""Writes a run of a shape of synthetic_run, or else the fleet."""
+"""Writes a run of a shape of synthetic_run, or without a shape the fleet."""
 LABELS = {"whole": "whole", "all": "whole, --figures all", WITHOUT: WITHOUT}
 LABELS |= {name: f"of that, {name}" for name in PARTS} | {READ: "pandas.read_csv"}
 
@@ -97,20 +97,20 @@ def whole(folder: Path, out: Path, figures: str, checkout: Path = HERE) -> float
 
 
 def measure(folder: Path, out: Path, checkout: Path = HERE) -> dict[str, float]:
-    """Return the seconds of everything that is timed on one run, or on a folder of runs."""
+    """Return the seconds of each command and part on one run, or on a folder of runs."""
     seconds = {"whole": whole(folder, out, "overview", checkout), "all": whole(folder, out, "all", checkout)}
     return seconds | child(WITHOUT, folder, checkout) | child(READ, folder)
 
 
 def logs(above: list[float], below: list[float]) -> list[float]:
-    """Return the log-ratios of times of the same rounds."""
+    """Return the log-ratios of times in the same rounds."""
     return [math.log(a / b) for a, b in zip(above, below, strict=True)]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the tenth alone, against no target but read_csv's")
-    parser.add_argument("--rounds", type=int, help="times that each command is run (default: 3; --quick: 2)")
+    parser.add_argument("--quick", action="store_true", help="only the tenth, with read_csv's target alone")
+    parser.add_argument("--rounds", type=int, help="how often each command runs (default: 3; --quick: 2)")
     parser.add_argument("--child", choices=(WITHOUT, READ), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     side_by_side.add_option(parser)
@@ -138,7 +138,7 @@ def main() -> int:
 
 
 def against(here: Times, before: Times) -> list[outcome.Outcome]:
-    """Return the rows of another checkout's times, each followed by the ratio of this one's to it."""
+    """Return the rows of another checkout's times, each followed by the ratio of this checkout's time to it."""
     rows = []
     for key in [key for key in before if key[1] != READ]:
         label = f"{key[0]}: {LABELS[key[1]]}"
@@ -149,7 +149,7 @@ def against(here: Times, before: Times) -> list[outcome.Outcome]:
 
 
 def outcomes(times: Times) -> list[outcome.Outcome]:
-    """Return the rows of the table from the seconds of each command by the size of its run."""
+    """Return the rows of the table, from the seconds of each command by the size of its run."""
     rows = []
     for name in dict.fromkeys(name for name, _ in times):
         for what, label in LABELS.items():

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Whether time and memory grow in proportion to a run: 10,000 trials and a million blocks, and a tenth of that.
+"""Check that time and memory grow in proportion to a run: 10,000 trials and a million blocks, and a tenth of that.
 
     python perf/scale.py [--quick]
 
-A made-up CPU and a launcher that answers at once take the place of the machine, so that all of the time is the
-harness's own. One suite is planned at 2,000 batch sizes (memory in two precisions, three processes of speed), run until
-half of its trials have ended, stopped, and resumed twice: with the other half left, and with nothing left. Then it is
-read as for a report. Each of these is a process of its own. "A trial" is what lies between the end of one trial and the
-begin of the next, in which the display stands still: the median, and the longest.
+A made-up CPU and a launcher that answers at once replace the machine, so that the harness takes all of the time. One
+suite is planned at 2,000 batch sizes (memory in two precisions, three processes of speed), run until half of its trials
+have ended, stopped, and resumed twice: with the other half left, and with nothing left. Then it is read as for a
+report. Each of these is a separate process. "Between trials" is the time from the end of one trial to the beginning of
+the next, in which the display stands still: the median, and the longest.
 
-Times are of the processor, since other programs' do not count. A step that is linear takes ten times as long for ten
-times the trials, so the ratio of the times per trial is 1; what every process spends on starting makes it smaller.
+Times are CPU times, because other programs' do not count. A linear step takes ten times as long for ten times the
+trials, so the ratio of the times per trial is 1; the start of each process makes it smaller.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ PARTS = {
     "read": "read for a report",
 }
 MOST_RATIO = 1.3
-"""How far the time of a trial may grow, from a tenth of the trials to all."""
+"""Largest allowed growth of the time per trial, from a tenth of the trials to all."""
 MOST_STILL_S = 0.5
-"""How long the display may stand still between two trials."""
+"""Longest time for which the display may stand still between two trials."""
 
 
 class Instant(Launcher):
-    """A machine that measures in no time; after some trials Ctrl-C is pressed."""
+    """A machine that measures in no time, and presses Ctrl-C after some trials."""
 
     def __init__(self, blocks: int, most: int | None) -> None:
-        """Answer.
+        """Start the machine.
 
         Args:
             blocks: of each precision in a process of speed.
@@ -73,7 +73,7 @@ class Instant(Launcher):
         return Environment(**software, cuda=None, cudnn=None, driver=None, arch_list=(), devices=(cpu,))  # type: ignore[arg-type]  # all are texts
 
     def call(self, target: str, *arguments: object) -> Any:  # noqa: ARG002
-        """Return the FLOPs of a sample, all that planning asks for."""
+        """Return the FLOPs of a sample; planning calls for nothing else."""
         return 1e6
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:  # noqa: ARG002
@@ -99,7 +99,7 @@ class Instant(Launcher):
 
 
 def child(part: str, trials: int, blocks: int, folder: Path) -> dict[str, float]:
-    """Do one part, and return its seconds, its peak memory, and how long the display stood still between trials."""
+    """Run one part; return its seconds, its peak memory, and the time for which the display stood still."""
     from bench.cli.display import show_plan
     from bench.run.execute import execute
     from bench.run.folder import check
@@ -135,19 +135,19 @@ def child(part: str, trials: int, blocks: int, folder: Path) -> dict[str, float]
 
 
 def peak_mib() -> float:
-    """Return the most that this process has had resident, without what its parent had when it was forked."""
+    """Return the peak of this process's resident memory, without its parent's at the fork."""
     return int(re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024
 
 
 def measure(trials: int, blocks: int, folder: Path) -> dict[str, dict[str, float]]:
-    """Return the figures of each part of one size, each measured in a process of its own."""
-    found = {}
+    """Return the figures of each part of one size, each measured in a separate process."""
+    figures = {}
     for part in PARTS:
         command = [sys.executable, __file__, "--child", part, "--folder", str(folder)]
         command += ["--trials", str(trials), "--blocks", str(blocks)]
-        said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        found[part] = json.loads(said.splitlines()[-1])
-    return found
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        figures[part] = json.loads(output.splitlines()[-1])
+    return figures
 
 
 def main() -> int:
@@ -169,7 +169,7 @@ def main() -> int:
     large = 1000 if options.quick else options.trials
     sizes = (large // 10, large)
     with tempfile.TemporaryDirectory() as temporary:
-        found = [measure(trials, options.blocks, Path(temporary) / str(trials)) for trials in sizes]
+        measured = [measure(trials, options.blocks, Path(temporary) / str(trials)) for trials in sizes]
         lines = sum(1 for _ in (Path(temporary) / str(large) / "blocks.csv").open()) - 1
     rows = []
 
@@ -178,17 +178,17 @@ def main() -> int:
         rows.append(outcome.Outcome(name=name, interval=interval, unit=unit, most=most))
 
     for part, label in PARTS.items():
-        small, all_of_it = (size[part] for size in found)
+        small, whole = (figures[part] for figures in measured)
         row(f"{label}: {sizes[0]:,} trials", small["seconds"], "s")
-        row(f"{label}: {large:,} trials", all_of_it["seconds"], "s")
-        row(f"{label}: a trial, {large:,} ÷ {sizes[0]:,}", all_of_it["seconds"] / small["seconds"] / 10, "", MOST_RATIO)
+        row(f"{label}: {large:,} trials", whole["seconds"], "s")
+        row(f"{label}: a trial, {large:,} ÷ {sizes[0]:,}", whole["seconds"] / small["seconds"] / 10, "", MOST_RATIO)
         row(f"{label}: peak memory, {sizes[0]:,} trials", small["mib"], "MiB")
-        row(f"{label}: peak memory, {large:,} trials", all_of_it["mib"], "MiB")
+        row(f"{label}: peak memory, {large:,} trials", whole["mib"], "MiB")
         if part in ("half", "rest"):
-            ratio = all_of_it["still_ms"] / small["still_ms"]
-            row(f"{label}: between trials, median", all_of_it["still_ms"], "ms")
+            ratio = whole["still_ms"] / small["still_ms"]
+            row(f"{label}: between trials, median", whole["still_ms"], "ms")
             row(f"{label}: between trials, median, {large:,} ÷ {sizes[0]:,}", ratio, "", MOST_RATIO)
-            row(f"{label}: between trials, longest", all_of_it["longest_still_ms"], "ms", 1000 * MOST_STILL_S)
+            row(f"{label}: between trials, longest", whole["longest_still_ms"], "ms", 1000 * MOST_STILL_S)
     return outcome.report(f"{large:,} trials, {lines:,} blocks", rows)
 
 

@@ -1,4 +1,4 @@
-"""Two checkouts measured in one run, by turns, each by its own code in processes of its own."""
+"""Measure two checkouts in one run, by turns, each with its code in fresh processes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ HERE = Path(__file__).resolve().parents[1]
 
 def add_option(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
     """Add ``--before CHECKOUT``."""
-    words = "another checkout, measured by turns with this one"
+    words = "another checkout, measured by turns with this checkout"
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", required=required, help=words)
 
 
 def checkouts(before: Path | None) -> dict[str, Path]:
-    """Return the folders of the checkouts to measure, by name: ``here``, and ``before`` where there is one."""
+    """Return the folders of the checkouts to measure, by name: ``here``, and ``before`` if it is given."""
     return {"here": HERE} | ({"before": before.resolve()} if before else {})
 
 
@@ -39,7 +39,7 @@ def call(checkout: Path, code: str, argument: Any) -> Any:
     """Return the JSON that code prints last in a fresh process of a checkout; ``sys.argv[1]`` is the argument as JSON.
 
     Raises:
-        subprocess.CalledProcessError: it failed; what it said is on stderr.
+        subprocess.CalledProcessError: the code failed; its message is on stderr.
     """
     environment = os.environ | {"PYTHONPATH": str(checkout)}
     command = [sys.executable, "-c", code, json.dumps(argument)]
@@ -50,12 +50,12 @@ def call(checkout: Path, code: str, argument: Any) -> Any:
 def compared(
     name: str, here: Sequence[float], before: Sequence[float] = (), unit: str = "×", **target: Any
 ) -> list[Outcome]:
-    """Return the rows of a figure here, before, and of one over the other, with Student's intervals over the rounds.
+    """Return the rows of a figure here, before, and of their ratio, with Student's intervals over the rounds.
 
     Args:
-        name: what the figures are of.
-        here: the logarithms of one figure for each round.
-        before: those of the other checkout in the same rounds; none where there is no other.
+        name: of the figure.
+        here: logarithms of the figure, one for each round.
+        before: the other checkout's logarithms in the same rounds; empty without another checkout.
         unit: of the figures.
         target: ``most``, ``least`` and ``by_interval`` of the ratio.
     """

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The waiting time before and between measurements.
+"""Measure the waiting time before and between measurements.
 
     python perf/startup.py [--quick] [--rounds N]
 
 1. ``run_bench.py --help``, from the shell's call to its end: 0.2 s at most.
-2. ``run_bench.py --suite mlp --gpus cpu --dry-run``: the whole command, and planning itself, which is the whole without
-   the time of processes that have torch (the survey of the machine): 0.5 s at most.
-3. One more trial: starting its process, receiving its last message and storing a row, beyond its own work: 0.15 s at
-   most. The trial here does nothing.
+2. ``run_bench.py --suite mlp --gpus cpu --dry-run``: the whole command; and planning, which is the whole without the
+   processes that import torch (the survey of the machine): 0.5 s at most.
+3. One more trial: starting its process, receiving its last message and storing a row, without the trial's work: 0.15 s
+   at most. The trial here does nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TimedLauncher(LocalLauncher):
     seconds = 0.0
 
     def call(self, target: str, *arguments: object) -> object:
-        """Call, and add up."""
+        """Call the target, and add up its time."""
         start = time.perf_counter()
         try:
             return super().call(target, *arguments)
@@ -53,7 +53,7 @@ class TimedLauncher(LocalLauncher):
 
 
 def plan() -> float:
-    """Plan as ``--dry-run`` does; return the seconds that processes with torch took."""
+    """Plan as ``--dry-run`` does; return the seconds of processes that import torch."""
     launcher = TimedLauncher()
     command, _ = folder.open_folder(parse(PLAN))
     prepared = prepare(command, launcher)
@@ -62,7 +62,7 @@ def plan() -> float:
 
 
 def trials(count: int) -> list[float]:
-    """Return the seconds of trials that do nothing, after one that starts the fork server."""
+    """Return the seconds of trials that do nothing, after a call that starts the fork server."""
     launcher = LocalLauncher()
     launcher.call(NOTHING)
     cell = Cell(
@@ -84,7 +84,7 @@ def trials(count: int) -> list[float]:
 
 
 def timed(*words: str) -> tuple[float, str]:
-    """Run Python with some words; return the wall time and the last line that it printed."""
+    """Run Python with arguments; return the wall time and the last printed line."""
     with tempfile.TemporaryFile("w+") as out:  # a pipe would end with the fork server, after the program
         start = time.perf_counter()
         subprocess.run([sys.executable, *words], cwd=ROOT, check=True, stdout=out)
@@ -103,7 +103,7 @@ def main() -> int:
     if options.child:
         print(json.dumps(plan() if options.child == "plan" else trials(options.count)))
         return 0
-    from perf import outcome  # not before: numpy and scipy are no part of planning
+    from perf import outcome  # late, because planning does not import numpy and scipy
 
     if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds must be 1 or more")

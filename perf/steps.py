@@ -1,6 +1,6 @@
-"""Steps beside the harness's, in fresh processes: with others' models and, in the usual loop, with the harness's own.
+"""Steps of other libraries' models, and of the harness's models in the usual loop, compared with the harness's steps.
 
-The others are timm's of images, and Hugging Face's GPT-2 of tokens.
+timm has the models of images, Hugging Face's transformers GPT-2. Each comparison runs in fresh processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIMM, TRANSFORMERS, USUAL = "timm", "transformers", "the usual loop, same model,
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
-    """A suite's model whose steps are timed, and the package that has it too."""
+    """A suite's model whose steps are timed, and the package that also has it."""
 
     suite: str
     package: str
@@ -32,11 +32,11 @@ class Model:
     batch: dict[str, int]
     """Samples in a batch, by the kind of device."""
     usual: bool = True
-    """Whether the suite's own model in the usual loop is timed, too: in steps of seconds a loop's own cost is lost."""
+    """Whether the suite's model is also timed in the usual loop; steps of seconds would hide a loop's cost."""
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """What its steps are timed beside."""
+        """Arms with which the harness's steps are compared."""
         return (self.package, USUAL) if self.usual else (self.package,)
 
 
@@ -53,7 +53,7 @@ MODELS = {
     ),
 }
 TIMM_NAMES = {"resnet50": "resnet50", "vit_b_16": "vit_base_patch16_224"}
-"""What timm calls the models of suites."""
+"""timm's names of the suites' models."""
 
 
 def timm_model(suite: Suite) -> nn.Module:
@@ -68,7 +68,7 @@ def timm_model(suite: Suite) -> nn.Module:
 
 
 class Logits(nn.Module):
-    """A language model of Hugging Face's that returns its logits alone."""
+    """A Hugging Face language model that returns only its logits."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -83,8 +83,8 @@ class Logits(nn.Module):
 def huggingface_model(suite: Suite, preset: str) -> nn.Module:
     """Return Hugging Face's GPT-2 in the sizes of a preset of the suite gpt, without dropout and cache.
 
-    Its GELU is torch's own tanh approximation, as the suite's is: the one that its configuration names otherwise is the
-    same function in several operators, which is slower.
+    Its GELU is torch's tanh approximation, as in the suite. By default its configuration computes the same function in
+    several operators, which is slower.
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -111,11 +111,11 @@ def huggingface_model(suite: Suite, preset: str) -> nn.Module:
 def over_harness(comparison: arms.Comparison, _send: object = None) -> dict[str, float]:
     """Return the log-ratio of each peer's step time to the harness's, as this process measures it.
 
-    All are timed in the same rounds. A peer whose package is not installed is left out.
+    All arms are timed in the same rounds. A peer whose package is not installed is left out.
     """
     arguments = comparison.arguments()
-    asked = (comparison.suite, comparison.parameters)
-    model = next(one for one in MODELS.values() if (one.suite, one.parameters) == asked)
+    key = (comparison.suite, comparison.parameters)
+    model = next(model for model in MODELS.values() if (model.suite, model.parameters) == key)
     make = {TIMM: timm_model, TRANSFORMERS: huggingface_model}[model.package]
     builders: dict[str, Callable[[], arms.TrainingRunner | arms.HandRunner]] = {
         arms.HARNESS: lambda: arms.harness(*arguments)
@@ -133,11 +133,10 @@ def steps(
     """Compare steps of one precision with each peer's.
 
     Args:
-        options: the script's: the device, the models, the number of processes, and seconds an arm in all of them
-            together.
+        options: the script's options: device, models, number of processes, and seconds an arm in all processes.
         launcher: starts the processes.
         precision: of all arms.
-        notes: takes what is left out.
+        notes: receives the models and peers that are left out.
     """
     outcomes = []
     for name in options.models.split(","):
@@ -145,7 +144,7 @@ def steps(
         if not importlib.util.find_spec(model.package):
             notes.append(f"{model.package} is left out: it is not installed.")
             if not model.usual:
-                notes.append(f"{name} is left out: it is timed beside {model.package} alone.")
+                notes.append(f"{name} is left out: it is compared only with {model.package}.")
                 continue
         comparison = arms.Comparison(
             suite=model.suite,

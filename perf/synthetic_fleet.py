@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Made-up runs of a fleet: 5 GPUs, 3 models, 4 precisions, 5 batch sizes, written by the harness's own store.
+"""Made-up runs of a fleet: 5 GPUs, 3 models, 4 precisions, 5 batch sizes, written by the harness's store.
 
     python perf/synthetic_fleet.py FOLDER
 
-Pages are looked at, and tested, on them. None of the figures was measured. FOLDER/fleet is one run of all five GPUs,
-FOLDER/cloud-NAME is a run of one GPU on a machine of its own, FOLDER/h100-one a small run of one model, and
-FOLDER/h100-new the same with another driver.
+Tests and people use them to check pages. None of the figures was measured. FOLDER/fleet is one run of all five GPUs,
+FOLDER/cloud-NAME a run of one GPU on another machine, FOLDER/h100-one a small run of one model, and FOLDER/h100-new the
+same with another driver.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Model:
     sample_gib: float
     model_gib: float
     gain: float
-    """How much of a device's speedup it reaches, as a factor on what lies above 1."""
+    """Share of a device's speedup that it reaches, as a factor on the part above 1."""
     accuracy_pct: float | None = None
 
 
@@ -143,7 +143,7 @@ LACKING = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """What a run of the fleet measures."""
+    """Devices, models and sizes of a run of the fleet."""
 
     gpus: Sequence[str] = tuple(GPUS)
     models: Sequence[str] = tuple(MODELS)
@@ -200,7 +200,7 @@ class _Cell:
         return 1e3 * step_s * self.shape.slower + 2.0
 
     def gain(self, precision: str) -> float:
-        """Return how many times as fast as fp32 it is where the batch is large."""
+        """Return a precision's speedup over fp32 at a large batch."""
         return 1 + (self.gpu.speedups[precision] - 1) * self.model.gain
 
     def write(self) -> None:
@@ -230,7 +230,7 @@ class _Cell:
             self._add(phase, [precision], TrialResult(precision=precision, status=status, detail=detail))
 
     def _memory(self, precision: str) -> bool:
-        """Write a precision's memory; say whether it is supported and fits."""
+        """Write a precision's memory; return whether it is supported and fits."""
         gpu, batch = self.gpu, self.cell.batch_size
         if precision not in gpu.speedups:
             reason = LACKING[precision].format(architecture=gpu.architecture, capability=gpu.capability)

@@ -1,7 +1,7 @@
-"""A made-up run of any size, written by the harness's own store: the input on which the reporter is timed.
+"""A made-up run of any size, written by the harness's store: the input on which the reporter is timed.
 
-Its shape is that of one node: each suite on each GPU at each batch size in four precisions, ``--rigorous``, and
-trained over many seeds at one batch size. Figures scatter around plausible ones, with a fixed seed.
+It has the shape of one node: each suite on each GPU at each batch size in four precisions, ``--rigorous``, and
+training over many seeds at one batch size. Figures scatter around plausible values, with a fixed seed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SWITCHES = Switches(fp32_matmul="ieee", fp32_conv="ieee", autocast="", loss_scal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """How large a run is."""
+    """Size of a run."""
 
     suites: int = 5
     gpus: int = 8
@@ -92,41 +92,40 @@ def write_run(folder: Path, shape: Shape, seed: int = 0) -> Path:
                         data=DataSource(kind="synthetic"),
                     )
                     for trial, results in _trials(cell, shape, rng, trains=power == 1):
-                        own = list(_blocks(trial, results, rng)) if trial.phase == "speed" else []
+                        blocks = list(_blocks(trial, results, rng)) if trial.phase == "speed" else []
                         course = list(_epochs(trial, rng)) if trial.phase == "train" else []
-                        answers = as_timed(results, own, cell.batch_size) if own else results
+                        figures = as_timed(results, blocks, cell.batch_size) if blocks else results
                         if course:
-                            answers = [replace(one, training=as_trained(one.training, course)) for one in results]
-                        store.add_results(trial, device, answers, [*own, *course])
+                            figures = [replace(row, training=as_trained(row.training, course)) for row in results]
+                        store.add_results(trial, device, figures, [*blocks, *course])
     return folder
 
 
 def as_timed(results: Sequence[TrialResult], blocks: Sequence[Block], batch_size: int) -> list[TrialResult]:
     """Return results with the step times and speedups that their blocks give."""
     steps = {
-        one.precision: [block.time_ms / block.steps for block in blocks if block.precision == one.precision]
-        for one in results
+        result.precision: [block.time_ms / block.steps for block in blocks if block.precision == result.precision]
+        for result in results
     }
     logs = {name: np.log(times).reshape(-1, 2).mean(axis=1) for name, times in steps.items()}
     timed = []
-    for one in results:
-        step_ms, ratios = statistics.median(steps[one.precision]), logs.get(BASELINE, 0) - logs[one.precision]
+    for result in results:
+        step_ms, ratios = statistics.median(steps[result.precision]), logs.get(BASELINE, 0) - logs[result.precision]
         speedup = rounds_interval(ratios).exp()
-        flops = one.operations.flops_per_step if one.operations else None
+        flops = result.operations.flops_per_step if result.operations else None
+        samples = logs[BASELINE] if result.precision == BASELINE else ratios
         speed = replace(
-            one.speed,
+            result.speed,
             step_ms=step_ms,
             samples_per_s=1000 * batch_size / step_ms,
-            outlier_rounds=count_outliers(logs[BASELINE] if one.precision == BASELINE else ratios)
-            if BASELINE in logs
-            else 0,
+            outlier_rounds=count_outliers(samples) if BASELINE in logs else 0,
         )
-        if one.speed.speedup is not None:
+        if result.speed.speedup is not None:
             speed = replace(speed, speedup=speedup.center, speedup_low=speedup.low, speedup_high=speedup.high)
         if flops is not None:
             tflops = flops / step_ms / 1e9
             speed = replace(speed, tflops=tflops, pct_of_peak=100 * tflops / speed.peak_tflops)
-        timed.append(replace(one, speed=replace(speed, step_p50_ms=step_ms, step_p95_ms=1.03 * step_ms)))
+        timed.append(replace(result, speed=replace(speed, step_p50_ms=step_ms, step_p95_ms=1.03 * step_ms)))
     return timed
 
 

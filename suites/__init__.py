@@ -1,1 +1,1 @@
-"""One file a suite: adding a model to the benchmark is adding one file here (docs/adding-a-suite.md)."""
+"""Suites, one file each: to add a model to the benchmark, add a file here (docs/adding-a-suite.md)."""

@@ -48,8 +48,8 @@ def cifar_recipe(
             lr: peak learning rate of SGD.
             momentum: of SGD.
             weight_decay: of SGD.
-            warmup: share of the run that the rate rises for.
-            crop_padding: pixels around an image out of which it is cropped; 0 is off.
+            warmup: share of the run in which the rate rises.
+            crop_padding: pixels of padding around an image before it is cropped; 0 is off.
             flip: whether images are mirrored at random.
             batch_size: samples in a batch.
         """

@@ -1,4 +1,4 @@
-"""Learning-rate schedules that several suites have."""
+"""Learning-rate schedules that several suites share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def require_share(warmup: float) -> None:
-    """Refuse a warm-up that is no share of a run."""
+    """Refuse a warm-up that is not a share of a run."""
     require(0 <= warmup < 1, "warmup", "a share of the run such as 0.1, from 0 and below 1", warmup)
 
 
 def require_rate(lr: float, weight_decay: float = 0.0) -> None:
-    """Refuse what no optimizer takes."""
+    """Refuse a learning rate that no optimizer accepts."""
     require(lr >= 0, "lr", "0 or more", lr)
     require(weight_decay >= 0, "weight_decay", "0 or more", weight_decay)
 
@@ -32,7 +32,7 @@ def cosine(optimizer: Optimizer, steps: int, warmup: float = 0.0) -> LRScheduler
     Args:
         optimizer: whose rate is scheduled.
         steps: of the whole run.
-        warmup: the share of them that the rate rises for; 0 starts at the full rate.
+        warmup: share of the steps in which the rate rises; 0 starts at the full rate.
     """
     from torch.optim.lr_scheduler import LambdaLR
 

@@ -27,11 +27,11 @@ def suite(
 
     Args:
         trainer: plain, lightning, or both.
-        devices: devices that Lightning trains on; the first is the one placed on, GPUs count on from there. With both
+        devices: devices that Lightning trains on: the placement's and the GPUs that follow it. With both
             trainers, the plain loop and Lightning are also measured on one device.
         lr: learning rate of Adam.
         weight_decay: of Adam, as an L2 penalty.
-        crop_padding: pixels around an image out of which it is cropped; 0 is off.
+        crop_padding: pixels of padding around an image before it is cropped; 0 is off.
         flip: whether images are mirrored at random.
         batch_size: samples in a batch, over all devices.
     """

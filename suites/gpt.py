@@ -1,4 +1,4 @@
-"""A transformer that predicts the next token, as GPT-2 does, on a Markov stream whose entropy rate is known."""
+"""A transformer that predicts the next token, as GPT-2 does, on a Markov stream of known entropy rate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Preset(NamedTuple):
-    """Sizes of a model, its peak learning rate, and its batches: of training, and those compared on a GPU and a CPU."""
+    """Sizes of a model, peak learning rate, and batch sizes: for training, and for comparisons on a GPU and a CPU."""
 
     layers: int
     heads: int
@@ -102,8 +102,8 @@ def suite(
         preset: the model's size: tiny, char, gpt2 or wide.
         lr: peak learning rate of AdamW; 0 is the preset's.
         weight_decay: of AdamW, of matrices and embeddings.
-        warmup: share of the run that the rate rises for.
-        batches: batches in an epoch, of sequences that were not seen before.
+        warmup: share of the run in which the rate rises.
+        batches: batches in an epoch, of new sequences.
         batch_size: sequences in a batch of training; 0 is the preset's.
     """
     require(preset in PRESETS, "preset", " or ".join(PRESETS), preset)

@@ -29,10 +29,10 @@ def suite(
     Args:
         lr: peak learning rate of Adam.
         weight_decay: of Adam, as an L2 penalty.
-        warmup: share of the run that the rate rises for.
-        image_size: height and width that images are resized to, whatever their proportions.
+        warmup: share of the run in which the rate rises.
+        image_size: height and width to which images are resized, whatever their proportions.
         flip: whether images are mirrored at random.
-        validation_share: share of each class that is not trained on; it is tested on where there is no test folder.
+        validation_share: share of each class that is held out of training; the test set if there is no test folder.
         weights: initial weights: imagenet, none, or the path of a state dict.
         batch_size: samples in a batch.
     """

@@ -16,7 +16,7 @@ def suite(width: int = 4096, depth: int = 3, lr: float = 1e-3, batches: int = 50
     """Return the recipe.
 
     Args:
-        width: features in and out of every layer; multiples of 8 suit tensor cores, 4097 shows what others cost.
+        width: features in and out of every layer; multiples of 8 suit tensor cores, 4097 shows the cost of other sizes.
         depth: linear layers, with a ReLU between each two.
         lr: learning rate of SGD.
         batches: batches in an epoch.

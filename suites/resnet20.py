@@ -1,4 +1,4 @@
-"""ResNet-20 of He et al. on CIFAR-10: 0.27 M parameters, the one that a laptop can train."""
+"""ResNet-20 of He et al. on CIFAR-10: 0.27 M parameters, which a laptop can train."""
 
 from __future__ import annotations
 

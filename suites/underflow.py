@@ -1,15 +1,14 @@
 """A control in which float16 needs loss scaling: without it every gradient is rounded to zero, and nothing is learned.
 
-Two layers learn the classes of a few batches by heart. The loss is multiplied by a weight of 2^-22, as a small term
-of a larger loss may be. Adam divides gradients by their own size, and its epsilon has the same weight, so the weight
-changes nothing: powers of two only move exponents, and fp32 trains exactly as it would without it, as does bfloat16,
-whose exponents have fp32's range. float16 is another matter. The mean over 64 samples leaves the gradient of an
-output at 2^-6 or less, the weight at 2^-28 or less, and float16 rounds what is 2^-25 or less to zero as soon as the
-last layer's backward pass begins. Without loss scaling (amp-fp16-noscale) no weight ever moves, and the loss stays
-where it began. GradScaler's first scale, 2^16, brings the largest gradients back to about 2^-12, and amp-fp16 learns as
-fp32 does.
+Two layers memorise the classes of a few batches. The loss is multiplied by a weight of 2^-22, like a small term of a
+larger loss. Adam divides gradients by their size, and its epsilon has the same weight, so the weight changes nothing in
+fp32: powers of two only move exponents. The same holds for bfloat16, whose exponents have fp32's range, but not for
+float16. The mean over 64 samples reduces the gradient of an output to 2^-6 or less, and the weight to 2^-28 or less.
+float16 rounds values of 2^-25 or less to zero when the last layer's backward pass begins. Without loss scaling
+(amp-fp16-noscale) no weight ever moves, and the loss stays constant. GradScaler's first scale, 2^16, brings the largest
+gradients back to about 2^-12, and amp-fp16 learns as fp32 does.
 
-At a shift of 16 to 18 some gradients survive and others do not, which is how underflow shows in practice.
+At a shift of 16 to 18 some gradients survive and others do not, as is usual for underflow in practice.
 """
 
 from __future__ import annotations

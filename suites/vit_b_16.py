@@ -27,7 +27,7 @@ def suite(
     Args:
         lr: learning rate of AdamW.
         weight_decay: of AdamW.
-        image_size: height and width that images are resized to.
+        image_size: height and width to which images are resized.
         flip: whether images are mirrored at random.
         weights: initial weights: none, imagenet (for images of 224), or the path of a state dict.
         batch_size: samples in a batch.

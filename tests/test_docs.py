@@ -18,13 +18,13 @@ COMMAND = re.compile(r"(?:^    |`|exec )(?:[A-Z_]+=\S+ )?python run_bench\.py ([
 
 
 def each(pattern):
-    found = [
+    cases = [
         pytest.param(page, match, id=f"{page.name}:{match[0].strip()[:60]}")
         for page in PAGES
         for match in pattern.finditer(page.read_text())
     ]
-    assert len(found) > 10
-    return found
+    assert len(cases) > 10
+    return cases
 
 
 def slugs(page):

@@ -27,7 +27,7 @@ def interval(center, low, high):
 @pytest.mark.parametrize(("precision", "wanted"), [("fp32", "ieee"), ("tf32", "tf32"), ("amp-bf16", "ieee")])
 def test_both_sides_set_the_switches_of_the_precision_that_is_asked_for(monkeypatch, precision, wanted):
     applied = []
-    monkeypatch.setattr(amp, "apply", lambda one: applied.append(one.fp32))
+    monkeypatch.setattr(amp, "apply", lambda precision: applied.append(precision.fp32))
     suite = arms.open_suite("mlp", width=8)
     for runner in (arms.harness(suite, precision, CPU, 4), arms.by_hand(suite, precision, CPU, 4)):
         runner.activate()
@@ -36,7 +36,7 @@ def test_both_sides_set_the_switches_of_the_precision_that_is_asked_for(monkeypa
 
 def test_epochs_are_timed_under_the_switches_of_their_precision(monkeypatch):
     seen = []
-    monkeypatch.setattr(amp, "apply", lambda one: seen.append(one.fp32))
+    monkeypatch.setattr(amp, "apply", lambda precision: seen.append(precision.fp32))
     monkeypatch.setattr(loops, "LOOPS", {"torchvision": loops.torchvision})
     monkeypatch.setattr(peers, "turns", lambda built, rounds, failed: [[0.0] * len(seen)] * (len(built) - 1))
     given = peers.parse(["--device", "cpu", "--samples", "8", "--batch", "8", "--rounds", "1"])
@@ -106,20 +106,20 @@ def test_the_table_is_markdown_and_the_exit_code_says_whether_all_is_met(capsys)
 def test_report_takes_ratios_round_by_round():
     seconds = {"whole": [8.0, 16.0], report.WITHOUT: [4.0, 8.0], report.READ: [2.0, 4.0]}
     times = {("large", what): seconds.get(what, [1.0, 1.0]) for what in report.LABELS}
-    found = {row.name: row for row in report.outcomes(times)}
-    assert found["large: whole ÷ read_csv"].interval.center == pytest.approx(4)
-    assert found["large: whole ÷ read_csv"].missed
-    assert found["large: without figures ÷ read_csv"].interval.low == pytest.approx(2)
-    assert found["large: of that, imports"].interval.center == pytest.approx(1)
+    rows = {row.name: row for row in report.outcomes(times)}
+    assert rows["large: whole ÷ read_csv"].interval.center == pytest.approx(4)
+    assert rows["large: whole ÷ read_csv"].missed
+    assert rows["large: without figures ÷ read_csv"].interval.low == pytest.approx(2)
+    assert rows["large: of that, imports"].interval.center == pytest.approx(1)
 
 
 @pytest.mark.slow
 def test_a_reports_parts_make_up_its_time(tmp_path):
     folder = synthetic_run.write_run(tmp_path / "run", TINY)
-    found = report.child(report.WITHOUT, folder)
-    assert set(found) == {report.WITHOUT, *report.PARTS}
-    assert min(found.values()) > 0
-    assert sum(found[name] for name in report.PARTS) == pytest.approx(found[report.WITHOUT])
+    seconds = report.child(report.WITHOUT, folder)
+    assert set(seconds) == {report.WITHOUT, *report.PARTS}
+    assert min(seconds.values()) > 0
+    assert sum(seconds[name] for name in report.PARTS) == pytest.approx(seconds[report.WITHOUT])
 
 
 def test_the_harness_and_the_usual_loop_train_on_the_same_images():

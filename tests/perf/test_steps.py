@@ -147,9 +147,9 @@ def test_the_interval_is_over_processes_in_every_other_of_which_the_harness_is_b
     launcher, notes = Launcher(built), []
     words = ("--processes", "4", "--budget", "2", "--models", "resnet50,vit_b_16")
     outcomes = steps.steps(options(*words), launcher, "fp32", notes)
-    assert [one.suite for one in launcher.comparisons] == ["resnet50"] * 4 + ["vit_b_16"] * 4
-    assert [one.own_first for one in launcher.comparisons] == [True, False] * 4
-    assert {(one.budget_s, one.precision, one.device) for one in launcher.comparisons} == {(0.5, "fp32", "cpu")}
+    assert [comparison.suite for comparison in launcher.comparisons] == ["resnet50"] * 4 + ["vit_b_16"] * 4
+    assert [comparison.own_first for comparison in launcher.comparisons] == [True, False] * 4
+    assert {(each.budget_s, each.precision, each.device) for each in launcher.comparisons} == {(0.5, "fp32", "cpu")}
     assert [(row.name, row.least, row.by_interval) for row in outcomes] == [
         (f"step of {what}, fp32: {peer} ÷ harness", 1.0, True)
         for what in ("resnet50, batch 8", "vit_b_16, batch 2")
@@ -202,7 +202,7 @@ def test_with_huggingfaces_weights_gpt_has_its_losses_to_fp32s_rounding_step_aft
         for weight in theirs.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.05)
     bring_over(theirs.model, ours)
-    assert sum(one.numel() for one in ours.parameters()) == sum(one.numel() for one in theirs.parameters())
+    assert sum(weight.numel() for weight in ours.parameters()) == sum(weight.numel() for weight in theirs.parameters())
     runners = [arms.by_hand(suite, "fp32", CPU, 2, model=model) for model in (ours, theirs)]
     for _ in range(3):
         for runner in runners:
@@ -221,7 +221,7 @@ def test_with_huggingfaces_weights_gpt_has_its_losses_to_fp32s_rounding_step_aft
             "gpt-tiny, batch 32",
             [
                 "transformers is left out: it is not installed.",
-                "gpt2 is left out: it is timed beside transformers alone.",
+                "gpt2 is left out: it is compared only with transformers.",
             ],
         ),
     ],
@@ -230,11 +230,11 @@ def test_a_peer_that_is_not_installed_is_left_out_with_what_it_alone_has_and_the
     built, monkeypatch, *, missing, models, timed, notes
 ):
     monkeypatch.setitem(sys.modules, missing, None)
-    launcher, said = Launcher(built), []
-    rows = steps.steps(options("--quick", "--models", models), launcher, "fp32", said)
+    launcher, left_out = Launcher(built), []
+    rows = steps.steps(options("--quick", "--models", models), launcher, "fp32", left_out)
     assert [row.name for row in rows] == [f"step of {timed}, fp32: the usual loop, same model, ÷ harness"]
     assert {comparison.suite for comparison in launcher.comparisons} == {timed.split(",")[0].split("-")[0]}
-    assert set(said) == set(notes)
+    assert set(left_out) == set(notes)
     assert set(built.order) == {"harness", "by hand"}
 
 
