@@ -53,8 +53,8 @@ def test_the_steps_measure_both_sides_and_compare_them(bash, tmp_path):
         assert bash(f"{git} {name}").returncode == 0
     base = bash("git rev-parse HEAD~1").stdout.strip()
     script = steps()
-    assert bash(script["Check out what it is compared with"], BASE=base).returncode == 0
-    quick = script["Measure both in turns"].replace("--target-ci 1%", "--time-budget 1s --gpus cpu --precisions fp32")
+    assert bash(script["Check out the base"], BASE=base).returncode == 0
+    quick = script["Measure both by turns"].replace("--target-ci 1%", "--time-budget 1s --gpus cpu --precisions fp32")
     quick = quick.replace("in 1 2", "in 1")
     measured = bash(quick)
     assert measured.returncode == 0, measured.stderr
@@ -70,4 +70,4 @@ def test_the_steps_measure_both_sides_and_compare_them(bash, tmp_path):
 def test_the_workflow_compares_what_it_measures():
     script = steps()
     assert script["Compare"].startswith("ampmeter compare results/base results/head")
-    assert "--out results/$side/$turn" in script["Measure both in turns"]
+    assert "--out results/$side/$turn" in script["Measure both by turns"]
