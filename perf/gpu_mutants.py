@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CHANGES = ROOT / "perf" / "gpu_mutants.json"
 QUICK = "not slow and not gpu and not simgpu and not timing"
 NEAR = {
-    "devices": ["tests/devices", "tests/training/test_failures.py", "tests/measure/test_disturbance.py"],
+    "devices": ["tests/devices", "tests/worker/test_failures.py", "tests/measure/test_disturbance.py"],
     "measure": ["tests/measure", "tests/phases"],
     "phases": ["tests/phases"],
     "training": ["tests/training"],
