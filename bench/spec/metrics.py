@@ -58,7 +58,7 @@ class Metric:
     key: str = ""
     """What the figure is called in JSON, with its unit; by default the first column's name."""
     ratio_key: str = ""
-    """What the change is called in the JSON of ``compare``; by default ``NAME_ratio``, or ``NAME_UNIT``."""
+    """What the change is called in the JSON of ``compare``; by default ``NAME_ratio``, or ``NAME_change_UNIT``."""
     compared: bool = True
     """Whether ``compare`` compares it."""
     tabled: bool = False
@@ -70,7 +70,7 @@ class Metric:
     """Of a difference as it is written."""
 
     def __post_init__(self) -> None:
-        suffix = "ratio" if self.scale == "ratio" else self.unit
+        suffix = "ratio" if self.scale == "ratio" else f"change_{self.unit}"
         defaults = {
             "figure": self.name,
             "change": f"{self.name}_change",
@@ -213,6 +213,7 @@ METRICS: dict[str, Metric] = {
             figure="accuracy_pct",
             change="delta_points",
             key="accuracy_pct",
+            ratio_key="accuracy_points",
             **LEARNED,
         ),
         Metric(
@@ -226,6 +227,7 @@ METRICS: dict[str, Metric] = {
             figure="token_loss",
             change="delta_nats",
             key="test_loss_nats",
+            ratio_key="loss_nats",
             decimals=4,
             **LEARNED,
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -171,3 +172,16 @@ def test_a_figure_without_a_metric_is_refused_and_one_that_is_not_finite_is_unkn
     run = RunBuilder(tmp_path / "run")
     run.result("memory", "fp32", memory=MemoryPeak(peak_allocated_bytes=5), values={"copied_bytes": math.inf})
     assert math.isnan(load([run.folder]).trials["copied_bytes"][0])
+
+
+def test_a_metric_takes_no_key_of_another_figure(monkeypatch) -> None:
+    monkeypatch.setitem(
+        METRICS, "waiting", replace(COPIED, name="waiting", columns=("data_wait_pct",), key="data_wait_pct")
+    )
+    with pytest.raises(ValueError, match="data_wait_pct is the key of another figure"):
+        data.every()
+
+
+def test_the_key_of_a_difference_is_not_that_of_the_figure() -> None:
+    metric = replace(COPIED, scale="difference", ratio_key="")
+    assert (metric.key, metric.ratio_key) == ("copied_bytes", "copied_change_bytes")

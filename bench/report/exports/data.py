@@ -159,8 +159,15 @@ PAGE = {name: field for name, field in FIELDS.items() if name in SCRIPTED}
 
 
 def every() -> dict[str, Field]:
-    """Return the keys of a row, those of metrics without a place of their own last."""
-    return FIELDS | {name: field for metric in untabled() for name, field in _general(metric)}
+    """Return the keys of a row, those of metrics without a place of their own last.
+
+    Raises:
+        ValueError: a metric has the key of another figure.
+    """
+    general = {name: field for metric in untabled() for name, field in _general(metric)}
+    if taken := FIELDS.keys() & general.keys():
+        raise ValueError(f"{', '.join(sorted(taken))} is the key of another figure (bench/spec/metrics.py)")
+    return FIELDS | general
 
 
 def _general(metric: Metric) -> Iterator[tuple[str, Field]]:
