@@ -348,11 +348,14 @@ class AcceleratorPool:
 
     def _open(self, count: int) -> list[Accelerator]:
         """Return at least ``count`` accelerators that are held, after taking those of a new group if there is none."""
-        if len(self._held) < count:
+        if len(self._held) < count and not self.closed.is_set():
             self.release()
             self._held = self._take(count)
             for target, arguments in self._prepared:
                 self._call(self._held, target, arguments)
+        if self.closed.is_set():  # possibly before there was anything to release
+            self.release()
+            raise CancelledError
         return self._held
 
     def _take(self, count: int) -> list[Accelerator]:
@@ -367,6 +370,7 @@ class AcceleratorPool:
         locations, waited_s = [actor.locate.remote() for actor in actors], 0.0
         while len(self.ray.wait(locations, num_returns=size, timeout=POLL_S)[0]) < size:
             if self.closed.is_set():
+                self.release()
                 raise CancelledError
             if self._require(count) < size:  # a node was lost meanwhile
                 self.release()
@@ -460,6 +464,8 @@ class AcceleratorActor(LocalLauncher):
         def execute() -> None:
             try:
                 messages.put(self.run(trial, device, messages.put, rendezvous))
+            except UsageError as error:  # a process of an earlier trial does not end: others can be measured elsewhere
+                messages.put(Ending(kind="lost", text=str(error)))
             except Exception as error:  # else the loop below would wait forever
                 messages.put(Ending(kind="error", text=f"{type(error).__name__}: {error}"))
 

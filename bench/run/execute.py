@@ -40,8 +40,8 @@ LONGEST = 1000
 ENDINGS: dict[str, Status] = {"oom": "oom", "timeout": "timeout", "unsupported": "unsupported"}
 BROKEN = ("died", "timeout")
 """Endings after which an arm is not tried again in its cell: it would crash again, or hang for as long again."""
-FAILED = (*BROKEN, "error", "lost")
-"""Endings that are somebody's fault: of several arms, whose is shown by trying each alone."""
+FAILED = (*BROKEN, "error")
+"""Endings that are an arm's fault: of several arms, whose is shown by trying each alone."""
 
 
 @dataclass(slots=True)
@@ -180,7 +180,9 @@ class Execution:
         )
 
     def _speeds(self, trial: Trial, replicate: int) -> dict[str, Speed]:
-        return self.known.speeds.get(replace(trial, replicate=replicate).config, {})
+        """Return the speeds of a trial's arms in a process, whatever other arms that measured."""
+        speeds = self.known.speeds.get(replace(trial, replicate=replicate).id, {})
+        return {name: speed for name, speed in speeds.items() if name in trial.precisions}
 
     def _device(self, trial: Trial) -> Device:
         return self.devices[trial.cell.placement.name]
@@ -285,7 +287,7 @@ class Execution:
 
     def _write_log(self, trial: Trial, ending: Ending) -> Path | None:
         """Keep all that a process which failed has printed; return where within the run's folder."""
-        if ending.kind not in (*FAILED, "import") or not ending.log:
+        if ending.kind not in (*FAILED, "lost", "import") or not ending.log:
             return None
         path = self.store.folder / trial.log
         try:
@@ -305,7 +307,7 @@ class Execution:
         self.known.attempts[trial.id] = self.known.statuses[trial.config]
         measured = {result.precision: result.speed for result in results if result.status in MEASURED}
         timed = {name: speed for name, speed in measured.items() if speed and speed.step_ms is not None}
-        self.known.speeds[trial.config] = timed
+        self.known.speeds[trial.id] = timed
         if trial.phase == "train":
             self._drop_checkpoint(trial)
 
