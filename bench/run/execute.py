@@ -379,11 +379,13 @@ def execute(prepared: PreparedRun, folder: Path | None, launcher: Launcher) -> t
 
 def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
     before = earlier_start(folder, prepared)
+    earlier = read_run(folder) if before else {}
+    started_with = {name: value for name, value in earlier.get("request", {}).items() if name in ("out", "resume")}
     environment = prepared.environment
     gpus = () if prepared.request.on is not None else sampled_gpus(environment)  # a cluster's are on other machines
     run = {
         "version": bench.__version__,
-        "request": describe_request(prepared),
+        "request": describe_request(prepared) | started_with,
         "environment": environment,
         "data": [
             asdict(data)
@@ -392,11 +394,17 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
             for data in prepared.data
         ],
         "planned": [describe_planned(trial) for trial in prepared.plan.trials],
-        "warnings": list(prepared.warnings),
-        "edited": edited(folder, read_run(folder)) if before else [],
+        "warnings": list(dict.fromkeys([*earlier.get("warnings", ()), *prepared.warnings])),
+        "edited": edited(folder, earlier),
         "started": before or now(),
         "finished": None,
     }
+
+    def end(finished: str | None) -> None:
+        lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
+        warnings = list(dict.fromkeys([*run["warnings"], *launcher.notes, *lost]))
+        store.write_run({**run, "warnings": warnings, "finished": finished})
+
     display = open_display()
     try:
         with ExitStack() as stack:
@@ -404,6 +412,7 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
             if store.dropped:
                 rows = ", ".join(f"{count} of {name}" for name, count in store.dropped.items())
                 display.note(f"Rows of trials that did not end were dropped: {rows}.")
+            size = (folder / "trials.csv").stat().st_size
             store.write_run(run)  # first, so that whatever happens --resume finds a run
             sampler = stack.enter_context(Sampler(gpus, SAMPLE_PERIOD_S))
             launcher.on_start = sampler.own
@@ -421,10 +430,11 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
                     display.note(f"The largest batches are known: {len(plan.trials)} trials at them and at others.")
                     fine = execution.run(plan) and searched
                 store.add(sampler.stop())
-                lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
-                store.write_run({**run, "warnings": [*prepared.warnings, *launcher.notes, *lost], "finished": now()})
+                is_longer = (folder / "trials.csv").stat().st_size > size
+                end((None if is_longer else earlier.get("finished")) or now())
             except KeyboardInterrupt as stop:
                 display.close()
+                end(None)
                 tell_interrupted(folder, tries=prepared.request.tries)
                 raise Interrupted(folder if answers(folder).attempts else None) from stop
     finally:

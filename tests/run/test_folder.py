@@ -65,9 +65,23 @@ def changed(machine: Environment, **changes: object) -> Environment:
 def test_on_the_same_machine_a_run_goes_on_and_keeps_its_start(tmp_path, machine, monkeypatch):
     times = iter("abcd")
     monkeypatch.setattr("bench.run.execute.now", lambda: next(times))
-    run_nothing(tmp_path, machine)
-    run_nothing(tmp_path, machine)
-    assert (read_run(tmp_path)["started"], read_run(tmp_path)["finished"]) == ("a", "c")
+    run_nothing(tmp_path, machine, replace(REQUEST, out=tmp_path))
+    run_nothing(tmp_path, machine, replace(REQUEST, resume=tmp_path))
+    again = read_run(tmp_path)
+    assert (again["started"], again["finished"]) == ("a", "b")  # nothing was measured since
+    assert (again["request"]["out"], again["request"]["resume"]) == (str(tmp_path), None)
+
+
+def test_warnings_and_notes_of_a_run_that_was_stopped_are_kept_when_it_goes_on(tmp_path, machine, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    warned = replace(prepared(machine), warnings=("The GPU is shared.",))
+    with monkeypatch.context() as stopped, pytest.raises(Interrupted):
+        stopped.setattr("bench.run.execute.Execution.run", stop)
+        execute(warned, tmp_path, SimpleNamespace(overlapping=False, notes=["A V100 was lost."]))
+    execute(warned, tmp_path, LAUNCHER)
+    assert read_run(tmp_path)["warnings"] == ["The GPU is shared.", "A V100 was lost."]
 
 
 def test_a_run_is_named_after_its_suites_each_once_however_many_values_are_swept(tmp_path, machine, monkeypatch):
