@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from bench.cli.parser import parse_run
+from bench.cli.parser import option_name, parse_run, run_options
 from bench.results.columns import COLUMNS, has_rows, read_header
 from bench.results.run_json import read_run
 from bench.run.prepare import PreparedRun
@@ -189,7 +189,7 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
     changed = [name for name, value in now.items() if run["request"].get(name) != value and name not in free]
     if changed:
         raise UsageError(
-            f"The run in '{folder}' was started with other {', '.join(changed)}. Repeat its own options, "
+            f"The run in '{folder}' was started with other {_options(run['request'], now, changed)}. Repeat its own options, "
             f"or only --resume {folder}, or start a new run with --out."
         )
     prints = {data.get("source"): data.get("fingerprint") for data in run.get("data", ())}
@@ -208,6 +208,18 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
         raise UsageError(f"The run in '{folder}' was made with {was}; this is {here}. Start a new run.")
     started: str = run["started"]
     return started
+
+
+def _options(then: dict[str, Any], now: dict[str, Any], changed: Sequence[str]) -> str:
+    """Name the options, as they are typed, of the fields in which two requests differ."""
+    options, fields = run_options(), list(changed)
+    if "protocol" in changed:
+        before = then.get("protocol") or {}
+        depth = [name for name, value in now["protocol"].items() if before.get(name) != value]
+        at = fields.index("protocol")
+        fields[at : at + 1] = depth if set(depth) <= options.keys() else ["quick", "rigorous"]
+    fields = ["batch_sizes" if name == "largest_batch" else name for name in fields]
+    return ", ".join(dict.fromkeys(option_name(name, options[name]) for name in fields))
 
 
 def _circumstances(environment: dict[str, Any]) -> str:
