@@ -201,6 +201,7 @@ def test_an_option_that_means_nothing_gets_a_sentence(words, sentence):
         ([], "--suite is missing"),
         (["--resume", "results/x", "--gpus", "cpu", "--set", "lr=1"], "to change --set, --gpus, start a new run"),
         (["repotr"], "Did you mean 'report'"),
+        (["compare", "a", "b", "--jsno"], "See run_bench.py compare --help."),
     ],
 )
 def test_a_command_that_means_nothing_gets_a_sentence(words, sentence):
