@@ -362,7 +362,7 @@ class AcceleratorPool:
         """Place a group with an actor in each bundle, which start when Ray has placed it, and wait for them.
 
         Returns:
-            The accelerators by node; the node with the most comes first, so that small trials use few nodes.
+            The accelerators by node, none after Ctrl-C; the node with the most comes first: small trials use few nodes.
         """
         size = min(self.most, self._require(count))
         self._group = self.ray.util.placement_group([self.bundle] * size, strategy=STRATEGY)
@@ -370,8 +370,7 @@ class AcceleratorPool:
         locations, waited_s = [actor.locate.remote() for actor in actors], 0.0
         while len(self.ray.wait(locations, num_returns=size, timeout=POLL_S)[0]) < size:
             if self.closed.is_set():
-                self.release()
-                raise CancelledError
+                return []
             if self._require(count) < size:  # a node was lost meanwhile
                 self.release()
                 return self._take(count)

@@ -300,10 +300,7 @@ class Answers:
     statuses: dict[str, dict[str, Status]] = field(default_factory=dict)
     """The status of each precision."""
     speeds: dict[str, dict[str, Speed]] = field(default_factory=dict)
-    """By the id of a trial, the speed of each precision that has one.
-
-    It decides on further processes, and how blocks are cut.
-    """
+    """By the ids of trials: the speed of each precision, which decides on further processes and how blocks are cut."""
     sizes: dict[str, int] = field(default_factory=dict)
     """The largest batch size that a search has found."""
     attempts: dict[str, dict[str, Status]] = field(default_factory=dict)

@@ -189,8 +189,8 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
     changed = [name for name, value in now.items() if run["request"].get(name) != value and name not in free]
     if changed:
         raise UsageError(
-            f"The run in '{folder}' was started with other {_options(run['request'], now, changed)}. Repeat its own options, "
-            f"or only --resume {folder}, or start a new run with --out."
+            f"The run in '{folder}' was started with other {_options(run['request'], now, changed)}. Repeat its own "
+            f"options, or only --resume {folder}, or start a new run with --out."
         )
     prints = {data.get("source"): data.get("fingerprint") for data in run.get("data", ())}
     for data in prepared.data:
@@ -212,14 +212,11 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
 
 def _options(then: dict[str, Any], now: dict[str, Any], changed: Sequence[str]) -> str:
     """Name the options, as they are typed, of the fields in which two requests differ."""
-    options, fields = run_options(), list(changed)
-    if "protocol" in changed:
-        before = then.get("protocol") or {}
-        depth = [name for name, value in now["protocol"].items() if before.get(name) != value]
-        at = fields.index("protocol")
-        fields[at : at + 1] = depth if set(depth) <= options.keys() else ["quick", "rigorous"]
-    fields = ["batch_sizes" if name == "largest_batch" else name for name in fields]
-    return ", ".join(dict.fromkeys(option_name(name, options[name]) for name in fields))
+    options, before = run_options(), then.get("protocol") or {}
+    depth = [name for name, value in now["protocol"].items() if before.get(name) != value]
+    fields = {"largest_batch": ["batch_sizes"], "protocol": depth if {*depth} <= {*options} else ["quick", "rigorous"]}
+    names = (name for field in changed for name in fields.get(field, [field]))
+    return ", ".join(dict.fromkeys(option_name(name, options[name]) for name in names))
 
 
 def _circumstances(environment: dict[str, Any]) -> str:

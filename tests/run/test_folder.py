@@ -77,9 +77,11 @@ def test_warnings_and_notes_of_a_run_that_was_stopped_are_kept_when_it_goes_on(t
         raise KeyboardInterrupt
 
     warned = replace(prepared(machine), warnings=("The GPU is shared.",))
-    with monkeypatch.context() as stopped, pytest.raises(Interrupted):
+    launcher = SimpleNamespace(overlapping=False, notes=["A V100 was lost."])
+    with monkeypatch.context() as stopped:
         stopped.setattr("bench.run.execute.Execution.run", stop)
-        execute(warned, tmp_path, SimpleNamespace(overlapping=False, notes=["A V100 was lost."]))
+        with pytest.raises(Interrupted):
+            execute(warned, tmp_path, launcher)
     execute(warned, tmp_path, LAUNCHER)
     assert read_run(tmp_path)["warnings"] == ["The GPU is shared.", "A V100 was lost."]
 

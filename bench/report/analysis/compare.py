@@ -414,17 +414,14 @@ def _unreached(trials: Sequence[pd.DataFrame], new: Sequence[Run]) -> list[str]:
     }
     names = ["cell", "phase", "precision"]
     left = planned - set(trials[1][names].itertuples(index=False, name=None))
-    is_compared = trials[0]["status"].isin(MEASURED) & trials[0]["phase"].isin([m.phase for m in compared()])
-    phases: dict[str, list[str]] = {}
-    for row in records(trials[0][is_compared]):
+    old = trials[0][trials[0]["status"].isin(MEASURED) & trials[0]["phase"].isin([m.phase for m in compared()])]
+    sentences = []
+    for row in records(old.drop_duplicates(names)):
         if (row["cell"], row["phase"], row["precision"]) in left:
-            question = {name: row[name] for name in QUESTION}
-            where = Row(question=question, devices=(row["device"], row["device"]), changes={}, speedup=None)
-            phases.setdefault(str(where), []).append(str(row["phase"]))
-    return [
-        f"{where}: {', '.join(dict.fromkeys(of_row))} of OLD not measured in NEW, which is unfinished"
-        for where, of_row in phases.items()
-    ]
+            question, devices = {name: row[name] for name in QUESTION}, (row["device"], row["device"])
+            where = Row(question=question, devices=devices, changes={}, speedup=None)
+            sentences.append(f"{where}: {row['phase']} of OLD not measured in NEW, which is unfinished")
+    return sentences
 
 
 def _apart(sides: Sequence[pd.DataFrame]) -> list[str]:
