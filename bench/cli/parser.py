@@ -141,11 +141,10 @@ def parse_ladder(request: Request, precision: str, techniques: Sequence[str], ou
     """
     more = {
         "--phases": "memory",
-        "--seeds": str((request.seeds or (0,))[0]),
         "--precisions": f"{BASELINE},{precision}",
         "--techniques": ",".join(dict.fromkeys((*request.techniques, *techniques))),
         "--out": str(out),
-    }
+    } | ({"--seeds": str(request.seeds[0])} if request.seeds else {})
     replaced = Parser(add_help=False)
     for name in (*more, *(option_name(field, run_options()[field]) for field in TRAINING), "--resume"):
         replaced.add_argument(name)

@@ -50,8 +50,6 @@ GONE_S = 30.0
 """How long the system may take to end processes that were killed: freeing a GPU's memory takes time."""
 INTERRUPTED_S = 0.3
 """The same after Ctrl-C, which must be answered at once."""
-
-
 _REMOVED: dict[str, None] = {}
 """The overrides that the launchers of this process have removed: the first one finds them."""
 

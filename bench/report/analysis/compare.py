@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,7 @@ class Comparison:
     """The differences of the environments: the name, and its value in OLD and in NEW."""
     apart: list[str]
     """Sentences on rows that only one of the two has."""
-    unreached: list[str] = field(default_factory=list)
+    unreached: list[str]
     """Sentences on what OLD measured, and an unfinished run of NEW planned and has no row of."""
     fail_over: float | None = None
     """The share that a regression may have, or None."""
@@ -405,16 +405,12 @@ def _question(values: Iterable[object]) -> str:
 
 def _unreached(trials: Sequence[pd.DataFrame], new: Sequence[Run]) -> list[str]:
     """Say what OLD measured, and an unfinished run of NEW planned and has no row of."""
-    planned = {
-        (trial["cell"], trial["phase"], arm)
-        for run in new
-        if run.info.get("finished", "") is None
-        for trial in run.list("planned")
-        for arm in trial["arms"]
-    }
+    unfinished = [trial for run in new if run.info.get("finished", "") is None for trial in run.list("planned")]
+    planned = {(trial["cell"], trial["phase"], arm) for trial in unfinished for arm in trial["arms"]}
     names = ["cell", "phase", "precision"]
     left = planned - set(trials[1][names].itertuples(index=False, name=None))
-    old = trials[0][trials[0]["status"].isin(MEASURED) & trials[0]["phase"].isin([m.phase for m in compared()])]
+    phases = [metric.phase for metric in compared()]
+    old = trials[0][trials[0]["status"].isin(MEASURED) & trials[0]["phase"].isin(phases)]
     sentences = []
     for row in records(old.drop_duplicates(names)):
         if (row["cell"], row["phase"], row["precision"]) in left:
