@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from threading import RLock
+from typing import Any
 
 import bench
 from bench.cli.display import Display, open_display, show_remaining
@@ -383,7 +384,7 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
     started_with = {name: value for name, value in earlier.get("request", {}).items() if name in ("out", "resume")}
     environment = prepared.environment
     gpus = () if prepared.request.on is not None else sampled_gpus(environment)  # a cluster's are on other machines
-    run = {
+    run: dict[str, Any] = {
         "version": bench.__version__,
         "request": describe_request(prepared) | started_with,
         "environment": environment,
