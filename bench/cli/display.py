@@ -56,8 +56,9 @@ class Display:
         self._left_s, self._left_at = left_s, time.monotonic()
 
     def correct(self, before_s: float, total_s: float) -> None:
-        """Show that the run takes another time than was announced before."""
-        self.note(f"The run takes about {_time(total_s)} in all, not {_time(before_s)} as was estimated.")
+        """Show that the trials take another time than was announced before; the plan's has the report's in it, too."""
+        total, before = _time(total_s + REPORT_S), _time(before_s + REPORT_S)
+        self.note(f"The run takes about {total} in all, not {before} as was estimated.")
 
     def note(self, text: str) -> None:
         """Show a note."""
@@ -149,7 +150,7 @@ def describe_trial(trial: Trial) -> str:
     batch = "largest batch" if trial.phase == "fit" else f"batch {cell.batch_size}"
     changed = " ".join(f"{name}={value}" for name, value in cell.suite.parameters)
     suite = f"{cell.suite.name} ({changed})" if changed else cell.suite.name
-    return f"{suite}, {where}, {batch}, {trial.phase} ({detail})"
+    return f"{suite}, {where}, {batch}, {trial.phase.replace('_', ' ')} ({detail})"
 
 
 def describe_results(results: Sequence[TrialResult]) -> str:
@@ -244,9 +245,10 @@ def show_remaining(plan: Plan, left: Plan, failed: int) -> None:
     if not left.trials:
         print_plain(f"{total} of {total} planned trials are finished already, so nothing of the plan remains.")
         return
+    remain = "remains" if len(left.trials) == 1 else "remain"
     tried = f", {failed} of them tried again because they failed or hung" if failed else ""
     print_plain(
-        f"{finished} of {total} planned trials are finished already; {len(left.trials)} remain{tried}, "
+        f"{finished} of {total} planned trials are finished already; {len(left.trials)} {remain}{tried}, "
         f"{_duration([*left.seconds, REPORT_S])}."
     )
 

@@ -47,6 +47,8 @@ PAGE = ("published", "layers", "figures")
 """Options that say what is on the page of a report."""
 RESUMABLE = ("resume", "dry_run", "seeds", "trial_timeout_s")
 """Options that may be given with a bare ``--resume``."""
+TRAINING = ("epochs", "target_accuracy_pct", "clip_grad")
+"""Options that only training has a use for."""
 EXPORTS = ("github-action-benchmark", "openmetrics", "mllog")
 """Formats of other tools, the functions of ``bench.report.exports.formats``."""
 SHORTHANDS = {
@@ -132,7 +134,7 @@ def _parse_explained_run(argv: Sequence[str]) -> Request:
 def parse_ladder(request: Request, precision: str, techniques: Sequence[str], out: Path) -> Request:
     """Return the request for a ladder from fp32 to a precision and to more techniques than a request has.
 
-    Its words are those of that request, with others for these and for the folder.
+    Its words are those of that request without training, with others for these and for the folder.
 
     Raises:
         UsageError: it cannot be climbed with the other options of that request.
@@ -142,9 +144,9 @@ def parse_ladder(request: Request, precision: str, techniques: Sequence[str], ou
         "--precisions": f"{BASELINE},{precision}",
         "--techniques": ",".join(dict.fromkeys((*request.techniques, *techniques))),
         "--out": str(out),
-    }
+    } | ({"--seeds": str(request.seeds[0])} if request.seeds else {})
     replaced = Parser(add_help=False)
-    for name in (*more, "--resume"):
+    for name in (*more, *(option_name(field, run_options()[field]) for field in TRAINING), "--resume"):
         replaced.add_argument(name)
     _, words = replaced.parse_known_args(request.argv)
     ladder = parse_run([*words, "--ladder", *(word for pair in more.items() for word in pair)])
@@ -156,7 +158,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise a UsageError instead of printing the usage and exiting."""
-        raise UsageError(f"{message[0].upper()}{message[1:]}. See run_bench.py --help.")
+        raise UsageError(f"{message[0].upper()}{message[1:]}. See {self.prog} --help.")
 
 
 def _command_parsers() -> dict[str, Parser]:
@@ -231,13 +233,14 @@ def run_options() -> dict[str, Option]:
     return dict(options(Request))
 
 
-def _name(field: str, option: Option) -> str:
+def option_name(field: str, option: Option) -> str:
+    """Return an option as it is typed."""
     return option.name or f"--{field.replace('_', '-')}"
 
 
 def _add(group: Any, field: str, option: Option, usual: str = "") -> None:
     """Add an option to a parser or to a group of it; ``usual`` are the default phases in its help."""
-    name = _name(field, option)
+    name = option_name(field, option)
     words: dict[str, Any] = {"action": "store_true"}
     if option.metavar:
         action = "append" if option.repeatable else "store"
@@ -293,7 +296,7 @@ def parse_run(argv: Sequence[str], *, recorded: bool = False) -> Request:
     options = run_options()
     if not given.get("suites") and "resume" not in given:
         raise UsageError("--suite is missing: name one, such as --suite mlp (run_bench.py list shows all).")
-    others = [_name(name, option) for name, option in options.items() if name in given and name not in RESUMABLE]
+    others = [option_name(name, option) for name, option in options.items() if name in given and name not in RESUMABLE]
     if "suites" not in given and others:
         raise UsageError(
             "--resume repeats the run's own options, to which --seeds may add and --trial-timeout is free; to change "
@@ -320,17 +323,17 @@ def parse_run(argv: Sequence[str], *, recorded: bool = False) -> Request:
 
 def _phases(given: dict[str, Any]) -> tuple[str, ...]:
     """Return the phases of a run: those of ``--phases`` or of its depth, and those that other options add."""
-    short = "quick" in given and not {"epochs", "seeds", "target_accuracy_pct", "clip_grad"} & {*given}
+    short = "quick" in given and not {*TRAINING, "seeds"} & {*given}
     phases: tuple[str, ...] = given.get("phases", ("memory", "speed") if short else USUAL)
     if "rigorous" in given and "speed" in phases:
         phases = tuple(dict.fromkeys((*phases, "floor")))
     if "ladder" in given:
         phases = (*(phases if "phases" in given else ()), *LADDER)
-    idle: list[str] = [name for name in ("epochs", "target_accuracy_pct", "clip_grad") if name in given]
+    idle: list[str] = [name for name in TRAINING if name in given]
     idle += ["seeds"] if "suites" in given and len(given.get("seeds", ())) > 1 else []  # one serves other phases
     if idle and "train" not in phases:
         why = "a ladder trains with --phases train only" if "ladder" in given else "--phases leaves train out"
-        names = ", ".join(_name(name, run_options()[name]) for name in idle)
+        names = ", ".join(option_name(name, run_options()[name]) for name in idle)
         raise UsageError(f"{names} is for training, and {why}.")
     return phases
 

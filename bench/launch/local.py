@@ -50,6 +50,8 @@ GONE_S = 30.0
 """How long the system may take to end processes that were killed: freeing a GPU's memory takes time."""
 INTERRUPTED_S = 0.3
 """The same after Ctrl-C, which must be answered at once."""
+_REMOVED: dict[str, None] = {}
+"""The overrides that the launchers of this process have removed: the first one finds them."""
 
 
 class NotStartedError(Exception):
@@ -75,12 +77,15 @@ class LocalLauncher(Launcher):
         """The processes that run, each with the text of its last progress."""
         self._left: set[int] = set()
         """The process groups of workers that were ended, until nothing of them runs."""
-        self.removed_variables = remove_overrides()
+        _REMOVED.update(dict.fromkeys(remove_overrides()))
+        self.removed_variables = tuple(_REMOVED)
         """Overrides of fp32 products that were in the environment, as NAME=VALUE."""
         if not any(name in os.environ for name in SPIN_VARIABLES):
             os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
         # The fork server is a new interpreter: it must find this package wherever it is started from.
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        paths = os.environ.get("PYTHONPATH", "")
+        if paths.partition(os.pathsep)[0] != str(ROOT):
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), paths)))
         os.environ[lifetime.LAUNCHER] = str(os.getpid())
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([PRELOAD])

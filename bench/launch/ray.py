@@ -348,18 +348,21 @@ class AcceleratorPool:
 
     def _open(self, count: int) -> list[Accelerator]:
         """Return at least ``count`` accelerators that are held, after taking those of a new group if there is none."""
-        if len(self._held) < count:
+        if len(self._held) < count and not self.closed.is_set():
             self.release()
             self._held = self._take(count)
             for target, arguments in self._prepared:
                 self._call(self._held, target, arguments)
+        if self.closed.is_set():  # possibly before there was anything to release
+            self.release()
+            raise CancelledError
         return self._held
 
     def _take(self, count: int) -> list[Accelerator]:
         """Place a group with an actor in each bundle, which start when Ray has placed it, and wait for them.
 
         Returns:
-            The accelerators by node; the node with the most comes first, so that small trials use few nodes.
+            The accelerators by node, none after Ctrl-C; the node with the most comes first: small trials use few nodes.
         """
         size = min(self.most, self._require(count))
         self._group = self.ray.util.placement_group([self.bundle] * size, strategy=STRATEGY)
@@ -367,7 +370,7 @@ class AcceleratorPool:
         locations, waited_s = [actor.locate.remote() for actor in actors], 0.0
         while len(self.ray.wait(locations, num_returns=size, timeout=POLL_S)[0]) < size:
             if self.closed.is_set():
-                raise CancelledError
+                return []
             if self._require(count) < size:  # a node was lost meanwhile
                 self.release()
                 return self._take(count)
@@ -460,6 +463,8 @@ class AcceleratorActor(LocalLauncher):
         def execute() -> None:
             try:
                 messages.put(self.run(trial, device, messages.put, rendezvous))
+            except UsageError as error:  # a process of an earlier trial does not end: others can be measured elsewhere
+                messages.put(Ending(kind="lost", text=str(error)))
             except Exception as error:  # else the loop below would wait forever
                 messages.put(Ending(kind="error", text=f"{type(error).__name__}: {error}"))
 

@@ -300,7 +300,7 @@ class Answers:
     statuses: dict[str, dict[str, Status]] = field(default_factory=dict)
     """The status of each precision."""
     speeds: dict[str, dict[str, Speed]] = field(default_factory=dict)
-    """The speed of each precision that has one: what decides on further processes, and how blocks are cut."""
+    """By the ids of trials: the speed of each precision, which decides on further processes and how blocks are cut."""
     sizes: dict[str, int] = field(default_factory=dict)
     """The largest batch size that a search has found."""
     attempts: dict[str, dict[str, Status]] = field(default_factory=dict)
@@ -340,10 +340,10 @@ def _take(known: Answers, attempt: list[dict[Hashable, Any]]) -> None:
     known.attempts[trial] = statuses
     if set(FAILURES) & set(statuses.values()):
         known.statuses.pop(config, None)
-        known.speeds.pop(config, None)
+        known.speeds.pop(trial, None)
         known.sizes.pop(config, None)
         return
-    known.statuses[config], known.speeds[config] = statuses, speeds
+    known.statuses[config], known.speeds[trial] = statuses, speeds
     for row in attempt:
         if row["phase"] == "fit" and row["status"] == "ok":
             known.sizes[config] = int(row["batch_size"])

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from threading import RLock
+from typing import Any
 
 import bench
 from bench.cli.display import Display, open_display, show_remaining
@@ -40,8 +41,8 @@ LONGEST = 1000
 ENDINGS: dict[str, Status] = {"oom": "oom", "timeout": "timeout", "unsupported": "unsupported"}
 BROKEN = ("died", "timeout")
 """Endings after which an arm is not tried again in its cell: it would crash again, or hang for as long again."""
-FAILED = (*BROKEN, "error", "lost")
-"""Endings that are somebody's fault: of several arms, whose is shown by trying each alone."""
+FAILED = (*BROKEN, "error")
+"""Endings that are an arm's fault: of several arms, whose is shown by trying each alone."""
 
 
 @dataclass(slots=True)
@@ -180,7 +181,9 @@ class Execution:
         )
 
     def _speeds(self, trial: Trial, replicate: int) -> dict[str, Speed]:
-        return self.known.speeds.get(replace(trial, replicate=replicate).config, {})
+        """Return the speeds of a trial's arms in a process, whatever other arms that measured."""
+        speeds = self.known.speeds.get(replace(trial, replicate=replicate).id, {})
+        return {name: speed for name, speed in speeds.items() if name in trial.precisions}
 
     def _device(self, trial: Trial) -> Device:
         return self.devices[trial.cell.placement.name]
@@ -285,7 +288,7 @@ class Execution:
 
     def _write_log(self, trial: Trial, ending: Ending) -> Path | None:
         """Keep all that a process which failed has printed; return where within the run's folder."""
-        if ending.kind not in (*FAILED, "import") or not ending.log:
+        if ending.kind not in (*FAILED, "lost", "import") or not ending.log:
             return None
         path = self.store.folder / trial.log
         try:
@@ -305,7 +308,7 @@ class Execution:
         self.known.attempts[trial.id] = self.known.statuses[trial.config]
         measured = {result.precision: result.speed for result in results if result.status in MEASURED}
         timed = {name: speed for name, speed in measured.items() if speed and speed.step_ms is not None}
-        self.known.speeds[trial.config] = timed
+        self.known.speeds[trial.id] = timed
         if trial.phase == "train":
             self._drop_checkpoint(trial)
 
@@ -377,11 +380,13 @@ def execute(prepared: PreparedRun, folder: Path | None, launcher: Launcher) -> t
 
 def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
     before = earlier_start(folder, prepared)
+    earlier = read_run(folder) if before else {}
+    started_with = {name: value for name, value in earlier.get("request", {}).items() if name in ("out", "resume")}
     environment = prepared.environment
     gpus = () if prepared.request.on is not None else sampled_gpus(environment)  # a cluster's are on other machines
-    run = {
+    run: dict[str, Any] = {
         "version": bench.__version__,
-        "request": describe_request(prepared),
+        "request": describe_request(prepared) | started_with,
         "environment": environment,
         "data": [
             asdict(data)
@@ -390,11 +395,17 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
             for data in prepared.data
         ],
         "planned": [describe_planned(trial) for trial in prepared.plan.trials],
-        "warnings": list(prepared.warnings),
-        "edited": edited(folder, read_run(folder)) if before else [],
+        "warnings": list(dict.fromkeys([*earlier.get("warnings", ()), *prepared.warnings])),
+        "edited": edited(folder, earlier),
         "started": before or now(),
         "finished": None,
     }
+
+    def end(finished: str | None) -> None:
+        lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
+        warnings = list(dict.fromkeys([*run["warnings"], *launcher.notes, *lost]))
+        store.write_run({**run, "warnings": warnings, "finished": finished})
+
     display = open_display()
     try:
         with ExitStack() as stack:
@@ -402,6 +413,7 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
             if store.dropped:
                 rows = ", ".join(f"{count} of {name}" for name, count in store.dropped.items())
                 display.note(f"Rows of trials that did not end were dropped: {rows}.")
+            size = (folder / "trials.csv").stat().st_size
             store.write_run(run)  # first, so that whatever happens --resume finds a run
             sampler = stack.enter_context(Sampler(gpus, SAMPLE_PERIOD_S))
             launcher.on_start = sampler.own
@@ -419,10 +431,11 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
                     display.note(f"The largest batches are known: {len(plan.trials)} trials at them and at others.")
                     fine = execution.run(plan) and searched
                 store.add(sampler.stop())
-                lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
-                store.write_run({**run, "warnings": [*prepared.warnings, *launcher.notes, *lost], "finished": now()})
+                is_longer = (folder / "trials.csv").stat().st_size > size
+                end((None if is_longer else earlier.get("finished")) or now())
             except KeyboardInterrupt as stop:
                 display.close()
+                end(None)
                 tell_interrupted(folder, tries=prepared.request.tries)
                 raise Interrupted(folder if answers(folder).attempts else None) from stop
     finally:

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from bench.cli.parser import parse_run
+from bench.cli.parser import option_name, parse_run, run_options
 from bench.results.columns import COLUMNS, has_rows, read_header
 from bench.results.run_json import read_run
 from bench.run.prepare import PreparedRun
@@ -189,8 +189,8 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
     changed = [name for name, value in now.items() if run["request"].get(name) != value and name not in free]
     if changed:
         raise UsageError(
-            f"The run in '{folder}' was started with other {', '.join(changed)}. Repeat its own options, "
-            f"or only --resume {folder}, or start a new run with --out."
+            f"The run in '{folder}' was started with other {_options(run['request'], now, changed)}. Repeat its own "
+            f"options, or only --resume {folder}, or start a new run with --out."
         )
     prints = {data.get("source"): data.get("fingerprint") for data in run.get("data", ())}
     for data in prepared.data:
@@ -208,6 +208,15 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
         raise UsageError(f"The run in '{folder}' was made with {was}; this is {here}. Start a new run.")
     started: str = run["started"]
     return started
+
+
+def _options(then: dict[str, Any], now: dict[str, Any], changed: Sequence[str]) -> str:
+    """Name the options, as they are typed, of the fields in which two requests differ."""
+    options, before = run_options(), then.get("protocol") or {}
+    depth = [name for name, value in now["protocol"].items() if before.get(name) != value]
+    fields = {"largest_batch": ["batch_sizes"], "protocol": depth if {*depth} <= {*options} else ["quick", "rigorous"]}
+    names = (name for field in changed for name in fields.get(field, [field]))
+    return ", ".join(dict.fromkeys(option_name(name, options[name]) for name in names))
 
 
 def _circumstances(environment: dict[str, Any]) -> str:

@@ -52,7 +52,7 @@ def convert(model: nn.Module, precision: Precision) -> Conversion:
         reasons = "; ".join(f"{name}: {why}" for name, why in kept.items()) or "it has none"
         raise UnsupportedError(f"{precision.name} converts none of the model's linear layers ({reasons})")
     small = _too_small(precision, layers, kept)
-    twin = _TWINS.get(precision.conversion or "", _float8_twins)(precision)
+    twin = _TWINS[precision.conversion or ""](precision)
     chosen: list[nn.Module] = [layer for name, layer in layers.items() if name not in kept]
     if precision.package == "transformer_engine":  # it has the layer norms with a weight and a bias
         norms = [norm for norm in model.modules() if type(norm) is nn.LayerNorm]
@@ -277,9 +277,10 @@ def _transformer_engine_twins(precision: Precision) -> Twins:
 _TWINS: dict[str, Callable[[Precision], Twins]] = {
     "mxfp8": _mxfp8_twins,
     "nvfp4": _nvfp4_twins,
+    **dict.fromkeys(("tensorwise", "rowwise", "rowwise_with_gw_hp"), _float8_twins),
     **dict.fromkeys(PROBES, _transformer_engine_twins),
 }
-"""Makers of the layers of each ``Precision.conversion`` that is no recipe of torchao's float8."""
+"""Makers of the layers of each ``Precision.conversion``."""
 
 
 def require_plain(techniques: Techniques, precision: Precision) -> None:

@@ -1,4 +1,5 @@
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -74,8 +75,10 @@ def test_a_ladder_to_try_is_of_what_was_explained_with_more_techniques():
 
 def test_a_ladder_to_try_of_a_run_that_goes_on_is_a_run_of_its_own():
     words = ["explain", "--suite", "mlp", "--precisions=fp32,amp-bf16", "--resume", "results/a", "--try"]
+    words += shlex.split("--phases memory,speed,train --epochs 2 --seeds 3,4 --target-accuracy 90 --clip-grad=1")
     ladder = parse_ladder(parse(words), "amp-bf16", ["compile"], Path("results/a-try"))
     assert (ladder.resume, ladder.out) == (None, Path("results/a-try"))
+    assert (ladder.epochs, ladder.seeds, ladder.phases) == (None, (3,), ("memory", "ladder_memory", "ladder"))
     assert parse_run(ladder.argv, recorded=True) == ladder
 
 
@@ -198,6 +201,7 @@ def test_an_option_that_means_nothing_gets_a_sentence(words, sentence):
         ([], "--suite is missing"),
         (["--resume", "results/x", "--gpus", "cpu", "--set", "lr=1"], "to change --set, --gpus, start a new run"),
         (["repotr"], "Did you mean 'report'"),
+        (["compare", "a", "b", "--jsno"], "See run_bench.py compare --help."),
     ],
 )
 def test_a_command_that_means_nothing_gets_a_sentence(words, sentence):

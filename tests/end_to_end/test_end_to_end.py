@@ -125,7 +125,7 @@ def test_a_finished_run_gone_on_with_measures_nothing(finished):
         assert table(folder / "results" / "mine") == rows
     other = call(*FULL, "--seeds", 1, "--resume", "results/mine", cwd=folder)
     assert other.returncode == 2
-    assert "was started with other seeds" in other.stderr
+    assert "was started with other --seeds" in other.stderr
     assert table(folder / "results" / "mine") == rows
 
 

@@ -1,4 +1,5 @@
 import multiprocessing
+import os
 import re
 import signal
 import subprocess
@@ -253,7 +254,11 @@ def test_what_the_user_can_mend_is_raised_as_such(launcher):
 
 def test_variables_that_override_tf32_or_emulate_fp32_are_removed_and_told(monkeypatch):
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    assert LocalLauncher().removed_variables == ("NVIDIA_TF32_OVERRIDE=1",)
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    monkeypatch.setattr(local, "_REMOVED", {})
+    for _launcher in range(2):
+        assert LocalLauncher().removed_variables == ("NVIDIA_TF32_OVERRIDE=1",)
+    assert os.environ["PYTHONPATH"] == os.pathsep.join((str(ROOT), "mine"))
     names = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY")
     environment = {**dict.fromkeys(names, "1"), "HOME": "/"}
     assert set(remove_overrides(environment)) == {f"{name}=1" for name in names}

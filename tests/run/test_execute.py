@@ -208,6 +208,18 @@ def test_a_process_lost_with_its_fork_server_is_started_once_more(tmp_path, plan
     assert len(rows(tmp_path / "run", "blocks.csv")) == 2  # one in each process: not those of the lost one
 
 
+def test_arms_whose_process_is_lost_twice_are_measured_together_when_the_run_goes_on(tmp_path, plan, cpu):
+    lost = {"speed-r1": Ending(kind="lost", text="the node is gone")}
+    ran, stored, fine = execute(tmp_path / "run", plan, cpu, lost)
+    assert ran.count("tiny-cpu-b4-speed-r1") == 2
+    assert arms_of(stored, "speed", "failed") == [*ARMS]
+    assert not fine
+    ran, stored, fine = execute(tmp_path / "run", plan, cpu)
+    assert ran == ["tiny-cpu-b4-speed-r1"]
+    assert arms_of(stored, "speed") == [*ARMS, *ARMS]
+    assert fine
+
+
 def test_a_failed_process_has_its_reason_in_short_in_its_row_and_all_that_it_printed_in_a_file(tmp_path, plan, cpu):
     printed = "Traceback\n" + 10_000 * "x" + "\udcff"
     text = "ValueError: bad pixels in \udcff.jpg " + 200_000 * "0" + " is no image"
@@ -301,7 +313,7 @@ def test_a_run_without_torch_ends_with_the_cause_an_exit_code_and_no_advice(
     assert not any("stay with" in text for text in (out, *pages))
 
 
-@pytest.mark.parametrize(("step_s", "corrections"), [(10.0, 1), (1.1, 0)])
+@pytest.mark.parametrize(("step_s", "corrections"), [(0.9, 1), (0.22, 0)])
 def test_an_estimate_that_is_far_off_is_corrected_once_while_its_trial_runs(
     tmp_path, plan, cpu, monkeypatch, *, capsys, step_s, corrections
 ):
@@ -315,10 +327,10 @@ def test_an_estimate_that_is_far_off_is_corrected_once_while_its_trial_runs(
                 on_message(Progress(text="", done=step / 100))
             return super().run(trial, device, on_message)
 
-    one = Plan(trials=plan.trials[4:5], seconds=(100.0,))
+    one = Plan(trials=plan.trials[4:5], seconds=(20.0,))
     run_with(Slow({}), tmp_path / "run", one, cpu)
     out = capsys.readouterr().out
-    assert out.count("The run takes about 17 min in all, not 1.7 min as was estimated.") == corrections
+    assert out.count("The run takes about 1.6 min in all, not 24 s as was estimated.") == corrections  # with a report
     assert out.count("The run takes") == corrections
 
 
@@ -515,6 +527,16 @@ def test_a_process_that_is_lost_is_measured_again_when_the_run_goes_on(tiny_tria
     known = launcher.known[0]  # how the first process cut its blocks, before the interruption
     assert [(arm.name, arm.switch_warmup, arm.steps) for arm in known] == [("fp32", 2, 7), ("amp-bf16", 2, 7)]
     assert replace(tiny_trial, known=known).config == tiny_trial.config
+
+
+def test_an_arm_that_crashes_late_does_not_end_the_processes_of_the_others(tiny_trial, tmp_path, cpu):
+    crash = dict.fromkeys(("speed-r2", "speed-fp16-master-r2"), Ending(kind="died", text="why"))
+    plan = speed_plan(tiny_trial, most_replicates=6)
+    plan = plan_of(*(replace(trial, arms=arms(*ARMS, "fp16-master")) for trial in plan.trials))
+    launcher = ScriptedLauncher(crash, (0.98, 1.05, 0.97, 1.04, 1.00, 0.95))
+    run_with(launcher, tmp_path, plan, cpu)
+    assert launcher.ran[-1].endswith("-speed-r5")
+    assert [arm.name for arm in launcher.known[-1]] == [*ARMS]
 
 
 @pytest.mark.parametrize("line", [3, 4, 5], ids=["the second row of r0", "r1", "the second row of r1"])

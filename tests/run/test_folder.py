@@ -33,7 +33,7 @@ from bench.run.folder import LOCK, check, locked, new_folder, open_folder
 from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
 from bench.spec.errors import UsageError
-from bench.spec.trial import DataSource, PreparedData, Request, SuiteRef
+from bench.spec.trial import DataSource, PreparedData, Protocol, Request, SuiteRef
 from tests.arms import arms
 from tests.conftest import TINY, call
 from tests.report.builders import RunBuilder
@@ -65,9 +65,25 @@ def changed(machine: Environment, **changes: object) -> Environment:
 def test_on_the_same_machine_a_run_goes_on_and_keeps_its_start(tmp_path, machine, monkeypatch):
     times = iter("abcd")
     monkeypatch.setattr("bench.run.execute.now", lambda: next(times))
-    run_nothing(tmp_path, machine)
-    run_nothing(tmp_path, machine)
-    assert (read_run(tmp_path)["started"], read_run(tmp_path)["finished"]) == ("a", "c")
+    run_nothing(tmp_path, machine, replace(REQUEST, out=tmp_path))
+    run_nothing(tmp_path, machine, replace(REQUEST, resume=tmp_path))
+    again = read_run(tmp_path)
+    assert (again["started"], again["finished"]) == ("a", "b")  # nothing was measured since
+    assert (again["request"]["out"], again["request"]["resume"]) == (str(tmp_path), None)
+
+
+def test_warnings_and_notes_of_a_run_that_was_stopped_are_kept_when_it_goes_on(tmp_path, machine, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    warned = replace(prepared(machine), warnings=("The GPU is shared.",))
+    launcher = SimpleNamespace(overlapping=False, notes=["A V100 was lost."])
+    with monkeypatch.context() as stopped:
+        stopped.setattr("bench.run.execute.Execution.run", stop)
+        with pytest.raises(Interrupted):
+            execute(warned, tmp_path, launcher)
+    execute(warned, tmp_path, LAUNCHER)
+    assert read_run(tmp_path)["warnings"] == ["The GPU is shared.", "A V100 was lost."]
 
 
 def test_a_run_is_named_after_its_suites_each_once_however_many_values_are_swept(tmp_path, machine, monkeypatch):
@@ -155,10 +171,15 @@ def test_a_file_of_blocks_that_the_report_would_refuse_is_refused_before_the_run
 def test_seeds_may_be_added_and_nothing_else_may_change(tmp_path, machine):
     run_nothing(tmp_path, machine)
     run_nothing(tmp_path, machine, replace(REQUEST, seeds=(0, 1)))
-    with pytest.raises(UsageError, match="was started with other seeds"):
+    with pytest.raises(UsageError, match="was started with other --seeds"):
         run_nothing(tmp_path, machine, replace(REQUEST, seeds=(1,)))
-    with pytest.raises(UsageError, match="was started with other epochs, clip_grad"):
+    with pytest.raises(UsageError, match="was started with other --epochs, --clip-grad"):
         run_nothing(tmp_path, machine, replace(REQUEST, seeds=(0, 1), epochs=3, clip_grad=1.0))
+    names = {"--time-budget": Protocol(time_budget_s=9.0), "--quick, --rigorous": RIGOROUS}
+    for named, protocol in names.items():
+        other = replace(REQUEST, seeds=(0, 1), largest_batch=True, batch_sizes=(4,), protocol=protocol)
+        with pytest.raises(UsageError, match=f"was started with other --batch-sizes, {named}. Repeat"):
+            run_nothing(tmp_path, machine, other)
 
 
 @pytest.mark.slow
@@ -249,8 +270,11 @@ def test_a_run_that_goes_on_says_what_is_finished_and_what_remains(tmp_path, mac
     said = capsys.readouterr().out
     assert "2 of 4 planned trials are finished already; 2 remain, 1 of them tried again" in said
     with Store(tmp_path) as store:
-        for trial in trials[2:]:
-            store.add_results(trial, cpu, [result()])
+        store.add_results(trials[2], cpu, [result()])
+    tell_what_remains(plan, tmp_path)
+    assert "3 of 4 planned trials are finished already; 1 remains, about 34 s" in capsys.readouterr().out
+    with Store(tmp_path) as store:
+        store.add_results(trials[3], cpu, [result()])
     tell_what_remains(plan, tmp_path)
     assert "4 of 4 planned trials are finished already" in capsys.readouterr().out
 
@@ -419,7 +443,7 @@ def test_a_ladder_that_was_started_goes_on_and_others_start(tmp_path, machine, e
     assert other == second
     assert open_folder(Request(suites=(), resume=started))[0].techniques == first.techniques
     explained[0].techniques.append("channels-last")  # what was started is another request's
-    with pytest.raises(UsageError, match="with other techniques"):
+    with pytest.raises(UsageError, match="with other --techniques"):
         run_nothing(started, machine, next(reporting.ladders_to_try(request, tmp_path / "run")))
 
 
@@ -488,9 +512,10 @@ def test_a_stopped_run_goes_on_with_the_ladders_that_were_to_follow(machine, mon
 
 def test_a_ladder_that_the_other_options_forbid_is_not_tried(tmp_path, explained, capsys):
     explained.append(SimpleNamespace(precision="amp-bf16", techniques=["compile"]))
-    request = Request(argv=("--suite", "mlp", "--epochs", "3"), suites=("mlp",))
+    names = ("compile=max-autotune",)
+    request = Request(argv=("--suite", "mlp", "--techniques", *names), suites=("mlp",), techniques=names)
     assert list(reporting.ladders_to_try(request, tmp_path / "run")) == []
-    assert "--epochs" in capsys.readouterr().out
+    assert "say two things" in capsys.readouterr().out
 
 
 # One process at a time writes to a run's folder.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -18,9 +19,9 @@ from bench.phases import numerics
 from bench.phases.arms import TrainingRunner
 from bench.results.records import MemoryPeak, Numeric, Operations
 from bench.spec.errors import UnsupportedError
-from bench.spec.precisions import PRECISIONS, parse_precision
+from bench.spec.precisions import PRECISIONS, Conversion, parse_precision
 from bench.training.checkpoint import Checkpoint, read_checkpoint
-from bench.training.conversions import convert
+from bench.training.conversions import _TWINS, convert
 from bench.training.step import evaluate, evaluate_fp32, training_step
 from bench.training.techniques import compilations
 from tests.arms import arms
@@ -71,6 +72,10 @@ def test_layers_that_the_hardware_could_not_multiply_are_kept_and_said_to_be():
     assert conversion.small_layers == 2  # torchao's own filter would convert neither
     assert make("mxfp8:emulated=on", model=wide).conversion.small_layers is None
     assert make("amp-bf16", model=wide).conversion is None
+
+
+def test_every_conversion_has_a_maker_of_its_layers():
+    assert {*_TWINS} == {*get_args(Conversion)}
 
 
 def test_a_model_of_which_no_layer_fits_is_unsupported_and_not_its_autocast_by_another_name():

@@ -141,6 +141,8 @@ class Comparison:
     """The differences of the environments: the name, and its value in OLD and in NEW."""
     apart: list[str]
     """Sentences on rows that only one of the two has."""
+    unreached: list[str]
+    """Sentences on what OLD measured, and an unfinished run of NEW planned and has no row of."""
     fail_over: float | None = None
     """The share that a regression may have, or None."""
 
@@ -153,10 +155,11 @@ class Comparison:
 
     @property
     def failures(self) -> list[str]:
-        """The regressions that are shown beyond ``fail_over``; none where nothing was asked."""
+        """The regressions shown beyond ``fail_over``, and what NEW did not reach; none where nothing was asked."""
         changes = [(str(recipe), "speed", recipe.change) for recipe in self.overall]
         changes += [(str(row), name, change) for row in self.rows for name, change in row.changes.items()]
-        return [f"{where}: {name} {change}" for where, name, change in changes if change.is_beyond]
+        shown = [f"{where}: {name} {change}" for where, name, change in changes if change.is_beyond]
+        return [*shown, *self.unreached] if self.fail_over is not None else []
 
     @property
     def summary(self) -> str:
@@ -223,6 +226,7 @@ def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
         cautions=cautions(runs),
         environment=environments(runs, sides),
         apart=_apart(measured),
+        unreached=_unreached(trials, sides[1]),
         fail_over=fail_over,
     )
 
@@ -397,6 +401,23 @@ def _difference(folders: tuple[Path, Path], sides: Sequence[pd.DataFrame]) -> st
 
 def _question(values: Iterable[object]) -> str:
     return " ".join(f"{value:.0f}" if isinstance(value, float) else str(value) for value in values if value != "")
+
+
+def _unreached(trials: Sequence[pd.DataFrame], new: Sequence[Run]) -> list[str]:
+    """Say what OLD measured, and an unfinished run of NEW planned and has no row of."""
+    unfinished = [trial for run in new if run.info.get("finished", "") is None for trial in run.list("planned")]
+    planned = {(trial["cell"], trial["phase"], arm) for trial in unfinished for arm in trial["arms"]}
+    names = ["cell", "phase", "precision"]
+    left = planned - set(trials[1][names].itertuples(index=False, name=None))
+    phases = [metric.phase for metric in compared()]
+    old = trials[0][trials[0]["status"].isin(MEASURED) & trials[0]["phase"].isin(phases)]
+    sentences = []
+    for row in records(old.drop_duplicates(names)):
+        if (row["cell"], row["phase"], row["precision"]) in left:
+            question, devices = {name: row[name] for name in QUESTION}, (row["device"], row["device"])
+            where = Row(question=question, devices=devices, changes={}, speedup=None)
+            sentences.append(f"{where}: {row['phase']} of OLD not measured in NEW, which is unfinished")
+    return sentences
 
 
 def _apart(sides: Sequence[pd.DataFrame]) -> list[str]:

@@ -173,7 +173,7 @@ def _compare() -> Any:
         "new": LIST[WORD],
         "summary": WORD,
         "fail_over_ratio": Figure,
-        "failures": _described(LIST[WORD], "Regressions shown beyond it; the exit code is 1 if there is one."),
+        "failures": _described(LIST[WORD], "Regressions beyond it and what NEW did not reach; any gives exit code 1."),
         "cautions": LIST[WORD],
         "only_in_one": LIST[WORD],
         "environment": LIST[_struct("Difference", "One of machines or software.", dict.fromkeys(DIFFERENCE, WORD))],

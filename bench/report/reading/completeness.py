@@ -25,11 +25,12 @@ def remark(run: Run, trials: pd.DataFrame) -> str:
     """Return a sentence on a run that did not end or lacks trials of its plan; empty where it is whole.
 
     Args:
-        run: the run; a run.json that does not say when it ended says nothing of this.
+        run: the run; a run.json that does not say when it ended tells nothing of this.
         trials: its rows of trials.csv.
     """
     if "finished" not in run.info:
-        return ""
+        lacks = f"Run {run.label}: its run.json lacks the request and the plan, so what is missing is not known."
+        return "" if run.part("request") or run.list("planned") else lacks
     planned, ended = run.list("planned"), run.info["finished"] is not None
     lost = missing(planned, trials)
     if ended and not lost:

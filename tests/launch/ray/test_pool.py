@@ -144,6 +144,20 @@ def test_what_was_killed_because_the_run_was_stopped_is_no_failed_trial(alone, t
         pool.run(on_v100(tiny_trial), cpu, lambda _message: pool.closed.set())
 
 
+@pytest.mark.parametrize("is_taking", [False, True])
+def test_a_run_that_was_stopped_takes_no_accelerators_or_gives_them_back(tiny_trial, cpu, is_taking):
+    ray = Ray("1", nodes=[node(GPU=1.0, CPU=4.0)])
+    pool = AcceleratorPool(ray, "V100", 1)
+    if is_taking:  # Ctrl-C comes before there is a group to release
+        ray.util.placement_group = lambda *given, **more: (pool.close(), ray.group(*given, **more))[1]
+    else:
+        pool.close()
+    with pytest.raises(CancelledError):
+        pool.run(on_v100(tiny_trial), cpu, print)
+    assert (len(ray.groups), len(ray.removed)) == (is_taking, is_taking)
+    assert ray.actors[0].given == []
+
+
 def test_the_interface_of_an_address_is_found():
     assert interface("127.0.0.1")
     assert interface("192.0.2.1") is None
@@ -183,3 +197,5 @@ def test_a_node_runs_a_trial_without_the_script_it_was_started_by(monkeypatch, t
     assert [message.status for message in messages if isinstance(message, TrialResult)] == ["ok"]
     with pytest.raises(UsageError, match="There is no GPU 97"):
         worker.survey(("97",))
+    worker.run = mock.Mock(side_effect=UsageError("Process 7 does not end"))
+    assert [*worker.stream(tiny_trial, cpu, None)] == [Ending(kind="lost", text="Process 7 does not end")]

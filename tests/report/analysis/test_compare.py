@@ -12,6 +12,7 @@ import pytest
 from bench.report.analysis.compare import compare
 from bench.report.tables.comparisons import comparison
 from bench.results.records import Device, Energy, MemoryPeak
+from bench.results.run_json import planned
 from bench.spec.errors import UsageError
 from tests.conftest import call
 from tests.report import fleet
@@ -176,6 +177,21 @@ def test_a_change_must_exceed_the_noise_of_both_runs(tmp_path, step_ms, noisy, v
         run.floor((1 - spread, 1.0, 1 + spread), step_ms=each_ms)
     compared = compare(tmp_path / "old", tmp_path / "new", fail_over=0.001)
     assert (cells(compared)["fp32"]["speed"], compared.failures) == (verdict, [])
+
+
+@pytest.mark.parametrize(
+    ("finished", "phases", "failing"),
+    [(None, ("memory", "speed"), 2), ("now", ("memory", "speed"), 0), (None, ("memory",), 0)],
+)
+def test_what_an_unfinished_run_did_not_reach_is_a_failure_if_it_was_planned(tmp_path, finished, phases, failing):
+    for name in ("old", "new"):
+        run = RunBuilder(tmp_path / name).memory("fp32", 10).memory("amp-bf16", 8)
+    RunBuilder(tmp_path / "old").speed()
+    plan = [planned(run.trial(phase, ("fp32", "amp-bf16"), 128)) for phase in phases]
+    fleet.edit_run(run.folder, lambda info: info.update(planned=plan, finished=finished))
+    failures = compare(tmp_path / "old", run.folder, fail_over=0.03).failures
+    assert [": speed of OLD" in failure for failure in failures] == [True] * failing
+    assert compare(tmp_path / "old", run.folder).failures == []
 
 
 @pytest.mark.slow
