@@ -523,7 +523,8 @@ def lead(answers: Sequence[Answer]) -> list[Sentence]:
     gains = [answer for answer in answers if answer.precision not in (None, BASELINE)]
     cost = [*_memory_range(gains), *_accuracies(gains)]
     if not gains and len(answers) == 1 and answers[0].accuracy:
-        cost = [f"compared with {BASELINE} after training, {answers[0].accuracy}"]
+        words = [f"{name}{'' if word == 'diverged' else ' is'} {word}" for name, word in answers[0].trained]
+        cost = [f"compared with {BASELINE} after training, {enumerated(words)}"]
     sentences = [[*parts, Part(".")], [Part(f"{'; '.join(cost)}.")] if cost else []]
     return [[Part(capital(first.text), first.strong), *more] for first, *more in filter(None, sentences)]
 
@@ -559,6 +560,8 @@ def _memory_range(gains: Sequence[Answer]) -> list[str]:
     """Write by how much the memory changes, from the largest saving on; nothing where it is not known."""
     changes = [float(answer.arm["memory_change"]) for answer in gains if known(answer.arm["memory_change"])]
     ends = dict.fromkeys(change(end) for end in (min(changes), max(changes))) if changes else {}
+    if len(gains) == len(changes) == 1:
+        return [f"it takes {_less_or_more(changes[0], 'peak memory')}"]
     return [f"peak memory changes by {' to '.join(ends)}"] if ends else []
 
 
