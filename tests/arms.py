@@ -6,7 +6,7 @@ from bench.spec.techniques import TECHNIQUES, AblationStep
 def arm(name: str) -> AblationStep:
     """Return the arm of a name as in CSVs: fp32, amp-bf16+set-to-none."""
     precision, *names = name.split("+")
-    assert all(one.partition("=")[0] in TECHNIQUES for one in names)
+    assert all(word.partition("=")[0] in TECHNIQUES for word in names)
     return AblationStep(precision=precision, techniques=tuple(names))
 
 

@@ -1,4 +1,4 @@
-"""What several tests need: a tiny suite of a user's own, trials made of it, and the command line."""
+"""Parts that several tests share: a tiny suite of a user's own, trials made of it, and the command line."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def call(*words: object, cwd: Path, stdout: TextIO | None = None) -> subprocess.
         redirect_stderr(StringIO()) as errors,
     ):
         code = run_bench.main(given)
-    said = out.getvalue() if isinstance(out, StringIO) else ""
-    return subprocess.CompletedProcess(given, code, said, errors.getvalue())
+    text = out.getvalue() if isinstance(out, StringIO) else ""
+    return subprocess.CompletedProcess(given, code, text, errors.getvalue())
 
 
 @pytest.fixture(scope="session", autouse=True)

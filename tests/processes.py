@@ -24,9 +24,9 @@ def together(folder: Path, function: Callable[..., Any], *arguments: Any, ranks:
         arguments: what else to call it with.
         ranks: how many processes.
     """
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
     given = (shared, folder, function, arguments)
     multiprocessing.start_processes(_call, given, nprocs=ranks, start_method="spawn")
@@ -40,4 +40,4 @@ def _call(rank: int, shared: dict[str, str], folder: Path, function: Callable[..
     torch.save(function(rank, *arguments), folder / f"returned-{rank}.pt")
     torch.distributed.destroy_process_group()
     sys.stdout.flush()
-    os._exit(0)  # as the harness ends them: taking the interpreter down beside gloo's threads may abort (torch 2.15)
+    os._exit(0)  # as the harness ends them: taking the interpreter down while gloo's threads run may abort (torch 2.15)

@@ -1,4 +1,4 @@
-"""What plans, stores and reports never waits for torch to be imported; suite files import it when they build."""
+"""Planning, storing and reporting never wait for torch to be imported; suite files import it when they build."""
 
 import subprocess
 import sys

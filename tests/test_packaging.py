@@ -1,4 +1,4 @@
-"""What is installed: every package of the program and every file that it reads at run time, and nothing else."""
+"""Files that are installed: every package of the program and every file that it reads at run time, and nothing else."""
 
 import tomllib
 from fnmatch import fnmatch
@@ -31,15 +31,15 @@ def test_files_that_are_read_at_run_time_are_installed_with_their_package(folder
     patterns = SETUP["package-data"][".".join(folder.relative_to(ROOT).parts)]
     installed = {path for pattern in patterns for path in folder.glob(pattern)}
     inside = [folder, *(path for path in folder.iterdir() if path.is_dir() and not (path / "__init__.py").exists())]
-    files = (path for one in inside for path in one.iterdir() if path.is_file())
+    files = (path for subfolder in inside for path in subfolder.iterdir() if path.is_file())
     others = {path for path in files if path.suffix not in (".py", ".pyc")}
     assert others == installed != set()
 
 
-@pytest.mark.parametrize("precision", [one for one in PRECISIONS.values() if one.package], ids=lambda one: one.name)
+@pytest.mark.parametrize("precision", [arm for arm in PRECISIONS.values() if arm.package], ids=lambda arm: arm.name)
 def test_an_extra_installs_the_least_versions_that_its_precisions_ask_for(precision):
     wanted = map(Requirement, EXTRAS[precision.extra])
-    least = {canonicalize_name(one.name): str(one.specifier) for one in wanted}
+    least = {canonicalize_name(requirement.name): str(requirement.specifier) for requirement in wanted}
     assert least.pop(canonicalize_name(precision.package)) == f">={precision.least_package}"
     assert least == ({"torch": f">={precision.least_torch}"} if precision.least_torch else {})
 

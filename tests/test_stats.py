@@ -11,15 +11,15 @@ from bench.stats import Interval
 
 def test_the_robust_interval_is_yuens():
     values = np.random.default_rng(1).normal(0.4, 0.1, 30)
-    found = stats.robust_interval(values)
+    interval = stats.robust_interval(values)
     cut = 6  # 20 % of 30 at each end
     inner = np.sort(values)[cut:-cut]
     winsorised = np.clip(values, inner[0], inner[-1])
     error = winsorised.std(ddof=1) / (0.6 * math.sqrt(30))
     half = scipy_stats.t.ppf(0.975, len(inner) - 1) * error
-    assert found.center == pytest.approx(inner.mean())
-    assert (found.low, found.high) == pytest.approx((inner.mean() - half, inner.mean() + half))
-    assert (found.low, found.high) == pytest.approx(mstats.trimmed_mean_ci(values, (0.2, 0.2), alpha=0.05))
+    assert interval.center == pytest.approx(inner.mean())
+    assert (interval.low, interval.high) == pytest.approx((inner.mean() - half, inner.mean() + half))
+    assert (interval.low, interval.high) == pytest.approx(mstats.trimmed_mean_ci(values, (0.2, 0.2), alpha=0.05))
 
 
 def test_one_value_has_no_interval_and_equal_values_one_without_width():
@@ -31,27 +31,27 @@ def test_one_value_has_no_interval_and_equal_values_one_without_width():
 def test_students_interval_is_scipys():
     values = [0.41, 0.39, 0.42]
     low, high = scipy_stats.t.interval(0.95, 2, np.mean(values), scipy_stats.sem(values))
-    found = stats.student_interval(values)
-    assert (found.center, found.low, found.high, found.n) == pytest.approx((np.mean(values), low, high, 3))
+    interval = stats.student_interval(values)
+    assert (interval.center, interval.low, interval.high, interval.n) == pytest.approx((np.mean(values), low, high, 3))
 
 
 def test_welchs_interval_is_of_the_difference_of_means():
     a, b = [1.0, 1.1, 0.9], [0.5, 0.7, 0.6, 0.55]
-    found = stats.welch(a, b).interval()
+    interval = stats.welch(a, b).interval()
     bounds = scipy_stats.ttest_ind(a, b, equal_var=False).confidence_interval()
-    assert found.center == pytest.approx(np.mean(a) - np.mean(b))
-    assert (found.low, found.high) == pytest.approx((bounds.low, bounds.high))
+    assert interval.center == pytest.approx(np.mean(a) - np.mean(b))
+    assert (interval.low, interval.high) == pytest.approx((bounds.low, bounds.high))
     assert stats.welch([1.0], [0.5]).interval().low is None
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.1])
 def test_a_difference_is_beyond_a_margin_where_its_interval_is(margin):
     a, b = [1.0, 1.1, 0.9], [0.5, 0.7, 0.6, 0.55]
-    found = stats.welch(a, b)
+    difference = stats.welch(a, b)
     expected = scipy_stats.ttest_ind(a, np.array(b) + margin, equal_var=False).pvalue
-    assert found.beyond(margin) == pytest.approx(expected)
-    assert found.beyond(found.interval().low) == pytest.approx(0.05)
-    assert found.beyond(1.0) == 1.0
+    assert difference.beyond(margin) == pytest.approx(expected)
+    assert difference.beyond(difference.interval().low) == pytest.approx(0.05)
+    assert difference.beyond(1.0) == 1.0
     assert stats.welch([1.0], [0.5]).beyond(0.0) == 1.0
 
 
@@ -60,14 +60,14 @@ def test_the_mean_of_differences_covers_the_truth_as_often_as_it_says():
     covered = 0
     for _ in range(1000):
         parts = [stats.welch(rng.normal(0.3, spread, 4), rng.normal(0.0, spread, 3)) for spread in (0.1, 0.2, 0.5)]
-        found = stats.mean_difference(parts).interval()
-        covered += found.low < 0.3 < found.high
+        interval = stats.mean_difference(parts).interval()
+        covered += interval.low < 0.3 < interval.high
     assert 0.93 < covered / 1000 < 0.98
 
 
 def test_a_difference_that_never_varies_is_beyond_every_smaller_margin():
-    found = stats.student([0.5, 0.5, 0.5])
-    assert (found.beyond(0.4), found.beyond(0.6), found.interval().half_width) == (0.0, 1.0, 0.0)
+    estimate = stats.student([0.5, 0.5, 0.5])
+    assert (estimate.beyond(0.4), estimate.beyond(0.6), estimate.interval().half_width) == (0.0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize("errors", [[0.0] * 3, [0.5, 0.0, 0.5]])
@@ -113,8 +113,8 @@ def test_processes_give_the_headline_and_a_single_one_its_own_interval():
 
 def test_the_random_effects_mean_is_that_of_statsmodels():
     centers, errors = [0.405, 0.395, 0.42, 0.122, 0.409], [0.004, 0.01, 0.02, 0.08, 0.006]
-    found = stats.random_effects(centers, errors)  # combine_effects(method_re="iterated", use_t=True) of 0.15.0
-    assert (found.center, found.low, found.high) == pytest.approx((0.367583024, 0.230231505, 0.504934543), abs=1e-8)
+    pooled = stats.random_effects(centers, errors)  # combine_effects(method_re="iterated", use_t=True) of 0.15.0
+    assert (pooled.center, pooled.low, pooled.high) == pytest.approx((0.367583024, 0.230231505, 0.504934543), abs=1e-8)
     alike = stats.random_effects([0.10, 0.12, 0.14], [0.05] * 3)  # differ by less than their errors
     assert (alike.center, alike.low, alike.high) == pytest.approx((0.12, 0.070317250, 0.169682750), abs=1e-8)
 
@@ -123,8 +123,8 @@ def test_the_random_effects_mean_is_that_of_statsmodels():
 def test_with_few_rounds_a_process_no_error_that_is_small_by_chance_decides(rounds):
     rng, held = np.random.default_rng(rounds), 0
     for _ in range(400):
-        found = stats.process_interval([stats.rounds_interval(rng.normal(size=rounds)) for _ in range(10)])
-        held += found.low <= 0 <= found.high
+        interval = stats.process_interval([stats.rounds_interval(rng.normal(size=rounds)) for _ in range(10)])
+        held += interval.low <= 0 <= interval.high
     assert 0.92 <= held / 400 <= 0.99
 
 
@@ -139,7 +139,7 @@ def test_a_process_that_lies_far_off_is_left_out_once_the_others_show_it():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "said"),
+    ("low", "high", "verdict"),
     [
         (1.02, 1.5, "FASTER"),
         (0.5, 0.98, "SLOWER"),
@@ -149,8 +149,8 @@ def test_a_process_that_lies_far_off_is_left_out_once_the_others_show_it():
         (None, None, "INCONCLUSIVE"),
     ],
 )
-def test_the_verdict_needs_the_whole_interval_on_one_side_of_the_margin(low, high, said):
-    assert stats.verdict(Interval(center=1.0, low=low, high=high, n=3), 0.01) == said
+def test_the_verdict_needs_the_whole_interval_on_one_side_of_the_margin(low, high, verdict):
+    assert stats.verdict(Interval(center=1.0, low=low, high=high, n=3), 0.01) == verdict
 
 
 def test_exp_turns_a_log_ratio_into_a_ratio():

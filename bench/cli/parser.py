@@ -171,7 +171,9 @@ def _command_parsers() -> dict[str, Parser]:
     where.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)")
     where.add_argument("--json", action="store_true", help="print its figures and the raw samples instead, as JSON")
     where.add_argument("--export", choices=EXPORTS, help="print its figures instead, in the format of another tool")
-    report.add_argument("--published", action="store_true", help="set published figures of the same recipes beside")
+    report.add_argument(
+        "--published", action="store_true", help="show published figures of the same recipes next to the measured"
+    )
     report.add_argument("--layers", action="store_true", help="draw the gradients' magnitudes layer by layer, too")
     report.add_argument(
         "--anonymise",

@@ -265,8 +265,8 @@ class MemoryPeak:
             return [value for peak in peaks if (value := getattr(peak, name)) is not None]
 
         largest = {field.name: max(known(field.name), default=None) for field in fields(cls)}
-        own = [peak.headline_bytes if peak.all_devices_bytes is None else peak.all_devices_bytes for peak in peaks]
-        largest["all_devices_bytes"] = sum(size or 0 for size in own) if None not in own else None
+        sums = [peak.headline_bytes if peak.all_devices_bytes is None else peak.all_devices_bytes for peak in peaks]
+        largest["all_devices_bytes"] = sum(size or 0 for size in sums) if None not in sums else None
         return cls(**largest)
 
 

@@ -22,7 +22,7 @@ class Metric:
     """As in headers and sentences."""
     unit: str
     about: str
-    """What the figure of the summary is."""
+    """The meaning of the summary's figure."""
     phase: str
     """The phase of trials that measures it."""
     columns: tuple[str, ...]
@@ -33,9 +33,9 @@ class Metric:
     """The column with each process's ratio to fp32 from ABBA rounds; with ``_low`` and ``_high``, its interval."""
     better: Literal["more", "less"] = "less"
     scale: Literal["ratio", "difference"] = "ratio"
-    """What a change is: arm ÷ other, or arm − other in the metric's unit."""
+    """How a change is taken: arm ÷ other, or arm − other in the metric's unit."""
     replicate: Literal["process", "seed", "once"] = "process"
-    """What is independent. A metric that is read once has no chance in it, only the instrument's resolution."""
+    """The independent unit. A metric that is read once has no chance in it, only the instrument's resolution."""
     seed_is_input: bool = False
     """Whether a seed decides what is learned, in whichever run. Of a time it only tells which trainings are paired."""
     is_cost: bool = True
@@ -56,9 +56,9 @@ class Metric:
     """The column of the summary with the change from fp32, by default ``NAME_change``; with ``_low`` and ``_high``, its
     interval."""
     key: str = ""
-    """What the figure is called in JSON, with its unit; by default the first column's name."""
+    """The figure's name in JSON, with its unit; by default the first column's name."""
     ratio_key: str = ""
-    """What the change is called in the JSON of ``compare``; by default ``NAME_ratio``, or ``NAME_change_UNIT``."""
+    """The change's name in the JSON of ``compare``; by default ``NAME_ratio``, or ``NAME_change_UNIT``."""
     compared: bool = True
     """Whether ``compare`` compares it."""
     tabled: bool = False

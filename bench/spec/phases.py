@@ -172,7 +172,7 @@ PHASES: dict[str, Phase] = {
             trains_on_data=True,
             has_children=True,
             file="blocks.csv",
-            # Beside the rounds, 15 continuous steps of each show whether it waits for the loader.
+            # In addition to the rounds, 15 continuous steps of each show whether it waits for the loader.
             estimate=lambda work: work.arms * (_rounds_s(work) + 15 * work.step_s),
         ),
     )

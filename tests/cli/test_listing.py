@@ -1,4 +1,4 @@
-"""What ``list --gpus`` says of a machine: with fake GPUs under the real nvidia-ml-py and gpustat, and without."""
+"""``list --gpus`` describes a machine: with fake GPUs under the real nvidia-ml-py and gpustat, and without."""
 
 from __future__ import annotations
 

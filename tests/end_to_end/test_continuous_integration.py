@@ -20,8 +20,8 @@ PAGE = ROOT / "docs" / "continuous-integration.md"
 def steps() -> dict[str, str]:
     """The commands of the workflow's steps, and of those that may follow, by name."""
     workflow, more = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    found = [*yaml.safe_load(workflow)["jobs"]["speed"]["steps"], *yaml.safe_load(more)]
-    return {step["name"]: step["run"] for step in found if "run" in step}
+    entries = [*yaml.safe_load(workflow)["jobs"]["speed"]["steps"], *yaml.safe_load(more)]
+    return {step["name"]: step["run"] for step in entries if "run" in step}
 
 
 @pytest.fixture

@@ -170,12 +170,12 @@ def test_a_terminal_gets_a_live_display_and_the_same_results(place, monkeypatch)
 
 def running(session):
     """Return the processes of a session that still run."""
-    found = []
+    pids = []
     for pid in psutil.pids():
         with suppress(OSError, psutil.Error):
             if os.getsid(pid) == session and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 @pytest.mark.slow

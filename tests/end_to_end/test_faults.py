@@ -133,8 +133,8 @@ def run(place, fault, phases, *words):
 def computing():
     """Return this process's descendants that are neither servers nor trackers of multiprocessing."""
     every = psutil.Process(os.getpid()).children(recursive=True)
-    return [one for one in every if not re.search("forkserver|resource_tracker", " ".join(one.cmdline()))] + [
-        one for one in every if one.ppid() != os.getpid()
+    return [child for child in every if not re.search("forkserver|resource_tracker", " ".join(child.cmdline()))] + [
+        child for child in every if child.ppid() != os.getpid()
     ]
 
 
@@ -197,7 +197,7 @@ def test_a_baseline_that_breaks_where_it_is_timed_against_itself_is_a_row(place,
 
 
 @pytest.mark.slow
-def test_a_precision_that_crashes_while_it_is_timed_beside_fp32_leaves_it_its_row(place):
+def test_a_precision_that_crashes_while_it_is_timed_with_fp32_leaves_it_its_row(place):
     check(place, "crash", "speed", "--set", "at=5")
 
 

@@ -91,12 +91,12 @@ def burning(request):
     ("burning", "disturbed", "bound"),
     [(0, "", 0.005), (1, "", 0.01), (2, "", 0.02), (0, "transient", 0.005), (0, "drift", 0.005), (0, "bursts", 0.005)],
     indirect=["burning"],
-    ids=["alone", "beside a burning process", "beside two", "with a transient", "with drift", "with bursts"],
+    ids=["alone", "with a burning process", "with two", "with a transient", "with drift", "with bursts"],
 )
 def test_three_milliseconds_against_two_are_a_speedup_of_one_and_a_half(tmp_path, burning, disturbed, bound):
     (tmp_path / "sleeper.py").write_text(SLEEPER)
     words = "--suite sleeper.py --gpus cpu --precisions fp32,amp-bf16 --phases speed --target-ci 0.3% --out out"
     assert call(*words.split(), "--set", f"disturbed={disturbed or 'nothing'}", cwd=tmp_path).returncode == 0
     run = load([tmp_path / "out"])
-    found = summarise(run.trials).set_index("precision").loc["amp-bf16"]
-    assert found["speedup"] == pytest.approx(1.5, rel=bound)
+    row = summarise(run.trials).set_index("precision").loc["amp-bf16"]
+    assert row["speedup"] == pytest.approx(1.5, rel=bound)

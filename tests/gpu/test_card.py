@@ -1,4 +1,4 @@
-"""What only a real card shows: its arithmetic, its rates, its driver, and two of them together.
+"""Behaviour that only a real card shows: its arithmetic, its rates, its driver, and two of them together.
 
 ``perf/gpu_checklist.py`` runs these tests first, with the others that are marked ``card``.
 """

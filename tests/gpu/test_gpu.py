@@ -1,4 +1,4 @@
-"""What only a GPU can show; run with ``pytest -m gpu``."""
+"""Tests that need a GPU; run with ``pytest -m gpu``."""
 
 from dataclasses import replace
 
@@ -101,11 +101,11 @@ def test_memory_that_torch_asks_the_device_for_is_told_from_what_it_has_cached()
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_each_gpu_answers_for_itself():
     first, second = (backend_of(torch.device("cuda", index)) for index in (0, 1))
-    seeds = [one.rng_state().clone() for one in (first, second)]
+    seeds = [backend.rng_state().clone() for backend in (first, second)]
     try:
-        for one in (first, second):
-            one.set_current()
-            one.reset_peak_memory()
+        for backend in (first, second):
+            backend.set_current()
+            backend.reset_peak_memory()
         assert torch.cuda.current_device() == 1
         free, peaks, others_free = first.free_bytes(), first.peak_memory(), second.free_bytes()
         held = torch.empty(256 * 2**20, dtype=torch.uint8, device=second.device)
@@ -155,8 +155,8 @@ def test_the_phases_run_on_the_gpu(environment, tiny_trial):
     (device,) = environment.devices
     fitting = (
         name
-        for name, one in PRECISIONS.items()
-        if one.conversion not in ("mxfp8", "nvfp4") and one.package != "transformer_engine" and not one.optimizer
+        for name, spec in PRECISIONS.items()
+        if spec.conversion not in ("mxfp8", "nvfp4") and spec.package != "transformer_engine" and not spec.optimizer
     )
     names = tuple(name for name in fitting if name not in (device.unsupported or {}))
     size = common_multiple(names, 1)  # on a GPU with float8, no smaller batch trains in it
@@ -168,7 +168,7 @@ def test_the_phases_run_on_the_gpu(environment, tiny_trial):
         driver = memory.memory.driver_used_bytes  # None where NVML tells of no process and a neighbour ended meanwhile
         assert driver is None or driver > memory.memory.peak_reserved_bytes
         assert 0 < memory.memory.tracked_peak_bytes <= memory.memory.peak_allocated_bytes
-        master = 2 * memory.memory.model_bytes if PRECISIONS[name].master else 0  # in fp32, beside 16-bit weights
+        master = 2 * memory.memory.model_bytes if PRECISIONS[name].master else 0  # in fp32, as well as 16-bit weights
         assert memory.memory.parameter_bytes == memory.memory.model_bytes + master
     for name in {"fp32", "amp-fp16"}.intersection(names):  # each takes about ten seconds
         (energy,) = run(replace(tiny_trial, cell=cell, phase="energy", arms=arms(name)), device)
@@ -244,5 +244,5 @@ def test_a_batch_fits_or_is_out_of_memory_and_the_next_process_has_it_all_again(
 def test_crops_are_those_of_the_cpu():
     images = torch.randint(256, (512, 3, 32, 32), dtype=torch.uint8)
     top, left = torch.randint(9, (2, 512))
-    found = crop(images.to(GPU), top.to(GPU), left.to(GPU), 4)
-    assert torch.equal(found.cpu(), crop(images, top, left, 4))
+    crops = crop(images.to(GPU), top.to(GPU), left.to(GPU), 4)
+    assert torch.equal(crops.cpu(), crop(images, top, left, 4))

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.skipif(hasattr(torch, "_simgpu"), reason="simulated GPUs have neither these kernels nor Triton"),
 ]
-NAMES = [*(name for name, one in PRECISIONS.items() if one.package), "te-fp8:scaling=current"]
+NAMES = [*(name for name, precision in PRECISIONS.items() if precision.package), "te-fp8:scaling=current"]
 FITTING = """
 from bench.spec import Data, Suite
 

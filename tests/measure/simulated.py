@@ -51,7 +51,7 @@ class SimulatedRunner:
     transient: Callable[[int], float] = lambda _index: 1.0
     """By the index of a step after a switch."""
     launch_ns: float = 0.0
-    """What draining the queue takes at a synchronisation."""
+    """The time that a synchronisation takes to drain the queue."""
     asynchronous: bool = False
     skip_every: int = 0
     """One of so many optimizer steps is skipped."""
@@ -119,7 +119,7 @@ DISTURBANCES: dict[str, dict[str, Any]] = {
     "spikes": {"spikes": 0.02},
     "transient": {"transient": lambda index: 1 + 0.2 * math.exp(-index / 1.7)},  # 1 % is left after 5 steps
 }
-"""What disturbs steps on real machines: arguments of ``estimate``."""
+"""Disturbances of steps on real machines: arguments of ``estimate``."""
 
 
 def estimate(seed: int, ratio: float, **disturbance: Any) -> Interval:

@@ -1,4 +1,4 @@
-"""What disturbs a measurement, on the machines that a fake driver makes."""
+"""Disturbances of a measurement, on the machines that a fake driver makes."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def test_parameters_gradients_and_optimizer_state_are_exact(optimizer, states, s
     peak = Training(model, optimizer, torch.randn(2, 256)).counted()
     assert peak.parameter_bytes == weights(model)
     assert peak.gradient_bytes == weights(model)
-    # Adam counts its steps in a scalar beside each parameter.
+    # Adam counts its steps in a scalar for each parameter.
     assert peak.optimizer_bytes == states * weights(model) + scalars * FLOAT * len(list(model.parameters()))
 
 

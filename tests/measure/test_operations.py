@@ -19,7 +19,7 @@ BATCH = 4
 
 
 class Layer(nn.Module):
-    """What ``forward`` makes of a layer and its input; ``forward`` may be anything."""
+    """A layer's output through ``forward``, which may be anything."""
 
     def __init__(self, layer, forward):
         super().__init__()

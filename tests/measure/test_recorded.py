@@ -1,6 +1,6 @@
-"""What drivers answered on machines of others: each record is judged right, or said to be doubtful or unknown.
+"""Answers of drivers on machines of others: each record is judged right, or said to be doubtful or unknown.
 
-The figures are those that the source beside them tells; the fake driver gives them back under the real nvidia-ml-py.
+The figures are those of the source that stands with them; the fake driver gives them back under the real nvidia-ml-py.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def test_a_counter_beside_the_power_of_the_same_seconds(record, recorded):
     assert (window.source, window.power_w) == ("counter", pytest.approx(counted_w, rel=0.01))
     assert window.sampled_w == pytest.approx(recorded.power_w, rel=0.01)
     steps = Window(source="counter", energy_j=1500.0, seconds=5.0, steps=100.0, sampled_w=299.0)
-    told = judged(steps, window) if idle else judged(window)
-    assert (told == "") == recorded.right
+    answer = judged(steps, window) if idle else judged(window)
+    assert (answer == "") == recorded.right
     if not recorded.right:
-        assert "idle its counter rose by 37.5 W and its power read 65.3 W" in told
+        assert "idle its counter rose by 37.5 W and its power read 65.3 W" in answer
 
 
 @pytest.mark.parametrize("errors", [{}, NO_COUNTER])
@@ -128,7 +128,7 @@ def test_a_board_with_slices_keeps_its_memory_where_utilisation_is_not_supported
 
 
 class Board(NamedTuple):
-    """What nvidia-smi, which asks NVML, said of a board; None where it said that there is no such reading."""
+    """Readings of a board by nvidia-smi, which asks NVML; None where it reported that there is no such reading."""
 
     source: str
     driver: str
@@ -159,23 +159,23 @@ BOARDS = {
 
 def board_of(name: str) -> tuple[FakeGpu, FakeDriver]:
     """Return a board that answers as it did where it was recorded, and its driver."""
-    told = BOARDS[name]
-    errors = {} if told.utilization_pct is not None else {"nvmlDeviceGetUtilizationRates": fake.NOT_SUPPORTED}
+    board = BOARDS[name]
+    errors = {} if board.utilization_pct is not None else {"nvmlDeviceGetUtilizationRates": fake.NOT_SUPPORTED}
     gpu = FakeGpu(
         "GPU-a",
-        power_w=told.power_w or 0.0,
-        average_power_w=told.average_w,
-        has_power_instant=told.average_w is not None,
-        power_limit_w=told.limit_w,
-        utilization_pct=told.utilization_pct or 0,
-        reasons=told.reasons,
-        errors=errors if told.power_w else {**errors, **NO_POWER},
+        power_w=board.power_w or 0.0,
+        average_power_w=board.average_w,
+        has_power_instant=board.average_w is not None,
+        power_limit_w=board.limit_w,
+        utilization_pct=board.utilization_pct or 0,
+        reasons=board.reasons,
+        errors=errors if board.power_w else {**errors, **NO_POWER},
         slices=[FakeGpu("MIG-s")] if "MIG" in name else [],
     )
     before_535 = {"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetTemperatureV"}
-    release = int(told.driver.partition(".")[0])
+    release = int(board.driver.partition(".")[0])
     missing = fake.DRIVER_470 if release == 470 else before_535 if release < 535 else ()
-    return gpu, FakeDriver([gpu], clock=FakeClock(), missing=missing, version=told.driver)
+    return gpu, FakeDriver([gpu], clock=FakeClock(), missing=missing, version=board.driver)
 
 
 @pytest.mark.parametrize("name", BOARDS)

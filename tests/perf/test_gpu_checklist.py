@@ -23,9 +23,9 @@ def commands_of(data, *, quick=False):
 def test_every_command_parses(quick, tmp_path):
     (tmp_path / "train" / "cat").mkdir(parents=True)
     commands = commands_of(f"folder:{tmp_path}", quick=quick)
-    own = [command[2:] for command in commands.values() if command[1] == "run_bench.py"]
-    assert len(own) == len(gpu_checklist.SUITES) + 6
-    assert {getattr(parse(words), "command", "run") for words in own} == {"run", "doctor"}
+    runs = [command[2:] for command in commands.values() if command[1] == "run_bench.py"]
+    assert len(runs) == len(gpu_checklist.SUITES) + 6
+    assert {getattr(parse(words), "command", "run") for words in runs} == {"run", "doctor"}
     scripts = [command[1:] for command in commands.values() if command[1].startswith("perf/")]
     assert all((ROOT / script).is_file() for script, *_ in scripts)
     steps, epochs = [peers.parse(words) for script, *words in scripts if script == "perf/peers.py"]

@@ -125,11 +125,11 @@ def test_a_reports_parts_make_up_its_time(tmp_path):
 def test_the_harness_and_the_usual_loop_train_on_the_same_images():
     suite = arms.open_suite("resnet20")
     source = loops.Source(None, 8, suite.data)
-    own = next(source.batches(8, CPU).train(1))
-    assert own[0].shape == (8, 3, 32, 32)
+    batch = next(source.batches(8, CPU).train(1))
+    assert batch[0].shape == (8, 3, 32, 32)
     pixels = torch.as_tensor(source.pictures.pixels).permute(0, 3, 1, 2)
     assert torch.equal(pixels, source.images.train.images)
-    assert sorted(own[1].tolist()) == sorted(source.pictures.labels)
+    assert sorted(batch[1].tolist()) == sorted(source.pictures.labels)
 
 
 @pytest.mark.parametrize(

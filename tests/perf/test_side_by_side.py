@@ -63,6 +63,6 @@ def test_processes_of_both_checkouts_build_the_same_arm_first(monkeypatch):
     monkeypatch.setattr(side_by_side, "call", call)
     comparison = arms.Comparison(suite="mlp", parameters={}, precision="fp32", device="cpu", batch_size=4, budget_s=1.0)
     here, before = overhead.log_ratios(None, comparison, 2, Path("/old"))
-    own = side_by_side.HERE.name
-    assert calls == [("old", True), (own, True), (own, False), ("old", False)]
+    folder = side_by_side.HERE.name
+    assert calls == [("old", True), (folder, True), (folder, False), ("old", False)]
     assert [[log[arms.HARNESS] for log in side] for side in (here, before)] == [[0.02, 0.03], [0.01, 0.04]]

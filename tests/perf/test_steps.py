@@ -1,4 +1,4 @@
-"""Steps beside the harness's, on a simulated clock: who is built when, what is divided by what, over what intervals."""
+"""Steps compared with the harness's, on a simulated clock: building order, divisors, intervals."""
 
 import importlib
 import math
@@ -100,7 +100,7 @@ def test_overhead_is_the_harnesss_time_over_that_by_hand(built, own_first):
     assert ratios(logs) == {"harness": 2 / 3}
 
 
-def test_references_are_timed_beside_in_the_same_process(built):
+def test_references_are_timed_in_the_same_process(built):
     logs = arms.over_by_hand(replace(COMPARISON, references=True))
     assert built.order == ["harness", "by hand", "by hand", "called"]
     assert ratios(logs) == {"harness": 2 / 3, arms.AGAIN: 1.0, arms.CALLED: 4 / 3}
@@ -115,13 +115,13 @@ def test_arms_of_which_no_round_counts_are_an_error(built, monkeypatch):
 def test_all_loops_train_on_the_same_batches_to_the_same_losses():
     suite = arms.open_suite("mlp", width=8)
     for precision in ("fp32", "amp-bf16"):
-        own = arms.harness(suite, precision, CPU, 4)
+        harness = arms.harness(suite, precision, CPU, 4)
         plain = arms.by_hand(suite, precision, CPU, 4)
         called = arms.by_hand(suite, precision, CPU, 4, kind=arms.CalledRunner)
         for count in (1, 3, 2):
-            for arm in (own, plain, called):
+            for arm in (harness, plain, called):
                 arm.run(count)
-            assert torch.equal(own.loss, plain.last)
+            assert torch.equal(harness.loss, plain.last)
             assert torch.equal(plain.last, called.last)
         assert called.taken_steps() == 6
 
@@ -164,7 +164,7 @@ def test_the_interval_is_over_processes_in_every_other_of_which_the_harness_is_b
     assert notes == []
 
 
-def test_gpt_is_timed_beside_transformers_and_timm_is_not_missed(built, monkeypatch):
+def test_gpt_is_timed_along_with_transformers_and_timm_is_not_missed(built, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(__spec__=SimpleNamespace()))
     monkeypatch.setattr(steps, "huggingface_model", lambda suite, preset: nn.ReLU())
@@ -182,14 +182,14 @@ def bring_over(theirs, ours):
     """Give a model of the suite gpt the weights of Hugging Face's, whose matrices lie the other way round."""
     body = theirs.transformer
     pairs = [(ours.tokens, body.wte), (ours.positions, body.wpe), (ours.norm, body.ln_f)]
-    for own, other in zip(ours.blocks, body.h, strict=True):
-        pairs += [(own.norm1, other.ln_1), (own.norm2, other.ln_2)]
-        pairs += [(own.attention.qkv, other.attn.c_attn), (own.attention.projection, other.attn.c_proj)]
-        pairs += [(own.expansion, other.mlp.c_fc), (own.projection, other.mlp.c_proj)]
-    for own, other in pairs:
-        own.weight.data.copy_(other.weight.T if type(other).__name__ == "Conv1D" else other.weight)
-        if getattr(own, "bias", None) is not None:
-            own.bias.data.copy_(other.bias)
+    for block, other in zip(ours.blocks, body.h, strict=True):
+        pairs += [(block.norm1, other.ln_1), (block.norm2, other.ln_2)]
+        pairs += [(block.attention.qkv, other.attn.c_attn), (block.attention.projection, other.attn.c_proj)]
+        pairs += [(block.expansion, other.mlp.c_fc), (block.projection, other.mlp.c_proj)]
+    for block, other in pairs:
+        block.weight.data.copy_(other.weight.T if type(other).__name__ == "Conv1D" else other.weight)
+        if getattr(block, "bias", None) is not None:
+            block.bias.data.copy_(other.bias)
 
 
 @pytest.mark.skipif(bool(WITHOUT_TORCHAO), reason=f"transformers imports torchao: {WITHOUT_TORCHAO}")
@@ -207,8 +207,8 @@ def test_with_huggingfaces_weights_gpt_has_its_losses_to_fp32s_rounding_step_aft
     for _ in range(3):
         for runner in runners:
             runner.run(1)
-        own, other = (runner.last.item() for runner in runners)
-        assert own == pytest.approx(other, rel=2e-6)
+        loss, other = (runner.last.item() for runner in runners)
+        assert loss == pytest.approx(other, rel=2e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Phases in this process, on suites of the tests' own and beside fake GPUs."""
+"""Phases in this process, on suites of the tests' own and with fake GPUs."""
 
 from __future__ import annotations
 

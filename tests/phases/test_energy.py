@@ -1,4 +1,4 @@
-"""The energy phase, from trial to result: a tiny suite on the CPU beside fake GPUs' meters."""
+"""The energy phase, from trial to result: a tiny suite on the CPU with fake GPUs' meters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
 
 @pytest.fixture
 def run(monkeypatch, tiny_trial, cpu):
-    """Run a short energy trial beside GPUs, or without a driver where none is given."""
+    """Run a short energy trial with GPUs, or without a driver where none is given."""
     shorten_energy(monkeypatch)
 
     def go(*gpus, uuid="GPU-a"):

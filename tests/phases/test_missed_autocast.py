@@ -19,7 +19,7 @@ from tests.libraries import WITHOUT_TORCHAO
 from tests.phases.conftest import install_gpus, of_kind, result_of, run_phase, shorten_energy, shorten_explain
 
 TOGETHER = ("speed", "explain", "ladder")
-"""Phases that measure fp32 beside the other precision."""
+"""Phases that measure fp32 along with the other precision."""
 
 
 class Classifier(nn.Module):
@@ -69,7 +69,7 @@ class PastTheLayer(nn.Module):
 
 @pytest.fixture
 def measure(tiny_trial, cpu, monkeypatch):
-    """Run a phase for a moment, beside fp32 where it measures both together; return the results by precision."""
+    """Run a phase for a moment, with fp32 where it measures both together; return the results by precision."""
     monkeypatch.setattr(speed, "CEILING_S", 0.01)
     shorten_energy(monkeypatch)
     shorten_explain(monkeypatch)

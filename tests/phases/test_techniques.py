@@ -89,7 +89,7 @@ def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, c
     )
     assert [epoch.train_loss for epoch in ahead] == [epoch.train_loss for epoch in plain]
     assert len(prefetchers) == 2  # one an epoch
-    assert all(next(one, None) is None for one in prefetchers)
+    assert all(next(prefetcher, None) is None for prefetcher in prefetchers)
 
 
 def test_a_round_in_which_something_was_compiled_is_discarded(tiny_trial, cpu, monkeypatch):
@@ -206,7 +206,7 @@ def test_compiling_is_timed_apart_and_learns_nothing():
     assert all(weight.grad is None for weight in arm.model.parameters())
     assert compiled_s(plain, IMAGES, 8) is None
     known = compilations()
-    losses = [[speed_step(one, batch).item() for batch in batches()] for one in (plain, arm)]
+    losses = [[speed_step(runner, batch).item() for batch in batches()] for runner in (plain, arm)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     torch.testing.assert_close(state(arm), state(plain), rtol=1e-4, atol=1e-4)
     assert compilations() == known  # all of it was in compile_s
@@ -258,7 +258,7 @@ def count(monkeypatch):
 
 @pytest.fixture
 def run(monkeypatch, tiny_trial, cpu):
-    """Run a phase quickly, beside a GPU whose energy is measured; return its result."""
+    """Run a phase quickly, with a GPU whose energy is measured; return its result."""
     shorten_energy(monkeypatch)
 
     def go(phase, *names, sent=None, **more):

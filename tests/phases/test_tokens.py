@@ -1,4 +1,4 @@
-"""Phases on sequences of tokens: what they say beside what they say of images."""
+"""Phases on sequences of tokens: how their reports differ from those on images."""
 
 import weakref
 from dataclasses import replace
@@ -29,7 +29,7 @@ def trial(use_suite, tiny_trial, monkeypatch):
     return replace(tiny_trial, cell=cell, protocol=Protocol(time_budget_s=0.1, replicates=2))
 
 
-def test_a_training_has_the_entropy_beside_its_loss_and_no_accuracy(trial, cpu):
+def test_a_training_has_the_entropy_next_to_its_loss_and_no_accuracy(trial, cpu):
     sent = run_phase(trial, cpu, "train", "amp-bf16")
     training, (epoch,) = result_of(sent).training, of_kind(EpochResult, sent)
     assert training.entropy_nats == chain().entropy_nats

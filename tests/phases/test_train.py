@@ -109,7 +109,7 @@ def test_precisions_of_a_seed_see_the_same_augmented_batches_from_the_same_weigh
     assert (first.std(dim=(2, 3, 4)) > 0.1).any()  # crops show some of the black frame
 
 
-def test_an_accuracy_that_16_bits_cost_shows_beside_that_of_fp32(bench):
+def test_an_accuracy_that_16_bits_cost_shows_against_that_of_fp32(bench):
     def close(data):
         model = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(3, 2, bias=False))
         with torch.no_grad():

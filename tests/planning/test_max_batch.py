@@ -19,28 +19,28 @@ def search(trial, most, *, on_gpu=True, free=2**40, fixed_bytes=0, sample_s=1e-9
     """Search where batches up to ``most`` fit; return size, row and the sizes that were really tried."""
     tried = []
 
-    def attempt(one):
-        size = one.cell.batch_size
+    def attempt(candidate):
+        size = candidate.cell.batch_size
         tried.append(size)
         if size > most:
             return TrialResult(precision="fp32", status=other, detail="too big")
         fit = Fit(fit_peak_bytes=fixed_bytes + MIB * size, fit_free_bytes=free, fit_step_s=sample_s * size)
         return TrialResult(precision="fp32", status="ok", fit=fit, wall_s=wall_s * size)
 
-    size, found = Search(trial, on_gpu, attempt, multiple).run()
-    return size, found, tried
+    size, result = Search(trial, on_gpu, attempt, multiple).run()
+    return size, result, tried
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 7, 15, 31, 100, 127, 128, 129, 1000, 4097, 65_536])
 def test_the_size_found_fits_and_a_sixteenth_more_does_not(tiny_trial, most):
-    size, found, tried = search(replace(tiny_trial, phase="fit"), most)
+    size, result, tried = search(replace(tiny_trial, phase="fit"), most)
     assert size <= most
     assert most - size <= max(1, size // 16)
-    assert (found.status, found.fit.fit_bound) == ("ok", "memory")
+    assert (result.status, result.fit.fit_bound) == ("ok", "memory")
     assert len(tried) == len(set(tried)) <= 24
     assert size % 8 == 0 or size < 128
-    assert f"{size} fits" in found.detail
-    assert "too big" in found.detail
+    assert f"{size} fits" in result.detail
+    assert "too big" in result.detail
 
 
 @pytest.mark.parametrize("most", [3, 5, 6, 20, 31, 32, 47, 63, 100, 500, 1000, 4097])
@@ -49,14 +49,14 @@ def test_the_size_found_fits_and_a_sixteenth_more_does_not(tiny_trial, most):
 )
 def test_only_multiples_of_the_parts_and_of_what_is_wanted_of_each_are_tried(tiny_trial, most, start, parts, multiple):
     cell = replace(tiny_trial.cell, techniques=(f"grad-accumulation={parts}",), batch_size=start)
-    size, found, tried = search(replace(tiny_trial, cell=cell), most, multiple=multiple)
+    size, result, tried = search(replace(tiny_trial, cell=cell), most, multiple=multiple)
     unit = parts * multiple
     assert {each % unit for each in tried} == {size % unit} == {0}
     assert len(tried) == len(set(tried))
     if most < unit:
-        assert (size, found.status) == (unit, "oom")
+        assert (size, result.status) == (unit, "oom")
     else:
-        assert (found.status, size <= most < size + max(unit, size // 16) + 1) == ("ok", True)
+        assert (result.status, size <= most < size + max(unit, size // 16) + 1) == ("ok", True)
     assert size % 8 == 0 or size < 128 * unit
 
 
@@ -79,27 +79,27 @@ def test_all_that_is_compared_can_be_trained_at_common_multiples(precisions, row
 def test_where_not_even_one_sample_fits_the_row_says_so_and_what_fails_otherwise_is_not_tried_smaller(
     tiny_trial, other, sizes
 ):
-    size, found, tried = search(tiny_trial, 0, other=other)
-    assert (size, found.status, tried) == (sizes[-1], other, sizes)
-    _, found, _ = search(tiny_trial, 40, other=other)
-    assert (found.status, found.fit.fit_bound) == ("ok", "memory" if other == "oom" else "error")
+    size, result, tried = search(tiny_trial, 0, other=other)
+    assert (size, result.status, tried) == (sizes[-1], other, sizes)
+    _, result, _ = search(tiny_trial, 40, other=other)
+    assert (result.status, result.fit.fit_bound) == ("ok", "memory" if other == "oom" else "error")
 
 
 def test_on_a_cpu_nothing_is_tried_that_would_not_leave_a_fifth_of_memory(tiny_trial):
     free = 1000 * MIB
-    size, found, tried = search(tiny_trial, 10**9, on_gpu=False, free=free, fixed_bytes=200 * MIB)
+    size, result, tried = search(tiny_trial, 10**9, on_gpu=False, free=free, fixed_bytes=200 * MIB)
     assert max(tried) <= 600
     assert size == max(tried)
     assert size > 600 - 600 // 16 - 8
-    assert found.fit.fit_bound == "predicted memory"
+    assert result.fit.fit_bound == "predicted memory"
     assert search(tiny_trial, 4096, free=free)[1].fit.fit_bound == "memory"  # a GPU says itself when it is full
 
 
 def test_steps_that_would_take_too_long_end_the_search(tiny_trial):
-    size, found, tried = search(tiny_trial, 10**9, on_gpu=False, sample_s=0.01)
-    assert (size, max(tried), found.fit.fit_bound) == (128, 128, "time")
-    size, found, tried = search(tiny_trial, 10**9, wall_s=1.0)
-    assert (size, max(tried), found.fit.fit_bound) == (64, 64, "time")
+    size, result, tried = search(tiny_trial, 10**9, on_gpu=False, sample_s=0.01)
+    assert (size, max(tried), result.fit.fit_bound) == (128, 128, "time")
+    size, result, tried = search(tiny_trial, 10**9, wall_s=1.0)
+    assert (size, max(tried), result.fit.fit_bound) == (64, 64, "time")
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_sizes_are_halved_until_near_enough_and_multiples_of_8_from_16_times_tha
 
 
 def test_sizes_to_measure_at_are_the_common_one_for_all_and_each_ones_own():
-    found = fitting_at({"fp32": 96, "amp-bf16": 160, "tf32": 96, "fp16": None})
-    assert found == {96: ("fp32", "amp-bf16", "tf32"), 160: ("amp-bf16",)}
+    sizes = fitting_at({"fp32": 96, "amp-bf16": 160, "tf32": 96, "fp16": None})
+    assert sizes == {96: ("fp32", "amp-bf16", "tf32"), 160: ("amp-bf16",)}
 
 
 def test_a_containers_limit_counts_where_it_is_less_than_the_machines(tmp_path: Path):

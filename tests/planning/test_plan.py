@@ -107,18 +107,18 @@ def test_only_precisions_that_no_device_can_do_are_refused_with_the_reason(machi
 
 
 def test_a_precision_that_the_device_cannot_do_is_asked_for_alone_and_once_and_takes_no_time(machine):
-    found = plan(machine, replace(machine.devices[0], fp32_gflops=100.0), precisions=("tf32", "amp-bf16", "fp32"))
-    assert arms(found.trials, "memory") == [("fp32",), ("tf32",), ("amp-bf16",)]
-    assert arms(found.trials, "speed") == [("fp32", "amp-bf16")] * 3 + [("tf32",)]
-    assert len({trial.id for trial in found.trials}) == len(found.trials)
-    times = zip(found.trials, found.seconds, strict=True)
+    planned = plan(machine, replace(machine.devices[0], fp32_gflops=100.0), precisions=("tf32", "amp-bf16", "fp32"))
+    assert arms(planned.trials, "memory") == [("fp32",), ("tf32",), ("amp-bf16",)]
+    assert arms(planned.trials, "speed") == [("fp32", "amp-bf16")] * 3 + [("tf32",)]
+    assert len({trial.id for trial in planned.trials}) == len(planned.trials)
+    times = zip(planned.trials, planned.seconds, strict=True)
     assert {trial.precisions for trial, seconds in times if seconds == 0} == {("tf32",)}
 
 
 def test_what_a_technique_keeps_from_running_takes_no_time(machine):
     able = replace(machine.devices[0], fp32_gflops=100.0)
-    found = plan(machine, able, techniques=("cuda-graphs",), phases=("fit", "memory", "speed", "train"))
-    assert set(found.seconds) == {0}
+    planned = plan(machine, able, techniques=("cuda-graphs",), phases=("fit", "memory", "speed", "train"))
+    assert set(planned.seconds) == {0}
     phases = ("ladder_memory", "ladder")
     climbed = plan(machine, able, techniques=("cuda-graphs",), phases=phases)
     missing = {
@@ -129,8 +129,8 @@ def test_what_a_technique_keeps_from_running_takes_no_time(machine):
 
 
 def test_dropping_gradients_as_torch_does_is_no_workload_of_its_own(machine):
-    found = plan(machine, techniques=("set-to-none", "channels-last")).trials
-    assert {trial.cell.techniques for trial in found} == {("channels-last",)}
+    trials = plan(machine, techniques=("set-to-none", "channels-last")).trials
+    assert {trial.cell.techniques for trial in trials} == {("channels-last",)}
     named, plain = (plan(machine, techniques=names).trials for names in (("set-to-none",), ()))
     assert [trial.config for trial in named] == [trial.config for trial in plain]
 
@@ -175,17 +175,17 @@ def test_training_goes_there_and_back_over_the_seeds_so_that_drift_favours_no_pr
     places = {}
     for place, trial in enumerate(trials):
         places.setdefault(trial.precisions[0], []).append(place)
-    assert {len(found) for found in places.values()} == {4}
-    assert {sum(found) for found in places.values()} == {sum(range(16)) / 4}  # all the same on average
+    assert {len(ranks) for ranks in places.values()} == {4}
+    assert {sum(ranks) for ranks in places.values()} == {sum(range(16)) / 4}  # all the same on average
     assert [trial.precisions[0] for trial in trials[:2]] == ["fp32", "tf32"]
 
 
 def test_what_is_asked_of_training_reaches_its_trials_alone_and_their_configs(machine):
     asked, plain = plan(machine, target_accuracy_pct=93.0, clip_grad=1.0).trials, plan(machine).trials
-    for one, other in zip(asked, plain, strict=True):
-        trains = one.phase == "train"
-        assert (one.target_accuracy_pct, one.clip_grad) == ((93.0, 1.0) if trains else (None, None))
-        assert (one.config != other.config) == trains
+    for trial, other in zip(asked, plain, strict=True):
+        trains = trial.phase == "train"
+        assert (trial.target_accuracy_pct, trial.clip_grad) == ((93.0, 1.0) if trains else (None, None))
+        assert (trial.config != other.config) == trains
 
 
 def test_an_emulated_precision_trains_and_has_no_speed_nor_memory_and_that_keeps_nothing_from_it(machine, cpu):
@@ -226,8 +226,8 @@ def test_a_precision_that_a_cpu_emulates_is_left_out_unless_it_is_named(machine,
 def test_what_is_about_several_devices_is_left_out_on_one_where_both_are_measured(machine):
     asked = {"techniques": ("channels-last", "sync-bn", "bf16-allreduce"), "phases": ("memory", "speed", "train")}
     both = replace(gpu(), placement="0+1", name="2 × Test GPU")
-    found = {(trial.cell.placement.name, trial.cell.techniques) for trial in plan(machine, gpu(), both, **asked).trials}
-    assert found == {("0", ("channels-last",)), ("0+1", asked["techniques"])}
+    cells = {(trial.cell.placement.name, trial.cell.techniques) for trial in plan(machine, gpu(), both, **asked).trials}
+    assert cells == {("0", ("channels-last",)), ("0+1", asked["techniques"])}
     alone = plan(machine, gpu(0), gpu(1), **asked).trials
     assert {trial.cell.placement.name for trial in alone} == {"0", "1"}
     assert len({trial.id for trial in alone}) == len({trial.config for trial in alone}) == len(alone)
@@ -298,8 +298,8 @@ def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
     assert first.seconds[0] is None
     assert {trial.cell.batch_size for trial in first.trials if trial.phase == "train"} == {SUITE.batch_size}
     searches = first.only(lambda trial: trial.phase == "fit").trials
-    found = {(at_any_size(trial.cell), trial.precisions[0]): 96 + 64 * n for n, trial in enumerate(searches)}
-    again = plan_at_largest(machine, found).trials
+    largest = {(at_any_size(trial.cell), trial.precisions[0]): 96 + 64 * n for n, trial in enumerate(searches)}
+    again = plan_at_largest(machine, largest).trials
     at = {(t.phase, t.cell.batch_size): t.precisions for t in again if t.phase in ("speed", "train")}
     assert at == {
         ("speed", 96): ("fp32", "amp-fp16"),
@@ -307,7 +307,7 @@ def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
         ("train", SUITE.batch_size): ("amp-fp16",),  # the second of two
     }
     assert not [trial for trial in again if trial.phase == "fit"]
-    named = plan_at_largest(machine, found, batch_sizes=(96,)).trials
+    named = plan_at_largest(machine, largest, batch_sizes=(96,)).trials
     assert len({trial.config for trial in named}) == len(named)
     assert {t.cell.batch_size for t in named if t.phase == "train"} == {96}
 
@@ -337,20 +337,20 @@ def test_at_the_largest_batches_that_is_measured_which_fits(machine, asked, size
 
 
 def test_the_time_left_is_learnt_from_trials_that_have_ended(machine):
-    made = plan(machine, gpu())
-    forecast = Forecast(made)
+    planned = plan(machine, gpu())
+    forecast = Forecast(planned)
     before = forecast.left_s()
-    assert before == pytest.approx((sum(made.seconds), 0.3 * sum(made.seconds)))
-    memory = [index for index, trial in enumerate(made.trials) if trial.phase == "memory"]
-    forecast.end(memory[0], 3 * made.seconds[memory[0]])
-    rest = [seconds for index, seconds in enumerate(made.seconds) if index != memory[0]]
+    assert before == pytest.approx((sum(planned.seconds), 0.3 * sum(planned.seconds)))
+    memory = [index for index, trial in enumerate(planned.trials) if trial.phase == "memory"]
+    forecast.end(memory[0], 3 * planned.seconds[memory[0]])
+    rest = [seconds for index, seconds in enumerate(planned.seconds) if index != memory[0]]
     assert forecast.left_s()[0] == pytest.approx(3 * sum(rest))  # nothing else is known of the other phases
-    speed = [index for index, trial in enumerate(made.trials) if trial.phase == "speed"]
-    forecast.end(speed[0], made.seconds[speed[0]])
-    for index in range(len(made.trials)):
+    speed = [index for index, trial in enumerate(planned.trials) if trial.phase == "speed"]
+    forecast.end(speed[0], planned.seconds[speed[0]])
+    for index in range(len(planned.trials)):
         if index not in (memory[1], speed[0], memory[0]):
             forecast.skip(index)
-    left_s = 3 * made.seconds[memory[1]]
+    left_s = 3 * planned.seconds[memory[1]]
     assert forecast.left_s() == pytest.approx((left_s, 0.15 * left_s))
 
 
@@ -375,19 +375,19 @@ def test_an_emulated_precision_is_measured_unasked_where_its_steps_are_short_or_
 
 def test_a_suite_trains_with_its_own_seeds_unless_others_are_named(machine):
     several = replace(SUITE, seeds=(0, 1, 2))
-    made = make_plan(Request(), {REF: several}, {REF: SYNTHETIC}, machine, {REF: 1e9})
-    assert {trial.seed for trial in made.trials if trial.phase == "train"} == {0, 1, 2}
-    made = make_plan(Request(seeds=(7,)), {REF: several}, {REF: SYNTHETIC}, machine, {REF: 1e9})
-    assert {trial.seed for trial in made.trials} == {7}
+    planned = make_plan(Request(), {REF: several}, {REF: SYNTHETIC}, machine, {REF: 1e9})
+    assert {trial.seed for trial in planned.trials if trial.phase == "train"} == {0, 1, 2}
+    planned = make_plan(Request(seeds=(7,)), {REF: several}, {REF: SYNTHETIC}, machine, {REF: 1e9})
+    assert {trial.seed for trial in planned.trials} == {7}
 
 
 def test_types_that_a_cpu_may_emulate_are_timed_at_the_smallest_batch_before_the_estimate(machine, cpu):
     slow = replace(machine, devices=(replace(cpu, fp32_gflops=100.0, bf16_gflops=4.0, unsupported={}),))
     names = ("fp32", "amp-fp16", "amp-bf16", "mxfp8:emulated=on")
-    made = plan(slow, precisions=names, phases=("numerics",), batch_sizes=(64, 16))
-    assert steps_to_time(made, slow.devices) == {(REF, "cpu", name): 16 for name in names[1:]}
+    planned = plan(slow, precisions=names, phases=("numerics",), batch_sizes=(64, 16))
+    assert steps_to_time(planned, slow.devices) == {(REF, "cpu", name): 16 for name in names[1:]}
     native = (replace(slow.devices[0], bf16_gflops=400.0),)
-    assert [name for _, _, name in steps_to_time(made, native)] == ["amp-fp16", "mxfp8:emulated=on"]
+    assert [name for _, _, name in steps_to_time(planned, native)] == ["amp-fp16", "mxfp8:emulated=on"]
     assert not steps_to_time(plan(machine, gpu(), precisions=names[:3]), (gpu(),))
 
 
@@ -395,22 +395,22 @@ def test_the_estimate_of_an_emulated_type_is_of_the_step_that_was_timed(machine,
     device = replace(cpu, fp32_gflops=100.0)
     request = Request(precisions=("fp32", "amp-fp16"), phases=("numerics",))
     slow, sample_s = replace(machine, devices=(device,)), {(REF, "cpu", "amp-fp16"): 0.5}
-    made = make_plan(request, {REF: SUITE}, {REF: SYNTHETIC}, slow, {REF: 1e9}, sample_s=sample_s)
-    plain, emulated = made.seconds
+    planned = make_plan(request, {REF: SUITE}, {REF: SYNTHETIC}, slow, {REF: 1e9}, sample_s=sample_s)
+    plain, emulated = planned.seconds
     assert plain == plan(slow, precisions=("fp32",), phases=("numerics",)).seconds[0]
     assert emulated == pytest.approx(80 * SUITE.batch_size * 0.5, rel=0.01)
-    assert made.trials[1].silence_s > made.trials[0].silence_s
+    assert planned.trials[1].silence_s > planned.trials[0].silence_s
 
 
 def test_the_time_left_is_corrected_by_the_pace_of_the_trial_that_runs(machine):
-    made = plan(machine, gpu(), phases=("numerics",), precisions=("fp32", "amp-fp16"))
-    forecast = Forecast(made)
+    planned = plan(machine, gpu(), phases=("numerics",), precisions=("fp32", "amp-fp16"))
+    forecast = Forecast(planned)
     forecast.advance(0, 100.0, 0.1)  # most of it was the start of the process
-    assert forecast.left_s()[0] == pytest.approx(max(0, made.seconds[0] - 100) + made.seconds[1])
+    assert forecast.left_s()[0] == pytest.approx(max(0, planned.seconds[0] - 100) + planned.seconds[1])
     forecast.advance(0, 120.0, 0.2)
-    assert forecast.left_s()[0] == pytest.approx(0.8 * 20 / 0.1 + made.seconds[1])
+    assert forecast.left_s()[0] == pytest.approx(0.8 * 20 / 0.1 + planned.seconds[1])
     forecast.advance(0, 130.0, 0.05)  # the next of its arms
     forecast.advance(0, 140.0, 0.55)
-    assert forecast.left_s()[0] == pytest.approx(0.45 * 10 / 0.5 + made.seconds[1])
-    forecast.end(0, 2 * made.seconds[0])
-    assert forecast.left_s()[0] == pytest.approx(2 * made.seconds[1])
+    assert forecast.left_s()[0] == pytest.approx(0.45 * 10 / 0.5 + planned.seconds[1])
+    forecast.end(0, 2 * planned.seconds[0])
+    assert forecast.left_s()[0] == pytest.approx(2 * planned.seconds[1])

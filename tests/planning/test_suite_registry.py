@@ -95,9 +95,9 @@ def test_an_unknown_suite_gets_the_nearest_name():
 
 def test_a_swept_parameter_gives_a_suite_for_each_value_and_leaves_others_alone():
     ref = suite_registry.refer("mlp", {"lr": "0.5"})
-    found = suite_registry.vary(ref, "width", ("64", "065"))
-    assert [dict(one.parameters) for one in found] == [{"lr": 0.5, "width": 64}, {"lr": 0.5, "width": 65}]
-    assert [suite_registry.load(one).data.input_shape for one in found] == [(64,), (65,)]
+    variants = suite_registry.vary(ref, "width", ("64", "065"))
+    assert [dict(variant.parameters) for variant in variants] == [{"lr": 0.5, "width": 64}, {"lr": 0.5, "width": 65}]
+    assert [suite_registry.load(variant).data.input_shape for variant in variants] == [(64,), (65,)]
     assert suite_registry.vary(ref, "crop_padding", ("1", "2")) == [ref]
     with pytest.raises(UsageError, match="--sweep width has a value twice in '64,064'"):
         suite_registry.vary(ref, "width", ("64", "064"))

@@ -133,15 +133,15 @@ class RunBuilder:
         within: float = 0.001,
     ) -> RunBuilder:
         """A process for each of the gains over fp32, which differ in speed by far more than the gains do."""
-        for replicate, own in enumerate(zip(*gains.values(), strict=True)):
+        for replicate, speedups in enumerate(zip(*gains.values(), strict=True)):
             slow = step_ms * (1 + 0.2 * replicate)
             paired = [
                 {"speedup": gain, "speedup_low": gain * (1 - within), "speedup_high": gain * (1 + within)}
                 if fp32 == "ok"
                 else {}
-                for gain in own
+                for gain in speedups
             ]
-            speeds = [timed(slow / gain, batch, **more) for gain, more in zip(own, paired, strict=True)]
+            speeds = [timed(slow / gain, batch, **more) for gain, more in zip(speedups, paired, strict=True)]
             rows = [TrialResult(precision="fp32", status=fp32, speed=timed(slow, batch) if fp32 == "ok" else None)]
             rows += [TrialResult(precision=name, status="ok", speed=s) for name, s in zip(gains, speeds, strict=True)]
             self.add(self.trial("speed", ["fp32", *gains], batch, replicate=replicate), *rows)

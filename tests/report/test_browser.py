@@ -68,16 +68,16 @@ def test_another_baseline_metric_and_batch_are_in_the_fragment_and_come_back_fro
         page.select_option("select[name=baseline]", "tf32")
         page.select_option("select[name=batch]", "64")
         page.select_option("select[name=metric]", "memory")
-        found = cells(page, "faster")
+        shares = cells(page, "faster")
         assert cells(page, "use")[0] == "tf32: unsupported"
-        assert re.fullmatch(r"−\d+ %", found[-1])
+        assert re.fullmatch(r"−\d+ %", shares[-1])
         assert page.locator("#view").inner_text()
         fragment = page.url.partition("#")[2]
         page.click("#reset")
         assert (cells(page, "use"), cells(page, "faster")) == written
         assert "#" not in page.url
     with opened(chromium, page_file, fragment=f"#{fragment}") as page:
-        assert cells(page, "faster") == found
+        assert cells(page, "faster") == shares
         assert page.input_value("select[name=baseline]") == "tf32"
     with opened(chromium, page_file, fragment="#baseline=nonsense&metric=constructor&sort=x:y&theme=dark") as page:
         assert cells(page, "faster") == written[1]
@@ -99,14 +99,14 @@ def test_a_column_of_a_heat_map_is_chosen_as_the_baseline_and_its_ratios_are_tho
     ratios = pd.read_csv(page_file.with_name("matrix-resnet50.csv"))
     with opened(chromium, page_file) as page:
         figure = page.locator("figure[data-name=matrix-resnet50]")
-        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
         box, names = figure.locator(".cells").bounding_box(), list(ratios["setup"].drop_duplicates())
         for column in (0, 3):
             figure.locator(".cells").click(position={"x": box["width"] * (column + 0.5) / len(names), "y": 9})
-            own = ratios[ratios["over_setup"] == names[column]]
+            expected = ratios[ratios["over_setup"] == names[column]]
             shown = [row.locator("td").all_inner_texts() for row in figure.locator("tbody tr").all()]
             assert [cells[0] for cells in shown] == [f"{place}. {name}" for place, name in enumerate(names, 1)]
-            assert [float(cells[1]) for cells in shown] == pytest.approx(list(own["times_as_fast"]), rel=6e-3)
+            assert [float(cells[1]) for cells in shown] == pytest.approx(list(expected["times_as_fast"]), rel=6e-3)
             assert [cells[2] for cells in shown].count("–") == 1
         assert figure.locator("rect.picked").count() == 1
         fragment = page.url.partition("#")[2]
@@ -158,10 +158,10 @@ def test_axe_finds_no_serious_violation(chromium, page_file, width, theme):
     source = axe()
     with opened(chromium, page_file, width=width, fragment=f"#theme={theme}", bypass_csp=True) as page:
         page.locator(".line button").first.click()
-        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
         page.evaluate(source)
-        found = page.evaluate("axe.run()")["violations"]
-    serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+        rules = page.evaluate("axe.run()")["violations"]
+    serious = [(rule["id"], rule["nodes"][0]["html"]) for rule in rules if rule["impact"] in ("serious", "critical")]
     assert serious == []
 
 
@@ -189,7 +189,7 @@ def test_hostile_text_in_any_field_of_any_file_shows_as_text(chromium, tmp_path,
     html = write_report([folder], tmp_path / "out", layers=True).with_name("report.html")
     with opened(chromium, html) as page:
         page.locator(".line button").first.click()
-        page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
         assert page.locator("img").count() == 0
         assert page.locator("script").count() == 2
         for selector in ("#answers .group", "#answers .device", "#sentences", "#warnings", "dd"):

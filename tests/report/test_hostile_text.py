@@ -66,7 +66,7 @@ def test_the_csvs_hold_nothing_raw_and_no_formula(runs):
 
 def test_reading_undoes_the_quoting(runs):
     result = load(runs[0])
-    assert result.summary["device"].unique().tolist() == [UNSAFE.sub(lambda one: repr(one[0])[1:-1], EVIL)]
+    assert result.summary["device"].unique().tolist() == [UNSAFE.sub(lambda match: repr(match[0])[1:-1], EVIL)]
     assert result.blocks["discarded"].cat.categories[0].startswith("=cmd")
 
 

@@ -133,7 +133,7 @@ def test_of_a_table_too_long_for_the_page_it_says_where_it_is(tmp_path, monkeypa
     monkeypatch.setattr(render, "LONGEST", 1)
     text, html, _ = written(RunBuilder(tmp_path / "run").speed())
     named = re.findall(r'<p>In <a href="details.md">details.md</a>: (.*?)</p>', html, re.DOTALL)
-    assert any("<bdi>How it was timed</bdi> (2 rows)" in one for one in named)
+    assert any("<bdi>How it was timed</bdi> (2 rows)" in name for name in named)
     assert "How it was timed</caption>" not in html
     assert "### How it was timed" in text
 
@@ -220,10 +220,10 @@ def page_rows(html):
 
 def test_every_figure_on_the_page_is_that_of_the_summary(whole):
     run, _, html, out = whole
-    data, found = page_rows(html)
+    data, shown = page_rows(html)
     expected = rows(run.summary(), PAGE)
     figures = 0
-    for row, line in zip(found, expected, strict=True):
+    for row, line in zip(shown, expected, strict=True):
         for name, value in line.items():
             if isinstance(value, float):
                 assert row[name] == pytest.approx(value, rel=5e-5), name
@@ -233,11 +233,11 @@ def test_every_figure_on_the_page_is_that_of_the_summary(whole):
     assert figures > 25
     (answer,) = data["answers"]
     (advised,) = (
-        row for row in found if row["batch_size"] == answer["batch_size"] and row["precision"] == answer["use"]
+        row for row in shown if row["batch_size"] == answer["batch_size"] and row["precision"] == answer["use"]
     )
     line = re.search(r'<tr class="line".*?</tr>', html, re.DOTALL)[0]
     assert f"<strong>{times(advised['speedup'], advised['speedup_low'], advised['speedup_high'])}</strong>" in line
-    base = next(row for row in found if row["batch_size"] == answer["batch_size"] and row["precision"] == "fp32")
+    base = next(row for row in shown if row["batch_size"] == answer["batch_size"] and row["precision"] == "fp32")
     less = change(advised["peak_memory_bytes"] / base["peak_memory_bytes"] - 1)
     assert f'<td data-label="memory">{less}</td>' in line
     head = (out / "report.md").read_text()
@@ -262,8 +262,8 @@ REPORT = {"report.md", "details.md", "report.html", FILES}
 @pytest.fixture
 def pair(tmp_path):
     """Two runs of one recipe on two devices, of which a report has a matrix."""
-    one = RunBuilder(tmp_path / "one").speed().speed(batch=256).folder
-    return [one, fleet.copy(one, tmp_path / "two", device="Card", architecture="Volta", host="there")]
+    run = RunBuilder(tmp_path / "one").speed().speed(batch=256).folder
+    return [run, fleet.copy(run, tmp_path / "two", device="Card", architecture="Volta", host="there")]
 
 
 def files(folder):
@@ -288,16 +288,16 @@ def test_a_report_written_again_leaves_nothing_of_the_one_before(pair, tmp_path)
 
 @pytest.mark.slow
 def test_what_no_report_wrote_stays(pair, tmp_path):
-    out, beside = tmp_path / "out", tmp_path / "kept.svg"
+    out, stray = tmp_path / "out", tmp_path / "kept.svg"
     write_report(pair, out, figures="none")
     mine = ["mine.svg", "mine.csv", "matrix-mine.csv", "blocks.csv", "notes.txt"]
-    for path in (*(out / name for name in mine), beside):
+    for path in (*(out / name for name in mine), stray):
         path.write_text("mine")
     with (out / "report.md").open("a") as page:
         page.write("\n![up](../kept.svg)\nSee blocks.csv, mine.csv and mine.svg.\n")
     write_report(pair[:1], out, figures="none")
     assert files(out) == REPORT | set(mine)
-    assert beside.exists()
+    assert stray.exists()
 
 
 @pytest.mark.slow

@@ -75,9 +75,9 @@ def test_a_metric_reaches_table_figure_json_frames_and_metrics(two: list[Path], 
     chart = single(summarise(runs.trials), {}, name="x")
     assert chart is not None
     assert "Compile time" in [panel.title for panel in chart.panels]
-    found = document.report(runs)
-    jsonschema.validate(found, document.schema())
-    (row,) = (row for row in found["results"] if row["precision"] == "amp-bf16")
+    exported = document.report(runs)
+    jsonschema.validate(exported, document.schema())
+    (row,) = (row for row in exported["results"] if row["precision"] == "amp-bf16")
     assert (row["compile_s"], row["compiling_ratio"]) == (16.0, pytest.approx(2.0))
     assert row["compiling_ratio_low"] < 2.0 < row["compiling_ratio_high"]
     assert data.typed(runs).summary["compiling_ratio"].max() == pytest.approx(2.0)
@@ -99,9 +99,9 @@ def test_a_metric_that_no_record_has_a_field_of_has_a_typed_column_by_its_entry(
 
 
 def test_a_metric_reaches_compare(two: list[Path]) -> None:
-    found = compare(*two)
-    assert {row.changes["compiling"].verdict for row in found.rows} == {"IMPROVED"}
-    table = comparison(found.rows)
+    comparisons = compare(*two)
+    assert {row.changes["compiling"].verdict for row in comparisons.rows} == {"IMPROVED"}
+    table = comparison(comparisons.rows)
     cells = [dict(zip(table.headers, row, strict=True)) for row in table.rows]
     assert {cell["compiling"] for cell in cells} == {"IMPROVED"}
     assert all(cell["compile time [95 % interval]"].startswith("0.50") for cell in cells)
@@ -109,17 +109,17 @@ def test_a_metric_reaches_compare(two: list[Path]) -> None:
 
 def test_a_factor_reaches_table_figure_and_json(two: list[Path], tmp_path: Path) -> None:
     runs = load(two)
-    (one,) = varied(summarise(runs.trials), runs)
-    assert one.title == "mlp by driver"
+    (sweep,) = varied(summarise(runs.trials), runs)
+    assert sweep.title == "mlp by driver"
     page = write_report(two, tmp_path / "out", figures="overview").read_text()
     assert "mlp by driver" in page
     assert (tmp_path / "out" / "sweep-mlp-driver.png").is_file()
-    chart = against_value(one)
+    chart = against_value(sweep)
     assert chart is not None
     assert [panel.x.label for panel in chart.panels] == ["driver"]
-    found = document.report(runs)
-    jsonschema.validate(found, document.schema())
-    rows = [row for row in found["contrasts"] if row["metric"] == "compiling"]
+    exported = document.report(runs)
+    jsonschema.validate(exported, document.schema())
+    rows = [row for row in exported["contrasts"] if row["metric"] == "compiling"]
     assert [(row["precision"], row["against"], row["value"]) for row in rows] == [
         ("fp32", "550", "600"),
         ("amp-bf16", "550", "600"),

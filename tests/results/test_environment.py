@@ -43,17 +43,17 @@ def two(machine):
 
 
 def test_the_machines_of_several_nodes_make_one_with_a_device_for_each_type(two):
-    found = merge(two)
-    assert [(device.placement, device.name) for device in found.devices] == [
+    merged = merge(two)
+    assert [(device.placement, device.name) for device in merged.devices] == [
         ("A100", "Test CPU"),
         ("V100", "Other CPU"),
     ]
-    assert [(node.accelerator, node.host, node.driver, node.cudnn) for node in found.nodes] == [
+    assert [(node.accelerator, node.host, node.driver, node.cudnn) for node in merged.nodes] == [
         ("A100", "here", None, None),
         ("V100", "there", "570.1", "92600"),
     ]
-    assert (found.host, found.driver, found.torch) == ("here, there", "570.1", "2.15")
-    assert warn_of_builds(found) == []
+    assert (merged.host, merged.driver, merged.torch) == ("here, there", "570.1", "2.15")
+    assert warn_of_builds(merged) == []
 
 
 def test_nodes_with_other_builds_of_torch_are_warned_of(two):

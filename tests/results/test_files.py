@@ -14,7 +14,7 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
     write_atomically(path, "old")
     write_atomically(path, "new")
     assert path.read_text() == "new"
-    assert [one.name for one in tmp_path.iterdir()] == ["run.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])

@@ -62,7 +62,7 @@ def test_a_run_that_lacks_columns_added_later_gets_them_when_it_goes_on(tmp_path
     folder, added = tmp_path / "run", {"trials.csv": ("wall_s", "attempt"), "blocks.csv": ("skipped_steps", "attempt")}
     with monkeypatch.context() as earlier:
         for file, names in added.items():
-            earlier.setitem(COLUMNS, file, {key: one for key, one in COLUMNS[file].items() if key not in names})
+            earlier.setitem(COLUMNS, file, {key: column for key, column in COLUMNS[file].items() if key not in names})
         with Store(folder) as store:
             store.add_results(tiny_trial, cpu, [result("fp32", "failed")], [block(tiny_trial)])
     with pytest.raises(UsageError, match="lacks the column wall_s: the run may be older"):

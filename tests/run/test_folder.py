@@ -414,7 +414,7 @@ def test_a_report_that_cannot_be_written_says_how_to_write_it_elsewhere(tmp_path
 
 @pytest.fixture
 def explained(monkeypatch):
-    """What a run's explanation says of each precision; to be filled."""
+    """The explanation of each precision of a run; to be filled."""
     explanations = []
     monkeypatch.setattr(reporting.reporter, "explain", lambda _folders: explanations)
     return explanations

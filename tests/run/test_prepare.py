@@ -1,4 +1,4 @@
-"""What a run is warned of, or refused for, before it starts."""
+"""Warnings and refusals before a run starts."""
 
 from contextlib import nullcontext
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a run does besides measuring grows in proportion to its trials: calls are counted, not time."""
+"""The work of a run besides measuring grows in proportion to its trials: calls are counted, not time."""
 
 from __future__ import annotations
 

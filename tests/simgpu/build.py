@@ -83,9 +83,9 @@ def _key(version: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _move(made: Path, folder: Path) -> None:
+def _move(fresh: Path, folder: Path) -> None:
     try:
-        made.rename(folder)
+        fresh.rename(folder)
     except OSError:  # another process has built the same meanwhile
         if not (folder / "operators.so").exists():
             raise

@@ -100,14 +100,14 @@ class Host:
         """Return what is left on the machine: processes, contexts on GPUs, temporary files."""
         here = f"SIM_SHM={self.machine.path}\0".encode()
         commands = [
-            f"process {one.pid}: {one.info['cmdline']}"
-            for one in psutil.process_iter(["cmdline"])
-            if one.info["cmdline"]  # else it has ended
-            and (_session(one.pid) in self.sessions or here in _read(Path(f"/proc/{one.pid}/environ")))
+            f"process {process.pid}: {process.info['cmdline']}"
+            for process in psutil.process_iter(["cmdline"])
+            if process.info["cmdline"]  # else it has ended
+            and (_session(process.pid) in self.sessions or here in _read(Path(f"/proc/{process.pid}/environ")))
         ]
         contexts = [f"context of process {pid}" for pid in self.machine.computing()]
         # torch itself makes an empty folder for what it may compile.
-        files = [str(one) for one in (self.folder / "tmp").rglob("*") if not one.name.startswith("torchinductor_")]
+        files = [str(path) for path in (self.folder / "tmp").rglob("*") if not path.name.startswith("torchinductor_")]
         return [*commands, *contexts, *files]
 
     def close(self) -> None:
@@ -133,21 +133,21 @@ def _read(path: Path) -> bytes:
 @pytest.fixture(scope="session")
 def prefork(libraries: Path) -> Iterator[Prefork]:
     """The process of which runs are forks."""
-    one = Prefork()
-    yield one
-    one.close()
+    parent = Prefork()
+    yield parent
+    parent.close()
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory, prefork: Prefork) -> Iterator[Callable[..., Host]]:
     """Make machines: of a model of ``MODELS``, with a number of GPUs, and more variables."""
-    made: list[Host] = []
+    machines: list[Host] = []
 
     def make(model: str = "A100", count: int = 1, **variables: str) -> Host:
         folder = tmp_path_factory.mktemp(model)
-        made.append(Host(folder, {**settings(MODELS[model], count), **variables}, prefork))
-        return made[-1]
+        machines.append(Host(folder, {**settings(MODELS[model], count), **variables}, prefork))
+        return machines[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for machine in machines:
+        machine.close()

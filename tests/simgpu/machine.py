@@ -20,7 +20,7 @@ THERMAL = 0x60
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a GPU is known by."""
+    """Properties by which a GPU is known."""
 
     name: str
     capability: str
@@ -28,7 +28,7 @@ class Model:
     multiprocessors: int
     power_w: int
     nvml_lacks: str = ""
-    """What its NVML does not tell: words of SIM_NVML_OFF."""
+    """Readings that its NVML lacks: words of SIM_NVML_OFF."""
 
 
 MODELS = {
@@ -43,7 +43,7 @@ MODELS = {
 
 
 NVML_FEATURES = ("energy", "power", "instant", "fields", "memory_v2", "event_reasons", "process_utilization")
-"""What an older driver's NVML may lack; the order of native/nvml.cpp."""
+"""Features that an older driver's NVML may lack; the order of native/nvml.cpp."""
 
 
 class Process(ctypes.Structure):
@@ -64,7 +64,7 @@ class Power(ctypes.Structure):
 
 
 class Shared(ctypes.Structure):
-    """What all processes on the machine share; as in native/machine.h."""
+    """State that all processes on the machine share; as in native/machine.h."""
 
     _fields_ = (
         ("processes", Process * MAX_PROCESSES),
@@ -125,7 +125,7 @@ class Machine:
 
     def computing(self) -> list[int]:
         """Return the processes that still have a context on a GPU."""
-        return [one.pid for one in self.shared.processes if one.pid and any(one.has_context) and _runs(one.pid)]
+        return [slot.pid for slot in self.shared.processes if slot.pid and any(slot.has_context) and _runs(slot.pid)]
 
     def repair(self) -> None:
         """End all faults."""

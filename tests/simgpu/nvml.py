@@ -29,7 +29,7 @@ from tests.simgpu.machine import NVML_FEATURES, Machine, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINES: list[Machine] = []
-"""Those of this process's tests, beside its own."""
+"""Those of this process's tests, in addition to its own."""
 PROPERTY = "nvml"
 
 
@@ -58,7 +58,7 @@ def _run(name: str, words: Sequence[str], folder: Path, **variables: str) -> boo
     if done.returncode not in (0, 1):
         sys.exit(f"pytest did not run:\n{done.stdout}{done.stderr}")
     (suite,) = ElementTree.parse(result).getroot().iter("testsuite")
-    tests, skipped, failures = (int(suite.get(one, 0)) for one in ("tests", "skipped", "failures"))
+    tests, skipped, failures = (int(suite.get(key, 0)) for key in ("tests", "skipped", "failures"))
     failures += int(suite.get("errors", 0))
     took_s = time.monotonic() - begun
     print(f"{name:<20} {tests - skipped - failures:>7} {skipped:>8} {failures:>7} {took_s:>5.0f} s", flush=True)
@@ -140,7 +140,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 
 def _take() -> set[str]:
-    return {feature for one in (Machine(), *MACHINES) for feature in one.take_nvml_asked()}
+    return {feature for machine in (Machine(), *MACHINES) for feature in machine.take_nvml_asked()}
 
 
 if __name__ == "__main__":

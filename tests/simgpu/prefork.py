@@ -70,7 +70,7 @@ class Prefork:
             readers = stack.enter_context(ThreadPoolExecutor(len(files)))
             reading = [readers.submit(file.read) for file in files]
             try:
-                out, errors = (one.result(limit_s) for one in reading)
+                out, errors = (future.result(limit_s) for future in reading)
             except TimeoutError as error:
                 os.killpg(session, signal.SIGKILL)
                 raise subprocess.TimeoutExpired(list(words), limit_s) from error

@@ -1,4 +1,4 @@
-"""What only GPUs have, by the command line: several of them, NCCL, energy, graphs, memory's end, NVML's gaps."""
+"""Features of GPUs alone, by the command line: several of them, NCCL, energy, graphs, memory's end, NVML's gaps."""
 
 import contextlib
 import json
@@ -22,11 +22,11 @@ def floats(rows, name):
 @pytest.fixture(scope="module")
 def pair(host):
     """A machine with two GPUs on which each was measured alone, and both together, over NCCL."""
-    one = host("A100", 2)
+    server = host("A100", 2)
     words = ("--gpus", "0,1,0+1", "--precisions", "fp32", "--phases", "memory,speed,train", "--epochs", 1)
-    done = one.run_anew(*TINY, *words, "--out", "out")
+    done = server.run_anew(*TINY, *words, "--out", "out")
     assert done.returncode == 0, done.stdout + done.stderr
-    return one
+    return server
 
 
 def test_gpus_are_measured_one_after_the_other_and_together(pair):
@@ -57,14 +57,14 @@ def test_gpus_that_train_together_learn_what_one_learns(pair):
 @pytest.fixture(scope="module")
 def single(host):
     """A machine with one GPU on which energy and inference were measured, the ladder climbed, and steps captured."""
-    one = host("H100", NVIDIA_TF32_OVERRIDE="1")
+    server = host("H100", NVIDIA_TF32_OVERRIDE="1")
     words = ("--gpus", 0, "--precisions", "fp32,amp-fp16", "--phases", "energy,inference")
-    done = one.run_anew(*TINY, *words, "--out", "out")
+    done = server.run_anew(*TINY, *words, "--out", "out")
     assert done.returncode == 0, done.stdout + done.stderr
     words = ("--gpus", 0, "--precisions", "fp32", "--techniques", "cuda-graphs", "--epochs", 1)
-    done = one.run(*TINY, *words, "--phases", "memory,speed,train", "--ladder", "--out", "graphs")
+    done = server.run(*TINY, *words, "--phases", "memory,speed,train", "--ladder", "--out", "graphs")
     assert done.returncode == 0, done.stdout + done.stderr
-    return one
+    return server
 
 
 @pytest.mark.needs_nvml("energy")
@@ -115,11 +115,11 @@ def test_nothing_is_left_behind_by_one_gpu(single):
 
 
 def test_the_largest_batch_is_where_memory_ends(host):
-    one = host("A100", SIM_MEM_MB="1024")
+    server = host("A100", SIM_MEM_MB="1024")
     words = (*FAULTY, "--set", "side=128", "--set", "batch_size=256", "--batch-sizes", "max", "--precisions", "fp32")
-    done = one.run(*words, "--gpus", 0, "--phases", "memory", "--out", "out")
+    done = server.run(*words, "--gpus", 0, "--phases", "memory", "--out", "out")
     assert done.returncode == 0, done.stdout + done.stderr
-    fit, memory = one.rows("out")
+    fit, memory = server.rows("out")
     assert (fit["phase"], fit["fit_bound"], fit["status"]) == ("fit", "memory", "ok")
     assert "oom" in fit["detail"]
     assert memory["batch_size"] == fit["batch_size"] != "256"
@@ -139,37 +139,37 @@ ENERGY = ("--gpus", 0, "--precisions", "fp32", "--phases", "memory,energy")
     ],
 )
 def test_an_older_driver_tells_energy_by_what_it_has(host, lacking, source):
-    one = host("T4", SIM_NVML_OFF=lacking)
-    done = one.run(*TINY, *ENERGY, "--out", "out")
+    server = host("T4", SIM_NVML_OFF=lacking)
+    done = server.run(*TINY, *ENERGY, "--out", "out")
     assert done.returncode == 0, done.stdout + done.stderr
-    memory, energy = one.rows("out")
+    memory, energy = server.rows("out")
     assert float(memory["driver_used_bytes"]) > 0
     assert (energy["status"], energy["energy_source"]) == ("ok", source)
 
 
 def test_a_gpu_that_tells_neither_energy_nor_power_is_left_out_of_energy_with_a_word(host):
-    one = host("T4", SIM_NVML_OFF="energy,instant,power")
-    done = one.run(*TINY, *ENERGY, "--out", "out")
+    server = host("T4", SIM_NVML_OFF="energy,instant,power")
+    done = server.run(*TINY, *ENERGY, "--out", "out")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [row["phase"] for row in one.rows("out")] == ["memory"]
+    assert [row["phase"] for row in server.rows("out")] == ["memory"]
     assert "GPU 0 tells neither energy nor power" in done.stdout
 
 
 @pytest.mark.parametrize("lacking", ["fields", "event_reasons", "process_utilization"])
 def test_without_what_an_older_driver_lacks_speed_is_still_measured(host, lacking):
-    one = host("T4", SIM_NVML_OFF=lacking)
-    done = one.run(*TINY, "--gpus", 0, "--precisions", "fp32,amp-fp16", "--phases", "speed", "--out", "out")
+    server = host("T4", SIM_NVML_OFF=lacking)
+    done = server.run(*TINY, "--gpus", 0, "--precisions", "fp32,amp-fp16", "--phases", "speed", "--out", "out")
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = one.rows("out")
+    rows = server.rows("out")
     assert {row["status"] for row in rows} <= TIMED
     assert {row["discarded_rounds"] for row in rows} == {"0"}
 
 
 @contextlib.contextmanager
-def neighbour(one, busy):
+def neighbour(server, busy):
     """Run another program on the machine's GPU 0."""
     command = [sys.executable, "-m", "tests.simgpu.neighbour", "0", "512", str(busy)]
-    given = environment(SIM_SHM=one.machine.path, **one.variables)
+    given = environment(SIM_SHM=server.machine.path, **server.variables)
     process = subprocess.Popen(command, cwd=ROOT, env=given, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "begun\n"
@@ -181,14 +181,14 @@ def neighbour(one, busy):
 
 @pytest.mark.needs_nvml("process_utilization")
 def test_a_neighbour_that_computes_makes_a_comparison_invalid_and_is_named(host):
-    one = host("A100")
-    with neighbour(one, 1.0) as pid:  # always, so that no round slips between its kernels
+    server = host("A100")
+    with neighbour(server, 1.0) as pid:  # always, so that no round slips between its kernels
         words = (*TINY, "--gpus", 0, "--precisions", "fp32,amp-bf16", "--phases", "memory,speed")
-        refused = one.run(*words, "--exclusive", "--out", "refused")
-        done = one.run(*words, "--out", "out")
+        refused = server.run(*words, "--exclusive", "--out", "refused")
+        done = server.run(*words, "--out", "out")
     assert refused.returncode == 2
     assert f"pid {pid}" in refused.stderr
-    rows = one.rows("out")
+    rows = server.rows("out")
     assert {row["status"] for row in rows if row["phase"] == "memory"} == {"ok"}
     speed = [row for row in rows if row["phase"] == "speed"]
     assert {row["status"] for row in speed} == {"invalid"}
@@ -197,10 +197,10 @@ def test_a_neighbour_that_computes_makes_a_comparison_invalid_and_is_named(host)
 
 
 def test_a_neighbour_that_only_holds_memory_is_named_and_disturbs_nothing(host):
-    one = host("A100")
-    with neighbour(one, 0) as pid:
+    server = host("A100")
+    with neighbour(server, 0) as pid:
         words = (*TINY, "--gpus", 0, "--precisions", "fp32,amp-bf16", "--phases", "speed")
-        done = one.run(*words, "--out", "out")
+        done = server.run(*words, "--out", "out")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"pid {pid}" in done.stdout
-    assert set(one.statuses("out").values()) <= TIMED
+    assert set(server.statuses("out").values()) <= TIMED

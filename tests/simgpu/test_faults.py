@@ -21,10 +21,10 @@ def with_fault(**parameters):
 @pytest.fixture(params=["oom", "sticky", "lost"], scope="module")
 def broken(request, host):
     """A machine on which every trial after those of memory breaks in the middle of a step; the fault and the run."""
-    fault, one = request.param, host("A100")
+    fault, server = request.param, host("A100")
     breaking = with_fault(fault=fault, at=AFTER_MEMORY, value=VALUE[fault])
-    done = one.run(*SHORT, *BOTH, *EVERY, *breaking, "--out", "out")
-    return fault, one, done
+    done = server.run(*SHORT, *BOTH, *EVERY, *breaking, "--out", "out")
+    return fault, server, done
 
 
 VALUE = {"oom": 1000, "sticky": 700, "lost": 1}
@@ -33,66 +33,66 @@ REASON = {"oom": "out of memory", "sticky": "an illegal memory access was encoun
 
 
 def test_each_trial_that_breaks_is_a_row_with_the_reason_and_the_next_one_runs(broken):
-    fault, one, done = broken
+    fault, server, done = broken
     assert done.returncode == (0 if fault == "oom" else 1), done.stdout + done.stderr
-    statuses = one.statuses("out")
+    statuses = server.statuses("out")
     expected = {
         (phase, name): "ok" if phase == "memory" else STATUS[fault]
         for phase in ("memory", "speed", "inference", "energy", "train")
         for name in ("fp32", "amp-bf16")
     }
     assert statuses == expected
-    assert all(REASON[fault] in row["detail"].lower() for row in one.rows("out") if row["phase"] != "memory")
+    assert all(REASON[fault] in row["detail"].lower() for row in server.rows("out") if row["phase"] != "memory")
     assert "Traceback" not in done.stderr
     assert "Report:" in done.stdout
 
 
 def test_a_broken_trial_leaves_no_process_and_no_memory_behind(broken):
-    _, one, _ = broken
-    assert one.left_behind() == []
+    _, server, _ = broken
+    assert server.left_behind() == []
 
 
 @pytest.mark.parametrize("fault", ["oom", "sticky", "lost"])
 def test_a_memory_trial_that_breaks_is_a_row_and_the_next_one_runs(host, fault):
-    one = host("A100", 2)
+    server = host("A100", 2)
     words = (*WORDS, "--time-budget", 0.3, "--gpus", "0,1", "--precisions", "fp32", "--phases", "memory")
-    done = one.run(*words, *with_fault(fault=fault, at=2, value=VALUE[fault]), "--out", "out")
-    memory = one.rows("out")
+    done = server.run(*words, *with_fault(fault=fault, at=2, value=VALUE[fault]), "--out", "out")
+    memory = server.rows("out")
     assert [(row["placement"], row["status"]) for row in memory] == [("0", STATUS[fault]), ("1", STATUS[fault])]
     assert all(REASON[fault] in row["detail"].lower() for row in memory)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert one.left_behind() == []
+    assert server.left_behind() == []
 
 
 def test_a_ladder_that_runs_out_of_memory_is_a_row_for_each_step_and_memory_is_measured(host):
-    one = host("A100")
+    server = host("A100")
     broken = with_fault(fault="oom", at=AFTER_MEMORY, value=VALUE["oom"])
-    done = one.run(*SHORT, "--precisions", "fp32", "--ladder", *broken, "--out", "out")
+    done = server.run(*SHORT, "--precisions", "fp32", "--ladder", *broken, "--out", "out")
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = one.rows("out")
+    rows = server.rows("out")
     assert {row["status"] for row in rows if row["phase"] == "ladder"} <= {"oom", "unsupported"}
     assert {row["status"] for row in rows if row["phase"] == "ladder_memory"} <= {"ok", "unsupported"}
     assert sum(row["status"] == "oom" for row in rows) > 2
     assert sum(row["phase"] == "ladder_memory" and row["status"] == "ok" for row in rows) > 2
-    assert one.left_behind() == []
+    assert server.left_behind() == []
 
 
 def test_a_gpu_whose_memory_others_hold_is_out_of_memory_and_the_next_gpu_is_measured(host):
-    one = host("A100", 2)
-    one.machine.take(0, MODELS["A100"].memory_mib - 300)
+    server = host("A100", 2)
+    server.machine.take(0, MODELS["A100"].memory_mib - 300)
     words = (*WORDS, "--time-budget", 0.3, "--gpus", "0,1", "--precisions", "fp32", "--phases", "memory")
-    done = one.run(*words, "--out", "out")
+    done = server.run(*words, "--out", "out")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [(row["placement"], row["status"]) for row in one.rows("out")] == [("0", "oom"), ("1", "ok")]
+    assert [(row["placement"], row["status"]) for row in server.rows("out")] == [("0", "oom"), ("1", "ok")]
 
 
 def test_clocks_held_down_in_the_middle_of_a_round_discard_the_rounds_they_touch(host):
-    one = host("A100")
+    server = host("A100")
     words = (*WORDS, "--gpus", 0, *BOTH, "--phases", "speed", "--time-budget", 6)
     heat = with_fault(fault="throttle", value=0x20, after_s=8, for_s=0.3)
-    done = one.run(*words, "--target-ci", "0.01%", *heat, "--out", "out")
+    done = server.run(*words, "--target-ci", "0.01%", *heat, "--out", "out")
     assert done.returncode == 0, done.stdout + done.stderr
-    rows, blocks = one.rows("out"), one.rows("out", "blocks")
+    rows, blocks = server.rows("out"), server.rows("out", "blocks")
     discarded = {block["round"] for block in blocks if block["discarded"]}
     kept = {block["round"] for block in blocks if not block["discarded"]}
     assert discarded
@@ -105,29 +105,29 @@ def test_clocks_held_down_in_the_middle_of_a_round_discard_the_rounds_they_touch
 
 
 def test_an_nvml_that_stops_answering_leaves_speed_as_it_is_and_energy_unknown(host):
-    one = host("A100")
+    server = host("A100")
     silent = with_fault(fault="silent", value=999, at=AFTER_MEMORY)
-    done = one.run(*SHORT, "--precisions", "fp32", "--phases", "speed,energy,memory", *silent, "--out", "out")
+    done = server.run(*SHORT, "--precisions", "fp32", "--phases", "speed,energy,memory", *silent, "--out", "out")
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = {row["phase"]: row for row in one.rows("out")}
+    rows = {row["phase"]: row for row in server.rows("out")}
     assert rows["speed"]["status"] in TIMED
     assert rows["memory"]["status"] == "ok"
     assert rows["energy"]["status"] == "unsupported"
     assert "stopped telling its energy" in rows["energy"]["detail"]
-    assert one.left_behind() == []
+    assert server.left_behind() == []
 
 
 def test_a_model_that_synchronizes_cannot_be_captured_and_the_others_go_on(host):
-    one = host("A100")
+    server = host("A100")
     words = (*SHORT, *BOTH, "--phases", "memory,train", "--techniques", "cuda-graphs")
-    done = one.run(*words, *with_fault(fault="synchronize"), "--out", "out")
+    done = server.run(*words, *with_fault(fault="synchronize"), "--out", "out")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert one.statuses("out") == {
+    assert server.statuses("out") == {
         ("memory", "fp32"): "ok",
         ("memory", "amp-bf16"): "unsupported",
         ("train", "fp32"): "ok",
     }
-    (reason,) = [row["detail"] for row in one.rows("out") if row["status"] == "unsupported"]
+    (reason,) = [row["detail"] for row in server.rows("out") if row["status"] == "unsupported"]
     assert "cannot be captured" in reason
     assert "not permitted when stream is capturing" in reason
 
@@ -141,15 +141,15 @@ def test_a_model_that_synchronizes_cannot_be_captured_and_the_others_go_on(host)
     ],
 )
 def test_a_rank_that_breaks_is_named_and_the_next_trial_runs(host, fault, status, reason):
-    one = host("A100", 2)
+    server = host("A100", 2)
     broken = with_fault(fault=fault, value=1000, rank=1, at=AFTER_MEMORY)
     words = (*WORDS, "--time-budget", 0.3, "--gpus", "0+1,1", "--precisions", "fp32", "--phases", "speed")
-    done = one.run(*words, *broken, "--out", "out")
+    done = server.run(*words, *broken, "--out", "out")
     assert done.returncode == (0 if status == "oom" else 1), done.stdout + done.stderr
-    rows = {row["placement"]: row for row in one.rows("out")}
+    rows = {row["placement"]: row for row in server.rows("out")}
     assert rows["0+1"]["status"] == status
     assert reason in rows["0+1"]["detail"]
     assert rows["1"]["status"] in TIMED
-    lost = [bool(one.machine.shared.lost[gpu]) for gpu in (0, 1)]
+    lost = [bool(server.machine.shared.lost[gpu]) for gpu in (0, 1)]
     assert lost == [False, fault == "lost"]  # the rank's own GPU
-    assert one.left_behind() == []
+    assert server.left_behind() == []

@@ -28,7 +28,7 @@ def has_kernels(capability):
 
 WITHOUT_KERNELS = [name for name, model in MODELS.items() if not has_kernels(model.capability)]
 OLD = {"tf32", "default", "amp-bf16", "bf16"}
-"""What no GPU before Ampere can do."""
+"""Precisions that no GPU before Ampere has."""
 CANNOT = {"P100": OLD, "V100": OLD, "T4": OLD, "A100": set(), "H100": set(), "B200": set()}
 ARCHITECTURES = {
     "P100": "Pascal",
@@ -43,16 +43,16 @@ ARCHITECTURES = {
 @pytest.fixture(scope="module")
 def runs(host):
     """Runs of every precision, by model; each made when it is first asked for."""
-    made = {}
+    machines = {}
 
     def run(name):
-        if name not in made:
+        if name not in machines:
             variables = {"SIM_ARCH_LIST": MADE_UP} if name in WITHOUT_KERNELS else {}
-            one = host(name, **variables)
-            done = one.run(*WORDS, "--gpus", 0, "--precisions", ALL, "--phases", "memory,speed", "--out", "out")
+            server = host(name, **variables)
+            done = server.run(*WORDS, "--gpus", 0, "--precisions", ALL, "--phases", "memory,speed", "--out", "out")
             assert done.returncode == 0, done.stdout + done.stderr
-            made[name] = one
-        return made[name]
+            machines[name] = server
+        return machines[name]
 
     return run
 
@@ -69,8 +69,8 @@ def test_a_gpu_without_kernels_in_this_torch_is_refused_with_what_to_install(hos
 
 @pytest.mark.parametrize("name", MODELS)
 def test_each_precision_is_measured_or_says_what_the_gpu_lacks(runs, name):
-    one = runs(name)
-    memory = {row["precision"]: row for row in one.rows("out") if row["phase"] == "memory"}
+    server = runs(name)
+    memory = {row["precision"]: row for row in server.rows("out") if row["phase"] == "memory"}
     assert set(memory) == set(ALL.split(","))
     for precision, row in memory.items():
         assert row["status"] == ("unsupported" if precision in CANNOT[name] else "ok"), row["detail"]
@@ -78,7 +78,7 @@ def test_each_precision_is_measured_or_says_what_the_gpu_lacks(runs, name):
             assert f"sm_{MODELS[name].capability.replace('.', '')}" in row["detail"]
         else:
             assert int(row["peak_allocated_bytes"]) > 0
-    speed = [row for row in one.rows("out") if row["phase"] == "speed" and row["precision"] not in CANNOT[name]]
+    speed = [row for row in server.rows("out") if row["phase"] == "speed" and row["precision"] not in CANNOT[name]]
     assert [row["precision"] for row in speed] == [each for each in PRECISIONS if each in memory.keys() - CANNOT[name]]
     assert {row["status"] for row in speed} <= {"ok", "unconverged"}
     for row in speed:
@@ -88,11 +88,11 @@ def test_each_precision_is_measured_or_says_what_the_gpu_lacks(runs, name):
 
 @pytest.mark.parametrize(("name", "native"), [("T4", False), ("A100", True)])
 def test_whether_bfloat16_is_native_is_asked_of_torch_and_listed(host, name, native):
-    one = host(name)
-    done = one.run("list", "--gpus", "--json")
+    server = host(name)
+    done = server.run("list", "--gpus", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["devices"][0]["native_bf16"] is native
-    assert ("bfloat16 is emulated (torch.cuda" in one.run("list", "--gpus").stdout) != native
+    assert ("bfloat16 is emulated (torch.cuda" in server.run("list", "--gpus").stdout) != native
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -111,12 +111,12 @@ def test_a_run_tells_the_gpu_as_cuda_and_nvml_know_it(runs, name):
 @pytest.fixture(scope="module")
 def merged(runs):
     """One report over the six runs: its page, and its figures as JSON."""
-    folders, one = [runs(name).folder / "out" for name in MODELS], runs("A100")
-    done = one.run("report", *folders, "--out", "six")
+    folders, server = [runs(name).folder / "out" for name in MODELS], runs("A100")
+    done = server.run("report", *folders, "--out", "six")
     assert done.returncode == 0, done.stdout + done.stderr
-    figures = one.run("report", *folders, "--json")
+    figures = server.run("report", *folders, "--json")
     assert figures.returncode == 0, figures.stderr
-    return (one.folder / "six" / "report.html").read_text(), json.loads(figures.stdout)
+    return (server.folder / "six" / "report.html").read_text(), json.loads(figures.stdout)
 
 
 def test_one_report_keeps_the_generations_apart_though_all_are_gpu_0_of_one_host(merged):

@@ -102,10 +102,10 @@ def test_a_stub_returns_the_librarys_own_code_and_is_named(path, compiled, kind)
 def test_every_function_that_the_installed_libraries_want_is_there():
     """The built libraries have what is simulated and a stub of everything else."""
     files = build.installed_libraries(Path(metadata.distribution("torch").locate_file("")))
-    made = stubs.symbols(build.built().glob("lib*.so*"), "--dynamic", "--defined-only")
+    exported = stubs.symbols(build.built().glob("lib*.so*"), "--dynamic", "--defined-only")
     functions = {name for kind in stubs.LIBRARIES for name in stubs.wanted(files, kind)}
     assert "cudaMalloc" in functions
-    assert functions <= made
+    assert functions <= exported
 
 
 @pytest.fixture
@@ -135,14 +135,14 @@ def test_python_and_the_libraries_agree_on_the_machines_state(path):
     assert machine.computing() == []
 
 
-@pytest.mark.parametrize(("lacking", "told"), [("", set(THROTTLE_FIELDS)), ("fields", set(OLD_FIELDS))])
-def test_nvml_tells_how_long_each_reason_held_unless_the_driver_is_older(path, lacking, told):
+@pytest.mark.parametrize(("lacking", "names"), [("", set(THROTTLE_FIELDS)), ("fields", set(OLD_FIELDS))])
+def test_nvml_tells_how_long_each_reason_held_unless_the_driver_is_older(path, lacking, names):
     ask = "import pynvml; pynvml.nvmlInit(); board = pynvml.nvmlDeviceGetHandleByIndex(0); "
     ask += f"names = {sorted(THROTTLE_FIELDS)}; "
-    ask += "found = pynvml.nvmlDeviceGetFieldValues(board, [getattr(pynvml, name) for name in names]); "
-    ask += "print(*(name for name, value in zip(names, found) if value.nvmlReturn == pynvml.NVML_SUCCESS))"
+    ask += "values = pynvml.nvmlDeviceGetFieldValues(board, [getattr(pynvml, name) for name in names]); "
+    ask += "print(*(name for name, value in zip(names, values) if value.nvmlReturn == pynvml.NVML_SUCCESS))"
     machine = Machine(path)
-    assert set(python(path, ask, SIM_NVML_OFF=lacking).stdout.split()) == told
+    assert set(python(path, ask, SIM_NVML_OFF=lacking).stdout.split()) == names
     assert machine.take_nvml_asked() == {"fields"}
     assert machine.take_nvml_asked() == set()
 

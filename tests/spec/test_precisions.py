@@ -31,8 +31,8 @@ def test_emulation_is_an_option_of_what_is_converted_and_asks_a_device_for_autoc
     emulated = parse_precision("mxfp8:cache=off,emulated=on")
     assert (emulated.emulated, emulated.required, PRECISIONS["mxfp8"].required) == (True, "bf16", "mxfp8")
     assert emulated.ability == "mxfp8:emulated=on" == parse_precision(emulated.ability).name
-    assert {name for name, one in PRECISIONS.items() if "emulated" in one.options} == {
-        name for name, one in PRECISIONS.items() if one.can_be_emulated
+    assert {name for name, precision in PRECISIONS.items() if "emulated" in precision.options} == {
+        name for name, precision in PRECISIONS.items() if precision.can_be_emulated
     }
 
 
@@ -40,11 +40,11 @@ def test_transformer_engines_scaling_is_an_option_of_its_float8():
     current = parse_precision("te-fp8:scaling=current")
     assert (current.scaling, current.conversion, current.ability) == ("current", "te_float8", "te-fp8")
     assert parse_precision("te-fp8:scaling=delayed") is PRECISIONS["te-fp8"]
-    assert {name for name, one in PRECISIONS.items() if "scaling" in one.options} == {"te-fp8"}
+    assert {name for name, precision in PRECISIONS.items() if "scaling" in precision.options} == {"te-fp8"}
 
 
 @pytest.mark.parametrize(
-    ("name", "computed", "said"),
+    ("name", "computed", "reason"),
     [
         ("fp8-rowwise", "bfloat16:100%", "no product ran in float8, but in bfloat16:100%"),
         ("te-mxfp8", "bfloat16:100%", "no product ran in float8, but in bfloat16:100%"),
@@ -59,8 +59,8 @@ def test_transformer_engines_scaling_is_an_option_of_its_float8():
         ("bf16", "float32:100%", ""),
     ],
 )
-def test_products_prove_that_a_precision_ran(name, computed, said):
-    assert parse_precision(name).missed(computed) == said
+def test_products_prove_that_a_precision_ran(name, computed, reason):
+    assert parse_precision(name).missed(computed) == reason
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_products_prove_that_a_precision_ran(name, computed, said):
     ],
 )
 def test_options_change_their_field_alone_and_the_name_is_canonical(typed, canonical, changed):
-    found = parse_precision(typed)
-    plain = PRECISIONS[found.base]
+    chosen = parse_precision(typed)
+    plain = PRECISIONS[chosen.base]
     fields = [name for name in type(plain).__slots__ if name not in ("name", "variant_of")]
-    assert found.name == canonical
-    assert {name: getattr(found, name) for name in fields if getattr(found, name) != getattr(plain, name)} == changed
-    assert parse_precision(canonical) == found
+    assert chosen.name == canonical
+    assert {name: getattr(chosen, name) for name in fields if getattr(chosen, name) != getattr(plain, name)} == changed
+    assert parse_precision(canonical) == chosen
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_wrong_option_gets_a_sentence_that_names_the_right_ones(typed, sentenc
     assert find_precision(typed) is None
 
 
-def test_variants_are_ranked_beside_what_they_are_variants_of_and_the_unknown_last():
+def test_variants_are_ranked_next_to_what_they_are_variants_of_and_the_unknown_last():
     names = ["new", "amp-bf16", "amp-fp16:init_scale=8", "fp32", "amp-fp16", "a:b=c"]
     ordered = ["fp32", "amp-fp16", "amp-fp16:init_scale=8", "amp-bf16", "a:b=c", "new"]
     assert sorted(names, key=precision_rank) == ordered

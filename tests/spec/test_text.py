@@ -70,7 +70,7 @@ def test_the_parts_that_talk_to_the_user_print_plain_text_alone():
     files = [
         ROOT / "run_bench.py",
         ROOT / "bench" / "doctor" / "doctor.py",
-        *(f for one in folders for f in one.rglob("*.py")),
+        *(f for folder in folders for f in folder.rglob("*.py")),
     ]
     printing = {
         f"{path.name}:{node.lineno}"

@@ -77,9 +77,9 @@ def test_outputs_do_not_depend_on_later_tokens():
 
 def test_a_preset_has_its_rate_and_batch_unless_others_are_asked_for():
     weight = [nn.Parameter(torch.zeros(2, 2))]
-    usual, own = suite_of(preset="gpt2"), suite_of(preset="gpt2", lr=0.5, batch_size=3)
+    usual, changed = suite_of(preset="gpt2"), suite_of(preset="gpt2", lr=0.5, batch_size=3)
     assert (usual.optimizer(weight).defaults["lr"], usual.batch_size) == (6e-4, 12)
-    assert (own.optimizer(weight).defaults["lr"], own.batch_size) == (0.5, 3)
+    assert (changed.optimizer(weight).defaults["lr"], changed.batch_size) == (0.5, 3)
 
 
 def test_biases_and_norms_do_not_decay():

@@ -80,19 +80,19 @@ def test_the_intel_recipe_is_of_six_classes_at_256_with_a_fifth_set_apart():
 def rates(steps, warmup):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
     schedule = cosine(optimizer, steps, warmup)
-    found = []
+    values = []
     for _ in range(steps):
-        found.append(optimizer.param_groups[0]["lr"])
+        values.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
-    return [*found, optimizer.param_groups[0]["lr"]]
+    return [*values, optimizer.param_groups[0]["lr"]]
 
 
 def test_the_rate_rises_for_the_warm_up_and_falls_along_a_cosine():
-    found = rates(40, 0.1)
-    assert found[:5] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0])
-    assert found[4 + 18] == pytest.approx(1.0)
-    assert found[-1] == pytest.approx(0.0)
+    values = rates(40, 0.1)
+    assert values[:5] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0])
+    assert values[4 + 18] == pytest.approx(1.0)
+    assert values[-1] == pytest.approx(0.0)
 
 
 def test_without_warm_up_the_schedule_is_torchs_cosine():

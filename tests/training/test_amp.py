@@ -1,4 +1,4 @@
-"""What a precision changes: fp32 switches, autocast, loss scaling, and the type of the weights."""
+"""Changes that a precision makes: fp32 switches, autocast, loss scaling, and the type of the weights."""
 
 from operator import attrgetter
 from types import SimpleNamespace

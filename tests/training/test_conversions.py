@@ -34,7 +34,7 @@ if WITHOUT_TORCHAO:
 __all__ = ["use_suite"]
 CONVERTED = [name for name, precision in PRECISIONS.items() if precision.can_be_emulated]
 SQNR_DB = 20.0
-"""What torchao's own tests ask of a converted layer's output and gradients."""
+"""The ratio that torchao's own tests ask of a converted layer's output and gradients."""
 
 
 def emulated(name):
@@ -321,7 +321,7 @@ def test_nvfp4_converts_layers_of_128(exact_nvfp4):
 
 
 @pytest.mark.parametrize("shape", [(100,), (1,), (2, 50), (), (128,), (3, 200)])
-def test_nvfp4_refuses_to_train_on_other_batches_and_evaluates_them_with_zeros_beside_them(exact_nvfp4, shape):
+def test_nvfp4_refuses_to_train_on_other_batches_and_evaluates_them_together_with_zeros(exact_nvfp4, shape):
     plain = nn.Linear(128, 256)
     model = nn.Sequential(plain)
     convert(model, PRECISIONS["nvfp4"])

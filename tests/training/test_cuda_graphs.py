@@ -33,7 +33,7 @@ def test_a_captured_step_learns_what_a_plain_one_learns(monkeypatch, precision, 
     assert arms[0].taken.count == arms[1].taken.count
 
 
-def test_warming_up_is_on_a_stream_beside_and_waits_for_both_sides(monkeypatch):
+def test_warming_up_is_on_a_side_stream_and_waits_for_both_sides(monkeypatch):
     streams = fake_graph.install(monkeypatch)
     arm = graphed(make())
     train(arm, batches(WARM_UP))

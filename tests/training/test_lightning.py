@@ -97,7 +97,7 @@ def trial(file, **parameters):
 
 
 @needs_lightning
-@pytest.mark.parametrize("precision", [name for name, one in PRECISIONS.items() if not one.package])
+@pytest.mark.parametrize("precision", [name for name, precision in PRECISIONS.items() if not precision.package])
 def test_lightning_trains_to_the_same_bits_as_the_plain_loop(precision):
     plain, other = make(precision, clip_grad=0.5), make(precision, clip_grad=0.5)
     train_by_lightning = open_lightning(other, 10, Shard())
@@ -142,9 +142,9 @@ def test_two_processes_train_as_one_does(twins, cpu):
     launcher = LocalLauncher()
     for devices, messages in sent.items():
         assert launcher.run(trial(twins, trainer="lightning", devices=devices), cpu, messages.append).kind == "done"
-    one, two = ([row for row in sent[count] if hasattr(row, "epoch")] for count in (1, 2))
-    assert [row.samples for row in one] == [row.samples for row in two] == [32, 32]
-    assert [row.train_loss for row in two] == pytest.approx([row.train_loss for row in one], rel=0.01)
+    single, two = ([row for row in sent[count] if hasattr(row, "epoch")] for count in (1, 2))
+    assert [row.samples for row in single] == [row.samples for row in two] == [32, 32]
+    assert [row.train_loss for row in two] == pytest.approx([row.train_loss for row in single], rel=0.01)
     assert sent[2][-1].switches.autocast == "bfloat16"
 
 
@@ -181,9 +181,9 @@ def test_both_trainers_are_planned_and_only_the_plain_one_is_timed_step_by_step(
     monkeypatch.setattr(prepare.importlib.util, "find_spec", lambda _name: object())
     command = parse(["--suite", str(twins), "--gpus", "cpu", "--precisions", "fp32", "--phases", "memory,train"])
     prepared = prepare.prepare(command, Machine(machine))
-    planned = [(dict(one.cell.suite.parameters)["trainer"], one.phase) for one in prepared.plan.trials]
+    planned = [(dict(trial.cell.suite.parameters)["trainer"], trial.phase) for trial in prepared.plan.trials]
     assert planned == [("plain", "memory"), ("plain", "train"), ("lightning", "train")]
-    assert len({one.id for one in prepared.plan.trials}) == len(prepared.plan.seconds) == 3
+    assert len({trial.id for trial in prepared.plan.trials}) == len(prepared.plan.seconds) == 3
 
 
 def refuse(machine, twins, *words):

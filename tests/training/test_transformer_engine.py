@@ -151,7 +151,7 @@ def test_batches_whose_products_would_not_fit_are_refused(library, name, size, m
 
 @pytest.mark.parametrize("name", ARMS)
 @pytest.mark.parametrize("size", [24, 1])
-def test_what_is_left_of_the_test_data_and_single_samples_are_evaluated_beside_zeros(library, name, size):
+def test_what_is_left_of_the_test_data_and_single_samples_are_evaluated_together_with_zeros(library, name, size):
     arm = make(name, model=wide, optimizer=plain_sgd(0.05))
     training_step(arm, *batch())
     assert evaluate(arm, iter([batch(), batch(size)]))[0] > 0

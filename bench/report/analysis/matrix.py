@@ -130,7 +130,7 @@ def _at_batch(rows: pd.DataFrame, figure: str, status: str) -> tuple[pd.DataFram
         kept.append(group[group["batch_size"] == (common if has else reference_batch(group))])
     chosen = pd.concat(kept) if kept else tried
     if common is None:
-        return chosen, "each at the batch size of its verdict, for no two have one in common"
+        return chosen, "each at the batch size of its verdict, because no two share a batch size"
     every = (chosen["batch_size"] == common).all()
     return chosen, f"at batch {common:.0f}" + ("" if every else ", but for those that were not measured at it")
 

@@ -154,7 +154,7 @@ def _notes(row: Row) -> str:
     return "; ".join(dict.fromkeys(filter(None, parts)))
 
 
-def published_beside(material: Material) -> list[Table | str | None]:
+def compared_with_published(material: Material) -> list[Table | str | None]:
     """Return measured and published figures of one recipe in one table, with their differences as footnotes.
 
     Where nothing is published of the recipe, return a remark; nothing where published figures were not asked for.
@@ -201,7 +201,7 @@ def published_beside(material: Material) -> list[Table | str | None]:
     used, torch = _driver_used(runs), {run.label: run.part("environment").get("torch") for run in runs.runs}
     measured = [_measured(row, used) | {"setup": f"torch {torch[row['run']] or '–'}"} for row in records(ours)]
     lines = [*measured, *_published(theirs)]
-    return [table("Beside published figures", lines, columns, about, notes)]
+    return [table("Compared with published figures", lines, columns, about, notes)]
 
 
 def _of(suite: str, literature: pd.DataFrame) -> pd.DataFrame:
@@ -259,6 +259,6 @@ def _published(rows: pd.DataFrame) -> list[Row]:
 
 
 TABLES = (
-    Entry(64, RECIPE, published_beside),
+    Entry(64, RECIPE, compared_with_published),
     Entry(70, "Published figures", lambda material: [comparisons(material.literature)]),
 )

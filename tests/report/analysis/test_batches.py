@@ -52,7 +52,7 @@ def test_where_there_is_no_other_best_batch_or_no_fp32_the_verdict_names_none(tm
         assert "best batch" not in answers(each.summary())[0].evidence
 
 
-def test_largest_batches_stand_beside_fp32s(tmp_path: Path) -> None:
+def test_largest_batches_stand_next_to_fp32s(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run")
     for name, size in (("fp32", 96), ("amp-bf16", 168)):
         fit = Fit(fit_bound="memory", fit_peak_bytes=70 * GIB, fit_free_bytes=79 * GIB)

@@ -38,8 +38,8 @@ def test_a_process_that_a_speedup_leaves_out_is_left_out_of_the_ratio_of_two_oth
     disturbed = (*(1.053 * gain for gain in STEADY[:5]), 1.053 * 3.0)
     run = RunBuilder(tmp_path / "run").together({"amp-fp16": disturbed, "amp-bf16": STEADY})
     assert run.row("amp-fp16")["measured_in"] == "5 of 6 processes"
-    own = measured(SPEED, run.folder)
-    contrast = ratio(SPEED, own["run", "amp-fp16"], own["run", "amp-bf16"])
+    sides = measured(SPEED, run.folder)
+    contrast = ratio(SPEED, sides["run", "amp-fp16"], sides["run", "amp-bf16"])
     assert (contrast.gain.center, contrast.gain.n, contrast.replicates) == (pytest.approx(1.053), 5, 6)
     assert contrast.gain.high < 1.06
     (pair,) = data.pairs(run.summary())
@@ -48,11 +48,11 @@ def test_a_process_that_a_speedup_leaves_out_is_left_out_of_the_ratio_of_two_oth
 
 def test_trials_of_the_same_name_in_two_runs_are_no_pair(tmp_path: Path) -> None:
     runs = [RunBuilder(tmp_path / name).together({"amp-bf16": STEADY}).folder for name in ("a", "b")]
-    own = measured(SPEED, *runs)
-    assert {arm.replicates[0][1] for arm in own.values()} == {"mlp-0-b128-speed-r0"}
-    assert ratio(SPEED, own["a", "fp32"], own["b", "fp32"]).pairing == "apart"
-    assert ratio(SPEED, own["a", "amp-bf16"], own["b", "fp32"]).pairing == "apart"
-    assert ratio(SPEED, own["a", "amp-bf16"], own["b", "amp-bf16"]).pairing == "apart"
+    sides = measured(SPEED, *runs)
+    assert {arm.replicates[0][1] for arm in sides.values()} == {"mlp-0-b128-speed-r0"}
+    assert ratio(SPEED, sides["a", "fp32"], sides["b", "fp32"]).pairing == "apart"
+    assert ratio(SPEED, sides["a", "amp-bf16"], sides["b", "fp32"]).pairing == "apart"
+    assert ratio(SPEED, sides["a", "amp-bf16"], sides["b", "amp-bf16"]).pairing == "apart"
 
 
 def test_a_seed_pairs_what_was_learned_in_two_runs_but_times_within_one_cell_alone(tmp_path: Path) -> None:
@@ -60,9 +60,9 @@ def test_a_seed_pairs_what_was_learned_in_two_runs_but_times_within_one_cell_alo
         run = RunBuilder(tmp_path / name).train("fp32", [90.0, 91.0], epoch_s=[3.0, 4.0])
         run.train("amp-bf16", [90.0, 91.0], epoch_s=[2.0, 3.0])
     for metric, pairing in ((ACCURACY, "seeds"), (EPOCH, "apart")):
-        own = measured(metric, tmp_path / "a", tmp_path / "b")
-        assert ratio(metric, own["a", "fp32"], own["b", "fp32"]).pairing == pairing
-        assert ratio(metric, own["a", "amp-bf16"], own["a", "fp32"]).pairing == "seeds"
+        sides = measured(metric, tmp_path / "a", tmp_path / "b")
+        assert ratio(metric, sides["a", "fp32"], sides["b", "fp32"]).pairing == pairing
+        assert ratio(metric, sides["a", "amp-bf16"], sides["a", "fp32"]).pairing == "seeds"
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_a_gain_is_that_of_one_metric_alone(tmp_path: Path) -> None:
         figures = Energy(energy_source="counter", energy_j_per_step=joules)
         speed = timed(5.0, 128, speedup=7.0, speedup_low=6.9, speedup_high=7.1)
         run.result("energy", name, energy=figures, speed=speed)
-    own = measured(ENERGY, run.folder)
-    assert ratio(ENERGY, own["run", "amp-bf16"], own["run", "fp32"]).shown.center == pytest.approx(0.75)
+    sides = measured(ENERGY, run.folder)
+    assert ratio(ENERGY, sides["run", "amp-bf16"], sides["run", "fp32"]).shown.center == pytest.approx(0.75)
 
 
 def test_other_sources_of_energy_do_not_compare(tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_other_sources_of_energy_do_not_compare(tmp_path: Path) -> None:
     for name, source in (("fp32", "counter"), ("amp-bf16", "power")):
         figures = Energy(energy_source=source, energy_j_per_step=3.0)
         run.result("energy", name, energy=figures)
-    own = measured(ENERGY, run.folder)
-    assert estimate(ENERGY, own["run", "amp-bf16"], own["run", "fp32"]) is None
+    sides = measured(ENERGY, run.folder)
+    assert estimate(ENERGY, sides["run", "amp-bf16"], sides["run", "fp32"]) is None
 
 
 @pytest.mark.parametrize("metric", [SPEED, THROUGHPUT, EPOCH, ACCURACY], ids=lambda metric: metric.name)
@@ -116,8 +116,8 @@ def test_turned_round_a_contrast_is_its_inverse(tmp_path: Path, metric: Metric) 
     for arm in every:
         for other in every:
             if arm is not other:
-                one, back = (ratio(metric, *sides).change for sides in ((arm, other), (other, arm)))
-                assert (back.center, back.low, back.high) == pytest.approx((-one.center, -one.high, -one.low))
+                gain, back = (ratio(metric, *sides).change for sides in ((arm, other), (other, arm)))
+                assert (back.center, back.low, back.high) == pytest.approx((-gain.center, -gain.high, -gain.low))
 
 
 def test_of_arms_that_classify_no_loss_is_compared(tmp_path: Path) -> None:

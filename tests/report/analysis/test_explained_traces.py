@@ -156,6 +156,6 @@ def test_why_a_card_without_matrix_units_may_gain_more_than_one_with_them():
     small = explain(without_matrix_units, 1.9, 0.6)
     large = explain(casting, 1.9, 0.36)
     assert small.speedup.center > large.speedup.center
-    added = [one.arm.ms["casts and layout"] - one.baseline.ms["casts and layout"] for one in (large, small)]
+    added = [result.arm.ms["casts and layout"] - result.baseline.ms["casts and layout"] for result in (large, small)]
     assert added[0] > 0 == added[1]
-    assert {one.rule for one in large.reasons} == {"casts"}
+    assert {reason.rule for reason in large.reasons} == {"casts"}

@@ -62,8 +62,8 @@ def plain(arm=GAINS, base=FP32, alone=ALONE, follow=(10.0, 5.0), *, gpu=False, e
     doubled = [
         figure(name, "step", "doubled", 1.9 * sum(ms.values())) for name, ms in (("fp32", base), ("amp-bf16", arm))
     ]
-    own = [row for row in extra if row["kind"] == "step" and row["name"] == "doubled"]
-    doubled = [row for row in doubled if row["precision"] not in {one["precision"] for one in own}]
+    given = [row for row in extra if row["kind"] == "step" and row["name"] == "doubled"]
+    doubled = [row for row in doubled if row["precision"] not in {record["precision"] for record in given}]
     return explain(
         step("fp32", base, gpu=gpu), step("amp-bf16", arm, gpu=gpu), operators(alone, follow), doubled, extra
     )
@@ -103,8 +103,8 @@ def test_what_the_rounds_do_not_tell_is_not_called_unexplained():
 
 def test_products_that_gain_in_the_step_are_no_reason_though_they_do_not_alone():
     alone = {"fp32": 2.0, "amp-bf16": 2.1}
-    assert "no gain from products" in {one.rule for one in plain(FP32, alone=alone).reasons}
-    assert "no gain from products" not in {one.rule for one in plain(GAINS, alone=alone).reasons}
+    assert "no gain from products" in {reason.rule for reason in plain(FP32, alone=alone).reasons}
+    assert "no gain from products" not in {reason.rule for reason in plain(GAINS, alone=alone).reasons}
 
 
 @pytest.mark.parametrize(("arm", "optimizer_ms"), [("bf16", 5.0), ("fp16-master", 10.0), ("amp-bf16", 10.0)])
@@ -255,12 +255,12 @@ def test_an_operator_is_bound_by_what_takes_longer_at_the_devices_own_rates():
     assert [row[3] for row in operators_alone([result]).rows] == ["mm", "relu"]
 
 
-def test_a_doubled_batch_is_compared_with_the_steps_beside_it_and_cannot_take_less():
+def test_a_doubled_batch_is_compared_with_the_steps_timed_with_it_and_cannot_take_less():
     slow = {"elementwise": 10.0}
-    beside = [figure(name, "step", "not doubled", 20.0) for name in ("fp32", "amp-bf16")]
+    others = [figure(name, "step", "not doubled", 20.0) for name in ("fp32", "amp-bf16")]
     for doubled_ms, growth in ((24.0, 1.2), (15.0, None)):
         doubled = [figure(name, "step", "doubled", doubled_ms) for name in ("fp32", "amp-bf16")]
-        result = explain(step("fp32", slow), step("amp-bf16", slow), doubled, beside)
+        result = explain(step("fp32", slow), step("amp-bf16", slow), doubled, others)
         assert result.arm.growth == (growth and pytest.approx(growth))
 
 
@@ -270,11 +270,11 @@ def test_what_the_profiler_adds_is_not_launching():
     doubled = [figure(name, "step", "doubled", 30.0) for name in ("fp32", "amp-bf16")]
     kernels = [figure(name, "step", "operators", 100) for name in ("fp32", "amp-bf16")]
     rows = [step("fp32", slow, gpu=False), step("amp-bf16", slow, gpu=False), operators({"fp32": 0.6, "amp-bf16": 0.2})]
-    assert "launch-bound" in {one.rule for one in explain(*rows, doubled, kernels).reasons}
-    for row in (one for part in rows[:2] for one in part if one["name"] == "timed"):
+    assert "launch-bound" in {reason.rule for reason in explain(*rows, doubled, kernels).reasons}
+    for row in (row for part in rows[:2] for row in part if row["name"] == "timed"):
         row["value"] *= 2 / 3
     doubled = [figure(name, "step", "doubled", 21.0) for name in ("fp32", "amp-bf16")]
-    assert "launch-bound" not in {one.rule for one in explain(*rows, doubled, kernels).reasons}
+    assert "launch-bound" not in {reason.rule for reason in explain(*rows, doubled, kernels).reasons}
 
 
 def test_tables_show_every_class_and_a_reason_its_figures():

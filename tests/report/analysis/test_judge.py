@@ -72,8 +72,8 @@ def trained(folder: Path, *deltas: float) -> RunBuilder:
     """A run of tokens, whose losses differ from fp32's by so many nats, seed by seed."""
     losses = [3.1, 3.3, 3.2, 3.05, 3.4][: len(deltas)]
     run = RunBuilder(folder).train("fp32", [None] * len(deltas), test_loss=losses, entropy_nats=3.0)
-    own = [loss + delta for loss, delta in zip(losses, deltas, strict=True)]
-    return run.train("amp-bf16", [None] * len(deltas), test_loss=own, entropy_nats=3.0)
+    arm_losses = [loss + delta for loss, delta in zip(losses, deltas, strict=True)]
+    return run.train("amp-bf16", [None] * len(deltas), test_loss=arm_losses, entropy_nats=3.0)
 
 
 @pytest.mark.parametrize(
@@ -108,13 +108,13 @@ def test_accuracy_and_loss_are_judged_side_by_side_in_one_report(tmp_path: Path)
 
 
 def test_a_loss_that_is_shown_worse_rules_a_precision_out_and_the_sentence_is_in_nats(tmp_path: Path) -> None:
-    def said(run: RunBuilder) -> str:
+    def judgement(run: RunBuilder) -> str:
         (answer,) = answers(run.speed().summary())
         return str(answer)
 
-    sound = said(trained(tmp_path / "sound", 0.001, -0.001, 0.0, 0.002, -0.002))
+    sound = judgement(trained(tmp_path / "sound", 0.001, -0.001, 0.0, 0.002, -0.002))
     assert ": use amp-bf16" in sound
     assert "test loss +0.0000 nats [90 %: −0.0015, +0.0015] over 5 seeds of 2 epochs (EQUIVALENT within" in sound
-    worse = said(trained(tmp_path / "worse", *[0.02] * 5))
+    worse = judgement(trained(tmp_path / "worse", *[0.02] * 5))
     assert ": stay with fp32 — its training rules out amp-bf16" in worse
     assert "(WORSE at a margin of 0.01 nats)" in worse

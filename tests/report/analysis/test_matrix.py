@@ -25,7 +25,7 @@ from tests.report.builders import GPU, RunBuilder
 from tests.report.fleet import copy, original
 
 
-def made(*folders: Path):
+def matrices_by_basis(*folders: Path):
     runs = load(list(folders))
     return {matrix.basis: matrix for matrix in matrices(summarise(runs.trials))}
 
@@ -39,7 +39,7 @@ def three(tmp_path: Path) -> list[Path]:
 
 
 def test_every_setup_stands_against_every_other_the_fastest_first(three):
-    matrix = made(*three)[STEPS]
+    matrix = matrices_by_basis(*three)[STEPS]
     names = [setup.name for setup in matrix.setups]
     assert set(names) == {f"Card {card}, {arm}" for card in "ABC" for arm in ("fp32", "amp-bf16")}
     named = {setup.name: setup for setup in matrix.setups}
@@ -51,7 +51,7 @@ def test_every_setup_stands_against_every_other_the_fastest_first(three):
 
 
 def test_side_by_side_the_ratio_is_the_speedup_and_across_machines_it_has_an_interval_too(three):
-    matrix = made(*three)[STEPS]
+    matrix = matrices_by_basis(*three)[STEPS]
     named = {setup.name: setup for setup in matrix.setups}
     a = named["Card A, amp-bf16"]
     apart = matrix.over(a, named["Card B, fp32"])
@@ -65,33 +65,33 @@ def test_side_by_side_the_ratio_is_the_speedup_and_across_machines_it_has_an_int
 
 
 def test_time_per_epoch_is_a_matrix_of_its_own_where_it_was_trained(three, tmp_path):
-    matrix = made(*three)[EPOCHS]
+    matrix = matrices_by_basis(*three)[EPOCHS]
     named = {setup.name: setup for setup in matrix.setups}
     assert matrix.over(named["Card B, fp32"], named["Card A, fp32"]).center == pytest.approx(2.0)
     untrained = original(tmp_path / "x", train=False)
-    assert set(made(untrained, copy(untrained, tmp_path / "y", device="B", architecture="B"))) == {STEPS}
+    assert set(matrices_by_basis(untrained, copy(untrained, tmp_path / "y", device="B", architecture="B"))) == {STEPS}
 
 
 @pytest.mark.slow
 def test_epochs_on_other_images_are_not_compared(three):
     fleet.edit_rows(three[2], lambda row: row.update(data="folder:/other"))
-    matrix = made(*three)[EPOCHS]
+    matrix = matrices_by_basis(*three)[EPOCHS]
     assert not any("Card C" in setup.name for setup in matrix.setups)
     assert matrix.absent == ["what was trained on folder:/other"]
-    assert any("Card C" in setup.name for setup in made(*three)[STEPS].setups)
+    assert any("Card C" in setup.name for setup in matrices_by_basis(*three)[STEPS].setups)
 
 
 def test_one_machine_and_two_recipes_have_no_matrix(tmp_path):
     run = original(tmp_path / "run")
-    assert made(run) == {}
-    assert made(run, original(tmp_path / "other", suite="resnet20")) == {}
+    assert matrices_by_basis(run) == {}
+    assert matrices_by_basis(run, original(tmp_path / "other", suite="resnet20")) == {}
 
 
 def test_without_a_common_batch_size_each_setup_says_its_own(three):
     for folder, size in zip(three, ("64", "128", "256"), strict=True):
         fleet.edit_rows(folder, lambda row, size=size: row.update(batch_size=size) or consistent(row))
-    matrix = made(*three)[STEPS]
-    assert "no two have one in common" in matrix.batches
+    matrix = matrices_by_basis(*three)[STEPS]
+    assert "no two share a batch size" in matrix.batches
     assert {setup.name for setup in matrix.setups} >= {"Card B (batch 128), fp32", "Card A (batch 64), fp32"}
 
 
@@ -103,7 +103,7 @@ def consistent(row):
 
 def test_one_odd_run_leaves_the_others_at_the_batch_that_most_have_and_its_cells_are_marked(three, tmp_path):
     fleet.edit_rows(three[1], lambda row: row.update(batch_size="256") or consistent(row))
-    matrix = made(*three)[STEPS]
+    matrix = matrices_by_basis(*three)[STEPS]
     assert matrix.batches == "at batch 128, but for those that were not measured at it"
     assert {setup.name: setup.batch for setup in matrix.setups if "fp32" in setup.name} == {
         "Card A (batch 128), fp32": 128,
@@ -119,14 +119,14 @@ def test_one_odd_run_leaves_the_others_at_the_batch_that_most_have_and_its_cells
     assert set(rows["equal_batch"]) == {"yes", "no"}
     over = rows.set_index(["setup", "over_setup"])["times_as_fast"]
     assert over["Card C (batch 128), fp32", "Card A (batch 128), fp32"] == pytest.approx(4.0)
-    assert "*" not in heat_map(made(three[0], three[2])[STEPS]).about
+    assert "*" not in heat_map(matrices_by_basis(three[0], three[2])[STEPS]).about
 
 
 def test_a_setup_that_did_not_fit_at_the_common_batch_is_compared_at_its_own(three, tmp_path):
     run = RunBuilder(tmp_path / "small", device=replace(GPU, name="Card D")).speed(batch=64)
     for arm in ("fp32", "amp-bf16"):
         run.lost("speed", arm, "oom")
-    matrix = made(*three, run.folder)[STEPS]
+    matrix = matrices_by_basis(*three, run.folder)[STEPS]
     assert {setup.batch for setup in matrix.setups if "Card D" in setup.name} == {64}
 
 
@@ -134,14 +134,14 @@ def test_a_setup_that_did_not_fit_at_the_common_batch_is_compared_at_its_own(thr
 def test_two_arms_that_shared_processes_are_paired_whether_or_not_fp32_fitted(tmp_path, status):
     gains = {"amp-fp16": (2.20, 2.22, 2.18), "amp-bf16": (2.0, 2.0, 2.0)}
     run = RunBuilder(tmp_path / "run").together(gains, fp32=status)
-    matrix = made(run.folder, original(tmp_path / "other", train=False))[STEPS]
+    matrix = matrices_by_basis(run.folder, original(tmp_path / "other", train=False))[STEPS]
     named = {setup.arm.key[-1]: setup for setup in matrix.setups if setup.arm.key[0] == "run"}
     logs = np.log(np.array(gains["amp-fp16"]) / np.array(gains["amp-bf16"]))
     paired = scipy_stats.ttest_1samp(logs, 0).confidence_interval(0.95)
-    found = matrix.over(named["amp-fp16"], named["amp-bf16"])
-    assert (found.low, found.high) == pytest.approx((math.exp(paired.low), math.exp(paired.high)))
+    ratio = matrix.over(named["amp-fp16"], named["amp-bf16"])
+    assert (ratio.low, ratio.high) == pytest.approx((math.exp(paired.low), math.exp(paired.high)))
     (pair,) = data.pairs(run.summary())
-    assert pair[2:] == pytest.approx([math.exp(logs.mean()), found.low, found.high], rel=1e-4)
+    assert pair[2:] == pytest.approx([math.exp(logs.mean()), ratio.low, ratio.high], rel=1e-4)
 
 
 def test_devices_of_one_run_and_runs_of_one_device_are_told_apart_and_those_together_are_a_setup(three):
@@ -149,10 +149,10 @@ def test_devices_of_one_run_and_runs_of_one_device_are_told_apart_and_those_toge
     more = [line.replace(",0,0,Card B,", ",1,1,Card B,").replace("mlp-0-", "mlp-1-") for line in lines[1:]]
     both = [line.replace(",0,0,Card B,", ",0+1,0+1,2 × Card B,").replace("mlp-0-", "mlp-0+1-") for line in lines[1:]]
     (three[1] / "trials.csv").write_text("".join([*lines, *more, *both]))
-    names = {setup.name for setup in made(*three)[STEPS].setups}
+    names = {setup.name for setup in matrices_by_basis(*three)[STEPS].setups}
     assert {"Card B (GPU 0), fp32", "Card B (GPU 1), fp32", "2 × Card B, fp32", "Card A, fp32"} < names
     again = copy(three[0], three[0].with_name("again"), device="Card A", architecture="Volta")
-    assert {setup.name for setup in made(three[0], again)[STEPS].setups} == {
+    assert {setup.name for setup in matrices_by_basis(three[0], again)[STEPS].setups} == {
         f"Card A (run {run}), {arm}" for run in ("one", "again") for arm in ("fp32", "amp-bf16")
     }
 
@@ -163,14 +163,14 @@ def test_what_did_not_fit_is_named_with_its_status(three):
             row.update(status="oom", step_ms="", samples_per_s="")
 
     fleet.edit_rows(three[0], lose)
-    matrix = made(*three)[STEPS]
+    matrix = matrices_by_basis(*three)[STEPS]
     assert matrix.absent == ["Card A, fp32 (oom)"]
     assert remarks(matrix)[1:] == ["Without a figure: Card A, fp32 (oom)."]
 
 
 def test_a_difference_that_may_be_none_is_marked(three, tmp_path):
     twin = copy(three[0], tmp_path / "twin", device="Card D", architecture="Volta", faster=1.001)
-    matrix = made(three[0], twin)[STEPS]
+    matrix = matrices_by_basis(three[0], twin)[STEPS]
     row = next(
         cells for setup, cells in zip(matrix.setups, written(matrix), strict=True) if setup.name == "Card D, fp32"
     )
@@ -184,7 +184,7 @@ def test_one_process_has_no_interval_and_that_is_said_once(three):
         kept = [line for line in lines if not re.search(r"-speed-r[12],", line) and "-train-" not in line]
         (folder / "trials.csv").write_text("".join(kept))
         fleet.edit_rows(folder, lambda row: row.update(speedup_low="", speedup_high=""))
-    matrix = made(*three)[STEPS]
+    matrix = matrices_by_basis(*three)[STEPS]
     assert "No ratio has an interval" in remarks(matrix)[0]
     assert not any("?" in cell for row in written(matrix) for cell in row)
 

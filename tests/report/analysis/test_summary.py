@@ -17,7 +17,7 @@ from tests.report.builders import RunBuilder, timed
 def test_the_headline_is_the_interval_over_the_processes_log_speedups(tmp_path: Path) -> None:
     speedups = [1.9, 2.0, 2.2, 2.05]
     bf16 = RunBuilder(tmp_path / "run").speed(speedups=speedups, within=1e-5).row()
-    logs = np.log(speedups)  # the processes' own errors are nothing beside their differences
+    logs = np.log(speedups)  # the processes' own errors are nothing against their differences
     low, high = scipy_stats.t.interval(SEQUENTIAL, 3, loc=logs.mean(), scale=scipy_stats.sem(logs))
     assert bf16["speedup"] == pytest.approx(math.exp(logs.mean()), rel=1e-6)
     assert bf16["low"] == pytest.approx(math.exp(low), rel=1e-6)

@@ -67,7 +67,7 @@ def exported(tmp_path_factory, check) -> dict:
 
 def of(exported: dict, **wanted: object) -> dict:
     """The only trial of a document with these values."""
-    (trial,) = [one for one in exported["trials"] if all(one.get(key) == value for key, value in wanted.items())]
+    (trial,) = [trial for trial in exported["trials"] if all(trial.get(key) == value for key, value in wanted.items())]
     return trial
 
 
@@ -85,7 +85,7 @@ def test_a_key_that_the_schema_does_not_know_is_noticed(check, exported):
 
 
 def test_a_result_has_its_figures_and_one_sample_for_each_process(exported):
-    (row,) = [one for one in exported["results"] if one["run"] == "run" and one["precision"] == "amp-bf16"]
+    (row,) = [row for row in exported["results"] if row["run"] == "run" and row["precision"] == "amp-bf16"]
     assert row["speedup"] == pytest.approx(2.0, abs=0.01)
     assert row["process_speedups"] == pytest.approx([2.0, 2.02, 1.98])
     assert row["diverged_seeds"] == 1
@@ -101,7 +101,7 @@ def test_a_trial_has_its_blocks_and_what_is_unknown_is_left_out(exported):
 
 def test_a_training_has_its_epochs_and_a_loss_that_is_not_finite_is_null(exported):
     epochs = of(exported, run="run", phase="train", precision="amp-bf16", seed=7)["epochs"]
-    assert [one.get("train_loss") for one in epochs] == [pytest.approx(1.35), None]
+    assert [epoch.get("train_loss") for epoch in epochs] == [pytest.approx(1.35), None]
 
 
 def test_answers_and_ablations_are_those_of_the_report(exported):

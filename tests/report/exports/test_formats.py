@@ -45,7 +45,7 @@ def test_a_benchmark_action_finds_a_name_a_unit_and_a_value_of_which_smaller_is_
     # How the action reads a range, src/extractRangeInfo.ts: a prefix, and a number of two characters or more.
     ranges = [re.match(r"(\+-|±)\s*(\d.+)", entry["range"]) for entry in entries if "range" in entry]
     assert ranges
-    assert all(float(found[2]) >= 0 for found in ranges)
+    assert all(float(match[2]) >= 0 for match in ranges)
 
 
 def test_openmetrics_own_parser_reads_every_sample(runs):

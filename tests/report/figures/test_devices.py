@@ -38,7 +38,7 @@ def described(summary, runs, figures="overview"):
     """Return the figures of a run, and the remarks on those that are left out."""
     described = list(devices.charts(summary, runs.epochs, {}, figures))
     charts = [(title, chart) for title, chart in described if not isinstance(chart, str)]
-    remarks = dict(one for one in described if isinstance(one[1], str))
+    remarks = dict(remark for remark in described if isinstance(remark[1], str))
     return [chart for _, chart in charts], remarks
 
 
@@ -72,10 +72,10 @@ def test_the_overview_is_on_the_page_with_what_it_replaces(run, tmp_path, monkey
 
 
 def test_each_device_is_at_the_batch_size_of_its_verdict(summary):
-    found = at_verdicts(summary)
-    assert set(found["batch_size"]) == {64}
-    assert found.groupby("line")["where"].first().tolist() == [f"NVIDIA Synthetic {index}" for index in range(3)]
-    assert set(found["text"]) == set(found["label"])
+    rows = at_verdicts(summary)
+    assert set(rows["batch_size"]) == {64}
+    assert rows.groupby("line")["where"].first().tolist() == [f"NVIDIA Synthetic {index}" for index in range(3)]
+    assert set(rows["text"]) == set(rows["label"])
     other = summary.copy()
     other.loc[other["placement"].eq("1") & other["batch_size"].eq(64), ["speedup", "train_status"]] = None
     assert at_verdicts(other)["text"].unique().tolist()[:2] == ["Synthetic 0, batch 64", "Synthetic 1, batch 32"]
@@ -142,16 +142,16 @@ def test_the_kinds_of_memory_are_stacked_to_what_all_hold_together(runs, summary
     first = [mark for mark in panel.marks if isinstance(mark, Bar) and mark.y[0] < 1]
     row = trials[(trials["phase"] == "memory") & (trials["precision"] == "fp32") & (trials["batch_size"] == 64)].iloc[0]
     assert first[0].x[0] == 0
-    assert all(one.x[1] == other.x[0] for one, other in itertools.pairwise(first))
+    assert all(bar.x[1] == other.x[0] for bar, other in itertools.pairwise(first))
     assert first[-1].x[1] * MIB == pytest.approx(row[["parameter_bytes", "gradient_bytes", "optimizer_bytes"]].sum())
 
 
-def test_accuracy_and_the_loss_of_tokens_are_beside_their_margins(tmp_path):
+def test_accuracy_and_the_loss_of_tokens_are_drawn_with_their_margins(tmp_path):
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.2]).train("amp-bf16", [90.4, 90.4])
     tokens = RunBuilder(tmp_path / "tokens").train("fp32", [None] * 2, test_loss=[3.0, 3.1])
     tokens.train("amp-bf16", [None] * 2, test_loss=[3.002, 3.106])
-    for one, quality, change, margin in ((run, ACCURACY, 0.3, 0.5), (tokens, LOSS, 0.004, 0.01)):
-        (panel,) = overview.differences(one.summary(), quality).panels
+    for builder, quality, change, margin in ((run, ACCURACY, 0.3, 0.5), (tokens, LOSS, 0.004, 0.01)):
+        (panel,) = overview.differences(builder.summary(), quality).panels
         assert points(panel, "amp-bf16") == [(pytest.approx(change), 0.5)]
         assert [text for _, text in panel.y.ticks] == ["amp-bf16"]
         assert [mark.x for mark in panel.marks if isinstance(mark, Bar)] == [(-margin, margin)]
@@ -181,4 +181,4 @@ def test_batch_sizes_are_labelled_as_far_as_their_labels_keep_apart(sizes, shown
     assert labelled(sizes) == shown
     many = labelled([2**power for power in range(18)])
     assert (many[0], many[-1]) == (1, 2**17)
-    assert all(other >= 2 * one for one, other in itertools.pairwise(many))
+    assert all(other >= 2 * size for size, other in itertools.pairwise(many))

@@ -32,10 +32,10 @@ def test_bars_are_stacked_without_gaps_and_in_one_order():
     bars = [mark for mark in panel.marks if isinstance(mark, Bar)]
     assert [bar.tint for bar in bars] == 3 * list(WORK.values())
     for row, ms in enumerate((BASE, ARM, ARM)):
-        own = bars[row * len(WORK) : (row + 1) * len(WORK)]
-        assert own[0].x[0] == 0
-        assert all(left.x[1] == right.x[0] for left, right in itertools.pairwise(own))
-        assert own[-1].x[1] == pytest.approx(sum(ms.values()), rel=0.02)
+        stack = bars[row * len(WORK) : (row + 1) * len(WORK)]
+        assert stack[0].x[0] == 0
+        assert all(left.x[1] == right.x[0] for left, right in itertools.pairwise(stack))
+        assert stack[-1].x[1] == pytest.approx(sum(ms.values()), rel=0.02)
     assert panel.x.high > max(bar.x[1] for bar in bars)
     assert [text for _, text in panel.y.ticks] == ["fp32", "amp-bf16", "amp-fp16"]
 
@@ -44,7 +44,7 @@ def test_what_was_reached_and_the_ceiling_are_marked():
     result = explained()
     (panel,) = chart(result).panels
     reached, of_arm, ceiling = [mark for mark in panel.marks if isinstance(mark, Line)]
-    assert [one.points[0][0] for one in (reached, of_arm)] == [result.baseline.timed_ms, result.arm.timed_ms]
+    assert [line.points[0][0] for line in (reached, of_arm)] == [result.baseline.timed_ms, result.arm.timed_ms]
     assert ceiling.dashed
     assert ceiling.points[0][0] == pytest.approx(result.baseline.timed_ms / result.ceiling)
     (unknown,) = chart(replace(result, ceiling=None)).panels

@@ -38,7 +38,7 @@ DETAIL = (
 def folders(tmp_path_factory) -> list[Path]:
     """Two runs of one recipe whose files hold names, paths and ids wherever they may."""
     folder = tmp_path_factory.mktemp("home")
-    found = []
+    paths = []
     for number, name in enumerate(("alice-h100", "secretlab_2")):
         parameters = (("weights", "/home/alice/private/w.pt"),)
         device = replace(GPU, uuid=UUID, name=f"Card {number}")
@@ -49,8 +49,8 @@ def folders(tmp_path_factory) -> list[Path]:
         run.append(block(run.trial("speed", ["fp32", "amp-bf16"], 128).id, discarded=cause))
         fleet.edit_rows(run.folder, lambda row: row.update(data="folder:/home/alice/private/images"))
         fleet.edit_run(run.folder, identify)
-        found.append(run.folder)
-    return found
+        paths.append(run.folder)
+    return paths
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_the_figures_are_those_of_the_report_and_the_runs_are_still_told_apart(p
     assert {row["run"] for row in hidden["results"]} == {"no. 1", "no. 2"}
     assert {row["data"] for row in hidden["results"]} == {"folder:1"}
     assert {run["environment"]["host"] for run in hidden["runs"]} == {"host 1"}
-    names = [{(trial["run"], trial["trial"], trial["precision"]) for trial in one["trials"]} for one in (plain, hidden)]
+    names = [{(row["run"], row["trial"], row["precision"]) for row in report["trials"]} for report in (plain, hidden)]
     assert len(names[0]) == len(names[1])
 
 
@@ -121,10 +121,10 @@ def test_a_text_of_ones_own_is_a_number_wherever_it_is_named(tmp_path):
     run.lost("train", "amp-bf16", "failed", "text:/home/alice/diary.txt cannot be read")
     fleet.edit_rows(run.folder, lambda row: row.update(data="text:/home/alice/diary.txt"))
     fleet.edit_run(run.folder, lambda info: info["request"].update(argv=["--data", "text:diary.txt"]))
-    found = anonymous(load([run.folder]))
-    assert set(found.trials["data"]) == {"text:1"}
-    assert found.runs[0].info["request"]["argv"] == ["--data", "text:PATH"]
-    assert "diary" not in " ".join(found.trials["detail"])
+    result = anonymous(load([run.folder]))
+    assert set(result.trials["data"]) == {"text:1"}
+    assert result.runs[0].info["request"]["argv"] == ["--data", "text:PATH"]
+    assert "diary" not in " ".join(result.trials["detail"])
 
 
 def test_what_identifies_nobody_stays(tmp_path):

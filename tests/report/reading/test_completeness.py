@@ -73,7 +73,7 @@ def test_what_did_not_fit_is_not_missing(tmp_path):
     run = RunBuilder(tmp_path / "run").memory("amp-bf16", 8).lost("memory", "fp32", "oom").alone("amp-bf16", [5.0])
     wanted = plan(run, ("speed", BOTH, {"replicate": 0}), ("train", ["fp32"], {}), ("train", ["amp-bf16"], {}))
     lost = missing(wanted, load([run.folder]).trials)
-    assert [one["trial"] for one in lost] == ["mlp-0-b128-train-amp-bf16-s0"]
+    assert [trial["trial"] for trial in lost] == ["mlp-0-b128-train-amp-bf16-s0"]
 
 
 def test_arms_measured_apart_are_not_missing_but_half_of_them_is(tmp_path):

@@ -46,11 +46,11 @@ COMMITTED = sorted(path.parent for path in (Path(__file__).parents[3] / "results
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
 def test_a_committed_run_is_read_and_could_be_resumed(folder: Path, tmp_path: Path) -> None:
     assert len(load([folder]).trials)
-    own = shutil.copytree(folder, tmp_path / "run")
-    assert answers(own).statuses
-    with Store(own) as store:
+    copied = shutil.copytree(folder, tmp_path / "run")
+    assert answers(copied).statuses
+    with Store(copied) as store:
         assert store.dropped == {}
-    before, after = load([folder]), load([own])
+    before, after = load([folder]), load([copied])
     for name in ("trials", "blocks", "epochs", "numerics", "explained"):
         frame, expected = (getattr(runs, name).drop(columns="run") for runs in (after, before))
         pd.testing.assert_frame_equal(frame, expected, check_dtype=False)

@@ -26,4 +26,4 @@ def column(table: Table | None, header: str) -> list[str]:
 
 def words(table: Table) -> list[str]:
     """The headers of the columns that are aligned to the left."""
-    return [one.header for one in table.columns if one.align == "left"]
+    return [column.header for column in table.columns if column.align == "left"]

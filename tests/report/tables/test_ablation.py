@@ -134,11 +134,11 @@ def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path):
 
 
 def test_a_terminal_has_the_words_to_the_left_and_no_more_columns_than_it_has_room_for(run):
-    made = short(ablation_of(run))
-    assert made is not None
-    assert words(made) == ["ablation step", "limited by", "status"]
-    assert {"over fp32 [95 % interval]", "over the one it builds on [95 % interval]"} <= set(made.headers)
-    assert made.title.startswith("Ladder of vit_b_16")
+    table = short(ablation_of(run))
+    assert table is not None
+    assert words(table) == ["ablation step", "limited by", "status"]
+    assert {"over fp32 [95 % interval]", "over the one it builds on [95 % interval]"} <= set(table.headers)
+    assert table.title.startswith("Ladder of vit_b_16")
 
 
 NOISE = (-0.1, 0.0, 0.1)
@@ -168,11 +168,11 @@ def test_the_lowest_step_that_no_higher_one_is_shown_to_beat_is_advised(tmp_path
 
 
 def test_the_verdict_is_marked_where_it_rests_on_one_process_or_did_not_converge(tmp_path):
-    one = {"fp32": [[1.0] * 5], AMP: [[1.2, 1.3, 1.25, 1.24, 1.26]]}
-    said = sentence(together(RunBuilder(tmp_path / "one", target_ci=0.01), one, status="unconverged"))
-    assert said.advice == "go up to amp-bf16"
-    assert "× as fast as fp32 (FASTER, one process, unconverged)" in said.evidence
-    assert said.evidence.endswith("× as fast as the one that it builds on (FASTER, one process, unconverged)")
+    gains = {"fp32": [[1.0] * 5], AMP: [[1.2, 1.3, 1.25, 1.24, 1.26]]}
+    verdict = sentence(together(RunBuilder(tmp_path / "one", target_ci=0.01), gains, status="unconverged"))
+    assert verdict.advice == "go up to amp-bf16"
+    assert "× as fast as fp32 (FASTER, one process, unconverged)" in verdict.evidence
+    assert verdict.evidence.endswith("× as fast as the one that it builds on (FASTER, one process, unconverged)")
     builder = RunBuilder(tmp_path / "three", target_ci=0.01)
     three = together(builder, {"fp32": scattered(1), AMP: scattered(2)}, status="unconverged")
     assert "× as fast as fp32 (FASTER, unconverged)" in sentence(three).evidence  # one of the three is
@@ -190,7 +190,7 @@ def test_the_verdict_is_marked_where_it_rests_on_one_process_or_did_not_converge
 
 
 @pytest.mark.parametrize(
-    ("batch", "least", "gain", "said"),
+    ("batch", "least", "gain", "texts"),
     [
         (64, 0.98, 1.04, ("no verdict", "A/A noise, here 6.3 %")),
         (64, 0.9999, 1.005, ("go up to amp-bf16", "A/A noise, here 0.0 %")),
@@ -198,7 +198,7 @@ def test_the_verdict_is_marked_where_it_rests_on_one_process_or_did_not_converge
         (128, 0.9999, 1.005, ("stay with fp32", "A/A noise, assumed to be 1.0 %.")),
     ],
 )
-def test_the_noise_is_that_of_fp32_against_itself_at_the_same_batch_size(tmp_path, batch, least, gain, said):
+def test_the_noise_is_that_of_fp32_against_itself_at_the_same_batch_size(tmp_path, batch, least, gain, texts):
     builder = RunBuilder(tmp_path / "run")
     for replicate, ratio in enumerate((least, 1.0, 1 / least)):
         trial = builder.trial("floor", ["fp32"], batch, replicate=replicate)
@@ -206,12 +206,12 @@ def test_the_noise_is_that_of_fp32_against_itself_at_the_same_batch_size(tmp_pat
         speed = timed(8.0, batch, speedup=ratio, speedup_low=ratio - 0.01, speedup_high=ratio + 0.01)
         builder.add(trial, TrialResult(precision="fp32", status="ok", speed=speed))
     ladder = together(builder, {"fp32": scattered(1), AMP: scattered(gain)})
-    assert sentence(ladder).advice == said[0]
-    assert said[1] in full(ladder).about
+    assert sentence(ladder).advice == texts[0]
+    assert texts[1] in full(ladder).about
 
 
 @pytest.mark.parametrize(
-    ("kind", "mib", "told"),
+    ("kind", "mib", "clause"),
     [
         ("cpu", (480.0, 476.0), "(FASTER), peak memory not told apart; "),
         ("cpu", (480.0, 432.0), "(FASTER) at −10 % peak memory; "),
@@ -220,12 +220,12 @@ def test_the_noise_is_that_of_fp32_against_itself_at_the_same_batch_size(tmp_pat
         ("cpu", (None, 432.0), "(FASTER); "),
     ],
 )
-def test_memory_that_two_processes_differ_by_anyway_is_not_told_apart_on_a_cpu(tmp_path, kind, mib, told):
+def test_memory_that_two_processes_differ_by_anyway_is_not_told_apart_on_a_cpu(tmp_path, kind, mib, clause):
     device = GPU if kind == "cuda" else Device(placement="cpu", kind="cpu", name="Test CPU", architecture="x")
     builder = RunBuilder(tmp_path / "run", device=device)
     peaks(builder, dict(zip(("fp32", AMP), mib, strict=True)))
     ladder = together(builder, {"fp32": scattered(1), AMP: scattered(2)})
-    assert f"as fast as fp32 {told}" in sentence(ladder).evidence
+    assert f"as fast as fp32 {clause}" in sentence(ladder).evidence
 
 
 # What an ablation's figures rest on: blocks that count, and the limit of most processes.

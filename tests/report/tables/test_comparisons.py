@@ -55,22 +55,22 @@ ALIGNED, MISALIGNED = [10.0, 10.1, 9.9], [15.0, 15.2, 14.9]
 def test_each_value_stands_against_the_first(tmp_path):
     variants = [((("width", 4097),), MISALIGNED), ((("width", 4096),), ALIGNED)]  # the first measured is the first
     (sweep,) = swept_in(run_of(tmp_path / "run", {"width": ["4097", "4096"]}, *variants))
-    made = sweep_table(sweep)
+    table = sweep_table(sweep)
     order = [("4097", "fp32"), ("4097", "amp-fp16"), ("4096", "fp32"), ("4096", "amp-fp16")]
-    assert [(line["width"], line["precision"]) for line in lines(made)] == order
-    assert column(made, FIRST)[:2] == ["first", "first"]
-    assert column(made, FIRST)[2].startswith("0.665 [")
-    assert column(made, "speedup [95 % interval]")[3].startswith("2.000 [")
-    assert "batch size" in made.headers
+    assert [(line["width"], line["precision"]) for line in lines(table)] == order
+    assert column(table, FIRST)[:2] == ["first", "first"]
+    assert column(table, FIRST)[2].startswith("0.665 [")
+    assert column(table, "speedup [95 % interval]")[3].startswith("2.000 [")
+    assert "batch size" in table.headers
 
 
 def test_batch_sizes_that_were_swept_stand_together(tmp_path):
     variants = [((("batch_size", size),), steps) for size, steps in ((512, ALIGNED), (513, MISALIGNED))]
     (sweep,) = swept_in(run_of(tmp_path / "run", {"batch_size": ["512", "513"]}, *variants))
-    made = sweep_table(sweep)
-    assert "batch size" not in made.headers
-    assert column(made, "batch_size") == ["512", "512", "513", "513"]
-    assert column(made, FIRST)[-1].startswith("1.503 [")
+    table = sweep_table(sweep)
+    assert "batch size" not in table.headers
+    assert column(table, "batch_size") == ["512", "512", "513", "513"]
+    assert column(table, FIRST)[-1].startswith("1.503 [")
 
 
 def test_a_product_is_compared_along_each_parameter_with_the_others_alike(tmp_path):
@@ -162,28 +162,28 @@ def alone_in(folder: Path, placement: str, batch: int, pace: float, *, host: str
 
 
 def claim(run: RunBuilder, **changed: Any) -> None:
-    found = asdict(replace(environment(run.device), **changed))
+    described = asdict(replace(environment(run.device), **changed))
     with Store(run.folder) as store:
-        store.write_run({"environment": found, "request": {"suites": [{"name": "mlp", "digest": "aaa"}]}})
+        store.write_run({"environment": described, "request": {"suites": [{"name": "mlp", "digest": "aaa"}]}})
 
 
-def made(*folders: Path) -> tuple[Table | None, list[str]]:
+def comparison(*folders: Path) -> tuple[Table | None, list[str]]:
     runs = load(list(folders))
     summary = summarise(runs.trials)
-    tables, said = [], []
+    tables, remarks = [], []
     for _, rows in summary.groupby("workload", sort=False):
         lines, sentences = scalings(rows, summary, runs)
         table = scaling_table(lines)
         tables += [table] if table else []
-        said += sentences
+        remarks += sentences
     assert len(tables) < 2
-    return (tables[0] if tables else None), said
+    return (tables[0] if tables else None), remarks
 
 
 def table_of(*folders: Path) -> Table:
-    table, said = made(*folders)
-    assert table is not None, said
-    assert said == []
+    table, remarks = comparison(*folders)
+    assert table is not None, remarks
+    assert remarks == []
     return table
 
 
@@ -256,12 +256,12 @@ def test_another_run_in_other_circumstances_or_on_another_device_is_not_compared
     for folder, placement in zip(folders, ("0", "0+1"), strict=True):
         alone_in(folder, placement, 64, 1000.0)
         fleet.edit_run(folder, lambda info: info["environment"]["devices"][0].update(sm_clock_limit_mhz=1980))
-    assert made(*folders)[0] is not None
+    assert comparison(*folders)[0] is not None
     if change:
         fleet.edit_run(folders[0], change)
     else:
         fleet.edit_rows(folders[0], lambda row: row.update(device="Another Card", device_names='["Another Card"]'))
-    table, (sentence, *_) = made(*folders)
+    table, (sentence, *_) = comparison(*folders)
     assert table is None
     assert sentence.startswith(f"{NO_SCALING}, at batch 64 (strong scaling) or 32 (weak scaling)")
 
@@ -269,10 +269,10 @@ def test_another_run_in_other_circumstances_or_on_another_device_is_not_compared
 def test_another_device_of_the_run_and_another_batch_size_are_no_scaling(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run")
     measured(run, "2", 64, (1000.0,))
-    assert made(run.folder) == (None, [])  # one device alone needs no sentence
+    assert comparison(run.folder) == (None, [])  # one device alone needs no sentence
     measured(run, "0", 48, (1000.0,))
     measured(run, "0+1", 64, (1500.0,))
-    table, (sentence,) = made(run.folder)
+    table, (sentence,) = comparison(run.folder)
     assert table is None
     assert sentence.startswith(NO_SCALING)
 

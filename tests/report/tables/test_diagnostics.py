@@ -144,8 +144,8 @@ def test_variables_that_may_change_figures_are_told_of_the_machines_that_had_som
     header = "environment variables"
     assert header not in machines(load([tmp_path / "a"]).runs)[0].headers
     edit_run(tmp_path / "a", lambda run: run["environment"].update(variables=["CUDA_LAUNCH_BLOCKING=1", "MKL_X=2"]))
-    told = [row[header] for row in lines(machines(load([tmp_path / "a", tmp_path / "b"]).runs)[0])]
-    assert told == ["CUDA_LAUNCH_BLOCKING=1, MKL_X=2", "–"]
+    variables = [row[header] for row in lines(machines(load([tmp_path / "a", tmp_path / "b"]).runs)[0])]
+    assert variables == ["CUDA_LAUNCH_BLOCKING=1, MKL_X=2", "–"]
 
 
 def test_a_run_without_notes_has_a_remark_in_their_place(tmp_path):

@@ -47,9 +47,9 @@ def test_what_other_programs_took_is_told():
 
 def test_steps_that_the_profiler_makes_much_longer_are_told():
     fp32, arm = ({"other products": ms, "elementwise": 5.0} for ms in (60.0, 25.0))
-    for profiler, told in ((1.2, False), (3.4, True)):
+    for profiler, warned in ((1.2, False), (3.4, True)):
         result = explain(step("fp32", fp32), step("amp-bf16", arm, profiler=profiler), operators(ALONE))
-        assert any("amp-bf16's 3.4 times" in sentence for sentence in sentences(result)) is told
+        assert any("amp-bf16's 3.4 times" in sentence for sentence in sentences(result)) is warned
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_copies_of_weights_are_told_of_the_precision_that_makes_them():
     assert "20 %" in kept
 
 
-@pytest.mark.parametrize(("reserved", "told"), [(1020, False), (1500, True)])
-def test_the_allocators_slack_is_told_apart_where_it_is_large(reserved, told):
+@pytest.mark.parametrize(("reserved", "explained"), [(1020, False), (1500, True)])
+def test_the_allocators_slack_is_told_apart_where_it_is_large(reserved, explained):
     gpu = {"peak_allocated_bytes": 1010}
     mixed = trial("amp-bf16", FULL, **gpu, peak_reserved_bytes=reserved)
     sentences = list(memory_sentences(changed(trial("fp32", FULL, **gpu, peak_reserved_bytes=1015), mixed)))
-    assert any("allocator" in text for text in sentences) == told
-    assert "490 MiB" in sentences[-1] or not told
+    assert any("allocator" in text for text in sentences) == explained
+    assert "490 MiB" in sentences[-1] or not explained
 
 
 def test_without_the_kinds_of_both_nothing_is_said():

@@ -89,7 +89,7 @@ def test_only_trials_that_count_are_in_the_table_of_memory(run):
 
 
 @pytest.mark.slow
-def test_the_sum_over_devices_is_beside_the_largest_ones_peak(tmp_path):
+def test_the_sum_over_devices_is_next_to_the_largest_ones_peak(tmp_path):
     both = Run(tmp_path / "run", device=replace(GPU, placement="0+1", name="2 × Card"))
     both.held("fp32", **ON_A_GPU, all_devices_bytes=190 * MIB)
     alone = Run(tmp_path / "alone").held("fp32", **ON_A_GPU)

@@ -1,4 +1,4 @@
-"""Published figures beside measured ones: the same recipe only, and its differences in words."""
+"""Published figures compared with measured ones: the same recipe only, and its differences in words."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bench.report.reading.load import load
 from bench.report.tables.published import (
     FOLDER,
     WIDER,
+    compared_with_published,
     comparisons,
     links,
     load_published,
     pairs,
-    published_beside,
 )
 from bench.report.tables.table import Material
 from bench.results.records import MemoryPeak
@@ -31,38 +31,38 @@ from tests.report.tables.lines import column, lines
 from tests.report.tables.published import figure
 
 
-def beside(runs, published):
+def published_tables(runs, published):
     summary = summarise(runs.trials)
-    return published_beside(Material(runs=runs, summary=summary, rows=summary, literature=published))
+    return compared_with_published(Material(runs=runs, summary=summary, rows=summary, literature=published))
 
 
 def table(run, *published):
     runs = load([run.folder])
-    (found,) = beside(runs, pd.DataFrame(published))
-    assert found is not None
-    return found
+    (rows,) = published_tables(runs, pd.DataFrame(published))
+    assert rows is not None
+    return rows
 
 
 def test_measured_and_published_rows_stand_in_one_table_with_their_sources(tmp_path):
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0], epoch_s=3.0).train("amp-bf16", [90.0], epoch_s=2.0)
     arm = figure(precision="fp16-master", time_per_epoch_s=25.0, note="FP16 weights")
-    found = table(run, figure(time_per_epoch_s=50.0), arm, figure(model="vgg", time_per_epoch_s=1.0))
-    assert column(found, "source") == ["measured: run", "measured: run", "a post", "a post"]
-    assert column(found, "time/epoch (s)") == ["3.000", "2.000", "50.00", "25.00"]
-    assert column(found, "times as fast as its own fp32") == ["baseline", "1.500", "baseline", "2.000"]
-    assert column(found, "note") == ["–", "–", "–", "FP16 weights"]
+    shown = table(run, figure(time_per_epoch_s=50.0), arm, figure(model="vgg", time_per_epoch_s=1.0))
+    assert column(shown, "source") == ["measured: run", "measured: run", "a post", "a post"]
+    assert column(shown, "time/epoch (s)") == ["3.000", "2.000", "50.00", "25.00"]
+    assert column(shown, "times as fast as its own fp32") == ["baseline", "1.500", "baseline", "2.000"]
+    assert column(shown, "note") == ["–", "–", "–", "FP16 weights"]
 
 
 def test_times_as_fast_are_taken_within_one_source_gpu_and_batch_only(tmp_path):
     run = RunBuilder(tmp_path / "run").speed()
-    found = table(
+    rows = table(
         run,
         figure(total_time_s=100.0),
         figure(gpu="P100", total_time_s=300.0),
         figure(gpu="P100", precision="amp-fp16", total_time_s=150.0),
         figure(gpu="T4", precision="amp-fp16", total_time_s=1.0),
     )
-    shown = dict(zip(column(found, "device"), column(found, "times as fast as its own fp32"), strict=True))
+    shown = dict(zip(column(rows, "device"), column(rows, "times as fast as its own fp32"), strict=True))
     assert shown["P100"] == "2.000 (by total time)"
     assert shown["T4"] == "–"
     assert shown["NVIDIA Test 1"].endswith("(by step)")
@@ -70,9 +70,9 @@ def test_times_as_fast_are_taken_within_one_source_gpu_and_batch_only(tmp_path):
 
 def test_a_batch_size_in_common_leaves_the_others_out_and_says_so(tmp_path):
     run = RunBuilder(tmp_path / "run").speed(batch=128).speed(batch=64)
-    found = table(run, figure(samples_per_s=1.0), figure(batch_size=512.0, samples_per_s=2.0))
-    assert column(found, "batch size") == ["128", "128", "128"]
-    assert "Published also at batch 512, which was not measured here." in found.footnotes
+    shown = table(run, figure(samples_per_s=1.0), figure(batch_size=512.0, samples_per_s=2.0))
+    assert column(shown, "batch size") == ["128", "128", "128"]
+    assert "Published also at batch 512, which was not measured here." in shown.footnotes
     apart = table(RunBuilder(tmp_path / "other").speed(batch=64), figure(batch_size=512.0, samples_per_s=2.0))
     assert (column(apart, "batch size"), apart.footnotes) == (["64", "64", "512"], [])
 
@@ -91,7 +91,7 @@ def test_what_differs_between_measured_and_published_rows_is_in_columns(tmp_path
 
 def test_a_recipe_that_nobody_published_gets_a_sentence(tmp_path):
     runs = load([RunBuilder(tmp_path / "run", suite="resnet20").speed().folder])
-    (remark,) = beside(runs, load_published())
+    (remark,) = published_tables(runs, load_published())
     assert all(suite in remark for suite in ("resnet20", "resnet50", "intel_resnet18", "cifar10_lightning"))
 
 
@@ -100,16 +100,16 @@ def test_the_projects_own_file_is_read_and_holds_the_recipes_that_it_is_matched_
     sources = set()
     for suite in ("resnet50", "intel_resnet18", "cifar10_lightning"):
         runs = load([RunBuilder(tmp_path / suite, suite=suite).speed().folder])
-        (found,) = beside(runs, published)
-        sources |= set(column(found, "source"))
+        (rows,) = published_tables(runs, published)
+        sources |= set(column(rows, "source"))
         if suite == "resnet50":
-            v100 = [line for line in lines(found) if line["device"].startswith("Tesla V100")]
+            v100 = [line for line in lines(rows) if line["device"].startswith("Tesla V100")]
             (master,) = [line for line in v100 if line["precision"] == "fp16-master"]
             assert master["times as fast as its own fp32"] == "1.840"
     assert not [source for source in sources if source.startswith(("NVIDIA", "Lambda"))]  # ImageNet, another recipe
     runs = load([RunBuilder(tmp_path / "vit", suite="vit_b_16").speed(batch=192).folder])
-    (found,) = beside(runs, published)
-    assert column(found, "layout")[-2:] == ["nchw", "channels_last"]
+    (rows,) = published_tables(runs, published)
+    assert column(rows, "layout")[-2:] == ["nchw", "channels_last"]
 
 
 def test_published_comparisons_have_their_ratio_its_spread_the_change_in_memory_and_an_address():
@@ -132,7 +132,7 @@ def test_the_flag_reaches_the_page_from_any_directory(tmp_path):
     page = tmp_path / "out" / "details.md"
     for more, shown in (["--published"], True), ([], False):
         call(*words, *more, cwd=tmp_path)
-        for title in "### Beside published figures", "## Published figures":
+        for title in "### Compared with published figures", "## Published figures":
             assert (title in page.read_text()) == shown
 
 
@@ -153,7 +153,7 @@ def literature():
     return load_published()
 
 
-def made(*rows):
+def compared_pairs(*rows):
     return records(pairs(pd.DataFrame([figure(**row) for row in rows])))
 
 
@@ -198,7 +198,7 @@ def test_every_row_has_a_figure_or_says_why_not_in_words_that_are_described(lite
     ],
 )
 def test_rows_are_a_pair_where_they_agree_in_all_but_the_precision(before, after, compared):
-    assert len(made(before, before | {"precision": "amp-fp16"} | after)) == compared
+    assert len(compared_pairs(before, before | {"precision": "amp-fp16"} | after)) == compared
 
 
 def test_a_switch_that_changed_nothing_is_no_precision_of_its_own(literature):
@@ -208,8 +208,8 @@ def test_a_switch_that_changed_nothing_is_no_precision_of_its_own(literature):
 
 
 def test_a_third_precision_is_compared_with_each_that_is_wider():
-    found = made(*({"precision": name} for name in ("amp-fp16", "tf32", "fp32")))
-    names = {(pair["precision_base"], pair["precision"]) for pair in found}
+    arms = compared_pairs(*({"precision": name} for name in ("amp-fp16", "tf32", "fp32")))
+    names = {(pair["precision_base"], pair["precision"]) for pair in arms}
     assert names == {("fp32", "tf32"), ("fp32", "amp-fp16"), ("tf32", "amp-fp16")}
 
 
@@ -224,7 +224,7 @@ def test_a_third_precision_is_compared_with_each_that_is_wider():
     ],
 )
 def test_a_speedup_is_of_two_figures_of_one_kind(before, after, speedup, by):
-    (pair,) = made(before, {"precision": "amp-fp16"} | after)
+    (pair,) = compared_pairs(before, {"precision": "amp-fp16"} | after)
     assert (pair["times"], pair["by"]) == (pytest.approx(speedup, nan_ok=True), by)
 
 

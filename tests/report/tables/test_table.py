@@ -13,7 +13,7 @@ ROWS = [
 
 
 def test_a_table_writes_each_column_from_each_row_and_explains_its_marks():
-    made = table(
+    shown = table(
         "Title",
         ROWS,
         [
@@ -25,13 +25,13 @@ def test_a_table_writes_each_column_from_each_row_and_explains_its_marks():
         "About.",
         ["A footnote."],
     )
-    assert made.rows == [
+    assert shown.rows == [
         ["a", "1,234", "617.25", "1,234†"],
         ["–", "–", "–", "oom"],
         ["c", "2.00", "1.00", "2‡"],
     ]
-    assert headers_of_words(made) == ["name"]
-    assert [footnote[0] for footnote in made.footnotes] == ["†", "‡", "A"]
+    assert headers_of_words(shown) == ["name"]
+    assert [footnote[0] for footnote in shown.footnotes] == ["†", "‡", "A"]
 
 
 def test_optional_columns_are_left_out_where_they_are_empty_and_a_table_without_rows_is_none():
