@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from bench.planning.plan import ESTIMATE_ERROR, REPORT_S, Plan
 from bench.results.records import MEASURED, Environment, Progress, Sample, TrialResult
@@ -14,6 +15,9 @@ from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE, find_precision
 from bench.spec.text import plain, print_plain
 from bench.spec.trial import Trial
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 REDRAW_S = 0.5
 """Drawing takes time from a CPU that may be measured, so it is rare."""
@@ -72,21 +76,16 @@ class Display:
 
 
 class LiveDisplay(Display):
-    """Shows two lines that keep changing below those of ended trials: one for the running trial, one in all."""
+    """Shows a line that keeps changing below the lines of the trials that have ended."""
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, SpinnerColumn, TextColumn
-        from rich.progress import Progress as Bars
+        from rich.live import Live
 
         super().__init__()
         self._console = Console(highlight=False)
-        name = TextColumn("{task.description}", "bold", markup=False)
-        texts = TextColumn("{task.fields[text]}", markup=False), TextColumn("{task.fields[rest]}", "dim", markup=False)
-        columns = SpinnerColumn(), name, BarColumn(16), *texts
-        self._bars = Bars(*columns, console=self._console, auto_refresh=False, transient=True)
-        self._trial, self._total = (self._bars.add_task(name, total=1.0, text="", rest="") for name in ("", "in all"))
-        self._bars.start()
+        self._live: Live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live.start()
         self._gpu = ""
         self._began = self._drawn = 0.0
         self._start = time.monotonic()
@@ -106,8 +105,8 @@ class LiveDisplay(Display):
             self._draw(progress)
 
     def close(self) -> None:
-        """Remove the live lines."""
-        self._bars.stop()
+        """Remove the live line."""
+        self._live.stop()
 
     def _print(self, text: str, style: str) -> None:
         from rich.text import Text
@@ -115,19 +114,36 @@ class LiveDisplay(Display):
         self._console.print(Text(plain(text), style=style))
 
     def _draw(self, progress: Progress) -> None:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.spinner import Spinner
+        from rich.table import Table
+        from rich.text import Text
+
         self._drawn = time.monotonic()
         trials = list(self._running.values())
-        name = plain(" ".join(trials[0])) if len(trials) == 1 else f"{len(trials)} trials running"
-        rest = "  ".join(filter(None, (self._gpu, f"{self._drawn - self._began:.0f} s")))
-        done = progress.done or 0.0
-        self._bars.update(self._trial, description=name, completed=done, text=plain(progress.text), rest=rest)
-        elapsed_s, share, left = self._drawn - self._start, 0.0, ""
+        row = Table.grid(padding=(0, 1))
+        row.add_row(
+            Spinner("dots"),
+            Text(plain(" ".join(trials[0])) if len(trials) == 1 else f"{len(trials)} trials running", style="bold"),
+            ProgressBar(total=1.0, completed=progress.done or 0.0, width=16),
+            Text(plain(progress.text)),
+            Text(self._gpu, style="dim"),
+            Text(f"{self._drawn - self._began:.0f} s", style="dim"),
+        )
+        total = Table.grid(padding=(0, 1))
+        elapsed_s = self._drawn - self._start
+        share, left = 0.0, ""
         if self._left_s is not None:
             left_s = max(0.0, self._left_at + self._left_s[0] - self._drawn)
             share = elapsed_s / max(elapsed_s + left_s, 1e-9)
             left = f", about {_clock(left_s)} ± {_clock(self._left_s[1])} left"
-        self._bars.update(self._total, completed=share, rest=f"{_clock(elapsed_s)} so far{left}")
-        self._bars.refresh()
+        total.add_row(
+            Text("  in all", style="bold"),
+            ProgressBar(total=1.0, completed=share, width=16),
+            Text(f"{_clock(elapsed_s)} so far{left}", style="dim"),
+        )
+        self._live.update(Group(row, total), refresh=True)
 
 
 def open_display() -> Display:

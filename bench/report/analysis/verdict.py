@@ -186,12 +186,12 @@ class Answer(Verdict):
             return ""
         quality = judged_by(training)
         if quality is None:
-            parts = [f"{training['accuracy_pct']:.2f} %"] if known(training["accuracy_pct"]) else []
-        else:
-            parts = [f"{signed(training[quality.change], quality.decimals)} {quality.short}"]
-            few = self.accuracy_in_short == "too few seeds"
-            parts += [counted(training["delta_seeds"], "seed")] if few else []
-        parts += [f"batch {training['batch_size']:.0f}"] if parts and training["batch_size"] != self.batch else []
+            is_here = known(training["accuracy_pct"]) and training["batch_size"] == self.batch
+            return f"{training['accuracy_pct']:.2f} %" if is_here else ""
+        parts = [f"{signed(training[quality.change], quality.decimals)} {quality.short}"]
+        few = self.accuracy_in_short == "too few seeds"
+        parts += [counted(training["delta_seeds"], "seed")] if few else []
+        parts += [f"batch {training['batch_size']:.0f}"] if training["batch_size"] != self.batch else []
         return ", ".join(parts)
 
     @property
@@ -559,9 +559,10 @@ def _rival(stay: Answer) -> str:
 def _memory_range(gains: Sequence[Answer]) -> list[str]:
     """Write by how much the memory changes, from the largest saving on; nothing where it is not known."""
     changes = [float(answer.arm["memory_change"]) for answer in gains if known(answer.arm["memory_change"])]
+    if changes and max(changes) < 0:
+        ends = dict.fromkeys(change(-end).removeprefix("+") for end in (max(changes), min(changes)))
+        return [f"it takes {' to '.join(ends)} less peak memory"]
     ends = dict.fromkeys(change(end) for end in (min(changes), max(changes))) if changes else {}
-    if len(gains) == len(changes) == 1:
-        return [f"it takes {_less_or_more(changes[0], 'peak memory')}"]
     return [f"peak memory changes by {' to '.join(ends)}"] if ends else []
 
 
