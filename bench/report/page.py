@@ -32,7 +32,7 @@ from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices, files, overview
 from bench.report.figures import explanation as explanation_figures
 from bench.report.figures import numerics as numerics_figures
-from bench.report.figures.chart import Chart, Plot
+from bench.report.figures.chart import Chart, Plot, class_of
 from bench.report.format import counted, known
 from bench.report.reading.folders import mark
 from bench.report.reading.labels import slugs
@@ -51,14 +51,10 @@ from bench.spec.metrics import learned
 from bench.spec.precisions import BASELINE, precision_rank
 
 OVERVIEW = ""
-OVERVIEWS = (devices.ACROSS, overview.MEMORY, *(metric.name for metric in learned()))
-"""The figures of the whole report, in order."""
 WHY = "Why? "
 """Before the title of a section on what was explained."""
 MATRICES, ABLATIONS, SWEEPS = 20, 30, 40
 """The places of sections that no module of ``report/tables`` lists, as in ``Entry.place``."""
-MOST_PLOTS = 3
-"""Most figures of single devices in report.md; the others are in details.md."""
 FILES = "files.json"
 """The list of the figures and CSVs of the report in a folder."""
 HOW_TO_READ = (
@@ -121,7 +117,7 @@ class Report:
     precisions: list[str]
     """Those of the grid."""
     drawn: list[str]
-    """Those that figures show."""
+    """Precisions and devices that figures show, by their tints."""
     choices: dict[str, list[tuple[str, str]]]
     """The values of each control of the page's bar, and their labels."""
     data: dict[str, Any]
@@ -227,9 +223,9 @@ def compose(
             drawing = other.submit(_draw, out, charts)
         sections = _sections(material, compared, out)
         plots = _placed(drawing.result() if drawing else [], sections, why_sections)
-    plots.sort(key=lambda plot: OVERVIEWS.index(plot.name))
-    single = [] if any(plot.name == devices.ACROSS for plot in plots) else _single(sections, given)
+    tints = devices.tints_of(summary)
     precisions = sorted(map(str, summary["precision"].unique()), key=precision_rank)
+    ablated = [str(name) for each in ablations for name in each.rows["precision"]]
     return Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
@@ -242,11 +238,11 @@ def compose(
             "Warnings while measuring": diagnostics.warnings(runs.runs),
             "Not measured": diagnostics.not_measured(summary, runs),
         },
-        headline=single + plots,
+        headline=plots,
         sections=[part for part in sections if part.tables or part.more or part.remarks or part.plots],
         reproduce=[_origin(run) for run in runs.runs],
         precisions=precisions,
-        drawn=list(dict.fromkeys([*precisions, *(str(name) for each in ablations for name in each.rows["precision"])])),
+        drawn=list(dict.fromkeys([*precisions, *ablated, *tints.values()])),
         choices=_choices(summary, precisions),
         data=_page_data(summary, precisions, given, matrices),
         why=why_sections,
@@ -260,9 +256,11 @@ def _page_data(
     summary: pd.DataFrame, precisions: list[str], given: list[Answer], matrices: list[matrix.Matrix]
 ) -> dict[str, Any]:
     """Return the data of the page's script."""
+    tints, named = devices.tints_of(summary), dict(zip(summary["where"], summary["label"], strict=True))
     return {
         "baseline": BASELINE,
         "precisions": precisions,
+        "devices": {where: class_of(tints[label]) for where, label in named.items()},
         "answers": data.answers(given),
         "length": len(summary),
         "columns": data.columnar(data.rows(summary, data.PAGE)),
@@ -309,19 +307,6 @@ def _origin(run: Run) -> dict[str, str]:
     return {"label": run.label, "command": command, "environment": ", ".join([*version, *parts])}
 
 
-def _single(sections: list[Section], given: list[Answer]) -> list[Plot]:
-    """Take the figures of single devices that report.md shows out of their sections.
-
-    They are those of speed, and of the trainings at the answers' batch sizes; where there are none, the first.
-    """
-    ends = ("-speed", *(f"-training-b{answer.batch}" for answer in given))
-    every = [(section, plot) for section in sections for plot in section.plots]
-    taken = ([pair for pair in every if pair[1].name.endswith(ends)] or every)[:MOST_PLOTS]
-    for section, plot in taken:
-        section.plots.remove(plot)
-    return [plot for _, plot in taken]
-
-
 Compared = tuple[list[matrix.Matrix], list[ablation.AblationSummary], list[factors.Varied]]
 Described = Iterable[tuple[str, Chart | str | None]]
 """Charts, or remarks on those that are left out, each with its section's title; those of no section have
@@ -345,8 +330,7 @@ def _charts(
 ) -> Described:
     """Describe all figures but those that are ready: those of what cannot be sent to another process."""
     summary, runs = material.summary, material.runs
-    yield from devices.charts(summary, runs.epochs, devices.memories(runs.runs), figures)
-    yield OVERVIEW, devices.across(summary)
+    yield from devices.charts(summary, runs.epochs, figures)
     yield from ready
     yield from ((OVERVIEW, overview.differences(summary, metric)) for metric in learned())
     yield from ((_title(setups), comparison_figures.heat_map(setups)) for setups in matrices)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import pandas as pd
 from markupsafe import Markup
@@ -20,7 +20,7 @@ from bench.spec.precisions import PRECISIONS, precision_rank
 
 Scale = Literal["linear", "log", "words"]
 Tint = str
-"""The name that gives a mark its colour: a precision's name, or one of those below."""
+"""The name that gives a mark its colour: a precision's name, that of ``device``, or one of those below."""
 SOFT, PLAIN = "soft", "plain"
 LESS, MORE = "less", "more"
 LOST, COARSE = "lost", "coarse"
@@ -41,6 +41,32 @@ SPACE = "\u00a0"
 """Between a mark and a word that starts there."""
 SPARE = ("#cc79a7", "#56b4e9", "#e69f00", "#000000")
 """Colours of precisions with options."""
+
+
+class Look(NamedTuple):
+    """How a device is drawn."""
+
+    color: str
+    marker: str
+    """Of matplotlib."""
+    shape: str
+    """The marker as commands of an SVG path, in pixels from its centre; empty is a dot."""
+
+
+LOOKS = (
+    Look("#0072b2", "o", ""),
+    Look("#c4500a", "s", "m-3-3h6v6h-6z"),
+    Look("#00805c", "^", "m0-4l4 7h-8z"),
+    Look("#a8457f", "D", "m0-4l4 4-4 4-4-4z"),
+    Look("#8f6a00", "v", "m0 4l-4-7h8z"),
+    Look("#3b3b3b", "P", "m-1.3-4h2.6v2.7h2.7v2.6h-2.7v2.7h-2.6v-2.7h-2.7v-2.6h2.7z"),
+    Look("#6a4fc3", "<", "m-4 0l7-4v8z"),
+    Look("#1f8ac0", ">", "m4 0l-7-4v8z"),
+)
+"""Of devices, in their order: a device has one look in all figures of a report."""
+DEVICE, REST = "device", "rest"
+"""The tints of devices begin with these: of the first ``len(LOOKS)``, and of the rest, which are grey unless the page
+shows one of them alone."""
 GAP = (math.nan, math.nan)
 """Interrupts a line."""
 
@@ -130,6 +156,8 @@ class Panel:
     marks: Sequence[Mark]
     rows: int = 0
     """Rows on a y axis of words; 0 on other axes."""
+    precision: str = ""
+    """The page leaves the panel out while this one is not among those that are shown."""
 
 
 def rows_panel(title: str, x: Axis, names: Sequence[str], marks: Sequence[Mark], *, height: int = 1) -> Panel:
@@ -149,6 +177,9 @@ class Titled:
     """How to read it, in a sentence."""
     in_files: bool = True
     """Whether it is drawn to files, too: what has very many panels takes seconds, or could not be read there."""
+    workload: str = ""
+    where: str = ""
+    """The page leaves the figure out while it shows another recipe, or another device."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,11 +246,22 @@ def ticks(axis: Axis, low: float, high: float) -> list[tuple[float, str]]:
     return [(place, f"{place:,.10g}".replace("-", "−")) for place in places if low <= place <= high]
 
 
-def colour(precision: str) -> str:
-    """Return a precision's colour, the same in every figure."""
-    if precision in PRECISIONS:
-        return PRECISIONS[precision].color
-    return SPARE[sum(precision.encode()) % len(SPARE)]
+def device(place: int) -> Tint:
+    """Return the tint of the device at a place among a report's devices, from 0."""
+    return f"{DEVICE if place < len(LOOKS) else REST}-{place}"
+
+
+def look(tint: Tint) -> Look | None:
+    """Return how a device is drawn, by its tint; None of other tints."""
+    kind, _, place = tint.rpartition("-")
+    return LOOKS[int(place) % len(LOOKS)] if kind in (DEVICE, REST) else None
+
+
+def colour(tint: Tint) -> str:
+    """Return the colour of a precision or a device, the same in every figure."""
+    if known_look := look(tint):
+        return known_look.color
+    return PRECISIONS[tint].color if tint in PRECISIONS else SPARE[sum(tint.encode()) % len(SPARE)]
 
 
 def class_of(tint: str) -> str:
@@ -227,9 +269,11 @@ def class_of(tint: str) -> str:
     return f"p-{slug(tint)}"
 
 
-def marker(precision: str) -> str:
-    """Return a precision's marker, which tells it apart for readers without colour."""
-    return PRECISIONS[precision].marker if precision in PRECISIONS else "v"
+def marker(tint: Tint) -> str:
+    """Return the marker of a precision or a device, which tells it apart for readers without colour."""
+    if known_look := look(tint):
+        return known_look.marker
+    return PRECISIONS[tint].marker if tint in PRECISIONS else "v"
 
 
 def arms(rows: pd.DataFrame, by: str = "") -> list[tuple[str, pd.DataFrame]]:

@@ -1,264 +1,359 @@
-"""Figures of devices: speed and memory of each against batch size, and all devices of a report in one figure."""
+"""Figures against batch size, all devices on one axis: speedup, throughput, memory and other metrics."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from bench.report.analysis.summary import reference_batch
+from bench import stats
 from bench.report.figures import chart
-from bench.report.figures.chart import Axis, Chart, Line, Mark, Panel, Rule, Text
+from bench.report.figures.chart import Axis, Chart, Line, Mark, Panel, Rule, Text, Tint
+from bench.report.figures.svg import CHARACTER, HEIGHT, panel_width
 from bench.report.figures.training import course
-from bench.report.format import known, memory_unit, number, times
+from bench.report.format import known, memory_unit, number, records, times
 from bench.report.reading.labels import slugs
-from bench.report.reading.load import SUBJECT, Run
-from bench.spec.metrics import THROUGHPUT, Metric, untabled
-from bench.spec.precisions import BASELINE
+from bench.report.reading.load import SUBJECT
+from bench.results.records import MEASURED
+from bench.spec.metrics import MEMORY, SPEED, THROUGHPUT, Metric, untabled
+from bench.spec.precisions import BASELINE, precision_rank
 
-Job = Callable[[], Chart | None]
-"""Describes one figure, if there is anything to draw, once it is called: many descriptions take seconds."""
 Choice = Literal["overview", "all", "none"]
 """Which figures are drawn."""
-Memory = Mapping[tuple[Hashable, Hashable], float]
-"""Bytes that devices have, by run and placement."""
-MOST = 12
-"""Most figures of single devices; with more, each recipe has one figure of its devices' batch sizes instead."""
-MOST_ACROSS = 5
-"""Most devices next to each other in such a figure."""
-LEFT_OUT = (
-    "The {count} figures of this recipe on single devices are left out, because the report has many; "
-    "run_bench.py report --figures all draws them."
-)
-
-
-CHARACTER = 0.024
-"""Width of a digit as a share of a panel's axis, where three panels stand side by side."""
-ACROSS = "devices"
-"""The name of the figure of all devices."""
-ABOUT_ACROSS = (
-    "On a logarithmic axis, at the batch size of each verdict: fp32 is joined to the fastest precision, which need not "
-    "be the one advised."
-)
-
-
-def memories(runs: list[Run]) -> Memory:
-    """Return how much memory the devices of some runs have."""
-    return {
-        (run.label, device["placement"]): float(device["memory_total_bytes"])
-        for run in runs
-        for device in run.devices
-        if device.get("memory_total_bytes")
-    }
+SPEEDUP = "speedup-vs-batch"
+"""The names of its figures begin with this."""
+MOST_TRAINED = 2
+"""Most devices of a recipe whose trainings are drawn, unless all are asked for."""
+LEFT_OUT = "The course of training on {count} devices is drawn by run_bench.py report --figures all."
+AROUND = 68
+"""Width of what is left and right of a panel's axes, in pixels."""
+LINE = 12.5
+"""Height of a line of labels, in pixels."""
+LONGEST_LABEL, LONGEST_NAME = 0.4, 0.62
+"""Most of a panel's width for labels at the ends of lines, and next to dots."""
+LOG_FROM = 30.0
+"""A metric whose largest figure is this many times the smallest has a logarithmic axis."""
+LOST = "✕: that batch size did not fit in memory"
 
 
 def charts(
-    summary: pd.DataFrame, epochs: pd.DataFrame, memory: Memory, figures: Choice = "overview"
+    summary: pd.DataFrame, epochs: pd.DataFrame, figures: Choice = "overview"
 ) -> Iterator[tuple[str, Chart | str | None]]:
     """Describe the figures of all recipes, each with its workload; a remark is on figures that are left out.
 
-    Where there would be more than ``MOST`` figures of single devices, ``overview`` has one of each recipe instead, on
-    the page alone.
+    The speedups come first, with an empty workload, because they are figures of the whole report. Only they are drawn
+    to files, unless ``all`` figures are.
     """
-    jobs = _of_devices(summary, epochs, memory)
-    crowded = figures == "overview" and sum(map(len, jobs.values())) > MOST
-    for name, file in zip(jobs, slugs([f"batches {name}" for name in jobs]), strict=True):
-        if crowded and jobs[name]:
-            yield name, LEFT_OUT.format(count=len(jobs[name]))
-            rows = summary[summary["workload"] == name]
-            jobs[name] = [partial(batches, rows, memory, name=file)]
-        yield from ((name, job()) for job in jobs[name])
+    workloads = [(str(name), rows) for name, rows in summary.groupby("workload", sort=False)]
+    files, tints = slugs([name for name, _ in workloads]), tints_of(summary)
+    for (name, rows), file in zip(workloads, files, strict=True):
+        drawn = speedups_of(rows)
+        yield "", against_batch(drawn, SPEED, workload=name, name=f"{SPEEDUP}-{file}", tints=tints, over_fp32=True)
+    for (name, rows), file in zip(workloads, files, strict=True):
+        for metric in (THROUGHPUT, MEMORY, *untabled()):
+            described = partial(against_batch, workload=name, name=f"{metric.name}-vs-batch-{file}", tints=tints)
+            yield name, described(figures_of(rows, metric), metric, in_files=figures == "all")
+        yield from ((name, each) for each in _courses(rows, epochs, figures))
 
 
-def _of_devices(summary: pd.DataFrame, epochs: pd.DataFrame, memory: Memory) -> dict[str, list[Job]]:
-    """Return the functions that describe the figures of single devices, by workload."""
-    jobs: dict[str, list[Job]] = {str(name): [] for name in summary["workload"].unique()}
-    shown = ["speedup", "samples_per_s", "memory_bytes", *(metric.figure for metric in untabled())]
-    courses = dict(list(epochs.groupby(SUBJECT, sort=False)))
-    for key, rows in summary.groupby(SUBJECT, sort=False):
-        workload, where, name = (str(rows[column].iloc[0]) for column in ("workload", "where", "slug"))
-        if rows[shown].notna().any(axis=None):
-            jobs[workload].append(partial(single, rows, memory, name=f"{name}-speed"))
-        for batch, trained in courses[key].groupby("batch_size") if key in courses else ():
+def _courses(rows: pd.DataFrame, epochs: pd.DataFrame, figures: Choice) -> Iterator[Chart | str | None]:
+    """Describe the trainings of a recipe, a figure for each device and batch size."""
+    subjects = rows.drop_duplicates(SUBJECT).set_index(SUBJECT)
+    trained = [(key, each) for key, each in epochs.groupby(SUBJECT, sort=False) if key in subjects.index]
+    if figures != "all" and len(trained) > MOST_TRAINED:
+        yield LEFT_OUT.format(count=len(trained))
+        return
+    for key, each in trained:
+        workload, where, name = (str(subjects.loc[key, column]) for column in ("workload", "where", "slug"))
+        for batch, group in each.groupby("batch_size"):
             caption = f"{workload} on {where}: training at batch size {batch:.0f}"
             file = f"{name}-training-b{batch:.0f}"
-            jobs[workload].append(partial(course, trained, name=file, caption=caption))
-    return jobs
+            yield course(group, name=file, caption=caption, workload=workload, where=where)
 
 
-# Against batch size.
+def tints_of(summary: pd.DataFrame) -> dict[str, Tint]:
+    """Return the tint of each device by its label, the same in every figure of a report."""
+    return {label: chart.device(place) for place, label in enumerate(summary["label"].unique())}
 
 
-def single(rows: pd.DataFrame, memory: Memory, *, name: str) -> Chart | None:
-    """Describe one device: speedup, throughput and memory against batch size; None where nothing was measured.
+def speedups_of(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return the speedups of a summary's rows as ``against_batch`` takes them."""
+    rows = summary.assign(device=summary["label"], value=summary["speedup"], status=summary["speed_status"])
+    cell = [*SUBJECT, "batch_size"]
+    lost = rows.loc[(rows["precision"] == BASELINE) & (rows["status"] == "oom"), cell].assign(lost=True)
+    lost = rows[[*cell]].merge(lost, on=cell, how="left")["lost"].notna().to_numpy()
+    return rows.assign(status=rows["status"].mask(lost & rows["status"].isin(MEASURED), "oom"))
+
+
+def figures_of(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """Return a metric's figures as ``against_batch`` takes them; intervals are Student's over processes or seeds."""
+    rows = summary.assign(device=summary["label"], value=summary[metric.figure], status=summary[metric.status])
+    several = [getattr(arm, "values", ()) if metric.replicate != "once" else () for arm in rows[metric.arm]]
+    intervals = [stats.student_interval(values) if len(values) > 1 else None for values in several]
+    ends = [(each.low, each.high) if each else (None, None) for each in intervals]
+    rows[["low", "high"]] = pd.DataFrame(ends, rows.index, ["low", "high"], dtype=float)
+    return rows
+
+
+def against_batch(
+    rows: pd.DataFrame,
+    metric: Metric,
+    *,
+    workload: str,
+    name: str,
+    tints: Mapping[str, Tint],
+    over_fp32: bool = False,
+    in_files: bool = True,
+    source: str = "",
+) -> Chart | None:
+    """Describe a metric against batch size: a panel for each precision with a line for each device.
+
+    One device has one panel, with a line for each precision. Where there is one batch size, dots replace the lines.
 
     Args:
-        rows: rows of the summary, of one subject.
-        memory: the devices' memory.
+        rows: figures, with the columns ``device`` (a short name), ``precision``, ``batch_size``, ``value``, ``low`` and
+            ``high`` (the ends of its 95 % interval; NaN where there is none) and ``status`` (``oom`` is drawn as a
+            cross).
+        metric: the metric.
+        workload: the recipe, as the page's filter names it.
         name: of the files.
+        tints: of the devices, by name.
+        over_fp32: whether the figures are changes from fp32, so that fp32 itself is left out.
+        in_files: whether the figure is drawn to files, too.
+        source: where the figures come from, if they were not measured.
+
+    Returns:
+        The figure; None where nothing was measured.
     """
-    first = rows.iloc[0]
-    general = (_figure(rows, metric) for metric in untabled())
-    drawn = [_speedup(rows), _figure(rows, THROUGHPUT), _memory(rows, memory), *general]
-    panels = [panel for panel in drawn if panel is not None]
-    caption = f"{first['workload']} on {first['where']}: speed and memory"
-    return _of_panels(panels, rows, name=name, caption=caption, columns=max(1, len(panels)))
-
-
-def batches(rows: pd.DataFrame, memory: Memory, *, name: str) -> Chart | None:
-    """Describe all devices of one recipe: for each speedup and memory against batch size, side by side."""
-    devices = [group for _, group in rows.groupby(SUBJECT, sort=False)]
-    panels: list[Panel] = []
-    columns = min(len(devices), MOST_ACROSS)
-    for start in range(0, len(devices), columns):
-        some = devices[start : start + columns]
-        for panel in (_speedup, partial(_memory, memory=memory)):
-            drawn = [panel(group, title=str(group["label"].iloc[0])) for group in some]
-            if any(drawn):
-                panels += [each or _empty() for each in drawn] + [_empty()] * (columns - len(some))
-    caption = f"{rows['workload'].iloc[0]}: speedup and memory against batch size"
-    return _of_panels(panels, rows, name=name, caption=caption, columns=columns, in_files=False)
-
-
-def _of_panels(
-    panels: list[Panel], rows: pd.DataFrame, *, name: str, caption: str, columns: int, in_files: bool = True
-) -> Chart | None:
-    if not any(panel.marks for panel in panels):
+    rows = rows[rows["precision"] != BASELINE] if over_fp32 else rows
+    measured = rows[rows["value"].notna()]
+    if measured.empty:
         return None
-    parts = ["Speedup over fp32 with its 95 % interval."] if rows["speedup"].notna().any() else []
-    parts.append("Dashed: the device's memory; ✕: out of memory, drawn at the batch size that did not fit.")
-    legend, about = chart.legend(rows[rows[["step_ms", "memory_bytes"]].notna().any(axis=1)]), " ".join(parts)
+    rows, unit = _scaled(rows[rows["value"].notna() | rows["status"].eq("oom")], metric)
+    devices = [device for device in tints if device in set(measured["device"])]
+    precisions = sorted(measured["precision"].unique(), key=precision_rank)
+    lines = devices if len(devices) > 1 else precisions
+    rows = rows[rows["device"].isin(devices) & rows["precision"].isin(precisions)]
+    drawn = rows.assign(line=rows["device" if len(devices) > 1 else "precision"])
+    figure = _Figure(drawn, lines, tints, unit, over_fp32=over_fp32, across=len(precisions) if len(devices) > 1 else 1)
+    groups = [(each, drawn[drawn["precision"] == each]) for each in precisions] if len(devices) > 1 else [("", drawn)]
+    panels = [figure.panel(precision, group) for precision, group in groups]
+    what = "speedup" if over_fp32 else metric.label
+    sizes = rows["batch_size"].unique()
+    against = f"{what} vs batch size" if len(sizes) > 1 else f"{what} at batch size {sizes[0]:.0f}"
+    where = f"on {devices[0]}" if len(devices) == 1 else "all devices on one axis"
     return Chart(
-        name=name, caption=caption, about=about, panels=panels, columns=columns, legend=legend, in_files=in_files
+        name=name,
+        caption=f"{against.capitalize()}, {where}: {workload}",
+        about=" ".join(_about(rows, over_fp32=over_fp32, rest=len(devices) - len(chart.LOOKS), source=source)),
+        panels=panels,
+        columns=figure.columns,
+        legend=[] if figure.labelled else [(line, figure.tint(line)) for line in lines],
+        in_files=in_files,
+        workload=workload,
     )
 
 
-def _empty() -> Panel:
-    return Panel(title="", x=Axis(scale="words"), y=Axis(scale="words"), marks=())
+def _scaled(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, str]:
+    """Return figures in a unit that suits them, with the unit; an interval that would dwarf them is cut off."""
+    unit, size = metric.unit, 1
+    if unit == "bytes":
+        unit, size, _ = memory_unit(float(rows["value"].max()))
+    values = rows["value"] / size
+    low, high = (rows["low"] / size).clip(lower=values.min() / 2), (rows["high"] / size).clip(upper=2 * values.max())
+    return rows.assign(value=values, low=low, high=high), unit
 
 
-def _sizes(rows: pd.DataFrame, character: float = CHARACTER) -> Axis:
-    """Return a logarithmic axis of batch sizes, with a tick at each as far as they can be read."""
-    sizes = [int(size) for size in sorted(rows["batch_size"].unique())]
-    ticks = [(float(size), str(size)) for size in labelled(sizes, character)]
-    return Axis(label="batch size", scale="log", ticks=ticks, low=sizes[0] / 1.25, high=sizes[-1] * 1.25)
+def _about(rows: pd.DataFrame, *, over_fp32: bool, rest: int, source: str) -> Iterator[str]:
+    """Yield sentences on how to read a figure."""
+    interval = " with its 95 % interval" * bool(rows["low"].notna().any())
+    if source:
+        yield source
+    if over_fp32:
+        yield f"Speedup over fp32{interval}; above 1 is faster."
+    elif interval:
+        yield "Whiskers: 95 % intervals."
+    if (rows["status"].eq("oom") & rows["value"].isna()).any():
+        yield f"{LOST}{' in that precision or in fp32' if over_fp32 else ''}."
+    if rest > 0:
+        yield f"Grey: {rest} more; choose a device to see it in colour."
 
 
-def labelled(sizes: list[int], character: float = CHARACTER) -> list[int]:
+class _Figure:
+    """The axes that the panels of a figure share, its lines, and the room for their labels."""
+
+    def __init__(
+        self,
+        rows: pd.DataFrame,
+        lines: Sequence[str],
+        tints: Mapping[str, Tint],
+        unit: str,
+        *,
+        over_fp32: bool,
+        across: int,
+    ) -> None:
+        self.lines, self.tints, self.unit, self.over_fp32 = lines, tints, unit, over_fp32
+        self.sizes = [int(size) for size in sorted(rows["batch_size"].unique())]
+        self.is_dots = len(self.sizes) == 1
+        self.columns = max(2, across if across <= 4 else 3)
+        label = CHARACTER * (max(map(len, lines)) + 1.5 + 7 * self.is_dots)
+        if self.is_dots:
+            fitting = (n for n in range(self.columns, 1, -1) if label <= LONGEST_NAME * (panel_width(n) - AROUND))
+            self.columns = next(fitting, 1)
+        self.width = panel_width(self.columns) - AROUND
+        self.labelled = self.is_dots or (label <= LONGEST_LABEL * self.width and len(lines) * LINE <= HEIGHT)
+        self.room = label / self.width if self.labelled else 0.02
+        ends = [rows[name].dropna() for name in ("value", "low", "high")]
+        low, high = min(each.min() for each in ends if len(each)), max(each.max() for each in ends if len(each))
+        self.is_log = not over_fp32 and high > LOG_FROM * low > 0
+        self.low, self.high = self._limits(float(low), float(high))
+
+    def _limits(self, low: float, high: float) -> tuple[float, float]:
+        """Return the ends of the axis of figures."""
+        if self.is_log:
+            return low / 1.2, high * 1.2
+        if not self.over_fp32:
+            return 0.0, 1.06 * high
+        low, high = min(1.0, low), max(1.0, high)
+        spare = 0.08 * max(high - low, 0.1)
+        return low - spare, high + spare
+
+    def tint(self, line: str) -> Tint:
+        """Return the tint of a device or a precision."""
+        return self.tints.get(line, line)
+
+    def share(self, value: float) -> float:
+        """Return how far up the axis of figures a value is."""
+        at, low, high = (math.log(each) if self.is_log else each for each in (value, self.low, self.high))
+        return (at - low) / (high - low)
+
+    def at(self, share: float) -> float:
+        """Return the value at a share of the axis of figures."""
+        if self.is_log:
+            return self.low * (self.high / self.low) ** share
+        return self.low + share * (self.high - self.low)
+
+    def panel(self, precision: str, group: pd.DataFrame) -> Panel:
+        """Describe the panel of a precision; without one, that of a device."""
+        title = precision or str(group["device"].iloc[0])
+        label = "speedup over fp32 (×)" if self.over_fp32 else self.unit
+        scale: chart.Scale = "log" if self.is_log else "linear"
+        rule = [Rule(at=1.0, axis="x" if self.is_dots else "y")] if self.over_fp32 else []
+        arms = {line: group[group["line"] == line].sort_values("batch_size") for line in reversed(self.lines)}
+        if self.is_dots:
+            end = self.at(1 / (1 - self.room))
+            x = Axis(label=label, scale=scale, low=self.low, high=end)
+            marks = [mark for line, arm in arms.items() if len(arm) for mark in self._dot(line, arm)]
+            y, rows = Axis(scale="words"), len(self.lines)
+            return Panel(title=title, x=x, y=y, marks=[*rule, *marks], rows=rows, precision=precision)
+        marks = [mark for line, arm in arms.items() for mark in self._line(line, arm)]
+        marks += [*self._crosses(group), *(self._labels(arms) if self.labelled else [])]
+        y = Axis(label=label, scale=scale, low=self.low, high=self.high)
+        return Panel(title=title, x=self._sizes(), y=y, marks=[*rule, *marks], precision=precision)
+
+    def _ends(self) -> tuple[float, float]:
+        """Return the ends of the axis of batch sizes; on its right there is room for labels."""
+        low, last = self.sizes[0] / 1.15, self.sizes[-1] * 1.05
+        return low, float(low * (last / low) ** (1 / (1 - self.room)))
+
+    def _sizes(self) -> Axis:
+        """Return a logarithmic axis of batch sizes, with a tick at each as far as they can be read."""
+        low, high = self._ends()
+        shown = labelled(self.sizes, CHARACTER / self.width / (1 - self.room))
+        ticks = [(float(size), str(size)) for size in shown]
+        return Axis(label="batch size", scale="log", ticks=ticks, low=low, high=high)
+
+    def _line(self, line: str, arm: pd.DataFrame) -> list[Mark]:
+        """Describe a line with its whiskers."""
+        rows = records(arm[arm["value"].notna()])
+        bounded = [(row["batch_size"], row["low"], row["high"]) for row in rows if known(row["low"])]
+        ends = [point for x, low, high in bounded for point in ((x, low), (x, high), chart.GAP)]
+        tint, points = self.tint(line), [(row["batch_size"], row["value"]) for row in rows]
+        whiskers = [Line(points=ends, tint=tint, dots=False)] if ends else []
+        return [*whiskers, Line(points=points, tint=tint, says=self._says(line, rows))] if points else []
+
+    def _says(self, line: str, rows: Sequence[Mapping[object, object]]) -> str:
+        if not self.over_fp32:
+            return line
+        each = (f"batch {row['batch_size']}: {times(row['value'], row['low'], row['high'])}" for row in rows)
+        return f"{line}, {'; '.join(each)}"
+
+    def _crosses(self, group: pd.DataFrame) -> list[Mark]:
+        """Describe crosses at batch sizes that did not fit, next to each other at the foot of the panel."""
+        low, high = self._ends()
+        lost = group[group["value"].isna()]
+        marks: list[Mark] = []
+        for size, rows in lost.groupby("batch_size"):
+            for place, line in enumerate(rows["line"]):
+                aside = (high / low) ** ((place - (len(rows) - 1) / 2) * CHARACTER / self.width)
+                marks.append(Text(x=float(size) * aside, y=self.at(0.04), text="✕", tint=self.tint(line)))
+        return marks
+
+    def _labels(self, arms: Mapping[str, pd.DataFrame]) -> list[Mark]:
+        """Describe the names of lines, each as near the end of its line as the others let it be."""
+        low, high = self._ends()
+        x = low * (high / low) ** (1 - self.room + CHARACTER / self.width)
+        ends = {line: self.share(arm["value"].dropna().iloc[-1]) for line, arm in arms.items() if arm["value"].count()}
+        named = sorted((end, line) for line, end in ends.items() if not self.tint(line).startswith(chart.REST))
+        places = apart([end for end, _ in named], LINE / HEIGHT)
+        return [
+            Text(x=x, y=self.at(place), text=line, anchor="start", tint=self.tint(line))
+            for place, (_, line) in zip(places, named, strict=True)
+        ]
+
+    def _dot(self, line: str, arm: pd.DataFrame) -> list[Mark]:
+        """Describe a row of a dot plot: the dot with its whiskers, and its name."""
+        (row,) = records(arm)
+        y, tint = self.lines.index(line) + 0.5, self.tint(line)
+        if not known(row["value"]):
+            return [Text(x=self.at(0.02), y=y, text=f"✕ {line}", anchor="start", tint=tint)]
+        ends = [(end, y) for end in (row["low"], row["high"]) if known(end)]
+        whole = [Line(points=ends, tint=tint, dots=False)] if ends else []
+        dot = Line(points=[(row["value"], y)], tint=tint, says=self._says(line, [row]))
+        right = max([row["value"], *(end for end, _ in ends)])
+        text = f"{line} {number(row['value'], 3)}{'×' * self.over_fp32}"
+        return [*whole, dot, Text(x=self.at(self.share(right) + 0.02), y=y, text=text, anchor="start", tint=tint)]
+
+
+def apart(shares: Sequence[float], gap: float) -> list[float]:
+    """Move places on an axis from 0 to 1 as little as need be to have a gap between them.
+
+    It is isotonic regression by pooling adjacent violators (Barlow et al., Statistical Inference under Order
+    Restrictions, 1972) of what is left of each place without the gaps before it.
+
+    Args:
+        shares: the places, from low to high.
+        gap: the least distance.
+    """
+    pools: list[list[float]] = []
+    for place, share in enumerate(shares):
+        pools.append([share - place * gap])
+        while len(pools) > 1 and np.mean(pools[-2]) > np.mean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    level = [float(np.mean(pool)) for pool in pools for _ in pool]
+    highest = 1 - gap * (len(shares) - 0.5)
+    return [min(max(each, gap / 2), highest) + place * gap for place, each in enumerate(level)]
+
+
+def labelled(sizes: list[int], character: float) -> list[int]:
     """Return the sizes whose labels have room on a logarithmic axis: the first, the last, and what fits between.
 
     Args:
         sizes: from small to large.
         character: width of a digit, as a share of the axis.
     """
-    span = math.log2(sizes[-1] / sizes[0]) + 2 * math.log2(1.25)
+    span = math.log2(sizes[-1] / sizes[0]) + math.log2(1.15 * 1.05)
 
-    def apart(one: int, other: int) -> bool:
-        width = character * (len(str(one)) + len(str(other))) / 2
-        return math.log2(other / one) / span >= width + character
+    def fits(size: int, other: int) -> bool:
+        width = character * (len(str(size)) + len(str(other))) / 2
+        return math.log2(other / size) / span >= width + character
 
     kept = [sizes[0]]
     for size in sizes[1:-1]:
-        if apart(kept[-1], size) and apart(size, sizes[-1]):
+        if fits(kept[-1], size) and fits(size, sizes[-1]):
             kept.append(size)
-    return [*kept, sizes[-1]] if len(sizes) > 1 and apart(kept[-1], sizes[-1]) else kept
-
-
-def _speedup(rows: pd.DataFrame, *, title: str = "Speedup over fp32") -> Panel | None:
-    timed = rows[rows["speedup"].notna()]
-    if timed.empty:
-        return None
-    marks = chart.speedups(timed.assign(called=timed["batch_size"].map("batch {:.0f}".format)), "batch_size", "called")
-    return Panel(title=title, x=_sizes(rows), y=chart.speedup_axis(timed), marks=marks)
-
-
-def _figure(rows: pd.DataFrame, metric: Metric) -> Panel | None:
-    """Describe a metric's figure against batch size."""
-    marks = _lines(rows, metric.figure)
-    y = Axis(label=metric.unit, low=0.0)
-    return Panel(title=metric.label.capitalize(), x=_sizes(rows), y=y, marks=marks) if marks else None
-
-
-def _lines(rows: pd.DataFrame, column: str, per: float = 1) -> list[Mark]:
-    """Describe a column against batch size, in units of ``per``, a line for each precision."""
-    measured = chart.arms(rows[rows[column].notna()], "batch_size")
-    return [
-        Line(points=list(zip(arm["batch_size"], arm[column] / per, strict=True)), tint=name, says=name)
-        for name, arm in measured
-    ]
-
-
-def _memory(rows: pd.DataFrame, memory: Memory, *, title: str = "Peak memory") -> Panel | None:
-    most, first = float(rows["memory_bytes"].max()), rows.iloc[0]
-    if not known(most):
-        return None
-    unit, size, _ = memory_unit(most)
-    marks = _lines(rows, "memory_bytes", size)
-    whole = memory.get((first["run"], first["placement"]), np.nan) / size
-    peak, lost = most / size, rows[rows["memory_status"] == "oom"]
-    high = 1.1 * peak
-    if first["device_kind"] != "cpu" and known(whole) and (len(lost) or peak > 0.5 * whole):
-        marks.append(Rule(at=whole, axis="y", label=f"{number(whole, 2)} {unit}"))
-        high = 1.12 * max(whole, peak)
-        for _, group in lost.groupby("batch_size"):
-            for at, name in enumerate(group["precision"]):
-                x = float(group["batch_size"].iloc[0]) * 1.1 ** (at - (len(lost) - 1) / 2)
-                marks.append(Text(x=x, y=0.97 * whole, text="✕", tint=name))
-    return Panel(title=title, x=_sizes(rows), y=Axis(label=unit, low=0.0, high=high), marks=marks)
-
-
-# All devices.
-
-
-def across(summary: pd.DataFrame) -> Chart | None:
-    """Describe the throughput of all devices, a panel for each recipe; None where there are not two devices."""
-    panels = []
-    for workload, rows in summary.groupby("workload", sort=False):
-        lines = [group for _, group in at_verdicts(rows).groupby("line", sort=False)]
-        timed = [group for group in lines if group["samples_per_s"].notna().any()]
-        if len(timed) > 1:
-            panels.append(_across(str(workload), timed))
-    if not panels:
-        return None
-    legend = chart.legend(summary[summary["samples_per_s"].notna()])
-    caption, columns = "Throughput of the step on each device", min(3, len(panels))
-    return Chart(name=ACROSS, caption=caption, about=ABOUT_ACROSS, panels=panels, columns=columns, legend=legend)
-
-
-def _across(workload: str, lines: list[pd.DataFrame]) -> Panel:
-    marks: list[Mark] = []
-    ends = [float(group["samples_per_s"].max()) for group in lines]
-    for place, group in enumerate(lines):
-        y = place + 0.5
-        timed = group[group["samples_per_s"].notna()]
-        fp32 = timed[timed["precision"] == BASELINE]
-        best = timed.sort_values("samples_per_s").iloc[-1]
-        if len(fp32):
-            span = [(float(row["samples_per_s"]), y) for row in (fp32.iloc[0], best)]
-            marks.append(Line(points=span, tint=chart.SOFT, dots=False))
-        for name, arm in chart.arms(timed):
-            row = arm.iloc[0]
-            says = f"{row['where']}, {name}: {number(row['samples_per_s'])} samples/s at batch {row['batch_size']}"
-            marks.append(Line(points=[(float(row["samples_per_s"]), y)], tint=name, says=says))
-        if known(best["speedup"]):
-            x = float(best["samples_per_s"]) * (max(ends) / min(ends)) ** 0.05
-            text = times(best["speedup"], best["low"], best["high"])
-            marks.append(Text(x=x, y=y, text=text, anchor="start"))
-    low = min(float(group["samples_per_s"].min()) for group in lines)
-    axis = Axis(label="samples/s", scale="log", low=low / 1.3, high=max(ends) * (max(ends) / low) ** 0.3)
-    return chart.rows_panel(workload, axis, [str(group["text"].iloc[0]) for group in lines], marks)
-
-
-def at_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Keep each subject's rows at the batch size of its verdict, and number the subjects from the top.
-
-    It adds the columns ``line`` and ``text``, which has the batch size unless all have the same.
-    """
-    groups = [group[group["batch_size"] == reference_batch(group)] for _, group in rows.groupby(SUBJECT, sort=False)]
-    reference = pd.concat([group.assign(line=line) for line, group in enumerate(groups)], ignore_index=True)
-    sizes = reference["batch_size"].map("{:.0f}".format)
-    return reference.assign(text=reference["label"] + (", batch " + sizes if sizes.nunique() > 1 else ""))
+    return [*kept, sizes[-1]] if len(sizes) > 1 and fits(kept[-1], sizes[-1]) else kept

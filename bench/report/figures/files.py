@@ -11,12 +11,13 @@ import math
 import textwrap
 import warnings
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.report.analysis.explanation import MEMORY_KINDS
 from bench.report.figures import chart, svg
-from bench.report.figures.chart import Band, Bar, Chart, Line, Mark, Panel, Plot, Rule, Text, limits, ticks
+from bench.report.figures.chart import Band, Bar, Chart, Line, Mark, Panel, Plot, Rule, Text, Titled, limits, ticks
 from bench.results.files import replacing, write_atomically
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def draw(what: Chart, folder: Path) -> Plot:
     if what.in_files:
         write(what, folder)
     page = svg.draw(what)
-    return Plot(name=what.name, caption=what.caption, about=what.about, page=page, in_files=what.in_files)
+    return Plot(page=page, **{each.name: getattr(what, each.name) for each in fields(Titled)})
 
 
 def write(what: Chart, folder: Path) -> None:
@@ -90,13 +91,14 @@ def write(what: Chart, folder: Path) -> None:
     height = max(1.3 + ROW_INCHES * rows, 2.0) if rows else 2.7
     columns = min(what.columns, len(what.panels))
     lines = math.ceil(len(what.panels) / columns)
-    width = max(INCHES * columns / what.columns, NARROWEST_INCHES)
+    width = max(INCHES * columns / min(what.columns, 3), NARROWEST_INCHES)
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # the user cannot mend a font that lacks a glyph
     with mpl.rc_context(STYLE), warnings.catch_warnings(action="ignore", category=UserWarning):
         drawing = Figure(figsize=(width, height * lines), layout="constrained")
         frames = list(drawing.subplots(lines, columns, squeeze=False).flat)
-        for axes, panel in zip(frames, what.panels, strict=False):
-            _panel(axes, panel=panel)
+        for place, (axes, panel) in enumerate(zip(frames, what.panels, strict=False)):
+            shared = place % columns > 0 and panel.y == what.panels[0].y
+            _panel(axes, panel=replace(panel, y=replace(panel.y, label="")) if shared else panel)
             title = textwrap.fill(panel.title, int(TITLE_CHARACTERS * width / columns))
             axes.set_title(title, loc="left", fontweight="bold")
         for axes in frames[len(what.panels) :]:
@@ -126,7 +128,7 @@ def _legend_columns(what: Chart, width: float) -> int:
 
 def colour(tint: str) -> str:
     """Return what a tint is in a file."""
-    return COLOURS.get(tint) or chart.colour(tint)
+    return COLOURS.get(tint) or (GREY if tint.startswith(chart.REST) else chart.colour(tint))
 
 
 def _handle(text: str, tint: str) -> Artist:

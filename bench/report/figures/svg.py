@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
 from bench.report.figures import chart
 from bench.report.figures.chart import Band, Bar, Chart, Line, Panel, Rule, Text, class_of, limits, ticks
 
-WIDTH = 1000
-"""Of a chart, in pixels."""
+WIDTH = 960
+"""Of a chart's panels side by side, in pixels."""
+NARROWEST = 320
+"""Width of a panel, at least. The page sets as many of a chart next to each other as it has room for."""
 HEIGHT = 170
 """Of a panel's frame, where its y axis has no rows."""
 ROW = 17
@@ -20,29 +22,31 @@ ROW = 17
 CHARACTER = 6.7
 """Width of a character of a tick's label."""
 TOP, BOTTOM, GAP = 24, 36, 18
-LEGEND_LINE = 18
-"""Height of a line of the legend."""
 
 
 def draw(figure: Chart) -> Markup:
-    """Return a chart as an SVG element."""
-    columns, top = figure.columns, 0.0
-    width = WIDTH / columns
-    parts: list[Markup] = []
-    for row in (figure.panels[start : start + columns] for start in range(0, len(figure.panels), columns)):
-        height = max(panel.rows * ROW if panel.rows else HEIGHT for panel in row)
-        for column, panel in enumerate(row):
-            parts += _panel(panel, column * width, top, width, height)
-        top += height + TOP + BOTTOM
-    lines = _legend_lines(figure)
-    for line in lines:
-        parts += _legend(line, top)
-        top += LEGEND_LINE
-    bottom = top + (22 - LEGEND_LINE if lines else 0)
+    """Return a chart as elements of the page: an SVG element for each panel, then the legend."""
+    width = panel_width(figure.columns)
+    height = max(panel.rows * ROW if panel.rows else HEIGHT for panel in figure.panels)
+    drawn = [_element(figure, panel, width, panel.rows * ROW or height) for panel in figure.panels]
+    legend = Markup('<p class="legend soft">{}</p>').format(_joined([_handle(*entry) for entry in figure.legend]))
+    panels = Markup('<div class="panels across-{}">{}</div>').format(min(figure.columns, 3), _joined(drawn))
+    return panels + (legend if figure.legend else "")
+
+
+def panel_width(columns: int) -> float:
+    """Return the width in pixels of each panel of a chart with some columns."""
+    return max(WIDTH / columns, NARROWEST)
+
+
+def _element(figure: Chart, panel: Panel, width: float, height: float) -> Markup:
+    whole = TOP + height + BOTTOM
+    precision = Markup(' data-precision="{}"').format(panel.precision) if panel.precision else ""
+    title = f"{figure.caption}: {panel.title}" if panel.title else figure.caption
     return Markup(
-        '<svg class="chart" viewBox="0 0 {} {:.0f}" width="{}" height="{:.0f}" role="img">'
-        "<title>{}</title><desc>{}</desc>{}</svg>"
-    ).format(WIDTH, bottom, WIDTH, bottom, figure.caption, figure.about, _joined(parts))
+        '<svg class="chart" viewBox="0 0 {0:.0f} {1:.0f}" width="{0:.0f}" height="{1:.0f}" role="img"{2}>'
+        "<title>{3}</title>{4}</svg>"
+    ).format(width, whole, precision, title, _joined(_panel(panel, 0.0, 0.0, width, height)))
 
 
 class _Frame:
@@ -190,7 +194,8 @@ def _rule(frame: _Frame, mark: Rule) -> list[Markup]:
 def _polyline(frame: _Frame, mark: Line) -> Markup:
     """Draw a line with its dots; a point that is not finite interrupts it."""
     path, pen = "", "M"
-    dots = []
+    dots, look = [], chart.look(mark.tint)
+    shape = look.shape if look else ""
     for number, (x, y) in enumerate(mark.points):
         if not (math.isfinite(x) and math.isfinite(y)):
             pen = "M"
@@ -198,11 +203,11 @@ def _polyline(frame: _Frame, mark: Line) -> Markup:
         place = _n(frame.x(x)), _n(frame.y(y))
         path, pen = f"{path}{pen}{' '.join(place)}", "L"
         if number % mark.every == mark.first and frame.y0 <= y <= frame.y1:
-            dots.append(f"M{' '.join(place)}h.01")
+            dots.append(f"M{' '.join(place)}{shape or 'h.01'}")
     line = _path("", path if "L" in path else "")
-    look = class_of(mark.tint) + " dashed" * mark.dashed
-    shown = _path("dots", "".join(dots) if mark.dots else "")
-    return Markup('<g class="{}">{}{}{}</g>').format(look, line, shown, _title(mark.says))
+    classes = class_of(mark.tint) + " dashed" * mark.dashed
+    shown = _path("mark" if shape else "dots", "".join(dots) if mark.dots else "")
+    return Markup('<g class="{}">{}{}{}</g>').format(classes, line, shown, _title(mark.says))
 
 
 def _joined(parts: Sequence[Markup]) -> Markup:
@@ -214,36 +219,20 @@ def _n(value: float) -> str:
     return f"{round(value, 1):g}"
 
 
-def _legend_lines(figure: Chart) -> list[list[tuple[str, str]]]:
-    """Return the entries of the legend, in lines that fit into the chart."""
-    lines: list[list[tuple[str, str]]] = []
-    left = 0.0
-    for entry in figure.legend:
-        width = _entry_width(entry[0])
-        if not lines or left + width > WIDTH:
-            lines.append([])
-            left = 10.0
-        lines[-1].append(entry)
-        left += width
-    return lines
-
-
-def _entry_width(text: str) -> float:
-    return 16 + len(text) * CHARACTER + 22
-
-
-def _legend(entries: Sequence[tuple[str, str]], top: float) -> Iterator[Markup]:
-    left, words = 10.0, []
-    for text, tint in entries:
-        if tint in (chart.SOLID, chart.DASHED):
-            look = "p-plain" + " dashed" * (tint == chart.DASHED)
-            yield Markup('<g class="{}">{}</g>').format(look, _path("", f"M{_n(left - 5)} {_n(top + 8.5)}h16"))
-        elif tint in chart.SIGNS:
-            yield _words([((left + 6, top + 12.5), chart.SIGNS[tint])], "tick middle")
-        else:
-            look = "p-plain faint" if tint == chart.BAND else class_of(tint) + " faint" * (tint in chart.FAINT)
-            box = Markup('<rect class="{}" x="{}" y="{}" width="11" height="11" rx="2"/>')
-            yield box.format(look, _n(left), _n(top + 3))
-        words.append(((left + 16, top + 12.5), text))
-        left += _entry_width(text)
-    yield _words(words, "tick")
+def _handle(text: str, tint: str) -> Markup:
+    """Return an entry of the legend: a sign as in the figure, and what it says."""
+    look = chart.look(tint)
+    if tint in chart.SIGNS:
+        sign = Markup('<text x="4" y="9.5">{}</text>').format(chart.SIGNS[tint])
+    elif tint in (chart.SOLID, chart.DASHED):
+        sign = _path("", "M0 5.5h16")
+    elif look:
+        sign = _path("mark" if look.shape else "dots", f"M8 5.5{look.shape or 'h.01'}")
+    else:
+        sign = Markup('<rect x="3" width="11" height="11" rx="2"/>')
+    plain = tint in (chart.SOLID, chart.DASHED, chart.BAND, *chart.SIGNS)
+    classes = ["p-plain" if plain else class_of(tint), "dashed" * (tint == chart.DASHED)]
+    classes += ["faint"] * (tint == chart.BAND or tint in chart.FAINT)
+    key = Markup('<svg class="chart key {}" viewBox="0 0 16 11" width="16" height="11">{}</svg>')
+    drawn = key.format(" ".join(filter(None, classes)), sign)
+    return Markup('<span class="{}">{} {}</span>').format(classes[0], drawn, text)

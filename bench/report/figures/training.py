@@ -25,7 +25,7 @@ LOG_FROM = 30
 ABOUT = "Solid is training data, dashed is test data; a line is the mean over seeds, at the mean of their times."
 
 
-def course(epochs: pd.DataFrame, *, name: str, caption: str) -> Chart | None:
+def course(epochs: pd.DataFrame, *, name: str, caption: str, workload: str = "", where: str = "") -> Chart | None:
     """Describe the training of one subject at one batch size, all precisions together; None where no loss is finite.
 
     There is a row of panels for the loss, and one for accuracy where there is any. A line is the mean over seeds, at
@@ -35,7 +35,8 @@ def course(epochs: pd.DataFrame, *, name: str, caption: str) -> Chart | None:
     if not rows:
         return None
     panels = [panel(epochs, what, x) for what in rows for x in ("epoch", "elapsed_s")]
-    return Chart(name=name, caption=caption, about=ABOUT, panels=panels, columns=2, legend=legend(epochs))
+    of = {"name": name, "caption": caption, "workload": workload, "where": where}
+    return Chart(**of, about=ABOUT, panels=panels, columns=2, legend=legend(epochs))
 
 
 def _finite(rows: pd.DataFrame, column: str) -> bool:

@@ -188,6 +188,7 @@ function draw() {
   $("#view").textContent = usual ? "" : `Not the advice: the best of what is shown${state.batch ? ` at batch ${state.batch}` : ""}, over ${state.baseline}.`;
   $("#reset").hidden = Object.keys(DEFAULTS).every(name => name === "theme" || state[name] === DEFAULTS[name]);
   maps.forEach(drawMap);
+  filterFigures();
   if (state.theme) document.documentElement.dataset.theme = state.theme;
   else delete document.documentElement.dataset.theme;
 }
@@ -195,6 +196,21 @@ function compare(one, other, direction) {
   if (!known(one) || !known(other)) return known(other) - known(one);
   const less = typeof one === "string" ? one.localeCompare(other) : one - other;
   return direction === "down" ? -less : less;
+}
+
+// Figures: marks of a device or a precision, panels of a precision, and figures of a model or a device.
+
+function filterFigures() {
+  const tints = Object.entries(data.devices).filter(([where]) => state.device && where !== state.device).map(([, tint]) => tint);
+  const hidden = [...tints, ...data.precisions.filter(name => !chosen().includes(name)).map(className)];
+  document.documentElement.classList.toggle("picked", state.device !== "");
+  for (const figure of $$("figure")) {
+    for (const part of $$(".chart [class*=p-], .legend > *", figure)) part.toggleAttribute("hidden", hidden.some(name => part.classList.contains(name)));
+    const panels = $$(".chart[data-precision]", figure);
+    for (const panel of panels) panel.toggleAttribute("hidden", !chosen().includes(panel.dataset.precision));
+    const { workload, where } = figure.dataset, other = (chosen, own) => chosen && own && chosen !== own;
+    figure.hidden = other(state.model, workload) || other(state.device, where) || panels.length > 0 && panels.every(panel => panel.hasAttribute("hidden"));
+  }
 }
 
 // The detail of a line: every batch size and precision that was measured there.
