@@ -19,7 +19,6 @@ from bench.report.analysis.compare import Comparison
 from bench.report.analysis.explanation import Explanation
 from bench.report.analysis.verdict import Answer, Grid
 from bench.report.figures.chart import class_of, colour
-from bench.report.reading.labels import short
 from bench.report.tables import comparisons, explanation
 from bench.report.tables.table import Table, figures, optional, table, words
 from bench.spec.metrics import ACCURACY, LOSS, METRICS
@@ -81,7 +80,7 @@ def terminal(report: Any, details: Path, *, tried: bool = False) -> str:
 def answers(grid: Grid) -> list[Table]:
     """Return the answers as a table for each suite, with what a terminal has room for."""
     columns = [
-        words("device", lambda answer: short(answer.where)),
+        words("device", lambda answer: answer.label),
         words("use", lambda answer: answer.use),
         *optional(
             figures("faster", lambda answer: f"{answer.faster} {answer.spread}".rstrip()),
@@ -107,32 +106,37 @@ def why_in_words(explained: Sequence[Explanation]) -> str:
 
 def comparison_page(comparison: Comparison, kind: str) -> str:
     """Return a comparison with earlier runs as markdown (``md``), or as a page that needs nothing else (``html``)."""
-    values = {"tables": _tables(comparison), "regressions": _regressions(comparison), "remarks": _remarks(comparison)}
+    changed, unchanged = comparisons.changes(comparison)
+    values = {"changed": changed, "unchanged": unchanged, "about": comparisons.CHANGES}
+    values |= {"regressions": _regressions(comparison), "remarks": _remarks(comparison)}
     return _environment().get_template(f"compare.{kind}.j2").render(comparison=comparison, **values)
 
 
 def show_comparison(comparison: Comparison) -> None:
-    """Print a comparison with earlier runs."""
+    """Print a comparison with earlier runs: what changed, and how much did not."""
     for name, runs in (("OLD", comparison.old), ("NEW", comparison.new)):
         print_plain(f"{name}: {', '.join(run.label for run in runs)}")
+    print_plain(f"\n{comparison.summary}")
+    changed, unchanged = comparisons.changes(comparison)
+    for of_subject in changed:
+        print_plain(f"\n{of_subject.title}")
+        of_subject.show()
+    if unchanged:
+        print_plain(f"\n{comparison.unchanged} --markdown and --html list them.")
     for remark in _remarks(comparison):
         print_plain(f"- {remark}")
-    for compared in _tables(comparison):
-        compared.show()
-        print_plain(compared.about)
-    print_plain(comparison.summary)
+    print_plain(f"\n{comparisons.CHANGES}")
     if comparison.fail_over is not None:
         print_plain("\n".join([_regressions(comparison), *(f"- {failure}" for failure in comparison.failures)]))
 
 
-def _tables(comparison: Comparison) -> list[Table]:
-    """Return the table of the rows, and that of all rows of a recipe on a device."""
-    return [*filter(None, [comparisons.comparison(comparison.rows), comparisons.overall(comparison.overall)])]
-
-
 def _remarks(comparison: Comparison) -> list[str]:
     """Return what to know before comparing, in sentences."""
-    differences = [f"{name} {old} → {new}" for name, old, new in comparison.environment]
+    differences = [
+        f"{name} {old} → {new}"
+        for name, old, new in comparison.environment
+        if not any(f"Different {name.partition(' (')[0]}" in caution for caution in comparison.cautions)
+    ]
     environments = [f"The environments differ: {'; '.join(differences)}."] if differences else []
     return [*comparison.cautions, *comparison.apart, *environments]
 

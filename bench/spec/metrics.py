@@ -113,10 +113,14 @@ class Metric:
         return [self.change, f"{self.change}_low", f"{self.change}_high"]
 
     @property
+    def title(self) -> str:
+        """The label, with the unit of its changes where they have one."""
+        return f"{self.label} ({self.unit})" if self.scale == "difference" else self.label
+
+    @property
     def header(self) -> str:
         """The header of a column of changes, with what interval they have."""
-        unit = f" ({self.unit})" if self.scale == "difference" else ""
-        return f"{self.label}{unit}" + ("" if self.replicate == "once" else " [95 % interval]")
+        return self.title + ("" if self.replicate == "once" else " [95 % interval]")
 
 
 LEARNED: Any = {

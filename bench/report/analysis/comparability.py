@@ -84,8 +84,8 @@ class Fact(NamedTuple):
     """By run, or by run and device or node; None is not known."""
     why: str
     """Its effect on a comparison: a whole sentence."""
-    needed: bool = False
-    """Whether it is worth a sentence that it is known of none."""
+    unknown: str = ""
+    """A whole sentence on ``{runs}``, of none of which it is known; empty where that needs no sentence."""
 
 
 def cautions(runs: Runs) -> list[str]:
@@ -117,7 +117,7 @@ def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:
             if text := sentence(fact):
                 sentences.setdefault(text, []).append(title)
     several = len(recipes) > 1
-    return [f"{', '.join(titles)}: {text}" if several else text for text, titles in sentences.items()] + _apart(recipes)
+    return [f"{', '.join(titles)}: {text}" if several else text for text, titles in sentences.items()]
 
 
 def sentence(fact: Fact) -> str:
@@ -126,23 +126,11 @@ def sentence(fact: Fact) -> str:
     for where, value in fact.values.items():
         groups.setdefault(value, []).append(where)
     known = sorted((value for value in groups if value is not None), key=lambda value: -len(groups[value]))
-    if len(groups) < 2 and not (fact.needed and len(fact.values) > 1 and None in groups):
-        return ""
+    if len(groups) < 2:
+        return fact.unknown.format(runs=enumerated(fact.values)) if None in groups and len(fact.values) > 1 else ""
     parts = [f"{value} in {enumerated(groups[value])}" for value in known]
     parts += [f"not known in {enumerated(groups[None])}"] if None in groups else []
-    return f"{'Different' if known else 'Unknown'} {fact.name}: {'; '.join(parts)}. {fact.why}"
-
-
-def _apart(recipes: list[tuple[str, pd.DataFrame]]) -> list[str]:
-    """Say which runs share no recipe with any other."""
-    runs = {run for _, rows in recipes for run in rows["run"]}
-    alone = sorted(runs - {run for _, rows in recipes if rows["run"].nunique() > 1 for run in rows["run"]})
-    if len(runs) < 2 or not alone:
-        return []
-    verb = "shares" if len(alone) == 1 else "share"
-    return [
-        f"{enumerated(alone)} {verb} no recipe with another run, so nothing is compared with what was measured there."
-    ]
+    return f"Different {fact.name}: {'; '.join(parts)}. {fact.why}"
 
 
 def _machine(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
@@ -197,7 +185,13 @@ def _request(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
     """Yield the request's circumstances: the recipe's text, the data."""
     suite = rows["suite"].iloc[0]
     digests = {run.label: digest(run, suite) for run in runs if run.part("request")}
-    yield Fact(f"text of the recipe {suite} (digest)", digests, "An edited recipe is another question.", needed=True)
+    yield Fact(
+        f"versions of suite {suite} (SHA-256 of its file)",
+        digests,
+        "The suite was edited between the runs: they compare only if the edit changes nothing that is trained.",
+        unknown="{runs} do not record which version of their suite they ran. If its file was edited between them, "
+        "measure again with one version.",
+    )
     sources = _by_run(rows[rows["phase"].isin(("train", "numerics", "ladder"))], "data", _names)
     yield Fact(
         "data trained on",
@@ -208,7 +202,13 @@ def _request(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
     hosts = {run.environment.get("host") for run in from_files}
     if len(hosts) > 1 and len({sources[run.label] for run in from_files}) == 1:
         prints = {run.label: ", ".join(run.fingerprints.values()) or None for run in from_files}
-        yield Fact("data (fingerprint)", prints, "One path on two machines may hold other data.", needed=True)
+        yield Fact(
+            "data (fingerprint)",
+            prints,
+            "One path on two machines held other data.",
+            unknown="{runs} read one path on two machines and do not record the data. If the files differ, accuracies "
+            "and times per epoch do not compare.",
+        )
 
 
 def _arms(rows: pd.DataFrame) -> Iterable[Fact]:

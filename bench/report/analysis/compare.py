@@ -71,6 +71,11 @@ class Change:
         return replace(shown, low=None, high=None) if shown and is_exact else shown
 
     @property
+    def is_shown(self) -> bool:
+        """Whether it is a change for better or worse."""
+        return self.verdict in ("REGRESSED", "IMPROVED")
+
+    @property
     def is_told(self) -> bool:
         """Whether two values differ by more than identical processes do."""
         return self.contrast is None or self.contrast.is_told
@@ -110,8 +115,13 @@ class Row:
         place, devices = self.question["placement"], " → ".join(dict.fromkeys(self.devices))
         return f"{devices} ({place})" if place != "cpu" else devices
 
+    @property
+    def subject(self) -> str:
+        """The recipe and the device."""
+        return f"{self.suite} on {self.where}"
+
     def __str__(self) -> str:
-        return f"{self.suite} on {self.where}, batch {self.question['batch_size']:.0f}, {self.question['precision']}"
+        return f"{self.subject}, batch {self.question['batch_size']:.0f}, {self.question['precision']}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,12 +164,25 @@ class Comparison:
         return sum(change.interval is None or change.interval.low is None for change in timed)
 
     @property
+    def changes(self) -> list[tuple[str, Change]]:
+        """All changes, each with the name of its row, or of all rows together."""
+        overall = [(str(recipe), recipe.change) for recipe in self.overall]
+        return overall + [(str(row), change) for row in self.rows for change in row.changes.values()]
+
+    @property
     def failures(self) -> list[str]:
         """The regressions shown beyond ``fail_over``, and what NEW did not reach; none where nothing was asked."""
-        changes = [(str(recipe), "speed", recipe.change) for recipe in self.overall]
-        changes += [(str(row), name, change) for row in self.rows for name, change in row.changes.items()]
-        shown = [f"{where}: {name} {change}" for where, name, change in changes if change.is_beyond]
+        shown = [f"{where}: {change.metric.name} {change}" for where, change in self.changes if change.is_beyond]
         return [*shown, *self.unreached] if self.fail_over is not None else []
+
+    @property
+    def unchanged(self) -> str:
+        """One sentence that counts what did not change; empty if all did."""
+        verdicts = Counter(change.verdict for _, change in self.changes)
+        counts = {word: verdicts[word] for word in ("SAME", "INCONCLUSIVE") if verdicts[word]}
+        words = ", ".join(f"{count} {word}" for word, count in counts.items())
+        of_all = f"{sum(counts.values())} of {counted(verdicts.total(), 'figure')}"
+        return f"No change is shown in {of_all}: {words}." if counts else ""
 
     @property
     def summary(self) -> str:
@@ -177,7 +200,7 @@ class Comparison:
                 words += [
                     f"{recipe.change.verdict} over {recipe} ({recipe.change})"
                     for recipe in self.overall
-                    if recipe.change.verdict in ("REGRESSED", "IMPROVED")
+                    if recipe.change.is_shown
                 ]
             parts += [f"{name} {', '.join(words)}"] if words else []
         return f"NEW against OLD, {counted(len(self.rows), 'row')} compared: {'; '.join(parts)}."
@@ -320,7 +343,7 @@ def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None
         if None not in _of(pair, SPEED.arm):
             subject = (*(pair[name] for name in SUBJECT_OF), pair["device_old"], pair["device_new"])
             subjects.setdefault(subject, {}).setdefault(pair["batch_size"], []).append(pair)
-    names = {(*row.question.values(), *row.devices): f"{row.suite} on {row.where}" for row in rows}
+    names = {(*row.question.values(), *row.devices): row.subject for row in rows}
     family = {}
     for cells in subjects.values():
         timed = [pair for cell in cells.values() for pair in cell]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from bench import stats
 from bench.report.analysis.comparability import differing, software
-from bench.report.analysis.compare import Overall
-from bench.report.analysis.compare import Row as ComparedRow
+from bench.report.analysis.compare import Comparison
 from bench.report.analysis.contrast import Contrast
 from bench.report.analysis.factors import BATCH_SIZE, Varied
 from bench.report.analysis.summary import over
@@ -23,7 +23,6 @@ from bench.report.tables.table import (
     DEVICE,
     PRECISION,
     RECIPE,
-    Column,
     Entry,
     Material,
     Row,
@@ -38,7 +37,7 @@ from bench.report.tables.table import (
 )
 from bench.results.columns import listed
 from bench.results.records import MEASURED
-from bench.spec.metrics import SPEED, Metric, compared, untabled
+from bench.spec.metrics import SPEED, compared, untabled
 from bench.spec.techniques import for_one_device
 
 ABOUT = (
@@ -52,6 +51,15 @@ ABOUT = (
 ANOTHER_RUN = (
     "Where a run is named, the one device was measured in that run, with the same software, recipe and limits: it has "
     "the same name, but may be another board."
+)
+MARGINS = "; ".join(f"{metric.name}: {metric.tolerance}" for metric in compared() if not metric.has_noise)
+CHANGES = (
+    "Changes are NEW ÷ OLD, of accuracy and loss NEW − OLD, with 95 % intervals; the speedup is over fp32. REGRESSED "
+    f"and IMPROVED: the interval clears the A/A noise ({MARGINS}), and so clearly that at most 5 % of such verdicts "
+    "are expected to be chance. SAME: the interval lies within 1 %, or those margins. INCONCLUSIVE: neither, or too few "
+    "samples: both sides need two processes, for energy two trials, for accuracy and loss five seeds. A peak of memory "
+    "is exact on a GPU; two processes on a CPU differ by up to 5 MiB. 'all' is the mean over all rows: what slows each "
+    "of them shows there first."
 )
 ON_A_CPU = (
     "On a CPU there is no efficiency: one process computes with all threads, several processes share them, so nothing "
@@ -126,56 +134,48 @@ def _change(contrast: Contrast | None) -> str:
     return "first" if contrast is None else written(contrast.metric, contrast.shown.ends)
 
 
-def comparison(rows: Sequence[ComparedRow]) -> Table:
-    """Return the table of runs against earlier ones, of the rows of ``analysis.compare.Comparison``."""
+def changes(comparison: Comparison) -> tuple[list[Table], list[Table]]:
+    """Return the tables of what changed, regressions first, and of all else: one for each recipe on a device."""
+    lines: list[Row] = [
+        {"subject": recipe.name, "batch": "all", "precision": "all", "change": recipe.change}
+        for recipe in comparison.overall
+    ]
+    lines += [
+        {
+            "subject": row.subject,
+            "batch": whole(row.question["batch_size"]),
+            "precision": row.question["precision"],
+            "change": change,
+            "speedup": row.speedup if change.metric == SPEED else None,
+        }
+        for row in comparison.rows
+        for change in row.changes.values()
+    ]
+    shown = sorted((line for line in lines if line["change"].is_shown), key=_worst)
+    return _by_subject(shown), _by_subject(line for line in lines if not line["change"].is_shown)
+
+
+def _worst(line: Row) -> tuple[bool, bool, int, float]:
+    """Order changes: regressions first, all rows together before each, metric by metric, the largest change first."""
+    change = line["change"]
+    return change.verdict == "IMPROVED", line["batch"] != "all", compared().index(change.metric), -abs(change.gain)
+
+
+def _by_subject(lines: Iterable[Row]) -> list[Table]:
+    """Return a table for each recipe on a device, in the order in which they come."""
+    subjects: dict[str, list[Row]] = {}
+    for line in lines:
+        subjects.setdefault(line["subject"], []).append(line)
+    (speedup,) = optional(figures("change of speedup", lambda line: line.get("speedup") and estimate(line["speedup"])))
     columns = [
-        words("suite", lambda row: row.suite),
-        words("device", lambda row: row.where),
-        figures("batch size", lambda row: row.question["batch_size"], whole),
-        words("precision", lambda row: row.question["precision"]),
-        *(column for metric in compared() for column in _changes(metric)),
-        *optional(figures("speedup over fp32 [95 % interval]", lambda row: row.speedup and estimate(row.speedup))),
+        figures("batch size", "batch"),
+        PRECISION,
+        words("metric", lambda line: line["change"].metric.title),
+        words("verdict", lambda line: line["change"].verdict),
+        figures("change [95 % interval]", lambda line: str(line["change"])),
+        replace(speedup, is_spare=True),
     ]
-    margins = "; ".join(f"{metric.name}: {metric.tolerance}" for metric in compared() if not metric.has_noise)
-    about = (
-        "Figures are NEW ÷ OLD, of accuracy and loss NEW − OLD. REGRESSED and IMPROVED: the 95 % interval clears the "
-        f"A/A noise ({margins}), and so clearly that at most 5 % of such verdicts in this table are expected to be "
-        "chance. SAME: the interval lies within 1 %, or those margins. INCONCLUSIVE: neither, or too few samples: two "
-        "processes in both, for energy two trials, for accuracy and loss five seeds. Intervals are Welch's over "
-        "processes, and Student's over the seeds that both have. A peak of memory is exact on a GPU; two processes on "
-        "a CPU differ by up to 5 MiB."
-    )
-    comparison = table("NEW against OLD", rows, columns, about)
-    assert comparison is not None
-    return comparison
-
-
-def _changes(metric: Metric) -> list[Column]:
-    """Return the columns of a metric's verdict and of its change."""
-
-    def verdict(row: ComparedRow) -> str | None:
-        return row.changes[metric.name].verdict if metric.name in row.changes else None
-
-    def change(row: ComparedRow) -> str | None:
-        return str(row.changes[metric.name]) if metric.name in row.changes else None
-
-    return optional(words(metric.name, verdict), figures(metric.header, change))
-
-
-def overall(recipes: Sequence[Overall]) -> Table | None:
-    """Return the table of the speed over all rows of a recipe on a device; None where none has two."""
-    columns = [
-        words("recipe and device", "name"),
-        figures("rows", "rows", whole),
-        words("speed", "verdict"),
-        figures(SPEED.header, "change"),
-    ]
-    rows = [
-        {"name": recipe.name, "rows": recipe.rows, "verdict": recipe.change.verdict, "change": str(recipe.change)}
-        for recipe in recipes
-    ]
-    about = "The mean over all rows: what slows all of them shows here sooner than in each."
-    return table("All rows together", rows, columns, about)
+    return [*filter(None, (table(subject, of_subject, columns) for subject, of_subject in subjects.items()))]
 
 
 def scalings(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[list[Row], list[str]]:

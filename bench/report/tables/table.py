@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any, Literal
 
 import pandas as pd
+from rich.cells import cell_len
 
 from bench.report.format import UNKNOWN, known, number, ratio
 from bench.report.reading.load import KEY, Runs
@@ -85,6 +86,8 @@ class Column:
     """Whether the column is left out where no row has a figure in it."""
     wrap: bool = False
     """Whether a page may wrap its cells."""
+    is_spare: bool = False
+    """Whether a terminal too narrow for whole figures leaves it out; the last column alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +110,12 @@ class Table:
     def text(self) -> str:
         """The table as a terminal shows it; where its words do not fit next to each other, row by row."""
         width = shutil.get_terminal_size((LOG_WIDTH, 0)).columns
-        if sum(self._widest_words()) + 3 * len(self.columns) > width:
+        widths = self._widths(width - 3 * len(self.columns) - 1)
+        spare = self.columns[-1]
+        if spare.is_spare and (widths is None or widths[-1] < max(cell_len(row[-1]) for row in self.rows)):
+            rest = replace(self, columns=self.columns[:-1], rows=[row[:-1] for row in self.rows])
+            return f"{rest.text.rstrip()}\n  Not shown at this width: {spare.header}.\n"
+        if widths is None:
             rows = [zip(self.headers, row, strict=True) for row in self.rows]
             cells = [[f"{header}: {cell}" for header, cell in row if cell != UNKNOWN] for row in rows]
             return "".join(f"- {'; '.join(row)}\n" for row in cells)
@@ -117,8 +125,8 @@ class Table:
         from rich.text import Text
 
         grid = Grid(box=SIMPLE)
-        for column, widest in zip(self.columns, self._widest_words(), strict=True):
-            grid.add_column(Text(plain(column.header)), justify=column.align, overflow="fold", min_width=widest)
+        for column, characters in zip(self.columns, widths, strict=True):
+            grid.add_column(Text(plain(column.header)), justify=column.align, overflow="fold", width=characters)
         for row in self.rows:
             grid.add_row(*(Text(plain(cell)) for cell in row))
         console = Console(highlight=False, width=width, color_system=None)
@@ -128,12 +136,22 @@ class Table:
 
     def show(self) -> None:
         """Print the table."""
-        print_plain(self.text.rstrip("\n"))
+        print_plain(self.text.rstrip())
 
-    def _widest_words(self) -> list[int]:
-        """Return how many characters the longest word of each column has, its header's included."""
-        columns = [[header, *cells] for header, *cells in zip(self.headers, *self.rows, strict=True)]
-        return [max(len(word) for text in column for word in [*plain(text).split(), ""]) for column in columns]
+    def _widths(self, room: int) -> list[int] | None:
+        """Return how many of ``room`` characters each column has; None where the longest words of all have too few.
+
+        Cells are kept whole before headers, and figures before words.
+        """
+        texts = [[plain(text) for text in column] for column in zip(self.headers, *self.rows, strict=True)]
+        widths = [max(cell_len(word) for text in column for word in [*text.split(), ""]) for column in texts]
+        if sum(widths) > room:
+            return None
+        for first in (1, 0):  # the header's place
+            whole = [max(map(cell_len, column[first:])) for column in texts]
+            for place in sorted(range(len(widths)), key=lambda place: self.columns[place].align, reverse=True):
+                widths[place] += max(0, min(room - sum(widths), whole[place] - widths[place]))
+        return widths
 
 
 def table(

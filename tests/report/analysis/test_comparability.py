@@ -162,19 +162,34 @@ def test_nodes_of_one_run_that_agree_are_named_by_the_run(pair):
     assert only(warned(*pair)).startswith("Different driver: 550.1 in a; 1 in b. ")
 
 
-def test_runs_without_a_common_recipe_are_said_to_be_apart(pair, tmp_path):
+def test_runs_without_a_common_recipe_need_no_caution(pair, tmp_path):
     alone = original(tmp_path / "alone", suite="resnet20")
     fleet.edit_run(alone, lambda run: run["environment"].update(driver="1"))
-    assert warned(*pair, alone) == [
-        "alone shares no recipe with another run, so nothing is compared with what was measured there."
-    ]
+    assert warned(*pair, alone) == []
+
+
+@pytest.mark.parametrize(
+    ("digests", "text"),
+    [
+        (
+            ("aaa", "bbb"),
+            "Different versions of suite mlp (SHA-256 of its file): aaa in a; bbb in b. The suite was edited",
+        ),
+        (("", ""), "a and b do not record which version of their suite they ran. If its file was edited"),
+    ],
+)
+def test_a_suite_that_was_or_may_have_been_edited_is_told_with_what_it_means(pair, digests, text):
+    for folder, digest in zip(pair, digests, strict=True):
+        request = {"suites": [{"name": "mlp", "digest": digest}]}
+        fleet.edit_run(folder, lambda run, request=request: run.update(request=request))
+    assert only(warned(*pair)).startswith(text)
 
 
 def test_one_path_on_two_hosts_without_fingerprints_is_doubted(pair):
     for host, folder in zip("xy", pair, strict=True):
         fleet.edit_rows(folder, lambda row: row.update(data="folder:/images"))
         fleet.edit_run(folder, lambda run, host=host: run["environment"].update(host=host))
-    assert "Unknown data (fingerprint): not known in a and b." in only(warned(*pair))
+    assert "a and b read one path on two machines and do not record the data." in only(warned(*pair))
     for folder in pair:
         fleet.edit_run(folder, lambda run: run.update(data=[{"source": "folder:/images", "fingerprint": "f1"}]))
     assert warned(*pair) == []

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.report.analysis.compare import compare
-from bench.report.tables.comparisons import comparison
+from bench.report.analysis.compare import Comparison, Row, compare
 from bench.results.records import Device, Energy, MemoryPeak
 from bench.results.run_json import planned
 from bench.spec.errors import UsageError
@@ -31,9 +30,8 @@ def later(old: Path, faster: float, jitter: float = 0.0, **more: str) -> Path:
     return copy(old, old.parent / "new", device="Card", architecture="Volta", faster=faster, jitter=jitter, **more)
 
 
-def cells(compared) -> dict[str, dict[str, str]]:
-    table = comparison(compared.rows)
-    return {row[3]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
+def by_precision(compared: Comparison) -> dict[str, Row]:
+    return {row.question["precision"]: row for row in compared.rows}
 
 
 @pytest.mark.parametrize(
@@ -41,8 +39,8 @@ def cells(compared) -> dict[str, dict[str, str]]:
     [(1.1, 0.0, "IMPROVED"), (0.9, 0.0, "REGRESSED"), (1.0, 0.0, "SAME"), (1.02, 0.05, "INCONCLUSIVE")],
 )
 def test_the_verdict_is_of_the_step(old, faster, jitter, verdict):
-    compared = cells(compare(old, later(old, faster, jitter)))
-    assert compared["fp32"]["speed"] == verdict
+    compared = by_precision(compare(old, later(old, faster, jitter)))
+    assert compared["fp32"].changes["speed"].verdict == verdict
 
 
 def test_memory_and_speedup_have_their_ratios(old):
@@ -50,10 +48,10 @@ def test_memory_and_speedup_have_their_ratios(old):
     fleet.edit_rows(new, lambda row: row["peak_allocated_bytes"] and row.update(peak_allocated_bytes=str(50 * 2**20)))
     half = ("speedup", "speedup_low", "speedup_high")
     fleet.edit_rows(new, lambda row: row.update({name: row[name] and repr(float(row[name]) / 2) for name in half}))
-    compared = cells(compare(old, new))
-    assert compared["fp32"]["peak memory"] == "0.500"
-    assert compared["amp-bf16"]["speedup over fp32 [95 % interval]"].startswith("0.500 [0.4")
-    assert compared["fp32"]["speedup over fp32 [95 % interval]"] == "–"
+    compared = by_precision(compare(old, new))
+    assert str(compared["fp32"].changes["memory"]) == "0.500"
+    assert compared["amp-bf16"].speedup.center == pytest.approx(0.5, rel=1e-3)
+    assert compared["fp32"].speedup is None
 
 
 def test_another_driver_is_told_and_rows_of_one_run_alone_are_named(old):
@@ -86,8 +84,8 @@ def test_what_fits_on_one_side_alone_is_a_row_with_both_words(old, before, after
 
         fleet.edit_rows(folder, lose)
     compared = compare(old, new, fail_over=0.5)
-    row = cells(compared)["fp32"]
-    assert (row["step time [95 % interval]"], row["speed"]) == (f"{before} → {after}", verdict)
+    change = by_precision(compared)["fp32"].changes["speed"]
+    assert (str(change), change.verdict) == (f"{before} → {after}", verdict)
     assert ["fp32" in failure for failure in compared.failures] == [True] * (verdict == "REGRESSED")
 
 
@@ -97,7 +95,7 @@ def test_one_process_decides_nothing(old):
     lines = (new / "trials.csv").read_text().splitlines(keepends=True)
     (new / "trials.csv").write_text("".join(x for x in lines if "-speed-r1," not in x and "-speed-r2," not in x))
     compared = compare(old, new, fail_over=0.03)
-    assert cells(compared)["fp32"]["speed"] == "INCONCLUSIVE"
+    assert by_precision(compared)["fp32"].changes["speed"].verdict == "INCONCLUSIVE"
     assert compared.untestable == len(compared.rows)
 
 
@@ -121,7 +119,8 @@ def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(tmp_path, gained
         run = RunBuilder(tmp_path / name, device=Device(placement="cpu", kind="cpu", name="CPU", architecture="x86"))
         peak = MemoryPeak(peak_resident_bytes=int(mib * 2**20))
         run.result("memory", "fp32", memory=peak)
-    assert cells(compare(tmp_path / "a", tmp_path / "b"))["fp32"]["peak memory"] == shown
+    (row,) = compare(tmp_path / "a", tmp_path / "b").rows
+    assert str(row.changes["memory"]) == shown
 
 
 @pytest.mark.parametrize(
@@ -176,7 +175,7 @@ def test_a_change_must_exceed_the_noise_of_both_runs(tmp_path, step_ms, noisy, v
         spread = 0.03 if name in noisy else 0.0001
         run.floor((1 - spread, 1.0, 1 + spread), step_ms=each_ms)
     compared = compare(tmp_path / "old", tmp_path / "new", fail_over=0.001)
-    assert (cells(compared)["fp32"]["speed"], compared.failures) == (verdict, [])
+    assert (by_precision(compared)["fp32"].changes["speed"].verdict, compared.failures) == (verdict, [])
 
 
 @pytest.mark.parametrize(
@@ -204,8 +203,8 @@ def test_fail_over_decides_the_exit_code_and_the_form_what_is_printed(old, tmp_p
     assert [done.returncode for done in printed.values()] == [0, 1, 0]
     text, markdown, html = (done.stdout for done in printed.values())
     assert "REGRESSED" in text
-    assert "| mlp |" in markdown
-    assert "<td><bdi>mlp</bdi></td>" in html
+    assert "| REGRESSED |" in markdown
+    assert '<td class="REGRESSED">' in html
 
 
 FIVE = [90.0, 90.8, 89.5, 91.0, 90.2]

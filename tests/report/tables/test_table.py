@@ -1,6 +1,9 @@
 """A table: columns with their cells, and rows of data."""
 
 import math
+from dataclasses import replace
+
+import pytest
 
 from bench.report.tables.table import figures, optional, table, words
 from tests.report.tables.lines import words as headers_of_words
@@ -38,3 +41,24 @@ def test_optional_columns_are_left_out_where_they_are_empty_and_a_table_without_
     columns = [figures("kept", "nothing"), *optional(figures("left out", "nothing"), figures("size", "size"))]
     assert table("", ROWS, columns).headers == ["kept", "size"]
     assert table("", [], columns) is None
+
+
+def test_a_table_on_a_terminal_is_wrapped_or_written_row_by_row_and_never_cut(monkeypatch):
+    cells = ["P100-PCIE-16GB (run cloud-p100)", "amp-fp16", "1.10× ±2 %", "−35 %", "not trained", "512", "−8.8 %"]
+    headers = ["device", "use", "faster", "memory", "accuracy", "batch", "energy"]
+    row = dict(zip(headers, cells, strict=True))
+    shown = table("", [row], [(words if row[name][0].isalpha() else figures)(name, name) for name in headers])
+    for width in range(20, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        text = shown.text
+        assert text.startswith("- ") or max(map(len, text.splitlines())) <= width
+        assert [word for cell in [*headers, *cells] for word in cell.split() if word not in text] == []
+
+
+@pytest.mark.parametrize(("width", "is_shown"), [(60, True), (42, False)])
+def test_a_spare_column_is_left_out_and_named_where_a_terminal_is_too_narrow(monkeypatch, width, is_shown):
+    monkeypatch.setenv("COLUMNS", str(width))
+    spare = replace(figures("change", "change"), is_spare=True)
+    row = {"name": "unbreakable" * 2, "change": "0.900 [0.884, 0.917]"}
+    text = table("", [row], [words("name", "name"), spare]).text
+    assert (row["change"] in text, "Not shown at this width: change." in text) == (is_shown, not is_shown)
