@@ -61,7 +61,7 @@ def test_the_steps_measure_both_sides_and_compare_them(bash, tmp_path):
     compared = bash(script["Compare"].replace("3%", "1000%"))
     assert compared.returncode == 0, compared.stderr
     page = (tmp_path / "page").read_text()
-    assert "| tiny |" in page or "| model |" in page
+    assert "### tiny on " in page or "### model on " in page
     exported = bash(script["Export"])
     assert exported.returncode == 0, exported.stderr
     assert (tmp_path / "work" / "benchmark.json").stat().st_size > 2

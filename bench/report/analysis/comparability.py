@@ -188,7 +188,7 @@ def _request(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
     yield Fact(
         f"versions of suite {suite} (SHA-256 of its file)",
         digests,
-        "The suite was edited between the runs: they compare only if the edit changes nothing that is trained.",
+        "A difference may come from the edit of the suite, not from the machine or its software.",
         unknown="{runs} do not record which version of their suite they ran. If its file was edited between them, "
         "measure again with one version.",
     )

@@ -173,7 +173,7 @@ def test_runs_without_a_common_recipe_need_no_caution(pair, tmp_path):
     [
         (
             ("aaa", "bbb"),
-            "Different versions of suite mlp (SHA-256 of its file): aaa in a; bbb in b. The suite was edited",
+            "Different versions of suite mlp (SHA-256 of its file): aaa in a; bbb in b. A difference may",
         ),
         (("", ""), "a and b do not record which version of their suite they ran. If its file was edited"),
     ],
