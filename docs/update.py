@@ -29,9 +29,12 @@ from bench.devices import amd, nvidia
 from bench.planning import suite_registry
 from bench.report.exports import document
 from bench.report.exports.data import DTYPES, summary_fields
+from bench.report.format import known, number, records
+from bench.report.tables import published
+from bench.report.tables.table import whole
 from bench.results import columns
 from bench.spec.phases import PHASES
-from bench.spec.precisions import PRECISIONS, Feature, Precision
+from bench.spec.precisions import BASELINE, PRECISIONS, Feature, Precision
 from bench.spec.techniques import TECHNIQUES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -177,7 +180,45 @@ def csv_columns(file: str) -> str:
     return markdown(("column", "values", "meaning"), rows)
 
 
+def published_recipes() -> str:
+    """Describe the published trainings on one GPU that give time and accuracy of fp32 and of mixed precision."""
+    literature = published.load_published()
+    paired = published.pairs(literature).set_index("row")
+    trained = literature[(literature["n_gpus"] == 1) & (literature["quality_metric"] == "top1_pct")]
+    trained = trained.assign(epoch=trained["time_per_epoch_s"].fillna(trained["total_time_s"] / trained["epochs"]))
+    trained = trained[trained["epoch"].notna()].join(paired[["times", "memory_mb_base"]])
+    rows = [
+        (
+            f"{str(row['model']).split(' (')[0]}, {row['dataset']}",
+            str(row["gpu"]),
+            str(row["architecture"]),
+            str(row["precision"]),
+            whole(row["batch_size"]),
+            f"{number(row['epoch'])} s",
+            "1" if row["precision"] == BASELINE else number(row["times"], 3),
+            f"{whole(row['memory_mb'])} MiB" if known(row["memory_mb"]) else "–",
+            f"{row['quality']:.2f} %",
+        )
+        for row in records(trained.sort_values(["model", "gpu"], kind="stable"))
+    ]
+    return markdown(
+        (
+            "model, data",
+            "GPU",
+            "architecture",
+            "precision",
+            "batch",
+            "time/epoch",
+            "speedup",
+            "peak memory",
+            "accuracy",
+        ),
+        rows,
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "published": published_recipes,
     "architecture": architecture,
     "precisions": precisions,
     "capabilities": capabilities,

@@ -11,7 +11,12 @@ from bench.results.columns import COLUMNS
 from bench.spec.phases import PHASES
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [*ROOT.glob("*.md"), *sorted(ROOT.glob("docs/*.md")), ROOT / "results" / "README.md"]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *sorted(ROOT.glob("docs/*.md")),
+    ROOT / "results" / "README.md",
+    ROOT / "reports" / "README.md",
+]
 NAMED = re.compile(r"`((?:bench|docs|perf|suites|tests)/[\w/.-]+)`")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
 COMMAND = re.compile(r"(?:^    |`|exec )(?:[A-Z_]+=\S+ )?python run_bench\.py ([^`\n]*)", re.MULTILINE)
