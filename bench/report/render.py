@@ -184,7 +184,7 @@ def embedded(data: Any) -> Markup:
 
 def colours(precisions: list[str]) -> str:
     """Return the rules that tint what belongs to a precision; in the dark theme the tints are lighter."""
-    rule = ".{} {{ --tint: color-mix(in srgb, {}, #fff var(--shade)) }}\n"
+    rule = ".{0} {{ --tint: light-dark({1}, color-mix(in srgb, {1}, #fff 40%)) }}\n"
     return "".join(rule.format(class_of(name), colour(name)) for name in precisions)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bench.report.analysis.explanation import CLASSES, Explanation, Step
 from bench.report.figures import chart
 from bench.report.figures.chart import PLAIN, WORK, Axis, Bar, Chart, Line, Mark, Panel, Text
-from bench.report.figures.svg import CHARACTER, WIDTH
+from bench.report.figures.svg import CHARACTER, panel_width
 from bench.report.format import number, percent, times
 from bench.results.records import WorkClass
 
@@ -43,7 +43,7 @@ def stacked(name: str, explained: Sequence[Explanation]) -> Chart:
         cells.setdefault((explanation.where, explanation.cell["batch_size"]), []).append(explanation)
     columns = min(2, len(cells))
     panels = [
-        _panel(f"{where}, batch {batch:.0f}", arms, WIDTH / columns)
+        _panel(f"{where}, batch {batch:.0f}", arms, panel_width(columns))
         for (where, batch), arms in list(cells.items())[:MOST_PANELS]
     ]
     steps = [step for explanation in explained for step in (explanation.baseline, explanation.arm)]

@@ -13,8 +13,9 @@ from bench.report.figures.chart import Band, Bar, Chart, Line, Panel, Rule, Text
 
 WIDTH = 960
 """Of a chart's panels side by side, in pixels."""
-NARROWEST = 320
-"""Width of a panel, at least. The page sets as many of a chart next to each other as it has room for."""
+NARROWEST, WIDEST = 320, 400
+"""Width of a panel, at least and at most: at most, for its words to be readable on a telephone, unless it is a table of
+cells. The page sets as many of a chart next to each other as it has room for."""
 HEIGHT = 170
 """Of a panel's frame, where its y axis has no rows."""
 ROW = 17
@@ -28,7 +29,10 @@ def draw(figure: Chart) -> Markup:
     """Return a chart as elements of the page: an SVG element for each panel, then the legend."""
     width = panel_width(figure.columns)
     height = max(panel.rows * ROW if panel.rows else HEIGHT for panel in figure.panels)
-    drawn = [_element(figure, panel, width, panel.rows * ROW or height) for panel in figure.panels]
+    drawn = [
+        _element(figure, panel, WIDTH if _has_cells(panel) else width, panel.rows * ROW or height)
+        for panel in figure.panels
+    ]
     legend = Markup('<p class="legend soft">{}</p>').format(_joined([_handle(*entry) for entry in figure.legend]))
     panels = Markup('<div class="panels across-{}">{}</div>').format(min(figure.columns, 3), _joined(drawn))
     return panels + (legend if figure.legend else "")
@@ -36,7 +40,7 @@ def draw(figure: Chart) -> Markup:
 
 def panel_width(columns: int) -> float:
     """Return the width in pixels of each panel of a chart with some columns."""
-    return max(WIDTH / columns, NARROWEST)
+    return min(max(WIDTH / columns, NARROWEST), WIDEST)
 
 
 def _element(figure: Chart, panel: Panel, width: float, height: float) -> Markup:
@@ -92,10 +96,14 @@ def _panel(panel: Panel, left: float, top: float, width: float, height: float) -
         words = _words([((0, 0), panel.y.label)], "tick middle")
         parts.append(turned.format(left + 9, (frame.top + frame.bottom) / 2, words))
     parts += _marks(frame)
-    if panel.x.scale == panel.y.scale == "words" and panel.rows:  # cells, of which the page's script picks a column
+    if _has_cells(panel):  # of which the page's script picks a column
         place = frame.left, frame.top, frame.right - frame.left, frame.bottom - frame.top
         parts.append(Markup('<rect class="cells" x="{}" y="{}" width="{}" height="{}"/>').format(*map(_n, place)))
     return parts
+
+
+def _has_cells(panel: Panel) -> bool:
+    return panel.x.scale == panel.y.scale == "words" and panel.rows > 0
 
 
 def _words(placed: Sequence[tuple[tuple[float, float], str]], look: str) -> Markup:

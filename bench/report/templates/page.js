@@ -216,7 +216,7 @@ function filterFigures() {
 // The detail of a line: every batch size and precision that was measured there.
 
 const DETAIL = {
-  batch: row => String(row.batch_size), precision: row => row.precision, status: row => row.speed_status ?? row.memory_status ?? "–",
+  batch: row => String(row.batch_size), precision: row => row.precision, status: row => [row.speed_status ?? row.memory_status].find(status => status !== "ok") ?? "–",
   "step (ms)": row => number(row.step_ms), "samples/s": row => number(row.samples_per_s),
   "speedup [95 %]": row => known(row.speedup) ? number(row.speedup) + interval({ low: row.speedup_low, high: row.speedup_high }) : "–",
   verdict: row => row.speed_verdict ?? "–", "peak memory": row => gib(row.peak_memory_bytes),
@@ -228,7 +228,7 @@ const DETAIL = {
 function toggle(line) {
   const button = $("button", line.row);
   if (line.detail) { line.detail.remove(); line.detail = null; button.setAttribute("aria-expanded", "false"); return; }
-  const own = rows.filter(row => row.workload === line.workload && row.where === line.where);
+  const own = rows.filter(row => row.workload === line.workload && row.where === line.where && row.speed_status !== "unsupported");
   const used = Object.entries(DETAIL).filter(([, write]) => own.some(row => write(row) !== "–"));
   const head = element("tr", {}, ...used.map(([name]) => element("th", { scope: "col" }, name)));
   const body = own.map(row => element("tr", { class: className(row.precision) },
@@ -279,7 +279,7 @@ function drawMap({ name, matrix, select, cells, shown }) {
   const table = element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "over the baseline" }, element("table", {},
     element("caption", {}, "Over ", element("bdi", {}, matrix.names[at])), element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...body)));
   cells.before(picked);
-  cells.closest("svg").after(table);
+  cells.closest(".chart").after(table);
   shown.push(picked, table);
 }
 
@@ -291,7 +291,7 @@ function read() {
   for (const name of Object.keys(DEFAULTS)) if (words.has(name)) state[name] = words.get(name);
   if (!["device", ...columns].includes(state.sort.split(":")[0])) state.sort = "";
   if (!["light", "dark"].includes(state.theme)) state.theme = "";
-  for (const select of $$("select", form)) {
+  for (const select of $$("select[form]")) {
     if (![...select.options].some(option => option.value === state[select.name])) state[select.name] = DEFAULTS[select.name];
     select.value = state[select.name];
   }
@@ -322,8 +322,9 @@ for (const head of $$("thead th", table)) {
   });
 }
 form.addEventListener("submit", event => event.preventDefault());
-form.addEventListener("change", event => {
+addEventListener("change", event => {
   const { name, value } = event.target;
+  if (event.target.form !== form) return;
   if (name !== "precision") return set({ [name]: value });
   const on = $$("input", form).filter(box => box.checked).map(box => box.value);
   set({ precision: on.length === data.precisions.length ? "" : on.join(",") || "none" });
@@ -331,8 +332,8 @@ form.addEventListener("change", event => {
 $("#reset").addEventListener("click", () => set({ ...DEFAULTS, theme: state.theme }));
 $("#theme").hidden = false;
 $("#theme").addEventListener("click", () => {
-  const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
-  set({ theme: dark ? "light" : "dark" });
+  const shown = state.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  set({ theme: shown === "dark" ? "light" : "dark" });
 });
 table.addEventListener("pointermove", event => {
   const shown = event.target.closest("td.strip")?.querySelector("svg");
@@ -343,13 +344,9 @@ table.addEventListener("pointermove", event => {
   tip.style.top = `${Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8)}px`;
 });
 table.addEventListener("pointerleave", () => { tip.hidden = true; });
-let folded = [];
-addEventListener("beforeprint", () => { folded = $$("details:not([open])"); for (const one of folded) one.open = true; });
-addEventListener("afterprint", () => { for (const one of folded) one.open = false; });
+addEventListener("beforeprint", () => { for (const one of $$(".paper")) one.open = true; });
 addEventListener("hashchange", () => { if (!document.getElementById(location.hash.slice(1))) { read(); draw(); } });
 
-const fold = $("#view-of");
-fold.hidden = false;
-fold.open = !matchMedia("(max-width: 45rem)").matches || location.hash.length > 1;
+for (const controls of [form, $("#view-of")]) controls.hidden = false;
 read();
 draw();
