@@ -135,7 +135,7 @@ def as_trained(training: Training, rows: Sequence[EpochResult]) -> Training:
     return replace(
         training,
         epochs=len(rows),
-        time_per_epoch_s=statistics.median(row.train_s for row in rows),
+        time_per_epoch_s=statistics.median(row.train_s for row in rows[1:] or rows),
         total_s=train_s + sum(row.test_s for row in rows),
         train_samples_per_s=sum(row.samples for row in rows) / train_s,
         data_wait_pct=100 * sum(row.data_wait_s for row in rows) / train_s,

@@ -213,7 +213,7 @@ def summary(trial: Trial, rows: list[EpochResult], arm: Arm, batches: Batches) -
     drawn_j = [row.energy_j for row in rows if row.energy_j is not None]
     return Training(
         epochs=len(rows),
-        time_per_epoch_s=statistics.median(row.train_s for row in rows),
+        time_per_epoch_s=statistics.median(row.train_s for row in rows[1:] or rows),
         total_s=train_s + sum(row.test_s or 0.0 for row in rows),
         train_samples_per_s=sum(row.samples for row in rows) / train_s,
         train_loss=last.train_loss,

@@ -25,7 +25,7 @@ from bench.report import tables
 from bench.report.analysis import ablation, comparability, factors, matrix
 from bench.report.analysis.explanation import Explanation, explanations, memory_pair
 from bench.report.analysis.summary import summarise, without_unsupported
-from bench.report.analysis.verdict import Answer, Grid, Part, Verdict, answers, grid, lead
+from bench.report.analysis.verdict import Answer, Grid, Part, Verdict, answers, grid, in_short, lead
 from bench.report.exports import data
 from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
@@ -39,7 +39,7 @@ from bench.report.reading.labels import slugs
 from bench.report.reading.load import CELL, Run, Runs
 from bench.report.render import render
 from bench.report.tables import ablation as ablation_tables
-from bench.report.tables import comparisons, diagnostics
+from bench.report.tables import comparisons, diagnostics, measurements
 from bench.report.tables import explanation as explanation_tables
 from bench.report.tables.published import load_published
 from bench.report.tables.table import RECIPE, Entry, Material, Table
@@ -104,7 +104,11 @@ class Report:
     facts: list[str]
     """Devices, models, dates and versions of torch."""
     lead: list[list[Part]]
+    short: list[list[Part]]
+    """The answers in a line each, where there are several."""
     grid: Grid
+    architectures: list[Table]
+    """A table for each workload, of every precision on each device."""
     verdicts: Sequence[Verdict]
     lists: dict[str, list[str]]
     """Sentences under headings: on data missing and on other differences between the runs, on what no device supports
@@ -230,7 +234,9 @@ def compose(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
         lead=lead(given),
+        short=[in_short(answer) for answer in given] if len(given) > 1 else [],
         grid=grid(given),
+        architectures=measurements.architectures(material.rows, given),
         verdicts=[*given, *map(ablation_tables.sentence, ablations)],
         lists={
             "Before comparing": comparability.cautions(runs),

@@ -19,6 +19,7 @@ from bench.report.analysis.compare import Comparison
 from bench.report.analysis.explanation import Explanation
 from bench.report.analysis.verdict import Answer, Grid
 from bench.report.figures.chart import class_of, colour
+from bench.report.format import UNKNOWN
 from bench.report.tables import comparisons, explanation
 from bench.report.tables.table import Table, figures, optional, table, words
 from bench.spec.metrics import ACCURACY, LOSS, METRICS
@@ -81,14 +82,17 @@ def answers(grid: Grid) -> list[Table]:
     """Return the answers as a table for each suite, with what a terminal has room for."""
     columns = [
         words("device", lambda answer: answer.label),
-        words("use", lambda answer: answer.use),
+        words("use", lambda answer: f"{answer.use} {answer.doubt_marks}".rstrip()),
         *optional(
             figures("faster", lambda answer: f"{answer.faster} {answer.spread}".rstrip()),
             figures("memory", lambda answer: answer.memory),
             words("accuracy", _accuracy),
         ),
         figures("batch", lambda answer: str(answer.batch)),
-        *optional(figures("energy", lambda answer: answer.energy)),
+        *optional(
+            figures("pays from", lambda answer: str(answer.pays_from or UNKNOWN)),
+            figures("energy", lambda answer: answer.energy),
+        ),
     ]
     return [*filter(None, (table(workload, lines, columns) for workload, lines in grid.groups.items()))]
 

@@ -406,7 +406,8 @@ class Training:
     epochs: int
     """Epochs trained."""
     time_per_epoch_s: Annotated[float, Column(sign=ABOVE_ZERO, required_in="train")]
-    """Median over epochs of the training time, evaluation apart."""
+    """Median over epochs after the first, which warms up, of the training time, evaluation apart; of one epoch its own.
+    Earlier runs counted the first epoch, too; reports take it from epochs.csv."""
     total_s: float
     """All epochs, the evaluation in the own precision included."""
     train_samples_per_s: Annotated[float, Column(sign=ABOVE_ZERO)]

@@ -24,8 +24,9 @@ from bench.report.analysis.contrast import (
     log_gain,
     numbered,
 )
+from bench.report.analysis.doubts import doubts
 from bench.report.analysis.judge import judge, parity
-from bench.report.format import processes
+from bench.report.format import processes, records
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, KEY, SUBJECT, is_emulated
 from bench.results.records import MEASURED
@@ -44,7 +45,7 @@ MEASURES = ["speed_status", "memory_status", "train_status"]
 """Columns of a precision's status; the first that is set counts."""
 UNSUPPORTED = "unsupported"
 RENAMED = {"test_accuracy_pct": "accuracy_pct", "test_accuracy_fp32_pct": "accuracy_fp32_pct"}
-FIGURES = ["time_per_epoch_s", "train_loss", "test_loss", "test_accuracy_pct", "test_accuracy_fp32_pct"]
+FIGURES = ["train_loss", "test_loss", "test_accuracy_pct", "test_accuracy_fp32_pct"]
 FIGURES += ["data_wait_pct", "train_samples_per_s", "total_s", "time_to_accuracy_s", "checkpoint_bytes"]
 FIGURES += ["checkpoint_16bit_bytes", "train_energy_j", "entropy_nats"]
 ENTROPY = ["above_entropy", "above_entropy_low", "above_entropy_high"]
@@ -68,7 +69,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     trials = numbered(trials)
     measured = {metric: arms(trials, metric) for metric in METRICS.values()}
     changes = {metric: contrasts(FACTORS["precision"], metric, by_arm) for metric, by_arm in measured.items()}
-    every = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY]]
+    every = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY, "missing_trials"]]
     tried = [_tried(trials, MEMORY, {"all_devices_bytes": "max"}), _tried(trials, ENERGY, ENERGY_FIGURES)]
     timed = speeds(trials, changes[SPEED])
     table = every.join([*tried, timed, details(trials), trainings(trials), _changes(changes)])
@@ -89,10 +90,12 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
         table[f"lost_{phase}"] = counts.reindex(table.index, fill_value=0)
     table = table.merge(subjects(trials), on=SUBJECT, how="left")
     table["ieee"] = _ieee(trials, table)
+    table["in_common"] = _in_common(table)
     table["rank"] = table["precision"].map({name: precision_rank(name) for name in table["precision"].unique()})
     table["generation"] = table["architecture"].map(generation_rank)
     order = ["suite", "parameters", "techniques", "data", "generation", "architecture", "device", "run", "placement"]
     order += ["batch_size", "rank"]
+    table["doubts"] = [doubts(row) for row in records(table)]
     table = table.sort_values(order, kind="stable", ignore_index=True).drop(columns=IN_CELL)
     return table.copy()  # which defragments the columns
 
@@ -174,7 +177,9 @@ def _ieee(trials: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
 def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each arm of ``numbered`` trials that was trained, by its number.
 
-    Figures are means over the seeds that finished; ``time_to_accuracy_s`` is the mean over those that reached
+    Figures are means over the seeds that finished, but for ``time_per_epoch_s``, the median over seeds of each one's
+    median epoch after the first; ``fastest_epoch_s`` and ``slowest_epoch_s`` are the ends of these epochs.
+    ``time_to_accuracy_s`` is the mean over those that reached
     ``target_accuracy_pct``, and ``reached`` is their number. ``diverged`` counts the seeds that diverged where fp32 did
     not, ``fp32_diverged`` those in which fp32 did. ``token_loss`` is the mean test loss of tokens,
     and ``perplexity`` is e to its power. The columns of ``_above_entropy`` are joined.
@@ -185,6 +190,8 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     table = status_of(rows, usable).to_frame("train_status")
     done = rows[usable].groupby(ARM, sort=False)
     table = table.join(done[FIGURES].mean().rename(columns=RENAMED))
+    table["time_per_epoch_s"] = done["time_per_epoch_s"].median()
+    table["fastest_epoch_s"], table["slowest_epoch_s"] = done["fastest_epoch_s"].min(), done["slowest_epoch_s"].max()
     table["epochs"] = done["epochs"].max()
     table["data_storage"] = done["data_storage"].first()
     table["regression"] = done["regression"].first() == "yes"
@@ -260,6 +267,7 @@ def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFr
     table["measured_in"] = pd.Series(
         {number: measured_in(contrast) for number, contrast in of_arms.items()}, dtype=object
     )
+    table["timed_processes"] = groups.size()
     asked = groups["target_ci"].max().reindex(table.index)
     wide = ((table["high"] / table["low"]) ** 0.5 - 1).gt(asked)
     table["speed_status"] = table["speed_status"].mask(table["speed_status"].isin(MEASURED) & wide, "unconverged")
@@ -296,7 +304,7 @@ def details(trials: pd.DataFrame) -> pd.DataFrame:
     rows = trials[(trials["phase"] == "speed") & trials["status"].isin((*MEASURED, "invalid"))]
     groups = rows.groupby(ARM, sort=False)
     table = groups[DIAGNOSTICS].median().join(groups[COUNTS].sum())
-    table["unsteady"] = rows["steady"].eq("no").groupby(rows[ARM], sort=False).sum()
+    table["most_foreign_load_pct"] = groups["foreign_load_pct"].max()
     return table.join(groups[["compute_dtypes", "attention"]].first())
 
 
@@ -314,12 +322,26 @@ def without_unsupported(summary: pd.DataFrame) -> pd.DataFrame:
 # Batch sizes: the speedup at one batch next to that of each precision at its own best, and what fits.
 
 
+def _in_common(table: pd.DataFrame) -> pd.Series:
+    """Say of each row whether speeds were compared at its batch size on all devices on which the workload's were."""
+    devices = table["where"].where(table["speedup"].notna())
+    at_size, of_all = (
+        devices.groupby([table[name] for name in names]).transform("nunique")
+        for names in (["workload", "batch_size"], ["workload"])
+    )
+    return at_size == of_all
+
+
 def reference_batch(rows: pd.DataFrame) -> int:
-    """Choose the batch size that a subject is judged at: the one trained with, else the largest with a speedup."""
+    """Choose the batch size that a subject is judged at.
+
+    It is the largest that was trained with and has a speedup, else the largest at which all devices have one, else the
+    largest that has one.
+    """
     sizes = rows["batch_size"].to_numpy()
     compared, trained, timed = (rows[name].notna().to_numpy() for name in ("speedup", "train_status", "step_ms"))
     both = compared & np.isin(sizes, sizes[trained])
-    for choice in (both, compared, trained, timed, np.ones_like(timed)):
+    for choice in (both, compared & rows["in_common"].to_numpy(), compared, trained, timed, np.ones_like(timed)):
         if choice.any():
             return int(sizes[choice].max())
     raise ValueError("a subject has at least one row")

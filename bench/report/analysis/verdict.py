@@ -5,6 +5,7 @@ The page, the markdown and the terminal write one object by templates; none comp
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from bench.report.analysis.contrast import estimate
+from bench.report.analysis.doubts import DOUBTS, PARTIAL, Doubt, doubted
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
 from bench.report.analysis.summary import MEASURES, best_rows, over, reference_batch
 from bench.report.format import (
+    MIB,
     UNKNOWN,
     capital,
     change,
@@ -113,6 +116,58 @@ class Answer(Verdict):
     """The row of the summary that ``accuracy`` is from, perhaps of another batch size; empty where none was trained."""
     rows: Sequence[Row]
     """All rows of the summary of the suite on the device."""
+
+    @property
+    def doubts(self) -> list[str]:
+        """The names of the doubts about the figures that it rests on."""
+        return [doubt.name for doubt in self._doubted]
+
+    @property
+    def doubt_marks(self) -> str:
+        """The marks of its doubts."""
+        return "".join(doubt.mark for doubt in self._doubted)
+
+    @property
+    def _doubted(self) -> list[Doubt]:
+        return doubted([self.arm, self.training] if self.arm else self.rows)
+
+    @property
+    def paying(self) -> list[int]:
+        """The batch sizes next to each other, its own among them, at all of which the advised precision is FASTER.
+
+        Where fp32 is advised they are the largest sizes at which the best other precision is.
+        """
+        arms = [row for row in self._compared if row["precision"] == self.arm["precision"]] if self.arm else []
+        runs = [
+            [int(row["batch_size"]) for row in group]
+            for is_faster, group in itertools.groupby(arms, lambda row: bool(row["verdict"] == "FASTER"))
+            if is_faster
+        ]
+        if self.stays:
+            return runs[-1] if runs and runs[-1][-1] == arms[-1]["batch_size"] else []
+        return next((sizes for sizes in runs if self.batch in sizes), [])
+
+    @property
+    def pays_from(self) -> int | None:
+        """The smallest of the batch sizes at which it pays; None where it pays at none."""
+        return self.paying[0] if self.paying else None
+
+    @property
+    def pays(self) -> str:
+        """From which batch size on the precision pays, in words; empty where it pays at none."""
+        if not self.paying:
+            return ""
+        sizes = sorted({int(row["batch_size"]) for row in self._compared})
+        first, last = self.paying[0], self.paying[-1]
+        if len(sizes) == 1:
+            return f"at batch {first}, the only one measured"
+        return (
+            f"from batch {first}" + (f" to {last}" if last < sizes[-1] else "") + (first == sizes[0]) * ", the smallest measured"
+        )
+
+    @property
+    def _compared(self) -> list[Row]:
+        return [row for row in self.rows if known(row["verdict"]) and row["precision"] != BASELINE]
 
     @property
     def stays(self) -> bool:
@@ -263,6 +318,7 @@ class _Subject:
         """Return an answer; ``arm`` is the row of the advised precision, where that is fp32 of the best other one."""
         first, name = self.cell[0], str(arm["precision"]) if arm else ""
         stays = advice == "stay with fp32"
+        is_partial = DOUBTS[PARTIAL] in doubted(self.rows)
         if known(first["ieee"]) and not first["ieee"]:
             evidence += (
                 "; but what is called fp32 here was not computed in IEEE fp32, so this is no comparison with FP32"
@@ -272,7 +328,7 @@ class _Subject:
         in_words = ", ".join(f"{name} {word}" for name, word in trained)
         return Answer(
             subject=f"{first['workload']} on {first['where']}, batch {self.batch}",
-            advice=advice,
+            advice=f"{advice} so far" if is_partial else advice,
             evidence=evidence,
             workload=str(first["workload"]),
             where=str(first["where"]),
@@ -484,6 +540,8 @@ class Grid:
     columns: list[str]
     reach: float
     """Where the axis of all strips ends."""
+    legend: dict[str, str]
+    """The marks of doubts in it, and their sentences."""
 
 
 def grid(answers: Sequence[Answer]) -> Grid:
@@ -495,7 +553,9 @@ def grid(answers: Sequence[Answer]) -> Grid:
     columns = [name for name in optional if any(getattr(answer, name) != UNKNOWN for answer in answers)]
     marks = [mark for answer in answers for mark in answer.marks]
     ends = [mark.speedup if mark.high is None else min(mark.high, 2 * mark.speedup) for mark in marks]
-    return Grid(groups=groups, columns=columns, reach=max([1.25, *ends]) * 1.05)
+    named = {name for answer in answers for name in answer.doubts}
+    legend = {doubt.mark: f"{doubt.about}." for name, doubt in DOUBTS.items() if name in named}
+    return Grid(groups=groups, columns=columns, reach=max([1.25, *ends]) * 1.05, legend=legend)
 
 
 # All answers in two sentences.
@@ -525,7 +585,11 @@ def lead(answers: Sequence[Answer]) -> list[Sentence]:
     if not gains and len(answers) == 1 and answers[0].accuracy:
         words = [f"{name}{'' if word == 'diverged' else ' is'} {word}" for name, word in answers[0].trained]
         cost = [f"compared with {BASELINE} after training, {enumerated(words)}"]
-    sentences = [[*parts, Part(".")], [Part(f"{'; '.join(cost)}.")] if cost else []]
+    only = answers[0] if len(answers) == 1 else None
+    parts += [Part(f"; it pays {only.pays}")] if only and only.pays and not only.stays else []
+    if any(PARTIAL in answer.doubts for answer in answers):
+        parts.insert(0, Part("so far, "))
+    sentences = [[*parts, Part(".")], [Part(f"{'; '.join(cost)}.")] if cost else [], _doubtful(answers)]
     return [[Part(capital(first.text), first.strong), *more] for first, *more in filter(None, sentences)]
 
 
@@ -544,6 +608,34 @@ def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
     if use == BASELINE:
         return [Part("stay with fp32", True), Part(f" {where}{_rival(only) if only else ''}")]
     return [Part(f"{use} {where}" if group[0].precision is None else f"only {use} fits {where}")]
+
+
+def _doubtful(answers: Sequence[Answer]) -> Sentence:
+    """Say what makes the answers doubtful, and of how many; nothing where nothing does."""
+    counts = Counter(name for answer in answers for name in answer.doubts)
+    clauses = [
+        DOUBTS[name].about + (f" ({cases(counts[name], len(answers))})" if len(answers) > 1 else "")
+        for name in DOUBTS
+        if counts[name]
+    ]
+    return [Part(f"what to doubt: {'; '.join(clauses)}.")] if clauses else []
+
+
+def in_short(answer: Answer) -> Sentence:
+    """Return an answer in one line: the precision, how much faster it is, its memory, and from which batch it pays."""
+    arm, parts = answer.arm, []
+    if answer.stays:
+        parts += [answer.faster]
+        parts += [f"{arm['precision']} pays {answer.pays}"] if answer.pays else []
+    elif arm:
+        parts += [f"{answer.faster} {answer.spread}".rstrip()] if answer.is_timed else ["fp32 does not fit"]
+        peak = f"{number(arm['memory_bytes'] / MIB)} MiB" if known(arm["memory_bytes"]) else ""
+        less = _less_or_more(arm["memory_change"], "peak memory")
+        parts += [f"{less} ({peak})" if less else f"peak memory {peak}"] if peak else []
+        parts += [f"pays {answer.pays}"] if answer.pays else []
+        parts += [f"accuracy {answer.accuracy_in_short}"]
+    start = f"{answer.workload} on {answer.label}, batch {answer.batch}: "
+    return [Part(start), Part(answer.use, True), Part(", ".join([f" {answer.doubt_marks}".rstrip(), *parts]))]
 
 
 def _rival(stay: Answer) -> str:

@@ -145,6 +145,7 @@ FIELDS = {
     "inference_status": Field("inference_status", "string", "Outcome of its inference trials."),
     "lost_speed_trials": Field("lost_speed", "Int64", "Speed trials that do not count."),
     "lost_train_trials": Field("lost_train", "Int64", "Trainings that do not count."),
+    "doubts": Field("doubts", "string", "What makes it doubtful, separated by commas."),
 }
 """The keys of a row, in order."""
 SCRIPTED = (
@@ -200,6 +201,10 @@ class Advice(Struct, forbid_unknown_fields=True):
     advice: str
     ties: Annotated[list[str], Meta(description="Other precisions that are as fast.")]
     accuracy: str | None
+    pays_from: Annotated[int | None, Meta(description="The batch size from which on it is FASTER.")] = field(
+        name="pays_from_batch_size"
+    )
+    doubts: Annotated[list[str], Meta(description="What makes the answer less certain than its figures look.")]
 
     def __post_init__(self) -> None:
         self.accuracy = self.accuracy or None

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from bench.report.reading.folders import shown
-from bench.report.reading.load import Run, is_emulated
 from bench.results.columns import listed
 from bench.results.csv_file import counting, read
 from bench.results.records import UNFIT
 from bench.results.store import FAILURES
 from bench.spec.phases import LADDER
+from bench.spec.precisions import find_precision
 from bench.spec.techniques import AblationStep
+
+if TYPE_CHECKING:
+    from bench.report.reading.load import Run
 
 FINDS_UNFIT = ("memory", "ladder_memory")
 """The phases that find out which precisions, or ablation steps, are left out of their cell on purpose."""
+
+BATCH = re.compile(r"-b\d+$")
+"""The end of a cell's name: what is before it is equal for one recipe on one device."""
 
 
 def remark(run: Run, trials: pd.DataFrame) -> str:
@@ -47,6 +55,22 @@ def remark(run: Run, trials: pd.DataFrame) -> str:
     return f"Run {run.label} {state}; {extent}.{advice}"
 
 
+def missing_trials(info: Mapping[str, Any], trials: pd.DataFrame) -> pd.Series:
+    """Count for each row of a run the missing trials of its recipe on its device, whatever their batch sizes.
+
+    Where the plan of a run that did not end is not known, one is missing of each.
+
+    Args:
+        info: its run.json.
+        trials: its rows of trials.csv.
+    """
+    planned = info.get("planned") or []
+    if not planned:
+        return pd.Series(int(info.get("finished", "") is None), index=trials.index)
+    counts = Counter(BATCH.sub("", trial["cell"]) for trial in missing(planned, trials))
+    return trials["cell"].map({cell: counts[BATCH.sub("", cell)] for cell in trials["cell"].unique()})
+
+
 def finished(planned: list[dict[str, Any]], path: Path) -> int:
     """Return how many planned trials a run that goes on need not measure: all but the missing and the failed ones.
 
@@ -70,14 +94,15 @@ def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[st
     """
     columns = ["cell", "phase", "replicate", "seed", "arm_precision", "arm_techniques", "status"]
     done, unfit = set(), set()
-    rows = trials[columns].fillna({"replicate": 0}).assign(emulated=is_emulated(trials["arm_precision"]))
-    for *question, precision, techniques, status, emulated in rows.itertuples(index=False):
-        arm = AblationStep(precision=precision, techniques=listed(techniques)).added
+    rows = trials[columns].fillna({"replicate": 0})
+    for *question, name, techniques, status in rows.itertuples(index=False):
+        arm = AblationStep(precision=name, techniques=listed(techniques)).added
         done.add((*question, arm))
         cell, phase = question[:2]
-        measured_all_the_same = phase == "memory" and emulated and status == "unsupported"
-        if phase in FINDS_UNFIT and status in UNFIT and not measured_all_the_same:
-            unfit.add((cell, phase in LADDER, arm))
+        if phase in FINDS_UNFIT and status in UNFIT:
+            precision = find_precision(str(name)) if phase == "memory" and status == "unsupported" else None
+            if precision is None or not precision.emulated:
+                unfit.add((cell, phase in LADDER, arm))
     return [
         trial
         for trial in planned

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.report.reading.completeness import missing_trials
 from bench.report.reading.folders import copies, labels, read_info, runs_in, shown
 from bench.results.columns import COLUMNS, whole_lines
 from bench.results.csv_file import (
@@ -36,7 +37,7 @@ KEY = [*CELL, "precision"]
 SUBJECT = CELL[:-1]
 """The columns that identify the subject of a verdict: one recipe on one device in one run."""
 TRAIN_COST = ["time_per_epoch_s", "total_s", "train_samples_per_s", "data_wait_pct", "time_to_accuracy_s"]
-TRAIN_COST += ["train_energy_j"]
+TRAIN_COST += ["train_energy_j", "fastest_epoch_s", "slowest_epoch_s"]
 EPOCH_COST = ["train_s", "test_s", "elapsed_s", "data_wait_s", "samples_per_s", "energy_j"]
 """The costs of training, of which an emulated precision has no figure."""
 OF_TRIALS = {"epochs": "epochs.csv", "numerics": "numerics.csv", "explained": "explain.csv"}
@@ -125,6 +126,7 @@ def load(folders: list[Path]) -> Runs:
         path, info = folder / "trials.csv", infos[folder]
         written = _with_target(_without_unasked_batch(read(path).assign(run=label), info), info)
         rows = counting(written)
+        rows = rows.assign(missing_trials=missing_trials(info, rows))
         if rows.empty:
             raise UsageError(
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
@@ -135,11 +137,12 @@ def load(folders: list[Path]) -> Runs:
         odd = [_cut_off(folder, written), _edited(folder, info), _absent(folder, rows)]
         odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
         runs.append(Run(label=label, info=info, folder=folder, remarks=tuple(filter(None, odd))))
-        parts["trials"].append(_without_emulated_cost(rows, TRAIN_COST))
         parts["blocks"].append(_blocks(of_counting(read(folder / "blocks.csv", words="category"), rows), rows))
+        of_trials = {name: of_counting(read(folder / file), rows) for name, file in OF_TRIALS.items()}
         for name, file in OF_TRIALS.items():
-            of_trials = of_counting(read(folder / file), rows)
-            parts[name].append(_without_emulated_cost(_with_cells(file, of_trials, rows), EPOCH_COST))
+            parts[name].append(_without_emulated_cost(_with_cells(file, of_trials[name], rows), EPOCH_COST))
+        rows = _with_steady_epochs(rows, of_trials["epochs"])
+        parts["trials"].append(_without_emulated_cost(rows, TRAIN_COST))
     names = _data_names(runs)
     frames = {name: _rename_data(pd.concat(rows, ignore_index=True), names) for name, rows in parts.items()}
     for name, of_ablations in (("trials", "ablations"), ("blocks", "ablation_blocks")):
@@ -193,6 +196,19 @@ def _with_target(rows: pd.DataFrame, info: dict[str, Any]) -> pd.DataFrame:
         wide = rows["status"] == "unconverged"
         rows = rows.assign(status=rows["status"].mask(wide, "ok"), detail=rows["detail"].mask(wide, ""))
     return rows.assign(target_ci=float("nan") if asked is None else float(asked))
+
+
+def _with_steady_epochs(rows: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
+    """Take the times of each training's epochs after the first, which warms up; of one epoch it is that one.
+
+    ``time_per_epoch_s`` is their median, as this version writes it; earlier ones counted the first epoch, too.
+    """
+    warm = (epochs["epoch"] > 1) | (epochs.groupby(PAIR)["epoch"].transform("max") == 1)
+    times = epochs[warm].groupby(PAIR)["train_s"]
+    ends = times.agg(fastest_epoch_s="min", slowest_epoch_s="max", later="median")
+    rows = rows.join(ends, on=PAIR)
+    later = rows.pop("later").where(rows["time_per_epoch_s"].notna())
+    return rows.assign(time_per_epoch_s=later.fillna(rows["time_per_epoch_s"]))  # epochs.csv may be lost
 
 
 def _filling(trials: pd.DataFrame, file: str) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.report.analysis.doubts import CROWDED_PCT
 from bench.report.analysis.summary import IEEE_ERROR, MEASURES, UNSUPPORTED
 from bench.report.format import GIB, change, enumerated, known, records
 from bench.report.reading.labels import short, subjects
@@ -36,8 +37,6 @@ from bench.spec.generations import generation_rank
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import find_precision, precision_rank
 
-CROWDED_PCT = 10.0
-"""Load of other programs, in per cent of a machine's cores, above which a note reports it."""
 CROWDED = "other programs took up to {:.0f} % of the machine's cores while timing"
 UNSTEADY = "step times had not settled when warm-up ended"
 NO_NOTES = "Every trial was measured, and no interval within a process is wider than was asked for."
@@ -46,14 +45,6 @@ LONGEST = 160
 """Characters of a reason; the table "Not supported" has it whole."""
 SHOWN = 400
 """Longest detail in a note, in characters; the CSV has the full text."""
-
-
-def hosts(runs: list[Run]) -> dict[str, str]:
-    """Return each run's name in tables, by label: the label, and the host where it is known."""
-    return {
-        run.label: f"{run.label} ({host})" if (host := run.part("environment").get("host")) else run.label
-        for run in runs
-    }
 
 
 def machines(runs: list[Run]) -> list[Table | None]:

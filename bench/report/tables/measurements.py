@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,11 @@ import pandas as pd
 
 from bench.report.analysis.contrast import Arm
 from bench.report.analysis.contrast import estimate as contrasted
+from bench.report.analysis.doubts import doubted
 from bench.report.analysis.explanation import MEMORY_KINDS
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
-from bench.report.analysis.summary import best_rows, over
+from bench.report.analysis.summary import MEASURES, best_rows, over
+from bench.report.analysis.verdict import Answer
 from bench.report.format import (
     GIB,
     MIB,
@@ -38,13 +42,13 @@ from bench.report.format import (
     written,
 )
 from bench.report.reading.load import CELL, KEY, SUBJECT
-from bench.report.tables.diagnostics import hosts
 from bench.report.tables.table import (
     ARM,
     BATCH,
     DEVICE,
     PRECISION,
     RECIPE,
+    Column,
     Entry,
     Row,
     Table,
@@ -59,12 +63,16 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
-from bench.spec.metrics import ENERGY, EPOCH, LOSS, MEMORY, SPEED, Metric, learned
+from bench.spec.metrics import ENERGY, EPOCH, LOSS, SPEED, Metric, learned
 from bench.spec.precisions import BASELINE, find_precision
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
 SUM = "Of devices that train together, peak memory is the largest device's, and after it the sum of all devices' peaks."
-SUITE = words("suite", "workload")
+ABOUT_FIGURES = (
+    "The speedup is a trimmed mean over paired rounds, a step a median over blocks, time/epoch a median over epochs "
+    "after the first, with the fastest and slowest: a ratio of two of these may differ from the speedup by chance."
+)
+ABOUT_ARCHITECTURES = f"Bold: what to train with. {ABOUT_FIGURES}"
 KINDS = {"tracked_peak_bytes": "tensors", **{column: kind for kind, column in MEMORY_KINDS.items()}}
 ON_A_GPU = {"first_peak_bytes": "first step", "peak_reserved_bytes": "reserved", "driver_used_bytes": "driver"}
 """Columns of memory and what their tables call them."""
@@ -101,25 +109,41 @@ TRAINED = (
 """The columns that name what was trained."""
 
 
-def by_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Iterator[Table | None]:
-    """Yield a table for each device: every batch size and precision, of all its runs; ``hosts`` names them by label."""
-    measured = rows[rows[["memory_status", "speed_status", "train_status"]].notna().any(axis=1)]
-    for _, device in measured.groupby(["architecture", "device"], sort=False):
-        yield _of_device(device, hosts)
+def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
+    """Return a table for each workload: every precision on each device, at the batch size of its answer.
+
+    The advised row stands out. Legends are below the last table.
+
+    Args:
+        rows: rows of the summary.
+        answers: to them.
+    """
+    given = {(answer.workload, answer.where): answer for answer in answers}
+    lines: dict[str, list[Row]] = {}
+    for row in records(rows):
+        answer = given[row["workload"], row["where"]]
+        if row["batch_size"] == answer.batch and any(known(row[name]) for name in MEASURES):
+            tie = " ≈" if row["precision"] in answer.ties else ""
+            is_advised = row["precision"] == answer.precision
+            lines.setdefault(row["workload"], []).append(row | {"tie": tie, "is_advised": is_advised})
+    tables = [
+        table(name, of_workload, _of_arms(of_workload, "label"), strong=itemgetter("is_advised"))
+        for name, of_workload in lines.items()
+    ]
+    shown = [each for each in tables if each is not None]
+    footnotes = list(dict.fromkeys(note for each in shown for note in each.footnotes))
+    footnotes += [SUM] if any(known(row["all_devices_bytes"]) for row in chain(*lines.values())) else []
+    last = len(shown) - 1
+    return [
+        replace(each, footnotes=[ABOUT_ARCHITECTURES, *footnotes] if place == last else [])
+        for place, each in enumerate(shown)
+    ]
 
 
-def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
-    unit, size, digits = memory_unit(rows["memory_bytes"].max())
-
-    def unmarked(row: Row, name: str) -> str:
-        return number(row[name]) if row["speed_status"] in MEASURED else word(row["speed_status"])
-
-    def peak(row: Row) -> str:
-        peaks = [row[name] for name in ("memory_bytes", "all_devices_bytes") if known(row[name])]
-        return "; sum ".join(f"{figure / size:,.{digits}f}" for figure in peaks)
-
-    lines = records(rows)
-    arms = {(*(row[name] for name in CELL), row["precision"]): row for row in lines}
+def every_batch(rows: pd.DataFrame) -> Table | None:
+    """Return the table of one workload with every device, batch size and precision, and of what speeds rest on."""
+    measured = records(rows[rows[MEASURES].notna().any(axis=1)])
+    arms = {(*(row[name] for name in CELL), row["precision"]): row for row in measured}
 
     def over_library(row: Row) -> str:
         precision = find_precision(row["precision"])
@@ -128,32 +152,67 @@ def _of_device(rows: pd.DataFrame, hosts: dict[str, str]) -> Table | None:
         contrast = contrasted(SPEED, *sides) if sides and all(isinstance(side, Arm) for side in sides) else None
         return estimate(contrast.gain) if contrast and contrast.is_paired else ""
 
-    accuracy = figures("test accuracy (%)", "accuracy_pct", decimals, status="train_status", lost="lost_train")
-    of_tokens = rows[["tokens_per_s", "token_loss"]].notna().any(axis=None)  # whose losses have a table of their own
     libraries = dict.fromkeys(
         precision.beside for name in rows["precision"] if (precision := find_precision(name)) and precision.beside
     )
     columns = [
-        *([words("run (host)", lambda row: hosts[row["run"]])] if len(hosts) > 1 else []),
-        *([words("placement", "placement")] if rows["placement"].nunique() > 1 else []),
-        BATCH,
-        PRECISION,
-        figures("time/epoch (s)", "time_per_epoch_s", status="train_status", lost="lost_train"),
-        figures("throughput (samples/s)", lambda row: unmarked(row, "samples_per_s")),
-        *optional(figures("tokens/s", "tokens_per_s")),
-        figures("step (ms)", lambda row: unmarked(row, "step_ms")),
-        figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
+        *_of_arms(measured, "where"),
         *optional(figures(f"speedup over {', '.join(libraries)} [95 % interval]", over_library)),
         words("verdict", "verdict"),
         words("measured in", "measured_in"),
-        figures(f"peak memory ({unit})", peak, status="memory_status"),
-        figures("memory vs fp32", _against_fp32(MEMORY, lambda row: change(row["memory_change"]))),
-        *([] if of_tokens else [accuracy]),
         *general(_against_fp32, BASELINE),
     ]
-    first = rows.iloc[0]
-    title = f"{first['architecture']} · {first['device']}" if first["architecture"] else str(first["device"])
-    return table(title, lines, columns, SUM if rows["all_devices_bytes"].notna().any() else "")
+    about = SUM if rows["all_devices_bytes"].notna().any() else ""
+    return table("Every batch size", [row | {"tie": ""} for row in measured], columns, about, [ABOUT_FIGURES])
+
+
+def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
+    """Return the columns of speed, memory and training of arms.
+
+    Args:
+        rows: rows of the summary with ``tie``, the mark of precisions as fast as the advised one.
+        device: the column with the device's name.
+    """
+
+    def marked(row: Row) -> str:
+        marks = "".join(doubt.mark for doubt in doubted([row]) if not doubt.of_figure)
+        return f"{row['precision']}{row['tie']} {marks}".rstrip()
+
+    def unmarked(row: Row, name: str) -> str:
+        return number(row[name]) if row["speed_status"] in MEASURED else word(row["speed_status"])
+
+    def epoch(row: Row) -> str:
+        ends = [number(row[name], 3) for name in ("fastest_epoch_s", "slowest_epoch_s") if known(row[name])]
+        return number(row["time_per_epoch_s"]) + (f" ({'–'.join(ends)})" if len(set(ends)) > 1 else "")
+
+    def peak(row: Row) -> str:
+        share = f" ({change(row['memory_change'])})" if known(row["memory_change"]) else ""
+        every = f"; sum {number(row['all_devices_bytes'] / MIB)}" if known(row["all_devices_bytes"]) else ""
+        return number(row["memory_bytes"] / MIB) + share + every
+
+    def learned_change(row: Row) -> str:
+        quality = judged_by(row)
+        if quality is None:
+            return "baseline" if row["precision"] == BASELINE and known(row["train_loss"]) else ""
+        return f"{written(quality, [row[name] for name in quality.changes], quality.short)}, {row['parity']}"
+
+    of_tokens = any(known(row["token_loss"]) for row in rows)
+    trained = {"status": "train_status", "lost": "lost_train"}
+    accuracy = figures("accuracy (%)", "accuracy_pct", decimals, **trained)
+    return [
+        words("device", device),
+        *optional(words("architecture", "architecture")),
+        words("precision", marked),
+        BATCH,
+        *optional(figures("time/epoch (s)", epoch, **trained)),
+        figures("step (ms)", lambda row: unmarked(row, "step_ms")),
+        figures("samples/s", lambda row: unmarked(row, "samples_per_s")),
+        *optional(figures("tokens/s", "tokens_per_s")),
+        figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
+        figures("peak memory (MiB, vs fp32)", peak, status="memory_status"),
+        *optional(figures("test loss (nats)", "token_loss", **trained) if of_tokens else accuracy),
+        *optional(words("vs fp32 [90 % interval], parity", learned_change)),
+    ]
 
 
 def _against_fp32(metric: Metric, write: Callable[[Row], str] | None = None) -> Callable[[Row], str]:
@@ -596,7 +655,7 @@ def _decibels(value: float) -> str:
 
 
 TABLES = (
-    Entry(50, RECIPE, lambda material: by_device(material.rows, hosts(material.runs.runs)), on_page=False),
+    Entry(50, RECIPE, lambda material: [every_batch(material.rows)], on_page=False),
     Entry(51, RECIPE, lambda material: [best_batch(material.rows)]),
     Entry(52, RECIPE, lambda material: [largest_batch(material.runs.trials, material.rows)]),
     Entry(53, RECIPE, lambda material: [*training(material.rows), *training_remarks(material.rows)]),

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pandas as pd
 from rich.cells import cell_len
 
+from bench.report.analysis.doubts import DOUBTS
 from bench.report.format import UNKNOWN, known, number, ratio
 from bench.report.reading.load import KEY, Runs
 from bench.results.records import MEASURED
@@ -24,10 +25,7 @@ Value = str | Callable[[Any], Any]
 """A field of a row, or a function of the row."""
 EMPTY = {UNKNOWN, "baseline"}
 """Cells that hold no figure."""
-LEGEND = {
-    "†": "unconverged: the interval is wider than was asked for.",
-    "‡": "some of its trials did not count; the notes say which and why.",
-}
+LEGEND = {doubt.mark: f"{doubt.about}." for doubt in DOUBTS.values()} | {"≈": "as fast as the advised one."}
 LOG_WIDTH = 200
 """Characters in a line where the output is not a terminal."""
 
@@ -100,6 +98,8 @@ class Table:
     about: str
     """Sentences on what the table compares."""
     footnotes: list[str]
+    strong: frozenset[int] = frozenset()
+    """The places of the rows that stand out."""
 
     @property
     def headers(self) -> list[str]:
@@ -155,7 +155,13 @@ class Table:
 
 
 def table(
-    title: str, rows: Iterable[Any], columns: Iterable[Column], about: str = "", footnotes: Sequence[str] = ()
+    title: str,
+    rows: Iterable[Any],
+    columns: Iterable[Column],
+    about: str = "",
+    footnotes: Sequence[str] = (),
+    *,
+    strong: Callable[[Any], bool] | None = None,
 ) -> Table | None:
     """Build a table without its empty optional columns, with a legend of its marks; None if there are no rows."""
     rows = list(rows)
@@ -170,6 +176,7 @@ def table(
         title=title,
         about=about,
         footnotes=[*(f"{mark} {meaning}" for mark, meaning in LEGEND.items() if mark in text), *footnotes],
+        strong=frozenset(place for place, row in enumerate(rows) if strong and strong(row)),
     )
 
 

@@ -179,7 +179,7 @@ def gain(tmp_path):
 
 def test_an_answer_names_precision_speedup_memory_accuracy_and_batch(gain):
     expected = {"device": "Test 1", "use": "amp-bf16", "faster": "1.98× ±58 %", "memory": "−40 %"}
-    assert row(gain) == expected | {"accuracy": "not worse", "batch": "128"}
+    assert row(gain) == expected | {"accuracy": "not worse", "batch": "128", "pays from": "128"}
 
 
 def test_staying_with_fp32_and_a_baseline_out_of_memory_are_answers_too(tmp_path):

@@ -1,0 +1,90 @@
+"""The registry of doubts: what makes a row of the summary less certain than its figures look.
+
+Tables, the grid, the lead, JSON and frames read it. To add a doubt: an entry here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bench.report.format import processes
+
+Row = Mapping[Hashable, Any]
+"""A row of the summary."""
+CROWDED_PCT = 10.0
+"""Load of other programs, in per cent of a machine's cores, from which a timing is crowded."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Doubt:
+    """A reason to doubt a row."""
+
+    name: str
+    """As in JSON."""
+    mark: str
+    about: str
+    """A clause that says what is doubtful."""
+    applies: Callable[[Row], Any]
+    """Tells it from a row, in which unknown figures are NaN."""
+    of_figure: bool = False
+    """Whether tables have the mark at the figure, not after the precision's name."""
+
+
+PARTIAL = "partial"
+DOUBTS = {
+    doubt.name: doubt
+    for doubt in (
+        Doubt(
+            name=PARTIAL,
+            mark="◊",
+            about="not all planned trials of this model on this device were measured",
+            applies=lambda row: row["missing_trials"] > 0,
+        ),
+        Doubt(
+            name="crowded",
+            mark="¤",
+            about=f"other programs took more than {CROWDED_PCT:g} % of the machine's cores while it was timed",
+            applies=lambda row: row["most_foreign_load_pct"] > CROWDED_PCT,
+        ),
+        Doubt(
+            name=processes(1),
+            mark="§",
+            about="its speed was measured in one process, and another may land outside the interval",
+            applies=lambda row: row["timed_processes"] == 1,
+        ),
+        Doubt(
+            name="one seed",
+            mark="¶",
+            about="it was trained with one seed, so how far chance moves its accuracy is not known",
+            applies=lambda row: row["seeds"] == 1,
+        ),
+        Doubt(
+            name="unconverged",
+            mark="†",
+            about="unconverged: the interval is wider than was asked for",
+            applies=lambda row: row["speed_status"] == "unconverged",
+            of_figure=True,
+        ),
+        Doubt(
+            name="lost trials",
+            mark="‡",
+            about="some of its trials did not count; the notes say which and why",
+            applies=lambda row: row["lost_speed"] + row["lost_train"] > 0,
+            of_figure=True,
+        ),
+    )
+}
+"""By name, in the order in which they are listed."""
+
+
+def doubts(row: Row) -> str:
+    """Return the names of the doubts that apply to a row, with commas between them: its column ``doubts``."""
+    return ", ".join(doubt.name for doubt in DOUBTS.values() if doubt.applies(row))
+
+
+def doubted(rows: Iterable[Row]) -> list[Doubt]:
+    """Return the doubts of any of some rows, in the order of ``DOUBTS``; empty rows have none."""
+    names = {name for row in rows if row for name in row["doubts"].split(", ")}
+    return [doubt for name, doubt in DOUBTS.items() if name in names]
