@@ -161,9 +161,8 @@ class Answer(Verdict):
         first, last = self.paying[0], self.paying[-1]
         if len(sizes) == 1:
             return f"at batch {first}, the only one measured"
-        return (
-            f"from batch {first}" + (f" to {last}" if last < sizes[-1] else "") + (first == sizes[0]) * ", the smallest measured"
-        )
+        to = f" to {last}" if last < sizes[-1] else ""
+        return f"from batch {first}{to}" + (", the smallest measured" if first == sizes[0] else "")
 
     @property
     def _compared(self) -> list[Row]:

@@ -14,10 +14,9 @@ from bench.report.figures.chart import Axis, Bar, Chart, Mark, Panel, Text
 from bench.report.format import memory_unit, number, records, written
 from bench.report.reading.load import CELL, SUBJECT
 from bench.results.records import MEASURED
-from bench.spec.metrics import Metric
+from bench.spec.metrics import MEMORY, Metric
 from bench.spec.precisions import BASELINE
 
-MEMORY = "memory"
 MOST_ROWS = 24
 """Most rows of a panel."""
 
@@ -26,6 +25,7 @@ def memory_by_kind(summary: pd.DataFrame, trials: pd.DataFrame, answers: Sequenc
     """Describe what memory is used for at each answer, in fp32 and in the precision that is advised or came nearest."""
     held = trials[(trials["phase"] == "memory") & trials["status"].isin(MEASURED)]
     held = held[held["tracked_peak_bytes"].notna()]
+    held = held.assign(peak=held[list(MEMORY.columns)].bfill(axis=1).iloc[:, 0])
     held = held.merge(summary[[*SUBJECT, "workload", "where"]].drop_duplicates(), on=SUBJECT)
     panels, most = [], 0
     for workload in dict.fromkeys(answer.workload for answer in answers):
@@ -43,9 +43,10 @@ def memory_by_kind(summary: pd.DataFrame, trials: pd.DataFrame, answers: Sequenc
     if not panels:
         return None
     return Chart(
-        name=MEMORY,
+        name=MEMORY.name,
         caption="What memory is used for",
-        about="At the batch size of each verdict, the most that tensors of a step held at once, by kind." + _cut(most),
+        about="Peak memory at the batch size of each verdict: the most that tensors of a step held at once, by kind, "
+        "and what libraries, rounding and slack took beyond it (pale)." + _cut(most),
         panels=panels,
         columns=min(3, len(panels)),
         legend=[(kind, kind) for kind in MEMORY_KINDS],
@@ -53,7 +54,7 @@ def memory_by_kind(summary: pd.DataFrame, trials: pd.DataFrame, answers: Sequenc
 
 
 def _kinds(workload: str, lines: list[tuple[str, Mapping[Hashable, Any]]]) -> Panel:
-    most = max(row["tracked_peak_bytes"] for _, row in lines)
+    most = max(row["peak"] for _, row in lines)
     unit, size, _ = memory_unit(most)
     marks: list[Mark] = []
     for place, (_, row) in enumerate(lines):
@@ -62,7 +63,10 @@ def _kinds(workload: str, lines: list[tuple[str, Mapping[Hashable, Any]]]) -> Pa
             if (value := row[column] / size) > 0:
                 marks.append(Bar(x=(start, start + value), y=(place + 0.15, place + 0.85), tint=kind))
                 start += value
-        marks.append(Text(x=start, y=place + 0.5, text=f"{chart.SPACE}{number(start, 3)}", anchor="start"))
+        peak = row["peak"] / size
+        if peak > start:
+            marks.append(Bar(x=(start, peak), y=(place + 0.15, place + 0.85), tint=chart.SOFT, faint=True))
+        marks.append(Text(x=max(start, peak), y=place + 0.5, text=f"{chart.SPACE}{number(peak, 3)}", anchor="start"))
     x = Axis(label=unit, low=0.0, high=1.2 * most / size)
     return chart.rows_panel(workload, x, [label for label, _ in lines], marks)
 
