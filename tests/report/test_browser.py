@@ -1,5 +1,6 @@
 """The page in a browser: it opens from disk, its controls do what they say, and nothing is cut off."""
 
+import itertools
 import re
 
 import pandas as pd
@@ -118,6 +119,56 @@ def test_a_column_of_a_heat_map_is_chosen_as_the_baseline_and_its_ratios_are_tho
         assert page.locator("figure[data-name=matrix-resnet50] select").input_value() == "matrix-resnet50:4"
     with opened(chromium, page_file, fragment="#over=matrix-resnet50:99") as page:
         assert page.locator("rect.picked").count() == 0
+
+
+def shown(page, name):
+    """The names of lines, and the panels, that a figure shows."""
+    figure = page.locator(f"figure[data-name={name}]")
+    names = figure.locator(".chart .start text:visible").all_text_contents()
+    return set(names), figure.locator(".panels > .chart:visible .head").all_text_contents()
+
+
+def test_figures_follow_the_filters_and_without_a_script_all_is_shown(chromium, page_file):
+    name, other = "speedup-vs-batch-resnet50", "speedup-vs-batch-mlp"
+    everything = {"P100", "A100"}, ["tf32", "amp-fp16", "amp-bf16"]
+    with opened(chromium, page_file, java_script_enabled=False) as page:
+        assert shown(page, name) == everything
+    with opened(chromium, page_file) as page:
+        assert page.locator("figure").first.get_attribute("data-name") == other
+        assert shown(page, name) == everything
+        page.select_option("select[name=device]", "NVIDIA A100-SXM4-80GB")
+        assert shown(page, name) == ({"A100"}, everything[1])
+        lines = page.locator(f"figure[data-name={name}] .panels g[class*=p-device]:visible")
+        assert {line.get_attribute("class").split()[0] for line in lines.all()} == {"p-device-1"}
+        page.uncheck("input[value=tf32]")
+        assert shown(page, name)[1] == ["amp-fp16", "amp-bf16"]
+        page.select_option("select[name=model]", "resnet50")
+        assert not page.locator(f"figure[data-name={other}]").is_visible()
+        fragment = page.url.partition("#")[2]
+        page.click("#reset")
+        assert shown(page, name) == everything
+    with opened(chromium, page_file, fragment=f"#{fragment}") as page:
+        assert shown(page, name) == ({"A100"}, ["amp-fp16", "amp-bf16"])
+
+
+FEW = {"models": ["resnet50"], "processes": 2, "seeds": 2, "epochs": 2}
+BOXES = "all => all.map(one => one.getBoundingClientRect()).map(box => [box.x, box.y, box.right, box.bottom])"
+
+
+@pytest.mark.parametrize("shape", [Shape(**FEW), Shape(gpus=["A100"], batch_sizes=(64,), **FEW)])
+def test_figures_fit_their_page_and_no_two_words_of_one_overlap(chromium, tmp_path, monkeypatch, shape):
+    monkeypatch.setattr(files, "write", lambda *_: None)
+    html = write_report([write_run(tmp_path / "run", shape)], tmp_path / "out").with_name("report.html")
+    for width in (375, 1024, 1440):
+        with opened(chromium, html, width=width) as page:
+            panels = page.locator("figure[data-name^=speedup] .panels > .chart").all()
+            for boxes in (panel.locator("text:visible").evaluate_all(BOXES) for panel in panels):
+                assert all(left >= 0 and right <= width for left, _, right, _ in boxes)
+                assert width < 1024 or all(bottom - top >= 10.5 for _, top, _, bottom in boxes)  # a line of 9 px
+                for (left, top, right, bottom), other in itertools.combinations(boxes, 2):
+                    spare = 0.25 * (bottom - top)  # a line is higher than its letters
+                    beside = right <= other[0] + 1 or other[2] <= left + 1
+                    assert beside or bottom <= other[1] + spare or other[3] <= top + spare
 
 
 def test_without_a_script_the_advised_view_stands(chromium, page_file):

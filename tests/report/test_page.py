@@ -273,7 +273,7 @@ def files(folder):
 def test_a_report_written_again_leaves_nothing_of_the_one_before(pair, tmp_path):
     out = tmp_path / "out"
     shown = re.findall(r"^!\[.*?\]\((.*?)\.svg\)$", write_report(pair, out).read_text(), flags=re.M)
-    assert {"matrix-mlp", "mlp-card-speed", "devices"} <= set(shown)
+    assert {"matrix-mlp", "speedup-vs-batch-mlp"} <= set(shown)
     assert "matrix-mlp.csv" in files(out)
     for name in shown:
         assert (out / f"{name}.svg").read_text().rstrip().endswith("</svg>")

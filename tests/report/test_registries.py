@@ -15,8 +15,9 @@ from bench.report.analysis.factors import rows, varied
 from bench.report.analysis.summary import summarise
 from bench.report.exports import data, document
 from bench.report.exports.formats import openmetrics
+from bench.report.figures.chart import Chart
 from bench.report.figures.comparisons import against_value
-from bench.report.figures.devices import single
+from bench.report.figures.devices import charts
 from bench.report.reading.load import load
 from bench.report.tables.comparisons import changes
 from bench.results.columns import COLUMNS, columns_of, descriptions
@@ -72,9 +73,10 @@ def test_a_metric_reaches_table_figure_json_frames_and_metrics(two: list[Path], 
     page = write_report(two[:1], tmp_path / "out", figures="none").read_text()
     assert "compile time (s)" in page
     assert "compile time vs fp32 [95 % interval]" in page
-    chart = single(summarise(runs.trials), {}, name="x")
-    assert chart is not None
-    assert "Compile time" in [panel.title for panel in chart.panels]
+    drawn = [chart for title, chart in charts(summarise(runs.trials), runs.epochs) if title == "mlp"]
+    assert [chart.caption for chart in drawn if isinstance(chart, Chart)][
+        -1
+    ] == "Compile time at batch size 128 on Test 1: mlp"
     exported = document.report(runs)
     jsonschema.validate(exported, document.schema())
     (row,) = (row for row in exported["results"] if row["precision"] == "amp-bf16")

@@ -67,8 +67,6 @@ LOOKS = (
 DEVICE, REST = "device", "rest"
 """The tints of devices begin with these: of the first ``len(LOOKS)``, and of the rest, which are grey unless the page
 shows one of them alone."""
-GAP = (math.nan, math.nan)
-"""Interrupts a line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +93,8 @@ class Line:
     first: int = 0
     every: int = 1
     """Which points have a dot: from which on, and every one, every second, and so on."""
+    whiskers: Sequence[tuple[float, float, float]] = ()
+    """Intervals: x, and both ends of y."""
     says: str = ""
     """Its figures in words."""
 
@@ -218,7 +218,8 @@ def limits(panel: Panel, which: Literal["x", "y"]) -> tuple[float, float]:
 def _values(mark: Mark, which: Literal["x", "y"]) -> Sequence[float]:
     match mark:
         case Line():
-            return [point[which == "y"] for point in mark.points]
+            points = [*mark.points, *((x, end) for x, *ends in mark.whiskers for end in ends)]
+            return [point[which == "y"] for point in points]
         case Band():
             return [value for x, *ends in mark.points for value in (ends if which == "y" else [x])]
         case Bar() | Text() if isinstance(getattr(mark, which), tuple):
@@ -305,11 +306,10 @@ def speedups(timed: pd.DataFrame, at: str, called: str) -> list[Mark]:
     marks: list[Mark] = [Rule(at=1.0, axis="y")]
     for name, arm in arms(timed, at):
         rows = records(arm)
-        bounded = [(row[at], row["low"], row["high"]) for row in rows if known(row["low"])]
-        ends = [point for x, low, high in bounded for point in ((x, low), (x, high), GAP)]
-        marks += [Line(points=ends, tint=name, dots=False)] if ends else []
+        whiskers = [(row[at], row["low"], row["high"]) for row in rows if known(row["low"])]
         says = "; ".join(f"{row[called]}: {times(row['speedup'], row['low'], row['high'])}" for row in rows)
-        marks.append(Line(points=[(row[at], row["speedup"]) for row in rows], tint=name, says=f"{name}, {says}"))
+        points = [(row[at], row["speedup"]) for row in rows]
+        marks.append(Line(points=points, whiskers=whiskers, tint=name, says=f"{name}, {says}"))
     return marks
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from typing import Literal
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -15,9 +15,9 @@ from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Chart, Line, Mark, Panel, Rule, Text, Tint
 from bench.report.figures.svg import CHARACTER, HEIGHT, panel_width
 from bench.report.figures.training import course
-from bench.report.format import known, memory_unit, number, records, times
+from bench.report.format import capital, known, memory_unit, number, records, times
 from bench.report.reading.labels import slugs
-from bench.report.reading.load import SUBJECT
+from bench.report.reading.load import CELL, SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.metrics import MEMORY, SPEED, THROUGHPUT, Metric, untabled
 from bench.spec.precisions import BASELINE, precision_rank
@@ -50,29 +50,29 @@ def charts(
     """
     workloads = [(str(name), rows) for name, rows in summary.groupby("workload", sort=False)]
     files, tints = slugs([name for name, _ in workloads]), tints_of(summary)
+    shared: dict[str, Any] = {"tints": tints, "kind": "devices" if summary["device_kind"].eq("cpu").any() else "GPUs"}
     for (name, rows), file in zip(workloads, files, strict=True):
-        drawn = speedups_of(rows)
-        yield "", against_batch(drawn, SPEED, workload=name, name=f"{SPEEDUP}-{file}", tints=tints, over_fp32=True)
+        about = {"workload": name, "name": f"{SPEEDUP}-{file}", **shared}
+        yield "", against_batch(speedups_of(rows), SPEED, over_fp32=True, **about)
     for (name, rows), file in zip(workloads, files, strict=True):
         for metric in (THROUGHPUT, MEMORY, *untabled()):
-            described = partial(against_batch, workload=name, name=f"{metric.name}-vs-batch-{file}", tints=tints)
-            yield name, described(figures_of(rows, metric), metric, in_files=figures == "all")
+            about = {"workload": name, "name": f"{metric.name}-vs-batch-{file}", **shared}
+            yield name, against_batch(figures_of(rows, metric), metric, in_files=figures == "all", **about)
         yield from ((name, each) for each in _courses(rows, epochs, figures))
 
 
 def _courses(rows: pd.DataFrame, epochs: pd.DataFrame, figures: Choice) -> Iterator[Chart | str | None]:
     """Describe the trainings of a recipe, a figure for each device and batch size."""
-    subjects = rows.drop_duplicates(SUBJECT).set_index(SUBJECT)
-    trained = [(key, each) for key, each in epochs.groupby(SUBJECT, sort=False) if key in subjects.index]
-    if figures != "all" and len(trained) > MOST_TRAINED:
-        yield LEFT_OUT.format(count=len(trained))
+    trained = epochs.merge(rows[[*SUBJECT, "workload", "where", "slug"]].drop_duplicates(), on=SUBJECT)
+    groups = trained.groupby(["where", "slug", "batch_size"], sort=False)
+    if figures != "all" and trained["where"].nunique() > MOST_TRAINED:
+        yield LEFT_OUT.format(count=trained["where"].nunique())
         return
-    for key, each in trained:
-        workload, where, name = (str(subjects.loc[key, column]) for column in ("workload", "where", "slug"))
-        for batch, group in each.groupby("batch_size"):
-            caption = f"{workload} on {where}: training at batch size {batch:.0f}"
-            file = f"{name}-training-b{batch:.0f}"
-            yield course(group, name=file, caption=caption, workload=workload, where=where)
+    for (where, slug, batch), group in groups:
+        workload = str(group["workload"].iloc[0])
+        caption = f"{workload} on {where}: training at batch size {batch:.0f}"
+        name = f"{slug}-training-b{batch:.0f}"
+        yield course(group, name=name, caption=caption, workload=workload, where=str(where))
 
 
 def tints_of(summary: pd.DataFrame) -> dict[str, Tint]:
@@ -83,10 +83,9 @@ def tints_of(summary: pd.DataFrame) -> dict[str, Tint]:
 def speedups_of(summary: pd.DataFrame) -> pd.DataFrame:
     """Return the speedups of a summary's rows as ``against_batch`` takes them."""
     rows = summary.assign(device=summary["label"], value=summary["speedup"], status=summary["speed_status"])
-    cell = [*SUBJECT, "batch_size"]
-    lost = rows.loc[(rows["precision"] == BASELINE) & (rows["status"] == "oom"), cell].assign(lost=True)
-    lost = rows[[*cell]].merge(lost, on=cell, how="left")["lost"].notna().to_numpy()
-    return rows.assign(status=rows["status"].mask(lost & rows["status"].isin(MEASURED), "oom"))
+    lost = (rows["precision"] == BASELINE) & (rows["status"] == "oom")
+    without = lost.groupby([rows[name] for name in CELL], sort=False).transform("any").astype(bool)
+    return rows.assign(status=rows["status"].mask(without & rows["status"].isin(MEASURED), "oom"))
 
 
 def figures_of(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
@@ -108,6 +107,7 @@ def against_batch(
     tints: Mapping[str, Tint],
     over_fp32: bool = False,
     in_files: bool = True,
+    kind: str = "GPUs",
     source: str = "",
 ) -> Chart | None:
     """Describe a metric against batch size: a panel for each precision with a line for each device.
@@ -124,6 +124,7 @@ def against_batch(
         tints: of the devices, by name.
         over_fp32: whether the figures are changes from fp32, so that fp32 itself is left out.
         in_files: whether the figure is drawn to files, too.
+        kind: of the devices.
         source: where the figures come from, if they were not measured.
 
     Returns:
@@ -134,7 +135,7 @@ def against_batch(
     if measured.empty:
         return None
     rows, unit = _scaled(rows[rows["value"].notna() | rows["status"].eq("oom")], metric)
-    devices = [device for device in tints if device in set(measured["device"])]
+    devices = [device for device in tints if device in set(rows["device"])]
     precisions = sorted(measured["precision"].unique(), key=precision_rank)
     lines = devices if len(devices) > 1 else precisions
     rows = rows[rows["device"].isin(devices) & rows["precision"].isin(precisions)]
@@ -145,10 +146,10 @@ def against_batch(
     what = "speedup" if over_fp32 else metric.label
     sizes = rows["batch_size"].unique()
     against = f"{what} vs batch size" if len(sizes) > 1 else f"{what} at batch size {sizes[0]:.0f}"
-    where = f"on {devices[0]}" if len(devices) == 1 else "all devices on one axis"
+    where = f" on {devices[0]}" if len(devices) == 1 else f", all {kind} on one axis"
     return Chart(
         name=name,
-        caption=f"{against.capitalize()}, {where}: {workload}",
+        caption=f"{capital(against)}{where}: {workload}",
         about=" ".join(_about(rows, over_fp32=over_fp32, rest=len(devices) - len(chart.LOOKS), source=source)),
         panels=panels,
         columns=figure.columns,
@@ -200,7 +201,7 @@ class _Figure:
         self.sizes = [int(size) for size in sorted(rows["batch_size"].unique())]
         self.is_dots = len(self.sizes) == 1
         self.columns = max(2, across if across <= 4 else 3)
-        label = CHARACTER * (max(map(len, lines)) + 1.5 + 7 * self.is_dots)
+        label = CHARACTER * (max(map(len, lines)) + 2 + 7 * self.is_dots)
         if self.is_dots:
             fitting = (n for n in range(self.columns, 1, -1) if label <= LONGEST_NAME * (panel_width(n) - AROUND))
             self.columns = next(fitting, 1)
@@ -229,7 +230,7 @@ class _Figure:
     def share(self, value: float) -> float:
         """Return how far up the axis of figures a value is."""
         at, low, high = (math.log(each) if self.is_log else each for each in (value, self.low, self.high))
-        return (at - low) / (high - low)
+        return float((at - low) / (high - low))
 
     def at(self, share: float) -> float:
         """Return the value at a share of the axis of figures."""
@@ -270,40 +271,51 @@ class _Figure:
     def _line(self, line: str, arm: pd.DataFrame) -> list[Mark]:
         """Describe a line with its whiskers."""
         rows = records(arm[arm["value"].notna()])
-        bounded = [(row["batch_size"], row["low"], row["high"]) for row in rows if known(row["low"])]
-        ends = [point for x, low, high in bounded for point in ((x, low), (x, high), chart.GAP)]
-        tint, points = self.tint(line), [(row["batch_size"], row["value"]) for row in rows]
-        whiskers = [Line(points=ends, tint=tint, dots=False)] if ends else []
-        return [*whiskers, Line(points=points, tint=tint, says=self._says(line, rows))] if points else []
+        whiskers = [(row["batch_size"], row["low"], row["high"]) for row in rows if known(row["low"])]
+        points = [(row["batch_size"], row["value"]) for row in rows]
+        says = self._says(line, rows)
+        return [Line(points=points, whiskers=whiskers, tint=self.tint(line), says=says)] if points else []
 
-    def _says(self, line: str, rows: Sequence[Mapping[object, object]]) -> str:
+    def _says(self, line: str, rows: Sequence[Mapping[Hashable, Any]]) -> str:
         if not self.over_fp32:
             return line
         each = (f"batch {row['batch_size']}: {times(row['value'], row['low'], row['high'])}" for row in rows)
         return f"{line}, {'; '.join(each)}"
 
     def _crosses(self, group: pd.DataFrame) -> list[Mark]:
-        """Describe crosses at batch sizes that did not fit, next to each other at the foot of the panel."""
+        """Describe crosses at batch sizes that did not fit, at the foot of the panel, as many abreast as have room."""
         low, high = self._ends()
-        lost = group[group["value"].isna()]
+        cross = 1.5 * CHARACTER / self.width
+        closest = min(math.log(other / size) for size, other in itertools.pairwise(self.sizes))
+        abreast = max(1, int(closest / math.log(high / low) / cross))
         marks: list[Mark] = []
-        for size, rows in lost.groupby("batch_size"):
+        lost = group[group["value"].isna()]
+        for size, rows in ((size, lost[lost["batch_size"] == size]) for size in self.sizes):
             for place, line in enumerate(rows["line"]):
-                aside = (high / low) ** ((place - (len(rows) - 1) / 2) * CHARACTER / self.width)
-                marks.append(Text(x=float(size) * aside, y=self.at(0.04), text="✕", tint=self.tint(line)))
+                row, column = divmod(place, abreast)
+                in_row = min(abreast, len(rows) - row * abreast)
+                x = size * (high / low) ** ((column - (in_row - 1) / 2) * cross)
+                y = self.at(0.04 + row * LINE / HEIGHT)
+                marks.append(Text(x=x, y=y, text="✕", tint=self.tint(line)))
         return marks
 
     def _labels(self, arms: Mapping[str, pd.DataFrame]) -> list[Mark]:
         """Describe the names of lines, each as near the end of its line as the others let it be."""
+        timed = {line: arm[arm["value"].notna()] for line, arm in arms.items()}
+        ends = {line: tuple(arm[["batch_size", "value"]].iloc[-1]) for line, arm in timed.items() if len(arm)}
+        named = [line for line in ends if not self.tint(line).startswith(chart.REST)]
+        named.sort(key=lambda line: self.share(ends[line][1]))
+        places = apart([self.share(ends[line][1]) for line in named], LINE / HEIGHT)
         low, high = self._ends()
-        x = low * (high / low) ** (1 - self.room + CHARACTER / self.width)
-        ends = {line: self.share(arm["value"].dropna().iloc[-1]) for line, arm in arms.items() if arm["value"].count()}
-        named = sorted((end, line) for line, end in ends.items() if not self.tint(line).startswith(chart.REST))
-        places = apart([end for end, _ in named], LINE / HEIGHT)
-        return [
-            Text(x=x, y=self.at(place), text=line, anchor="start", tint=self.tint(line))
-            for place, (_, line) in zip(places, named, strict=True)
-        ]
+        last = max((x for x, _ in ends.values()), default=low)
+        x, start = (last * (high / low) ** (characters * CHARACTER / self.width) for characters in (1.2, 0.9))
+        marks: list[Mark] = []
+        for place, line in zip(places, named, strict=True):
+            y, tint = self.at(place), self.tint(line)
+            marks.append(Text(x=x, y=y, text=line, anchor="start", tint=tint))
+            if ends[line][0] < last:
+                marks.append(Line(points=[ends[line], (start, y)], tint=tint, dots=False, dashed=True))
+        return marks
 
     def _dot(self, line: str, arm: pd.DataFrame) -> list[Mark]:
         """Describe a row of a dot plot: the dot with its whiskers, and its name."""
@@ -316,7 +328,8 @@ class _Figure:
         dot = Line(points=[(row["value"], y)], tint=tint, says=self._says(line, [row]))
         right = max([row["value"], *(end for end, _ in ends)])
         text = f"{line} {number(row['value'], 3)}{'×' * self.over_fp32}"
-        return [*whole, dot, Text(x=self.at(self.share(right) + 0.02), y=y, text=text, anchor="start", tint=tint)]
+        aside = 1.2 * CHARACTER / self.width / (1 - self.room)
+        return [*whole, dot, Text(x=self.at(self.share(right) + aside), y=y, text=text, anchor="start", tint=tint)]
 
 
 def apart(shares: Sequence[float], gap: float) -> list[float]:

@@ -23,6 +23,8 @@ ROW = 17
 CHARACTER = 6.7
 """Width of a character of a tick's label."""
 TOP, BOTTOM, GAP = 24, 36, 18
+DOT = 3
+"""Half a dot's height."""
 
 
 def draw(figure: Chart) -> Markup:
@@ -212,7 +214,13 @@ def _polyline(frame: _Frame, mark: Line) -> Markup:
         path, pen = f"{path}{pen}{' '.join(place)}", "L"
         if number % mark.every == mark.first and frame.y0 <= y <= frame.y1:
             dots.append(f"M{' '.join(place)}{shape or 'h.01'}")
-    line = _path("", path if "L" in path else "")
+    heights = dict(mark.points)
+    whiskers = [
+        f"M{_n(frame.x(x))} {_n(frame.y(low))}V{_n(frame.y(high))}"
+        for x, low, high in mark.whiskers
+        if max(abs(frame.y(end) - frame.y(heights[x])) for end in (low, high)) > DOT  # else the dot hides it
+    ]
+    line = _path("", (path if "L" in path else "") + "".join(whiskers))
     classes = class_of(mark.tint) + " dashed" * mark.dashed
     shown = _path("mark" if shape else "dots", "".join(dots) if mark.dots else "")
     return Markup('<g class="{}">{}{}{}</g>').format(classes, line, shown, _title(mark.says))

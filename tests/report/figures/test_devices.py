@@ -1,32 +1,28 @@
-"""Figures of devices: what is described, which are drawn, and that both drawings show it."""
+"""Figures against batch size: what is described, which are drawn, and that both drawings show it."""
 
 import itertools
 
 import matplotlib as mpl
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
 from bench.report.analysis import verdict
 from bench.report.analysis.summary import summarise
 from bench.report.figures import chart, devices, files, overview, svg
-from bench.report.figures.chart import Bar, Line, Rule, Text, limits, ticks
-from bench.report.figures.devices import across, at_verdicts, labelled, single
+from bench.report.figures.chart import Bar, Chart, Line, Rule, Text
+from bench.report.figures.devices import against_batch, apart, figures_of, labelled, speedups_of, tints_of
 from bench.report.reading.load import load
-from bench.spec.metrics import ACCURACY, LOSS
+from bench.spec.metrics import ACCURACY, LOSS, MEMORY, SPEED, THROUGHPUT
 from perf.synthetic_run import Shape, write_run
-from tests.report.builders import MIB, RunBuilder, write_report
+from tests.report.builders import MIB, RunBuilder
 
 THREE = Shape(suites=1, gpus=3, batch_sizes=2, replicates=2, seeds=2, epochs=2, blocks=3 * 2 * 2 * 8 * 2)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return write_run(tmp_path_factory.mktemp("three") / "run", THREE)
-
-
-@pytest.fixture(scope="module")
-def runs(run):
-    return load([run])
+def runs(tmp_path_factory):
+    return load([write_run(tmp_path_factory.mktemp("three") / "run", THREE)])
 
 
 @pytest.fixture(scope="module")
@@ -34,104 +30,152 @@ def summary(runs):
     return summarise(runs.trials)
 
 
-def described(summary, runs, figures="overview"):
-    """Return the figures of a run, and the remarks on those that are left out."""
-    described = list(devices.charts(summary, runs.epochs, {}, figures))
-    charts = [(title, chart) for title, chart in described if not isinstance(chart, str)]
-    remarks = dict(remark for remark in described if isinstance(remark[1], str))
-    return [chart for _, chart in charts], remarks
+def rows(*figures, **same):
+    """Rows of ``against_batch``: device, precision, batch size, value and perhaps an interval; without a value, oom."""
+    ends = [figure[4:] or (None, None) for figure in figures]
+    columns = ["device", "precision", "batch_size", "value"]
+    frame = pd.DataFrame([figure[:4] for figure in figures], columns=columns).astype({"value": float})
+    frame[["low", "high"]] = pd.DataFrame(ends, dtype=float)
+    return frame.assign(status=frame["value"].map(lambda value: "ok" if value > 0 else "oom"), **same)
 
 
-def test_few_are_drawn_device_by_device_and_many_replaced_by_one_a_recipe_unless_all_are_asked_for(
-    summary, runs, monkeypatch
-):
-    charts, remarks = described(summary, runs)
-    assert remarks == {}
-    assert [chart.name.rsplit("-", 1)[-1] for chart in charts] == ["speed", "b64"] * 3
-    assert all(chart.in_files for chart in charts)
-    monkeypatch.setattr(devices, "MOST", 5)
-    (chart,), remarks = described(summary, runs)
-    assert not chart.in_files
-    assert "6 figures" in remarks["model0"]
-    assert "--figures all" in remarks["model0"]
-    charts, remarks = described(summary, runs, "all")
-    assert (len(charts), remarks) == (6, {})
+def drawn(frame, metric=SPEED, *, over_fp32=True):
+    tints = {device: chart.device(place) for place, device in enumerate(frame["device"].unique())}
+    return against_batch(frame, metric, workload="mlp", name="x", tints=tints, over_fp32=over_fp32)
 
 
-@pytest.mark.slow
-def test_the_overview_is_on_the_page_with_what_it_replaces(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "MOST", 5)
-    page = write_report([run], tmp_path).read_text()
-    assert "](devices.svg)" in page
-    assert "The 6 figures of this recipe" in page
-    assert {path.name for path in tmp_path.glob("*.png") if "matrix" not in path.name} == {
-        *("devices.png", "memory.png", "accuracy.png")
-    }
-    assert "](devices.svg)" in (tmp_path / "report.md").read_text()
-    assert "model0: speedup and memory against batch size</title>" in (tmp_path / "report.html").read_text()
+def marks(panel, kind, tint=None):
+    return [mark for mark in panel.marks if isinstance(mark, kind) and tint in (None, mark.tint)]
 
 
-def test_each_device_is_at_the_batch_size_of_its_verdict(summary):
-    rows = at_verdicts(summary)
-    assert set(rows["batch_size"]) == {64}
-    assert rows.groupby("line")["where"].first().tolist() == [f"NVIDIA Synthetic {index}" for index in range(3)]
-    assert set(rows["text"]) == set(rows["label"])
-    other = summary.copy()
-    other.loc[other["placement"].eq("1") & other["batch_size"].eq(64), ["speedup", "train_status"]] = None
-    assert at_verdicts(other)["text"].unique().tolist()[:2] == ["Synthetic 0, batch 64", "Synthetic 1, batch 32"]
+def curve(device, precision, *values):
+    return [(device, precision, 32 * 2**place, value) for place, value in enumerate(values)]
 
 
-def points(panel, tint):
-    return [
-        point
-        for mark in panel.marks
-        if isinstance(mark, Line) and mark.tint == tint and mark.dots
-        for point in mark.points
-    ]
+def test_a_precision_has_a_panel_and_a_device_a_line_with_whiskers_on_axes_that_all_share():
+    ends = [("A", "tf32", 32, 1.5, 1.4, 1.6), ("A", "tf32", 64, 1.7, 1.6, 1.8)]
+    figure = drawn(rows(*ends, *curve("B", "tf32", 1.2, 1.1), *curve("A", "amp-fp16", 3.0, 4.0)))
+    tf32, fp16 = figure.panels
+    assert [(panel.title, panel.precision) for panel in figure.panels] == [("tf32", "tf32"), ("amp-fp16", "amp-fp16")]
+    assert (tf32.x, tf32.y) == (fp16.x, fp16.y)
+    (line,) = marks(tf32, Line, "device-0")
+    assert line.points == [(32, 1.5), (64, 1.7)]
+    assert line.whiskers == [(32, 1.4, 1.6), (64, 1.6, 1.8)]
+    assert marks(tf32, Line, "device-1")[0].points == [(32, 1.2), (64, 1.1)]
+    assert [mark.at for mark in fp16.marks if isinstance(mark, Rule)] == [1.0]
+    assert {mark.text: mark.tint for mark in marks(tf32, Text)} == {"A": "device-0", "B": "device-1"}
+    assert figure.caption == "Speedup vs batch size, all GPUs on one axis: mlp"
+    assert figure.legend == []
 
 
-def test_a_mark_is_where_the_device_and_its_figure_are_in_both_drawings(summary):
-    described = across(summary)
-    (panel,) = described.panels
-    arm = at_verdicts(summary)
-    arm = arm[arm["precision"] == "tf32"]
-    expected = list(zip(arm["samples_per_s"], [0.5, 1.5, 2.5], strict=True))
-    assert points(panel, "tf32") == expected
-    with mpl.rc_context(files.STYLE):
-        axes = Figure().subplots()
-        files._panel(axes, panel=panel)
-    marker = chart.marker("tf32")
-    assert [
-        (line.get_xdata()[0], line.get_ydata()[0]) for line in axes.lines if line.get_marker() == marker
-    ] == expected
-    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first device on top
-    text = svg.draw(described)
-    assert text.count('<g class="p-tf32"><path class="dots"') == 3
-    assert all(f"Synthetic {index}</text>" in text for index in range(3))
-    assert "style=" not in text
+def test_one_device_has_one_panel_with_a_line_for_each_precision():
+    (panel,) = drawn(rows(*curve("A", "tf32", 1.5, 1.7), *curve("A", "amp-bf16", 2.0, 2.2))).panels
+    assert [line.tint for line in marks(panel, Line)] == ["amp-bf16", "tf32"]
+    assert (panel.title, panel.precision) == ("A", "")
 
 
-def test_one_device_has_no_figure_of_all_and_what_nobody_measured_has_none(summary):
-    assert across(summary[summary["placement"] == "0"]) is None
-    columns = ["speedup", "low", "high", "samples_per_s", "memory_bytes", "delta_points"]
-    bare = summary.assign(**dict.fromkeys(columns, float("nan")))
-    assert across(bare) is None
-    assert single(bare, {}, name="none") is None
-    assert overview.differences(bare, ACCURACY) is None
+def test_one_batch_size_is_a_dot_plot_with_the_names_at_the_dots():
+    figure = drawn(rows(("A", "tf32", 64, 1.5, 1.4, 1.6), ("B", "tf32", 64, 2.0), ("C", "tf32", 64, None)))
+    (panel,) = figure.panels
+    assert (panel.rows, panel.y.scale) == (3, "words")
+    assert {mark.text for mark in marks(panel, Text)} == {"A 1.50×", "B 2.00×", "✕ C"}
+    assert marks(panel, Line, "device-1")[0].points == [(2.0, 1.5)]
+    assert figure.caption.startswith("Speedup at batch size 64")
 
 
-def test_intervals_memory_of_the_device_and_what_did_not_fit_are_drawn(tmp_path):
-    run = RunBuilder(tmp_path / "run").speed(speedups=(2.0, 2.1, 1.9))
+def test_what_did_not_fit_is_a_cross_at_its_batch_size_and_crosses_stand_apart(tmp_path):
+    lost = [("A", "tf32", 128, None), ("B", "tf32", 128, None)]
+    (panel,) = drawn(rows(*curve("A", "tf32", 1.5, 1.7), *curve("B", "tf32", 1.2, 1.4), *lost)).panels
+    crosses = [mark for mark in marks(panel, Text) if mark.text == "✕"]
+    assert [cross.tint for cross in crosses] == ["device-0", "device-1"]
+    assert crosses[0].x < 128 < crosses[1].x
+    run = RunBuilder(tmp_path / "run").speed(batch=64).lost("speed", "fp32", "oom", batch=128)
+    run.alone("amp-bf16", [5.0, 5.1], batch=128).lost("speed", "tf32", "unsupported", batch=128)
+    status = speedups_of(run.summary()).set_index(["precision", "batch_size"])["status"]
+    assert status["amp-bf16", 128] == "oom"  # a speedup needs fp32
+    assert status["tf32", 128] == "unsupported"
+
+
+def test_of_many_devices_eight_have_a_look_and_a_label_and_the_rest_are_grey():
+    many = rows(*itertools.chain(*(curve(f"G{number}", "tf32", 1.5, 1.5 + 0.1 * number) for number in range(10))))
+    (panel,) = drawn(many).panels
+    assert {mark.text for mark in marks(panel, Text)} == {f"G{number}" for number in range(8)}
+    colours = [files.colour(line.tint) for line in sorted(marks(panel, Line), key=lambda line: line.points[1])]
+    assert len(set(colours[:8])) == 8
+    assert set(colours[8:]) == {files.GREY}
+    assert len({chart.marker(chart.device(number)) for number in range(8)}) == 8
+
+
+def test_names_that_leave_no_room_for_lines_are_in_a_legend():
+    long = "GeForce RTX 4090 Laptop GPU with a name"
+    figure = drawn(rows(*curve("A", "tf32", 1.5, 1.7), *curve(long, "tf32", 1.2, 1.4), *curve("A", "amp-fp16", 2, 2)))
+    assert figure.legend == [("A", "device-0"), (long, "device-1")]
+    assert not any(marks(panel, Text) for panel in figure.panels)
+
+
+@pytest.mark.parametrize(("ends", "gap"), [([0.5] * 8, 0.08), ([0.0, 0.02, 1.0, 1.0], 0.1), ([0.1, 0.5, 0.9], 0.1)])
+def test_labels_keep_apart_and_within_the_axis(ends, gap):
+    places = apart(ends, gap)
+    assert all(other - place >= gap - 1e-9 for place, other in itertools.pairwise(places))
+    assert places[0] >= 0
+    assert places[-1] <= 1
+    if ends == [0.1, 0.5, 0.9]:
+        assert places == pytest.approx(ends)
+
+
+def test_other_metrics_have_the_same_shape_in_their_own_unit_with_fp32(tmp_path):
+    run = RunBuilder(tmp_path / "run").speed(batch=64).speed(batch=128)
     for batch, mib in ((64, 300), (128, 600)):
         run.memory("fp32", mib, batch=batch).memory("amp-bf16", 0.6 * mib, batch=batch)
     run.lost("memory", "fp32", "oom", batch=256).memory("amp-bf16", 900, batch=256)
-    row = run.row()
-    speed, _, memory = single(run.summary(), {("run", "0"): 1000 * MIB}, name="x").panels
-    (interval,) = (mark for mark in speed.marks if isinstance(mark, Line) and not mark.dots)
-    assert interval.points[:2] == [(128, row["low"]), (128, row["high"])]
-    assert [mark.at for mark in memory.marks if isinstance(mark, Rule)] == [1000]
-    assert points(memory, "amp-bf16") == [(64, 180), (128, 360), (256, 900)]
-    assert [(mark.text, mark.tint) for mark in memory.marks if isinstance(mark, Text)] == [("✕", "fp32")]
+    summary = run.summary()
+    memory = drawn(figures_of(summary, MEMORY), MEMORY, over_fp32=False)
+    (panel,) = memory.panels
+    assert panel.y.label == "MiB"
+    assert marks(panel, Line, "amp-bf16")[0].points == [(64, 180), (128, 360), (256, 900)]
+    assert [mark.text for mark in marks(panel, Text, "fp32")] == ["✕", "fp32"]
+    (panel,) = drawn(figures_of(summary, THROUGHPUT), THROUGHPUT, over_fp32=False).panels
+    (line,) = marks(panel, Line, "amp-bf16")
+    assert all(low < 128 / 5e-3 < high for x, low, high in line.whiskers if x == 128)
+
+
+def test_speedups_come_first_and_trainings_of_many_devices_only_where_all_figures_are_asked_for(summary, runs):
+    few, every = (list(devices.charts(summary, runs.epochs, choice)) for choice in ("overview", "all"))
+    names = ["speedup-vs-batch-model0", "throughput-vs-batch-model0", "memory-vs-batch-model0"]
+    assert [(title, figure.name) for title, figure in few[:3]] == list(
+        zip(["", "model0", "model0"], names, strict=True)
+    )
+    assert [figure.in_files for _, figure in few[:3]] == [True, False, False]
+    assert "3 devices" in few[3][1]
+    assert [figure.name.rsplit("-", 1)[-1] for _, figure in every] == ["model0"] * 3 + ["b64"] * 3
+    assert all(figure.in_files for _, figure in every)
+    assert {figure.where for _, figure in every[3:]} == set(summary["where"])
+
+
+def test_both_drawings_show_every_dot_where_its_figure_is(summary):
+    figure = against_batch(
+        speedups_of(summary), SPEED, workload="model0", name="x", tints=tints_of(summary), over_fp32=True
+    )
+    panel = next(panel for panel in figure.panels if panel.precision == "tf32")
+    with mpl.rc_context(files.STYLE):
+        axes = Figure().subplots()
+        files._panel(axes, panel=panel)
+    expected = {tuple(line.points) for line in marks(panel, Line)}
+    lines = [line for line in axes.lines if line.get_marker() in "os^"]
+    assert {tuple(map(tuple, line.get_xydata())) for line in lines} == expected
+    text = svg.draw(Chart(name="x", caption="x", about="", panels=[panel], columns=1))
+    assert text.count('<g class="p-device-') == 2 * 3  # a line and a label
+    assert text.count('class="mark"') == 2
+    assert 'data-precision="tf32"' in text
+    assert "style=" not in text
+
+
+def test_what_nobody_measured_has_no_figure(summary):
+    bare = summary.assign(speedup=float("nan"), samples_per_s=float("nan"), delta_points=float("nan"))
+    tints = tints_of(bare)
+    for frame, metric in ((speedups_of(bare), SPEED), (figures_of(bare, THROUGHPUT), THROUGHPUT)):
+        assert against_batch(frame, metric, workload="model0", name="x", tints=tints, over_fp32=metric is SPEED) is None
+    assert overview.differences(bare, ACCURACY) is None
 
 
 def test_the_kinds_of_memory_are_stacked_to_what_all_hold_together(runs, summary):
@@ -152,20 +196,11 @@ def test_accuracy_and_the_loss_of_tokens_are_drawn_with_their_margins(tmp_path):
     tokens.train("amp-bf16", [None] * 2, test_loss=[3.002, 3.106])
     for builder, quality, change, margin in ((run, ACCURACY, 0.3, 0.5), (tokens, LOSS, 0.004, 0.01)):
         (panel,) = overview.differences(builder.summary(), quality).panels
-        assert points(panel, "amp-bf16") == [(pytest.approx(change), 0.5)]
+        (dot,) = [mark for mark in marks(panel, Line, "amp-bf16") if mark.dots]
+        assert dot.points == [(pytest.approx(change), 0.5)]
         assert [text for _, text in panel.y.ticks] == ["amp-bf16"]
         assert [mark.x for mark in panel.marks if isinstance(mark, Bar)] == [(-margin, margin)]
     assert overview.differences(run.summary(), LOSS) is None
-
-
-def test_axes_reach_beyond_their_marks_and_have_round_ticks(summary):
-    (panel,) = across(summary).panels
-    low, high = limits(panel, "x")
-    places = [place for place, _ in ticks(panel.x, low, high)]
-    assert places
-    assert low < min(places)
-    assert max(places) < high
-    assert all(f"{place:g}".rstrip("0") in ("1", "2", "5") for place in places)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +213,7 @@ def test_axes_reach_beyond_their_marks_and_have_round_ticks(summary):
     ],
 )
 def test_batch_sizes_are_labelled_as_far_as_their_labels_keep_apart(sizes, shown):
-    assert labelled(sizes) == shown
-    many = labelled([2**power for power in range(18)])
+    assert labelled(sizes, 0.024) == shown
+    many = labelled([2**power for power in range(18)], 0.024)
     assert (many[0], many[-1]) == (1, 2**17)
     assert all(other >= 2 * size for size, other in itertools.pairwise(many))

@@ -65,7 +65,8 @@ def test_both_drawings_show_every_line_band_and_cross(tmp_path):
     text = svg.draw(training.course(epochs_of(run.diverged("amp-fp16", seed=1, finite=2)), name="it", caption="it"))
     assert text.count(" faint") == 2 * 2 * 2 + 1  # in each panel one path of a precision, and one in the legend
     assert text.count("✕") == 2 * 3 + 1
-    assert text.count(' dashed"><path') == 2 * 2 * 2 + 1
+    assert text.count(' dashed"><path') == 2 * 2 * 2
+    assert text.count('<svg class="chart key p-plain dashed"') == 1
 
 
 def test_every_precision_has_a_marker_and_a_colour_of_its_own():
