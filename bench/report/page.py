@@ -47,15 +47,10 @@ from bench.results.csv_file import PAIR
 from bench.results.files import write_atomically
 from bench.results.records import MEASURED
 from bench.spec import lifetime
-from bench.spec.metrics import MEMORY, learned
+from bench.spec.metrics import learned
 from bench.spec.precisions import BASELINE, precision_rank
 
 OVERVIEW = ""
-<<<<<<< ours
-=======
-OVERVIEWS = (devices.ACROSS, MEMORY.name, *(metric.name for metric in learned()))
-"""The figures of the whole report, in order."""
->>>>>>> theirs
 WHY = "Why? "
 """Before the title of a section on what was explained."""
 MATRICES, ABLATIONS, SWEEPS = 20, 30, 40

@@ -21,18 +21,20 @@ CUT_OFF = """() => {
     // A table, or a figure that is one, may scroll in a box of its own; nothing else may, or be wider than the page.
     const width = document.documentElement.clientWidth, faults = [];
     const isOwnBox = one => one.matches(".wide") || one.matches("figure:has(.cells)");
-    const name = one => `${one.tagName} #${one.id} .${one.getAttribute("class")} ${one.textContent.trim().slice(0, 40)}`;
+    const name = one => `${one.tagName} #${one.id} .${one.getAttribute("class")} ${one.textContent.slice(0, 40)}`;
     if (document.documentElement.scrollWidth > width) faults.push(`the page: ${document.documentElement.scrollWidth}`);
     for (const one of document.querySelectorAll("main *")) {
-        if (!one.checkVisibility({ contentVisibilityAuto: true }) || one.matches("title, option, thead[hidden]")) continue;
+        if (one.matches("title, option, thead[hidden]")) continue;
+        if (!one.checkVisibility({ contentVisibilityAuto: true })) continue;
         const box = one.getBoundingClientRect(), own = one.closest(".wide, figure:has(.cells)");
         if (getComputedStyle(one.closest("thead") ?? one).clipPath !== "none" || box.width === 0) continue;
         if (!own && (box.left < -1 || box.right > width + 1)) faults.push(`beyond the page: ${name(one)}`);
         if (!isOwnBox(one) && !own && one.clientWidth && one.scrollWidth > one.clientWidth + 1 && !one.closest("svg"))
             faults.push(`wider than its box: ${name(one)}`);
         if (own === one && (box.left < 0 || box.right > width)) faults.push(`a box beyond the page: ${name(one)}`);
-        if (one.matches("svg text") && Math.hypot(one.getScreenCTM().a, one.getScreenCTM().b) * parseFloat(getComputedStyle(one).fontSize) < 9)
-            faults.push(`too small to read: ${name(one)}`);
+        if (!one.matches("svg text")) continue;
+        const scale = Math.hypot(one.getScreenCTM().a, one.getScreenCTM().b);
+        if (scale * parseFloat(getComputedStyle(one).fontSize) < 9) faults.push(`too small to read: ${name(one)}`);
     }
     return faults;
 }"""

@@ -235,7 +235,7 @@ class _Figure:
     def at(self, share: float) -> float:
         """Return the value at a share of the axis of figures."""
         if self.is_log:
-            return self.low * (self.high / self.low) ** share
+            return float(self.low * (self.high / self.low) ** share)
         return self.low + share * (self.high - self.low)
 
     def panel(self, precision: str, group: pd.DataFrame) -> Panel:

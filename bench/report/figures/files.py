@@ -199,8 +199,8 @@ def _mark(axes: Axes, mark: Mark) -> None:
             axes.fill_between(x, low, high, color=colour(mark.tint), alpha=FAINT_ALPHA, linewidth=0)
         case Line():
             look = {"marker": marker(mark.tint), "markevery": (mark.first, mark.every)} if mark.dots else {}
-            for at, *ends in mark.whiskers:
-                axes.plot([at, at], ends, color=colour(mark.tint))
+            for size, bottom, top in mark.whiskers:
+                axes.plot([size, size], [bottom, top], color=colour(mark.tint))
             x, y = zip(*mark.points, strict=True)
             axes.plot(x, y, color=colour(mark.tint), linestyle=TEST if mark.dashed else "-", **look)
 

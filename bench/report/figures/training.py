@@ -35,8 +35,16 @@ def course(epochs: pd.DataFrame, *, name: str, caption: str, workload: str = "",
     if not rows:
         return None
     panels = [panel(epochs, what, x) for what in rows for x in ("epoch", "elapsed_s")]
-    of = {"name": name, "caption": caption, "workload": workload, "where": where}
-    return Chart(**of, about=ABOUT, panels=panels, columns=2, legend=legend(epochs))
+    return Chart(
+        name=name,
+        caption=caption,
+        workload=workload,
+        where=where,
+        about=ABOUT,
+        panels=panels,
+        columns=2,
+        legend=legend(epochs),
+    )
 
 
 def _finite(rows: pd.DataFrame, column: str) -> bool:

@@ -197,7 +197,7 @@ def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
         return f"{written(quality, [row[name] for name in quality.changes], quality.short)}, {row['parity']}"
 
     of_tokens = any(known(row["token_loss"]) for row in rows)
-    trained = {"status": "train_status", "lost": "lost_train"}
+    trained: dict[str, Any] = {"status": "train_status", "lost": "lost_train"}
     accuracy = figures("accuracy (%)", "accuracy_pct", decimals, **trained)
     return [
         words("device", device),
