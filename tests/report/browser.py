@@ -17,7 +17,7 @@ UNFOLD = """() => {
     document.querySelectorAll("main details").forEach(part => { part.open = true });
     document.querySelectorAll(".unfold[aria-expanded=false]").forEach(button => button.click());
 }"""
-CUT_OFF = """() => {
+CUT_OFF = """least => {
     // A table, or a figure that is one, may scroll in a box of its own; nothing else may, or be wider than the page.
     const width = document.documentElement.clientWidth, faults = [];
     const isOwnBox = one => one.matches(".wide") || one.matches("figure:has(.cells)");
@@ -34,7 +34,7 @@ CUT_OFF = """() => {
         if (own === one && (box.left < 0 || box.right > width)) faults.push(`a box beyond the page: ${name(one)}`);
         if (!one.matches("svg text")) continue;
         const scale = Math.hypot(one.getScreenCTM().a, one.getScreenCTM().b);
-        if (scale * parseFloat(getComputedStyle(one).fontSize) < 9) faults.push(`too small to read: ${name(one)}`);
+        if (scale * parseFloat(getComputedStyle(one).fontSize) < least) faults.push(`too small to read: ${name(one)}`);
     }
     return faults;
 }"""

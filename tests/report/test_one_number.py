@@ -82,11 +82,12 @@ def in_rows(place: str, workload: str, heads: list[str], rows: list[list[str]]) 
                     yield Shown(place, arm, *COLUMNS[head], figure[1])
 
 
-def in_markdown(place: str, text: str) -> Iterator[Shown]:
+def in_markdown(place: str, text: str, workloads: set[str]) -> Iterator[Shown]:
     workload = ""
     for block in text.split("\n\n"):
         lines = block.replace("**", "").strip().splitlines()
-        if title := re.search(r"^(?:## |\*\*)(\w+)(?:\*\*)?$", block, re.MULTILINE):
+        title = re.search(r"^(?:## |\*\*)(\w+)(?:\*\*)?$", block, re.MULTILINE)
+        if title and title[1] in workloads:
             workload = title[1]
         elif lines and lines[0].startswith("|"):
             rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -102,7 +103,7 @@ def in_markdown(place: str, text: str) -> Iterator[Shown]:
             yield Shown(place, arm, "peak_memory_bytes", MIB, found[7])
 
 
-def in_page(text: str) -> Iterator[Shown]:
+def in_page(text: str, workloads: set[str]) -> Iterator[Shown]:
     workload = ""
     part = re.compile(
         r"<summary><bdi>(?P<section>.*?)</bdi>|<table>(?P<table>.*?)</table>|(?P<line><tr class=\"line\".*?</tr>)",
@@ -113,7 +114,7 @@ def in_page(text: str) -> Iterator[Shown]:
             workload = html.unescape(found["section"])
         elif found["table"]:
             caption = re.search(r"<caption>(.*?)</caption>", found["table"])
-            of = caption[1] if caption and re.fullmatch(r"[\w.-]+", caption[1]) else workload
+            of = caption[1] if caption and caption[1] in workloads else workload
             rows = [
                 [html.unescape(re.sub(r"<.*?>", "", cell)) for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)]
                 for row in re.findall(r"<tr.*?>(.*?)</tr>", found["table"], re.DOTALL)
@@ -125,7 +126,7 @@ def in_page(text: str) -> Iterator[Shown]:
             cells = {name: re.sub(r"<.*?>", "", cell).strip() for name, cell in cells.items()}
             where = html.unescape(re.search(r'data-where="(.*?)"', line)[1])
             of = re.search(r'data-workload="(.*?)"', line)[1]
-            batch = int(cells["batch"].split()[0])
+            batch = int(cells.pop("batch").split()[0])
             use = re.search(r'class="chip .*?<bdi>(.*?)</bdi>', line)[1]
             yield from in_rows(
                 "grid", of, ["device", "batch size", "precision", *cells], [[where, str(batch), use, *cells.values()]]
@@ -154,7 +155,7 @@ def in_terminal(text: str) -> Iterator[Shown]:
 
 
 def test_every_figure_of_a_quantity_is_the_one_in_json_as_far_as_it_is_shown(fleet: Fleet) -> None:
-    results = {}
+    results, workloads = {}, {row["workload"] for row in fleet.document["results"]}
     for row in fleet.document["results"]:
         for device in (row["where"], row["label"], row["where"].removeprefix("NVIDIA ").removeprefix("Tesla ")):
             results[row["workload"], device, row["batch_size"], row["precision"]] = row
@@ -162,9 +163,9 @@ def test_every_figure_of_a_quantity_is_the_one_in_json_as_far_as_it_is_shown(fle
     shown = [
         figure
         for name in ("report.md", "details.md")
-        for figure in in_markdown(name, (fleet.folder / name).read_text())
+        for figure in in_markdown(name, (fleet.folder / name).read_text(), workloads)
     ]
-    shown += [*in_page(page), *in_terminal(fleet.terminal)]
+    shown += [*in_page(page, workloads), *in_terminal(fleet.terminal)]
     others = defaultdict(list)
     for place, arm, key, unit, text in shown:
         value = float(text.replace(",", "").replace("−", "-"))

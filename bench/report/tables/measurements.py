@@ -211,7 +211,7 @@ def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
         figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
         figures("peak memory (MiB, vs fp32)", peak, status="memory_status"),
         *optional(figures("test loss (nats)", "token_loss", **trained) if of_tokens else accuracy),
-        *optional(words("vs fp32 [90 % interval], parity", learned_change)),
+        *optional(words("vs fp32 [90 % interval], parity", learned_change, wrap=True)),
     ]
 
 

@@ -183,11 +183,12 @@ def test_the_kinds_of_memory_are_stacked_to_what_all_hold_together(runs, summary
     answers = verdict.answers(summary)
     (panel,) = overview.memory_by_kind(summary, trials, answers).panels
     assert [text for _, text in panel.y.ticks[:2]] == ["Synthetic 0 fp32", f"Synthetic 0 {answers[0].precision}"]
-    first = [mark for mark in panel.marks if isinstance(mark, Bar) and mark.y[0] < 1]
+    *first, beyond = [mark for mark in panel.marks if isinstance(mark, Bar) and mark.y[0] < 1]
     row = trials[(trials["phase"] == "memory") & (trials["precision"] == "fp32") & (trials["batch_size"] == 64)].iloc[0]
     assert first[0].x[0] == 0
     assert all(bar.x[1] == other.x[0] for bar, other in itertools.pairwise(first))
     assert first[-1].x[1] * MIB == pytest.approx(row[["parameter_bytes", "gradient_bytes", "optimizer_bytes"]].sum())
+    assert (beyond.x[0], beyond.x[1] * MIB) == (first[-1].x[1], pytest.approx(row["peak_allocated_bytes"]))
 
 
 def test_accuracy_and_the_loss_of_tokens_are_drawn_with_their_margins(tmp_path):
