@@ -84,7 +84,7 @@ def run(request: Request, signals: Interruption) -> int:
             prepared = prepare(request, launcher)
             folders.check(prepared, folder)
             named = request.gpus is not None or request.on is not None
-            show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=not named)
+            show_plan(prepared.plan, prepared.environment, prepared.warnings, not named, request.quick)
             tell_what_remains(prepared, folder)
             if request.tries:
                 print_plain(

@@ -228,13 +228,16 @@ def describe_sample(sample: Sample) -> str:
     return ", ".join(parts)
 
 
-def show_plan(plan: Plan, environment: Environment, warnings: Sequence[str], default_device: bool) -> None:
+def show_plan(
+    plan: Plan, environment: Environment, warnings: Sequence[str], default_device: bool, quick: bool = False
+) -> None:
     """Print what is going to run, where, and how long it may take."""
     for device in environment.devices:
         where = f"GPU {device.placement}" if device.placement.isdigit() else device.placement
         print_plain(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
     if default_device:
-        where = "every visible GPU" if environment.devices[0].is_gpu else "the CPU, because there is no GPU"
+        gpus = "one GPU of each model" if quick else "every visible GPU"
+        where = gpus if environment.devices[0].is_gpu else "the CPU, because there is no GPU"
         where += " that this torch build has kernels for" if environment.left_out else ""
         print_plain(f"No --gpus was given: measuring on {where}.")
     for warning in warnings:

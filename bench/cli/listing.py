@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.devices.processes import GpuProcess, describe
 from bench.planning import suite_registry
-from bench.planning.plan import is_emulated, unsupported_reason
+from bench.planning.plan import is_emulated, lacks_tensor_cores, unsupported_reason
 from bench.results.records import Device, Seen
 from bench.spec.precisions import PRECISIONS, emulation_of
 from bench.spec.suite import Parameter, Suite
@@ -16,8 +16,6 @@ from bench.spec.techniques import TECHNIQUES
 from bench.spec.trial import SuiteRef
 
 GIB = 2**30
-TENSOR_CORES = (7, 0)
-"""The first compute capability with tensor cores."""
 
 
 def describe_registries() -> list[str]:
@@ -138,8 +136,7 @@ def _would(device: Device, name: str) -> str:
         return f"emulated: {device.bf16_gflops:.0f} GFLOP/s in bfloat16, {device.fp32_gflops:.0f} in fp32"
     if device.kind == "cpu" and PRECISIONS[name].compute == "float16":
         return "runs; not timed here, and most CPUs emulate float16"
-    capability = tuple(int(part) for part in (device.compute_capability or "99.0").split("."))
-    if PRECISIONS[name].compute != "float32" and device.is_gpu and capability < TENSOR_CORES:
+    if PRECISIONS[name].compute != "float32" and lacks_tensor_cores(device):
         return "ok, but without tensor cores: saves memory, and gains little time or none"
     return "ok"
 

@@ -62,8 +62,7 @@ SHORTHANDS = {
             "real loader, each on top of the one before that works; --precisions fp32 leaves AMP out"
         )
     },
-    "clip_grad": {
-        "quick": Option("one process, 3 s an arm, no training unless one of its options is given"),
+    "quick": {
         "rigorous": Option(
             "ten processes at least, up to ±0.5 %% (--target-ci), and fp32 timed against itself where speed is timed"
         ),

@@ -13,7 +13,7 @@ from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES, Work
 from bench.spec.precisions import BASELINE, PRECISIONS, parse_precision
 from bench.spec.suite import Suite
-from bench.spec.techniques import AblationStep, build_ablation, find, for_one_device, rebase, refusal
+from bench.spec.techniques import AblationStep, build_ablation, find, for_one_device, rebase, refusal, techniques
 from bench.spec.trial import JOINT_S, SEARCHING_S, SILENCE_S, Cell, Placement, PreparedData, Request, SuiteRef, Trial
 
 CPU_EFFICIENCY, EMULATED_EFFICIENCY, GPU_EFFICIENCY = 0.6, 0.8, 0.4
@@ -40,6 +40,11 @@ DISTRIBUTED_OVERHEAD_S = 5.0
 EMULATED = "amp-bf16"
 EMULATED_STEP_S = 1.0
 """Where a step takes less, an emulated precision is measured although nobody named it."""
+TENSOR_CORES = (7, 0)
+"""The first compute capability with tensor cores."""
+QUICK_STEP_FLOPS = {"cpu": 1e11, "cuda": 2e12}
+"""``--quick`` halves a batch while its step has more FLOPs, by kind of device: about a second in fp32 on two cores of a
+CPU, and half a second on a T4."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,13 +174,35 @@ def make_plan(
             here = request
             if is_alone and not all(alone):  # the reference of the devices that train together
                 here = replace(request, techniques=for_one_device(request.techniques))
+            kept = suite
+            if request.quick:
+                here, kept = _shorten(here, suite, device, flops.get(ref))
             if _emulates_quickly(here, suite, device, flops.get(ref)):
                 here = replace(here, precisions=(BASELINE, EMULATED))
-            for trial in _trials_on(here, ref, suite, data[ref], device, largest=largest):
+            for trial in _trials_on(here, ref, kept, data[ref], device, largest=largest):
                 step = step_s(trial, device, flops.get(ref), sample_s)
                 trials.append(replace(trial, silence_s=silence_s(trial, request, suite, step)))
                 seconds.append(estimate_s(trial, suite, data[ref], device, step))
     return Plan(trials=tuple(trials), seconds=tuple(seconds))
+
+
+def _shorten(request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> tuple[Request, Suite]:
+    """Return what ``--quick`` measures where nothing else is named: at most two precisions, at one batch size.
+
+    The size does not depend on the device's speed, so that quick runs can be resumed and compared: it is the recipe's,
+    or the smallest that the suite has for a CPU, halved while a step has many FLOPs.
+    """
+    mixed = best_mixed(device)
+    if fp32_alone_reason(request, device):
+        request = replace(request, precisions=(BASELINE,))
+    elif not no_gain_reason(device, mixed):
+        request = replace(request, precisions=request.precisions or (BASELINE, mixed))
+    size = min((suite.batch_size, *(() if device.is_gpu else suite.cpu_batch_sizes)))
+    pieces = len(Placement(name=device.placement).members) * techniques(request.techniques).grad_accumulation
+    most = QUICK_STEP_FLOPS["cuda" if device.is_gpu else "cpu"]
+    while size * (flops_per_sample or 0.0) > most and size >= 4 * pieces and size % (2 * pieces) == 0:
+        size //= 2
+    return request, replace(suite, batch_sizes=(size,), cpu_batch_sizes=(size,))
 
 
 def _emulates_quickly(request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> bool:
@@ -320,7 +347,7 @@ def _ablation(request: Request, cell: Cell, device: Device) -> tuple[list[Ablati
     if request.precisions:
         mixed = named_mixed(request.precisions)
     else:
-        mixed = "amp-fp16" if unsupported_reason(device, "amp-bf16") else "amp-bf16"
+        mixed = best_mixed(device)
         mixed = BASELINE if is_emulated(device, mixed) else mixed
     supported = unsupported_reason(device, mixed, "ladder") is None
     return build_ablation(mixed, device.kind, cell.techniques, supported=supported)
@@ -355,6 +382,37 @@ def unsupported_reason(device: Device, name: str, phase: str | None = None) -> s
     return None
 
 
+def best_mixed(device: Device) -> str:
+    """Return the mixed precision that a device should gain most by: bf16, which needs no loss scaling, else fp16."""
+    return "amp-fp16" if unsupported_reason(device, "amp-bf16") else "amp-bf16"
+
+
+def no_gain_reason(device: Device, name: str) -> str | None:
+    """Return why a 16-bit precision can gain little time or none on a device, by its survey; None if it may gain."""
+    if reason := unsupported_reason(device, name):
+        return reason
+    if lacks_tensor_cores(device):
+        return "it has no tensor cores"
+    if device.is_gpu or not device.bf16_gflops or not device.fp32_gflops or device.bf16_gflops > device.fp32_gflops:
+        return None
+    return (
+        f"its matrix products reach {device.bf16_gflops:.0f} GFLOP/s in bfloat16 and {device.fp32_gflops:.0f} in fp32"
+    )
+
+
+def fp32_alone_reason(request: Request, device: Device) -> str | None:
+    """Return why ``--quick`` measures fp32 alone on a device; None if it compares, as it must to explain something."""
+    if not request.quick or request.precisions or {*LADDER, "explain"} & {*request.phases}:
+        return None
+    return no_gain_reason(device, best_mixed(device))
+
+
+def lacks_tensor_cores(device: Device) -> bool:
+    """Return whether a GPU is known to have no tensor cores: there a 16-bit type saves memory, and little time."""
+    capability = device.compute_capability
+    return capability is not None and tuple(int(part) for part in capability.split(".")) < TENSOR_CORES
+
+
 def is_emulated(device: Device, name: str) -> bool:
     """Return whether a CPU emulates a precision: its products take more than twice as long as fp32's.
 
@@ -367,10 +425,13 @@ def is_emulated(device: Device, name: str) -> bool:
     return device.bf16_gflops < device.fp32_gflops / 2
 
 
-def steps_to_time(plan: Plan, devices: Sequence[Device]) -> dict[tuple[SuiteRef, str, str], int]:
+def steps_to_time(
+    plan: Plan, devices: Sequence[Device], *, quick: bool = False
+) -> dict[tuple[SuiteRef, str, str], int]:
     """Return the steps that are timed before the estimate, because no rate was measured that tells how long they take.
 
-    They are those of types that a CPU may emulate, and of precisions that emulate a type on any device.
+    They are those of types that a CPU may emulate, and of precisions that emulate a type on any device; for ``quick``,
+    whose estimate should be near, all steps on a CPU.
 
     Returns:
         By suite, placement and precision the smallest batch size that the plan has.
@@ -381,7 +442,7 @@ def steps_to_time(plan: Plan, devices: Sequence[Device]) -> dict[tuple[SuiteRef,
         cell, device = trial.cell, by_name[trial.cell.placement.name]
         for name in dict.fromkeys(arm.precision for arm in trial.arms):
             precision = parse_precision(name)
-            on_cpu = not device.is_gpu and (precision.compute == "float16" or is_emulated(device, name))
+            on_cpu = not device.is_gpu and (quick or precision.compute == "float16" or is_emulated(device, name))
             alone = len(cell.placement.members) == 1 and trial.phase != "fit"
             if alone and (on_cpu or precision.emulated) and not unsupported_reason(device, name, trial.phase):
                 key = cell.suite, device.placement, name
@@ -440,15 +501,16 @@ def memory_trials(plan: Plan) -> MemoryTrials:
 def step_s(
     trial: Trial, device: Device, flops_per_sample: float | None, sample_s: SampleTimes = MappingProxyType({})
 ) -> float | None:
-    """Return the estimated seconds of a training step of the trial's slowest arm; None is unknown.
+    """Return the estimated seconds of a training step of the trial's arms; None is unknown.
 
-    They are measured ones where there are such, else from the step's FLOPs and the rate of a short matrix product here:
-    every precision is assumed to be as slow as fp32, except bfloat16 that is emulated, whose rate was measured.
+    They are the mean of measured ones where there are such, else from the step's FLOPs and the rate of a short matrix
+    product here: every precision is assumed to be as slow as fp32, except bfloat16 that is emulated, whose rate was
+    measured.
     """
     keys = {(trial.cell.suite, device.placement, arm.precision) for arm in trial.arms}
     measured_s = [trial.cell.batch_size * sample_s[key] for key in keys if key in sample_s]
     if len(measured_s) == len(keys):
-        return max(measured_s)
+        return sum(measured_s) / len(measured_s)
     if flops_per_sample is None or not device.fp32_gflops:
         return None
     estimated = [arm for arm in trial.arms if (trial.cell.suite, device.placement, arm.precision) not in sample_s]

@@ -186,7 +186,11 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
     seeds = {*(run["request"].get("seeds") or ()), *(trial["seed"] for trial in run.get("planned", ()))}
     kept_seeds = seeds <= {*(now["seeds"] or ()), *(trial.seed for trial in prepared.plan.trials)}
     free = {*FREE, "seeds"} if kept_seeds else FREE
-    changed = [name for name, value in now.items() if run["request"].get(name) != value and name not in free]
+    changed = [
+        name
+        for name, value in now.items()
+        if (run["request"].get(name) or None) != (value or None) and name not in free
+    ]
     if changed:
         raise UsageError(
             f"The run in '{folder}' was started with other {_options(run['request'], now, changed)}. Repeat its own "

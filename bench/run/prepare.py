@@ -5,13 +5,22 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.devices.processes import busy
 from bench.launch import Launcher
 from bench.planning import suite_registry
 from bench.planning.max_batch import Largest
-from bench.planning.plan import EMULATED, Plan, is_emulated, make_plan, named_mixed, steps_to_time
+from bench.planning.plan import (
+    EMULATED,
+    Plan,
+    best_mixed,
+    fp32_alone_reason,
+    is_emulated,
+    make_plan,
+    named_mixed,
+    steps_to_time,
+)
 from bench.results.records import Environment
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES, SELECTABLE
@@ -53,6 +62,9 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     _require_lightning(suites)
     print_plain("Looking at the devices.")
     environment = launcher.survey(request.gpus)
+    if request.quick and request.gpus is None:
+        first = {device.name: device for device in reversed(environment.devices)}  # one GPU of each model
+        environment = replace(environment, devices=tuple(reversed(first.values())))
     if not any(device.is_gpu for device in environment.devices):
         suites = suite_registry.select(request, on_cpu=True)
     warnings = warn_of_variables(environment) + warn_of_builds(environment) + busy(environment, request.exclusive)
@@ -72,9 +84,10 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
         return plan
 
     plan = make()
-    sample_s |= _time_emulated(plan, environment, launcher)
+    sample_s |= _time_steps(plan, environment, launcher, quick=request.quick)
     plan = make() if sample_s else plan
     warnings += warn_of_emulation(environment, request, plan) + warn_of_idle_techniques(request)
+    warnings += warn_of_no_gain(environment, request)
     warnings += warn_of_refusals(plan, environment) + warn_of_shared_algorithms(plan)
     warnings += warn_of_unknown_energy(environment, request)
     if not plan.trials:
@@ -163,12 +176,15 @@ def _figure(launcher: Launcher, target: str, *arguments: object) -> float | None
     return figure
 
 
-def _time_emulated(plan: Plan, environment: Environment, launcher: Launcher) -> dict[tuple[SuiteRef, str, str], float]:
-    """Time a step of each type that is or may be emulated; return its seconds per sample where it ran."""
+def _time_steps(
+    plan: Plan, environment: Environment, launcher: Launcher, *, quick: bool
+) -> dict[tuple[SuiteRef, str, str], float]:
+    """Time the steps that the estimate needs; return their seconds per sample where they ran."""
     sample_s = {}
-    steps = {} if environment.nodes else steps_to_time(plan, environment.devices)  # other machines' rates differ
+    devices = () if environment.nodes else environment.devices  # other machines' rates differ
+    steps = steps_to_time(plan, devices, quick=quick) if devices else {}
     for (ref, placement, precision), size in steps.items():
-        print_plain(f"Timing a step of {ref.name} in {precision}, which {placement} may emulate.")
+        print_plain(f"Timing a step of {ref.name} in {precision} on {placement}.")
         step_s = _figure(launcher, "bench.training.estimates:step_s", ref, placement, precision, size)
         if step_s is not None:
             sample_s[ref, placement, precision] = step_s / size
@@ -260,6 +276,17 @@ def warn_of_emulation(environment: Environment, request: Request, plan: Plan) ->
                 text += f"{name} is left out{alone}; --precisions fp32,{name} names it."
             warnings.append(text)
     return warnings
+
+
+def warn_of_no_gain(environment: Environment, request: Request) -> list[str]:
+    """Warn of devices on which ``--quick`` measures fp32 alone, unless ``warn_of_emulation`` does."""
+    mixed = {device.name: (best_mixed(device), fp32_alone_reason(request, device)) for device in environment.devices}
+    emulated = {device.name for device in environment.devices if is_emulated(device, best_mixed(device))}
+    return [
+        f"{device} should gain no time by {name}: {reason}. fp32 is measured alone; --precisions fp32,{name} compares."
+        for device, (name, reason) in mixed.items()
+        if reason and device not in emulated
+    ]
 
 
 def warn_of_refusals(plan: Plan, environment: Environment) -> list[str]:

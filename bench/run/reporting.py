@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bench import report as reporter
 from bench.cli.interruption import Interrupted, tell
-from bench.cli.parser import RIGOROUS, parse_ladder
+from bench.cli.parser import RIGOROUS, Parser, parse_ladder
 from bench.report.reading import folders
 from bench.results.records import MEASURED
 from bench.results.run_json import read_run
@@ -92,6 +92,19 @@ def ladders_to_try(request: Request, folder: Path) -> Iterator[Request]:
         yield replace(ladder, out=None, resume=out) if (out / "run.json").exists() else ladder
 
 
+def _whole(request: dict[str, Any]) -> str:
+    """Name the run that measures what a run with ``--quick`` left out."""
+    parser = Parser(add_help=False)
+    parser.add_argument("--quick", action="store_true")
+    for name in ("--out", "--resume"):
+        parser.add_argument(name)
+    _, words = parser.parse_known_args(request["argv"])
+    named = {"other precisions": "precisions", "other batch sizes": "batch_sizes"}
+    left = ["further processes", *(what for what, field in named.items() if not request.get(field))]
+    left += [] if "train" in request["phases"] or "--phases" in words else ["training"]
+    return f"`run_bench.py {shlex.join(words)}` measures what --quick left out: {', '.join(left)}."
+
+
 def next_step(folder: Path) -> str:
     """Say how to go on after a run."""
     from bench.results.csv_file import counting, read
@@ -114,6 +127,8 @@ def next_step(folder: Path) -> str:
     trained = measured[measured["phase"] == "train"]
     seeds = list(dict.fromkeys(map(int, trained["seed"])))
     first = ""
+    if request.get("quick"):
+        return _whole(request)
     if compared and most < RIGOROUS.most_replicates:
         first = "--rigorous narrows the intervals, "
     elif not compared and trained["precision"].nunique() > 1 and len(seeds) < ACCURACY.fewest:

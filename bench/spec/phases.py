@@ -64,13 +64,18 @@ class Phase:
 
 
 def _warm_up_s(work: Work) -> float:
-    return max(15 * work.step_s, 0.5) if work.first else max(7 * work.step_s, 0.3)
+    if not work.first:
+        return max(7 * work.step_s, 0.3)
+    return max(0.5, min(15 * work.step_s, 4 * work.step_s + work.budget_s / 2))
 
 
 def _rounds_s(work: Work) -> float:
-    """Estimate an arm's warm-up and ABBA rounds; in a first process also its switches and its limits."""
-    rounds_s = max(work.fewest_rounds * 2 * 1.7 * work.step_s, work.budget_s)
-    return _warm_up_s(work) + rounds_s + (1.4 if work.first else 0.0)
+    """Estimate an arm's warm-up and ABBA rounds; in a first process also its switches, its check and its limits."""
+    round_s = 2 * work.step_s * (1.7 if work.step_s < 1.0 else 1.0)  # long steps have no switch warm-up
+    rounds_s = max(work.budget_s, min(work.fewest_rounds * round_s, max(5 * work.budget_s, 2 * round_s)))
+    is_checked = work.step_s < 0.006 * work.budget_s  # else switches and longer blocks take too long
+    first_s = 0.4 + 4 * work.step_s + (0.6 * work.budget_s if is_checked else 0.0)
+    return _warm_up_s(work) + rounds_s + (first_s if work.first else 0.0)
 
 
 PHASES: dict[str, Phase] = {
@@ -88,7 +93,7 @@ PHASES: dict[str, Phase] = {
             summary="peak memory of a training step, and what it is made of",
             default=True,
             joint=True,
-            estimate=lambda work: 4 * work.step_s,
+            estimate=lambda work: 10 * work.step_s,  # seven steps, in memory that is new to the process
         ),
         Phase(
             name="floor",

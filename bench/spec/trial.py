@@ -368,6 +368,11 @@ class Request:
         "tell how long training took to this test accuracy", "PCT", percentage, name="--target-accuracy"
     )
     clip_grad: float | None = option("clip gradients to this norm when training", "MAXNORM", norm)
+    quick: bool = option(
+        "a first answer in a minute: one process, fp32 and the precision that the device should gain most by, at one "
+        "batch size; no training unless one of its options is given",
+        default=False,
+    )
     protocol: Protocol = Protocol()
     trial_timeout_s: float | None = option(
         "end a trial whose process says nothing for so long, such as 5m (default: ten times the longest silence that "
