@@ -40,7 +40,9 @@ def trained_figures(epochs: pd.DataFrame) -> pd.DataFrame:
     last = courses[["train_loss", "test_loss", "test_accuracy_pct"]].last()
     return last.assign(
         epochs=courses.size(),
-        time_per_epoch_s=courses["train_s"].median(),
+        time_per_epoch_s=courses["train_s"].agg(
+            lambda seconds: (seconds.iloc[1:] if len(seconds) > 1 else seconds).median()
+        ),
         total_s=sums["train_s"] + sums["test_s"],
         train_samples_per_s=sums["samples"] / sums["train_s"],
         data_wait_pct=100 * sums["data_wait_s"] / sums["train_s"],
