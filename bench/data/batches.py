@@ -1,23 +1,27 @@
-"""Epochs of batches on a device: images of a data set, sequences of tokens, or random values."""
+"""Epochs of batches on a device: images of a data set, sequences of tokens, random values, or a suite's own batches."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bench.data import sampling
+from bench.data.batch import Batch, cut, first_dimension, to_device
 from bench.data.cache import Dataset, Images, Storage, choose_storage, free_bytes
 from bench.data.prepare import is_synthetic, load
 from bench.data.sampling import WHOLE, Augmentation, Normalizer, Shard
 from bench.data.tokens import BYTES, SYMBOLS, Text, Tokens, chain
 from bench.spec.errors import UsageError
-from bench.spec.suite import Data
+from bench.spec.suite import Data, Suite
 from bench.spec.trial import DataSource
 
 TRAIN_SAMPLE = 2000
@@ -26,6 +30,10 @@ POOL_BYTES = 512 * 2**20
 """Memory of the distinct batches that a synthetic epoch cycles through."""
 VALIDATION_TOKENS = 2**16
 """Tokens that a model of sequences is validated on."""
+FEWEST_BATCHES = 2
+"""Of an epoch of a suite's own batches."""
+NEXT_SEED = 10_000
+"""Each epoch of a suite's own batches has a seed higher by this."""
 
 
 def open_batches(
@@ -72,15 +80,15 @@ class Batches(ABC):
         self._batch_size, self._device, self._seed, self._shard = batch_size, device, seed, shard
 
     @abstractmethod
-    def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
+    def train(self, epoch: int) -> Generator[Batch, None, None]:
         """Yield this rank's shard of every full batch of an epoch, on the device."""
 
-    def test(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
+    def test(self, shard: Shard = WHOLE) -> Iterator[Batch]:
         """Yield every test sample once, or a shard of every batch, in order."""
         del shard
         return iter(())
 
-    def train_sample(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
+    def train_sample(self, shard: Shard = WHOLE) -> Iterator[Batch]:
         """Yield a sample of what is trained on, as ``test`` does; nothing where there is no accuracy."""
         del shard
         return iter(())
@@ -262,3 +270,92 @@ def random_batches(
         return [_shifted(uniform(data.input_shape[0] + 1)) for _ in range(count)]
     targets = uniform if data.classes is not None else partial(normal, *(data.target_shape or ()))
     return [(normal(*data.input_shape), targets()) for _ in range(count)]
+
+
+class SuiteBatches(Batches):
+    """Epochs of a suite's own ``batches``."""
+
+    storage: Storage = "host"
+
+    def __init__(self, suite: Suite, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE) -> None:
+        """Call for the first epoch's batches, whose ``len`` is that of each epoch.
+
+        Raises:
+            UsageError: they have no ``len``, and the suite has a schedule.
+        """
+        super().__init__(suite.data, batch_size=batch_size, device=device, seed=seed, shard=shard)
+        self._suite = suite
+        first = self._open("train", seed)
+        if hasattr(first, "__len__"):
+            self.steps_per_epoch = len(first)
+        elif suite.schedule is not None:
+            raise UsageError(f"The schedule needs the steps of an epoch, and {self._name('train', seed)} has no len.")
+
+    @property
+    def has_test(self) -> bool:  # type: ignore[override]
+        """Whether there are batches to test on."""
+        return self._suite.batches is not None and self._suite.batches("test", self._batch_size, self._seed) is not None
+
+    def loaded(self, epoch: int) -> Generator[Batch, None, None]:
+        """Yield an epoch's batches as they come, in host memory.
+
+        Raises:
+            UsageError: the epoch has fewer than two batches, or fewer than its ``len``.
+        """
+        seed = self._seed + NEXT_SEED * (epoch - 1)
+        batches, number = self._open("train", seed), 0
+        for number, batch in enumerate(_begun(batches, seed), start=1):  # noqa: B007
+            yield batch
+        length = len(batches) if hasattr(batches, "__len__") else FEWEST_BATCHES
+        if number < max(FEWEST_BATCHES, length):
+            wanted = f"its len is {length}" if number < length else f"an epoch needs {FEWEST_BATCHES} or more"
+            raise UsageError(f"{self._name('train', seed)} ended after {number} batch{'es' * (number != 1)}: {wanted}.")
+
+    def train(self, epoch: int) -> Generator[Batch, None, None]:
+        """Yield this rank's shard of every batch of an epoch, on the device."""
+        return (self._shared(batch, self._shard) for batch in self.loaded(epoch))
+
+    def test(self, shard: Shard = WHOLE) -> Iterator[Batch]:
+        """Yield every batch of the test split, or a shard of each."""
+        return (self._shared(batch, shard) for batch in _begun(self._open("test", self._seed), self._seed))
+
+    def _shared(self, batch: Batch, shard: Shard) -> Batch:
+        if shard.ranks > 1:
+            samples = (self._suite.count or first_dimension)(batch)
+            (batch,) = cut(batch, [shard.of(0, samples)], samples, f"Training on {shard.ranks} devices")
+        return to_device(batch, self._device)
+
+    def _open(self, split: str, seed: int) -> Any:
+        assert self._suite.batches is not None
+        batches = self._suite.batches(split, self._batch_size, seed)
+        if not isinstance(batches, Iterable):
+            raise UsageError(f"{self._name(split, seed)} returned {type(batches).__name__}, which is not iterable.")
+        return batches
+
+    def _name(self, split: str, seed: int) -> str:
+        return f"batches({split!r}, {self._batch_size}, {seed})"
+
+
+def _begun(batches: Iterable[Batch], seed: int) -> Iterator[Batch]:
+    """Yield batches; torch's CPU generator has a seed of its own while a DataLoader draws its order."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        iterator = iter(batches)
+        first = list(islice(iterator, 1))
+    yield from first
+    yield from iterator
+
+
+def first_batches(
+    suite: Suite, data: Data, *, batch_size: int, count: int, device: torch.device, seed: int, shard: Shard = WHOLE
+) -> list[Batch]:
+    """Return this rank's shard of the first batches that a suite trains on, on the device, or of random ones.
+
+    There are fewer than ``count`` where an epoch of a suite's own batches has fewer.
+    """
+    if suite.batches is None:
+        size = batch_size // shard.ranks
+        return list(random_batches(data, batch_size=size, count=count, device=device, seed=seed + shard.rank))
+    batches = SuiteBatches(suite, batch_size=batch_size, device=device, seed=seed, shard=shard)
+    with closing(batches.train(1)) as epoch:
+        return list(islice(epoch, count))

@@ -51,7 +51,9 @@ def prepare(data: Data, source: DataSource) -> PreparedData:
 
 def is_synthetic(data: Data, source: DataSource) -> bool:
     """Return whether samples are random: because that was asked, or because the model does not take what there is."""
-    return source.kind == "synthetic" or not (data.tokens if source.of_tokens else data.is_image)
+    if source.kind in ("suite", "synthetic"):
+        return source.kind == "synthetic"
+    return not (data.tokens if source.of_tokens else data.is_image)
 
 
 def load(data: Data, source: DataSource) -> Dataset:

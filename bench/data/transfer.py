@@ -1,4 +1,4 @@
-"""Batches on their way to a device: copied, and prefetched one ahead of the step."""
+"""Batches prefetched one ahead of the step."""
 
 from __future__ import annotations
 
@@ -7,26 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 
 import torch
-from torch import Tensor
 
+from bench.data.batch import Batch, tensors
 from bench.devices.backend import backend_of
-
-Batch = tuple[Tensor, Tensor]
-
-
-def to_device(batch: Batch, device: torch.device, non_blocking: bool = False) -> Batch:
-    """Copy inputs and targets to ``device``; those that are there already are not copied.
-
-    ``non_blocking`` does not wait for the copy. That takes pinned memory, so pageable memory is pinned first.
-    """
-    inputs, targets = batch
-    return _moved(inputs, device, non_blocking), _moved(targets, device, non_blocking)
-
-
-def _moved(tensor: Tensor, device: torch.device, non_blocking: bool) -> Tensor:
-    pageable = tensor.device.type == "cpu" and backend_of(device).is_gpu and not tensor.is_pinned()
-    # The pinned allocator knows of the copy under way, and reuses the buffer only when it is done.
-    return (tensor.pin_memory() if non_blocking and pageable else tensor).to(device, non_blocking=non_blocking)
 
 
 class Prefetcher:
@@ -82,7 +65,7 @@ class Prefetcher:
         if ahead is None or (batch := ahead.result()) is None:
             raise StopIteration
         if self._stream:
-            self._stream.join(batch)
+            self._stream.join(tensors(batch))
         self._ahead = self._begin()
         return batch
 

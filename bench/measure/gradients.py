@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 LOWEST, HIGHEST = -48, 17
 """Exponents of the first and the last bin: bin e holds magnitudes from 2^e to below 2^(e+1)."""
@@ -142,34 +142,39 @@ class Errors(NamedTuple):
 def errors_against_float64(
     model: nn.Module,
     exact: nn.Module,
-    loss: nn.Module,
-    batch: tuple[Tensor, Tensor],
+    loss: Callable[[nn.Module, Any], Tensor],
+    batch: Any,
     *,
+    exact_loss: Callable[[nn.Module, Any], Tensor],
     autocast: Callable[[], AbstractContextManager[None]],
     scale: float = 1.0,
 ) -> Errors:
     """Compute loss and gradients at a precision and in float64, and compare them.
 
-    Dropout is off in both, for the two would drop differently. ``model`` and ``loss`` are left as they are.
+    Dropout is off in both, for the two would drop differently. ``model`` is left as it is.
 
     Args:
         model: with its weights, in the types that the precision holds them in.
         exact: the same model with the same weights in float64; it is used up.
-        loss: called with (output, target).
-        batch: inputs, (B, *input shape), and targets, (B,) or (B, *target shape), on the model's device.
+        loss: computes the loss of (model, batch).
+        batch: of any structure, on the model's device.
+        exact_loss: the same in float64, for a batch whose floating-point tensors are float64.
         autocast: opens the precision's region of forward pass and loss.
         scale: the loss is multiplied by it before the backward pass, and the gradients are divided by it.
     """
-    inputs, targets = batch
-    narrow, narrow_loss = _copy(model), _copy(loss)
+    narrow = copy.deepcopy(model)
+    narrow.zero_grad(set_to_none=True)
+    _stop_dropping(narrow)
+    outputs = list[Any]()  # of both models, each in a single call or several
+    for each in (narrow, exact):
+        each.register_forward_hook(lambda _model, _inputs, output: outputs.append(output))
     with autocast():
-        output = narrow(inputs)
-        value = narrow_loss(output, targets)
+        value = loss(narrow, batch)
+    output, outputs[:] = list(outputs), []
     (value * scale).backward()
     rounded = {name: p.grad.double() / scale for name, p in narrow.named_parameters() if p.grad is not None}
     _stop_dropping(exact)
-    true_output = exact(_wide(inputs))
-    true = copy.deepcopy(loss).double()(true_output, _wide(targets))
+    true = exact_loss(exact, tree_map(_wide, batch))
     true.backward()
     squares = _by_group(
         (name, _squares(rounded[name], weight.grad))
@@ -177,7 +182,7 @@ def errors_against_float64(
         if weight.grad is not None
     )
     relative = torch.stack([(difference / size).sqrt() for difference, size in squares.values()]).tolist()
-    both = (output, true_output)  # of a model with several outputs, all of them together
+    both = (output, outputs)  # of a model with several outputs, all of them together
     tensors = ([leaf.detach() for leaf in tree_leaves(each) if isinstance(leaf, Tensor)] for each in both)
     norms = torch.stack([_squares(*pair) for pair in zip(*tensors, strict=True)]).sum(dim=0).sqrt()
     return Errors(
@@ -192,19 +197,11 @@ def _squares(values: Tensor, true: Tensor) -> Tensor:
     return torch.stack([(values.double() - true).square().sum(), true.square().sum()])
 
 
-def _copy(module: nn.Module) -> nn.Module:
-    """Copy a model or loss, without gradients and dropout."""
-    twin = copy.deepcopy(module)
-    twin.zero_grad(set_to_none=True)
-    _stop_dropping(twin)
-    return twin
-
-
 def _stop_dropping(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, _DropoutNd):
             part.p = 0.0
 
 
-def _wide(values: Tensor) -> Tensor:
-    return values.double() if values.is_floating_point() else values
+def _wide(leaf: Any) -> Any:
+    return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +35,7 @@ def measure_peaks(
     driver_before: int | None,
     uuid: str | None,
     model_bytes: int,
+    steps: int = STEADY_STEPS,
 ) -> MemoryPeak:
     """Run one step, then a few more, and return the peaks of both.
 
@@ -46,8 +47,9 @@ def measure_peaks(
         driver_before: device memory in use, in bytes, before this process had a context on the device.
         uuid: the GPU's UUID.
         model_bytes: of the model's parameters and buffers.
+        steps: those after the first, of a steady state.
     """
-    first, steady = _peak(step, device, 1), _peak(step, device, STEADY_STEPS)
+    first, steady = _peak(step, device, 1), _peak(step, device, steps)
     if backend_of(device).is_gpu:
         return MemoryPeak(
             first_peak_bytes=first.allocated,
@@ -133,7 +135,7 @@ def tensor_bytes(
     device: torch.device,
     *,
     modules: Iterable[nn.Module],
-    optimizer: torch.optim.Optimizer,
+    optimizers: Collection[torch.optim.Optimizer],
     held: Iterable[Tensor] = (),
 ) -> MemoryPeak:
     """Run one step and return the peaks with the bytes of its tensors at its own peak, by kind.
@@ -148,16 +150,16 @@ def tensor_bytes(
             before, so that the optimizer's state exists.
         device: whose tensors are counted.
         modules: model and loss, whose parameters and buffers are counted as such.
-        optimizer: whose state is counted.
+        optimizers: whose states are counted.
         held: other tensors that are there all the time, such as batches.
     """
     modules = list(modules)
     try:
-        parameters = _parameters(modules, optimizer)
-        watch = _Watch(device, [*parameters, *_states(optimizer), *held], parameters=parameters)
+        parameters = _parameters(modules, optimizers)
+        watch = _Watch(device, [*parameters, *_states(optimizers), *held], parameters=parameters)
         with watch:
             step()
-        return replace(peaks, **_by_kind(watch, modules, optimizer))
+        return replace(peaks, **_by_kind(watch, modules, optimizers))
     except Exception as error:  # whatever a user's model does: the peaks are known by now
         print(f"Tensors not counted by kind: {type(error).__name__}: {error}")
         return peaks
@@ -231,8 +233,8 @@ class _Watch(TorchDispatchMode):
         return forget
 
 
-def _by_kind(watch: _Watch, modules: list[nn.Module], optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    gradients = [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
+def _by_kind(watch: _Watch, modules: list[nn.Module], optimizers: Collection[torch.optim.Optimizer]) -> dict[str, int]:
+    gradients = [parameter.grad for parameter in _updated(optimizers)]
     left = set(watch.at_peak)
     copies = {storage for storage in left if storage.copies_weight}
 
@@ -242,9 +244,9 @@ def _by_kind(watch: _Watch, modules: list[nn.Module], optimizer: torch.optim.Opt
         return sum(storage.bytes for storage in taken)
 
     named = {
-        "parameter_bytes": take(watch.find(_parameters(modules, optimizer))),
+        "parameter_bytes": take(watch.find(_parameters(modules, optimizers))),
         "gradient_bytes": take(watch.find(gradient for gradient in gradients if gradient is not None)),
-        "optimizer_bytes": take(watch.find(_states(optimizer))),
+        "optimizer_bytes": take(watch.find(_states(optimizers))),
     }
     kept = {storage for storage in left if storage.kept}
     return named | {
@@ -257,14 +259,19 @@ def _by_kind(watch: _Watch, modules: list[nn.Module], optimizer: torch.optim.Opt
     }
 
 
-def _parameters(modules: Iterable[nn.Module], optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return the models' tensors and what the optimizer updates, which may be an fp32 copy of the models'."""
+def _updated(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
+    return [weight for optimizer in optimizers for group in optimizer.param_groups for weight in group["params"]]
+
+
+def _parameters(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
+    """Return the models' tensors and what the optimizers update, which may be an fp32 copy of the models'."""
     tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
-    return tensors + [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return tensors + _updated(optimizers)
 
 
-def _states(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    leaves = [leaf for state in optimizer.state.values() for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
+def _states(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
+    states = [state for optimizer in optimizers for state in optimizer.state.values()]
+    leaves = [leaf for state in states for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
     return [tensor for leaf in leaves for tensor in _held(leaf)]
 
 

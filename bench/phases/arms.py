@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.data import WHOLE, Batches, Shard, open_batches, random_batches
-from bench.data.transfer import Batch
+from bench.data import WHOLE, Batches, Shard, SuiteBatches, first_batches, open_batches
+from bench.data.batch import Batch, first_dimension, tensors
 from bench.devices.backend import backend_of, device_at
 from bench.measure.operations import observe
 from bench.planning import suite_registry
@@ -56,7 +56,6 @@ class Context:
         *,
         techniques: Techniques | None = None,
         steps: int | None = None,
-        clip_grad: float | None = None,
     ) -> Arm:
         """Set the process to the precision called ``name`` and build its arm.
 
@@ -64,7 +63,6 @@ class Context:
             name: of the precision.
             techniques: those of an ablation step; None are the trial's.
             steps: optimizer steps of the whole training, for the schedule.
-            clip_grad: the norm to clip gradients to.
 
         Raises:
             UnsupportedError: a technique does not go with this suite or device.
@@ -77,32 +75,56 @@ class Context:
             self.device,
             seed=self.trial.seed,
             steps=steps,
-            clip_grad=clip_grad,
+            clip_grad=self.trial.clip_grad,
             techniques=techniques or self.techniques,
         )
         amp.apply(precision)  # again: a model may have set switches of its own
         return arm
 
-    def runner(self, name: str, batches: Iterable[Batch], label: str = "") -> TrainingRunner:
+    def runner(self, name: str, batches: Sequence[Batch], label: str = "") -> TrainingRunner:
         """Return a precision's arm in training on some batches, again and again, under its name or a ``label``."""
         return TrainingRunner(label or name, self.build(name), itertools.cycle(batches))
+
+    @property
+    def image_data(self) -> Data | None:
+        """The data where batches are images with a class, which a loader may leave to the device to normalise."""
+        return self.data if self.data.is_image and self.suite.batches is None else None
+
+    def samples_per_step(self, batches: Sequence[Batch]) -> float:
+        """Return the mean number of samples of some batches, over all processes."""
+        if self.suite.batches is None:
+            return self.trial.cell.batch_size
+        count = self.suite.count or first_dimension
+        return sum(distributed.gathered(sum(map(count, batches)) / len(batches)))
 
     def open_batches(self, shard: Shard = WHOLE) -> Batches:
         """Open the trial's data; a process that trains with others gets its ``shard`` of every batch."""
         backend_of(self.device).set_current()
-        cell = self.trial.cell
+        cell, seed = self.trial.cell, self.trial.seed
+        if self.suite.batches is not None:
+            return SuiteBatches(self.suite, batch_size=cell.batch_size, device=self.device, seed=seed, shard=shard)
         return open_batches(
-            self.data, cell.data, batch_size=cell.batch_size, device=self.device, seed=self.trial.seed, shard=shard
+            self.data, cell.data, batch_size=cell.batch_size, device=self.device, seed=seed, shard=shard
         )
 
-    def resident_batches(self, count: int) -> list[Batch]:
-        """Make random batches on the device; of processes that train together, this one's part of each."""
-        return random_batches(
+    def resident_batches(
+        self, count: int, *, batch_size: int | None = None, device: torch.device | None = None
+    ) -> list[Batch]:
+        """Return the first batches of training, or random ones; of processes that train together, this one's part.
+
+        Args:
+            count: of the batches; a suite's own epoch may have fewer.
+            batch_size: samples in a batch; None are the trial's.
+            device: the device they lie on; None is the trial's.
+        """
+        return first_batches(
+            self.suite,
             self.data,
-            batch_size=self.trial.cell.batch_size // distributed.ranks(),
+            batch_size=batch_size or self.trial.cell.batch_size,
             count=count,
-            device=self.device,
-            seed=self.trial.seed + distributed.rank(),
+            device=device or self.device,
+            seed=self.trial.seed,
+            shard=Shard(rank=distributed.rank(), ranks=distributed.ranks()),
         )
 
 
@@ -112,6 +134,11 @@ def open_context(trial: Trial) -> Context:
     data = replace(suite.data, classes=trial.cell.classes) if trial.cell.classes else suite.data
     device = device_at(trial.cell.placement.device_of(distributed.rank()))
     return Context(trial=trial, suite=suite, data=data, device=device, techniques=techniques(trial.cell.techniques))
+
+
+def by_shape(batches: Sequence[Batch]) -> list[Batch]:
+    """Return one of the batches for each combination of their tensors' shapes."""
+    return list({tuple(tensor.shape for tensor in tensors(batch)): batch for batch in batches}.values())
 
 
 def _set_to(name: str, device: torch.device) -> Precision:
@@ -152,11 +179,11 @@ class TrainingRunner:
         arm, batches = self.arm, self.batches
         for _ in range(steps):
             self.loss = None  # and its graph with it, before the next is made
-            self.loss = training_step(arm, *next(batches))
+            self.loss = training_step(arm, next(batches))
 
     def compute(self) -> None:
         """Do the products of a step: forward and backward, without the update."""
-        leave_gradients(self.arm, *next(self.batches))
+        leave_gradients(self.arm, next(self.batches))
 
     def synchronize(self) -> None:
         """Wait for the device."""
@@ -240,16 +267,16 @@ class TrainingRunner:
     def compile(self, context: Context, send: Callable[[Message], None]) -> None:
         """Let the newly built arm compile before anything is observed or timed, and keep the seconds that it takes.
 
-        It runs over one random batch of the cell's size until nothing is compiled any more. The seconds are those
-        beyond as many steps that compile nothing. The random generators are restored.
+        It runs over a batch of each shape until nothing is compiled any more. The seconds are those beyond as many
+        steps that compile nothing. The random generators are restored.
         """
         if not self.compiles:
             return
         send(Progress(text=f"{self.name}: compiling", silence_s=COMPILING_S))
         self.activate()
-        size = context.trial.cell.batch_size
-        (batch,) = random_batches(context.data, batch_size=size, count=1, device=self.arm.device, seed=0)
-        self.compile_s = sum(until_compiled(step, self.arm.device) for step in self.compiled_steps(batch))
+        batches = context.resident_batches(1 if context.suite.batches is None else BATCHES)
+        steps = (step for batch in by_shape(batches) for step in self.compiled_steps(batch))
+        self.compile_s = sum(until_compiled(step, self.arm.device) for step in steps)
 
     @property
     def compiles(self) -> bool:
@@ -264,11 +291,12 @@ class TrainingRunner:
         """
         arm = self.arm
         if arm.precision.optimizer:
-            yield rehearsal(arm.optimizer, arm.precision, arm.device.type)
+            for optimizer in arm.optimizers.values():
+                yield rehearsal(optimizer, arm.precision, arm.device.type)
         if arm.techniques.compile:
             buffers = [(buffer, buffer.clone()) for buffer in arm.model.buffers()]
-            yield lambda: leave_gradients(arm, *batch)
-            arm.optimizer.zero_grad(set_to_none=True)
+            yield lambda: leave_gradients(arm, batch)
+            arm.zero_grad()
             with torch.no_grad():
                 for buffer, kept in buffers:
                     buffer.copy_(kept)

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from bench.data import Batches, random_batches
+from bench.data import Batches
+from bench.data.batch import Batch
 from bench.data.prepare import is_synthetic
-from bench.data.transfer import Batch
 from bench.devices.backend import backend_of, is_out_of_memory
 from bench.measure import alone
 from bench.measure.alone import Call
@@ -32,6 +32,7 @@ from bench.measure.trace import CLASSES, StepTime, decompose, profiled
 from bench.measure.warmup import warm_up
 from bench.phases.arms import BATCHES, Context, TrainingRunner, enter, open_context
 from bench.results.records import Device, Explained, Finding, Message, Progress, Status, WorkClass
+from bench.spec.errors import UsageError
 from bench.spec.trial import Trial
 from bench.training.step import leave_gradients
 
@@ -204,15 +205,13 @@ class _Explanation:
                 continue
             self._say(f"{runner.name}: steps of {size} samples")
             try:
-                batches = random_batches(
-                    context.data, batch_size=size, count=1, device=context.device, seed=context.trial.seed
-                )
+                batches = context.resident_batches(1, batch_size=size)
                 twice = TrainingRunner(runner.name, runner.arm, itertools.cycle(batches))
                 _settle(twice)
                 steps = max(1, self.steps[runner.name] // 2)
                 pairs = [(_step_ms(runner, steps), _step_ms(twice, steps)) for _ in range(DOUBLED_BLOCKS)]
             except Exception as error:
-                if not is_out_of_memory(error):
+                if not is_out_of_memory(error) and not isinstance(error, UsageError):  # an epoch may be too short
                     raise
                 backend.release_cached_memory()
                 continue
@@ -306,12 +305,12 @@ class _Explanation:
         observable.activate()
         batch = next(observable.batches)
         try:
-            return alone.calls_of(lambda: leave_gradients(observable.arm, *batch))
+            return alone.calls_of(lambda: leave_gradients(observable.arm, batch))
         except Exception as error:  # a model that cannot be observed; that it trains is known
             print(f"{runner.name}: the operators of its step are unknown: {type(error).__name__}: {error}")
             return []
         finally:
-            runner.arm.optimizer.zero_grad(set_to_none=True)
+            runner.arm.zero_grad()
 
     def _alone(self, runner: TrainingRunner, call: Call, kind: Finding = "alone") -> None:
         (taken,) = alone.times([call], self.context.device, ALONE_S, cached=kind == "cached")

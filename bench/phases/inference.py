@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.data.transfer import Batch
+from bench.data.batch import Batch
 from bench.phases.arms import BATCHES, Context, TrainingRunner, open_context
 from bench.phases.paired import measure
 from bench.results.records import Device, Inference, Message
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import Trial
-from bench.training.techniques import arrange
+from bench.training.step import arranged
 
 LATENCY_ROUNDS, LATENCY_SAMPLES = 20, 10
 """Rounds in which single samples are timed, and samples of each arm in a round, the first of them untimed."""
@@ -42,7 +42,7 @@ class ForwardRunner(TrainingRunner):
         # Inference mode passes reshape on whole, which torchao's row-wise scaled tensors know only decomposed.
         without_gradients = torch.no_grad() if self.arm.conversion else torch.inference_mode()
         with without_gradients, self.arm.autocast():
-            output: Tensor = self.arm.forward(arrange(inputs, self.arm.techniques))
+            output: Tensor = self.arm.forward(arranged(inputs, self.arm.techniques))
         return output
 
     def compute(self) -> None:
@@ -71,7 +71,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     runners = [_build(context, each, batches) for each in dict.fromkeys((BASELINE, name))]
     for runner in runners:
         runner.compile(context, send)
-    paired = measure(trial, runners, device, send)
+    samples = context.samples_per_step(batches)
+    paired = measure(trial, runners, device, send, batches=batches, samples=samples)
     last, runner = len(runners) - 1, runners[-1]
     inputs = [batch[0] for batch in batches]
     p50, p95 = np.percentile(latencies_ms(runners, inputs)[last], [50, 95])
@@ -90,7 +91,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             inference=Inference(
                 latency_p50_ms=float(p50),
                 latency_p95_ms=float(p95),
-                inference_samples_per_s=trial.cell.batch_size / (paired.step_ns(last) / 1e9),
+                inference_samples_per_s=samples / (paired.step_ns(last) / 1e9),
                 inference_speedup=speedup,
                 inference_speedup_low=low,
                 inference_speedup_high=high,
@@ -102,7 +103,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     )
 
 
-def _build(context: Context, name: str, batches: Sequence[tuple[Tensor, Tensor]]) -> ForwardRunner:
+def _build(context: Context, name: str, batches: Sequence[Batch]) -> ForwardRunner:
     arm = context.build(name)
     arm.model.eval()
     return ForwardRunner(name, arm, itertools.cycle(batches))

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 
+from bench.data.batch import Batch, pinned, to_device
 from bench.data.loader import DEPTH, Turns, batch_ms, open_loader, open_samples, steps_per_epoch
 from bench.data.sampling import Normalizer
-from bench.data.transfer import Batch, Prefetcher, to_device
+from bench.data.transfer import Prefetcher
 from bench.devices.backend import backend_of
 from bench.measure.warmup import Cut
 from bench.phases.arms import Context, TrainingRunner, open_context, step_times
@@ -41,7 +42,7 @@ CONTINUOUS_STEPS = 3 * DEPTH
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Time the trial's supported ablation steps against the first of them; send the blocks, then a result for each."""
     planned, context = trial.arms, open_context(trial)
-    with open_loaders(context, planned) as (loaders, samples), ExitStack() as stack:
+    with open_loaders(context, planned) as (loaders, epoch_steps), ExitStack() as stack:
         send(Progress(text="timing the loader alone"))
         loader_ms = {kind: batch_ms(loader, LOADER_BATCHES) for kind, loader in loaders.items()}
         runners = _build(context, planned, loaders, send=send, stack=stack)
@@ -70,7 +71,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             ablation_step=runner.step.number,
             loader_ms=loader_ms[LoaderKind.of(runner.step)],
             wait_pct=100 * waits_ns[index] / timed_ns,
-            steps_per_epoch=steps_per_epoch(context.data, trial.cell.data, trial.cell.batch_size, samples),
+            steps_per_epoch=epoch_steps,
             loader_limited=limited[index],
         )
         result = runner.result(
@@ -116,7 +117,7 @@ def _build_runner(
 ) -> LoaderRunner:
     """Build an ablation step, and compile or capture it if it is to be, which may show that it is unsupported."""
     arm = context.build(step.precision, techniques=step.settings)
-    batches = InputPipeline(arm, context.data, loader)
+    batches = InputPipeline(arm, context.image_data, loader)
     stack.callback(batches.close)
     runner = LoaderRunner(step.name, arm, batches, step=step)
     runner.compile(context, send)
@@ -188,20 +189,20 @@ class _Timed:
 class InputPipeline:
     """A loader's batches on the arm's device, brought there as its techniques say."""
 
-    def __init__(self, arm: Arm, data: Data, loaded: Iterator[Any]) -> None:
+    def __init__(self, arm: Arm, data: Data | None, loaded: Iterator[Any]) -> None:
         """Open the pipeline of an arm, whose techniques decide; the prefetcher makes one batch ready ahead.
 
-        Batches are ``loaded`` as inputs (B, ...), normalised floats or uint8, and targets; ``data`` has the mean and
-        standard deviation of the images that come as uint8.
+        Where there are ``data`` of images, batches are ``loaded`` as inputs (B, ...), normalised floats or uint8, and
+        targets; the data have the mean and standard deviation of the images that come as uint8.
         """
         techniques, device = arm.techniques, arm.device
-        normalizer = Normalizer(data.mean, data.std, device) if data.is_image else None
+        normalizer = Normalizer(data.mean, data.std, device) if data and data.is_image else None
 
-        def ready(batch: Any) -> Batch:
-            inputs, targets = to_device((batch[0], batch[1]), device, techniques.non_blocking)
-            if inputs.dtype == torch.uint8 and normalizer is not None:
-                inputs = normalizer(inputs)
-            return inputs, targets
+        def ready(batch: Batch) -> Batch:
+            batch = to_device(batch, device, techniques.non_blocking)
+            if normalizer is not None and batch[0].dtype == torch.uint8:
+                return normalizer(batch[0]), batch[1]
+            return batch
 
         self._prefetcher: Prefetcher | None = None
         self._waited = _Timed(loaded)
@@ -285,20 +286,30 @@ def open_loaders(context: Context, steps: Sequence[AblationStep]) -> Iterator[tu
     """Open a loader for each kind that the steps need, each with worker processes of its own; close them all.
 
     Yields:
-        The loaders, and the number of their training samples.
+        The loaders, and the steps of an epoch.
     """
     # A loader's pinning thread makes a context on the device that is current when its iterator is made. Worker
     # processes may be forked from a process that has one, as in any training loop: they never use the device.
     backend_of(context.device).set_current()
     cell, seed = context.trial.cell, context.trial.seed
     loaders: dict[LoaderKind, Turns] = {}
-    count = 0
-    try:
+    epoch_steps = 0
+    with ExitStack() as stack:
         for kind in dict.fromkeys(map(LoaderKind.of, steps)):
+            if context.suite.batches is not None:
+                batches = context.open_batches()
+                epoch_steps = batches.steps_per_epoch
+                loaders[kind] = Turns(stack.enter_context(closing(_loaded(batches, kind))))
+                continue
             samples: Any = open_samples(context.data, cell.data, normalize=kind.normalize, seed=seed)
-            count = len(samples)
-            loaders[kind] = Turns(iter(open_loader(samples, batch_size=cell.batch_size, seed=seed, pinned=kind.pinned)))
-        yield loaders, count
-    finally:
-        for loader in loaders.values():
-            loader.batches._shutdown_workers()  # type: ignore[attr-defined]  # else they end with the iterator
+            epoch_steps = steps_per_epoch(context.data, cell.data, cell.batch_size, len(samples))
+            loader: Any = iter(open_loader(samples, batch_size=cell.batch_size, seed=seed, pinned=kind.pinned))
+            stack.callback(loader._shutdown_workers)  # else they end with the iterator
+            loaders[kind] = Turns(loader)
+        yield loaders, epoch_steps
+
+
+def _loaded(batches: Any, kind: LoaderKind) -> Generator[Batch, None, None]:
+    """Yield a suite's own batches in host memory, epoch after epoch."""
+    for epoch in itertools.count(1):
+        yield from map(pinned, batches.loaded(epoch)) if kind.pinned else batches.loaded(epoch)

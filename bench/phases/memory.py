@@ -15,11 +15,10 @@ from functools import partial
 
 import torch
 
-from bench.data import random_batches
-from bench.data.transfer import Batch
+from bench.data.batch import Batch, pinned, tensors
 from bench.devices.backend import backend_of
 from bench.measure import memory
-from bench.measure.memory import tensor_bytes
+from bench.measure.memory import STEADY_STEPS, tensor_bytes
 from bench.measure.operations import observe
 from bench.phases.arms import BATCHES, Context, TrainingRunner, enter, open_context
 from bench.phases.ladder import InputPipeline, LoaderKind
@@ -88,13 +87,14 @@ def _measure(trial: Trial, device: Device, send: Callable[[Message], None]) -> N
         resident_before = memory.resident_bytes()
     with ExitStack() as stack:
         arm = context.build(asked.precision, techniques=step.settings if step else None)
-        resident = [] if step else context.resident_batches(FEW_BATCHES)
+        count = FEW_BATCHES if context.suite.batches is None else BATCHES
+        resident = [] if step else context.resident_batches(count)
         batches = _through_pipeline(context, arm, step, stack) if step else itertools.cycle(resident)
         numbers, losses = itertools.count(1), list[torch.Tensor]()
 
         def train() -> None:
             send(Progress(text=f"{asked.name}: step {next(numbers)}"))
-            losses[:] = [training_step(arm, *next(batches)).detach()]
+            losses[:] = [training_step(arm, next(batches)).detach()]
 
         peaks = memory.measure_peaks(
             train,
@@ -103,11 +103,14 @@ def _measure(trial: Trial, device: Device, send: Callable[[Message], None]) -> N
             driver_before=driver_before,
             uuid=uuid,
             model_bytes=memory.model_bytes(arm.model),
+            steps=max(STEADY_STEPS, len(resident)),
         )
         if step is None and not context.techniques.hidden and distributed.ranks() == 1:
-            held = [tensor for batch in resident for tensor in batch]
-            modules = [arm.model, arm.loss]
-            peaks = tensor_bytes(peaks, train, arm.device, modules=modules, optimizer=arm.optimizer, held=held)
+            modules = [module for module in (arm.model, arm.criterion) if module is not None]
+            optimizers = arm.optimizers.values()
+            peaks = tensor_bytes(
+                peaks, train, arm.device, modules=modules, optimizers=optimizers, held=tensors(resident)
+            )
         runner = TrainingRunner(asked.name, arm, batches)
         switches = runner.read_back()  # last: the model may have changed them
         odd = [f"the loss was {float(loss)} after a few steps" for loss in losses if not torch.isfinite(loss)]
@@ -128,23 +131,21 @@ def _load_libraries(context: Context, precision: str, step: AblationStep | None)
         if step:
             batches = _through_pipeline(context, arm, step, stack, small)
         else:
-            seed = context.trial.seed
-            batches = iter(random_batches(context.data, batch_size=small, count=1, device=context.device, seed=seed))
-        training_step(arm, *next(batches))
+            batches = iter(context.resident_batches(1, batch_size=small))
+        training_step(arm, next(batches))
 
 
 def _through_pipeline(
     context: Context, arm: Arm, step: AblationStep, stack: ExitStack, batch_size: int | None = None
 ) -> Iterator[Batch]:
     """Return batches in host memory, as the step's loader makes them, on their way through its input pipeline."""
-    data, seed, size = context.data, context.trial.seed, batch_size or context.trial.cell.batch_size
     kind = LoaderKind.of(step)
-    batches = random_batches(data, batch_size=size, count=FEW_BATCHES, device=torch.device("cpu"), seed=seed)
-    if data.is_image and not kind.normalize:
-        rng = torch.Generator().manual_seed(seed)
+    batches = context.resident_batches(FEW_BATCHES, batch_size=batch_size, device=torch.device("cpu"))
+    if context.image_data and not kind.normalize:
+        rng = torch.Generator().manual_seed(context.trial.seed)
         batches = [(torch.randint(256, x.shape, generator=rng, dtype=torch.uint8), y) for x, y in batches]
     if kind.pinned and backend_of(context.device).is_gpu:
-        batches = [(inputs.pin_memory(), targets.pin_memory()) for inputs, targets in batches]
-    pipeline = InputPipeline(arm, data, itertools.cycle(batches))
+        batches = list(map(pinned, batches))
+    pipeline = InputPipeline(arm, context.image_data, itertools.cycle(batches))
     stack.callback(pipeline.close)
     return pipeline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,13 +11,13 @@ from itertools import count, cycle, islice
 import torch
 
 from bench.data import Batches
-from bench.data.transfer import Batch
+from bench.data.batch import Batch
 from bench.measure import gradients
 from bench.measure.operations import observe
 from bench.phases.arms import Context, TrainingRunner, open_context
 from bench.results.records import Device, Kind, Message, Numeric, Progress
 from bench.spec.trial import Trial
-from bench.training.step import Arm, training_step
+from bench.training.step import Arm, build_model, loss_in, pair_loss, training_step
 
 STEPS = 60
 LAST = 5
@@ -33,7 +34,7 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     batches = context.open_batches()
     total = max(steps, trial.epochs * batches.steps_per_epoch)
     context = replace(context, data=batches.data)
-    arm = context.build(name, steps=total, clip_grad=trial.clip_grad)
+    arm = context.build(name, steps=total)
     observation = _Observation(arm=arm, context=context, send=send)
     failure, losses = observation.train(batches, steps), observation.losses
     runner = TrainingRunner(name, arm, cycle(context.resident_batches(1)))
@@ -92,14 +93,14 @@ class _Observation:
         """Train on a batch; return which quantity was not finite, unless skipping the step mends it."""
         arm = self.arm
         taken = arm.taken.count
-        loss = training_step(arm, *batch).item()
+        loss = training_step(arm, batch).item()
         values = largest_activations()
         bad = gradients.nonfinite_layers(self._named())
         self.losses.append(loss)
         self._send("step", step, "loss", loss)
         if scale is not None:
             self._send("step", step, "loss_scale", scale)
-        self._send("step", step, "skipped", float(arm.taken.count == taken))
+        self._send("step", step, "skipped", float(arm.taken.count <= taken))
         self._send("step", step, "finite", float(math.isfinite(loss) and not bad))
         for layer, value in values.items():
             if not value <= self.largest.get(layer, (-1.0, 0))[0]:  # a NaN is kept, for it is what is looked for
@@ -132,11 +133,18 @@ class _Observation:
         """Compare with the same step of a model in float64 with the arm's weights, or their master copy."""
         arm = self.arm
         with torch.random.fork_rng(devices=[]):
-            exact = self.context.suite.model(self.context.data).to(arm.device).double().train()
+            exact = build_model(self.context.suite, self.context.data).to(arm.device).double().train()
         state = arm.weights.state_dict()
         exact.load_state_dict({name: state[name] for name in exact.state_dict()})  # converted layers may hold more
+        exact_loss = pair_loss(copy.deepcopy(arm.criterion).double()) if arm.criterion is not None else arm.loss
         errors = gradients.errors_against_float64(
-            arm.model, exact, arm.loss, batch, autocast=arm.autocast, scale=arm.loss_scale or 1.0
+            arm.model,
+            exact,
+            lambda model, batch: loss_in(arm.loss(model, batch)),
+            batch,
+            exact_loss=lambda model, batch: loss_in(exact_loss(model, batch)),
+            autocast=arm.autocast,
+            scale=arm.loss_scale or 1.0,
         )
         self._send("error", step, "loss", errors.loss)
         self._send("error", step, "output", errors.output)

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from bench.data.batch import Batch
 from bench.measure.disturbance import Watch, open_watch
 from bench.measure.rounds import Comparison, LongBlocks, check_long_blocks, compare
 from bench.measure.warmup import Cut, prepare
-from bench.phases.arms import TrainingRunner
+from bench.phases.arms import TrainingRunner, by_shape
 from bench.results.records import Block, Device, Message, Progress, Speed, Status
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import KnownArm, Trial
@@ -51,6 +52,8 @@ class Paired:
     comparison: Comparison
     checks: Sequence[LongBlocks | None]
     """Each arm's check with longer blocks; None where there was none."""
+    samples: float
+    """Of a step."""
     foreign_load_pct: float | None
     """On a CPU: load of other programs during the timing, in per cent of the cores."""
 
@@ -97,7 +100,7 @@ class Paired:
             paired=len(self.runners) > 1,
             rounds=comparison.rounds,
             step_ms=step_ns / 1e6,
-            samples_per_s=self.trial.cell.batch_size / (step_ns / 1e9),
+            samples_per_s=self.samples / (step_ns / 1e9),
             speedup=speedup,
             speedup_low=low,
             speedup_high=high,
@@ -132,6 +135,8 @@ def measure(
     device: Device,
     send: Callable[[Message], None],
     *,
+    batches: Sequence[Batch] = (),
+    samples: float | None = None,
     recut: Callable[[list[Cut]], list[Cut]] = lambda cuts: cuts,
     check: bool = False,
     known: Sequence[KnownArm] = (),
@@ -146,6 +151,8 @@ def measure(
         runners: the arms, built and compiled, the baseline first.
         device: watched for disturbances; disturbed rounds are discarded.
         send: takes the progress.
+        batches: those that each arm takes in turn; where their shapes differ, a block has all of them equally often.
+        samples: of a step, a mean; None is the cell's batch size.
         recut: called after warm-up; returns the cuts to use instead.
         check: whether to repeat the comparison with longer blocks; if the two disagree, all is timed again with those.
         known: the arms' blocks as an earlier process cut them.
@@ -156,6 +163,9 @@ def measure(
         runner.activate()
         runner.wanted = runner.read_back()
     cuts = recut(prepare(runners, budget_s, clock=clock, say=lambda text: send(Progress(text=text)), known=known))
+    turn = len(by_shape(batches)) > 1 and len(batches)
+    if turn:
+        cuts = [replace(cut, sizes=replace(cut.sizes, steps=-(-cut.sizes.steps // turn) * turn)) for cut in cuts]
     report = _progress(trial, runners, send)
     with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as watch:
         poll = _poll(watch, trial.cell.placement.members)
@@ -174,7 +184,13 @@ def measure(
             cuts = [replace(cut, sizes=cut.sizes.lengthen()) for cut in cuts]
         foreign_pct = watch.foreign_load_pct()
     return Paired(
-        trial=trial, runners=runners, cuts=cuts, comparison=comparison, checks=checks, foreign_load_pct=foreign_pct
+        trial=trial,
+        runners=runners,
+        cuts=cuts,
+        comparison=comparison,
+        checks=checks,
+        samples=samples or trial.cell.batch_size,
+        foreign_load_pct=foreign_pct,
     )
 
 

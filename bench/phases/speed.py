@@ -41,7 +41,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         runner.compile(context, send)
     operations = [None if floor else _observe(runner) for runner in runners]
     known = [replace(arm, name=label) for arm in trial.known for label, name in labels.items() if name == arm.name]
-    paired = measure(trial, runners, device, send, check=not trial.known, known=known)
+    samples = context.samples_per_step(batches)
+    paired = measure(trial, runners, device, send, batches=batches, samples=samples, check=not trial.known, known=known)
     for block in paired.blocks():
         send(block)
     for index, (runner, observed) in enumerate(zip(runners, operations, strict=True)):

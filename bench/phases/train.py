@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 
 from bench.data import Batches, Shard
-from bench.data.transfer import Batch, feed
+from bench.data.batch import Batch
+from bench.data.transfer import feed
 from bench.devices.monitor import DeviceLostError, meters, open_monitor
 from bench.measure.energy import total
 from bench.phases.arms import TrainingRunner, open_context
@@ -48,7 +49,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
     (name,) = trial.precisions
     batches = context.open_batches(shard)
     context = replace(context, data=batches.data)
-    arm = context.build(name, steps=trial.epochs * batches.steps_per_epoch, clip_grad=trial.clip_grad)
+    arm = context.build(name, steps=trial.epochs * batches.steps_per_epoch)
     runner = TrainingRunner(name, arm, iter(()))
     runner.compile(context, send)  # outside the first epoch's time
     saves_checkpoints = distributed.from_first(checkpoint is not None)

@@ -313,7 +313,14 @@ def _trials(
     if name in LADDER:
         arms, unsupported = _ablation(request, cell, device)
         cell = replace(cell, techniques=())  # they are steps
-    common = Trial(cell=cell, phase=name, arms=tuple(arms), seed=seeds[0], protocol=request.protocol)
+    common = Trial(
+        cell=cell,
+        phase=name,
+        arms=tuple(arms),
+        seed=seeds[0],
+        clip_grad=request.clip_grad,
+        protocol=request.protocol,
+    )
     groups: list[tuple[AblationStep, ...]] = [(arm,) for arm in arms]
     alone: list[Trial] = []
     if phase.arms == "baseline":
@@ -331,7 +338,6 @@ def _trials(
             common,
             epochs=request.epochs or suite.epochs,
             target_accuracy_pct=request.target_accuracy_pct,
-            clip_grad=request.clip_grad,
         )
         # Every other seed in reverse order, so that a linear drift of the machine favours no precision.
         return [

@@ -70,9 +70,9 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     warnings = warn_of_variables(environment) + warn_of_builds(environment) + busy(environment, request.exclusive)
     for ref in suites:
         _fetch_weights(ref, launcher)
-    by_data = {suite.data: suite for suite in suites.values()}
+    by_data = {(suite.data, suite.batches is None): suite for suite in suites.values()}
     prepared = {key: _prepare_data(suite, request, launcher) for key, suite in by_data.items()}
-    data = {ref: prepared[suite.data] for ref, suite in suites.items()}
+    data = {ref: prepared[suite.data, suite.batches is None] for ref, suite in suites.items()}
     warnings += [_unread(source) for source in prepared.values() if source.left_out]
     warnings += warn_of_data(request, suites, data)
     flops = {ref: _figure(launcher, "bench.training.estimates:count_flops", ref) for ref in suites}
@@ -130,6 +130,8 @@ def choose_source(suite: Suite, request: Request) -> DataSource:
         UsageError: tokens were asked for, and the suite has none.
     """
     data, kind = suite.data, (request.data or "").partition(":")[0]
+    if suite.batches is not None:
+        return DataSource(kind="suite")
     named = request.data if data.is_image else "synthetic"
     if data.tokens:
         named = request.data if kind in ("markov", "synthetic", "text") else data.source
@@ -229,9 +231,12 @@ def warn_of_data(request: Request, suites: dict[SuiteRef, Suite], data: dict[Sui
     warnings: dict[str, None] = {}  # each once, also where a suite has several variants
     for ref, suite in suites.items():
         source = data[ref].source
-        if request.data and not suite.data.is_image and request.data.partition(":")[0] != source.kind:
+        if request.data and source.kind == "suite":
+            warnings[f"{ref.name} has batches of its own, which it is trained on whatever --data says."] = None
+        elif request.data and not suite.data.is_image and request.data.partition(":")[0] != source.kind:
             warnings[f"{ref.name} is not trained on images, so it uses {source} data whatever --data says."] = None
-        if request.target_accuracy_pct and "train" in request.phases and source.generated | source.of_tokens:
+        known = source.generated and source.kind != "suite"
+        if request.target_accuracy_pct and "train" in request.phases and known | source.of_tokens:
             lack = "tokens, which have no accuracy" if source.of_tokens else "synthetic data, which have no test set"
             warnings[f"{ref.name} is trained on {lack}, so nothing reaches --target-accuracy."] = None
     return list(warnings)

@@ -2,13 +2,18 @@
 
 Plain data, without torch, so that planning, ``--help`` and reporting start at once. A suite's functions import torch
 when they are called, in the process that measures.
+
+A batch is a pair of inputs and targets, or with a suite's ``batches`` anything: a tensor, or any nesting of dicts,
+lists, tuples, named tuples, dataclasses and objects with a method ``to(device)``. Parts of a batch are named in
+messages as they are in Python: ``batch['labels']``.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bench.spec.errors import require
 
@@ -76,6 +81,10 @@ class Data:
         return len(self.input_shape) == 3 and self.classes is not None
 
 
+NO_DATA = Data(input_shape=(1,), target_shape=(1,))
+"""Stands for the data of a suite with ``batches``, which need not describe them."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suite:
     """A recipe: everything about a training run but its precision and its device.
@@ -86,14 +95,43 @@ class Suite:
     name: str
     title: str
     """One line for ``list`` and the report."""
-    data: Data
-    model: Callable[[Data], nn.Module]
-    """Build the model for the data's shape and number of classes, on the CPU, in fp32."""
-    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
-    loss: Callable[[], nn.Module] | None = None
-    """Build the loss, called with (output, target); None is cross entropy, or mean square for regression."""
+    data: Data = NO_DATA
+    """May be left out where there are ``batches``."""
+    model: Callable[[Data], nn.Module] | Callable[[], nn.Module]
+    """Build the model, on the CPU, in fp32; a function with a parameter gets the data's shape and number of classes."""
+    batches: Callable[[str, int, int], Iterable[Any] | None] | None = None
+    """``batches(split, batch_size, seed)``: the batches of an epoch in host memory, as any iterable, such as a
+    DataLoader. None takes them from ``data`` and ``--data``.
+
+    ``split`` is ``train`` or ``test``; return None for ``test`` where there are none. It is called anew for each epoch
+    of training, with another seed each, so that a training that is resumed goes on with the same batches; keep what
+    takes long, such as a data set, in a ``functools.cache``. torch's CPU generator is set to ``seed`` until the first
+    batch is there, so a DataLoader that shuffles is in the same order for each precision. Where the iterable has a
+    ``len``, it must hold. An epoch has two batches or more.
+
+    The train phase reads the iterable, and reports the wait for it. The other phases put the first few batches of the
+    train split on the device, and take them in turn, in the same order for each precision. Where several devices train
+    together, each takes its part of every batch, cut along the first dimension of each tensor."""
+    count: Callable[[Any], int] | None = None
+    """``count(batch)``: the samples of a batch. None is the first dimension of its first tensor."""
+    optimizer: Callable[..., Any]
+    """``optimizer(parameters)``, or ``optimizer(model)``: a ``torch.optim.Optimizer``, or a list or a dict of several.
+
+    It gets the model if its first parameter is called ``model``, and the model's parameters otherwise. Several
+    optimizers all take a step after each backward pass. Each must have a parameter of the model."""
+    loss: Callable[[], nn.Module] | Callable[[Any, Any], Any] | None = None
+    """``loss(model, batch)``, or ``loss()``; None is cross entropy, or mean square error for regression.
+
+    A function with two required parameters computes the loss of a batch: a tensor of one number, or a mapping or object
+    that has it as ``loss``. It runs within the precision's autocast. ``model`` is the module, or what torch.compile or
+    DistributedDataParallel made of it: call it, and use no other method of it. A class, or a function that can be
+    called without arguments, builds a module that is called with (output, target): then a batch must be a pair of the
+    model's input and a target."""
+    clip_grad: float | None = None
+    """The norm, over all parameters, to which gradients are clipped unless ``--clip-grad`` says otherwise."""
     schedule: Callable[[Optimizer, int], LRScheduler] | None = None
-    """Build the learning-rate schedule over that many optimizer steps, stepped once a step."""
+    """Build the learning-rate schedule over that many optimizer steps, stepped once a step; one for each optimizer.
+    Where there are ``batches``, they need a ``len``."""
     batch_size: int
     """The recipe's batch size: what is trained with unless ``--batch-sizes`` says otherwise."""
     batch_sizes: tuple[int, ...] = ()
@@ -117,8 +155,29 @@ class Suite:
     variants: tuple[dict[str, Parameter], ...] = ()
     """Arguments of the suite's function that make a row of the comparison each; empty is this suite alone."""
 
+    @property
+    def model_takes_data(self) -> bool:
+        """Whether the model is built for the data, and not without arguments."""
+        return bool(_positional(self.model))
+
+    @property
+    def optimizer_takes_model(self) -> bool:
+        """Whether the optimizer is built for the model, and not for its parameters."""
+        return [parameter.name for parameter in _positional(self.optimizer)][:1] == ["model"]
+
+    @property
+    def loss_takes_batch(self) -> bool:
+        """Whether the loss is computed of (model, batch), and not by a module that is built without arguments."""
+        return self.loss is not None and not isinstance(self.loss, type) and _required(self.loss) == 2
+
     def __post_init__(self) -> None:
         require(self.name.isidentifier(), "Suite.name", "letters, digits and underscores", self.name)
+        given = self.data is not NO_DATA or self.batches is not None
+        require(given, "Suite.data", "given, unless batches are", None)
+        loss = self.loss is None or isinstance(self.loss, type) or _required(self.loss) in (0, 2)
+        require(loss, "Suite.loss", "a function of (model, batch), or of nothing that builds a module", self.loss)
+        clip = self.clip_grad is None or self.clip_grad > 0
+        require(clip, "Suite.clip_grad", "a norm above 0", self.clip_grad)
         for name in ("batch_size", "epochs"):
             value = getattr(self, name)
             require(isinstance(value, int) and value > 0, f"Suite.{name}", "a whole number above 0", value)
@@ -131,3 +190,14 @@ class Suite:
         require(self.devices > 0, "Suite.devices", "1 or more", self.devices)
         plain = self.trainer == "plain" and self.devices > 1
         require(not plain, "Suite.devices", "1 where the trainer is plain", self.devices)
+
+
+def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters that a call can give by position, without ``*args``."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [each for each in inspect.signature(function).parameters.values() if each.kind in kinds]
+
+
+def _required(function: Callable[..., Any]) -> int:
+    """Return how many of them have no default."""
+    return sum(each.default is inspect.Parameter.empty for each in _positional(function))

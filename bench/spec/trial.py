@@ -35,7 +35,8 @@ from bench.spec.techniques import TECHNIQUES, AblationStep, parse_techniques, re
 class DataSource:
     """Where the samples come from: ``--data`` and ``--data-dir``."""
 
-    kind: Literal["cifar10", "digits", "markov", "synthetic", "folder", "text"]
+    kind: Literal["cifar10", "digits", "markov", "synthetic", "suite", "folder", "text"]
+    """``suite`` is the suite's own batches, which ``--data`` does not name."""
     path: str | None = None
     """The folder of ``folder:PATH``, or the file of ``text:FILE``, absolute."""
     directory: str = "data"
@@ -43,8 +44,8 @@ class DataSource:
 
     @property
     def generated(self) -> bool:
-        """Whether samples are computed, so that there is nothing to download or to decode."""
-        return self.kind in ("markov", "synthetic")
+        """Whether samples are computed, or the suite's own, so that there is nothing to download or to decode."""
+        return self.kind in ("markov", "synthetic", "suite")
 
     @property
     def of_tokens(self) -> bool:
@@ -367,7 +368,7 @@ class Request:
     target_accuracy_pct: float | None = option(
         "tell how long training took to this test accuracy", "PCT", percentage, name="--target-accuracy"
     )
-    clip_grad: float | None = option("clip gradients to this norm when training", "MAXNORM", norm)
+    clip_grad: float | None = option("clip gradients to this norm (default: the suite's)", "MAXNORM", norm)
     quick: bool = option(
         "a first answer in a minute: one process, fp32 and the precision that the device should gain most by, at one "
         "batch size; no training unless one of its options is given",
@@ -438,7 +439,7 @@ class Trial:
     target_accuracy_pct: float | None = None
     """Test accuracy to tell the time to (train)."""
     clip_grad: float | None = None
-    """Norm to clip gradients to (train)."""
+    """Norm to clip gradients to; None is the recipe's."""
     protocol: Protocol = Protocol()
     silence_s: float = SILENCE_S
     """How long its process may say nothing before it is taken to hang."""

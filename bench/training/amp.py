@@ -114,6 +114,15 @@ class Weights:
         """Return what the optimizer updates, in the order of the model's parameters: masters where there are any."""
         return [self._masters.get(weight, weight) for weight in self._model.parameters()]
 
+    def substitute(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let an optimizer of the model's weights update their masters instead, before its first step."""
+        for group in optimizer.param_groups if self._masters else ():
+            group["params"] = [self._masters.get(weight, weight) for weight in group["params"]]
+        for weight, master in self._masters.items():
+            if weight in optimizer.state:
+                state = optimizer.state.pop(weight)
+                optimizer.state[master] = tree_map(lambda leaf: _to(leaf, torch.float32), state)
+
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Copy the masters into the weights after each step that ``optimizer`` takes."""
         if self._masters:

@@ -33,8 +33,9 @@ class Checkpoint:
     """Hash of the trial."""
     epochs: tuple[EpochResult, ...]
     model: dict[str, Tensor]
-    optimizer: dict[str, Any]
-    schedule: dict[str, Any] | None
+    optimizers: dict[str, Any]
+    """The state of each, by its name."""
+    schedules: tuple[dict[str, Any], ...]
     scaler: dict[str, Any]
     """Empty where the precision does not scale the loss."""
     generators: tuple[dict[str, Any], ...]
@@ -50,8 +51,8 @@ class Checkpoint:
             config=config,
             epochs=tuple(epochs),
             model=arm.weights.state_dict(),
-            optimizer=arm.optimizer.state_dict(),
-            schedule=arm.schedule.state_dict() if arm.schedule is not None else None,
+            optimizers={name: optimizer.state_dict() for name, optimizer in arm.optimizers.items()},
+            schedules=tuple(schedule.state_dict() for schedule in arm.schedules),
             scaler=arm.scaler.state_dict(),
             generators=distributed.gathered(generator_states(arm.device)),
         )
@@ -63,9 +64,10 @@ class Checkpoint:
         scale, the arm keeps its new GradScaler; an arm that does not scale ignores the checkpoint's scale.
         """
         arm.weights.load_state_dict(self.model)
-        arm.optimizer.load_state_dict(self.optimizer)
-        if arm.schedule is not None and self.schedule is not None:
-            arm.schedule.load_state_dict(self.schedule)
+        for name, optimizer in arm.optimizers.items():
+            optimizer.load_state_dict(self.optimizers[name])
+        for schedule, state in zip(arm.schedules, self.schedules, strict=False):
+            schedule.load_state_dict(state)
         if self.scaler and arm.scaler.is_enabled():
             arm.scaler.load_state_dict(self.scaler)
         restore_generators(self.generators[distributed.rank()], arm.device)

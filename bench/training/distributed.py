@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.devices.backend import backend_of
@@ -112,7 +112,7 @@ def share_buffers(model: nn.Module) -> None:
             buffer.copy_(dense)
 
 
-def parallel(model: nn.Module, device: torch.device, techniques: Techniques) -> Callable[..., Tensor]:
+def parallel(model: nn.Module, device: torch.device, techniques: Techniques) -> Callable[..., Any]:
     """Return the model's forward pass, after which backward averages gradients over the ranks.
 
     Every rank starts from rank 0's weights; ``bf16-allreduce`` sends gradients as bfloat16.

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from bench.data import random_batches
+from bench.data import first_batches
+from bench.data.batch import first_dimension, to_device
 from bench.devices.backend import backend_of, device_at
 from bench.measure import operations
 from bench.planning import suite_registry
@@ -16,7 +17,7 @@ from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import Placement, SuiteRef
 from bench.training import amp
-from bench.training.step import build_arm, build_loss, synchronize, training_step
+from bench.training.step import build_arm, build_model, loss_in, loss_of, synchronize, training_step
 
 COUNTED_BATCH = 2
 SHORT_S = 3.0
@@ -36,22 +37,17 @@ def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
     They are counted on meta tensors, which have shapes and no values. None for a model that cannot run on those, or
     whose products' FLOPs are not known.
     """
+    size = COUNTED_BATCH if suite.batches is None else suite.batch_size
     try:
+        (batch,) = first_batches(suite, data, batch_size=size, count=1, device=torch.device("cpu"), seed=0)
+        samples, batch = (suite.count or first_dimension)(batch), to_device(batch, torch.device("meta"))
         with torch.device("meta"):
-            model = suite.model(data)
-            inputs = torch.empty(COUNTED_BATCH, *data.input_shape)
-            if data.tokens:
-                inputs = inputs.long()
-            if data.classes is None:
-                targets = torch.empty(COUNTED_BATCH, *(data.target_shape or ()))
-            else:
-                targets = torch.zeros_like(inputs) if data.tokens else torch.zeros(COUNTED_BATCH, dtype=torch.int64)
-            loss = build_loss(suite, data)
-            counted = operations.count(lambda: loss(model(inputs), targets).backward()).flops_per_step
+            model, loss = build_model(suite, data), loss_of(suite, data)[0]
+            counted = operations.count(lambda: loss_in(loss(model, batch)).backward()).flops_per_step
     except Exception as error:  # a user's model may raise anything, and an estimate is all that is lost
         print(f"{suite.name}: FLOPs not counted: {error}")  # if the run fails too, it reports why
         return None
-    return None if counted is None else counted / COUNTED_BATCH
+    return None if counted is None else counted / samples
 
 
 def step_s(
@@ -69,11 +65,11 @@ def step_s(
     amp.apply(arithmetic)
     try:
         arm = build_arm(suite, suite.data, arithmetic, device, seed=0)
-        (batch,) = random_batches(suite.data, batch_size=batch_size, count=1, device=device, seed=0)
+        (batch,) = first_batches(suite, suite.data, batch_size=batch_size, count=1, device=device, seed=0)
         times_s: list[float] = []
         while not times_s or (sum(times_s) < SHORT_S and len(times_s) < MOST_STEPS):
             start = time.perf_counter()
-            training_step(arm, *batch)
+            training_step(arm, batch)
             synchronize(device)
             times_s.append(time.perf_counter() - start)
     except Exception as error:  # a user's model may raise anything, and an estimate is all that is lost

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from bench.data import Shard
-from bench.data.transfer import Batch
+from bench.data.batch import Batch
 from bench.devices.backend import backend_of
 from bench.spec.errors import UsageError
-from bench.training.step import Arm, Epoch, TakenSteps, synchronize
+from bench.training.step import Arm, Epoch, TakenSteps, loss_in, synchronize
 
 if TYPE_CHECKING:
     from lightning.pytorch.accelerators import Accelerator
@@ -43,6 +43,8 @@ def open_lightning(arm: Arm, steps: int, shard: Shard) -> Callable[[Iterator[Bat
     """
     if arm.precision.master and shard.ranks > 1:  # their gradients are widened before Lightning can join them
         raise UsageError(f"{arm.precision.name} trains on one device only: --set devices=1.")
+    if len(arm.optimizers) > 1:
+        raise UsageError("Lightning's Trainer trains a suite of one optimizer here.")
     import lightning.pytorch as pl
     from lightning.pytorch.plugins.environments import LightningEnvironment
 
@@ -64,10 +66,11 @@ def open_lightning(arm: Arm, steps: int, shard: Shard) -> Callable[[Iterator[Bat
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
     )
-    module, counted = _module(arm), TakenSteps(arm.optimizer)
+    module, counted = _module(arm), TakenSteps()
+    arm.optimizer.register_step_post_hook(counted)
 
     def train_epoch(batches: Iterator[Batch]) -> Epoch:
-        taken, waiting = counted.count, _Waiting(batches, steps)
+        taken, waiting = counted.count, _Waiting(batches, steps, arm.count)
         trainer.fit_loop.max_epochs = trainer.current_epoch + 1
         trainer.fit(module, waiting)
         losses = torch.stack(module.losses).float().mean()
@@ -88,6 +91,7 @@ class _Waiting:
 
     batches: Iterator[Batch]
     steps: int
+    count: Callable[[Batch], int]
     seconds: float = 0.0
     samples: int = 0
 
@@ -101,7 +105,7 @@ class _Waiting:
             self.seconds += (time.perf_counter_ns() - asked) / 1e9
             if batch is None:
                 return
-            self.samples += len(batch[0])
+            self.samples += self.count(batch)
             yield batch
 
 
@@ -112,21 +116,20 @@ def _module(arm: Arm) -> Any:
     class ArmModule(pl.LightningModule):  # type: ignore[misc]  # Any, to mypy
         def __init__(self) -> None:
             super().__init__()
-            self.model, self.loss = arm.model, arm.loss
+            self.model, self.loss = arm.model, arm.criterion
             self.losses: list[Tensor] = []
             self.seconds = 0.0
             self._start_ns = 0
 
         def training_step(self, batch: Batch, _index: int) -> Tensor:
-            inputs, targets = batch
-            loss: Tensor = self.loss(self.model(inputs), targets)
+            loss = loss_in(arm.loss(self.model, batch))
             self.losses.append(loss.detach())
             return loss
 
         def configure_optimizers(self) -> Any:
-            if arm.schedule is None:
+            if not arm.schedules:
                 return arm.optimizer
-            return {"optimizer": arm.optimizer, "lr_scheduler": {"scheduler": arm.schedule, "interval": "step"}}
+            return {"optimizer": arm.optimizer, "lr_scheduler": {"scheduler": arm.schedules[0], "interval": "step"}}
 
         def on_train_epoch_start(self) -> None:
             self.losses.clear()

@@ -19,6 +19,7 @@ from bench.planning import suite_registry
 from bench.spec.errors import UsageError, first_line
 from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
+from bench.training.step import build_model
 
 NONE, IMAGENET = "none", "imagenet"
 
@@ -30,7 +31,7 @@ def fetch(ref: SuiteRef, _send: Callable[[object], None]) -> None:
         UsageError: the weights cannot be had, or are not this model's.
     """
     suite = suite_registry.load(ref)
-    suite.model(suite.data)
+    build_model(suite, suite.data)
 
 
 def pretrained(build: Callable[..., nn.Module], weights: str, data: Data, *, head: str) -> nn.Module:

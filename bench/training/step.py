@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,8 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.devices.backend import backend_of
+from bench.data.batch import Batch, channels_last, cut, first_dimension, named_leaves
+from bench.devices.backend import backend_of, is_out_of_memory
 from bench.results.records import Conversion
+from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE, PRECISIONS, Precision
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, Techniques
@@ -28,13 +30,14 @@ from bench.training.amp import Weights
 from bench.training.conversions import convert, replaced, require_plain
 from bench.training.techniques import (
     GraphedStep,
-    arrange,
     checkpoint_activations,
     compiled,
-    cut,
     fused,
     require_supported,
 )
+
+Loss = Callable[[Any, Batch], Any]
+"""Computes the loss of (model, batch): a tensor, or an output that has it."""
 
 
 class TakenSteps:
@@ -44,11 +47,9 @@ class TakenSteps:
     no-op; these tensors are kept, and read when the count is asked for.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Register the hook; without an optimizer, whoever takes the steps adds to ``called``."""
+    def __init__(self) -> None:
+        """Begin with none; where the hook is on no optimizer, whoever takes the steps adds to ``called``."""
         self.called, self._found_inf = 0, list[Tensor]()
-        if optimizer is not None:
-            optimizer.register_step_post_hook(self)
 
     def __call__(self, optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
         """Count one; the signature is torch's."""
@@ -72,8 +73,13 @@ class Arm:
     precision: Precision
     device: torch.device
     model: nn.Module
-    loss: nn.Module
-    optimizer: torch.optim.Optimizer
+    loss: Loss
+    criterion: nn.Module | None
+    """The module of (output, target) that the loss of a pair is computed by; None where the suite computes its own."""
+    count: Callable[[Batch], int]
+    """Returns the samples of a batch."""
+    optimizers: dict[str, torch.optim.Optimizer]
+    """By the suite's names; one alone is called optimizer."""
     scaler: torch.amp.GradScaler
     scaled: bool
     """Whether the scaler is enabled; a step leaves a disabled one alone."""
@@ -81,18 +87,29 @@ class Arm:
     """Counts the optimizer steps that the scaler let through."""
     weights: Weights
     """The model's weights, and the master copy that the optimizer updates where there is one."""
-    forward: Callable[..., Tensor]
+    forward: Callable[..., Any]
     """The model in the training step: itself, compiled, or wrapped for several devices."""
     region: AbstractContextManager[None] | None
     """The training step's autocast region, entered anew each step; None where the precision has none."""
     conversion: Conversion | None = None
     """Which layers were converted, where the precision converts any."""
-    schedule: torch.optim.lr_scheduler.LRScheduler | None = None
+    schedules: tuple[torch.optim.lr_scheduler.LRScheduler, ...] = ()
+    """Of each optimizer, where the suite has a schedule."""
     clip_grad: float | None = None
     """The norm over all parameters that gradients are clipped to."""
     techniques: Techniques = PLAIN
     graph: GraphedStep | None = None
     """The CUDA graph that computes the gradients, where one is used."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The first of the optimizers."""
+        return next(iter(self.optimizers.values()))
+
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad(set_to_none=self.techniques.set_to_none)
 
     @property
     def loss_scale(self) -> float | None:
@@ -124,50 +141,56 @@ def build_arm(
         device: takes the model after it has been initialised on the CPU.
         seed: of the initial weights and of dropout.
         steps: optimizer steps of the whole run, for the schedule; None trains at a constant rate.
-        clip_grad: the norm to clip gradients to; None does not clip.
+        clip_grad: the norm to clip gradients to; None is the recipe's.
         techniques: to train with.
 
     Raises:
         UnsupportedError: a technique does not go with this suite or device.
+        UsageError: the suite's loss or optimizer is none, or an optimizer has no parameter of the model.
     """
     require_supported(techniques, suite, data, device)
     if precision.package == "transformer_engine":
         require_plain(techniques, precision)
     seed_all(seed)
-    model = suite.model(data).to(device).train()
+    model = build_model(suite, data).to(device).train()
     if techniques.sync_bn:
         model = distributed.synchronised_norms(model)
     if techniques.channels_last:
         model.to(memory_format=torch.channels_last)
     if techniques.checkpointing:
         checkpoint_activations(model, compiled=bool(techniques.compile))
-    loss = build_loss(suite, data)
+    loss, criterion = loss_of(suite, data)
     conversion = convert(model, precision) if precision.conversion else None
     weights = Weights(model, precision)
     scaler = amp.grad_scaler(precision, device)
-    optimizer = suite.optimizer(weights.trained())
+    optimizers = build_optimizers(suite, model, weights)
     if precision.optimizer:
-        optimizer = replaced(optimizer, precision, device.type)
+        optimizers = {name: replaced(each, precision, device.type) for name, each in optimizers.items()}
     if techniques.fused_optimizer:
-        optimizer = fused(optimizer, scaled=scaler.is_enabled())
-    schedule = suite.schedule(optimizer, steps) if suite.schedule and steps else None
-    taken = TakenSteps(optimizer if scaler.is_enabled() else None)  # a hook costs some microseconds a step
-    weights.follow(optimizer)
+        optimizers = {name: fused(each, scaled=scaler.is_enabled()) for name, each in optimizers.items()}
+    schedules = [suite.schedule(each, steps) for each in optimizers.values()] if suite.schedule and steps else []
+    taken = TakenSteps()
+    for optimizer in optimizers.values():
+        if scaler.is_enabled():  # a hook costs some microseconds a step
+            optimizer.register_step_post_hook(taken)
+        weights.follow(optimizer)
     arm = Arm(
         precision=precision,
         device=device,
         model=model,
-        loss=loss.to(device),
-        optimizer=optimizer,
+        loss=loss,
+        criterion=criterion.to(device) if criterion is not None else None,
+        count=suite.count or first_dimension,
+        optimizers=optimizers,
         scaler=scaler,
         scaled=scaler.is_enabled(),
         taken=taken,
         weights=weights,
         conversion=conversion,
-        forward=_forward(model, device, techniques, seed) if suite.trainer == "plain" else model,
+        forward=_forward(suite, model, device, techniques, seed) if suite.trainer == "plain" else model,
         region=amp.autocast(precision, device) if precision.autocast else None,
-        schedule=schedule,
-        clip_grad=clip_grad,
+        schedules=tuple(schedules),
+        clip_grad=suite.clip_grad if clip_grad is None else clip_grad,
         techniques=techniques,
     )
     if not techniques.cuda_graphs:
@@ -175,13 +198,16 @@ def build_arm(
     return replace(arm, graph=GraphedStep(gradients=partial(leave_gradients, arm), device=device))
 
 
-def _forward(model: nn.Module, device: torch.device, techniques: Techniques, seed: int) -> Callable[..., Tensor]:
+def _forward(
+    suite: Suite, model: nn.Module, device: torch.device, techniques: Techniques, seed: int
+) -> Callable[..., Any]:
     if distributed.ranks() > 1:
         seed_all(seed + 7919 * distributed.rank())  # so that dropout differs between the parts of a batch
         return distributed.parallel(model, device, techniques)
     if not techniques.compile:
         return model
-    return compiled(model, techniques.compile if isinstance(techniques.compile, str) else None)
+    mode = techniques.compile if isinstance(techniques.compile, str) else None
+    return compiled(model, mode, one_shape=suite.batches is None)
 
 
 def seed_all(seed: int) -> None:
@@ -191,10 +217,46 @@ def seed_all(seed: int) -> None:
     np.random.seed(seed % 2**32)
 
 
+def build_model(suite: Suite, data: Data) -> nn.Module:
+    """Build the suite's model, on the CPU, in fp32."""
+    build: Callable[..., nn.Module] = suite.model
+    return build(data) if suite.model_takes_data else build()
+
+
+def build_optimizers(suite: Suite, model: nn.Module, weights: Weights) -> dict[str, torch.optim.Optimizer]:
+    """Build the suite's optimizers by their names; those of a list are called by their numbers, from 0.
+
+    Raises:
+        UsageError: the suite returned something else, or one of them has no parameter of the model.
+    """
+    built = suite.optimizer(model if suite.optimizer_takes_model else weights.trained())
+    if isinstance(built, list | tuple):
+        built = {str(number): each for number, each in enumerate(built)}
+    optimizers: dict[str, Any] = dict(built) if isinstance(built, Mapping) else {"optimizer": built}
+    known = {*map(id, model.parameters()), *map(id, weights.trained())}
+    if not optimizers:
+        raise UsageError("Suite.optimizer returned none.")
+    for name, optimizer in optimizers.items():
+        if not hasattr(optimizer, "param_groups"):
+            raise UsageError(
+                f"Suite.optimizer returned a {type(optimizer).__name__}, which is no torch.optim.Optimizer."
+            )
+        if not any(id(weight) in known for group in optimizer.param_groups for weight in group["params"]):
+            raise UsageError(f"The optimizer {name!r} has no parameter of the model.")
+        weights.substitute(optimizer)
+    return optimizers
+
+
 def build_loss(suite: Suite, data: Data) -> nn.Module:
-    """Build the suite's loss, or the default: cross entropy, of every token, or mean square error for regression."""
+    """Build the loss of (output, target) that a suite has.
+
+    The default is cross entropy, of every token, or mean square error for regression.
+    """
+    if isinstance(suite.loss, nn.Module):
+        raise UsageError("Suite.loss is a module: give a function that builds it, or a function of (model, batch).")
     if suite.loss is not None:
-        return suite.loss()
+        build: Callable[..., nn.Module] = suite.loss
+        return build()
     if data.tokens:
         return TokenLoss()
     return nn.MSELoss() if data.classes is None else nn.CrossEntropyLoss()
@@ -208,59 +270,122 @@ class TokenLoss(nn.CrossEntropyLoss):
         return super().forward(input.flatten(0, 1), target.flatten())
 
 
-def training_step(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Train on one batch.
+def loss_of(suite: Suite, data: Data) -> tuple[Loss, nn.Module | None]:
+    """Return a suite's loss of (model, batch), and the module that it is computed by where a batch is a pair."""
+    if suite.loss_takes_batch:
+        own: Any = suite.loss
+        return own, None
+    criterion = build_loss(suite, data)
+    return pair_loss(criterion), criterion
 
-    Args:
-        arm: what to train.
-        inputs: shape (batch, *input shape), on the arm's device.
-        targets: shape (batch,) of classes, (batch, length) of tokens, or (batch, *target shape).
+
+def pair_loss(criterion: nn.Module) -> Loss:
+    """Return the loss of (model, batch) for batches of inputs and targets."""
+
+    def loss(model: Any, batch: Batch) -> Any:
+        inputs, targets = batch
+        return criterion(model(inputs), targets)
+
+    return loss
+
+
+def training_step(arm: Arm, batch: Batch) -> Tensor:
+    """Train on one batch, on the arm's device.
 
     Returns:
         The loss, a scalar on the device that nothing has waited for; its graph is used up.
+
+    Raises:
+        UsageError: the suite's loss is no tensor of one number, or the batch is not what it can be computed of.
     """
-    loss = arm.graph(inputs, targets) if arm.graph else leave_gradients(arm, inputs, targets)
+    loss = arm.graph(batch) if arm.graph else leave_gradients(arm, batch)
     if arm.clip_grad is not None:
-        arm.scaler.unscale_(arm.optimizer)  # the norm is the gradients' own, not the scaled ones'
+        for optimizer in arm.optimizers.values():
+            arm.scaler.unscale_(optimizer)  # the norm is the gradients' own, not the scaled ones'
         nn.utils.clip_grad_norm_(arm.weights.trained(), arm.clip_grad)
     if arm.scaled:
-        arm.scaler.step(arm.optimizer)  # skips the step where a gradient overflowed
+        for optimizer in arm.optimizers.values():
+            arm.scaler.step(optimizer)  # skips the step where a gradient overflowed
         arm.scaler.update()
+        arm.taken.called += 1 - len(arm.optimizers)  # which its hook has counted
     else:
-        arm.optimizer.step()
+        for optimizer in arm.optimizers.values():
+            optimizer.step()
         arm.taken.called += 1
-    if arm.schedule is not None:
-        arm.schedule.step()
+    for schedule in arm.schedules:
+        schedule.step()
     return loss
 
 
-def leave_gradients(arm: Arm, inputs: Tensor, targets: Tensor) -> Tensor:
+def leave_gradients(arm: Arm, batch: Batch) -> Tensor:
     """Drop the gradients and compute those of a batch, in as many parts as they are accumulated over.
 
-    Takes what ``training_step`` takes; returns the mean of the parts' losses.
+    Returns the mean of the parts' losses.
     """
     techniques = arm.techniques
-    arm.optimizer.zero_grad(set_to_none=techniques.set_to_none)
+    arm.zero_grad()
     if techniques.channels_last:
-        inputs = arrange(inputs, techniques)
+        batch = channels_last(batch)
     if (parts := techniques.grad_accumulation) == 1:
-        return _add_gradients(arm, inputs, targets)
-    chunks = cut(inputs, targets, parts)
-    return torch.stack([_add_gradients(arm, *chunk, parts).detach() for chunk in chunks]).sum()
+        return _add_gradients(arm, batch)
+    samples = arm.count(batch)
+    if samples % parts:
+        raise ValueError(f"a batch of {samples} cannot be cut into {parts} equal parts for grad-accumulation")
+    size = samples // parts
+    chunks = cut(batch, [slice(start, start + size) for start in range(0, samples, size)], samples, "grad-accumulation")
+    return torch.stack([_add_gradients(arm, chunk, parts).detach() for chunk in chunks]).sum()
 
 
-def _add_gradients(arm: Arm, inputs: Tensor, targets: Tensor, parts: int = 1) -> Tensor:
+def _add_gradients(arm: Arm, batch: Batch, parts: int = 1) -> Tensor:
     """Add the gradients of one part of a batch; return its share of the loss."""
-    loss: Tensor
-    if arm.region is None:
-        loss = arm.loss(arm.forward(inputs), targets)
-    else:
-        with arm.region:  # forward and loss in one region; backward runs outside it, in the types forward chose
-            loss = arm.loss(arm.forward(inputs), targets)
-    if parts > 1:
-        loss = loss / parts
-    (arm.scaler.scale(loss) if arm.scaled else loss).backward()
+    loss: Any = None
+    try:
+        if arm.region is None:
+            loss = arm.loss(arm.forward, batch)
+        else:
+            with arm.region:  # forward and loss in one region; backward runs outside it, in the types forward chose
+                loss = arm.loss(arm.forward, batch)
+        if not isinstance(loss, Tensor):
+            loss = loss_in(loss)
+        if parts > 1:
+            loss = loss / parts
+        (arm.scaler.scale(loss) if arm.scaled else loss).backward()
+    except (LookupError, RuntimeError, TypeError, ValueError) as error:
+        _name_part(error, arm, batch, loss)
+        raise
+    return loss  # type: ignore[no-any-return]
+
+
+def loss_in(output: Any) -> Tensor:
+    """Return the loss in what a suite's loss returned: itself, or the ``loss`` of a mapping or object.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if isinstance(output, Tensor):
+        return output
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if not isinstance(loss, Tensor):
+        raise UsageError(f"loss(model, batch) returned a {type(output).__name__} that has no tensor called loss.")
     return loss
+
+
+def _name_part(error: Exception, arm: Arm, batch: Batch, loss: Any) -> None:
+    """Raise an error that names the part of the suite or of the batch at fault, if that is what failed a step."""
+    if is_out_of_memory(error):
+        return
+    if isinstance(loss, Tensor) and loss.numel() != 1:
+        raise UsageError(f"The loss has shape {tuple(loss.shape)}, and must be one number.") from error
+    for name, leaf in named_leaves(batch):
+        if isinstance(leaf, Tensor) and leaf.device != arm.device:
+            raise UsageError(f"{name} lies on {leaf.device}, and the model on {arm.device}.") from error
+    if isinstance(error, KeyError) and isinstance(batch, Mapping) and error.args[0] not in batch:
+        keys = ", ".join(map(repr, batch))
+        raise LookupError(f"the batch has no key {error.args[0]!r}; it has {keys}") from error
+    if arm.criterion is not None and not (isinstance(batch, list | tuple) and len(batch) == 2):
+        raise UsageError(
+            f"The batch is a {type(batch).__name__}, not inputs and targets: give the suite a loss(model, batch)."
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -276,7 +401,7 @@ class Epoch:
     skipped_steps: int
 
 
-def train_epoch(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> Epoch:
+def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
     """Train on every batch once; the clock covers loading and training, and stops when the device is done."""
     losses: list[Tensor] = []
     wait_ns = samples = 0
@@ -284,10 +409,10 @@ def train_epoch(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> Epoch:
     synchronize(arm.device)
     clock = distributed.clock()
     start, wait_start = clock(), time.perf_counter_ns()
-    for inputs, targets in batches:
+    for batch in batches:
         wait_ns += time.perf_counter_ns() - wait_start
-        losses.append(training_step(arm, inputs, targets).detach())
-        samples += len(inputs)
+        losses.append(training_step(arm, batch).detach())
+        samples += arm.count(batch)
         wait_start = time.perf_counter_ns()
     wait_ns += time.perf_counter_ns() - wait_start
     synchronize(arm.device)
@@ -303,30 +428,41 @@ def train_epoch(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> Epoch:
 
 
 @torch.no_grad()
-def evaluate(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:
+def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
     """Return mean loss and, for classes, accuracy in per cent under its precision, over all processes' batches.
 
-    A sample whose outputs hold a NaN counts as wrong. Of tokens there is the loss alone.
+    A sample whose outputs hold a NaN counts as wrong. Of tokens, and of a suite's own loss, there is the loss alone.
     """
     arm.model.eval()
     total = torch.zeros((), device=arm.device, dtype=torch.float64)
     right = torch.zeros((), device=arm.device, dtype=torch.int64)
     count, classified = 0, False
-    for inputs, targets in batches:
-        with arm.autocast():
-            outputs = arm.model(arrange(inputs, arm.techniques))
-            loss = arm.loss(outputs, targets)
-        total += loss.double() * len(inputs)
-        classified = not targets.is_floating_point() and targets.dim() == 1
-        if classified:  # the largest of NaNs would be the first class
-            right += ((outputs.argmax(dim=1) == targets) & ~outputs.isnan().any(dim=1)).sum()
-        count += len(inputs)
+    for batch in batches:
+        batch, size = arranged(batch, arm.techniques), arm.count(batch)  # noqa: PLW2901
+        if arm.criterion is None:
+            with arm.autocast():
+                loss = loss_in(arm.loss(arm.model, batch))
+        else:
+            inputs, targets = batch
+            with arm.autocast():
+                outputs = arm.model(inputs)
+                loss = arm.criterion(outputs, targets)
+            classified = not targets.is_floating_point() and targets.dim() == 1
+            if classified:  # the largest of NaNs would be the first class
+                right += ((outputs.argmax(dim=1) == targets) & ~outputs.isnan().any(dim=1)).sum()
+        total += loss.double() * size
+        count += size
     arm.model.train()
     loss_sum, hits, samples, classes = distributed.summed([float(total), int(right), count, classified], arm.device)
     return loss_sum / samples, 100 * hits / samples if classes else None
 
 
-def evaluate_fp32(arm: Arm, batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[float, float | None]:
+def arranged(batch: Batch, techniques: Techniques) -> Batch:
+    """Return a batch in the layout of the model's weights."""
+    return channels_last(batch) if techniques.channels_last else batch
+
+
+def evaluate_fp32(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
     """Evaluate the same weights in IEEE fp32, without autocast, whatever the arm's precision.
 
     Where there is a master copy, it is what is evaluated.

@@ -27,8 +27,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
+from bench.data.batch import Batch, map_leaves, named_leaves, tensors
 from bench.devices.backend import CudaGraph, backend_of, is_out_of_memory, out_of_memory_behind
 from bench.spec.errors import UnsupportedError, first_line
 from bench.spec.suite import Data, Suite
@@ -50,7 +52,7 @@ def require_supported(techniques: Techniques, suite: Suite, data: Data, device: 
     Raises:
         UnsupportedError: it cannot have one.
     """
-    if techniques.channels_last and len(data.input_shape) != 3:
+    if techniques.channels_last and len(data.input_shape) != 3 and suite.batches is None:
         raise UnsupportedError(f"channels-last is a layout of images, and {suite.name} is not trained on images")
     if suite.trainer == "lightning" and techniques != PLAIN:
         raise UnsupportedError("Lightning's Trainer runs steps of its own, without techniques")
@@ -69,24 +71,6 @@ def refused(error: BaseException) -> str | None:
     if raised_by_compile and not is_out_of_memory(error):
         return f"compile: {type(error).__name__}: {first_line(error)}"
     return None
-
-
-def arrange(inputs: Tensor, techniques: Techniques) -> Tensor:
-    """Return a batch of images in the layout of the model's weights; other inputs are unchanged."""
-    if techniques.channels_last and inputs.dim() == 4:
-        return inputs.contiguous(memory_format=torch.channels_last)
-    return inputs
-
-
-def cut(inputs: Tensor, targets: Tensor, parts: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Return a batch in equal parts, so that the mean of their mean losses is the whole batch's.
-
-    Raises:
-        ValueError: the batch cannot be divided equally.
-    """
-    if len(inputs) % parts:
-        raise ValueError(f"a batch of {len(inputs)} cannot be cut into {parts} equal parts for grad-accumulation")
-    return zip(inputs.chunk(parts), targets.chunk(parts), strict=True)
 
 
 def fused(optimizer: torch.optim.Optimizer, *, scaled: bool) -> torch.optim.Optimizer:
@@ -126,14 +110,15 @@ def _initialise_momentum(optimizer: torch.optim.SGD) -> None:
             optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
 
 
-def compiled(model: nn.Module, mode: str | None = None) -> Callable[..., Tensor]:
+def compiled(model: nn.Module, mode: str | None = None, *, one_shape: bool = True) -> Callable[..., Any]:
     """Return the model's forward pass, which torch.compile compiles at its first call; the model is unchanged.
 
-    All batches of a trial have one shape. ``mode`` is torch.compile's; None is its default.
+    ``mode`` is torch.compile's; None is its default. Of batches that may not have ``one_shape``, a size that changes is
+    compiled as a variable.
     """
     config: Any = torch._dynamo.config
     config.cache_size_limit = COMPILED_ARMS  # in torch 2.7 and later another name of recompile_limit
-    forward: Callable[..., Tensor] = torch.compile(model, dynamic=False, mode=mode)
+    forward: Callable[..., Any] = torch.compile(model, dynamic=False if one_shape else None, mode=mode)
     return forward
 
 
@@ -251,46 +236,59 @@ def _uncounted(norms: Sequence[_BatchNorm]) -> Iterator[None]:
 class GraphedStep:
     """Gradients of a batch, computed by a graph from the fourth batch on; all batches have one shape."""
 
-    gradients: Callable[[Tensor, Tensor], Tensor]
-    """Computes them without a graph: takes inputs and targets and returns the loss."""
+    gradients: Callable[[Batch], Tensor]
+    """Computes them without a graph, and returns the loss."""
     device: torch.device
     done: int = 0
-    held: tuple[Tensor, ...] = ()
-    """Tensors that the graph reads and writes: inputs, targets and the loss."""
+    held: list[Tensor] = field(default_factory=list)
+    """The tensors of a batch that the graph reads."""
+    shapes: list[Any] = field(default_factory=list)
+    """Theirs, and the batch's other values, which are constants of the graph."""
+    loss: Tensor | None = None
+    """Which it writes."""
     graph: CudaGraph = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.graph = backend_of(self.device).graph()
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def __call__(self, batch: Batch) -> Tensor:
         """Compute the batch's gradients; return the loss, a tensor that no later step overwrites.
 
         Raises:
-            UnsupportedError: the step has an operation that cannot be captured, such as reading a value on the host.
-            ValueError: the batch is not of the shape that was captured.
+            UnsupportedError: the step has an operation that cannot be captured, such as reading a value on the host, or
+                the batch is not of the shapes that were captured.
         """
         if self.done < WARM_UP:
             self.done += 1
-            return self.graph.warm_up(lambda: self.gradients(inputs, targets))
-        if not self.held:
-            self._capture(inputs, targets)
-        static_inputs, static_targets, loss = self.held
-        if inputs.shape != static_inputs.shape or targets.shape != static_targets.shape:
-            raise ValueError(f"a graph of batches {tuple(static_inputs.shape)} cannot take {tuple(inputs.shape)}")
-        static_inputs.copy_(inputs)
-        static_targets.copy_(targets)
+            return self.graph.warm_up(lambda: self.gradients(batch))
+        if self.loss is None:
+            self.loss = self._capture(batch)
+        given, shapes = tensors(batch), _shapes(batch)
+        if shapes != self.shapes:
+            raise UnsupportedError(f"cuda-graphs: a graph of batches {self.shapes} cannot take {shapes}")
+        for held, tensor in zip(self.held, given, strict=True):
+            held.copy_(tensor)
         self.graph.replay()
-        return loss.clone()
+        return self.loss.clone()
 
-    def _capture(self, inputs: Tensor, targets: Tensor) -> None:
-        """Capture the step without running it."""
-        static_inputs, static_targets = inputs.clone(), targets.clone()
+    def _capture(self, batch: Batch) -> Tensor:
+        """Capture the step on a copy of the batch, without running it; return the loss."""
+        for name, leaf in named_leaves(batch):
+            if not isinstance(leaf, Tensor | str | int | float | None):
+                raise UnsupportedError(f"cuda-graphs: {name} is a {type(leaf).__name__}, which a graph cannot take")
+        static = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)
         try:
-            loss = self.graph.capture(lambda: self.gradients(static_inputs, static_targets))
+            loss = self.graph.capture(lambda: self.gradients(static))
         except RuntimeError as error:
             if (original := out_of_memory_behind(error)) is not None:
                 raise original from None
             cause = error.__context__ or error  # ending a failed capture raises too, which hides the cause
             reason = str(cause).strip().splitlines()[0]
             raise UnsupportedError(f"cuda-graphs: the step cannot be captured: {reason}") from error
-        self.held = (static_inputs, static_targets, loss.detach())
+        self.held, self.shapes = tensors(static), _shapes(static)
+        return loss.detach()
+
+
+def _shapes(batch: Batch) -> list[Any]:
+    """Return the shapes of a batch's tensors, and its other values as they are."""
+    return [tuple(leaf.shape) if isinstance(leaf, Tensor) else leaf for leaf in tree_leaves(batch)]

@@ -8,7 +8,8 @@ from contextlib import closing, contextmanager
 import pytest
 import torch
 
-from bench.data.transfer import Prefetcher, feed, to_device
+from bench.data.batch import to_device
+from bench.data.transfer import Prefetcher, feed
 from tests import fake_graph
 
 CPU = torch.device("cpu")

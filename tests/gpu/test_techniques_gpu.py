@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from bench.data.transfer import Prefetcher, to_device
+from bench.data.batch import to_device
+from bench.data.transfer import Prefetcher
 from bench.launch.local import LocalLauncher
 from bench.results.records import TrialResult
 from bench.spec.errors import UnsupportedError
@@ -40,7 +41,7 @@ def make(techniques=PLAIN, precision="fp32", model=layers, optimizer=momentum):
 
 def train(techniques, precision="fp32", model=layers):
     arm = make(techniques, precision, model, momentum if precision == "fp32" else gently)
-    losses = torch.stack([training_step(arm, *to_device(batch, GPU)) for batch in batches(STEPS)])
+    losses = torch.stack([training_step(arm, to_device(batch, GPU)) for batch in batches(STEPS)])
     return arm, losses
 
 
@@ -86,7 +87,8 @@ def test_graphs_of_the_compilers_own_learn_what_the_plain_step_learns(parts):
     ids=["synchronizes", "out of memory"],
 )
 def test_a_capture_that_breaks_says_why_and_leaves_the_stream_of_before(breaking, raised):
-    def gradients(inputs, targets):
+    def gradients(batch):
+        inputs, targets = batch
         if torch.cuda.is_current_stream_capturing():
             breaking()
         return (inputs * targets).sum()
@@ -97,9 +99,9 @@ def test_a_capture_that_breaks_says_why_and_leaves_the_stream_of_before(breaking
     )
     before = torch.cuda.current_stream()
     for _ in range(WARM_UP):
-        assert float(graphed(*batch)) == 4
+        assert float(graphed(batch)) == 4
     with raised:
-        graphed(*batch)
+        graphed(batch)
     assert torch.cuda.current_stream() == before
     torch.cuda.empty_cache()  # as what follows in the same process may do
 
@@ -110,7 +112,7 @@ def test_a_graph_draws_other_random_numbers_in_each_replay():
     (batch,) = (to_device(batch, GPU) for batch in batches(1))
     for group in arm.optimizer.param_groups:
         group["lr"] = 0.0  # what differs from step to step is then what was dropped
-    losses = [float(training_step(arm, *batch)) for _ in range(WARM_UP + 4)]
+    losses = [float(training_step(arm, batch)) for _ in range(WARM_UP + 4)]
     assert len(set(losses[WARM_UP:])) > 1
 
 
@@ -134,7 +136,7 @@ def test_captures_go_on_while_a_loader_pins_batches():
     for _ in zip(range(10), loader, strict=False):  # each step of the loader sets its thread to work again
         arm = make(Techniques(cuda_graphs=True))
         for _ in range(WARM_UP + 1):
-            training_step(arm, inputs, targets)
+            training_step(arm, (inputs, targets))
         captured += arm.graph.graph is not None
     assert captured == 10
 
@@ -152,7 +154,7 @@ def test_captures_go_on_while_another_thread_allocates_pinned_memory():
     try:
         arm = make(Techniques(cuda_graphs=True), model=norms)
         for batch in batches(STEPS):
-            training_step(arm, *to_device(batch, GPU))
+            training_step(arm, to_device(batch, GPU))
     finally:
         stop.set()
         thread.join()

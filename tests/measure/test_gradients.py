@@ -12,6 +12,7 @@ from torch import nn
 
 from bench.measure import gradients
 from bench.measure.gradients import BINS, FATES
+from bench.training.step import pair_loss
 
 
 def counts(histogram: list[int]) -> dict[str, int]:
@@ -97,15 +98,15 @@ def test_the_error_of_a_product_rounded_by_hand() -> None:
     exact = nn.Linear(1, 1, bias=False).double()
     exact.load_state_dict(model.state_dict())
 
-    class HalfSquare(nn.Module):
-        def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-            return ((output.to(target.dtype) - target) ** 2).sum() / 2
+    def half_square(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return ((model(batch[0]).to(batch[1].dtype) - batch[1]) ** 2).sum() / 2
 
     measured = gradients.errors_against_float64(
         model,
         exact,
-        HalfSquare(),
+        half_square,
         (torch.ones(1, 1), torch.zeros(1, 1)),
+        exact_loss=half_square,
         autocast=lambda: torch.autocast("cpu", dtype=torch.bfloat16),
         scale=1024.0,
     )
@@ -121,7 +122,10 @@ def test_dropout_is_no_error() -> None:
     exact = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)).double()
     exact.load_state_dict(model.state_dict())
     batch = (torch.randn(4, 8), torch.randn(4, 8))
-    measured = gradients.errors_against_float64(model, exact, nn.MSELoss(), batch, autocast=contextlib.nullcontext)
+    loss = pair_loss(nn.MSELoss())
+    measured = gradients.errors_against_float64(
+        model, exact, loss, batch, exact_loss=loss, autocast=contextlib.nullcontext
+    )
     assert 0 < measured.gradients[""] < 1e-6
     assert model[1].p == 0.5
 

@@ -163,7 +163,7 @@ class Training:
     def counted(self) -> MemoryPeak:
         self.step()  # the optimizer's state
         peak = tensor_bytes(
-            MemoryPeak(), self.step, CPU, modules=[self.model], optimizer=self.optimizer, held=self.batch
+            MemoryPeak(), self.step, CPU, modules=[self.model], optimizers=[self.optimizer], held=self.batch
         )
         kinds = {name: value for name, value in asdict(peak).items() if value is not None}
         assert kinds.pop("weight_copy_bytes") <= kinds.pop("most_weight_copy_bytes") <= peak.tracked_peak_bytes
@@ -303,7 +303,7 @@ def test_a_step_that_cannot_be_watched_costs_only_the_kinds(capsys):
     def step():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    assert tensor_bytes(MemoryPeak(), step, CPU, modules=[model], optimizer=optimizer) == MemoryPeak()
+    assert tensor_bytes(MemoryPeak(), step, CPU, modules=[model], optimizers=[optimizer]) == MemoryPeak()
     assert "OutOfMemoryError: CUDA out of memory" in capsys.readouterr().out
 
 
@@ -316,5 +316,5 @@ def test_tensors_of_other_devices_are_not_counted():
         torch.empty(1000, device="meta")
         torch.empty(10)
 
-    peak = tensor_bytes(MemoryPeak(), step, CPU, modules=[model], optimizer=optimizer, held=[elsewhere])
+    peak = tensor_bytes(MemoryPeak(), step, CPU, modules=[model], optimizers=[optimizer], held=[elsewhere])
     assert peak.temporary_bytes == FLOAT * 10

@@ -43,7 +43,7 @@ def make(model, shape, precision="fp32"):
         batch_size=BATCH,
     )
     arm = build_arm(suite, suite.data, PRECISIONS[precision], CPU, seed=0)
-    return arm, lambda: training_step(arm, inputs, targets)
+    return arm, lambda: training_step(arm, (inputs, targets))
 
 
 def observed(model, shape, precision="fp32"):

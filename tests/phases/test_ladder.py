@@ -274,15 +274,23 @@ def test_an_arm_is_limited_by_the_loader_if_it_waits_for_it_in_a_continuous_run(
 
 def test_the_device_is_set_before_a_loader_pins_and_makes_a_context(tiny_trial, monkeypatch):
     order = []
-    loader = SimpleNamespace(_shutdown_workers=lambda: order.append("shut down"))
 
-    def opened(_samples, *, pinned, **_):
-        order.append(pinned)
-        return [loader]
+    class Loader:
+        def __init__(self, _samples, *, pinned, **_):
+            order.append(pinned)
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            raise AssertionError
+
+        def _shutdown_workers(self):
+            order.append("shut down")
 
     monkeypatch.setattr(torch.cuda, "set_device", order.append)
-    monkeypatch.setattr(ladder, "open_loader", opened)
-    monkeypatch.setattr(ladder, "Turns", lambda batches: SimpleNamespace(batches=next(batches)))
+    monkeypatch.setattr(ladder, "open_loader", Loader)
+    monkeypatch.setattr(ladder, "Turns", lambda batches: batches)
     second = torch.device("cuda", 1)
     steps = arms("fp32", "fp32+non-blocking")
     backend.backend_of.cache_clear()

@@ -66,7 +66,7 @@ def test_the_search_for_the_largest_batch_captures_before_it_times(tiny_trial, c
 
     def graphed(*given, techniques, **asked):  # as on a GPU, which alone may be asked for it
         arm = build_arm(*given, techniques=replace(techniques, cuda_graphs=False), **asked)
-        step = GraphedStep(gradients=lambda *batch: leave_gradients(arm, *batch), device=fake_graph.CUDA)
+        step = GraphedStep(gradients=lambda batch: leave_gradients(arm, batch), device=fake_graph.CUDA)
         built.append(replace(arm, techniques=techniques, graph=step))
         return built[-1]
 
@@ -274,7 +274,7 @@ def compiler(monkeypatch, count):
     monkeypatch.setattr(techniques, "require_compiler", lambda kind: None)
     sent, during = [], []
 
-    def compiled(model, mode=None):
+    def compiled(model, mode=None, *, one_shape=True):
         seen = set()
 
         def forward(inputs):

@@ -183,12 +183,11 @@ def test_training_goes_there_and_back_over_the_seeds_so_that_drift_favours_no_pr
     assert [trial.precisions[0] for trial in trials[:2]] == ["fp32", "tf32"]
 
 
-def test_what_is_asked_of_training_reaches_its_trials_alone_and_their_configs(machine):
+def test_a_target_reaches_trainings_alone_and_clipping_all_trials_and_their_configs(machine):
     asked, plain = plan(machine, target_accuracy_pct=93.0, clip_grad=1.0).trials, plan(machine).trials
     for trial, other in zip(asked, plain, strict=True):
-        trains = trial.phase == "train"
-        assert (trial.target_accuracy_pct, trial.clip_grad) == ((93.0, 1.0) if trains else (None, None))
-        assert (trial.config != other.config) == trains
+        assert (trial.target_accuracy_pct, trial.clip_grad) == (93.0 if trial.phase == "train" else None, 1.0)
+        assert trial.config != other.config
 
 
 def test_an_emulated_precision_trains_and_has_no_speed_nor_memory_and_that_keeps_nothing_from_it(machine, cpu):

@@ -56,7 +56,7 @@ def test_the_example_in_the_documentation_is_short_and_runs(tmp_path):
     suite = suite_registry.load(suite_registry.refer(str(tmp_path / "my_model.py"), {"hidden": "8"}))
     arm = build_arm(suite, suite.data, PRECISIONS["amp-bf16"], torch.device("cpu"), seed=0)
     batch = random_batches(suite.data, batch_size=2, count=1, device=arm.device, seed=0)[0]
-    assert torch.isfinite(training_step(arm, *batch))
+    assert torch.isfinite(training_step(arm, batch))
 
 
 @pytest.mark.parametrize(

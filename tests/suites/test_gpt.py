@@ -93,7 +93,7 @@ def test_biases_and_norms_do_not_decay():
 def test_the_loss_falls_within_a_few_steps(precision):
     suite = suite_of(lr=3e-3, batches=5)
     arm, batches = arm_of(suite, precision), markov(suite, batch_size=4)
-    losses = [training_step(arm, *batch).item() for batch in batches.train(1)]
+    losses = [training_step(arm, batch).item() for batch in batches.train(1)]
     assert losses[0] == pytest.approx(math.log(256), rel=0.05)
     assert losses[-1] < losses[0] - 0.1
 

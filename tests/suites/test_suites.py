@@ -68,7 +68,7 @@ def test_a_suite_builds_and_takes_a_step(name):
     arm = build_arm(suite, suite.data, PRECISIONS["amp-bf16"], CPU, seed=0, steps=10)
     before = [parameter.detach().clone() for parameter in arm.model.parameters()]
     (batch,) = random_batches(suite.data, batch_size=2, count=1, device=CPU, seed=0)
-    assert training_step(arm, *batch).isfinite()
+    assert training_step(arm, batch).isfinite()
     assert any(not torch.equal(*pair) for pair in zip(before, arm.model.parameters(), strict=True))
 
 

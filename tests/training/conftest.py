@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from bench.phases.arms import TrainingRunner
+from bench.phases.arms import Context, TrainingRunner
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN
+from bench.spec.trial import Trial
 from bench.training.step import build_arm, training_step
 
 CPU = torch.device("cpu")
@@ -78,14 +79,16 @@ def batch(size=32):
 def compiled_s(arm, data, size):
     """Let an arm compile for batches of a size; return the seconds."""
     runner = TrainingRunner("", arm, iter(()))
-    trial = SimpleNamespace(cell=SimpleNamespace(batch_size=size))
-    runner.compile(SimpleNamespace(data=data, trial=trial), lambda _message: None)
+    trial = Trial(cell=SimpleNamespace(batch_size=size), phase="speed", arms=())
+    suite = make_suite(data=data)
+    context = Context(trial=trial, suite=suite, data=data, device=arm.device, techniques=arm.techniques)
+    runner.compile(context, lambda _message: None)
     return runner.compile_s
 
 
 def train(arm, data):
     """Train on batches; return the losses."""
-    return [training_step(arm, *batch).item() for batch in data]
+    return [training_step(arm, batch).item() for batch in data]
 
 
 def weights(arm):

@@ -176,7 +176,7 @@ def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
 
     for module in (conv, linear):
         module.register_forward_hook(output_gradient)
-    arm.loss.register_forward_hook(lambda _module, inputs, loss: seen.update(loss=(inputs[0].dtype, loss.dtype)))
+    arm.criterion.register_forward_hook(lambda _module, inputs, loss: seen.update(loss=(inputs[0].dtype, loss.dtype)))
     conv.weight.register_hook(lambda gradient: seen.update(raw=gradient.clone()))
     scaled = {}
     master = arm.weights.trained()[0]
@@ -191,7 +191,7 @@ def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
     arm.scaler._unscale_grads_ = unscaling
     before = master.detach().clone()
     assert torch.equal(conv.weight, before.half())  # 1: an fp16 copy of fp32 weights
-    training_step(arm, *batch)
+    training_step(arm, batch)
     assert seen["forward", conv] == seen["forward", linear] == torch.float16  # 2: forward in fp16
     assert seen["loss"] == (torch.float32, torch.float32)  # 3: loss in fp32
     assert seen[conv] == seen[linear] == seen["raw"].dtype == torch.float16  # 5: backward in fp16
@@ -199,7 +199,7 @@ def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
     assert torch.equal(scaled["before"], seen["raw"].float())
     assert torch.equal(scaled["after"], scaled["before"] / scale)  # 4 and 7: times the scale, and divided by it
     plain = make("fp32")
-    training_step(plain, *batch)
+    training_step(plain, batch)
     assert torch.allclose(scaled["after"], plain.model[0].weight.grad, rtol=0.05, atol=1e-3)
     assert torch.equal(master, before - 0.05 * scaled["after"])  # 8: the master is updated
     assert torch.equal(conv.weight, master.half())
@@ -245,7 +245,7 @@ def test_an_overflow_skips_the_step_and_halves_a_scale_that_is_not_static(name, 
 @pytest.mark.parametrize(("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
 def test_without_a_master_everything_but_the_loss_is_in_16_bits(name, dtype):
     arm, seen = make(name), []
-    arm.loss.register_forward_hook(lambda _module, inputs, loss: seen.extend([inputs[0].dtype, loss.dtype]))
+    arm.criterion.register_forward_hook(lambda _module, inputs, loss: seen.extend([inputs[0].dtype, loss.dtype]))
     train(arm, batches(2))
     state = [value for value in arm.model.state_dict().values() if value.is_floating_point()]
     moments = [moment["momentum_buffer"] for moment in arm.optimizer.state.values()]
@@ -310,7 +310,7 @@ def test_integer_inputs_are_not_narrowed():
             return super().forward(words).mean(1)
 
     arm = make("bf16", model=lambda _data: Words(10, 3))
-    loss = training_step(arm, torch.arange(8).reshape(2, 4), torch.tensor([0, 1]))
+    loss = training_step(arm, (torch.arange(8).reshape(2, 4), torch.tensor([0, 1])))
     assert torch.isfinite(loss)
     assert loss.dtype == torch.float32
 
@@ -321,7 +321,9 @@ def test_masters_count_as_parameters_in_memory():
         arm, data = make(name), batches(1)
         train(arm, data)
         step = lambda arm=arm, data=data: train(arm, data)  # noqa: E731
-        result.append(tensor_bytes(MemoryPeak(), step, CPU, modules=[arm.model, arm.loss], optimizer=arm.optimizer))
+        result.append(
+            tensor_bytes(MemoryPeak(), step, CPU, modules=[arm.model, arm.criterion], optimizers=[arm.optimizer])
+        )
     plain, master = result
     held = sum(4 * p.numel() for index in (0, 4, 5) for p in layers()[index].parameters())
     norm = 2 * 4 * 4  # batch norm's weight, bias, mean and variance are 2 bytes wider

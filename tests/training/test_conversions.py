@@ -93,7 +93,7 @@ def test_a_model_of_which_no_layer_fits_is_unsupported_and_not_its_autocast_by_a
 )
 def test_what_ran_has_the_types_that_products_really_saw(name, computed):
     arm = make(f"{name}:emulated=on", model=wide)
-    operations = observe(lambda: training_step(arm, *batch()))
+    operations = observe(lambda: training_step(arm, batch()))
     # Forward and both gradients of each layer: torchao computes that of the first layer's input, too.
     by_hand = 2 * 32 * 3 * (192 * 64 + 64 * 32 + 32 * 3)
     assert operations == Operations(compute_dtypes=computed, flops_per_step=by_hand)
@@ -103,7 +103,7 @@ def test_what_ran_has_the_types_that_products_really_saw(name, computed):
 def test_training_learns_and_evaluation_in_fp32_leaves_the_narrow_products_out(name):
     torch.manual_seed(0)
     arm, inputs = make(f"{name}:emulated=on", model=wide), batch()
-    losses = [training_step(arm, *inputs).item() for _ in range(6)]
+    losses = [training_step(arm, inputs).item() for _ in range(6)]
     assert losses[-1] < losses[0]
     narrow, plain = evaluate(arm, iter([inputs]))[0], evaluate_fp32(arm, iter([inputs]))[0]
     twin = make("fp32", model=wide)
@@ -144,7 +144,7 @@ def test_a_layer_of_the_users_own_is_not_converted_nor_taken_for_a_plain_one_in_
     arm = make(f"{name}:emulated=on", model=lambda _data: WithDoubled())
     assert arm.conversion.converted_layers == ("first",)
     assert arm.conversion.kept_layers["own"] == "a Doubled, which may do more than a linear layer"
-    training_step(arm, *batch())
+    training_step(arm, batch())
     twin = make("fp32", model=lambda _data: WithDoubled())
     twin.weights.load_state_dict(arm.weights.state_dict())
     assert evaluate_fp32(arm, iter([batch()]))[0] == pytest.approx(evaluate(twin, iter([batch()]))[0], rel=1e-6)
@@ -177,10 +177,10 @@ def test_batches_whose_gradients_torch_would_not_multiply_on_a_gpu_are_refused_a
 
 
 def test_mxfp8_refuses_batches_that_its_blocks_do_not_fit_and_emulated_float8_none():
-    assert training_step(make("fp8-tensorwise:emulated=on", model=wide), *batch(9)).isfinite()
+    assert training_step(make("fp8-tensorwise:emulated=on", model=wide), batch(9)).isfinite()
     arm = make("mxfp8:emulated=on", model=wide)
     with pytest.raises(UnsupportedError, match="multiples of 32 in a batch, not 8"):
-        training_step(arm, *batch(8))
+        training_step(arm, batch(8))
 
 
 def test_numerics_has_the_layers_the_types_and_larger_errors_than_bfloat16s(use_suite, tiny_trial, cpu):
@@ -225,7 +225,7 @@ def test_stochastic_rounding_is_right_on_average_where_rounding_to_nearest_loses
         torch.manual_seed(0)
         arm = make(name, model=two_products, optimizer=tiny_steps)
         before = arm.model[1].weight.detach().float().clone()
-        training_step(arm, *batch())
+        training_step(arm, batch())
         moved[name] = (arm.model[1].weight.detach().float() - before).abs().mean().item()
         assert arm.optimizer.state[arm.model[1].weight]["exp_avg"].dtype == before.to(arm.model[1].weight.dtype).dtype
     assert moved["bf16"] < 0.3 * moved["fp32"]
@@ -243,10 +243,10 @@ def test_states_in_8_bits_train_nearly_as_those_in_fp32_and_take_a_quarter_of_th
     losses, bytes_ = {}, {}
     for name in ("fp32", narrow):
         arm = make(name, model=wider, optimizer=slower)
-        losses[name] = [training_step(arm, *batch()).item() for _ in range(8)]
-        step = functools.partial(training_step, arm, *batch())
+        losses[name] = [training_step(arm, batch()).item() for _ in range(8)]
+        step = functools.partial(training_step, arm, batch())
         bytes_[name] = tensor_bytes(
-            MemoryPeak(), step, CPU, modules=[arm.model, arm.loss], optimizer=arm.optimizer
+            MemoryPeak(), step, CPU, modules=[arm.model, arm.criterion], optimizers=[arm.optimizer]
         ).optimizer_bytes
     assert losses[narrow] == pytest.approx(losses["fp32"], rel=0.05)
     assert losses[narrow] != losses["fp32"]
@@ -269,11 +269,11 @@ def test_torchaos_adamw_takes_over_what_the_suites_was_told_and_its_checkpoint_g
     straight, begun, resumed = (
         make("adamw8bit", model=wide, optimizer=adamw, steps=4, schedule=halved) for _ in range(3)
     )
-    expected = [training_step(straight, *batch()).item() for _ in range(4)]
-    assert [training_step(begun, *batch()).item() for _ in range(2)] == expected[:2]
+    expected = [training_step(straight, batch()).item() for _ in range(4)]
+    assert [training_step(begun, batch()).item() for _ in range(2)] == expected[:2]
     Checkpoint.of(begun, "config", []).write(tmp_path / "one.pt")
     read_checkpoint(tmp_path / "one.pt").restore(resumed)
-    assert [training_step(resumed, *batch()).item() for _ in range(2)] == expected[2:]
+    assert [training_step(resumed, batch()).item() for _ in range(2)] == expected[2:]
     assert [arm.optimizer.param_groups[0]["lr"].item() for arm in (begun, resumed)] == pytest.approx([0.0025, 0.000625])
 
 
@@ -287,7 +287,7 @@ def test_its_update_is_compiled_before_the_first_step_and_not_again():
     arm = make("adamw8bit", model=two_products, optimizer=adamw)
     assert compiled_s(arm, IMAGES, 32) > 0
     before = compilations()
-    training_step(arm, *batch())
+    training_step(arm, batch())
     assert compilations() == before > 0
     assert arm.optimizer.state[arm.model[1].weight]["step"] == 1
 

@@ -127,7 +127,7 @@ def evaluate_shard(shard):
     for regression in (False, True):
         arm = evaluated_arm(regression)
         (batch,) = held_out(regression, (BATCH,), shard)
-        training_step(arm, *batch)
+        training_step(arm, batch)
         result[regression, "own statistics"] = arm.model[1].running_mean.clone()
         distributed.share_buffers(arm.model)
         result[regression, "state"] = arm.model.state_dict()

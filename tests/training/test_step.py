@@ -109,7 +109,7 @@ def test_a_batch_that_has_no_equal_parts_is_not_trained_on():
     arm = replace(make(), techniques=Techniques(grad_accumulation=3))
     before = weights(arm)
     with pytest.raises(ValueError, match="a batch of 8 cannot be cut into 3 equal parts"):
-        training_step(arm, *batches(1)[0])
+        training_step(arm, batches(1)[0])
     assert torch.equal(weights(arm), before)
 
 
@@ -143,7 +143,7 @@ def test_evaluation_weighs_batches_by_their_size_and_leaves_training_mode_and_we
 def test_regression_has_a_loss_and_no_accuracy():
     data = Data(input_shape=(6,), target_shape=(3,))
     arm = make(data=data, model=lambda data: nn.Linear(6, 3))
-    assert isinstance(arm.loss, nn.MSELoss)
+    assert isinstance(arm.criterion, nn.MSELoss)
     loss, accuracy = evaluate(arm, iter([(torch.zeros(4, 6), torch.zeros(4, 3))]))
     assert loss > 0
     assert accuracy is None

@@ -31,7 +31,7 @@ def train(techniques, precision="fp32", count=4, **given):
     """Return the losses and what was learned, batch norm's statistics and counters included."""
     arm = make(techniques, precision, **given)
     torch.manual_seed(5)
-    losses = torch.stack([training_step(arm, *batch) for batch in batches(count)])
+    losses = torch.stack([training_step(arm, batch) for batch in batches(count)])
     return losses, state(arm)
 
 
@@ -50,9 +50,9 @@ def test_zeroing_and_checkpointing_change_no_bit(precision, techniques, model):
 def test_without_set_to_none_gradients_are_zeroed_where_they_are(precision):
     for set_to_none in (True, False):
         arm = make(Techniques(set_to_none=set_to_none), precision)
-        training_step(arm, *batches()[0])
+        training_step(arm, batches()[0])
         held = [weight.grad for weight in arm.weights.trained()]
-        training_step(arm, *batches()[1])
+        training_step(arm, batches()[1])
         same = [weight.grad is grad for weight, grad in zip(arm.weights.trained(), held, strict=True)]
         assert set(same) == {not set_to_none}
 
@@ -81,7 +81,7 @@ def test_channels_last_reaches_weights_and_inputs_also_in_evaluation():
         arm.model[0].register_forward_pre_hook(
             lambda _conv, given: seen.append(given[0].is_contiguous(**channels_last))
         )
-        training_step(arm, *batches(1)[0])
+        training_step(arm, batches(1)[0])
         evaluate(arm, iter(batches(1)))
         assert arm.model[0].weight.is_contiguous(**channels_last) == wanted
     assert seen == [False, False, True, True]
@@ -90,7 +90,7 @@ def test_channels_last_reaches_weights_and_inputs_also_in_evaluation():
 def test_a_batch_in_parts_runs_forward_once_for_each_and_steps_once():
     arm, sizes = make(Techniques(grad_accumulation=4), model=layers), []
     arm.model.register_forward_pre_hook(lambda _model, given: sizes.append(len(given[0])))
-    training_step(arm, *batches(1)[0])
+    training_step(arm, batches(1)[0])
     assert sizes == [2, 2, 2, 2]
     assert arm.taken.count == 1
 
@@ -98,7 +98,7 @@ def test_a_batch_in_parts_runs_forward_once_for_each_and_steps_once():
 def test_a_checkpointed_block_runs_again_in_backward_and_not_when_evaluated():
     arm, runs = make(Techniques(checkpointing=True)), []
     arm.model[2][-1].register_forward_pre_hook(lambda *_: runs.append(True))  # the last layer of a block
-    training_step(arm, *batches(1)[0])
+    training_step(arm, batches(1)[0])
     assert len(runs) == 2
     evaluate(arm, iter(batches(1)))
     assert len(runs) == 3
@@ -123,7 +123,7 @@ def held_for_backward(techniques):
 
     arm = make(techniques, model=layers)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        arm.loss(arm.forward(batches(1)[0][0]), batches(1)[0][1])
+        arm.loss(arm.forward, batches(1)[0])
     return sum(held)
 
 

@@ -85,7 +85,7 @@ def test_norms_without_weights_are_left_to_torch(library):
 def test_products_past_torchs_dispatcher_are_counted_with_the_types_that_they_saw(library, name, computed, recipe):
     arm = make(name, model=wide)
     multiply = library.extension.generic_gemm
-    operations = observe(lambda: training_step(arm, *batch()))
+    operations = observe(lambda: training_step(arm, batch()))
     # Forward and both gradients; the layer at the end, which is torch's, too.
     assert operations == Operations(compute_dtypes=computed, flops_per_step=3 * (PRODUCTS + 2 * 32 * 32 * 3))
     assert library.entered == ([] if recipe is None else [recipe])
@@ -101,7 +101,7 @@ def test_training_learns_nearly_as_amp_bf16_and_evaluation_in_fp32_is_torchs(lib
     losses = {}
     for each in ("amp-bf16", name):
         arm = make(each, model=wide, optimizer=plain_sgd(0.05))
-        losses[each] = [training_step(arm, *batch()).item() for _ in range(6)]
+        losses[each] = [training_step(arm, batch()).item() for _ in range(6)]
     assert losses[name] == pytest.approx(losses["amp-bf16"], rel=0.05)
     assert losses[name] != losses["amp-bf16"]
     assert losses[name][-1] < losses[name][0]
@@ -114,11 +114,11 @@ def test_training_learns_nearly_as_amp_bf16_and_evaluation_in_fp32_is_torchs(lib
 
 def test_a_checkpoint_goes_on_although_delayed_scaling_would_pickle_its_history(library, tmp_path):
     straight, begun, resumed = (make("te-fp8", model=wide, optimizer=plain_sgd(0.05)) for _ in range(3))
-    expected = [training_step(straight, *batch()).item() for _ in range(4)]
-    assert [training_step(begun, *batch()).item() for _ in range(2)] == expected[:2]
+    expected = [training_step(straight, batch()).item() for _ in range(4)]
+    assert [training_step(begun, batch()).item() for _ in range(2)] == expected[:2]
     Checkpoint.of(begun, "config", []).write(tmp_path / "one.pt")
     read_checkpoint(tmp_path / "one.pt").restore(resumed)
-    assert [training_step(resumed, *batch()).item() for _ in range(2)] == expected[2:]
+    assert [training_step(resumed, batch()).item() for _ in range(2)] == expected[2:]
 
 
 @pytest.mark.parametrize(
@@ -143,17 +143,17 @@ def test_a_package_that_does_not_load_is_unsupported_with_the_reason(monkeypatch
 def test_batches_whose_products_would_not_fit_are_refused(library, name, size, multiple):
     arm = make(name, model=wide)
     with pytest.raises(UnsupportedError, match=f"multiples of {multiple} in a batch, not {size}"):
-        training_step(arm, *batch(size))
+        training_step(arm, batch(size))
     assert library.recipe is None
     assert not torch.is_autocast_enabled("cpu")
-    training_step(make("te-bf16", model=wide), *batch(size))
+    training_step(make("te-bf16", model=wide), batch(size))
 
 
 @pytest.mark.parametrize("name", ARMS)
 @pytest.mark.parametrize("size", [24, 1])
 def test_what_is_left_of_the_test_data_and_single_samples_are_evaluated_together_with_zeros(library, name, size):
     arm = make(name, model=wide, optimizer=plain_sgd(0.05))
-    training_step(arm, *batch())
+    training_step(arm, batch())
     assert evaluate(arm, iter([batch(), batch(size)]))[0] > 0
     assert evaluate_fp32(arm, iter([batch(size)]))[0] > 0
     inputs = torch.randn(size, 3, 64)  # (samples, tokens, features)
@@ -173,5 +173,5 @@ def test_techniques_that_transformer_engine_has_of_its_own_are_refused(library, 
 
 def test_gradients_that_are_accumulated_have_a_region_for_each_part(library):
     arm = make("te-fp8", Techniques(grad_accumulation=2), model=wide)
-    training_step(arm, *batch())
+    training_step(arm, batch())
     assert library.entered == [DelayedScaling()] * 2

@@ -1,0 +1,182 @@
+"""A batch of any structure: its tensors moved, pinned, arranged, cut and counted.
+
+A batch is any nesting of what ``torch.utils._pytree`` opens: dicts, lists, tuples, named tuples, and what libraries
+register there. Dataclasses, and ``UserDict``s such as the BatchEncoding of transformers, are registered when one is
+first met. All else is a leaf: a tensor, an object with a method ``to(device)``, or a value that stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import (
+    GetAttrKey,
+    MappingKey,
+    TreeSpec,
+    keystr,
+    register_pytree_node,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_unflatten,
+)
+
+from bench.devices.backend import backend_of, is_out_of_memory
+from bench.spec.errors import UsageError, first_line
+
+Batch = Any
+
+
+def tensors(batch: Batch) -> list[Tensor]:
+    """Return a batch's tensors, without those in objects that cannot be opened."""
+    return [leaf for leaf in _flatten(batch)[0] if isinstance(leaf, Tensor)]
+
+
+def first_dimension(batch: Batch) -> int:
+    """Return the first dimension of a batch's first tensor: its samples, unless the suite counts them.
+
+    Raises:
+        UsageError: it has no such tensor.
+    """
+    for tensor in tensors(batch):
+        if tensor.dim():
+            return len(tensor)
+    raise UsageError("The batch has no tensor whose first dimension is its samples: give the suite a count(batch).")
+
+
+def map_leaves(function: Callable[[Any], Any], batch: Batch) -> Batch:
+    """Return a batch of the same structure with each leaf replaced by the function's value."""
+    leaves, structure = _flatten(batch)
+    return tree_unflatten([function(leaf) for leaf in leaves], structure)
+
+
+def to_device(batch: Batch, device: torch.device, non_blocking: bool = False) -> Batch:
+    """Copy a batch to ``device``; tensors that are there already are not copied.
+
+    ``non_blocking`` does not wait for the copy. That takes pinned memory, so pageable memory is pinned first.
+
+    Raises:
+        UsageError: a part of the batch cannot be copied; it is named.
+    """
+    move = partial(_moved, device=device, non_blocking=non_blocking)
+    try:
+        return map_leaves(move, batch)
+    except Exception as failure:
+        if is_out_of_memory(failure):
+            raise
+        for name, leaf in named_leaves(batch):
+            try:
+                move(leaf)
+            except Exception as error:
+                raise UsageError(f"{name} cannot be copied to {device}: {first_line(error)}.") from error
+        raise
+
+
+def _moved(leaf: Any, device: torch.device, non_blocking: bool) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf.to(device) if hasattr(leaf, "to") else leaf
+    pageable = leaf.device.type == "cpu" and backend_of(device).is_gpu and not leaf.is_pinned()
+    # The pinned allocator knows of the copy under way, and reuses the buffer only when it is done.
+    return (leaf.pin_memory() if non_blocking and pageable else leaf).to(device, non_blocking=non_blocking)
+
+
+def pinned(batch: Batch) -> Batch:
+    """Return a batch in host memory with its tensors in pinned memory."""
+    return map_leaves(lambda leaf: leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf, batch)
+
+
+def channels_last(batch: Batch) -> Batch:
+    """Return a batch with its floating-point tensors of four dimensions, such as images, in channels-last layout."""
+
+    def arranged(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) and leaf.dim() == 4 and leaf.is_floating_point():
+            return leaf.contiguous(memory_format=torch.channels_last)
+        return leaf
+
+    return map_leaves(arranged, batch)
+
+
+def cut(batch: Batch, parts: Sequence[slice], samples: int, purpose: str) -> list[Batch]:
+    """Return parts of a batch: each tensor cut along its first dimension, numbers and None as they are.
+
+    Args:
+        batch: of ``samples`` samples.
+        parts: the samples of each part.
+        samples: the first dimension that each tensor must have.
+        purpose: for the message.
+
+    Raises:
+        UsageError: a part of the batch cannot be cut; it is named.
+    """
+    leaves, structure = _flatten(batch)
+    cuttable = [isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == samples for leaf in leaves]
+    if not all(
+        cuts or leaf is None or isinstance(leaf, int | float) for cuts, leaf in zip(cuttable, leaves, strict=True)
+    ):
+        for name, leaf in named_leaves(batch):
+            if isinstance(leaf, Tensor) and not (leaf.dim() and len(leaf) == samples):
+                raise UsageError(f"{purpose} cannot cut {name}, whose shape is {tuple(leaf.shape)}, into {samples}.")
+            if not isinstance(leaf, Tensor | int | float | None):
+                raise UsageError(f"{purpose} cannot cut {name}, a {type(leaf).__name__}.")
+    return [
+        tree_unflatten([leaf[part] if cuts else leaf for leaf, cuts in zip(leaves, cuttable, strict=True)], structure)
+        for part in parts
+    ]
+
+
+def named_leaves(batch: Batch) -> list[tuple[str, Any]]:
+    """Return a batch's leaves, each with its name: ``batch['labels']``, ``batch[0]``, ``batch.image``."""
+    leaves, _ = _flatten(batch)
+    try:
+        pairs, _ = tree_flatten_with_path(batch)
+    except ValueError:  # a library registered a class of its own without names
+        return [(f"leaf {number} of the batch", leaf) for number, leaf in enumerate(leaves)]
+    return [(f"batch{keystr(path)}", leaf) for path, leaf in pairs]
+
+
+def _flatten(batch: Batch) -> tuple[list[Any], TreeSpec]:
+    leaves, structure = tree_flatten(batch)
+    closed = {type(leaf) for leaf in leaves if isinstance(leaf, UserDict) or _is_plain_dataclass(leaf)}
+    if not closed:
+        return leaves, structure
+    for kind in closed:
+        _register(kind)
+    return _flatten(batch)
+
+
+def _is_plain_dataclass(leaf: Any) -> bool:
+    return is_dataclass(leaf) and not isinstance(leaf, type) and not hasattr(leaf, "to")
+
+
+def _register(kind: type[Any]) -> None:
+    """Let torch's trees open a class; what its instances hold apart from values is carried over."""
+    is_dict = issubclass(kind, UserDict)
+
+    def split(node: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        if is_dict:
+            return node.data, {name: value for name, value in vars(node).items() if name != "data"}
+        return {field.name: getattr(node, field.name) for field in fields(node)}, {}
+
+    def open_node(node: Any) -> tuple[list[Any], Any]:
+        values, rest = split(node)
+        return list(values.values()), (tuple(values), rest)
+
+    def open_named(node: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        values, context = open_node(node)
+        key: Any = MappingKey if is_dict else GetAttrKey
+        return [(key(name), value) for name, value in zip(context[0], values, strict=True)], context
+
+    def build(values: Any, context: Any) -> Any:
+        names, rest = context
+        node = object.__new__(kind)
+        named = dict(zip(names, values, strict=True))
+        for name, value in {**rest, **({"data": named} if is_dict else named)}.items():
+            object.__setattr__(node, name, value)
+        return node
+
+    register_pytree_node(kind, open_node, build, flatten_with_keys_fn=open_named)
