@@ -49,7 +49,7 @@ RESUMABLE = ("resume", "dry_run", "seeds", "trial_timeout_s")
 """Options that may be given with a bare ``--resume``."""
 TRAINING = ("epochs", "target_accuracy_pct", "clip_grad")
 """Options that only training has a use for."""
-EXPORTS = ("github-action-benchmark", "openmetrics", "mllog")
+EXPORTS = ("github-action-benchmark", "openmetrics")
 """Formats of other tools, the functions of ``bench.report.exports.formats``."""
 SHORTHANDS = {
     "sweep": {

@@ -1,24 +1,20 @@
-"""Figures in the formats of other tools: github-action-benchmark, OpenMetrics and MLPerf's log.
+"""Figures in the formats of other tools: github-action-benchmark and OpenMetrics.
 
 Sources: "Examples of JSON for customSmallerIsBetter" in the README of benchmark-action/github-action-benchmark;
-OpenMetrics 1.0.0, sections "Overall Structure" and "Unit"; mlcommons/logging, mlperf_logging/mllog.
+OpenMetrics 1.0.0, sections "Overall Structure" and "Unit".
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import pandas as pd
 
 from bench import stats
 from bench.report.analysis.summary import summarise
 from bench.report.exports import data
-from bench.report.format import MIB, estimate, known, processes, records
+from bench.report.format import MIB, estimate, processes
 from bench.report.reading.load import Runs
-from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 from bench.spec.metrics import untabled
 from bench.stats import Interval
@@ -91,77 +87,9 @@ def _labels(row: Row) -> str:
     return ",".join(f'{name}="{str(row[name] or "").translate(ESCAPES)}"' for name in LABELS)
 
 
-def mllog(runs: Runs) -> str:
-    """Return the trainings, and the throughput of every timed process, as lines of MLPerf's log.
-
-    Each trial and precision is a namespace of its own, in which an interval is open once at a time. The log describes
-    measurements; it is no submission, and lacks what a submission must have. Trainings in emulated precisions have no
-    times, and are left out.
-    """
-    epochs = dict(list(runs.epochs.groupby(["run", "trial", "precision"], sort=False)))
-    lines: list[str] = []
-    for row in records(runs.trials):
-        start_ms = _milliseconds(row["started"])
-        if start_ms is None or row["phase"] not in ("speed", "train"):
-            continue
-        key = (row["run"], row["trial"], row["precision"])
-        events = _training(row, epochs.get(key)) if row["phase"] == "train" else _speed(row)
-        for after_s, kind, name, value, more in events:
-            record = {
-                "namespace": "/".join(key),
-                "time_ms": start_ms + round(1000 * after_s),
-                "event_type": kind,
-                "key": name,
-                "value": value,
-                "metadata": {"file": "trials.csv", "lineno": 0, **more},
-            }
-            lines.append(f":::MLLOG {json.dumps(record, allow_nan=False)}")
-    return "\n".join(lines)
-
-
-START, END, POINT = "INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"
-Event = tuple[float, str, str, Any, dict[str, Any]]
-"""Seconds since the trial began, its type, its key, its value, and further metadata."""
-
-
-def _training(row: Mapping[Hashable, Any], epochs: pd.DataFrame | None) -> Iterator[Event]:
-    if epochs is not None and epochs["train_s"].isna().any():
-        return
-    arm = {"suite": row["suite"], "device": row["device"], "precision": row["precision"]}
-    yield 0.0, POINT, "global_batch_size", int(row["batch_size"]), arm
-    yield 0.0, POINT, "seed", int(row["seed"]), {}
-    yield 0.0, START, "run_start", None, {}
-    ended_s = 0.0  # start-up is not known apart, so epochs begin with the trial
-    for epoch in [] if epochs is None else records(epochs.sort_values("epoch")):
-        number = {"epoch_num": int(epoch["epoch"])}
-        yield ended_s, START, "epoch_start", None, number
-        ended_s += float(epoch["train_s"]) + (float(epoch["test_s"]) if known(epoch["test_s"]) else 0.0)
-        yield ended_s, END, "epoch_stop", None, number
-        if known(epoch["test_accuracy_pct"]):
-            yield ended_s, POINT, "eval_accuracy", epoch["test_accuracy_pct"] / 100, number
-    status = "success" if row["status"] in MEASURED else "aborted"
-    yield ended_s, END, "run_stop", None, {"status": status}
-
-
-def _speed(row: Mapping[Hashable, Any]) -> Iterable[Event]:
-    if known(row["samples_per_s"]) and row["status"] in MEASURED:
-        arm = {"suite": row["suite"], "device": row["device"], "precision": row["precision"]}
-        value = {"throughput": row["samples_per_s"], "step_ms": row["step_ms"]}
-        yield float(row["wall_s"]) if known(row["wall_s"]) else 0.0, POINT, "tracked_stats", value, arm
-
-
-def _milliseconds(started: str) -> int | None:
-    """Return a time in milliseconds since 1970; None where it is not known."""
-    try:
-        return round(1000 * datetime.fromisoformat(started).timestamp())
-    except ValueError:
-        return None
-
-
 FORMATS: dict[str, Callable[[Runs], str]] = {
     "github-action-benchmark": github_action_benchmark,
     "openmetrics": openmetrics,
-    "mllog": mllog,
 }
 """By the names that ``--export`` takes."""
 

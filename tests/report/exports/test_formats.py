@@ -88,46 +88,6 @@ def test_a_training_without_a_test_set_or_a_time_and_a_search_that_found_no_batc
     assert "fp32" in FORMATS[form](load([run.folder])) or form == "github-action-benchmark"
 
 
-def lines_of(runs) -> list[dict]:
-    """The log as mlcommons/logging reads it: a token and a JSON object with a time, a key, a value and metadata."""
-    lines = FORMATS["mllog"](runs).splitlines()
-    assert lines
-    assert all(line.startswith(":::MLLOG ") for line in lines)
-    return [json.loads(line.removeprefix(":::MLLOG ")) for line in lines]
-
-
-def test_every_line_of_an_mlperf_log_has_its_fields(runs):
-    for line in lines_of(runs):
-        assert list(line) == ["namespace", "time_ms", "event_type", "key", "value", "metadata"]
-        assert isinstance(line["time_ms"], int)
-        assert line["event_type"] in ("INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME")
-        assert {"file", "lineno"} <= line["metadata"].keys()
-
-
-def test_intervals_of_an_mlperf_log_are_opened_once_and_closed(runs):
-    opened: dict[tuple[str, str], int] = {}
-    for line in lines_of(runs):
-        kind, _, event = line["key"].rpartition("_")
-        if line["event_type"] == "INTERVAL_START":
-            assert event == "start"
-            assert opened.setdefault((line["namespace"], kind), line["time_ms"]) == line["time_ms"]
-        elif line["event_type"] == "INTERVAL_END":
-            assert event == "stop"
-            assert opened.pop((line["namespace"], kind)) <= line["time_ms"]
-    assert not opened
-
-
-def test_an_mlperf_log_tells_accuracies_and_how_a_training_ended(runs):
-    lines = [line for line in lines_of(runs) if line["namespace"].startswith("run/")]
-    accuracies = [line for line in lines if line["key"] == "eval_accuracy"]
-    assert len(accuracies) == len(runs.epochs[runs.epochs["run"] == "run"]) > 0
-    assert all(0 < line["value"] < 1 and line["metadata"]["epoch_num"] >= 1 for line in accuracies)
-    ends = [line["metadata"]["status"] for line in lines if line["key"] == "run_stop"]
-    assert sorted(ends) == ["aborted", *["success"] * 4]
-    throughputs = [line["value"]["throughput"] for line in lines if line["key"] == "tracked_stats"]
-    assert len(throughputs) == 6
-
-
 @pytest.mark.parametrize(
     ("words", "part"),
     [
