@@ -306,7 +306,7 @@ class SuiteBatches(Batches):
         batches, number = self._open("train", seed), 0
         for number, batch in enumerate(_begun(batches, seed), start=1):  # noqa: B007
             yield batch
-        length = len(batches) if hasattr(batches, "__len__") else FEWEST_BATCHES
+        length = len(batches) if hasattr(batches, "__len__") else 0
         if number < max(FEWEST_BATCHES, length):
             wanted = f"its len is {length}" if number < length else f"an epoch needs {FEWEST_BATCHES} or more"
             raise UsageError(f"{self._name('train', seed)} ended after {number} batch{'es' * (number != 1)}: {wanted}.")
@@ -318,6 +318,11 @@ class SuiteBatches(Batches):
     def test(self, shard: Shard = WHOLE) -> Iterator[Batch]:
         """Yield every batch of the test split, or a shard of each."""
         return (self._shared(batch, shard) for batch in _begun(self._open("test", self._seed), self._seed))
+
+    def train_sample(self, shard: Shard = WHOLE) -> Iterator[Batch]:
+        """Yield the first batches of training as ``test`` does: of 2,000 samples at most."""
+        first = islice(self.loaded(1), max(1, TRAIN_SAMPLE // self._batch_size))
+        return (self._shared(batch, shard) for batch in first)
 
     def _shared(self, batch: Batch, shard: Shard) -> Batch:
         if shard.ranks > 1:

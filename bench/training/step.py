@@ -41,7 +41,7 @@ Loss = Callable[[Any, Batch], Any]
 
 
 class TakenSteps:
-    """Counts an optimizer's steps, as a hook on it, without those that a GradScaler skips.
+    """Counts the steps of an arm's first optimizer, as a hook on it, without those that a GradScaler skips.
 
     Skipped steps never reach an ordinary optimizer. A fused one is called with a device tensor that makes the step a
     no-op; these tensors are kept, and read when the count is asked for.
@@ -170,8 +170,8 @@ def build_arm(
         optimizers = {name: fused(each, scaled=scaler.is_enabled()) for name, each in optimizers.items()}
     schedules = [suite.schedule(each, steps) for each in optimizers.values()] if suite.schedule and steps else []
     taken = TakenSteps()
-    for optimizer in optimizers.values():
-        if scaler.is_enabled():  # a hook costs some microseconds a step
+    for number, optimizer in enumerate(optimizers.values()):
+        if scaler.is_enabled() and number == 0:  # a hook costs some microseconds a step
             optimizer.register_step_post_hook(taken)
         weights.follow(optimizer)
     arm = Arm(
@@ -307,7 +307,6 @@ def training_step(arm: Arm, batch: Batch) -> Tensor:
         for optimizer in arm.optimizers.values():
             arm.scaler.step(optimizer)  # skips the step where a gradient overflowed
         arm.scaler.update()
-        arm.taken.called += 1 - len(arm.optimizers)  # which its hook has counted
     else:
         for optimizer in arm.optimizers.values():
             optimizer.step()

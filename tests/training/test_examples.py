@@ -1,0 +1,56 @@
+"""The examples of trainings of one's own: each runs, and its losses in fp32 are those of a plain loop."""
+
+import csv
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from bench.data.batches import SuiteBatches
+from bench.planning import suite_registry
+from bench.spec.precisions import PRECISIONS
+from bench.training.step import build_arm, seed_all, training_step
+from tests.conftest import call
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted(ROOT.glob("docs/examples/*.py"))
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_the_losses_of_an_example_in_fp32_are_those_of_a_plain_loop(file, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    suite = suite_registry.load(suite_registry.refer(str(file)))
+    data = list(islice(SuiteBatches(suite, batch_size=4, device=CPU, seed=0).train(1), 2))
+    seed_all(0)
+    model = suite.model().train()
+    optimizer, expected = suite.optimizer(model.parameters()), []
+    for batch in data:
+        optimizer.zero_grad()
+        if suite.loss_takes_batch:
+            output = suite.loss(model, batch)
+            loss = output if isinstance(output, torch.Tensor) else output["loss"]
+        else:
+            loss = suite.loss()(model(batch[0]), batch[1])
+        loss.backward()
+        if suite.clip_grad:
+            nn.utils.clip_grad_norm_(model.parameters(), suite.clip_grad)
+        optimizer.step()
+        expected.append(loss.item())
+    arm = build_arm(suite, suite.data, PRECISIONS["fp32"], CPU, seed=0)
+    assert [training_step(arm, batch).item() for batch in data] == expected
+    assert len(file.read_text().splitlines()) <= 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_an_example_is_measured_and_trained_in_two_precisions(file, tmp_path):
+    words = ("--precisions", "fp32,amp-bf16", "--quick", "--epochs", 1, "--gpus", "cpu", "--time-budget", 0.5)
+    done = call("--suite", file, *words, "--batch-sizes", 2, "--out", tmp_path / "run", cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with (tmp_path / "run" / "trials.csv").open(newline="") as rows:
+        statuses = {(row["phase"], row["precision"]): row["status"] for row in csv.DictReader(rows)}
+    assert set(statuses) == {(p, a) for p in ("memory", "speed", "train") for a in ("fp32", "amp-bf16")}
+    assert set(statuses.values()) <= {"ok", "unconverged"}

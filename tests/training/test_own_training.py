@@ -1,0 +1,187 @@
+"""A suite's own batches, loss and optimizers: they train as a plain loop does, and what is wrong is said by name."""
+
+from collections import UserDict, namedtuple
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from bench.data.batch import channels_last, cut, map_leaves, named_leaves, tensors, to_device
+from bench.data.batches import SuiteBatches
+from bench.spec import Suite
+from bench.spec.errors import UsageError
+from bench.spec.precisions import PRECISIONS
+from bench.spec.techniques import Techniques
+from bench.training.step import build_arm, training_step
+
+CPU = torch.device("cpu")
+CLIP = 0.5
+
+
+def own_batches(split, batch_size, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for number in range(4 if split == "train" else 2):
+        inputs = torch.randn(batch_size, 4 + number % 2, 8, generator=generator)
+        yield {"x": inputs, "more": {"y": inputs.sum(dim=(1, 2))}, "name": None}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 16), nn.Linear(16, 1)
+
+    def forward(self, inputs):
+        return self.head(self.body(inputs).relu().mean(dim=1)).squeeze(1)
+
+
+def own_loss(model, batch):
+    return {"loss": (model(batch["x"]).float() - batch["more"]["y"]).square().mean()}
+
+
+def own_optimizers(model):
+    return {
+        "body": torch.optim.AdamW(model.body.parameters(), 1e-2),
+        "head": torch.optim.SGD(model.head.parameters(), 1e-2),
+    }
+
+
+SUITE = Suite(
+    name="own",
+    title="",
+    model=Net,
+    batches=own_batches,
+    loss=own_loss,
+    optimizer=own_optimizers,
+    batch_size=8,
+    clip_grad=CLIP,
+)
+
+
+def arm_of(suite=SUITE, precision="fp32", **techniques):
+    return build_arm(suite, suite.data, PRECISIONS[precision], CPU, seed=0, techniques=Techniques(**techniques))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_losses_of_a_dict_two_optimizers_clipping_and_accumulation_are_a_plain_loops(parts):
+    torch.manual_seed(0)
+    model = Net()
+    optimizers, expected = own_optimizers(model), []
+    for batch in own_batches("train", 8, 3):
+        for optimizer in optimizers.values():
+            optimizer.zero_grad()
+        losses = []
+        for start in range(0, 8, 8 // parts):
+            part = slice(start, start + 8 // parts)
+            loss = own_loss(model, {"x": batch["x"][part], "more": {"y": batch["more"]["y"][part]}})["loss"] / parts
+            loss.backward()
+            losses.append(loss.detach())
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        for optimizer in optimizers.values():
+            optimizer.step()
+        expected.append(torch.stack(losses).sum())
+    arm = arm_of(grad_accumulation=parts)
+    assert [training_step(arm, batch).item() for batch in own_batches("train", 8, 3)] == [float(x) for x in expected]
+
+
+@pytest.mark.parametrize("precision", ["amp-bf16", "amp-fp16", "bf16", "fp16-master"])
+def test_every_kind_of_precision_trains_with_several_optimizers(precision):
+    arm = arm_of(precision=precision)
+    first, *_, last = [training_step(arm, batch).item() for _ in range(8) for batch in own_batches("train", 8, 3)]
+    assert last < first
+    assert 24 < arm.taken.count <= 32  # a GradScaler skips the first steps
+
+
+def test_steps_that_overflowed_in_every_optimizer_are_counted_as_skipped():
+    arm = arm_of(precision="amp-fp16")
+    arm.scaler._init_scale = 2.0**60
+    for batch in own_batches("train", 8, 3):
+        training_step(arm, batch)
+    assert arm.taken.count == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"loss": lambda model, batch: model(batch["x"])}, r"has shape \(8,\)"),
+        ({"loss": lambda model, batch: {"los": model(batch["x"]).sum()}}, "no tensor called loss"),
+        ({"loss": lambda model, batch: model(batch["inputs"]).sum()}, "no key 'inputs'; it has 'x'"),
+        ({"loss": None}, r"not inputs and targets: give the suite a loss\(model, batch\)"),
+        ({"optimizer": lambda model: [torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)]}, "'0' has no parameter"),
+        ({"optimizer": lambda parameters: "SGD"}, "returned a str, which is no torch.optim.Optimizer"),
+        ({"optimizer": lambda model: {}}, "returned none"),
+    ],
+    ids=["loss of each sample", "no loss", "wrong key", "no loss for a dict", "foreign optimizer", "text", "none"],
+)
+def test_what_is_wrong_is_named(wrong, message):
+    suite = replace(SUITE, **wrong)
+    with pytest.raises((UsageError, LookupError), match=message):
+        training_step(arm_of(suite), next(own_batches("train", 8, 0)))
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        (lambda split, size, seed: iter([{"x": torch.zeros(size)}]), "ended after 1 batch: an epoch needs 2 or more"),
+        (lambda split, size, seed: 3, "returned int, which is not iterable"),
+    ],
+)
+def test_batches_that_end_or_are_none_are_refused(batches, message):
+    opened = replace(SUITE, batches=batches)
+    with pytest.raises(UsageError, match=message):
+        list(SuiteBatches(opened, batch_size=4, device=CPU, seed=0).train(1))
+
+
+def test_each_precision_reads_the_same_batches_in_the_same_order_and_each_epoch_others():
+    def shuffled(split, batch_size, seed):
+        data = torch.utils.data.TensorDataset(torch.arange(32.0))
+        return torch.utils.data.DataLoader(data, batch_size=batch_size, shuffle=True)
+
+    suite = replace(SUITE, batches=shuffled)
+    epochs = [
+        [tensors(batch)[0].tolist() for batch in SuiteBatches(suite, batch_size=8, device=CPU, seed=1).train(epoch)]
+        for epoch in (1, 1, 2)
+    ]
+    assert epochs[0] == epochs[1] != epochs[2]
+
+
+@dataclass
+class Record:
+    image: torch.Tensor
+    weight: float
+
+
+Pair = namedtuple("Pair", ["first", "second"])
+IMAGES = torch.arange(64.0).reshape(4, 1, 4, 4)
+NESTED = {"record": Record(image=IMAGES, weight=0.5), "pair": Pair(torch.arange(4), [torch.zeros(4, 2), None])}
+
+
+def test_any_nesting_is_opened_named_cut_and_arranged():
+    assert [name for name, _ in named_leaves(NESTED)] == [
+        "batch['record'].image",
+        "batch['record'].weight",
+        "batch['pair'].first",
+        "batch['pair'].second[0]",
+        *(["batch['pair'].second[1]"] if any(leaf is None for _, leaf in named_leaves(NESTED)) else []),
+    ]
+    first, second = cut(NESTED, [slice(0, 2), slice(2, 4)], 4, "a test")
+    assert isinstance(second["record"], Record)
+    assert (second["record"].weight, second["pair"].first.tolist()) == (0.5, [2, 3])
+    assert torch.equal(torch.cat([first["record"].image, second["record"].image]), IMAGES)
+    arranged = channels_last({"image": torch.zeros(2, 3, 4, 4), "ids": torch.zeros(2, 3, 4, 4, dtype=torch.int64)})
+    assert arranged["image"].is_contiguous(memory_format=torch.channels_last)
+    assert arranged["ids"].is_contiguous()
+    words = map_leaves(lambda leaf: leaf + 1, UserDict(ids=torch.zeros(2)))
+    assert (type(words), words["ids"].tolist()) == (UserDict, [1.0, 1.0])
+
+
+def test_what_cannot_be_cut_or_moved_is_refused_by_name():
+    with pytest.raises(UsageError, match=r"batch\['table'\], whose shape is \(3,\)"):
+        cut({"x": torch.zeros(4), "table": torch.zeros(3)}, [slice(0, 2)], 4, "grad-accumulation")
+
+    def stuck(_device):
+        raise RuntimeError("no copy")
+
+    with pytest.raises(UsageError, match=r"batch\['boxes'\] cannot be copied to cpu: no copy"):
+        to_device({"x": torch.zeros(2), "boxes": SimpleNamespace(to=stuck)}, CPU)
