@@ -1,0 +1,110 @@
+"""The table of each model with every precision on each device, and from which batch size a precision pays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.report.analysis.summary import summarise
+from bench.report.analysis.verdict import answers, in_short, lead
+from bench.report.reading.load import load
+from bench.report.tables.measurements import architectures
+from tests.report import fleet
+from tests.report.builders import RunBuilder
+from tests.report.tables.lines import lines
+
+
+def answered(*folders: Path):
+    """The tables of some runs, and their answers."""
+    summary = summarise(load(list(folders)).trials)
+    given = answers(summary)
+    return architectures(summary, given), given
+
+
+def test_the_advised_row_stands_out_and_one_that_ties_with_it_is_marked(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed("amp-fp16", [2.0, 2.02, 1.98]).speed("amp-bf16", [1.99, 2.03, 1.98])
+    (table,), _ = answered(run.folder)
+    assert [table.rows[place][2] for place in table.strong] == ["amp-bf16"]
+    assert [line["precision"] for line in lines(table)] == ["fp32", "amp-fp16 ≈", "amp-bf16"]
+    assert "≈ as fast as the advised one." in table.footnotes
+    stay = RunBuilder(tmp_path / "stay").speed(speedups=(0.5, 0.51, 0.49))
+    (table,), _ = answered(stay.folder)
+    assert [table.rows[place][2] for place in table.strong] == ["fp32"]
+
+
+@pytest.mark.parametrize("status", ["oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"])
+def test_the_word_of_what_was_not_measured_stands_in_its_cell(tmp_path: Path, status: str) -> None:
+    run = RunBuilder(tmp_path / "run").speed().memory("fp32", 100).train("fp32", [90.0])
+    for phase in ("speed", "memory", "train"):
+        run.lost(phase, "amp-fp16", status)
+    (table,), _ = answered(run.folder)
+    (line,) = (line for line in lines(table) if line["precision"] == "amp-fp16")
+    shown = ("time/epoch (s)", "step (ms)", "samples/s", "speedup [95 % interval]", "accuracy (%)")
+    assert {line[name].strip("‡") for name in (*shown, "peak memory (MiB, vs fp32)")} == {status}
+
+
+@pytest.mark.parametrize(
+    ("trained", "sizes", "expected"),
+    [
+        (None, ((64, 128, 256), (64, 128)), ("128", "128")),  # the largest that both have
+        (64, ((64, 128, 256), (64, 128)), ("64", "64")),
+        (None, ((64, 256), (128,)), ("256", "128")),  # none in common: each one's largest
+    ],
+)
+def test_devices_are_shown_at_the_batch_that_was_trained_else_at_the_largest_common_to_all(
+    tmp_path: Path, trained: int | None, sizes: tuple[tuple[int, ...], ...], expected: tuple[str, ...]
+) -> None:
+    folders = []
+    for name, of_device in zip("ab", sizes, strict=True):
+        run = RunBuilder(tmp_path / f"run-{name}")
+        for batch in of_device:
+            run.speed(batch=batch)
+        if trained:
+            run.train("fp32", [90.0], batch=trained).train("amp-bf16", [90.0], batch=trained)
+        folders.append(fleet.copy(run.folder, tmp_path / name, device=f"Card {name}", architecture="Volta"))
+    (table,), given = answered(*folders)
+    shown = {line["device"]: line["batch size"] for line in lines(table)}
+    assert tuple(shown.values()) == expected
+    assert [str(answer.batch) for answer in given] == [*expected]
+
+
+@pytest.mark.parametrize(
+    ("gains", "pays"),
+    [
+        ({128: 2.0}, "at batch 128, the only one measured"),
+        ({32: 2.0, 64: 2.0, 128: 2.0}, "from batch 32, the smallest measured"),
+        ({32: 1.0, 64: 2.0, 128: 2.0}, "from batch 64"),
+        ({32: 2.0, 64: 1.0, 128: 2.0}, "from batch 128"),
+        ({32: 1.0, 64: 1.0, 128: 1.0}, ""),
+    ],
+)
+def test_an_answer_says_from_which_batch_size_on_its_precision_pays(tmp_path: Path, gains, pays: str) -> None:
+    run = RunBuilder(tmp_path / "run")
+    for batch, gain in gains.items():
+        run.speed(speedups=[gain, gain * 1.001, gain * 0.999], batch=batch).memory("fp32", 100, batch=batch)
+        run.memory("amp-bf16", 60, batch=batch)
+    _, (answer,) = answered(run.folder)
+    assert answer.pays == pays
+    assert ("".join(part.text for part in lead([answer])[0]).endswith(f"; it pays {pays}.")) == bool(pays)
+    line = "".join(part.text for part in in_short(answer))
+    assert "40 % less peak memory (60.00 MiB)" in line
+    assert (f"pays {pays}" in line) == bool(pays)
+
+
+def test_where_fp32_is_advised_it_says_from_which_batch_size_another_precision_pays(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed(speedups=[0.9, 0.901, 0.899], batch=64)
+    run.train("fp32", [90.0], batch=64).train("amp-bf16", [90.0], batch=64).speed(batch=128).speed(batch=256)
+    _, (answer,) = answered(run.folder)
+    assert answer.stays
+    assert "amp-bf16 pays from batch 128" in "".join(part.text for part in in_short(answer))
+
+
+@pytest.mark.parametrize(("times", "shown"), [((9.0, 2.0, 2.2, 2.1), "2.100 (2.00–2.20)"), ((9.0,), "9.000")])
+def test_time_per_epoch_is_the_median_after_the_first_with_the_fastest_and_the_slowest(
+    tmp_path: Path, times: tuple[float, ...], shown: str
+) -> None:
+    run = RunBuilder(tmp_path / "run").speed().train("fp32", [90.0], epochs=len(times), epoch_s=3.0)
+    fleet.edit_rows(run.folder, lambda row: row.update(train_s=str(times[int(row["epoch"]) - 1])), "epochs.csv")
+    (table,), _ = answered(run.folder)
+    assert lines(table)[0]["time/epoch (s)"] == shown
