@@ -628,13 +628,17 @@ def in_short(answer: Answer) -> Sentence:
         parts += [f"{arm['precision']} pays {answer.pays}"] if answer.pays else []
     elif arm:
         parts += [f"{answer.faster} {answer.spread}".rstrip()] if answer.is_timed else ["fp32 does not fit"]
-        peak = f"{number(arm['memory_bytes'] / MIB)} MiB" if known(arm["memory_bytes"]) else ""
+        peak = _mib(arm) if known(arm["memory_bytes"]) else ""
         less = _less_or_more(arm["memory_change"], "peak memory")
         parts += [f"{less} ({peak})" if less else f"peak memory {peak}"] if peak else []
         parts += [f"pays {answer.pays}"] if answer.pays else []
         parts += [f"accuracy {answer.accuracy_in_short}"]
     start = f"{answer.workload} on {answer.label}, batch {answer.batch}: "
     return [Part(start), Part(answer.use, True), Part(", ".join([f" {answer.doubt_marks}".rstrip(), *parts]))]
+
+
+def _mib(arm: Row) -> str:
+    return f"{number(arm['memory_bytes'] / MIB)} MiB"
 
 
 def _rival(stay: Answer) -> str:
@@ -652,7 +656,8 @@ def _memory_range(gains: Sequence[Answer]) -> list[str]:
     changes = [float(answer.arm["memory_change"]) for answer in gains if known(answer.arm["memory_change"])]
     if changes and max(changes) < 0:
         ends = dict.fromkeys(change(-end).removeprefix("+") for end in (max(changes), min(changes)))
-        return [f"it takes {' to '.join(ends)} less peak memory"]
+        only = f" ({_mib(gains[0].arm)})" if len(gains) == 1 else ""
+        return [f"it takes {' to '.join(ends)} less peak memory{only}"]
     ends = dict.fromkeys(change(end) for end in (min(changes), max(changes))) if changes else {}
     return [f"peak memory changes by {' to '.join(ends)}"] if ends else []
 
