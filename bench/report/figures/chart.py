@@ -93,6 +93,8 @@ class Line:
     first: int = 0
     every: int = 1
     """Which points have a dot: from which on, and every one, every second, and so on."""
+    leads: bool = False
+    """Whether it is no data, but leads from a line's end to its name."""
     whiskers: Sequence[tuple[float, float, float]] = ()
     """Intervals: x, and both ends of y."""
     says: str = ""

@@ -314,7 +314,7 @@ class _Figure:
             y, tint = self.at(place), self.tint(line)
             marks.append(Text(x=x, y=y, text=line, anchor="start", tint=tint))
             if ends[line][0] < last:
-                marks.append(Line(points=[ends[line], (start, y)], tint=tint, dots=False, dashed=True))
+                marks.append(Line(points=[ends[line], (start, y)], tint=tint, dots=False, leads=True))
         return marks
 
     def _dot(self, line: str, arm: pd.DataFrame) -> list[Mark]:

@@ -202,7 +202,9 @@ def _mark(axes: Axes, mark: Mark) -> None:
             for size, bottom, top in mark.whiskers:
                 axes.plot([size, size], [bottom, top], color=colour(mark.tint))
             x, y = zip(*mark.points, strict=True)
-            axes.plot(x, y, color=colour(mark.tint), linestyle=TEST if mark.dashed else "-", **look)
+            look |= {"linewidth": 0.7, "alpha": 0.7} if mark.leads else {}
+            style = ":" if mark.leads else TEST if mark.dashed else "-"
+            axes.plot(x, y, color=colour(mark.tint), linestyle=style, **look)
 
 
 def _bars(axes: Axes, bars: Sequence[Bar]) -> None:

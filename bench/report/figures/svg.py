@@ -221,7 +221,7 @@ def _polyline(frame: _Frame, mark: Line) -> Markup:
         if max(abs(frame.y(end) - frame.y(heights[x])) for end in (low, high)) > DOT  # else the dot hides it
     ]
     line = _path("", (path if "L" in path else "") + "".join(whiskers))
-    classes = class_of(mark.tint) + " dashed" * mark.dashed
+    classes = class_of(mark.tint) + " dashed" * mark.dashed + " leads" * mark.leads
     shown = _path("mark" if shape else "dots", "".join(dots) if mark.dots else "")
     return Markup('<g class="{}">{}{}{}</g>').format(classes, line, shown, _title(mark.says))
 
