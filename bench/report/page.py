@@ -55,6 +55,8 @@ WHY = "Why? "
 """Before the title of a section on what was explained."""
 MATRICES, ABLATIONS, SWEEPS = 20, 30, 40
 """The places of sections that no module of ``report/tables`` lists, as in ``Entry.place``."""
+DRAWERS = 2
+"""Processes that draw figures."""
 FILES = "files.json"
 """The list of the figures and CSVs of the report in a folder."""
 HOW_TO_READ = (
@@ -183,19 +185,19 @@ def _replace(manifest: Path, files: list[str]) -> None:
 
 
 @contextmanager
-def _second_process() -> Iterator[ProcessPoolExecutor]:
-    """Give a process to draw figures in, which ends with this one, and at once where this one is interrupted.
+def _drawers() -> Iterator[ProcessPoolExecutor]:
+    """Give processes to draw figures in, which end with this one, and at once where this one is interrupted.
 
-    Ctrl-C goes to both: that process starts, and stays, with signals blocked.
+    Ctrl-C goes to all: those processes start, and stay, with signals blocked.
     """
-    with ProcessPoolExecutor(1, get_context("fork"), lifetime.end_with, (os.getpid(),)) as other:
+    with ProcessPoolExecutor(DRAWERS, get_context("fork"), lifetime.end_with, (os.getpid(),)) as others:
         try:
             before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             try:
-                other.submit(os.getpid)
+                others.submit(os.getpid)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            yield other
+            yield others
         except BaseException:
             for process in active_children():
                 process.kill()
@@ -216,17 +218,18 @@ def compose(
     matrices, ablations = matrix.matrices(summary), ablation.ablations(runs)
     compared = matrices, ablations, factors.varied(summary, runs)
     given, why_sections = answers(summary), _why_sections(why(runs, material.rows))
-    with _second_process() as other:  # figures take as long as tables
-        drawing = None
+    with _drawers() as others:  # figures take longer than tables
+        drawing = []
         if figures != "none":
             rest = {name: getattr(runs, name)[:0] for name in ("blocks", "ablation_blocks", "explained")}  # not drawn
             drawn = replace(material, runs=replace(runs, **rest))
             ready = [(OVERVIEW, overview.memory_by_kind(summary, runs.trials, given)), *_stacked(why_sections)]
             ready += [(varied.title, comparison_figures.against_value(varied)) for varied in compared[2]]
             charts = partial(_charts, drawn, matrices, ablations, ready, layers=layers, figures=figures)
-            drawing = other.submit(_draw, out, charts)
+            drawing = [others.submit(_draw, out, charts, place) for place in range(DRAWERS)]
         sections = _sections(material, compared, out)
-        plots = _placed(drawing.result() if drawing else [], sections, why_sections)
+        shares = itertools.zip_longest(*(share.result() for share in drawing))
+        plots = _placed([part for parts in shares for part in parts if part], sections, why_sections)
     tints = devices.tints_of(summary)
     precisions = sorted(map(str, summary["precision"].unique()), key=precision_rank)
     ablated = [str(name) for each in ablations for name in each.rows["precision"]]
@@ -319,9 +322,9 @@ Described = Iterable[tuple[str, Chart | str | None]]
 ``OVERVIEW``."""
 
 
-def _draw(out: Path, describe: Callable[[], Described]) -> list[tuple[str, Plot | str]]:
-    """Draw the charts that a function describes; remarks stay as they are."""
-    described = [(title, chart) for title, chart in describe() if chart is not None]
+def _draw(out: Path, describe: Callable[[], Described], place: int) -> list[tuple[str, Plot | str]]:
+    """Draw a drawer's share of the charts that a function describes; remarks stay as they are."""
+    described = [(title, chart) for title, chart in describe() if chart is not None][place::DRAWERS]
     return [(title, chart if isinstance(chart, str) else files.draw(chart, out)) for title, chart in described]
 
 

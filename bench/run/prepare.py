@@ -62,7 +62,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     _require_lightning(suites)
     print_plain("Looking at the devices.")
     environment = launcher.survey(request.gpus)
-    if request.quick and request.gpus is None:
+    if request.quick and request.gpus is None and request.on is None:
         first = {device.name: device for device in reversed(environment.devices)}  # one GPU of each model
         environment = replace(environment, devices=tuple(reversed(first.values())))
     if not any(device.is_gpu for device in environment.devices):

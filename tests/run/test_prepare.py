@@ -8,6 +8,7 @@ import pytest
 from bench.cli.parser import parse
 from bench.planning.max_batch import at_any_size
 from bench.planning.plan import Plan
+from bench.results.records import Device
 from bench.run.prepare import (
     _unread,
     check_batches,
@@ -103,6 +104,19 @@ def test_a_ladder_to_several_mixed_precisions_is_refused_before_anything_is_prep
         UsageError, match=r"^A ladder climbs to one mixed precision: name one of amp-bf16, fp8-tensorwise in"
     ):
         prepare(parse([*MLP, "--ladder", "--precisions", "fp32,amp-bf16,fp8"]), None)
+
+
+@pytest.mark.parametrize(
+    ("words", "placements"),
+    [([], ["0", "2"]), (["--gpus", "all"], ["0", "1", "2"]), (["--on", "ray"], ["0", "1", "2"])],
+)
+def test_quick_takes_one_gpu_of_each_model_unless_devices_are_named(machine, tiny_file, words, placements):
+    known = {"kind": "cuda", "architecture": "", "fp32_gflops": 1e4}
+    named = (("0", "A100"), ("1", "A100"), ("2", "T4"))
+    devices = tuple(Device(placement=place, name=name, **known) for place, name in named)
+    request = parse(["--suite", str(tiny_file), "--quick", *words])
+    prepared = prepare(request, Surveyed(replace(machine, devices=devices)))
+    assert [device.placement for device in prepared.environment.devices] == placements
 
 
 def test_the_plan_that_is_made_anew_is_checked_as_the_first_was(machine, tiny_file):

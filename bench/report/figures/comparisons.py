@@ -22,8 +22,6 @@ from bench.spec.text import quoted
 
 MOST_SETUPS = 20
 """Setups of the largest matrix that can be read as a figure."""
-MOST_IN_FILES = 12
-"""Setups of the largest one that is drawn to files."""
 DARK = 0.6
 """Share of the strongest tint above which a cell's text is white."""
 LONGEST_NAME = 44
@@ -45,7 +43,7 @@ APART = 0.11
 
 
 def heat_map(matrix: Matrix) -> Chart | None:
-    """Describe a matrix of at most ``MOST_SETUPS``: how many times as fast a row's setup is as a column's."""
+    """Describe a matrix for the page: how many times as fast a row's setup is as a column's; None of very many."""
     if len(matrix.setups) > MOST_SETUPS:
         return None
     setups, size = matrix.setups, len(matrix.setups)
@@ -64,8 +62,7 @@ def heat_map(matrix: Matrix) -> Chart | None:
     names = [f"{place}. {short(setup.name)}" for place, setup in enumerate(setups, 1)]
     about = ". ".join(["Each figure is how many times as fast its row is as its column", *_legend(texts)]) + "."
     caption, panels = f"{matrix.title}: times as fast, by {matrix.basis}", [chart.rows_panel("", x, names, marks)]
-    in_files = size <= MOST_IN_FILES
-    return Chart(name=matrix.slug, caption=caption, about=about, panels=panels, columns=1, in_files=in_files)
+    return Chart(name=matrix.slug, caption=caption, about=about, panels=panels, columns=1, in_files=False)
 
 
 def short(name: str) -> str:
