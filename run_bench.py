@@ -139,7 +139,7 @@ def report(options: argparse.Namespace) -> int:
 
         runs = load(options.runs)
         runs = anonymous(runs) if options.anonymise else runs
-        text = document.dumps(document.report(runs)) if options.json else formats.export(runs, options.export)
+        text = document.dumps(document.report(runs)) if options.json else formats.github_action_benchmark(runs)
         print_plain(text, wrap=False)
         return 0
     from bench.run.reporting import report as write

@@ -49,8 +49,6 @@ RESUMABLE = ("resume", "dry_run", "seeds", "trial_timeout_s")
 """Options that may be given with a bare ``--resume``."""
 TRAINING = ("epochs", "target_accuracy_pct", "clip_grad")
 """Options that only training has a use for."""
-EXPORTS = ("github-action-benchmark", "openmetrics")
-"""Formats of other tools, the functions of ``bench.report.exports.formats``."""
 SHORTHANDS = {
     "sweep": {
         "weights": Option("initial weights: a state dict's path, imagenet or none (default: the suite's)", "PATH")
@@ -169,7 +167,7 @@ def _command_parsers() -> dict[str, Parser]:
     where = report.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)")
     where.add_argument("--json", action="store_true", help="print its figures and the raw samples instead, as JSON")
-    where.add_argument("--export", choices=EXPORTS, help="print its figures instead, in the format of another tool")
+    where.add_argument("--export", choices=["github-action-benchmark"], help="print its figures instead, for that tool")
     report.add_argument(
         "--published", action="store_true", help="show published figures of the same recipes next to the measured"
     )
