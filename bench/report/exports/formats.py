@@ -6,6 +6,7 @@ Source: "Examples of JSON for customSmallerIsBetter" in the README of benchmark-
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from bench import stats
 from bench.report.analysis.summary import summarise
@@ -31,7 +32,8 @@ def github_action_benchmark(runs: Runs) -> str:
             "their steps."
         )
     entries = []
-    for row in data.rows(summarise(runs.trials), data.every()):
+    rows: list[dict[str, Any]] = data.rows(summarise(runs.trials), data.every())
+    for row in rows:
         name = f"{row['workload']}, {row['where']}, batch {row['batch_size']}, {row['precision']}"
         steps = [1000 * row["batch_size"] / pace for pace in row["process_samples_per_s"]]
         half = stats.student_interval(steps).half_width if steps else None
