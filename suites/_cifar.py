@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bench.spec import Data, Suite
+from bench.spec import Data, Suite, require
 from suites._schedule import cosine, require_rate, require_share
 
 if TYPE_CHECKING:
@@ -22,6 +23,18 @@ def cifar_stem(resnet: nn.Module) -> nn.Module:
     return resnet
 
 
+EPOCHS = 200
+"""Of the published recipe."""
+
+
+def default_initialisation(model: nn.Module) -> nn.Module:
+    """Draw the weights anew as PyTorch's layers do by themselves, which torchvision's ResNets do not."""
+    for module in model.modules():
+        if callable(reset := getattr(module, "reset_parameters", None)):
+            reset()
+    return model
+
+
 def cifar_data(*, crop_padding: int, flip: bool) -> Data:
     """Return CIFAR-10 as a suite's data."""
     return Data(input_shape=(3, 32, 32), classes=10, source="cifar10", crop_padding=crop_padding, flip=flip)
@@ -34,6 +47,7 @@ def cifar_recipe(
 
     def suite(
         *,
+        recipe: str = "default",
         lr: float = 0.1,
         momentum: float = 0.9,
         weight_decay: float = 5e-4,
@@ -45,6 +59,9 @@ def cifar_recipe(
         """Return the recipe: SGD with momentum, cosine over the run, random crop and flip, batch 128, 200 epochs.
 
         Args:
+            recipe: default, or published: that of suvojit-0x55aa/mixed-precision-pytorch to the letter, with its
+                pixels' standard deviations, a cosine over 200 epochs however many are trained, stepped once an epoch,
+                PyTorch's default initial weights, and the small last batch of an epoch.
             lr: peak learning rate of SGD.
             momentum: of SGD.
             weight_decay: of SGD.
@@ -53,6 +70,9 @@ def cifar_recipe(
             flip: whether images are mirrored at random.
             batch_size: samples in a batch.
         """
+        require(recipe in ("default", "published"), "recipe", "default or published", recipe)
+        published = recipe == "published"
+        require(not (published and warmup), "warmup", "0 in the published recipe", warmup)
         require_share(warmup)
         require_rate(lr, weight_decay)
 
@@ -62,20 +82,24 @@ def cifar_recipe(
             return optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
         def schedule(optimizer: optim.Optimizer, steps: int) -> lr_scheduler.LRScheduler:
-            return cosine(optimizer, steps, warmup)
+            return cosine(optimizer, steps, warmup, stairs=EPOCHS if published else 0)
 
+        data = cifar_data(crop_padding=crop_padding, flip=flip)
+        if published:
+            data = replace(data, std=(0.2023, 0.1994, 0.2010), keep_last=True)
         return Suite(
             name=name,
             title=title,
-            data=cifar_data(crop_padding=crop_padding, flip=flip),
-            model=model,
+            data=data,
+            model=(lambda data: default_initialisation(model(data))) if published else model,
             optimizer=optimizer,
             schedule=schedule,
+            schedule_epochs=EPOCHS if published else None,
             batch_size=batch_size,
             batch_sizes=(64, 128, 256, 512, 1024),
             cpu_batch_sizes=cpu_batch_sizes,
             epochs=5,
-            full_epochs=200,
+            full_epochs=EPOCHS,
             source=source,
         )
 

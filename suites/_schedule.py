@@ -23,7 +23,7 @@ def require_rate(lr: float, weight_decay: float = 0.0) -> None:
     require(weight_decay >= 0, "weight_decay", "0 or more", weight_decay)
 
 
-def cosine(optimizer: Optimizer, steps: int, warmup: float = 0.0) -> LRScheduler:
+def cosine(optimizer: Optimizer, steps: int, warmup: float = 0.0, stairs: int = 0) -> LRScheduler:
     """Return a linear rise to the full rate, then half a cosine down to 0, stepped once a step.
 
     Source of the cosine: Loshchilov and Hutter, SGDR (ICLR 2017), equation 5, without restarts; of the warm-up:
@@ -33,12 +33,15 @@ def cosine(optimizer: Optimizer, steps: int, warmup: float = 0.0) -> LRScheduler
         optimizer: whose rate is scheduled.
         steps: of the whole run.
         warmup: share of the steps in which the rate rises; 0 starts at the full rate.
+        stairs: the rate changes so many times, such as once an epoch; 0 is at each step. There is no warm-up then.
     """
     from torch.optim.lr_scheduler import LambdaLR
 
     rising = int(warmup * steps)
 
     def factor(step: int) -> float:
+        if stairs:
+            return 0.5 * (1 + math.cos(math.pi * (step * stairs // steps) / stairs))
         if step < rising:
             return (step + 1) / (rising + 1)
         return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))

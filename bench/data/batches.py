@@ -118,7 +118,9 @@ class ImageBatches(Batches):
                 f"Give --batch-sizes of {count} or less, or more images."
             )
         super().__init__(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
-        self.steps_per_epoch = count // batch_size
+        left = count % batch_size if data.keep_last else 0
+        self._samples = count - count % batch_size + (left if left >= shard.ranks else 0)
+        self.steps_per_epoch = math.ceil(self._samples / batch_size)
         self._size = (data.input_shape[1], data.input_shape[2])
         self._normalized = Normalizer(data.mean, data.std, device)
         size_bytes = dataset.train.images.nbytes + dataset.test.images.nbytes
@@ -126,12 +128,14 @@ class ImageBatches(Batches):
         self._train, self._test = (Images(split, self.storage, device) for split in (dataset.train, dataset.test))
 
     def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
-        """Yield this rank's shard of every full batch, in the order of ``seed`` and ``epoch``.
+        """Yield this rank's shard of every batch, in the order of ``seed`` and ``epoch``.
+
+        What is left after the full batches is a batch of its own if the data say so, and each rank has a part of it.
 
         Yields:
             Inputs, (B, *input_shape) float32, and classes, (B,) int64, on the device.
         """
-        total = self.steps_per_epoch * self._batch_size
+        total = self._samples
         order = sampling.order(len(self._train), seed=self._seed, epoch=epoch)
         augmentation = Augmentation.draw(total, self.data.crop_padding, seed=self._seed, epoch=epoch).to(self._device)
         batches = self._parts(total, self._shard)

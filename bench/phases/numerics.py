@@ -32,7 +32,7 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     context = open_context(trial)
     (name,) = trial.precisions
     batches = context.open_batches()
-    total = max(steps, trial.epochs * batches.steps_per_epoch)
+    total = max(steps, (context.suite.schedule_epochs or trial.epochs) * batches.steps_per_epoch)
     context = replace(context, data=batches.data)
     arm = context.build(name, steps=total)
     observation = _Observation(arm=arm, context=context, send=send)

@@ -49,7 +49,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
     (name,) = trial.precisions
     batches = context.open_batches(shard)
     context = replace(context, data=batches.data)
-    arm = context.build(name, steps=trial.epochs * batches.steps_per_epoch)
+    arm = context.build(name, steps=(context.suite.schedule_epochs or trial.epochs) * batches.steps_per_epoch)
     runner = TrainingRunner(name, arm, iter(()))
     runner.compile(context, send)  # outside the first epoch's time
     saves_checkpoints = distributed.from_first(checkpoint is not None)

@@ -46,6 +46,8 @@ class Data:
     """Per-channel mean of images scaled to 0..1."""
     std: tuple[float, ...] = (0.2470, 0.2435, 0.2616)
     """Per-channel standard deviation of images scaled to 0..1."""
+    keep_last: bool = False
+    """Whether an epoch of images ends with a smaller batch, of those that are left."""
     crop_padding: int = 0
     """Training images are padded by this many pixels and cropped at random; 0 is off."""
     flip: bool = False
@@ -132,6 +134,8 @@ class Suite:
     schedule: Callable[[Optimizer, int], LRScheduler] | None = None
     """Build the learning-rate schedule over that many optimizer steps, stepped once a step; one for each optimizer.
     Where there are ``batches``, they need a ``len``."""
+    schedule_epochs: int | None = None
+    """The epochs that the schedule spans, however many are trained; None is as many."""
     batch_size: int
     """The recipe's batch size: what is trained with unless ``--batch-sizes`` says otherwise."""
     batch_sizes: tuple[int, ...] = ()

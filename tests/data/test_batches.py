@@ -64,6 +64,21 @@ def test_an_epoch_is_the_permuted_training_set_without_its_last_partial_batch(op
     assert sorted(epoch_of(open_(batch_size=12), 0)[1].tolist()) == [0] * 6 + [1] * 6
 
 
+def test_an_epoch_may_end_with_the_samples_that_are_left_if_each_rank_has_some(open_, data, source):
+    batches = open_(seed=3, keep_last=True)
+    assert ([len(labels) for _, labels in batches.train(4)], batches.steps_per_epoch) == ([5, 5, 2], 3)
+    whole, _ = epoch_of(open_(seed=3), 4)
+    assert torch.equal(epoch_of(batches, 4)[0][:10], whole)
+
+    def sizes(batch_size, ranks):
+        changed, shard = replace(data, keep_last=True), Shard(rank=0, ranks=ranks)
+        opened = open_batches(changed, source, batch_size=batch_size, device=CPU, seed=0, shard=shard)
+        return [len(labels) for _, labels in opened.train(0)]
+
+    assert sizes(10, 2) == [5, 1]
+    assert sizes(5, 5) == [1, 1]  # two samples are too few for five ranks
+
+
 @pytest.mark.parametrize("size", [(8, 8), (16, 12)])
 def test_images_are_mirrored_resized_and_cropped_one_by_one(open_, folder, stored, size):
     batches = open_(input_shape=(3, *size), crop_padding=3, flip=True, seed=5)

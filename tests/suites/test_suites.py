@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torchvision.models import resnet18
 
 from bench.data import random_batches
 from bench.planning import suite_registry
@@ -9,6 +10,7 @@ from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import SuiteRef
 from bench.training.step import build_arm, training_step
+from suites._cifar import cifar_stem, default_initialisation
 from suites._schedule import cosine
 
 CIFAR_SGD = ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, 128, 200)
@@ -104,10 +106,27 @@ def test_without_warm_up_the_schedule_is_torchs_cosine():
         schedule.step()
 
 
+def test_the_published_cifar_recipe_steps_a_cosine_over_200_epochs_once_an_epoch_and_initialises_as_torch_does():
+    suite = suite_registry.load(suite_registry.refer("resnet50", {"recipe": "published"}))
+    assert (suite.data.std, suite.data.keep_last) == ((0.2023, 0.1994, 0.2010), True)
+    optimizer, reference = (torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1) for _ in range(2))
+    schedule = suite.schedule(optimizer, 3 * suite.schedule_epochs)  # three steps an epoch
+    by_epoch = torch.optim.lr_scheduler.CosineAnnealingLR(reference, 200)
+    for step in range(12):
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(reference.param_groups[0]["lr"], abs=1e-9)
+        for stepped, each in ((optimizer, schedule), (reference, by_epoch))[: 1 + (step % 3 == 2)]:
+            stepped.step()
+            each.step()
+    torch.manual_seed(0)
+    weight = default_initialisation(cifar_stem(resnet18(num_classes=10))).layer4[1].conv2.weight
+    assert weight.abs().max() <= (512 * 9) ** -0.5  # uniform; torchvision's are normal and larger
+
+
 @pytest.mark.parametrize(
     ("name", "setting", "sentence"),
     [
         ("resnet20", {"warmup": "1.5"}, "warmup must be a share"),
+        ("resnet50", {"recipe": "theirs"}, "recipe must be default or published"),
         ("gpt", {"lr": "-1"}, "lr must be 0 or more"),
         ("vit_b_16", {"weight_decay": "-1"}, "weight_decay must be 0 or more"),
         ("mlp", {"lr": "1e30"}, r"lr must be at most 1e\+18"),

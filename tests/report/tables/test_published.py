@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import date
 
@@ -119,11 +120,67 @@ def test_published_comparisons_have_their_ratio_its_spread_the_change_in_memory_
         figure(samples_per_s=200.0, spread=8.0, memory_mb=600.0, precision="amp-fp16", note="limited", **address),
         figure(samples_per_s=500.0, precision="fp16-master", layout="channels_last"),
     ]
-    (line,) = lines(comparisons(pd.DataFrame(rows)))
+    ratios, accuracies = comparisons(pd.DataFrame(rows))
+    (line,) = lines(ratios)
     assert (line["precisions"], line["times as fast"]) == ("fp32 → amp-fp16", "2.000")
     assert (line["its spread"], line["memory"], line["notes"]) == ("±5.0 %", "−25 %", "hot; limited")
     assert line["where"] == "https://github.com/me/mine/blob/c0ffee/a/b.md"
-    assert comparisons(pd.DataFrame(rows[:1])) is None
+    assert accuracies is None
+    assert comparisons(pd.DataFrame(rows[:1])) == [None, None]
+
+
+def test_a_ratio_that_a_source_states_without_times_stands_as_stated_in_both_tables(tmp_path):
+    stated = figure(precision="amp-fp16", times_as_fast=1.3)
+    ratios, _ = comparisons(pd.DataFrame([stated]))
+    assert [(line["precisions"], line["times as fast"]) for line in lines(ratios)] == [
+        ("fp32 → amp-fp16", "1.300 (as stated)")
+    ]
+    run = RunBuilder(tmp_path / "run").speed()
+    assert column(table(run, stated), "times as fast as its own fp32")[-1] == "1.300 (as stated)"
+
+
+def test_accuracies_alone_are_a_table_with_the_difference_in_points_or_the_words_in_its_place(literature):
+    _, accuracies = comparisons(literature)
+    shown = {(line["model"], line["precisions"]): line for line in lines(accuracies)}
+    alexnet = shown["AlexNet", "fp32 → fp16-master"]
+    assert (alexnet["of the first (%)"], alexnet["difference (points)"]) == ("56.77", "+0.16")
+    ssd = shown["Multibox SSD", "fp32 → fp16-master-noscale"]
+    assert (ssd["metric"], ssd["of the second (%)"], ssd["difference (points)"]) == ("VOC 2007 mAP", "diverges", "–")
+    other = [figure(quality=80.0, quality_metric="map_pct"), figure(quality=90.0, quality_metric="top1_pct")]
+    other[1]["precision"] = "amp-fp16"
+    (line,) = lines(comparisons(pd.DataFrame(other))[1])
+    assert line["difference (points)"] == "–"  # of two metrics
+
+
+@pytest.mark.parametrize(
+    ("parameters", "precision", "expected"),
+    [
+        (
+            {},
+            "amp-bf16",
+            [
+                "--set recipe=published",
+                "published are fp32 and fp16-master",
+                "2 epochs, not 200",
+                "published with Data",
+            ],
+        ),
+        ({"recipe": "published"}, "fp32", ["2 epochs, not 200", "published with DataParallel"]),
+    ],
+)
+def test_a_measured_row_says_in_what_its_recipe_differs_from_the_published_one(
+    tmp_path, parameters, precision, expected
+):
+    run = RunBuilder(tmp_path / "run", suite="resnet50").train(precision, [90.0])
+    edit_rows(run.folder, lambda row: row.update(parameters_json=json.dumps(parameters)))
+    there = {"model": "resnet50", "dataset": "CIFAR-10", "epochs": 200.0, "setup": "DataParallel"}
+    rows = table(
+        run, figure(**there, quality=94.5, quality_metric="top1_pct"), figure(**there, precision="fp16-master")
+    )
+    differs = column(rows, "what differs from the published recipe")[0].split("; ")
+    assert len(differs) == len(expected)
+    assert all(words in part for words, part in zip(expected, differs, strict=True))
+    assert column(rows, "best epoch, tested in fp32 (%)")[-2:] == ["94.50", "–"]
 
 
 def test_the_flag_reaches_the_page_from_any_directory(tmp_path):
