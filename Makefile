@@ -17,6 +17,7 @@ READY := $(VENV)/.installed
 CHECKS := $(VENV)/.installed-checks
 endif
 BIN := $(VENV)/bin
+unexport PYTHONDONTWRITEBYTECODE  # or each of the processes that the tests start compiles all anew
 PARALLEL := -n $(WORKERS) --dist worksteal
 SIMULATED := -n $(WORKERS) --dist loadgroup -m "gpu or simgpu" tests/gpu tests/simgpu
 

@@ -12,6 +12,8 @@ from tests.report import fleet
 from tests.report.browser import CUT_OFF, UNFOLD, WIDTHS, axe, browser, opened
 from tests.report.builders import write_report
 
+pytestmark = pytest.mark.slow
+
 SMALL = Shape(gpus=["P100", "A100"], models=["resnet50", "mlp"], batch_sizes=(64, 128), processes=3, seeds=5, epochs=2)
 A4_PX = 703, 1032
 """Pixels of a page of A4 within its margins of 12 mm."""
@@ -199,7 +201,6 @@ def test_nothing_is_cut_off_at_any_width(chromium, page_file, width, unfolded):
     nothing_is_cut_off(chromium, page_file, width, unfolded=unfolded)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("unfolded", [False, True])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_of_a_fleet_is_cut_off(chromium, fleet_file, width, unfolded):
@@ -241,7 +242,6 @@ def test_print_has_what_a_reader_needs_and_what_was_unfolded(chromium, page_file
         assert page.evaluate("getComputedStyle(document.body).color") == "rgb(31, 35, 40)"
 
 
-@pytest.mark.slow
 def test_a_fleet_is_printed_on_eight_pages_with_whole_figures(chromium, fleet_file):
     with opened(chromium, fleet_file) as page:
         assert len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4"))) <= 8
@@ -255,7 +255,6 @@ def test_a_fleet_is_printed_on_eight_pages_with_whole_figures(chromium, fleet_fi
         assert 0 < max(height for _, height in whole) < A4_PX[1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("width", "theme"), [(375, "light"), (1440, "light"), (1440, "dark")])
 def test_axe_finds_no_serious_violation(chromium, page_file, width, theme):
     source = axe()
@@ -268,7 +267,6 @@ def test_axe_finds_no_serious_violation(chromium, page_file, width, theme):
     assert serious == []
 
 
-@pytest.mark.slow
 def test_the_page_of_a_fleet_is_small_and_has_every_advice_on_its_first_screen(chromium, tmp_path):
     page_file = write_report([write_run(tmp_path / "run")], tmp_path / "out").with_name("report.html")
     assert page_file.stat().st_size <= 300_000
@@ -287,7 +285,6 @@ def test_the_page_of_a_fleet_is_small_and_has_every_advice_on_its_first_screen(c
         assert ladder == ["Pascal", "Volta", "Turing", "Ampere", "Hopper"] * 3
 
 
-@pytest.mark.slow
 def test_hostile_text_in_any_field_of_any_file_shows_as_text(chromium, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "write", lambda *_: None)
     folder = fleet.with_words(tmp_path / "run", HOSTILE)

@@ -19,7 +19,11 @@ EXAMPLES = sorted(ROOT.glob("docs/examples/*.py"))
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(file, marks=[pytest.mark.slow] * (file.stem == "detection")) for file in EXAMPLES],
+    ids=lambda file: file.stem,
+)
 def test_the_losses_of_an_example_in_fp32_are_those_of_a_plain_loop(file, monkeypatch):
     monkeypatch.chdir(ROOT)
     suite = suite_registry.load(suite_registry.refer(str(file)))
