@@ -298,7 +298,9 @@ class SuiteBatches(Batches):
     @property
     def has_test(self) -> bool:  # type: ignore[override]
         """Whether there are batches to test on."""
-        return self._suite.batches is not None and self._suite.batches("test", self._batch_size, self._seed) is not None
+        suite = self._suite
+        assert suite.batches is not None
+        return suite.has_loss and suite.batches("test", self._batch_size, self._seed) is not None
 
     def loaded(self, epoch: int) -> Generator[Batch, None, None]:
         """Yield an epoch's batches as they come, in host memory.

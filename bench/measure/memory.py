@@ -234,7 +234,7 @@ class _Watch(TorchDispatchMode):
 
 
 def _by_kind(watch: _Watch, modules: list[nn.Module], optimizers: Collection[torch.optim.Optimizer]) -> dict[str, int]:
-    gradients = [parameter.grad for parameter in _updated(optimizers)]
+    gradients = [parameter.grad for parameter in updated(optimizers)]
     left = set(watch.at_peak)
     copies = {storage for storage in left if storage.copies_weight}
 
@@ -259,14 +259,15 @@ def _by_kind(watch: _Watch, modules: list[nn.Module], optimizers: Collection[tor
     }
 
 
-def _updated(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
+def updated(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
+    """Return the weights that optimizers update."""
     return [weight for optimizer in optimizers for group in optimizer.param_groups for weight in group["params"]]
 
 
 def _parameters(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
     """Return the models' tensors and what the optimizers update, which may be an fp32 copy of the models'."""
     tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
-    return tensors + _updated(optimizers)
+    return tensors + updated(optimizers)
 
 
 def _states(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:

@@ -25,7 +25,7 @@ from bench.spec.techniques import Techniques, techniques
 from bench.spec.trial import COMPILING_S, Trial
 from bench.training import amp, distributed
 from bench.training.conversions import rehearsal
-from bench.training.step import Arm, build_arm, leave_gradients, synchronize, training_step
+from bench.training.step import Arm, build_arm, synchronize
 from bench.training.techniques import compilations
 
 BATCHES = 4
@@ -179,11 +179,11 @@ class TrainingRunner:
         arm, batches = self.arm, self.batches
         for _ in range(steps):
             self.loss = None  # and its graph with it, before the next is made
-            self.loss = training_step(arm, next(batches))
+            self.loss = arm.step(arm, next(batches))
 
     def compute(self) -> None:
         """Do the products of a step: forward and backward, without the update."""
-        leave_gradients(self.arm, next(self.batches))
+        self.arm.gradients(self.arm, next(self.batches))
 
     def synchronize(self) -> None:
         """Wait for the device."""
@@ -295,7 +295,7 @@ class TrainingRunner:
                 yield rehearsal(optimizer, arm.precision, arm.device.type)
         if arm.techniques.compile:
             buffers = [(buffer, buffer.clone()) for buffer in arm.model.buffers()]
-            yield lambda: leave_gradients(arm, batch)
+            yield lambda: arm.gradients(arm, batch)
             arm.zero_grad()
             with torch.no_grad():
                 for buffer, kept in buffers:

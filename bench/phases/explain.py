@@ -34,7 +34,6 @@ from bench.phases.arms import BATCHES, Context, TrainingRunner, enter, open_cont
 from bench.results.records import Device, Explained, Finding, Message, Progress, Status, WorkClass
 from bench.spec.errors import UsageError
 from bench.spec.trial import Trial
-from bench.training.step import leave_gradients
 
 WARM_UP_S = 3.0
 WINDOW_S = 0.5
@@ -305,7 +304,7 @@ class _Explanation:
         observable.activate()
         batch = next(observable.batches)
         try:
-            return alone.calls_of(lambda: leave_gradients(observable.arm, batch))
+            return alone.calls_of(lambda: observable.arm.gradients(observable.arm, batch))
         except Exception as error:  # a model that cannot be observed; that it trains is known
             print(f"{runner.name}: the operators of its step are unknown: {type(error).__name__}: {error}")
             return []

@@ -17,6 +17,7 @@ from bench.data.batch import Batch
 from bench.phases.arms import BATCHES, Context, TrainingRunner, open_context
 from bench.phases.paired import measure
 from bench.results.records import Device, Inference, Message
+from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import Trial
 from bench.training.step import arranged
@@ -68,6 +69,10 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     context = open_context(trial)
     (name,) = trial.precisions
     batches = context.resident_batches(BATCHES)
+    if context.suite.step is not None or not isinstance(batches[0], list | tuple):
+        raise UnsupportedError(
+            "inference calls the model on the first part of a batch, which this suite's step does not"
+        )
     runners = [_build(context, each, batches) for each in dict.fromkeys((BASELINE, name))]
     for runner in runners:
         runner.compile(context, send)

@@ -27,7 +27,7 @@ from bench.spec.phases import LADDER
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Trial
 from bench.training import distributed
-from bench.training.step import Arm, training_step
+from bench.training.step import Arm
 from bench.training.techniques import WARM_UP
 
 FEW_BATCHES = 2
@@ -94,7 +94,7 @@ def _measure(trial: Trial, device: Device, send: Callable[[Message], None]) -> N
 
         def train() -> None:
             send(Progress(text=f"{asked.name}: step {next(numbers)}"))
-            losses[:] = [training_step(arm, next(batches)).detach()]
+            losses[:] = [arm.step(arm, next(batches)).detach()]
 
         peaks = memory.measure_peaks(
             train,
@@ -132,7 +132,7 @@ def _load_libraries(context: Context, precision: str, step: AblationStep | None)
             batches = _through_pipeline(context, arm, step, stack, small)
         else:
             batches = iter(context.resident_batches(1, batch_size=small))
-        training_step(arm, next(batches))
+        arm.step(arm, next(batches))
 
 
 def _through_pipeline(

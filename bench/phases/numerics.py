@@ -16,8 +16,10 @@ from bench.measure import gradients
 from bench.measure.operations import observe
 from bench.phases.arms import Context, TrainingRunner, open_context
 from bench.results.records import Device, Kind, Message, Numeric, Progress
+from bench.spec.errors import UnsupportedError
 from bench.spec.trial import Trial
-from bench.training.step import Arm, build_model, loss_in, pair_loss, training_step
+from bench.training.own_step import loss_in
+from bench.training.step import Arm, build_model, pair_loss, training_step
 
 STEPS = 60
 LAST = 5
@@ -30,6 +32,10 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     There are fewer ``steps`` where the loss ceases to be finite.
     """
     context = open_context(trial)
+    if context.suite.step is not None:
+        raise UnsupportedError(
+            f"numerics needs the loss of one backward pass, and {context.suite.name} has its own step"
+        )
     (name,) = trial.precisions
     batches = context.open_batches()
     total = max(steps, (context.suite.schedule_epochs or trial.epochs) * batches.steps_per_epoch)

@@ -99,8 +99,9 @@ class Suite:
     """One line for ``list`` and the report."""
     data: Data = NO_DATA
     """May be left out where there are ``batches``."""
-    model: Callable[[Data], nn.Module] | Callable[[], nn.Module]
-    """Build the model, on the CPU, in fp32; a function with a parameter gets the data's shape and number of classes."""
+    model: Callable[..., nn.Module | dict[str, nn.Module]]
+    """Build the model, or a dict of several, on the CPU, in fp32; a function with a parameter gets the data's shape and
+    number of classes. A dict comes as a mapping to the other functions."""
     batches: Callable[[str, int, int], Iterable[Any] | None] | None = None
     """``batches(split, batch_size, seed)``: the batches of an epoch in host memory, as any iterable, such as a
     DataLoader. None takes them from ``data`` and ``--data``.
@@ -129,6 +130,14 @@ class Suite:
     DistributedDataParallel made of it: call it, and use no other method of it. A class, or a function that can be
     called without arguments, builds a module that is called with (output, target): then a batch must be a pair of the
     model's input and a target."""
+    step: Callable[[Any, Any], Any] | None = None
+    """``step(training, batch)``: a whole training step, for what one backward pass cannot express, such as a GAN.
+
+    Call ``training.model`` and compute losses within ``training.autocast()``; ``training.update(loss, optimizer)``
+    drops the gradients of the optimizer of that name (or of all), scales the loss, computes gradients, clips them and
+    takes the step, as the precision needs it. Return the loss, or a dict of losses, whose sum is reported. A step that
+    calls ``.backward()`` or an optimizer of ``training.optimizers`` itself cannot be scaled, and is refused in
+    precisions that scale the loss. It trains on one device, and schedules step after it."""
     clip_grad: float | None = None
     """The norm, over all parameters, to which gradients are clipped unless ``--clip-grad`` says otherwise."""
     schedule: Callable[[Optimizer, int], LRScheduler] | None = None
@@ -174,6 +183,11 @@ class Suite:
         """Whether the loss is computed of (model, batch), and not by a module that is built without arguments."""
         return self.loss is not None and not isinstance(self.loss, type) and _required(self.loss) == 2
 
+    @property
+    def has_loss(self) -> bool:
+        """Whether a batch has one loss: its own or that of its data, and not only the losses of a step."""
+        return self.loss is not None or self.step is None or self.batches is None
+
     def __post_init__(self) -> None:
         require(self.name.isidentifier(), "Suite.name", "letters, digits and underscores", self.name)
         given = self.data is not NO_DATA or self.batches is not None
@@ -192,6 +206,8 @@ class Suite:
         require(bool(self.seeds), "Suite.seeds", "at least one seed", self.seeds)
         require(self.trainer in ("plain", "lightning"), "Suite.trainer", "plain or lightning", self.trainer)
         require(self.devices > 0, "Suite.devices", "1 or more", self.devices)
+        lightning = self.trainer == "lightning" and self.step is not None
+        require(not lightning, "Suite.step", "left out where the trainer is lightning", self.step)
         plain = self.trainer == "plain" and self.devices > 1
         require(not plain, "Suite.devices", "1 where the trainer is plain", self.devices)
 

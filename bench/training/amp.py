@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -107,8 +108,9 @@ class Weights:
                     self._masters[tensor] = nn.Parameter(exact, requires_grad=tensor.requires_grad)
                     if tensor.requires_grad:
                         tensor.register_post_accumulate_grad_hook(self._widen_gradient)
-        model.register_forward_pre_hook(self._narrow_inputs)
-        model.register_forward_hook(self._widen_outputs)
+        for called in model.values() if isinstance(model, nn.ModuleDict) else (model,):
+            called.register_forward_pre_hook(self._narrow_inputs)
+            called.register_forward_hook(self._widen_outputs)
 
     def trained(self) -> list[nn.Parameter]:
         """Return what the optimizer updates, in the order of the model's parameters: masters where there are any."""
@@ -124,9 +126,11 @@ class Weights:
                 optimizer.state[master] = tree_map(lambda leaf: _to(leaf, torch.float32), state)
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Copy the masters into the weights after each step that ``optimizer`` takes."""
-        if self._masters:
-            optimizer.register_step_post_hook(lambda *_: self._copy_masters())
+        """Copy the masters into the weights after each step that ``optimizer`` takes: its own, for a step may go on."""
+        updated = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+        pairs = [(weight, master) for weight, master in self._masters.items() if id(master) in updated]
+        if pairs:
+            optimizer.register_step_post_hook(partial(_copy_masters, *map(list, zip(*pairs, strict=True))))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the model's state dict with masters in place of their 16-bit weights."""
@@ -180,9 +184,10 @@ class Weights:
             master.grad.add_(weight.grad)  # in place, where zeroing and a captured graph expect it; the sum is in fp32
         weight.grad = None
 
-    @torch.no_grad()
-    def _copy_masters(self) -> None:
-        torch._foreach_copy_(list(self._masters), list(self._masters.values()))
+
+@torch.no_grad()
+def _copy_masters(weights: list[Tensor], masters: list[Tensor], *_: Any) -> None:
+    torch._foreach_copy_(weights, masters)
 
 
 def _to(leaf: Any, dtype: torch.dtype | None) -> Any:

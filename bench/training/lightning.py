@@ -21,7 +21,8 @@ from bench.data import Shard
 from bench.data.batch import Batch
 from bench.devices.backend import backend_of
 from bench.spec.errors import UsageError
-from bench.training.step import Arm, Epoch, TakenSteps, loss_in, synchronize
+from bench.training.own_step import loss_in
+from bench.training.step import Arm, Epoch, TakenSteps, synchronize
 
 if TYPE_CHECKING:
     from lightning.pytorch.accelerators import Accelerator

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.data.batch import Batch, channels_last, cut, first_dimension, named_leaves
-from bench.devices.backend import backend_of, is_out_of_memory
+from bench.data.batch import Batch, channels_last, cut, first_dimension
+from bench.devices.backend import backend_of
 from bench.results.records import Conversion
 from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE, PRECISIONS, Precision
@@ -28,6 +28,7 @@ from bench.spec.techniques import PLAIN, Techniques
 from bench.training import amp, distributed
 from bench.training.amp import Weights
 from bench.training.conversions import convert, replaced, require_plain
+from bench.training.own_step import Training, loss_in, name_part, take_steps
 from bench.training.techniques import (
     GraphedStep,
     checkpoint_activations,
@@ -87,8 +88,12 @@ class Arm:
     """Counts the optimizer steps that the scaler let through."""
     weights: Weights
     """The model's weights, and the master copy that the optimizer updates where there is one."""
-    forward: Callable[..., Any]
-    """The model in the training step: itself, compiled, or wrapped for several devices."""
+    forward: Any
+    """The model in the training step: itself, compiled, or wrapped for several devices; of several models a mapping."""
+    step: Callable[[Arm, Batch], Tensor]
+    """Trains on one batch: ``training_step``, or the suite's own."""
+    gradients: Callable[[Arm, Batch], Tensor]
+    """Does the same without the updates: ``leave_gradients``, or the suite's own."""
     region: AbstractContextManager[None] | None
     """The training step's autocast region, entered anew each step; None where the precision has none."""
     conversion: Conversion | None = None
@@ -174,6 +179,9 @@ def build_arm(
         if scaler.is_enabled() and number == 0:  # a hook costs some microseconds a step
             optimizer.register_step_post_hook(taken)
         weights.follow(optimizer)
+    training = Training(suite.step) if suite.step else None
+    if training and scaler.is_enabled():
+        training.refuse_unscaled(optimizers, model.parameters())
     arm = Arm(
         precision=precision,
         device=device,
@@ -188,6 +196,8 @@ def build_arm(
         weights=weights,
         conversion=conversion,
         forward=_forward(suite, model, device, techniques, seed) if suite.trainer == "plain" else model,
+        step=training.train if training else training_step,
+        gradients=training.gradients if training else leave_gradients,
         region=amp.autocast(precision, device) if precision.autocast else None,
         schedules=tuple(schedules),
         clip_grad=suite.clip_grad if clip_grad is None else clip_grad,
@@ -198,16 +208,15 @@ def build_arm(
     return replace(arm, graph=GraphedStep(gradients=partial(leave_gradients, arm), device=device))
 
 
-def _forward(
-    suite: Suite, model: nn.Module, device: torch.device, techniques: Techniques, seed: int
-) -> Callable[..., Any]:
+def _forward(suite: Suite, model: nn.Module, device: torch.device, techniques: Techniques, seed: int) -> Any:
     if distributed.ranks() > 1:
         seed_all(seed + 7919 * distributed.rank())  # so that dropout differs between the parts of a batch
         return distributed.parallel(model, device, techniques)
     if not techniques.compile:
         return model
     mode = techniques.compile if isinstance(techniques.compile, str) else None
-    return compiled(model, mode, one_shape=suite.batches is None)
+    forward = partial(compiled, mode=mode, one_shape=suite.batches is None)
+    return {name: forward(each) for name, each in model.items()} if isinstance(model, nn.ModuleDict) else forward(model)
 
 
 def seed_all(seed: int) -> None:
@@ -219,8 +228,12 @@ def seed_all(seed: int) -> None:
 
 def build_model(suite: Suite, data: Data) -> nn.Module:
     """Build the suite's model, on the CPU, in fp32."""
-    build: Callable[..., nn.Module] = suite.model
-    return build(data) if suite.model_takes_data else build()
+    build: Callable[..., Any] = suite.model
+    model = build(data) if suite.model_takes_data else build()
+    model = nn.ModuleDict(model) if isinstance(model, dict) else model
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"Suite.model returned a {type(model).__name__}, which is no nn.Module and no dict of them.")
+    return model
 
 
 def build_optimizers(suite: Suite, model: nn.Module, weights: Weights) -> dict[str, torch.optim.Optimizer]:
@@ -272,9 +285,9 @@ class TokenLoss(nn.CrossEntropyLoss):
 
 def loss_of(suite: Suite, data: Data) -> tuple[Loss, nn.Module | None]:
     """Return a suite's loss of (model, batch), and the module that it is computed by where a batch is a pair."""
-    if suite.loss_takes_batch:
-        own: Any = suite.loss
-        return own, None
+    if suite.loss_takes_batch or not suite.has_loss:
+        loss: Any = suite.loss
+        return loss, None
     criterion = build_loss(suite, data)
     return pair_loss(criterion), criterion
 
@@ -299,17 +312,10 @@ def training_step(arm: Arm, batch: Batch) -> Tensor:
         UsageError: the suite's loss is no tensor of one number, or the batch is not what it can be computed of.
     """
     loss = arm.graph(batch) if arm.graph else leave_gradients(arm, batch)
-    if arm.clip_grad is not None:
-        for optimizer in arm.optimizers.values():
-            arm.scaler.unscale_(optimizer)  # the norm is the gradients' own, not the scaled ones'
-        nn.utils.clip_grad_norm_(arm.weights.trained(), arm.clip_grad)
+    take_steps(arm, arm.optimizers.values(), arm.clip_grad)
     if arm.scaled:
-        for optimizer in arm.optimizers.values():
-            arm.scaler.step(optimizer)  # skips the step where a gradient overflowed
         arm.scaler.update()
     else:
-        for optimizer in arm.optimizers.values():
-            optimizer.step()
         arm.taken.called += 1
     for schedule in arm.schedules:
         schedule.step()
@@ -350,41 +356,14 @@ def _add_gradients(arm: Arm, batch: Batch, parts: int = 1) -> Tensor:
             loss = loss / parts
         (arm.scaler.scale(loss) if arm.scaled else loss).backward()
     except (LookupError, RuntimeError, TypeError, ValueError) as error:
-        _name_part(error, arm, batch, loss)
+        name_part(error, arm, batch, loss)
+        if arm.criterion is not None and not (isinstance(batch, list | tuple) and len(batch) == 2):
+            kind = type(batch).__name__
+            raise UsageError(
+                f"The batch is a {kind}, not inputs and targets: give the suite a loss(model, batch)."
+            ) from error
         raise
     return loss  # type: ignore[no-any-return]
-
-
-def loss_in(output: Any) -> Tensor:
-    """Return the loss in what a suite's loss returned: itself, or the ``loss`` of a mapping or object.
-
-    Raises:
-        UsageError: there is none.
-    """
-    if isinstance(output, Tensor):
-        return output
-    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if not isinstance(loss, Tensor):
-        raise UsageError(f"loss(model, batch) returned a {type(output).__name__} that has no tensor called loss.")
-    return loss
-
-
-def _name_part(error: Exception, arm: Arm, batch: Batch, loss: Any) -> None:
-    """Raise an error that names the part of the suite or of the batch at fault, if that is what failed a step."""
-    if is_out_of_memory(error):
-        return
-    if isinstance(loss, Tensor) and loss.numel() != 1:
-        raise UsageError(f"The loss has shape {tuple(loss.shape)}, and must be one number.") from error
-    for name, leaf in named_leaves(batch):
-        if isinstance(leaf, Tensor) and leaf.device != arm.device:
-            raise UsageError(f"{name} lies on {leaf.device}, and the model on {arm.device}.") from error
-    if isinstance(error, KeyError) and isinstance(batch, Mapping) and error.args[0] not in batch:
-        keys = ", ".join(map(repr, batch))
-        raise LookupError(f"the batch has no key {error.args[0]!r}; it has {keys}") from error
-    if arm.criterion is not None and not (isinstance(batch, list | tuple) and len(batch) == 2):
-        raise UsageError(
-            f"The batch is a {type(batch).__name__}, not inputs and targets: give the suite a loss(model, batch)."
-        ) from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -410,7 +389,7 @@ def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
     start, wait_start = clock(), time.perf_counter_ns()
     for batch in batches:
         wait_ns += time.perf_counter_ns() - wait_start
-        losses.append(training_step(arm, batch).detach())
+        losses.append(arm.step(arm, batch).detach())
         samples += arm.count(batch)
         wait_start = time.perf_counter_ns()
     wait_ns += time.perf_counter_ns() - wait_start
@@ -452,6 +431,8 @@ def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
         total += loss.double() * size
         count += size
     arm.model.train()
+    if not count and distributed.ranks() == 1:
+        raise UsageError("There is no batch to test on: let batches('test', …) return None where there are none.")
     loss_sum, hits, samples, classes = distributed.summed([float(total), int(right), count, classified], arm.device)
     return loss_sum / samples, 100 * hits / samples if classes else None
 

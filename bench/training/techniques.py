@@ -35,6 +35,7 @@ from bench.devices.backend import CudaGraph, backend_of, is_out_of_memory, out_o
 from bench.spec.errors import UnsupportedError, first_line
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, TECHNIQUES, Techniques
+from bench.training import distributed
 
 COMPILED_ARMS = 64
 """Versions of one model that may be compiled in a process: each arm is one, and torch gives up after eight."""
@@ -54,6 +55,12 @@ def require_supported(techniques: Techniques, suite: Suite, data: Data, device: 
     """
     if techniques.channels_last and len(data.input_shape) != 3 and suite.batches is None:
         raise UnsupportedError(f"channels-last is a layout of images, and {suite.name} is not trained on images")
+    if suite.step is not None:
+        cut = {"grad-accumulation": techniques.grad_accumulation > 1, "cuda-graphs": techniques.cuda_graphs}
+        for name in (name for name, used in cut.items() if used):
+            raise UnsupportedError(f"{name} is for the harness's own step, and {suite.name} has a step of its own")
+        if distributed.ranks() > 1:
+            raise UnsupportedError(f"{suite.name} has a step of its own, which trains on one device")
     if suite.trainer == "lightning" and techniques != PLAIN:
         raise UnsupportedError("Lightning's Trainer runs steps of its own, without techniques")
     if techniques.cuda_graphs and not backend_of(device).has_graphs:

@@ -11,7 +11,7 @@ from torch import nn
 from bench.data.batch import channels_last, cut, map_leaves, named_leaves, tensors, to_device
 from bench.data.batches import SuiteBatches
 from bench.spec import Suite
-from bench.spec.errors import UsageError
+from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
 from bench.training.step import build_arm, training_step
@@ -93,6 +93,98 @@ def test_every_kind_of_precision_trains_with_several_optimizers(precision):
     assert 24 < arm.taken.count <= 32  # a GradScaler skips the first steps
 
 
+def both(training, batch):
+    """Update body and head one after the other, the head twice, through one graph."""
+    with training.autocast():
+        loss = own_loss(training.model, batch)["loss"]
+    training.update(loss, "body", retain_graph=True, clip=0.1)
+    with training.autocast():
+        again = own_loss(training.model, batch)["loss"]
+    training.update(again, "head")
+    with training.autocast():
+        last = own_loss(training.model, batch)["loss"]
+    training.update(last, "head")
+    return {"first": loss, "again": again, "last": last}
+
+
+def model_of(training, batch):
+    return training.model(batch["x"])
+
+
+OWN = replace(SUITE, loss=None, step=both, clip_grad=None)
+
+
+def test_a_suites_own_step_in_fp32_is_a_plain_loop():
+    torch.manual_seed(0)
+    model = Net()
+    optimizers, expected = own_optimizers(model), []
+    for batch in own_batches("train", 8, 3):
+        losses = []
+        for name, part in (("body", model.body), ("head", None), ("head", None)):
+            losses.append(own_loss(model, batch)["loss"])
+            optimizers[name].zero_grad()
+            losses[-1].backward()
+            if part:
+                nn.utils.clip_grad_norm_(part.parameters(), 0.1)
+            optimizers[name].step()
+        expected.append(torch.stack(losses).sum().item())
+    arm = arm_of(OWN)
+    assert [arm.step(arm, batch).item() for batch in own_batches("train", 8, 3)] == expected
+
+
+@pytest.mark.parametrize("precision", ["amp-bf16", "amp-fp16", "bf16", "fp16-master"])
+def test_a_suites_own_step_trains_in_every_kind_of_precision(precision):
+    arm = arm_of(OWN, precision)
+    losses = [arm.step(arm, batch).item() for _ in range(8) for batch in own_batches("train", 8, 3)]
+    assert losses[-1] < losses[0]
+    assert 24 < arm.taken.count <= 32
+    before = [weight.clone() for weight in arm.weights.trained()]
+    arm.gradients(arm, next(own_batches("train", 8, 3)))
+    assert all(torch.equal(*pair) for pair in zip(before, arm.weights.trained(), strict=True))
+
+
+def by_hand(training, batch):
+    loss = own_loss(training.model, batch)["loss"]
+    loss.backward()
+    training.optimizers["body"].step()
+    return loss
+
+
+def stepping(training, batch):
+    training.optimizers["head"].step()
+    return own_loss(training.model, batch)["loss"]
+
+
+@pytest.mark.parametrize(("step", "call"), [(by_hand, r"\.backward\(\)"), (stepping, r"optimizer 'head''s \.step\(\)")])
+def test_a_step_that_goes_past_the_scaler_is_refused_only_where_there_is_one(step, call):
+    batch = next(own_batches("train", 8, 3))
+    for precision in ("fp32", "amp-bf16"):
+        arm = arm_of(replace(OWN, step=step), precision)
+        assert arm.step(arm, batch) > 0
+    arm = arm_of(replace(OWN, step=step), "amp-fp16")
+    with pytest.raises(UnsupportedError, match=f"calls {call} itself, and amp-fp16 scales losses"):
+        arm.step(arm, batch)
+
+
+def test_several_models_are_converted_compiled_and_trained():
+    suite = replace(
+        OWN,
+        model=lambda: {"body": nn.Linear(8, 1), "head": nn.Linear(8, 1)},
+        optimizer=lambda model: {name: torch.optim.SGD(each.parameters(), 0.1) for name, each in model.items()},
+        step=lambda training, batch: (
+            [
+                training.update(loss := each(batch["x"]).float().square().mean(), name)
+                for name, each in training.model.items()
+            ]
+            and loss
+        ),
+    )
+    arm = arm_of(suite, "bf16")
+    losses = [arm.step(arm, batch).item() for batch in own_batches("train", 8, 3)]
+    assert losses[-1] < losses[0]
+    assert {weight.dtype for weight in arm.model.parameters()} == {torch.bfloat16}
+
+
 def test_steps_that_overflowed_in_every_optimizer_are_counted_as_skipped():
     arm = arm_of(precision="amp-fp16")
     arm.scaler._init_scale = 2.0**60
@@ -111,13 +203,32 @@ def test_steps_that_overflowed_in_every_optimizer_are_counted_as_skipped():
         ({"optimizer": lambda model: [torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)]}, "'0' has no parameter"),
         ({"optimizer": lambda parameters: "SGD"}, "returned a str, which is no torch.optim.Optimizer"),
         ({"optimizer": lambda model: {}}, "returned none"),
+        ({"model": lambda: "net"}, "Suite.model returned a str"),
+        (
+            {"step": lambda training, batch: training.update(model_of(training, batch), "head")},
+            r"'head' has shape \(8,\)",
+        ),
+        (
+            {"step": lambda training, batch: training.update(None, "tail")},
+            "no optimizer 'tail'; there is 'body', 'head'",
+        ),
+        (
+            {"step": lambda training, batch: {"adversary": model_of(training, batch)}},
+            r"'adversary' that step returned has",
+        ),
+        ({"step": lambda training, batch: 0.5}, "step returned is a float"),
+        ({"step": lambda training, batch: training.model(batch["inputs"])}, "no key 'inputs'; it has 'x'"),
     ],
-    ids=["loss of each sample", "no loss", "wrong key", "no loss for a dict", "foreign optimizer", "text", "none"],
 )
 def test_what_is_wrong_is_named(wrong, message):
     suite = replace(SUITE, **wrong)
     with pytest.raises((UsageError, LookupError), match=message):
-        training_step(arm_of(suite), next(own_batches("train", 8, 0)))
+        step_of(suite)
+
+
+def step_of(suite):
+    arm = arm_of(suite)
+    return arm.step(arm, next(own_batches("train", 8, 0)))
 
 
 @pytest.mark.parametrize(
