@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,15 +16,21 @@ from numpy.typing import NDArray
 from scipy import special  # scipy.stats takes 0.7 s more to import
 
 CONFIDENCE = 0.95
-SEQUENTIAL = 0.965
-"""Confidence of the interval over processes: it is computed after each one, and may end the measurement.
+STOPPING, REPORTED = 0.99, 0.975
+"""Confidences of the interval over processes: of that which may end the measurement after each process, and of that
+which is reported, and decides after the last process.
 
-Stopping early takes what is above 0.95: the interval then holds the truth in about 95 % of runs
+Stopping early takes what is above 0.95: the reported interval then holds the truth in about 95 % of runs
 (``perf/coverage.py``)."""
-FAR = 6.0
+FAR = 3.0
 """A process is far off the others beyond this many times their spread, and more where they are few."""
+LEAST_SPREAD = 0.003
+"""Processes differ by at least this share: the addresses of buffers and the choice of algorithms vary among them."""
 TRIM = 0.2
 """Share of the values left out at each end of a trimmed mean."""
+
+EVIDENCE = ("foreign_load_pct", "switches_per_s", "rounds", "discarded_rounds")
+"""Columns of trials.csv from which a process is seen to be disturbed, in the order of ``disturbed``."""
 
 ASSUMED_NOISE = 0.01
 """The A/A noise, as a share, where fp32 was not timed against itself."""
@@ -37,7 +43,7 @@ Values = Sequence[float] | NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """An estimate and its interval, at the confidence of the function that made it (95 %, or 96.5 % of ``SEQUENTIAL``).
+    """An estimate and its interval, at the confidence of the function that made it (95 %, or 97.5 % of ``REPORTED``).
 
     ``low`` and ``high`` are None where there is too little to tell.
     """
@@ -48,6 +54,8 @@ class Interval:
     n: int
     """How many values it rests on: rounds (averages of neighbours where these correlate), processes or seeds; of two
     samples the smaller number."""
+    is_disturbed: bool = False
+    """Of one process: whether its foreign load, its switches or its discarded rounds are evidence (``disturbed``)."""
 
     @property
     def ends(self) -> tuple[float, float | None, float | None]:
@@ -67,7 +75,7 @@ class Interval:
     def negative(self) -> Interval:
         """Turn a difference round: its ends are swapped."""
         low, high = (None if end is None else 0.0 - end for end in (self.high, self.low))  # not -0.0
-        return Interval(center=0.0 - self.center, low=low, high=high, n=self.n)
+        return replace(self, center=0.0 - self.center, low=low, high=high)
 
     def exp(self) -> Interval:
         """Turn an estimate of a log-ratio into one of the ratio."""
@@ -230,37 +238,80 @@ def rounds_interval(log_ratios: Values) -> Interval:
     return robust_interval(merge_correlated(log_ratios))
 
 
-def process_interval(processes: Sequence[Interval]) -> Interval:
+def process_interval(processes: Sequence[Interval], confidence: float = REPORTED) -> Interval:
     """Return the log-speedup over fresh processes: the random-effects mean with Hartung and Knapp's interval.
 
-    Each process has an error of its own, and processes differ by more than these errors tell. A process that is
-    ``far_off`` the others is left out. No error counts as less than their median: one estimated from a few rounds may
-    be small by chance, and its process would outweigh all others. The interval's confidence is ``SEQUENTIAL``,
-    because measuring may have stopped at it. ``n`` counts the processes that it rests on.
+    Each process has an error of its own, and processes differ by more than these errors tell. Those of ``left_out`` are
+    left out. No error counts as less than their median: one estimated from a few rounds may be small by chance, and its
+    process would outweigh all others. Nor does the standard error count as less than ``LEAST_SPREAD`` / √k: a few
+    processes may agree by chance. ``n`` counts the processes that it rests on.
 
     Args:
         processes: each process's log-speedup with its own interval. A single one is returned as it is.
+        confidence: of the interval.
     """
     if len(processes) == 1:
         return processes[0]
-    kept = [process for process, far in zip(processes, far_off(processes), strict=True) if not far]
+    kept = [process for process, is_out in zip(processes, left_out(processes), strict=True) if not is_out]
     errors = _errors(kept)
-    return random_effects([process.center for process in kept], np.maximum(errors, np.median(errors)), SEQUENTIAL)
+    mean = random_effects([process.center for process in kept], np.maximum(errors, np.median(errors)), confidence)
+    if mean.half_width is None:
+        return mean
+    least = _quantile(mean.n - 1, confidence) * LEAST_SPREAD / math.sqrt(mean.n)
+    return _around(mean.center, max(mean.half_width, least), mean.n)
 
 
-def far_off(processes: Sequence[Interval]) -> list[bool]:
-    """Say which processes lie so far from the others that something disturbed them.
+def left_out(processes: Sequence[Interval]) -> list[bool]:
+    """Say which processes do not count: those that are disturbed by evidence, and lie far off the undisturbed ones."""
+    return [process.is_disturbed and side != 0 for process, side in zip(processes, _far_off(processes), strict=True)]
 
-    Far is more than 6 (1 + 4/k) times the spread of k processes: their median absolute deviation, scaled as for a
-    normal distribution, or their median standard error where that is larger. Of fewer than four processes none is
-    called far off, and never more than a fifth of them: then it is not clear which of them are right.
+
+def groups(processes: Sequence[Interval]) -> list[tuple[int, float]]:
+    """Return how many processes that count lie together, below and above, each with their mean; most often one group.
+
+    Without evidence of a disturbance, those far off may be right: processes can differ by where their buffers lie.
     """
-    count = len(processes)
-    centers, errors = np.array([process.center for process in processes]), _errors(processes)
-    away = np.abs(centers - np.median(centers))
-    spread = max(float(np.median(away)) / float(special.ndtri(0.75)), float(np.median(errors)))
-    far: list[bool] = (away > FAR * (1 + 4 / count) * spread).tolist()
-    return far if count >= 4 and spread > 0 and sum(far) <= max(1, count // 5) else [False] * count
+    sides = zip(processes, _far_off(processes), left_out(processes), strict=True)
+    kept = [(side, process.center) for process, side, is_out in sides if not is_out]
+    by_side = ([center for of, center in kept if of == side] for side in (0, -1, 1))
+    return [(len(centers), float(np.mean(centers))) for centers in by_side if centers]
+
+
+def _far_off(processes: Sequence[Interval]) -> list[int]:
+    """Say which processes lie far below (−1) or above (1) those that are not disturbed, of which there are two or more.
+
+    Far is more than 3 (1 + 4/k) times the spread of the k undisturbed ones around their median: their median absolute
+    deviation, scaled as for a normal distribution, or the median standard error where that is larger.
+    """
+    clean = [process.center for process in processes if not process.is_disturbed]
+    if len(clean) < 2:
+        return [0] * len(processes)
+    center = float(np.median(clean))
+    scatter = float(np.median(np.abs(np.array(clean) - center))) / float(special.ndtri(0.75))
+    far = FAR * (1 + 4 / len(clean)) * max(scatter, float(np.median(_errors(processes))), LEAST_SPREAD)
+    away = [process.center - center for process in processes]
+    return [int(math.copysign(abs(distance) > far, distance)) for distance in away]
+
+
+def disturbed(
+    foreign_load_pct: Values, switches_per_s: Values, rounds: Values, discarded_rounds: Values
+) -> NDArray[np.bool_]:
+    """Say which processes of a cell show evidence of a disturbance that is not seen in most of the others.
+
+    It is a share of foreign load or of discarded rounds, or a rate of switches, that is far above the processes'
+    median, and at least twice as large. Each argument has a value for each process, NaN where it is unknown.
+    """
+    counted, discarded = (np.asarray(values, dtype=np.float64) for values in (rounds, discarded_rounds))
+    discarded_pct = 100 * discarded / np.maximum(counted + discarded, 1)
+    evidence = np.zeros(counted.size, dtype=bool)
+    for values, least in ((foreign_load_pct, 10.0), (switches_per_s, 20.0), (discarded_pct, 10.0)):
+        measured = np.asarray(values, dtype=np.float64)
+        known = measured[np.isfinite(measured)]
+        if known.size > 2:
+            median = float(np.median(known))
+            scatter = float(np.median(np.abs(known - median))) / float(special.ndtri(0.75))
+            evidence |= measured - median > max(least, median, FAR * (1 + 4 / known.size) * scatter)
+    return evidence
 
 
 def _errors(processes: Sequence[Interval]) -> NDArray[np.float64]:

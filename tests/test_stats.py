@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -128,14 +129,53 @@ def test_with_few_rounds_a_process_no_error_that_is_small_by_chance_decides(roun
     assert 0.92 <= held / 400 <= 0.99
 
 
-def test_a_process_that_lies_far_off_is_left_out_once_the_others_show_it():
-    good = [process(center) for center in (0.405, 0.404, 0.407, 0.406)]
-    bad = process(0.122, error=0.03)
-    assert stats.far_off([*good[:2], bad]) == [False] * 3
-    assert stats.far_off([*good[:3], bad]) == [False, False, False, True]
-    assert stats.process_interval([*good, bad]).n == 4
-    assert stats.process_interval([*good, bad]).center == pytest.approx(0.4055, abs=1e-3)
-    assert stats.far_off([*good[:3], bad, process(0.2)]) == [False] * 5  # two of five may be the right ones
+GOOD = [process(center) for center in (0.405, 0.404, 0.407, 0.406)]
+BAD = process(0.122, error=0.03)
+
+
+def test_a_process_is_left_out_only_if_it_is_disturbed_and_lies_far_off():
+    disturbed = replace(BAD, is_disturbed=True)
+    assert stats.left_out([*GOOD, BAD]) == [False] * 5
+    assert stats.left_out([*GOOD, disturbed]) == [False] * 4 + [True]
+    assert stats.left_out([*GOOD[:2], disturbed, disturbed, disturbed]) == [False] * 2 + [True] * 3  # no cap
+    assert stats.left_out([GOOD[0], disturbed, disturbed]) == [False] * 3  # one alone does not show what is right
+    assert stats.left_out([replace(GOOD[0], is_disturbed=True), *GOOD[1:]]) == [False] * 4
+    assert stats.process_interval([*GOOD, disturbed]).n == 4
+    assert stats.process_interval([*GOOD, disturbed]).center == pytest.approx(0.4055, abs=1e-3)
+
+
+def test_processes_far_off_without_evidence_are_a_group_of_their_own():
+    assert stats.groups(GOOD) == [(4, pytest.approx(0.4055))]
+    assert stats.groups([*GOOD, BAD]) == [(4, pytest.approx(0.4055)), (1, pytest.approx(0.122))]
+    assert stats.groups([*GOOD, replace(BAD, is_disturbed=True)]) == [(4, pytest.approx(0.4055))]
+
+
+def test_processes_that_agree_by_chance_have_no_narrower_interval_than_processes_differ():
+    interval = stats.process_interval([process(0.4, error=1e-6)] * 3)
+    assert interval.half_width == pytest.approx(6.2053 * 0.003 / math.sqrt(3), rel=1e-4)  # t of 2, 97.5 %
+
+
+UNKNOWN = [math.nan] * 6
+
+
+@pytest.mark.parametrize(
+    ("load_pct", "switches_per_s", "rounds", "discarded", "seen"),
+    [
+        ([2, 3, 2, 60, 1, 2], UNKNOWN, [30] * 6, [0] * 6, 3),
+        ([40, 55, 48, 60, 44, 50], UNKNOWN, [30] * 6, [0] * 6, None),  # on a shared machine all have some
+        ([2, 3, 2, 9, 1, 2], UNKNOWN, [30] * 6, [0] * 6, None),
+        (UNKNOWN, [5, 4, 6, 5, 300, 5], [30] * 6, [0] * 6, 4),
+        (UNKNOWN, [200, 300, 210, 250, 340, 260], [30] * 6, [0] * 6, None),
+        (UNKNOWN, UNKNOWN, [30, 30, 20, 30, 30, 30], [0, 1, 10, 0, 0, 2], 2),
+        (UNKNOWN, UNKNOWN, [30] * 6, [0] * 6, None),
+        ([2, 60], UNKNOWN[:2], [30] * 2, [0] * 2, None),  # of two, neither shows what is usual
+    ],
+)
+def test_a_process_shows_evidence_where_a_measure_is_far_above_the_others(
+    load_pct, switches_per_s, rounds, discarded, seen
+):
+    evidence = stats.disturbed(load_pct, switches_per_s, rounds, discarded).tolist()
+    assert evidence == [place == seen for place in range(len(rounds))]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.data.batch import Batch
-from bench.measure.disturbance import Watch, open_watch
+from bench.measure.disturbance import Watch, involuntary_switches, open_watch
 from bench.measure.rounds import Comparison, LongBlocks, check_long_blocks, compare
 from bench.measure.warmup import Cut, prepare
 from bench.phases.arms import TrainingRunner, by_shape
@@ -56,6 +56,8 @@ class Paired:
     """Of a step."""
     foreign_load_pct: float | None
     """On a CPU: load of other programs during the timing, in per cent of the cores."""
+    switches_per_s: float | None
+    """How often the system took a core from this process during the timing."""
 
     def blocks(self) -> list[Block]:
         """Return the timed blocks as records."""
@@ -109,6 +111,7 @@ class Paired:
             outlier_rounds=comparison.outliers[arm],
             long_block_pct=100 * check.difference if check and check.difference is not None else None,
             foreign_load_pct=self.foreign_load_pct,
+            switches_per_s=self.switches_per_s,
         )
 
     def judge(self, arm: int) -> tuple[Status, str]:
@@ -167,6 +170,7 @@ def measure(
     if turn:
         cuts = [replace(cut, sizes=replace(cut.sizes, steps=-(-cut.sizes.steps // turn) * turn)) for cut in cuts]
     report = _progress(trial, runners, send)
+    began_s, switches_before = time.monotonic(), involuntary_switches()
     with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as watch:
         poll = _poll(watch, trial.cell.placement.members)
         for attempt in (1, 2):
@@ -182,7 +186,7 @@ def measure(
             if attempt == 2 or all(each is None or each.agree for each in checks):
                 break
             cuts = [replace(cut, sizes=cut.sizes.lengthen()) for cut in cuts]
-        foreign_pct = watch.foreign_load_pct()
+        foreign_pct, switches, took_s = watch.foreign_load_pct(), involuntary_switches(), time.monotonic() - began_s
     return Paired(
         trial=trial,
         runners=runners,
@@ -191,6 +195,7 @@ def measure(
         checks=checks,
         samples=samples or trial.cell.batch_size,
         foreign_load_pct=foreign_pct,
+        switches_per_s=None if switches is None or switches_before is None else (switches - switches_before) / took_s,
     )
 
 

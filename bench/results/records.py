@@ -327,6 +327,8 @@ class Speed:
     the slowest device in each step."""
     foreign_load_pct: Annotated[float | None, Column(most=100)] = None
     """CPU: share of the machine's cores that other programs took while timing."""
+    switches_per_s: Annotated[float | None, Column(added_later=True)] = None
+    """How often a second the system took a core from the process while timing (`ru_nivcsw`)."""
     peak_tflops: float | None = None
     """This device's own rate of large matrix products at this precision, measured in the same process; of several,
     the sum of theirs."""

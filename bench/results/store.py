@@ -33,8 +33,8 @@ from bench.spec.trial import Trial
 
 FILES = {parts[0]: name for name, parts in RECORDS.items() if len(parts) == 1}
 """The CSV of each type of record that is a whole row."""
-SPEEDUP = ("speedup", "speedup_low", "speedup_high")
-COUNTS = ("warmup_steps", "switch_warmup_steps", "block_steps", "rounds")
+FIGURES = ("step_ms", "speedup", "speedup_low", "speedup_high", "foreign_load_pct", "switches_per_s")
+COUNTS = ("warmup_steps", "switch_warmup_steps", "block_steps", "rounds", "discarded_rounds")
 FAILURES: tuple[Status, ...] = ("timeout", "failed")
 """The statuses that are not final: ``--resume`` tries such a trial again."""
 LOG = "; log: "
@@ -359,7 +359,7 @@ def _speed(row: Mapping[Hashable, Any]) -> Speed | None:
     if row["status"] not in MEASURED or any(math.isnan(row[name]) for name in (*COUNTS, "step_ms")):
         return None
     counts: dict[str, Any] = {name: int(row[name]) for name in COUNTS}
-    figures: dict[str, Any] = {name: None if math.isnan(row[name]) else row[name] for name in ("step_ms", *SPEEDUP)}
+    figures: dict[str, Any] = {name: None if math.isnan(row[name]) else row[name] for name in FIGURES}
     return Speed(steady=row["steady"] == "yes", **counts, **figures)
 
 

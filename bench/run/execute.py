@@ -31,7 +31,7 @@ from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, KnownArm, Placement, Protocol, Trial
-from bench.stats import ASSUMED_NOISE, Interval, process_interval, verdict
+from bench.stats import ASSUMED_NOISE, EVIDENCE, STOPPING, Interval, disturbed, process_interval, verdict
 
 SAMPLE_PERIOD_S = 0.2
 JUDGED_SHARE, LEAST_CORRECTION_S = 0.2, 30.0
@@ -165,10 +165,14 @@ class Execution:
         """Say whether the processes of a cell up to this one are enough."""
         each = [self._speeds(last, replicate) for replicate in range(last.replicate + 1)]
         names = dict.fromkeys(name for speeds in each for name in speeds)
-        arms = [[log_speedup(speeds[name]) for speeds in each if name in speeds] for name in names]
-        logs = [[log for log in arm if log is not None] for arm in arms]
+        logs = [log_speedups([speeds[name] for speeds in each if name in speeds]) for name in names]
         timed_s = max((sum(speeds[name].timed_s for speeds in each if name in speeds) for name in names), default=0.0)
-        return not any(logs) or enough(last.protocol, len(each), [arm for arm in logs if arm], timed_s)
+        aa = replace(last, phase="floor", replicate=0)
+        against_itself = log_speedups(
+            [speed for replicate in range(len(each)) for speed in self._speeds(aa, replicate).values()]
+        )
+        noise = math.expm1(process_interval(against_itself).reach) if against_itself else ASSUMED_NOISE
+        return not any(logs) or enough(last.protocol, len(each), [arm for arm in logs if arm], timed_s, noise)
 
     def _known(self, trial: Trial) -> tuple[KnownArm, ...]:
         """Return how the first process of a cell cut its arms' blocks, for one that repeats it."""
@@ -504,12 +508,18 @@ def missing_results(trial: Trial, results: Sequence[TrialResult], ending: Ending
     ]
 
 
-def enough(protocol: Protocol, count: int, arms: Sequence[Sequence[Interval]], timed_s: float) -> bool:
+def enough(
+    protocol: Protocol,
+    count: int,
+    arms: Sequence[Sequence[Interval]],
+    timed_s: float,
+    noise: float = ASSUMED_NOISE,
+) -> bool:
     """Say whether the processes that have ended answer the question, or have used up what they may.
 
     The question is answered when each arm's interval over the processes is as narrow as ``--target-ci`` asks; where
-    nothing was asked, when each arm is faster or slower than the baseline, or the same. Processes that are far off
-    the others count for nothing here, so another is measured in their place.
+    nothing was asked, when each arm is faster or slower than the baseline, or the same. Processes that were disturbed
+    and lie far off the others count for nothing here, so another is measured in their place.
 
     Args:
         protocol: what was asked, and what may be spent.
@@ -517,25 +527,33 @@ def enough(protocol: Protocol, count: int, arms: Sequence[Sequence[Interval]], t
         arms: for each arm but the baseline, its log-speedup in each process that measured it; an arm that half of
             them or more did not measure is not waited for.
         timed_s: how long an arm has been timed, in all processes.
+        noise: the A/A noise as a share.
     """
     if count < protocol.replicates:
         return False
     if count >= protocol.most_replicates or timed_s >= protocol.time_budget_s:
         return True
-    return all(_answered(process_interval(arm), protocol) for arm in arms if 2 * len(arm) > count)
+    return all(_answered(arm, protocol, noise) for arm in arms if 2 * len(arm) > count)
 
 
-def log_speedup(speed: Speed) -> Interval | None:
-    """Return the logarithm of an arm's speedup in one process, with its interval; None where there is no speedup."""
-    if speed.speedup is None:
-        return None
-    low, high = (math.log(end) if end else None for end in (speed.speedup_low, speed.speedup_high))
-    return Interval(center=math.log(speed.speedup), low=low, high=high, n=speed.rounds)
+def log_speedups(speeds: Sequence[Speed]) -> list[Interval]:
+    """Return the logarithm of an arm's speedup in each process that has one, with its interval."""
+    evidence = disturbed(
+        *([getattr(speed, name) for speed in speeds] for name in EVIDENCE)  # None becomes NaN
+    )
+    logs = []
+    for speed, is_disturbed in zip(speeds, evidence.tolist(), strict=True):
+        if speed.speedup is not None:
+            low, high = (math.log(end) if end else None for end in (speed.speedup_low, speed.speedup_high))
+            log = Interval(center=math.log(speed.speedup), low=low, high=high, n=speed.rounds)
+            logs.append(replace(log, is_disturbed=is_disturbed))
+    return logs
 
 
-def _answered(log: Interval, protocol: Protocol) -> bool:
-    if log.n < protocol.replicates or log.half_width is None:
+def _answered(arm: Sequence[Interval], protocol: Protocol, noise: float) -> bool:
+    reported = process_interval(arm)
+    if reported.n < protocol.replicates or reported.half_width is None:
         return False
     if protocol.target_ci is not None:
-        return math.expm1(log.half_width) <= protocol.target_ci  # as reports say it
-    return verdict(log.exp(), ASSUMED_NOISE) != "INCONCLUSIVE"
+        return math.expm1(reported.half_width) <= protocol.target_ci  # as reports say it
+    return verdict(process_interval(arm, STOPPING).exp(), noise) != "INCONCLUSIVE"

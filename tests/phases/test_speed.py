@@ -108,7 +108,8 @@ def compared(counted: int) -> Comparison:
 def test_the_time_of_a_step_is_that_of_rounds_that_count_unless_none_does(tiny_trial):
     trial = replace(tiny_trial, phase="speed", arms=arms(*ARMS))
     runners = [SimpleNamespace(name=name) for name in ARMS]
-    known = {"trial": trial, "runners": runners, "cuts": (CUT, CUT), "checks": (None, None), "foreign_load_pct": None}
+    known = {"trial": trial, "runners": runners, "cuts": (CUT, CUT), "checks": (None, None)}
+    known |= {"foreign_load_pct": None, "switches_per_s": None}
     some, none = (Paired(comparison=compared(counted), samples=4, **known).speed(1) for counted in (2, 0))
     assert (some.step_ms, some.samples_per_s) == (2.0, 2000.0)
     assert (some.rounds, some.discarded_rounds) == (2, 3)

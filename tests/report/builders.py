@@ -131,18 +131,21 @@ class RunBuilder:
         step_ms: float = 10.0,
         fp32: Status = "ok",
         within: float = 0.001,
+        loads_pct: Sequence[float] = (),
     ) -> RunBuilder:
         """A process for each of the gains over fp32, which differ in speed by far more than the gains do."""
         for replicate, speedups in enumerate(zip(*gains.values(), strict=True)):
             slow = step_ms * (1 + 0.2 * replicate)
+            load = {"foreign_load_pct": loads_pct[replicate]} if loads_pct else {}
             paired = [
                 {"speedup": gain, "speedup_low": gain * (1 - within), "speedup_high": gain * (1 + within)}
                 if fp32 == "ok"
                 else {}
                 for gain in speedups
             ]
-            speeds = [timed(slow / gain, batch, **more) for gain, more in zip(speedups, paired, strict=True)]
-            rows = [TrialResult(precision="fp32", status=fp32, speed=timed(slow, batch) if fp32 == "ok" else None)]
+            speeds = [timed(slow / gain, batch, **more, **load) for gain, more in zip(speedups, paired, strict=True)]
+            speed = timed(slow, batch, **load) if fp32 == "ok" else None
+            rows = [TrialResult(precision="fp32", status=fp32, speed=speed)]
             rows += [TrialResult(precision=name, status="ok", speed=s) for name, s in zip(gains, speeds, strict=True)]
             self.add(self.trial("speed", ["fp32", *gains], batch, replicate=replicate), *rows)
         return self

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from bench.results.records import Speed
-from bench.run.execute import enough, log_speedup
+from bench.run.execute import enough, log_speedups
 from bench.spec.trial import Protocol
 from bench.stats import Interval, process_interval
 
@@ -12,10 +12,13 @@ UNDECIDED = (0.02, -0.05, 0.06)
 
 
 def processes(centers):
-    return [Interval(center=center, low=center - 0.005, high=center + 0.005, n=20) for center in centers]
+    return [
+        Interval(center=center, low=center - 0.005, high=center + 0.005, n=20, is_disturbed=center == DISTURBED)
+        for center in centers
+    ]
 
 
-NEAR, APART = (0.40, 0.41), 0.12
+NEAR, APART, DISTURBED = (0.40, 0.41), 0.12, 0.13
 
 
 @pytest.mark.parametrize(
@@ -25,16 +28,19 @@ NEAR, APART = (0.40, 0.41), 0.12
         ({}, [NEAR], 1.0, False),  # fewer than three
         ({}, [DECIDED], 1.0, True),
         ({}, [UNDECIDED], 1.0, False),
-        ({}, [(0.0, 0.001, -0.001)], 1.0, True),  # the same
+        ({}, [(0.0, 0.001, -0.001)], 1.0, False),  # three may be alike by chance
+        ({}, [(0.0, 0.001, -0.001, 0.0)], 1.0, True),  # the same
         ({}, [(*NEAR, APART)], 1.0, False),  # one of three lies apart
-        ({}, [(*NEAR, APART, 0.405)], 1.0, True),  # and is known to be the one
+        ({}, [(*NEAR, APART, 0.405)], 1.0, False),  # and may be right
+        ({}, [(*NEAR, DISTURBED)], 1.0, False),  # it does not count, and two are too few
+        ({}, [(*NEAR, DISTURBED, 0.405)], 1.0, True),
         # Every arm must be decided but those that most processes did not measure.
         ({}, [DECIDED, UNDECIDED], 1.0, False),
         ({}, [DECIDED, UNDECIDED[:1]], 1.0, True),
         # A width that was asked for is waited for whatever is decided.
         ({"target_ci": 0.001}, [DECIDED], 1.0, False),
         ({"target_ci": 0.05}, [DECIDED], 1.0, True),
-        ({"target_ci": 0.2}, [UNDECIDED], 1.0, True),
+        ({"target_ci": 0.25}, [UNDECIDED], 1.0, True),
         # No more is spent than may be, of processes and of time.
         ({"most_replicates": 3}, [UNDECIDED], 1.0, True),
         ({}, [UNDECIDED], 30.0, True),
@@ -43,6 +49,18 @@ NEAR, APART = (0.40, 0.41), 0.12
 )
 def test_a_cell_has_enough_processes_when_they_answer_or_have_spent_what_they_may(asked, arms, timed_s, wanted):
     assert enough(Protocol(**asked), len(arms[0]), [processes(centers) for centers in arms], timed_s) is wanted
+
+
+def test_a_decision_must_clear_the_noise_that_was_measured():
+    assert enough(Protocol(), 3, [processes(DECIDED)], 1.0, noise=0.2)
+    assert not enough(Protocol(), 3, [processes(DECIDED)], 1.0, noise=0.5)
+
+
+def test_an_interval_that_clears_the_threshold_only_at_the_reported_confidence_does_not_end_the_measurement():
+    centers = (0.024, 0.025, 0.023)
+    half = process_interval(processes(centers)).half_width
+    assert 0.024 - half > math.log(1.01)
+    assert not enough(Protocol(), 3, [processes(centers)], 1.0)
 
 
 def test_a_width_is_reached_where_reports_say_so():
@@ -67,5 +85,5 @@ def test_processes_share_the_budget_of_a_comparison(protocol, wanted):
 
 def test_a_speed_without_a_partner_has_no_log_speedup():
     speed = Speed(steady=True, warmup_steps=3, switch_warmup_steps=1, block_steps=4, rounds=5, step_ms=2.0)
-    assert log_speedup(speed) is None
+    assert log_speedups([speed]) == []
     assert speed.timed_s == pytest.approx(2 * 5 * 4 * 2e-3)

@@ -400,7 +400,8 @@ def _speedup(pair: Pair) -> Interval | None:
     if not all(sides):
         return None
     was, now = (
-        [gain.center for gain, is_far in zip(gains, stats.far_off(gains), strict=True) if not is_far] for gains in sides
+        [gain.center for gain, is_out in zip(gains, stats.left_out(gains), strict=True) if not is_out]
+        for gains in sides
     )
     return stats.welch(now, was).interval().exp()
 

@@ -13,8 +13,9 @@ where it is a difference, the sign turned where less is better.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +27,7 @@ from bench.report.reading.load import CELL, KEY, Run, is_emulated
 from bench.results.records import MEASURED
 from bench.spec.metrics import Metric
 from bench.spec.precisions import BASELINE
-from bench.stats import Difference, Interval
+from bench.stats import EVIDENCE, Difference, Interval
 
 ARM, IN_CELL = "arm_number", "cell_number"
 """Columns that ``numbered`` adds: one number is compared faster than the ten columns that it stands for."""
@@ -51,6 +52,8 @@ class Arm:
     """By process, the logarithm of its gain over fp32 in the same process, from their ABBA rounds."""
     rounds: Mapping[Hashable, pd.Series[float]] = field(default_factory=dict)
     """By process, the logarithm of each round's steps a millisecond: for arms that took turns without fp32."""
+    disturbed: frozenset[Hashable] = frozenset()
+    """Processes with evidence of a disturbance (``stats.disturbed``)."""
     alike: frozenset[Hashable] = frozenset()
     """Values of the columns that both sides must agree in."""
     on_cpu: bool = False
@@ -76,10 +79,12 @@ class Contrast:
     arm: Arm
     against: Arm
     change: Interval
-    """On the additive scale: above 0 is better. ``change.n`` is without replicates that lie far off the others."""
+    """On the additive scale: above 0 is better. ``change.n`` is without disturbed replicates that lie far off."""
     pairing: Pairing
     replicates: int
     """How many there were."""
+    groups: Sequence[tuple[int, float]] = ()
+    """Of changes within processes: how many lie together, and their mean; further groups lie far below and above."""
     difference: Difference | None = None
     """The change as Student's distribution, for p-values and other confidences; None of other estimators."""
     noise: float | None = None
@@ -157,6 +162,7 @@ def arms(
         rows = rows.drop_duplicates([ARM, "seed"]).sort_values("seed", kind="stable")
     ends = [f"{metric.gain}{end}" for end in ("", "_low", "_high")] if metric.gain else []
     taken = ["value", "run", "trial", "seed", "replicate", "paired", "device_kind", *metric.alike, *ends]
+    taken += EVIDENCE
     columns = {name: rows[name].to_numpy() for name in taken}
     by_round = {} if blocks is None else round_logs(blocks)
     keys = rows.drop_duplicates(ARM).set_index(ARM)[KEY]
@@ -166,13 +172,15 @@ def arms(
         at = indices[number]
         part = {name: column[at] for name, column in columns.items()}
         processes = list(zip(part["run"], part["trial"], strict=True))
+        disturbed = set(compress(processes, stats.disturbed(*(part[name] for name in EVIDENCE))))
         cell = None if metric.seed_is_input else tuple(key[:PRECISION])
         measured[number] = Arm(
             key=tuple(key),
             values=part["value"],
             replicates=[(cell, seed) for seed in part["seed"]] if metric.replicate == "seed" else processes,
             alone=part["paired"] == "no",
-            gains=_gains(processes, *(part[name] for name in ends)) if ends else {},
+            gains=_gains(processes, disturbed, *(part[name] for name in ends)) if ends else {},
+            disturbed=frozenset(disturbed),
             rounds={
                 process: by_round[name] for process in processes if (name := (*process, key[PRECISION])) in by_round
             },
@@ -184,17 +192,22 @@ def arms(
     return measured
 
 
-def _gains(processes: Sequence[Hashable], *ends: Values) -> dict[Hashable, Interval]:
+def _gains(processes: Sequence[Hashable], disturbed: Container[Hashable], *ends: Values) -> dict[Hashable, Interval]:
     """Return the logarithm of the gain over fp32 in each process that has one."""
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.log(np.column_stack(ends).astype(float)).tolist()
-    return {process: log_gain(*log) for process, log in zip(processes, logs, strict=True) if math.isfinite(log[0])}
+    return {
+        process: log_gain(*log, is_disturbed=process in disturbed)
+        for process, log in zip(processes, logs, strict=True)
+        if math.isfinite(log[0])
+    }
 
 
-def log_gain(center: float, low: float, high: float) -> Interval:
+def log_gain(center: float, low: float, high: float, *, is_disturbed: bool = False) -> Interval:
     """Return the logarithm of one process's gain; ends that are not finite are unknown."""
     known = math.isfinite(low) and math.isfinite(high)
-    return Interval(center=center, low=low if known else None, high=high if known else None, n=1)
+    ends = {"low": low if known else None, "high": high if known else None}
+    return Interval(center=center, **ends, n=1, is_disturbed=is_disturbed)
 
 
 def round_logs(blocks: pd.DataFrame) -> dict[Any, pd.Series[float]]:
@@ -216,7 +229,8 @@ def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
         return Contrast(**sides, change=_read_once(metric, arm, against), pairing="once", replicates=1)
     if processes := _in_turns(arm, against):
         change = stats.process_interval(processes)
-        return Contrast(**sides, change=change, pairing="rounds", replicates=len(processes))
+        count, grouped = len(processes), stats.groups(processes)
+        return Contrast(**sides, change=change, pairing="rounds", replicates=count, groups=grouped)
     pairing: Pairing = "apart"
     if not len(arm.values) or not len(against.values):
         return None
@@ -234,8 +248,14 @@ def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
 def _in_turns(arm: Arm, against: Arm) -> list[Interval]:
     """Return the change in each process that timed both in ABBA rounds, with its own interval."""
     if shared := [process for process in arm.rounds if process in against.rounds]:
-        rounds = [(arm.rounds[process] - against.rounds[process]).dropna() for process in shared]
-        return [stats.rounds_interval(np.asarray(logs, dtype=np.float64)) for logs in rounds if len(logs)]
+        rounds = {process: (arm.rounds[process] - against.rounds[process]).dropna() for process in shared}
+        return [
+            replace(
+                stats.rounds_interval(np.asarray(logs, dtype=np.float64)), is_disturbed=process in against.disturbed
+            )
+            for process, logs in rounds.items()
+            if len(logs)
+        ]
     if arm.key[:PRECISION] != against.key[:PRECISION]:
         return []
     if against.key[PRECISION] == BASELINE:
@@ -257,15 +277,17 @@ def _differences(metric: Metric, arm: Arm, against: Arm) -> dict[Hashable, float
 
 
 def _disturbed(arm: Arm, against: Arm, differences: Mapping[Hashable, float]) -> set[Hashable]:
-    """Return the processes that lie far off the others: the same that a speedup over fp32 leaves out.
+    """Return the disturbed processes that lie far off the others: the same that a speedup over fp32 leaves out.
 
     Of arms without such speedups they are those whose differences lie far off.
     """
-    alone = {process: Interval(center=value, low=None, high=None, n=1) for process, value in differences.items()}
-    sides = [arm.gains, against.gains] if arm.gains and against.gains else [alone]
-    return {
-        process for side in sides for process, far in zip(side, stats.far_off(list(side.values())), strict=True) if far
+    seen = arm.disturbed | against.disturbed
+    alone = {
+        process: Interval(center=value, low=None, high=None, n=1, is_disturbed=process in seen)
+        for process, value in differences.items()
     }
+    sides = [arm.gains, against.gains] if arm.gains and against.gains else [alone]
+    return {process for side in sides for process in compress(side, stats.left_out(list(side.values())))}
 
 
 def _apart(metric: Metric, *sides: Arm) -> list[Values]:

@@ -275,8 +275,12 @@ def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFr
 
 
 def measured_in(contrast: Contrast) -> str:
-    """Say over which processes a contrast is, and how many of them lie far off the others."""
-    count = contrast.replicates
+    """Say over which processes a contrast is, how many of them count, and where some lie far off the others."""
+    count, groups = contrast.replicates, contrast.groups
+    if len(groups) > 1:  # as in "8 processes at 1.500, 2 at 1.455"
+        others = "".join(f", {of_group} at {math.exp(center):.3f}" for of_group, center in groups[1:])
+        left_out = f", of {count}" if contrast.change.n < count else ""
+        return f"{processes(groups[0][0])} at {math.exp(groups[0][1]):.3f}{others}{left_out}"
     if contrast.pairing == "apart":
         return f"{processes(count)} apart"
     return f"{contrast.change.n} of {count} processes" if count > 1 and contrast.change.n < count else processes(count)
@@ -289,11 +293,13 @@ def noises(trials: pd.DataFrame, by: str | list[str]) -> dict[Any, float]:
     excluded to come from nothing.
     """
     rows = trials[(trials["phase"] == "floor") & trials["status"].isin(MEASURED) & trials["speedup"].gt(0)]
-    logs = {cell: np.log(of_cell.to_numpy(dtype=float)) for cell, of_cell in rows.groupby(by, sort=False)[SPEEDUP]}
-    return {
-        cell: math.expm1(stats.process_interval([log_gain(*ends) for ends in of_cell.tolist()]).reach)
-        for cell, of_cell in logs.items()
-    }
+    shares = {}
+    for cell, of_cell in rows.groupby(by, sort=False):
+        evidence = stats.disturbed(*(of_cell[name].to_numpy(dtype=float) for name in stats.EVIDENCE)).tolist()
+        logs = np.log(of_cell[SPEEDUP].to_numpy(dtype=float)).tolist()
+        processes = [log_gain(*ends, is_disturbed=seen) for ends, seen in zip(logs, evidence, strict=True)]
+        shares[cell] = math.expm1(stats.process_interval(processes).reach)
+    return shares
 
 
 def details(trials: pd.DataFrame) -> pd.DataFrame:

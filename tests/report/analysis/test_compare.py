@@ -343,7 +343,7 @@ def test_all_rows_together_must_exceed_the_noise_that_was_measured_as_each_row_m
 
 def test_a_process_that_a_speedup_leaves_out_is_left_out_of_its_change(tmp_path):
     RunBuilder(tmp_path / "old").together({"amp-bf16": (2.0, 2.001, 1.999, 2.0, 2.0)})
-    RunBuilder(tmp_path / "new").together({"amp-bf16": (2.0, 2.001, 1.999, 2.0, 0.5)})
+    RunBuilder(tmp_path / "new").together({"amp-bf16": (2.0, 2.001, 1.999, 2.0, 0.5)}, loads_pct=[0.0] * 4 + [80.0])
     speedups = {row.question["precision"]: row.speedup for row in compare(tmp_path / "old", tmp_path / "new").rows}
     assert speedups["amp-bf16"].center == pytest.approx(1.0, rel=1e-3)
 

@@ -36,7 +36,8 @@ STEADY = (1.999, 2.0, 2.001, 2.002, 1.998, 2.0)
 
 def test_a_process_that_a_speedup_leaves_out_is_left_out_of_the_ratio_of_two_others(tmp_path: Path) -> None:
     disturbed = (*(1.053 * gain for gain in STEADY[:5]), 1.053 * 3.0)
-    run = RunBuilder(tmp_path / "run").together({"amp-fp16": disturbed, "amp-bf16": STEADY})
+    loads_pct = [0.0] * 5 + [60.0]
+    run = RunBuilder(tmp_path / "run").together({"amp-fp16": disturbed, "amp-bf16": STEADY}, loads_pct=loads_pct)
     assert run.row("amp-fp16")["measured_in"] == "5 of 6 processes"
     sides = measured(SPEED, run.folder)
     contrast = ratio(SPEED, sides["run", "amp-fp16"], sides["run", "amp-bf16"])
@@ -44,6 +45,13 @@ def test_a_process_that_a_speedup_leaves_out_is_left_out_of_the_ratio_of_two_oth
     assert contrast.gain.high < 1.06
     (pair,) = data.pairs(run.summary())
     assert 1 / pair[2] == pytest.approx(1.053, rel=1e-4) or pair[2] == pytest.approx(1.053, rel=1e-4)
+
+
+def test_processes_far_off_without_evidence_count_and_both_groups_are_said(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").together({"amp-bf16": (*STEADY[:4], 1.92, 1.921)})
+    row = run.row("amp-bf16")
+    assert row["measured_in"] == "4 processes at 2.000, 2 at 1.920"
+    assert row["low"] < 1.93 < row["speedup"] < 2
 
 
 def test_trials_of_the_same_name_in_two_runs_are_no_pair(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_devices_are_shown_at_the_batch_that_was_trained_else_at_the_largest_com
 def test_an_answer_says_from_which_batch_size_on_its_precision_pays(tmp_path: Path, gains, pays: str) -> None:
     run = RunBuilder(tmp_path / "run")
     for batch, gain in gains.items():
-        run.speed(speedups=[gain, gain * 1.001, gain * 0.999], batch=batch).memory("fp32", 100, batch=batch)
+        run.speed(speedups=[gain, gain * 1.001, gain * 0.999, gain], batch=batch).memory("fp32", 100, batch=batch)
         run.memory("amp-bf16", 60, batch=batch)
     _, (answer,) = answered(run.folder)
     assert answer.pays == pays
