@@ -63,8 +63,9 @@ def read(path: Path, words: str = "object", *, checked: bool = True) -> pd.DataF
         name: float if field.kind == "number" else words for name, field in COLUMNS[path.name].items()
     }
     whole, _ = whole_lines(path)
-    header = header_of(path, [fields for _, fields in itertools.islice(rows(path, io.BytesIO(whole)), 2)])
-    if not header:
+    first = [fields for _, fields in itertools.islice(rows(path, io.BytesIO(whole)), 2)]
+    header = header_of(path, first)
+    if len(first) < 2:
         return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in dtypes.items()})
     present = {name: dtype for name, dtype in dtypes.items() if name in header}
     numbers = [name for name, dtype in present.items() if dtype is float]

@@ -9,7 +9,7 @@ import pytest
 from perf import bad_input
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [6, pytest.param(400, marks=pytest.mark.slow)])
 def test_odd_command_lines_end_with_a_documented_code_and_no_traceback(tmp_path, count):
     tally = bad_input.lines(count, 1, tmp_path)
     assert tally.codes.total() == count

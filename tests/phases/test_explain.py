@@ -70,6 +70,7 @@ def test_one_precision_alone_is_explained_without_a_comparison(tiny_trial, cpu):
     assert any(row.kind == "alone" for row in figures)
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_observed_is_explained_as_far_as_it_goes(tiny_trial, cpu, monkeypatch):
     def refuse(_step):
         raise RuntimeError("no such thing under a dispatch mode")
@@ -208,6 +209,7 @@ class Disturbed(Watch):
         return self.causes.pop(0) if self.causes else ""
 
 
+@pytest.mark.slow
 def test_disturbed_rounds_do_not_count_and_others_take_their_place(tiny_trial, cpu, monkeypatch):
     watch = Disturbed("", "another process used the GPU")  # the first poll is before the first round
     monkeypatch.setattr(explain, "open_watch", lambda _device: nullcontext(watch))

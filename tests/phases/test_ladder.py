@@ -299,6 +299,7 @@ def test_the_device_is_set_before_a_loader_pins_and_makes_a_context(tiny_trial, 
     assert order[3:] == ["shut down"] * 2
 
 
+@pytest.mark.slow
 def test_a_ladder_opens_its_samples_once_for_each_loader(climb, monkeypatch):
     opened = []
 

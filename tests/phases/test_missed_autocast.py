@@ -87,7 +87,7 @@ def measure(tiny_trial, cpu, monkeypatch):
 @pytest.mark.parametrize(
     "phase",
     [
-        pytest.param(name, marks=[pytest.mark.slow] if name == "explain" else [])
+        pytest.param(name, marks=[pytest.mark.slow] if name in ("explain", "ladder") else [])
         for name in PHASES
         if name not in ("fit", "floor", "ladder_memory")
     ],

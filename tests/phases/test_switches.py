@@ -33,7 +33,14 @@ def turns_tf32_on(use_suite, monkeypatch):
     amp.apply(PRECISIONS["fp32"])
 
 
-@pytest.mark.parametrize("phase", [name for name in PHASES if name not in ELSEWHERE])
+@pytest.mark.parametrize(
+    "phase",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in ("explain", "ladder")))
+        for name in PHASES
+        if name not in ELSEWHERE
+    ],
+)
 def test_a_model_that_turns_tf32_on_by_itself_is_seen_and_not_compared_as_fp32(tiny_trial, cpu, turns_tf32_on, phase):
     results = of_kind(TrialResult, run_phase(tiny_trial, cpu, phase, "fp32"))
     assert [result.switches.fp32_matmul for result in results] == ["tf32"]

@@ -51,6 +51,7 @@ def steeper(counts: list[Counter[str]]) -> dict[str, list[int]]:
     }
 
 
+@pytest.mark.slow
 def test_running_and_resuming_call_nothing_more_often_than_in_proportion_to_the_trials(
     tmp_path, tiny_trial, cpu, monkeypatch
 ):

@@ -194,6 +194,7 @@ def launch(trial, cpu, workspace):
     return ending, [message for message in messages if isinstance(message, EpochResult | TrialResult)]
 
 
+@pytest.mark.slow
 def test_a_killed_training_resumes_to_the_same_weights(deadly, cpu, tmp_path):
     trial, marker = replace(deadly[0], arms=arms("amp-fp16")), deadly[1]
     ending, (first,) = launch(trial, cpu, tmp_path / "killed")

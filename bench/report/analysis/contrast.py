@@ -150,6 +150,8 @@ def arms(
         blocks: rows of blocks.csv with the columns of their cells, where pairs need each round.
     """
     rows = trials[(trials["phase"] == (phase or metric.phase)) & trials["status"].isin(MEASURED)]
+    if rows.empty:
+        return {}
     values = rows[list(metric.columns)].bfill(axis=1).iloc[:, 0].astype(float)
     usable = values.gt(0) if metric.scale == "ratio" else values.notna()
     if metric.is_cost:
