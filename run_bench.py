@@ -76,12 +76,14 @@ def run(request: Request, signals: Interruption) -> int:
     from bench.run import reporting
     from bench.run.execute import execute, tell_what_remains
     from bench.run.prepare import prepare
+    from bench.run.script import prepare_script
     from bench.spec.text import print_plain
 
     request, folder = folders.open_folder(request)
     try:
         with closing(open_launcher(request)) as launcher:
-            prepared = prepare(request, launcher)
+            script = request.script
+            prepared = prepare_script(request, script, launcher) if script else prepare(request, launcher)
             folders.check(prepared, folder)
             named = request.gpus is not None or request.on is not None
             show_plan(prepared.plan, prepared.environment, prepared.warnings, not named, request.quick)

@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 
 import bench
 from bench.spec.errors import UsageError, nearest
-from bench.spec.options import Option, growth
+from bench.spec.options import Option, assignment, growth, listed
 from bench.spec.phases import EXPLAIN, LADDER, USUAL
 from bench.spec.precisions import BASELINE
 from bench.spec.techniques import parse_techniques
-from bench.spec.trial import MAX, DataSource, Protocol, Request
+from bench.spec.trial import MAX, DataSource, Protocol, Request, Script
 
 QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5)
 RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)
@@ -31,6 +31,7 @@ examples:
   run_bench.py --resume results/NAME              go on with a run that was stopped
 
 other commands:
+  run_bench.py script --arm A=OPTIONS --arm B=OPTIONS -- train.py   a training script of your own, as it is
   run_bench.py explain --suite NAMES              why mixed precision pays here, or does not; also: explain RUN
   run_bench.py list [--gpus]                      suites, their parameters, and precisions; what is here to run on
   run_bench.py report RUN [RUN ...]               one report over runs, also of different machines
@@ -43,6 +44,14 @@ examples:
   run_bench.py explain --suite mlp --quick         the same in one process
   run_bench.py explain results/NAME                say it again of a run that was explained
 """
+SCRIPT_EXAMPLES = """
+examples:
+  run_bench.py script --arm fp32=--dtype=float32 --arm amp-bf16=--dtype=bfloat16 -- train.py ITS OPTIONS
+  run_bench.py script --inject fp32,amp-bf16 -- torchrun --nproc_per_node 2 train.py ITS OPTIONS
+In the options {scratch} stands for a fresh folder, and {seed} for a number, in each process (docs/scripts.md).
+"""
+INJECTED = ("fp32", "tf32", "amp-bf16")
+"""The precisions that can be entered from outside a script."""
 PAGE = ("published", "layers", "figures")
 """Options that say what is on the page of a report."""
 RESUMABLE = ("resume", "dry_run", "seeds", "trial_timeout_s")
@@ -82,13 +91,15 @@ def parse(argv: Sequence[str]) -> Any:
         return parse_run(argv)
     name, words = argv[0], argv[1:]
     parsers = _command_parsers()
-    if name not in ("run", *parsers):
+    if name not in ("run", "script", *parsers):
         raise UsageError(
-            f"There is no command '{name}'.{nearest(name, parsers)} Available: {', '.join(parsers)}; a run needs "
-            "none, as in run_bench.py --suite mlp."
+            f"There is no command '{name}'.{nearest(name, parsers)} Available: script, {', '.join(parsers)}; a run "
+            "needs none, as in run_bench.py --suite mlp."
         )
     if name == "run":
         return parse_run(words)
+    if name == "script":
+        return parse_script(words)
     if name == "explain":
         first = next((word for word in words if word != TRY), "-")
         if first.startswith("-"):
@@ -126,6 +137,87 @@ def _parse_explained_run(argv: Sequence[str]) -> Request:
     if "suites" in options:
         words += ["--phases", ",".join(dict.fromkeys((*options.get("phases", EXPLAIN), "explain")))]
     return replace(parse_run(words), tries="tries" in options)
+
+
+def _script_parser(*, recorded: bool = False) -> Parser:
+    """Return the parser of ``script``, for the words before the ``--``; see ``run_parser``."""
+    parser = Parser(
+        prog="run_bench.py script",
+        usage="run_bench.py script [options] (--arm NAME=OPTIONS ... | --inject PRECISIONS) -- COMMAND",
+        description="Measure a training script as it is, once for each arm, in fresh processes that take turns.",
+        epilog=SCRIPT_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=not recorded,
+        argument_default=argparse.SUPPRESS,
+    )
+    arms = parser.add_mutually_exclusive_group(required=True)
+    arms.add_argument(
+        "--arm",
+        action="append",
+        metavar="NAME=OPTIONS",
+        type=partial(assignment, "--arm"),
+        help="an arm, and the options that it adds to the command; repeatable, the first is the reference",
+    )
+    arms.add_argument(
+        "--inject",
+        metavar="PRECISIONS",
+        type=partial(listed(_injected), "--inject"),
+        help=f"for a script without a flag: enter {', '.join(INJECTED)} from outside; the first is the reference",
+    )
+    for each in fields(Script):
+        if "option" in each.metadata:
+            _add(parser, each.name, each.metadata["option"])
+    depth = parser.add_mutually_exclusive_group()
+    depth.add_argument("--quick", action="store_true", help="one round of processes")
+    depth.add_argument("--rigorous", action="store_true", help="ten rounds at least, up to ±0.5 %% (--target-ci)")
+    for field in ("gpus", "exclusive", "target_ci", "time_budget_s", "trial_timeout_s", "out", "resume", "dry_run"):
+        _add(parser, field, run_options()[field])
+    return parser
+
+
+def _injected(option: str, text: str) -> str:
+    if text in INJECTED:
+        return text
+    why = ": it needs a GradScaler of the script's own, so a flag of the script's" if text == "amp-fp16" else ""
+    raise UsageError(f"{option} takes {', '.join(INJECTED)}, not '{text}'{why}.")
+
+
+def parse_script(argv: Sequence[str], *, recorded: bool = False) -> Request:
+    """Parse the words after ``script``.
+
+    Raises:
+        UsageError: an option is invalid, or there are not two arms and a command.
+    """
+    words = list(argv)
+    place = words.index("--") if "--" in words else len(words)
+    command = words[place + 1 :]
+    given = vars(_script_parser(recorded=recorded).parse_args(words[:place]))
+    arms = given.pop("arm", None) or tuple((name, "") for name in given.get("inject", ()))
+    if len(dict(arms)) < max(2, len(arms)):
+        raise UsageError("script compares arms: give --arm NAME=OPTIONS twice or more, each with a name of its own.")
+    if BASELINE in dict(arms[1:]):
+        raise UsageError(f"The first arm is the reference: put {BASELINE} first, or give it another name.")
+    if not command:
+        raise UsageError("The command is missing: put it after two dashes, as in -- train.py --epochs 1.")
+    if "out" in given and "resume" in given:
+        raise UsageError("--out starts a run and --resume continues one: give one of the two.")
+    asked = {each.name: given.pop(each.name) for each in fields(Script) if each.name in given and each.name != "inject"}
+    script = Script(command=tuple(command), arms=tuple(arms), inject=bool(given.pop("inject", ())), **asked)
+    depth = RIGOROUS if given.pop("rigorous", False) else QUICK if given.get("quick") else Protocol()
+    depth = replace(depth, **{name: given.pop(name) for name in ("target_ci", "time_budget_s") if name in given})
+    suites, phases = (script.name,), ("memory", "speed")
+    return Request(argv=("script", *argv), suites=suites, phases=phases, protocol=depth, script=script, **given)
+
+
+def parse_recorded(words: Sequence[str], more: Sequence[str]) -> Request:
+    """Parse the words that a run was started with, and more options.
+
+    Raises:
+        UsageError: they cannot be repeated.
+    """
+    if words and words[0] == "script":
+        return parse_script([*more, *words[1:]], recorded=True)
+    return parse_run([*words, *more], recorded=True)
 
 
 def parse_ladder(request: Request, precision: str, techniques: Sequence[str], out: Path) -> Request:

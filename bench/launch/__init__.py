@@ -106,6 +106,10 @@ def open_launcher(request: Request) -> Launcher:
     """
     if request.on is None:
         require_one_task()
+        if request.script is not None:
+            from bench.launch.script import ScriptLauncher
+
+            return ScriptLauncher(request.script)
         from bench.launch.local import LocalLauncher
 
         return LocalLauncher()

@@ -11,7 +11,7 @@ from bench.planning.max_batch import Largest, at_any_size, fitting_at
 from bench.results.records import MEASURED, UNFIT, Device, Environment, Status
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES, Work
-from bench.spec.precisions import BASELINE, PRECISIONS, parse_precision
+from bench.spec.precisions import BASELINE, PRECISIONS, find_precision, parse_precision
 from bench.spec.suite import Suite
 from bench.spec.techniques import AblationStep, build_ablation, find, for_one_device, rebase, refusal, techniques
 from bench.spec.trial import JOINT_S, SEARCHING_S, SILENCE_S, Cell, Placement, PreparedData, Request, SuiteRef, Trial
@@ -379,7 +379,8 @@ def unsupported_reason(device: Device, name: str, phase: str | None = None) -> s
         name: of the precision.
         phase: the phase to be measured; an emulated precision has no figures in those that are about what steps cost.
     """
-    precision = parse_precision(name)
+    if (precision := find_precision(name)) is None:  # a free word: an arm of a training script
+        return None
     if reason := (device.unsupported or {}).get(precision.ability):
         return reason
     if precision.emulated and phase is not None and not PHASES[phase].arithmetic:

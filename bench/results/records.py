@@ -139,6 +139,8 @@ class Identity:
     """The precision that was computed in, with its options: of the ladder that of the ablation step."""
     arm_techniques: tuple[str, ...]
     """Ladder: the techniques of the ablation step in the order in which they were added, joined by +."""
+    reference: Annotated[str, Column(added_later=True)]
+    """The arm that speedups and changes are over: the first of a training script's, else `fp32`."""
     trial_rows: Annotated[int, Column(sign=ABOVE_ZERO, added_later=True)]
     """How many rows were written together when the trial ended, one for each arm. Where there are fewer, writing was
     cut off, and none of them counts."""

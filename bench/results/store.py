@@ -136,6 +136,7 @@ class Store:
                     seed=trial.seed,
                     arm_precision=arms[result.precision].precision,
                     arm_techniques=arms[result.precision].techniques,
+                    reference=cell.reference,
                     trial_rows=len(results),
                     attempt=attempt,
                 ),

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from bench.cli.parser import option_name, parse_run, run_options
+from bench.cli.parser import option_name, parse_recorded, run_options
 from bench.results.columns import COLUMNS, has_rows, read_header
 from bench.results.run_json import read_run
 from bench.run.prepare import PreparedRun
@@ -69,7 +69,7 @@ def _recorded(folder: Path, more: Sequence[str]) -> Request:
     run = _read_run(folder)
     words = run["request"]["argv"]
     try:
-        request = parse_run([*words, *more], recorded=True)
+        request = parse_recorded(words, more)
         if not request.suites:
             raise UsageError("No suite is named.")
     except UsageError as error:
@@ -80,7 +80,7 @@ def _recorded(folder: Path, more: Sequence[str]) -> Request:
         ) from error
     files = [Path(ref["file"]) for ref in run["request"].get("suites") or () if ref.get("file")]
     suites = []
-    for word in request.suites:
+    for word in () if request.script else request.suites:
         known = next((file for file in files if word.endswith(".py") and file.name == Path(word).name), Path(word))
         if word.endswith(".py") and not (known.is_file() or Path(word).is_file()):
             raise UsageError(
@@ -88,7 +88,7 @@ def _recorded(folder: Path, more: Sequence[str]) -> Request:
                 "Restore it, or start a new run."
             )
         suites.append(str(known) if known.is_file() else word)
-    return replace(request, suites=tuple(suites))
+    return replace(request, suites=tuple(suites) or request.suites)
 
 
 def check(prepared: PreparedRun, folder: Path | None) -> None:

@@ -26,7 +26,7 @@ from bench.spec.options import (
     word,
 )
 from bench.spec.phases import PHASES, SELECTABLE, USUAL
-from bench.spec.precisions import PRECISIONS, parse_precision, split
+from bench.spec.precisions import BASELINE, PRECISIONS, parse_precision, split
 from bench.spec.suite import Parameter
 from bench.spec.techniques import TECHNIQUES, AblationStep, parse_techniques, rebase
 
@@ -35,8 +35,8 @@ from bench.spec.techniques import TECHNIQUES, AblationStep, parse_techniques, re
 class DataSource:
     """Where the samples come from: ``--data`` and ``--data-dir``."""
 
-    kind: Literal["cifar10", "digits", "markov", "synthetic", "suite", "folder", "text"]
-    """``suite`` is the suite's own batches, which ``--data`` does not name."""
+    kind: Literal["cifar10", "digits", "markov", "synthetic", "suite", "script", "folder", "text"]
+    """``suite`` is the suite's own batches, and ``script`` a training script's data: ``--data`` names neither."""
     path: str | None = None
     """The folder of ``folder:PATH``, or the file of ``text:FILE``, absolute."""
     directory: str = "data"
@@ -45,7 +45,7 @@ class DataSource:
     @property
     def generated(self) -> bool:
         """Whether samples are computed, or the suite's own, so that there is nothing to download or to decode."""
-        return self.kind in ("markov", "synthetic", "suite")
+        return self.kind in ("markov", "synthetic", "suite", "script")
 
     @property
     def of_tokens(self) -> bool:
@@ -283,6 +283,43 @@ def _batch_size(option: str, text: str) -> int | str:
     return size
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """A training script that is run as it is, once for each arm: the command ``script``."""
+
+    command: tuple[str, ...]
+    """The words that start it, without an arm's."""
+    arms: tuple[tuple[str, str], ...]
+    """The name of each arm, and the options that it adds to the command; the first is the reference."""
+    inject: bool = False
+    """Whether the arms' names are precisions that are entered from outside, instead of by options."""
+    steps: int = option("optimizer steps to time in each process (default: 50)", "N", whole(4), default=50)
+    warmup: int = option("optimizer steps to leave out before (default: 10)", "N", whole(2), default=10)
+    allow_writes: bool = option(
+        "let it write checkpoints outside {scratch}, which may overwrite yours or be resumed by the next arm",
+        default=False,
+    )
+
+    @property
+    def main(self) -> str:
+        """The main module in the command: the script's absolute path, or the name after ``-m``.
+
+        Raises:
+            UsageError: the command has none.
+        """
+        for place, text in enumerate(self.command):
+            if text in ("-m", "--module") and place + 1 < len(self.command):
+                return self.command[place + 1]
+            if text.endswith(".py"):
+                return str(Path(text).resolve())
+        raise UsageError(f"'{' '.join(self.command)}' names no script: give one that ends in .py, or -m MODULE.")
+
+    @property
+    def name(self) -> str:
+        """Its name in results."""
+        return self.main.rpartition("/")[2]
+
+
 MAX = "max"
 """Among the batch sizes: the largest that fits."""
 
@@ -386,6 +423,8 @@ class Request:
         "cifar10, digits, markov, synthetic, folder:PATH or text:FILE (default: the suite's)", "SOURCE", group="data"
     )
     data_dir: str = option("for downloads and decoded images (default: data)", "DIR", default="data")
+    script: Script | None = None
+    """Of ``script`` alone, whose suite is the script's name."""
     out: Path | None = option("a new folder (default: results/SUITE-DEVICE-TIME)", "DIR", path, group="results")
     resume: Path | None = option(
         "go on with this run; finished trials are kept, and --seeds may add to the run's own", "DIR", path
@@ -405,6 +444,8 @@ class Cell:
     """Number of classes of the data, where it is not the suite's own."""
     techniques: tuple[str, ...] = ()
     """Techniques that all arms are trained with, by canonical names, such as channels-last."""
+    reference: str = BASELINE
+    """The arm that the others' speedups are over; a script's may have any name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -496,6 +537,8 @@ class Trial:
         if self.cell.suite.batch_size is None:
             del question["cell"]["suite"]["batch_size"]  # earlier versions had no such field
         del question["cell"]["data"]["directory"]  # where decoded images are kept changes nothing
+        if self.cell.reference == BASELINE:
+            del question["cell"]["reference"]
         if self.phase == "fit":
             del question["cell"]["batch_size"]  # which is the answer
         text = json.dumps(question, sort_keys=True, default=str)

@@ -38,7 +38,7 @@ from bench.report.format import spread as half_width
 from bench.report.reading.load import SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.metrics import SPEED
-from bench.spec.precisions import BASELINE, find_precision, parse_precision
+from bench.spec.precisions import BASELINE, find_precision
 
 Row = Mapping[Hashable, Any]
 """A row of the summary."""
@@ -395,7 +395,8 @@ class _Subject:
     def _preference(self, arm: Row) -> tuple[bool, bool, float]:
         """Order precisions that are as fast: accuracy that is shown, then no loss scaling, then the faster."""
         name = str(arm["precision"])
-        return self._accuracy_word(name) == NOT_WORSE, not parse_precision(name).loss_scaling, arm["speedup"]
+        precision = find_precision(name)  # None of a script's arm
+        return self._accuracy_word(name) == NOT_WORSE, not (precision and precision.loss_scaling), arm["speedup"]
 
     def _accuracy_word(self, precision: str) -> str:
         """Return the result of comparing the trainings of a precision with fp32's."""

@@ -218,7 +218,7 @@ class _Figure:
         if self.is_log:
             return low / 1.2, high * 1.2
         if not self.over_fp32:
-            return 0.0, 1.06 * high
+            return 0.0, 1.06 * high or 1.0
         low, high = min(1.0, low), max(1.0, high)
         spare = 0.08 * max(high - low, 0.1)
         return low - spare, high + spare

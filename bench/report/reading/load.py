@@ -27,7 +27,7 @@ from bench.results.records import MEASURED
 from bench.results.store import edited
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
-from bench.spec.precisions import find_precision
+from bench.spec.precisions import BASELINE, find_precision
 from bench.spec.trial import names_batch_size
 
 CELL = ["run", "suite", "parameters", "techniques", "data", "architecture", "device", "placement", "batch_size"]
@@ -149,7 +149,27 @@ def load(folders: list[Path]) -> Runs:
         is_step = frames[name]["phase"].isin(LADDER)
         frames[of_ablations] = frames[name][is_step].reset_index(drop=True)
         frames[name] = frames[name][~is_step].reset_index(drop=True)
-    return Runs(runs=runs, remarks=_data_remarks(names), **frames)
+    references = _references(frames["trials"])
+    frames = {name: _with_baseline(frame, references) for name, frame in frames.items()}
+    called = [
+        f"Run {label}: {reference}, its reference, is called {BASELINE} in this report."
+        for label, reference in references.items()
+    ]
+    return Runs(runs=runs, remarks=[*_data_remarks(names), *called], **frames)
+
+
+def _references(trials: pd.DataFrame) -> dict[str, str]:
+    """Return the references of runs of scripts that have another name than the baseline, by the runs' labels."""
+    named = trials[~trials["reference"].isin(("", BASELINE))]
+    return {str(label): str(name) for label, name in zip(named["run"], named["reference"], strict=True)}
+
+
+def _with_baseline(rows: pd.DataFrame, references: Mapping[str, str]) -> pd.DataFrame:
+    """Give a script's reference the name by which all comparisons know it."""
+    if not references or "precision" not in rows:
+        return rows
+    is_reference = rows["run"].astype(str).map(references) == rows["precision"].astype(str)
+    return rows.assign(precision=rows["precision"].astype(str).mask(is_reference, BASELINE))
 
 
 def is_emulated(precisions: pd.Series) -> pd.Series:

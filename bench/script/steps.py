@@ -1,0 +1,191 @@
+"""Figures of a training script's steps, from the events that the hook recorded in its process."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+NARROW = ("bfloat16", "float16")
+"""The types of products that mixed precision is about."""
+PRECISE = ("float32", "float64")
+LOSSES = 0.03
+"""Share by which first losses may differ by rounding."""
+ALIKE = 0.01
+"""Shares of types that differ by less are the same."""
+WAIT_PCT = 20.0
+"""Share of a step, in per cent, from which waiting for data is warned of."""
+
+
+class RefusedError(Exception):
+    """A script, or what its options changed, that cannot be measured; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Iteration:
+    """One pass through a script's loop: the optimizer steps until their order repeats."""
+
+    ms: float
+    start_s: float
+    """When it began, seconds since 1970."""
+    skipped: int
+    """Steps that a GradScaler skipped."""
+    pause: str = ""
+    """What rare event it holds, so that it does not count; empty if it counts."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """The measured iterations of one process."""
+
+    iterations: tuple[Iteration, ...]
+    period: int
+    """Optimizer steps in an iteration."""
+    wait_pct: float | None
+    """Share of the time in which the script waited for its DataLoader; None where it has none."""
+    loss: float | None
+    """Mean loss of an iteration, summed over accumulated parts."""
+    shape: tuple[Any, ...]
+    """What must be alike in all arms: the optimizers, and the backward passes in an iteration."""
+
+    @property
+    def counted(self) -> list[Iteration]:
+        """The iterations that count."""
+        return [iteration for iteration in self.iterations if not iteration.pause]
+
+    @property
+    def step_ms(self) -> float:
+        """The mean of an iteration that counts: what comes in bursts, such as data, has its share in it."""
+        return sum(iteration.ms for iteration in self.counted) / len(self.counted)
+
+    @property
+    def skipped(self) -> int:
+        """Skipped optimizer steps."""
+        return sum(iteration.skipped for iteration in self.iterations)
+
+
+def period(optimizers: Sequence[int]) -> int | None:
+    """Return after how many optimizer steps the order of the optimizers repeats: a GAN 2 or 6; None if it does not.
+
+    It is called repeating when it is seen three times.
+    """
+    lengths = range(1, len(optimizers) // 3 + 1)
+    return next((length for length in lengths if optimizers[length:] == optimizers[:-length]), None)
+
+
+def timing(record: Mapping[str, Any], warmup: int) -> Timing:
+    """Return the measured iterations of one process.
+
+    A mark (evaluation, a checkpoint, compilation, the start of an epoch) leaves its interval out, unless half of the
+    intervals or more have it: then it is part of the step.
+
+    Args:
+        record: from the hook.
+        warmup: optimizer steps that are not measured.
+
+    Raises:
+        RefusedError: the process ended too early, or the order of its optimizers does not repeat.
+    """
+    steps = record["steps"][warmup - 1 :]
+    if not record["steps"]:
+        raise RefusedError(
+            "no step of a torch optimizer was seen in the script's own process: it has an update rule of its own, or "
+            "it trains in processes that it spawns (start those by torchrun)"
+        )
+    if len(steps) < 4:
+        raise RefusedError(
+            f"the script ended after {len(record['steps'])} optimizer steps, before enough were measured: let it train "
+            "longer, or lower --steps and --warmup"
+        )
+    length = period([step["optimizer"] for step in steps[1:]])
+    if length is None:
+        raise RefusedError("its optimizers take turns in no order that repeats within the measured steps")
+    clock = "gpu_s" if all(step["gpu_s"] is not None for step in steps) else "s"
+    ends = range(0, len(steps), length)
+    parts = [steps[begin + 1 : end + 1] for begin, end in itertools.pairwise(ends)]
+    marks = [{*itertools.chain.from_iterable(step["marks"] for step in part)} for part in parts]
+    rare = {
+        mark for mark in itertools.chain.from_iterable(marks) if 2 * sum(mark in other for other in marks) < len(marks)
+    }
+    iterations = tuple(
+        Iteration(
+            ms=1e3 * (steps[end][clock] - steps[begin][clock]),
+            start_s=record["start_s"] + steps[begin]["s"],
+            skipped=sum(step["skipped"] for step in part),
+            pause=", ".join(sorted(held & rare)),
+        )
+        for begin, end, part, held in zip(ends, ends[1:], parts, marks, strict=False)
+    )
+    counted = [part for part, iteration in zip(parts, iterations, strict=True) if not iteration.pause]
+    if not counted:
+        raise RefusedError("each measured step has a pause in it, such as evaluation or the start of an epoch")
+    backwards = Counter(tuple(step["backwards"] for step in part) for part in counted)
+    waits = [step["data_s"] for part in counted for step in part if step["data_s"] is not None]
+    spans = [steps[end]["s"] - steps[begin]["s"] for begin, end in itertools.pairwise(ends)]
+    host_s = sum(span for span, iteration in zip(spans, iterations, strict=True) if not iteration.pause)
+    losses = [sum(known) for part in parts if (known := [s["loss"] for s in part if s["loss"] is not None])]
+    return Timing(
+        iterations=iterations,
+        period=length,
+        wait_pct=min(100.0, 100 * sum(waits) / host_s) if waits else None,
+        loss=sum(losses) / len(losses) if losses else None,
+        shape=(tuple(record["optimizers"]), backwards.most_common(1)[0][0]),
+    )
+
+
+def order(arms: Sequence[str], turn: int) -> list[str]:
+    """Return the arms of a round in an order that cancels drift: ABBA, in each other round BAAB."""
+    there = list(arms if turn % 2 == 0 else reversed(arms))
+    return there + there[::-1]
+
+
+def shares(computed: Mapping[str, int]) -> dict[str, float]:
+    """Return the share of each type among a step's products, the largest first."""
+    total = sum(computed.values())
+    return {kind: computed[kind] / total for kind in sorted(computed, key=lambda kind: -computed[kind])}
+
+
+def products(computed: Mapping[str, int]) -> str:
+    """Say how many products were computed in the narrowest type, such as "24 of 25 products in bfloat16"."""
+    total = sum(computed.values())
+    narrow = {kind: count for kind, count in computed.items() if kind not in PRECISE} or computed
+    return ", ".join(f"{count} of {total} products in {kind}" for kind, count in narrow.items()) or "no products seen"
+
+
+def compared(record: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
+    """Return warnings of an arm whose options changed what is computed, from the profiled processes.
+
+    Raises:
+        RefusedError: the arms train in different ways, or computed the same.
+    """
+    if record["optimizers"] != reference["optimizers"]:
+        names = (", ".join(each["optimizers"]) for each in (record, reference))
+        raise RefusedError("its optimizers are {}, the reference's {}: another training".format(*names))
+    here, there = shares(record["computed"]), shares(reference["computed"])
+    if all(abs(here.get(kind, 0.0) - there.get(kind, 0.0)) < ALIKE for kind in {*here, *there}):
+        raise RefusedError(
+            f"these options changed nothing that was computed: {products(record['computed'])}, as before"
+        )
+    warnings = []
+    first, before = (_first_loss(each) for each in (record, reference))
+    if first is not None and before is not None and not math.isclose(first, before, rel_tol=LOSSES, abs_tol=1e-6):
+        warnings.append(f"first losses are {first:.4g} and {before:.4g}, further apart than by rounding")
+    rest = [kind for kind in here if kind in PRECISE]
+    if rest and any(kind in NARROW for kind in here):
+        warnings.append("products left in {}: {:.0f} %".format(", ".join(rest), 100 * sum(here[kind] for kind in rest)))
+    return warnings
+
+
+def _first_loss(record: Mapping[str, Any]) -> float | None:
+    return next((step["loss"] for step in record["steps"] if step["loss"] is not None), None)
+
+
+def foreign_load_pct(loads: Sequence[Sequence[float]]) -> float | None:
+    """Return the share of the cores that other programs took between two readings of ``hook.machine_load``."""
+    if len(loads) < 2 or loads[-1][1] <= loads[0][1]:
+        return None
+    busy, total, own = (last - first for first, last in zip(loads[0], loads[-1], strict=True))
+    return min(100.0, max(0.0, 100 * (busy - own) / total))

@@ -1,0 +1,45 @@
+"""The words of `script`: arms, what is injected, and the command after two dashes."""
+
+import pytest
+
+from bench.cli.parser import parse, parse_recorded
+from bench.spec.errors import UsageError
+
+ARMS = ["--arm", "fp32=--dtype float32", "--arm", "amp-bf16=--dtype bfloat16"]
+
+
+def test_the_command_is_all_that_follows_the_dashes():
+    request = parse(
+        ["script", *ARMS, "--steps", "20", "--", "torchrun", "--nproc_per_node", "2", "a/train.py", "--steps", "9"]
+    )
+    assert request.script.command[-1] == "9"
+    assert (request.script.steps, request.script.name, request.suites) == (20, "train.py", ("train.py",))
+    assert request.script.arms == (("fp32", "--dtype float32"), ("amp-bf16", "--dtype bfloat16"))
+
+
+def test_a_module_is_named_by_its_name():
+    request = parse(["script", "--inject", "fp32,amp-bf16", "--", "-m", "package.train"])
+    assert (request.script.main, request.script.inject) == ("package.train", True)
+
+
+def test_a_recorded_run_is_repeated_with_more_options():
+    request = parse(["script", *ARMS, "--", "train.py"])
+    again = parse_recorded(request.argv, ["--trial-timeout", "60s"])
+    assert (again.script, again.trial_timeout_s) == (request.script, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--arm", "a=", "--", "train.py"], "--arm NAME=OPTIONS twice"),
+        (["--arm", "a=", "--arm", "a=-x", "--", "train.py"], "a name of its own"),
+        (["--arm", "a=", "--arm", "fp32=", "--", "train.py"], "put fp32 first"),
+        (["--inject", "fp32,amp-fp16", "--", "train.py"], "GradScaler"),
+        (["--inject", "fp32,amp-bf16"], "two dashes"),
+        (["--inject", "fp32,amp-bf16", "--", "python", "-c", "pass"], "names no script"),
+        (["--", "train.py"], "--arm --inject"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_at_once(words, why):
+    with pytest.raises(UsageError, match=why):
+        parse(["script", *words])
