@@ -1,0 +1,228 @@
+"""The hook in real scripts: it sees each step, changes no number, and leaves nothing behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.launch.script import ScriptLauncher
+from bench.results.records import Device
+from bench.script.steps import RefusedError, timing
+from bench.spec.trial import Cell, DataSource, Placement, Script, SuiteRef, Trial
+from tests.arms import arms
+
+pytestmark = pytest.mark.slow
+
+CPU = Device(placement="cpu", kind="cpu", name="a CPU", architecture="x86")
+START = """
+import sys
+from pathlib import Path
+
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def loss(part=model):
+    return part(torch.randn(4, 8)).square().mean()
+
+"""
+LOOP = """
+for step in range(200):
+    value = loss()
+    value.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def trial(name="fp32"):
+    cell = Cell(
+        suite=SuiteRef(name="train.py"),
+        placement=Placement(name="cpu"),
+        batch_size=1,
+        data=DataSource(kind="script"),
+    )
+    return Trial(cell=cell, phase="speed", arms=arms(name), silence_s=120.0)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Return a function that runs a script to the end of its measured steps and returns the record of each rank."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(text, *, before=(), options="", inject="", steps=12, census=False):
+        Path("train.py").write_text(START + text)
+        name = inject or "fp32"
+        script = Script(
+            command=(*before, "train.py"), arms=((name, options),), inject=bool(inject), steps=steps, warmup=4
+        )
+        launcher = ScriptLauncher(script)
+        return launcher._run_arm(trial(name), name, CPU, lambda _message: None, steps=steps, census=census)
+
+    return run
+
+
+def test_losses_are_those_of_a_bare_run_and_nothing_of_the_script_runs_after_its_last_step(run, tmp_path):
+    (tmp_path / "hook.py").write_text("WHOSE = 'the script'")
+    (tmp_path / "bench.py").write_text("WHOSE = 'the script'")
+    text = """
+import bench, hook
+assert bench.WHOSE == hook.WHOSE == "the script"
+assert not [entry for entry in sys.path if entry.endswith("/site")]
+losses = []
+try:
+    for step in range(20):
+        value = loss()
+        losses.append(value.item())
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+finally:
+    Path("last.json").write_text(str(losses))
+"""
+    (record,) = run(text)
+    assert not Path("last.json").exists()
+    subprocess.run([sys.executable, "train.py"], check=True, cwd=tmp_path)
+    bare = json.loads(Path("last.json").read_text())
+    measured = [step["loss"] for step in record["steps"]]
+    assert len(measured) == 4 + 12 + 1
+    assert measured == bare[: len(measured)]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_skipped_steps_are_counted_exactly(run, fused):
+    text = f"""
+optimizer = torch.optim.AdamW(model.parameters(), fused={fused})
+scaler = torch.amp.GradScaler("cpu")
+for step in range(200):
+    value = loss() * (float("inf") if step in (6, 9, 10) else 1.0)
+    scaler.scale(value).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+"""
+    (record,) = run(text)
+    assert [number for number, step in enumerate(record["steps"]) if step["skipped"]] == [6, 9, 10]
+    assert timing(record, 4).skipped == 3
+    assert 0.0 < record["steps"][5]["loss"] < 100.0  # not the scaled one
+
+
+def test_a_step_without_a_backward_pass_belongs_to_the_one_before(run):
+    text = """
+scaler = torch.amp.GradScaler("cpu")
+for step in range(200):
+    scaler.scale(loss()).backward()
+    scaler.step(optimizer)
+    optimizer.step()
+    scaler.update()
+    optimizer.zero_grad()
+"""
+    (record,) = run(text)
+    assert len(record["steps"]) == 4 + 12 + 1
+    assert record["extra_steps"] == 17
+    assert {step["backwards"] for step in record["steps"]} == {1}
+
+
+def test_a_gan_of_five_and_one_and_accumulation_have_one_iteration_for_all(run):
+    text = """
+critic = torch.nn.Linear(8, 8)
+other = torch.optim.Adam(critic.parameters())
+for step in range(200):
+    for _ in range(5):
+        loss(critic).backward()
+        loss(critic).backward()
+        other.step()
+    loss().backward()
+    optimizer.step()
+"""
+    (record,) = run(text, steps=36)
+    measured = timing(record, 4)
+    assert measured.period == 6
+    assert sum(measured.shape[1]) == 11
+
+
+def test_evaluation_marks_its_interval_also_when_it_begins_late(run):
+    text = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = model
+
+    def forward(self, x):
+        return self.part(x)
+
+
+net = torch.nn.DataParallel(Net())
+for step in range(200):
+    if step == 9:
+        with torch.no_grad():
+            loss(net.module)
+    if step == 12:
+        with torch.no_grad():
+            loss(torch.nn.ReLU())
+    loss(net).backward()
+    optimizer.step()
+"""
+    (record,) = run(text)
+    assert [number for number, step in enumerate(record["steps"]) if "evaluation" in step["marks"]] == [9]
+
+
+def test_an_injected_autocast_reaches_a_compiled_model_without_a_graph_break(run):
+    text = """
+model.compile(fullgraph=True, backend="eager")
+for step in range(200):
+    out = model(torch.randn(4, 8))
+    assert out.dtype == torch.float32
+    out.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    (record,) = run(text, inject="amp-bf16", census=True)
+    assert set(record["computed"]) == {"bfloat16"}
+    assert set(run(text, inject="fp32", census=True)[0]["computed"]) == {"float32"}
+
+
+def test_torchrun_has_a_record_of_each_rank_and_leaves_no_process(run):
+    text = """
+import torch.utils.data as data
+
+torch.distributed.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(model)
+loader = data.DataLoader(torch.randn(4000, 8), batch_size=4, num_workers=1, multiprocessing_context="spawn")
+for batch in loader if __name__ == "__main__" else ():
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    text = text.replace("torch.distributed.init", "if __name__ == '__main__': torch.distributed.init").replace(
+        "model = torch.nn.parallel", "if __name__ == '__main__': model = torch.nn.parallel"
+    )
+    before = {process.pid for process in psutil.process_iter()}
+    records = run(text, before=("torchrun", "--nproc_per_node", "2"))
+    assert len(records) == 2
+    assert all(timing(record, 4).wait_pct is not None for record in records)
+    left = [process for process in psutil.process_iter(["cmdline"]) if process.pid not in before]
+    assert not [process for process in left if "spawn_main" in " ".join(process.info["cmdline"] or [])]
+
+
+@pytest.mark.parametrize("options", ["checkpoint.pt", "{scratch}/checkpoint.pt"])
+def test_a_checkpoint_is_written_to_the_scratch_folder_only(run, options):
+    text = "torch.save(model.state_dict(), sys.argv[1])" + LOOP
+    if options.startswith("{"):
+        assert run(text, options=options)
+    else:
+        with pytest.raises(RefusedError, match=r"checkpoint.pt'.*\{scratch\}"):
+            run(text, options=options)
+        assert not Path("checkpoint.pt").exists()
+
+
+def test_a_script_without_an_optimizer_of_torch_is_refused(run):
+    (record,) = run("print(loss())")
+    with pytest.raises(RefusedError, match="update rule"):
+        timing(record, 4)
