@@ -366,7 +366,9 @@ def _environment(device: Device, site: Path) -> dict[str, str]:
     """Return the environment of a script: the hook first on its path, this package not, and only its devices."""
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(ROOT)]
     environment = {name: value for name, value in os.environ.items() if name != lifetime.LAUNCHER}
-    visible = list(device.gpus) or ([device.placement.replace("+", ",")] if device.is_gpu else [])
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    every = dict(enumerate(seen.split(","))) if seen else {}
+    visible = [every.get(int(word), word) for word in device.placement.split("+") if word.isdigit()]
     return environment | {
         "PYTHONPATH": os.pathsep.join((str(site), *paths)),
         "CUDA_VISIBLE_DEVICES": ",".join(visible),

@@ -127,6 +127,8 @@ def next_step(folder: Path) -> str:
     trained = measured[measured["phase"] == "train"]
     seeds = list(dict.fromkeys(map(int, trained["seed"])))
     first = ""
+    if request.get("script") and request.get("quick"):
+        return "without --quick, as many rounds are measured as a verdict needs."
     if request.get("quick"):
         return _whole(request)
     if compared and most < RIGOROUS.most_replicates:

@@ -273,9 +273,8 @@ def seed_numpy(recorder: Recorder) -> None:
 
 def guard(recorder: Recorder) -> None:
     """Hook into safetensors, which has just been imported."""
-    import safetensors.torch
 
-    @wrap(safetensors.torch, "save_file")
+    @wrap(sys.modules["safetensors.torch"], "save_file")
     def _(old: Any, tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
         recorder.require_scratch(filename, "safetensors")
         return old(tensors, filename, *args, **kwargs)
