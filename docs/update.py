@@ -15,7 +15,7 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import permutations
 from pathlib import Path
@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.devices import amd, nvidia
 from bench.planning import suite_registry
 from bench.report.exports import document
-from bench.report.exports.data import DTYPES, summary_fields
+from bench.report.exports.data import DTYPES, TELEMETRY, Field, summary_fields
 from bench.report.format import known, number, records
 from bench.report.tables import published
 from bench.report.tables.table import whole
@@ -167,9 +167,9 @@ def phases() -> str:
     return markdown(("phase", "measures", "selected by", "repeated over", "on several devices"), rows)
 
 
-def summary() -> str:
-    """Describe every column of the summary."""
-    rows = [(f"`{name}`", DTYPES["summary"][name], field.about) for name, field in summary_fields().items()]
+def frame(name: str, fields: Mapping[str, Field]) -> str:
+    """Describe every column of a frame."""
+    rows = [(f"`{column}`", DTYPES[name][column], field.about) for column, field in fields.items()]
     return markdown(("column", "dtype", "meaning"), rows)
 
 
@@ -226,7 +226,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "techniques": techniques,
     "suites": suites,
     "phases": phases,
-    "summary": summary,
+    "summary": lambda: frame("summary", summary_fields()),
+    "telemetry": lambda: frame("telemetry", TELEMETRY),
     **{file: partial(csv_columns, file) for file in columns.COLUMNS},
 }
 

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import psutil
+
 from bench.planning.plan import ESTIMATE_ERROR, REPORT_S, Plan
-from bench.results.records import MEASURED, Environment, Progress, Sample, TrialResult
+from bench.results.records import MEASURED, Device, Environment, Progress, Sample, TrialResult
 from bench.results.store import FAILURES, reason_of
 from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE, find_precision
@@ -78,42 +80,59 @@ class Display:
 class LiveDisplay(Display):
     """Shows a line that keeps changing below the lines of the trials that have ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, devices: Sequence[Device] = ()) -> None:
         from rich.console import Console
         from rich.live import Live
 
         super().__init__()
+        self._devices = {device.placement: device for device in devices}
+        self._boards = {
+            word: device
+            for device in sorted(devices, key=lambda device: -len(device.gpus))
+            for word in device.gpus.values()
+        }
+        self._readings: dict[str, Sample] = {}
+        """The last one of each GPU."""
+        self._last = Progress(text="starting")
         self._console = Console(highlight=False)
         self._live: Live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
-        self._gpu = ""
+        self._cpu: Device | None = None
+        """The CPU that is measured."""
         self._began = self._drawn = 0.0
         self._start = time.monotonic()
 
     def begin(self, trial: Trial, number: int, total: int, left_s: tuple[float, float] | None = None) -> None:
         """Show the trial's name."""
         super().begin(trial, number, total, left_s)
-        self._gpu = ""
-        self._began = time.monotonic()
-        self._draw(Progress(text="starting"))
+        device = self._devices.get(trial.cell.placement.name)
+        self._cpu = None if device is None or device.is_gpu else device
+        self._began, self._last = time.monotonic(), Progress(text="starting")
+        self._draw()
 
     def progress(self, progress: Progress, samples: Sequence[Sample]) -> None:
         """Redraw, at most every ``REDRAW_S``."""
-        if samples:
-            self._gpu = describe_sample(samples[-1])
-        if time.monotonic() - self._drawn >= REDRAW_S and progress.text:
-            self._draw(progress)
+        self._readings |= {sample.placement: sample for sample in samples}
+        self._last = progress if progress.text else self._last
+        if time.monotonic() - self._drawn >= REDRAW_S:
+            self._draw()
 
     def close(self) -> None:
         """Remove the live line."""
         self._live.stop()
+
+    def loads(self) -> list[str]:
+        """Return a line for each GPU that is read, and one for the CPU where that is measured."""
+        readings = sorted(self._readings.items(), key=lambda item: int(item[0]))
+        lines = [describe_gpu(sample, self._boards.get(gpu)) for gpu, sample in readings]
+        return [*lines, describe_cpu(self._cpu)] if self._cpu else lines
 
     def _print(self, text: str, style: str) -> None:
         from rich.text import Text
 
         self._console.print(Text(plain(text), style=style))
 
-    def _draw(self, progress: Progress) -> None:
+    def _draw(self) -> None:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.spinner import Spinner
@@ -121,16 +140,16 @@ class LiveDisplay(Display):
         from rich.text import Text
 
         self._drawn = time.monotonic()
-        trials = list(self._running.values())
+        progress, trials = self._last, list(self._running.values())
         row = Table.grid(padding=(0, 1))
         row.add_row(
             Spinner("dots"),
             Text(plain(" ".join(trials[0])) if len(trials) == 1 else f"{len(trials)} trials running", style="bold"),
             ProgressBar(total=1.0, completed=progress.done or 0.0, width=16),
             Text(plain(progress.text)),
-            Text(self._gpu, style="dim"),
             Text(f"{self._drawn - self._began:.0f} s", style="dim"),
         )
+        loads = [Text(plain(f"  {line}"), style="dim", no_wrap=True, overflow="ellipsis") for line in self.loads()]
         total = Table.grid(padding=(0, 1))
         elapsed_s = self._drawn - self._start
         share, left = 0.0, ""
@@ -143,12 +162,12 @@ class LiveDisplay(Display):
             ProgressBar(total=1.0, completed=share, width=16),
             Text(f"{_clock(elapsed_s)} so far{left}", style="dim"),
         )
-        self._live.update(Group(row, total), refresh=True)
+        self._live.update(Group(row, *loads, total), refresh=True)
 
 
-def open_display() -> Display:
-    """Return the display for a terminal, or for a log."""
-    return LiveDisplay() if sys.stdout.isatty() else Display()
+def open_display(devices: Sequence[Device] = ()) -> Display:
+    """Return the display for a terminal, or for a log; ``devices`` are those of this machine."""
+    return LiveDisplay(devices) if sys.stdout.isatty() else Display()
 
 
 def _clock(seconds: float) -> str:
@@ -216,16 +235,26 @@ def _speedup(center: float | None, low: float | None, high: float | None) -> str
     return f" = {center:.3f}× {BASELINE} [{low:.3f}, {high:.3f}]"
 
 
-def describe_sample(sample: Sample) -> str:
-    """Return a GPU's temperature, power and memory in a few words."""
-    parts = []
-    if sample.temperature_c is not None:
-        parts.append(f"{sample.temperature_c:.0f} °C")
-    if sample.power_w is not None:
-        parts.append(f"{sample.power_w:.0f} W")
-    if sample.memory_used_bytes is not None:
-        parts.append(f"{sample.memory_used_bytes / 2**30:.1f} GiB used")
-    return ", ".join(parts)
+def describe_gpu(sample: Sample, board: Device | None = None) -> str:
+    """Return a GPU's name, temperature, utilisation, power and memory in a line, in the form of gpustat's."""
+    name, limit_w, total = (board.names or (board.name,))[0] if board else "GPU", None, None
+    if board and board.uuid:  # of several together, limit and memory are nobody's, or the sum
+        limit_w, total = board.power_limit_w, board.memory_total_bytes
+    mib = (None if size is None else size / 2**20 for size in (sample.memory_used_bytes, total))
+    used, all_of_it, power, limit = map(_whole, (*mib, sample.power_w, limit_w))
+    state = f"{_whole(sample.temperature_c):>3}°C, {_whole(sample.utilization_pct):>3} %,  {power:>3} / {limit:>3} W"
+    return f"[{sample.placement}] {name} | {state} | {used:>5} / {all_of_it:>5} MiB"
+
+
+def describe_cpu(device: Device) -> str:
+    """Return the load of a CPU, all its programs' since the last call, and the machine's memory in a line."""
+    memory = psutil.virtual_memory()
+    used, total = (memory.total - memory.available) / 2**20, memory.total / 2**20
+    return f"[{device.placement}] {device.name} | {psutil.cpu_percent():>3.0f} % | {used:>5.0f} / {total:>5.0f} MiB"
+
+
+def _whole(value: float | None) -> str:
+    return "??" if value is None else f"{value:.0f}"
 
 
 def show_plan(

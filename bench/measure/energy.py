@@ -127,6 +127,8 @@ class Window:
     """Steps done in it; where an end falls within a burst, the share of it that was done."""
     sampled_w: float | None = None
     """Mean of the power readings meanwhile, whatever the source; None if half of them are unknown."""
+    start_s: float | None = None
+    """When it began, seconds since 1970."""
 
     @property
     def power_w(self) -> float:
@@ -176,6 +178,7 @@ def energy_of(window: Window, idle_power_w: float | None) -> Energy:
         mean_power_w=window.power_w,
         energy_window_s=window.seconds,
         energy_steps=round(window.steps),
+        energy_start_s=window.start_s,
     )
 
 
@@ -324,4 +327,5 @@ def _measure(stream: Stream, meters: Sequence[GpuMeter], length_s: float, clock:
         return None
     else:
         energy_j = sampled_w * seconds
-    return Window(source=source, energy_j=energy_j, seconds=seconds, steps=steps, sampled_w=sampled_w)
+    start_s = time.time() - (clock() - begin_s)
+    return Window(source=source, energy_j=energy_j, seconds=seconds, steps=steps, sampled_w=sampled_w, start_s=start_s)

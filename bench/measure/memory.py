@@ -57,6 +57,7 @@ def measure_peaks(
             peak_reserved_bytes=steady.reserved,
             peak_active_bytes=steady.active,
             driver_used_bytes=driver_used_bytes(uuid, driver_before),
+            gpu_used_bytes=driver_memory_bytes(uuid),
             # Counted since the process began; retries of the first step, which tries workspaces, are not steady.
             allocator_retries=None if steady.retries is None else steady.retries - (first.retries or 0),
             model_bytes=model_bytes,

@@ -68,12 +68,13 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         drawn = batches.train(number)  # tokens are drawn here, before the clock and the counter
         before_j = energy_j()
         with feed(drawn, context.device, prefetch=context.techniques.prefetcher) as device_batches:
+            start_s = time.time()
             epoch = train(heartbeat("step", device_batches))
         after_j = energy_j()
         switches = runner.read_back()  # before evaluating in fp32, which sets them
         epoch_j = after_j - before_j if before_j is not None and after_j is not None else None
         row = epoch_row(trial, rows, epoch, rate=rate, scale=arm.loss_scale, energy_j=epoch_j)
-        rows.append(_tested(row, arm, batches, heartbeat, part))
+        rows.append(_tested(replace(row, start_s=start_s), arm, batches, heartbeat, part))
         if saves_checkpoints:
             state = Checkpoint.of(arm, trial.config, rows)
             if checkpoint is not None and distributed.rank() == 0:

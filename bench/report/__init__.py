@@ -85,7 +85,9 @@ def explain(runs: list[Path]) -> list[Explanation]:
 
 
 def load(*folders: str | Path) -> Results:
-    """Read runs into typed pandas frames: ``.summary``, ``.trials``, ``.epochs``, ``.blocks`` and ``.numerics``.
+    """Read runs into typed pandas frames.
+
+    They are ``.summary``, ``.trials``, ``.epochs``, ``.blocks``, ``.numerics`` and ``.telemetry``.
 
     Args:
         folders: folders that runs wrote, or folders of such folders.

@@ -32,6 +32,7 @@ from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices, files, overview
 from bench.report.figures import explanation as explanation_figures
 from bench.report.figures import numerics as numerics_figures
+from bench.report.figures import telemetry as telemetry_figures
 from bench.report.figures.chart import Chart, Plot, class_of
 from bench.report.format import counted, known
 from bench.report.reading.folders import mark
@@ -221,10 +222,12 @@ def compose(
     with _drawers() as others:  # figures take longer than tables
         drawing = []
         if figures != "none":
-            rest = {name: getattr(runs, name)[:0] for name in ("blocks", "ablation_blocks", "explained")}  # not drawn
+            done = ("blocks", "ablation_blocks", "explained", "telemetry")
+            rest = {name: getattr(runs, name)[:0] for name in done}  # not drawn there
             drawn = replace(material, runs=replace(runs, **rest))
             ready = [(OVERVIEW, overview.memory_by_kind(summary, runs.trials, given)), *_stacked(why_sections)]
             ready += [(varied.title, comparison_figures.against_value(varied)) for varied in compared[2]]
+            ready += telemetry_figures.courses(runs)
             charts = partial(_charts, drawn, matrices, ablations, ready, layers=layers, figures=figures)
             drawing = [others.submit(_draw, out, charts, place) for place in range(DRAWERS)]
         sections = _sections(material, compared, out)

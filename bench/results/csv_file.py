@@ -151,11 +151,14 @@ def _texts(frame: pd.DataFrame, words: Collection[str]) -> pd.DataFrame:
     changed: dict[str, pd.Series] = {}
     for name in words:
         values = frame[name]
-        known = values.cat.categories if isinstance(values.dtype, pd.CategoricalDtype) else values.unique()
+        categorical = isinstance(values.dtype, pd.CategoricalDtype)
+        if categorical and not pd.api.types.is_string_dtype(values.cat.categories):
+            values = changed[name] = values.cat.rename_categories(str)  # pandas makes numbers of those that look so
+        known = values.cat.categories if categorical else values.unique()
         texts = {cell: text for cell in known if (text := plain(unquoted(cell))) != cell}
         if texts:
             other = values.astype(object).replace(texts)
-            changed[name] = other.astype("category") if isinstance(values.dtype, pd.CategoricalDtype) else other
+            changed[name] = other.astype("category") if categorical else other
     return frame.assign(**changed) if changed else frame
 
 

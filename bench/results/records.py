@@ -223,6 +223,8 @@ class MemoryPeak:
     driver_used_bytes: Annotated[int | None, Column(sign=ANY)] = None
     """GPU: bytes that the driver says this process holds, its context included; where it does not tell processes
     apart, bytes in use less those before the context."""
+    gpu_used_bytes: Annotated[int | None, Column(added_later=True)] = None
+    """GPU: bytes in use on the whole GPU then, by all processes, as nvidia-smi and gpustat show it."""
     allocator_retries: int | None = None
     """GPU: how often, in the steady steps, the allocator emptied its cache and tried again."""
     peak_resident_bytes: Annotated[int | None, Column(sign=ANY, on_device=True)] = None
@@ -364,6 +366,8 @@ class Energy:
     """Length of the window of steps."""
     energy_steps: int | None = None
     """Steps in it."""
+    energy_start_s: Annotated[float | None, Column(added_later=True)] = None
+    """When it began, seconds since 1970, on the clock of telemetry.csv."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -590,6 +594,8 @@ class EpochResult:
     train_accuracy_pct: Annotated[float | None, Column(most=100)] = None
     """Accuracy after the epoch, in the own precision, on as many training images as there are test images, 2,000 at
     most: always the same, not augmented; in no time of this row."""
+    start_s: Annotated[float | None, Column(added_later=True)] = None
+    """When its training began, seconds since 1970, on the clock of telemetry.csv."""
     attempt: Attempt = None
     """Which attempt at the trial wrote the row; it counts if that attempt does."""
 

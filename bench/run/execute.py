@@ -410,7 +410,7 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
         warnings = list(dict.fromkeys([*run["warnings"], *launcher.notes, *lost]))
         store.write_run({**run, "warnings": warnings, "finished": finished})
 
-    display = open_display()
+    display = open_display(() if prepared.request.on is not None else environment.devices)
     try:
         with ExitStack() as stack:
             store = stack.enter_context(Store(folder))

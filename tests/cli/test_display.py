@@ -1,10 +1,12 @@
+import io
 from dataclasses import replace
 
 import pytest
 
-from bench.cli.display import describe_results, describe_sample, describe_trial, show_plan
+from bench.cli.display import LiveDisplay, describe_gpu, describe_results, describe_trial, show_plan
 from bench.planning.plan import Plan
-from bench.results.records import Inference, MemoryPeak, Sample, Speed, Training, TrialResult
+from bench.results.records import Device, Inference, MemoryPeak, Progress, Sample, Speed, Training, TrialResult
+from bench.spec.trial import Placement
 from tests.arms import arms
 
 SPEED = Speed(steady=True, warmup_steps=5, switch_warmup_steps=1, block_steps=1, step_ms=2.5)
@@ -40,10 +42,33 @@ def test_a_result_is_told_in_a_line(precision, status, figures, text):
     assert describe_results([TrialResult(precision=precision, status=status, **figures)]) == text
 
 
-def test_a_gpus_state_is_told_without_what_is_unknown():
-    sample = Sample(time_s=0.0, placement="0", uuid="GPU-1", temperature_c=61.0, power_w=350.4)
-    assert describe_sample(sample) == "61 °C, 350 W"
-    assert describe_sample(Sample(time_s=0.0, placement="0", uuid="GPU-1")) == ""
+CARD = {"kind": "cuda", "name": "Card", "architecture": "Hopper"}
+
+
+def test_a_gpus_state_is_told_as_gpustat_does():
+    sample = Sample(time_s=0.0, placement="1", uuid="GPU-1", temperature_c=61.0, utilization_pct=98.0, power_w=350.4)
+    board = Device(placement="1", uuid="GPU-1", power_limit_w=700.0, memory_total_bytes=80 * 2**30, **CARD)
+    used = replace(sample, memory_used_bytes=123 * 2**20)
+    assert describe_gpu(used, board) == "[1] Card |  61°C,  98 %,  350 / 700 W |   123 / 81920 MiB"
+    joint = Device(placement="0+1", uuids=("GPU-0", "GPU-1"), memory_total_bytes=160 * 2**30, names=("Card",), **CARD)
+    assert describe_gpu(sample, joint) == "[1] Card |  61°C,  98 %,  350 /  ?? W |    ?? /    ?? MiB"
+
+
+def test_a_terminal_has_a_line_for_each_gpu_and_for_a_cpu_that_measures(tiny_trial, cpu, monkeypatch):
+    boards = [Device(placement=name, uuid=f"GPU-{name}", **CARD) for name in ("0", "1")]
+    screen = io.StringIO()
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setattr("bench.cli.display.REDRAW_S", 0.0)
+    display = LiveDisplay([*boards, cpu])
+    display.begin(tiny_trial, 1, 1)
+    samples = [Sample(time_s=0.0, placement=name, uuid=f"GPU-{name}") for name in ("1", "0")]
+    display.progress(Progress(text="step 1"), samples)
+    display.progress(Progress(text=""), ())
+    assert [line.partition(" |")[0] for line in display.loads()] == ["[0] Card", "[1] Card", f"[cpu] {cpu.name}"]
+    on_gpu = replace(tiny_trial, cell=replace(tiny_trial.cell, placement=Placement(name="0")))
+    display.begin(on_gpu, 1, 1)
+    assert len(display.loads()) == 2
+    display.close()
 
 
 def test_a_trial_is_named_by_what_it_does(tiny_trial):

@@ -30,6 +30,8 @@ COLUMNS = {
     "peak memory (MiB, vs fp32)": ("peak_memory_bytes", MIB),
     "peak (MiB)": ("peak_memory_bytes", MIB),
     "peak (GiB)": ("peak_memory_bytes", 1024 * MIB),
+    "allocated (MiB)": ("peak_memory_bytes", MIB),
+    "allocated (GiB)": ("peak_memory_bytes", 1024 * MIB),
     "time/epoch (s)": ("epoch_s", 1.0),
     "accuracy (%)": ("accuracy_pct", 1.0),
     "test accuracy (%) ± sd": ("accuracy_pct", 1.0),

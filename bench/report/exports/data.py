@@ -20,6 +20,7 @@ from msgspec import Meta, Struct, field
 from bench.report.analysis.contrast import estimate
 from bench.report.analysis.matrix import Matrix
 from bench.report.analysis.summary import summarise
+from bench.report.analysis.telemetry import telemetry
 from bench.report.analysis.verdict import Answer
 from bench.report.format import known, records
 from bench.report.reading.load import CELL, Runs
@@ -155,6 +156,24 @@ SCRIPTED = (
     *("epoch_speedup_high", "accuracy_pct", "accuracy_change_points", "accuracy_verdict", "loss_change_nats"),
     *("loss_above_entropy_nats", "perplexity"),
 )
+_OF_CELL = (name for name in FIELDS if name in CELL)
+TELEMETRY = {
+    **{name: FIELDS[name] for name in _OF_CELL},
+    "phase": Field("phase", "string", "The phase whose steps ran."),
+    "precision": Field("precision", "string", "The precision; those that took turns in a process, joined by commas."),
+    "gpu": Field("gpu", "string", "The GPU, by CUDA's index."),
+    "samples": Field("samples", "Int64", "Readings while steps ran, of all trials."),
+    "utilization_pct": Field("utilization_pct", "float64", "Share of time in which a kernel ran: mean."),
+    "power_w": Field("power_w", "float64", "Power: mean."),
+    "temperature_c": Field("temperature_c", "float64", "Temperature: mean."),
+    "highest_temperature_c": Field("highest_temperature_c", "float64", "The highest temperature."),
+    "sm_clock_mhz": Field("sm_clock_mhz", "float64", "Clock of the multiprocessors: mean."),
+    "highest_sm_clock_mhz": Field("highest_sm_clock_mhz", "float64", "The highest one."),
+    "throttled_pct": Field("throttled_pct", "float64", "Share of readings with a reason for lower clocks."),
+    "throttle_reasons": Field("throttle_reasons", "string", "Each reason with its share of the readings."),
+    "memory_used_bytes": Field("memory_used_bytes", "Int64", "The most memory in use on the whole GPU."),
+}
+"""The keys of what was read of a GPU while an arm's steps ran."""
 PAGE = {name: field for name, field in FIELDS.items() if name in SCRIPTED}
 """The keys that the page carries with it: what its script shows."""
 
@@ -323,6 +342,7 @@ DTYPES: dict[str, dict[str, Type]] = {
         for name, dtype in _of_csv("blocks.csv", ["phase", *CELL]).items()
     },
     "numerics": _of_csv("numerics.csv", ["seed", *CELL]),
+    "telemetry": {name: field.type for name, field in TELEMETRY.items()},
 }
 """The columns of each frame with their dtypes, in order."""
 
@@ -344,6 +364,8 @@ class Results:
     """One row for each timed block, with its phase and the columns of its cell."""
     numerics: pd.DataFrame
     """One row for each figure of the numerics phase, with the seed and the columns of its cell."""
+    telemetry: pd.DataFrame
+    """One row for each GPU and arm: its clocks, power, temperature and memory while steps ran."""
 
 
 def typed(runs: Runs) -> Results:
@@ -354,6 +376,7 @@ def typed(runs: Runs) -> Results:
         epochs=_typed(DTYPES["epochs"], runs.epochs),
         blocks=_typed(DTYPES["blocks"], _joined(runs.blocks, runs.ablation_blocks)),
         numerics=_typed(DTYPES["numerics"], runs.numerics),
+        telemetry=_typed(DTYPES["telemetry"], telemetry(runs)),
     )
 
 

@@ -21,6 +21,7 @@ from bench.report.analysis import ablation, comparability, factors
 from bench.report.analysis.compare import SIDES, Change, Comparison, Row
 from bench.report.analysis.compare import WORDS as VERDICTS
 from bench.report.analysis.summary import summarise
+from bench.report.analysis.telemetry import telemetry
 from bench.report.analysis.verdict import answers
 from bench.report.exports import data
 from bench.report.format import known, records
@@ -121,7 +122,10 @@ def _report() -> Any:
     contrast = dict.fromkeys(("factor", "metric", "suite", "where", "precision", "value", "against", "pairing"), WORD)
     contrast |= {"batch_size": WHOLE, "n": WHOLE} | _interval_keys("change")
     of_contrast = "A value of a factor against its first: a ratio, or a difference, with its 95 % interval."
-    result = {name: _described(OF_TYPE[field.type], field.about) for name, field in data.every().items()}
+    result, read = (
+        {name: _described(OF_TYPE[field.type], field.about) for name, field in fields.items()}
+        for fields in (data.every(), data.TELEMETRY)
+    )
     keys = {
         "runs": LIST[_struct("Run", "What run.json says of a run.", run)],
         "answers": LIST[data.Advice],
@@ -131,6 +135,7 @@ def _report() -> Any:
         "results": LIST[_struct("Result", "One precision of one cell: suite, device, batch size.", result)],
         "contrasts": LIST[_struct("Contrast", of_contrast, contrast)],
         "ablations": LIST[_struct("Ablation", "What each step of an ablation adds.", ladder)],
+        "telemetry": LIST[_struct("Telemetry", "What was read of a GPU while the steps of an arm ran.", read)],
         "trials": _described(LIST[_trial()], "The raw samples."),
     }
     return _document("report", "The figures of a report.", keys)
@@ -222,6 +227,7 @@ def report(runs: Runs) -> dict[str, Any]:
         "results": data.rows(summary, data.every()),
         "contrasts": list(factors.rows(factors.varied(summary, runs))),
         "ablations": [_ablation(ladder) for ladder in ablation.ablations(runs)],
+        "telemetry": data.rows(telemetry(runs), data.TELEMETRY),
         "trials": _trials(runs),
     }
 

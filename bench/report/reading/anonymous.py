@@ -48,7 +48,7 @@ FREE = ("trial", "cell", "parameters", "parameters_json", "detail", "discarded",
 """Columns whose words may hold anything."""
 KEPT = {"placement", "kind", "phase", "phases", "status", "arms", "precisions"}
 """Keys of run.json whose words are ampmeter's own."""
-FRAMES = ("trials", "epochs", "blocks", "ablations", "ablation_blocks", "numerics", "explained")
+FRAMES = ("trials", "epochs", "blocks", "ablations", "ablation_blocks", "numerics", "explained", "telemetry")
 HOME = re.compile(r"/(?:home|Users)/([\w.-]+)")
 Scrub = Callable[[str], str]
 

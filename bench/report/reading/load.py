@@ -102,6 +102,8 @@ class Runs:
     """One row per figure of the numerics phase, with the seed and the columns of its cell."""
     explained: pd.DataFrame
     """One row per figure of the explain phase, with the columns of its cell."""
+    telemetry: pd.DataFrame
+    """One row per reading of a GPU."""
     remarks: list[str] = field(default_factory=list)
     """Which paths hold the same images, and which one path holds others."""
 
@@ -122,6 +124,7 @@ def load(folders: list[Path]) -> Runs:
     unique = [folder for folder in infos if folder not in twice]
     runs: list[Run] = []
     parts: dict[str, list[pd.DataFrame]] = defaultdict(list)
+    readings: list[pd.DataFrame] = []
     for folder, label in zip(unique, labels(unique), strict=True):
         path, info = folder / "trials.csv", infos[folder]
         written = _with_target(_without_unasked_batch(read(path).assign(run=label), info), info)
@@ -137,6 +140,7 @@ def load(folders: list[Path]) -> Runs:
         odd = [_cut_off(folder, written), _edited(folder, info), _absent(folder, rows)]
         odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
         runs.append(Run(label=label, info=info, folder=folder, remarks=tuple(filter(None, odd))))
+        readings.append(read(folder / "telemetry.csv", words="category").drop(columns="uuid").assign(run=label))
         parts["blocks"].append(_blocks(of_counting(read(folder / "blocks.csv", words="category"), rows), rows))
         of_trials = {name: of_counting(read(folder / file), rows) for name, file in OF_TRIALS.items()}
         for name, file in OF_TRIALS.items():
@@ -155,7 +159,8 @@ def load(folders: list[Path]) -> Runs:
         f"Run {label}: {reference}, its reference, is called {BASELINE} in this report."
         for label, reference in references.items()
     ]
-    return Runs(runs=runs, remarks=[*_data_remarks(names), *called], **frames)
+    telemetry = pd.concat(readings, ignore_index=True)
+    return Runs(runs=runs, remarks=[*_data_remarks(names), *called], telemetry=telemetry, **frames)
 
 
 def _references(trials: pd.DataFrame) -> dict[str, str]:

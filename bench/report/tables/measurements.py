@@ -38,6 +38,7 @@ from bench.report.format import (
     number,
     ratio,
     records,
+    signed,
     source,
     written,
 )
@@ -75,14 +76,26 @@ ABOUT_FIGURES = (
 ABOUT_ARCHITECTURES = f"Bold: what to train with. {ABOUT_FIGURES}"
 KINDS = {"tracked_peak_bytes": "tensors", **{column: kind for kind, column in MEMORY_KINDS.items()}}
 ON_A_GPU = {"first_peak_bytes": "first step", "peak_reserved_bytes": "reserved", "driver_used_bytes": "driver"}
+ON_A_GPU |= {"gpu_used_bytes": "nvidia-smi"}
 """Columns of memory and what their tables call them."""
+LAYERS = {
+    "tensors": "tracked_peak_bytes",
+    "workspaces of libraries, which follow cuDNN's choice of algorithms, and rounding": "peak_allocated_bytes",
+    "held by the allocator": "peak_reserved_bytes",
+    "context and kernels of the driver and of libraries": "driver_used_bytes",
+    "other processes": "gpu_used_bytes",
+}
+"""Of the memory that nvidia-smi shows, what each column adds to the one before it."""
 ABOUT_MEMORY = (
-    "Peak is allocated bytes on a GPU, resident memory on a CPU. Tensors is the most that a step's tensors held at "
+    "The peak is allocated bytes on a GPU, resident memory on a CPU. Tensors is the most that a step's tensors held at "
     "once, counted tensor by tensor in a step of its own. The kinds add up to it: parameters with buffers; gradients; "
     "the optimizer's state; activations, with autocast's 16-bit copies of weights; temporaries, all else, the batches "
     "included. Peak minus tensors is the memory of libraries and the allocator's rounding and slack."
 )
-ABOUT_GPU = " Reserved is what the allocator held; driver is what the process takes on the GPU, its context included."
+ABOUT_GPU = (
+    " Reserved is what the allocator held; driver is what the process takes on the GPU, its context included; "
+    "nvidia-smi is what all processes take, as it and gpustat show it."
+)
 ABOUT_DISTRIBUTED = (
     " Of devices that train together each figure is that of the device with the most, except for the sum of peaks."
 )
@@ -297,7 +310,11 @@ def memory(trials: pd.DataFrame) -> Table | None:
     rows = trials[counted]
     rows = rows.assign(peak=rows["peak_allocated_bytes"].fillna(rows["peak_resident_bytes"]))
     on_a_gpu, distributed = (rows[name].notna().any() for name in ("peak_allocated_bytes", "all_devices_bytes"))
-    kinds = {"peak": "peak"} | ({"all_devices_bytes": "sum of peaks"} if distributed else {}) | KINDS
+    kinds = (
+        {"peak": "peak" if rows["peak_resident_bytes"].notna().any() else "allocated"}
+        | ({"all_devices_bytes": "sum of peaks"} if distributed else {})
+        | KINDS
+    )
     kinds |= ON_A_GPU if on_a_gpu else {}
     unit, size, digits = memory_unit(rows[list(kinds)].max().max())
     columns = [
@@ -306,6 +323,29 @@ def memory(trials: pd.DataFrame) -> Table | None:
     ]
     about = ABOUT_MEMORY + (ABOUT_GPU if on_a_gpu else "") + (ABOUT_DISTRIBUTED if distributed else "")
     return table("Where the memory went", records(rows), [*ARM, *columns], about)
+
+
+def memory_remarks(trials: pd.DataFrame) -> list[str]:
+    """Say why the same training takes more memory on one GPU than on another, of the two that differ most."""
+    known_whole = trials["tracked_peak_bytes"].notna() & trials["gpu_used_bytes"].notna()
+    rows = trials[(trials["phase"] == "memory") & trials["status"].isin(MEASURED) & known_whole]
+    rows = rows[rows["all_devices_bytes"].isna()]
+    alike = rows.sort_values("gpu_used_bytes", kind="stable").groupby(["precision", "batch_size"], sort=False)
+    pairs = [group.iloc[[0, -1]] for _, group in alike if group["device"].iloc[0] != group["device"].iloc[-1]]
+    if not pairs:
+        return []
+    pair = max(pairs, key=lambda pair: float(pair["gpu_used_bytes"].diff().iloc[-1]))
+    whole_gpu = pair["driver_used_bytes"].fillna(pair["gpu_used_bytes"])
+    layers = pair.assign(driver_used_bytes=whole_gpu)[list(LAYERS.values())].ffill(axis=1)
+    parts = layers.diff(axis=1).fillna(layers.iloc[:, :1]).diff().iloc[-1] / MIB
+    steps = [f"{kind} {signed(parts[column], 1)}" for kind, column in LAYERS.items() if abs(parts[column]) >= 0.05]
+    less, more = records(pair)
+    held = (f"{number(row['gpu_used_bytes'] / MIB)} MiB on {row['where']}" for row in (more, less))
+    return [
+        f"The same training takes another amount of memory on another GPU: {more['precision']} at batch "
+        f"{more['batch_size']:.0f} takes {' and '.join(held)}, as nvidia-smi shows it. The difference in MiB: "
+        f"{', '.join(steps) or 'none'}."
+    ]
 
 
 def energy(rows: pd.DataFrame) -> Table | None:
@@ -660,7 +700,7 @@ TABLES = (
     Entry(52, RECIPE, lambda material: [largest_batch(material.runs.trials, material.rows)]),
     Entry(53, RECIPE, lambda material: [*training(material.rows), *training_remarks(material.rows)]),
     Entry(54, RECIPE, lambda material: [energy(material.rows)]),
-    Entry(55, RECIPE, lambda material: [memory(material.trials)]),
+    Entry(55, RECIPE, lambda material: [memory(material.trials), *memory_remarks(material.trials)]),
     Entry(60, RECIPE, lambda material: numerics(material.numerics)),
     Entry(61, RECIPE, lambda material: [inference(material.trials)]),
     Entry(63, RECIPE, lambda material: [against_plain(material.rows, material.summary)]),

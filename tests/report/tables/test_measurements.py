@@ -14,7 +14,7 @@ from tests.report.tables.lines import column, lines, titled, words
 
 CPU = Device(placement="cpu", kind="cpu", name="Test CPU", architecture="CPU")
 KINDS_MIB = {"tracked_peak": 90, "parameter": 20, "gradient": 18, "optimizer": 40, "activation": 11, "temporary": 1}
-GPU_MIB = {"peak_allocated": 100, "first_peak": 150, "peak_reserved": 200, "driver_used": 500}
+GPU_MIB = {"peak_allocated": 100, "first_peak": 150, "peak_reserved": 200, "driver_used": 500, "gpu_used": 900}
 KINDS = {f"{name}_bytes": size * MIB for name, size in KINDS_MIB.items()}
 ON_A_GPU = KINDS | {f"{name}_bytes": size * MIB for name, size in GPU_MIB.items()}
 NAMED = {"device": "NVIDIA Test 1", "batch size": "128"}
@@ -51,8 +51,8 @@ def run(tmp_path):
 
 def test_every_kind_of_memory_has_its_own_column(run):
     table = run.held("fp32", **ON_A_GPU).memory_table
-    kinds = {"peak": 100, "tensors": 90, "parameters": 20, "gradients": 18, "optimizer": 40, "activations": 11}
-    kinds |= {"temporaries": 1, "first step": 150, "reserved": 200, "driver": 500}
+    kinds = {"allocated": 100, "tensors": 90, "parameters": 20, "gradients": 18, "optimizer": 40, "activations": 11}
+    kinds |= {"temporaries": 1, "first step": 150, "reserved": 200, "driver": 500, "nvidia-smi": 900}
     shown = {f"{kind} (MiB)": f"{size}.0" for kind, size in kinds.items()}
     assert lines(table) == [{**NAMED, "precision": "fp32", **shown}]
     assert table is not None
@@ -78,7 +78,21 @@ def test_rows_go_by_batch_size_and_then_by_precision_with_the_baseline_first(run
 def test_large_figures_are_in_gib_and_an_unknown_one_is_a_dash(run):
     figures = ON_A_GPU | {"peak_reserved_bytes": 20480 * MIB, "driver_used_bytes": None}
     (line,) = lines(run.held("fp32", **figures).memory_table)
-    assert (line["reserved (GiB)"], line["driver (GiB)"], line["peak (GiB)"]) == ("20.00", "–", "0.10")
+    assert (line["reserved (GiB)"], line["driver (GiB)"], line["allocated (GiB)"]) == ("20.00", "–", "0.10")
+
+
+def test_why_a_training_takes_more_on_another_gpu_is_said_part_by_part(run, tmp_path):
+    other = Run(tmp_path / "other", suite="vit", device=replace(GPU, name="NVIDIA Test 2"))
+    more = {f"{name}_bytes": size * MIB for name, size in {"peak_allocated": 108, "driver_used": 580}.items()}
+    run.held("fp32", **ON_A_GPU)
+    other.held("fp32", **ON_A_GPU | more | {"peak_reserved_bytes": 230 * MIB, "gpu_used_bytes": 980 * MIB})
+    assert "another GPU" not in write_report([run.folder], tmp_path / "one", figures="none").read_text()
+    page = write_report([run.folder, other.folder], tmp_path / "out", figures="none").read_text()
+    (sentence,) = (line for line in page.splitlines() if "another GPU" in line)
+    assert "takes 980.0 MiB on NVIDIA Test 2 and 900.0 MiB on NVIDIA Test 1" in sentence
+    assert sentence.endswith(
+        "+8.0, held by the allocator +22.0, context and kernels of the driver and of libraries +50.0."
+    )
 
 
 def test_only_trials_that_count_are_in_the_table_of_memory(run):
@@ -93,7 +107,10 @@ def test_the_sum_over_devices_is_next_to_the_largest_ones_peak(tmp_path):
     both = Run(tmp_path / "run", device=replace(GPU, placement="0+1", name="2 × Card"))
     both.held("fp32", **ON_A_GPU, all_devices_bytes=190 * MIB)
     alone = Run(tmp_path / "alone").held("fp32", **ON_A_GPU)
-    assert list(lines(both.memory_table)[0].items())[3:5] == [("peak (MiB)", "100.0"), ("sum of peaks (MiB)", "190.0")]
+    assert list(lines(both.memory_table)[0].items())[3:5] == [
+        ("allocated (MiB)", "100.0"),
+        ("sum of peaks (MiB)", "190.0"),
+    ]
     assert "sum of peaks (MiB)" not in lines(alone.memory_table)[0]
     for folder, held in ((both.folder, "100.0; sum 190.0"), (alone.folder, "100.0")):
         page = write_report([folder], tmp_path / "out", figures="none").read_text()

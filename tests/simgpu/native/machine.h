@@ -18,7 +18,6 @@
 constexpr int MAX_GPUS = 8;
 constexpr int MAX_PROCESSES = 256;
 constexpr uint64_t MIB = 1ull << 20;
-constexpr uint64_t CONTEXT_BYTES = 300 * MIB;   // what a process takes on a GPU before it allocates anything
 constexpr uint64_t RESERVED_BYTES = 500 * MIB;  // what NVML tells of as the driver's own
 
 // ---- what the processes share
@@ -60,6 +59,8 @@ static inline const char* setting(const char* name, const char* otherwise) {
 static inline int gpu_count() { return atoi(setting("SIM_COUNT", "2")); }
 static inline const char* gpu_name() { return setting("SIM_NAME", "NVIDIA A100-SIM"); }
 static inline uint64_t memory_bytes() { return strtoull(setting("SIM_MEM_MB", "4096"), nullptr, 10) * MIB; }
+// What a process takes on a GPU before it allocates anything.
+static inline uint64_t context_bytes() { return strtoull(setting("SIM_CONTEXT_MB", "300"), nullptr, 10) * MIB; }
 static inline int multiprocessors() { return atoi(setting("SIM_CORES", "108")); }
 static inline unsigned power_limit_mw() { return atoi(setting("SIM_POWER_W", "300")) * 1000; }
 static inline int capability_major() { return atoi(setting("SIM_CC", "8.0")); }
@@ -114,7 +115,7 @@ static inline uint64_t fault(uint64_t value, int gpu) {
 static inline uint64_t used_bytes(int gpu) {
   uint64_t sum = fault(shared()->taken_bytes[gpu], gpu);
   for (auto& process : shared()->processes)
-    if (computes_on(process, gpu)) sum += process.allocated_bytes[gpu] + CONTEXT_BYTES;
+    if (computes_on(process, gpu)) sum += process.allocated_bytes[gpu] + context_bytes();
   return sum;
 }
 

@@ -1,4 +1,6 @@
 // NVML of the simulated machine. It numbers the GPUs the other way round than CUDA does, as real machines may.
+#include <math.h>
+
 #include "machine.h"
 
 typedef unsigned long long u64;
@@ -200,6 +202,39 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(Handle board, MemoryV2* memory) {
 
 constexpr unsigned MEMORY_CLOCK = 2;
 
+struct Step {
+  double seconds;
+  unsigned mhz, celsius, watts, percent;
+  u64 reasons;
+};
+
+// The step of SIM_COURSE that holds now: the course begins anew each time the seconds since 1970 are a multiple of its
+// length. Without a course there is no step.
+static const Step* planted() {
+  static Step steps[32];
+  static int count = -1;
+  static double length = 0;
+  if (count < 0) {
+    count = 0;
+    Step step;
+    int read = 0;
+    for (const char* text = setting("SIM_COURSE", "");
+         count < 32 && sscanf(text, "%lf:%u,%u,%u,%u,%llx%n", &step.seconds, &step.mhz, &step.celsius, &step.watts,
+                              &step.percent, &step.reasons, &read) == 6;
+         text += text[read] ? read + 1 : read) {
+      steps[count++] = step;
+      length += step.seconds;
+    }
+  }
+  if (!count) return nullptr;
+  timespec time;
+  clock_gettime(CLOCK_REALTIME, &time);
+  double at = fmod(time.tv_sec + time.tv_nsec / 1e9, length);
+  const Step* step = steps;
+  while (at >= step->seconds && step < steps + count - 1) at -= step++->seconds;
+  return step;
+}
+
 EXPORT int nvmlDeviceGetMaxClockInfo(Handle board, unsigned clock, unsigned* mhz) {
   REQUIRE(board);
   *mhz = clock == MEMORY_CLOCK ? 1215 : 1410;
@@ -207,12 +242,12 @@ EXPORT int nvmlDeviceGetMaxClockInfo(Handle board, unsigned clock, unsigned* mhz
 }
 EXPORT int nvmlDeviceGetClockInfo(Handle board, unsigned clock, unsigned* mhz) {
   REQUIRE(board);
-  *mhz = clock == MEMORY_CLOCK ? 1215 : 1395;
+  *mhz = clock == MEMORY_CLOCK ? 1215 : planted() ? planted()->mhz : 1395;
   return SUCCESS;
 }
 EXPORT int nvmlDeviceGetTemperature(Handle board, unsigned, unsigned* celsius) {
   REQUIRE(board);
-  *celsius = 42;
+  *celsius = planted() ? planted()->celsius : 42;
   return SUCCESS;
 }
 
@@ -222,7 +257,7 @@ struct Temperature {
 };
 EXPORT int nvmlDeviceGetTemperatureV(Handle board, Temperature* temperature) {
   REQUIRE(board);
-  temperature->celsius = 43;
+  temperature->celsius = planted() ? planted()->celsius : 43;
   return SUCCESS;
 }
 
@@ -231,13 +266,13 @@ struct Utilization {
 };
 EXPORT int nvmlDeviceGetUtilizationRates(Handle board, Utilization* utilization) {
   REQUIRE(board);
-  *utilization = {50, 10};
+  *utilization = {planted() ? planted()->percent : 50, 10};
   return SUCCESS;
 }
 
 EXPORT int nvmlDeviceGetCurrentClocksThrottleReasons(Handle board, u64* bits) {
   REQUIRE(board);
-  *bits = fault(shared()->clock_reasons[board->gpu], board->gpu);
+  *bits = fault(shared()->clock_reasons[board->gpu], board->gpu) | (planted() ? planted()->reasons : 0);
   return SUCCESS;
 }
 EXPORT int nvmlDeviceGetCurrentClocksEventReasons(Handle board, u64* bits) {
@@ -296,7 +331,7 @@ EXPORT int nvmlDeviceGetTotalEnergyConsumption(Handle board, u64* millijoules) {
 EXPORT int nvmlDeviceGetPowerUsage(Handle board, unsigned* milliwatts) {
   REQUIRE(board);
   if (lacks("power")) return NOT_SUPPORTED;
-  *milliwatts = power(board->gpu).power_mw;
+  *milliwatts = planted() ? planted()->watts * 1000 : power(board->gpu).power_mw;
   return SUCCESS;
 }
 
@@ -338,7 +373,7 @@ static void read_field(int gpu, FieldValue& field) {
       return;
     }
     field.type = UNSIGNED_INT;
-    field.value.ui = power(gpu).power_mw;
+    field.value.ui = planted() ? planted()->watts * 1000 : power(gpu).power_mw;
   } else if (field.id == PERF_POLICY_THERMAL) {
     field.value.ull = throttled_ns(gpu);
   } else if (field.id >= REASON_SW_THERMAL && field.id <= REASON_HW_POWER_BRAKE) {
@@ -368,7 +403,7 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(Handle board, unsigned* count
   unsigned room = *count, number = 0;
   for (auto& process : shared()->processes) {
     if (!computes_on(process, board->gpu)) continue;
-    u64 used = process.allocated_bytes[board->gpu] + CONTEXT_BYTES;
+    u64 used = process.allocated_bytes[board->gpu] + context_bytes();
     if (number < room) found[number] = {(unsigned)process.pid, used, ~0u, ~0u};
     number++;
   }

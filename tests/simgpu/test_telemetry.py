@@ -1,0 +1,67 @@
+"""Telemetry of a run on a GPU whose NVML plays a known course: frame, table and figure agree with it."""
+
+import pytest
+
+from bench.report import load
+
+COURSE = ((3.0, 1410, 60, 250, 98, "none"), (1.0, 900, 85, 150, 60, "sw_power_cap"))
+"""Seconds, then MHz, degrees, watts, per cent, and the reason for the clocks."""
+PLANTED = {"sm_clock_mhz": 1, "temperature_c": 2, "power_w": 3, "utilization_pct": 4}
+WORDS = ("--suite", "mlp", "--set", "width=64", "--set", "batches=1500", "--batch-sizes", 64, "--quick", "--epochs", 1)
+
+
+def planted(time_s):
+    """The step of the course at a moment."""
+    return COURSE[0] if time_s % 4 < 3 else COURSE[1]
+
+
+def windows(run):
+    """When steps ran, by phase and precision, from the CSVs themselves."""
+    blocks = [(float(row["start_s"]), float(row["time_ms"]) / 1e3) for row in run.rows("out", "blocks")]
+    yield ("speed", "fp32, amp-fp16"), (min(blocks)[0], max(start + seconds for start, seconds in blocks))
+    for row in run.rows("out"):
+        if row["phase"] == "energy":
+            start = float(row["energy_start_s"])
+            yield ("energy", row["precision"]), (start, start + float(row["energy_window_s"]))
+    for row in run.rows("out", "epochs"):
+        yield ("train", row["precision"]), (float(row["start_s"]), float(row["start_s"]) + float(row["train_s"]))
+
+
+@pytest.fixture(scope="module")
+def hot(host):
+    course = " ".join(f"{s}:{mhz},{c},{w},{pct},{4 * (word != 'none'):x}" for s, mhz, c, w, pct, word in COURSE)
+    machine = host("A100", SIM_COURSE=course)
+    words = ("--gpus", 0, "--precisions", "fp32,amp-fp16", "--phases", "memory,speed,energy,train")
+    done = machine.run(*WORDS, *words, "--out", "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return machine
+
+
+@pytest.mark.needs_nvml("power", "event_reasons")
+def test_the_planted_course_is_read_within_one_sample(hot):
+    times = [float(row["time_s"]) for row in hot.rows("out", "telemetry")]
+    rows = load(hot.folder / "out").telemetry.set_index(["phase", "precision"])
+    expected = dict(windows(hot))
+    assert set(rows.index) == set(expected)
+    for arm, (start, end) in expected.items():
+        row, steps = rows.loc[arm], [planted(time_s) for time_s in times if start <= time_s <= end]
+        assert row["samples"] == len(steps) > (end - start) / 0.4
+        for name, place in PLANTED.items():
+            of_a_sample = abs(COURSE[0][place] - COURSE[1][place]) / len(steps)
+            assert row[name] == pytest.approx(sum(step[place] for step in steps) / len(steps), abs=1.01 * of_a_sample)
+        held = 100 * sum(step is COURSE[1] for step in steps) / len(steps)
+        assert row["throttled_pct"] == pytest.approx(held, abs=101 / len(steps))
+        assert row["throttle_reasons"].startswith("sw_power_cap:")
+        assert (row["highest_sm_clock_mhz"], row["highest_temperature_c"]) == (1410, 85)
+
+
+def test_memory_of_the_whole_gpu_is_the_processes_and_more(hot):
+    memory = [row for row in hot.rows("out") if row["phase"] == "memory"]
+    assert all(float(row["gpu_used_bytes"]) >= float(row["driver_used_bytes"]) > 300 * 2**20 for row in memory)
+    assert "| allocated (MiB) |" in (hot.folder / "reports" / "out" / "details.md").read_text()
+
+
+def test_the_figure_of_the_gpu_is_in_the_report(hot):
+    folder = hot.folder / "reports" / "out"
+    assert "![GPU 0 over the run" in (folder / "details.md").read_text()
+    assert list(folder.glob("telemetry-*.png"))
