@@ -83,12 +83,20 @@ def test_what_nobody_read_is_unknown_and_without_samples_there_is_no_row(tmp_pat
     (row,) = telemetry(load([run.folder])).to_dict("records")
     assert row["throttle_reasons"] == ""
     assert all(pd.isna(row[name]) for name in (*FIELDS, "throttled_pct"))
+    assert list(courses(load([run.folder]))) == []
+    run.store.add(samples(1, lambda _second: (0.0, None, None, None, None), start_s=START_S + 5))
+    ((_, chart),) = courses(load([run.folder]))
+    assert [panel.title for panel in chart.panels] == ["Utilisation"]
 
 
 def test_the_table_and_the_frame_have_what_was_read(run):
-    sections = {line["phase"]: line for line in lines(titled(run.folder, "GPUs: clocks, power and temperature"))}
+    sections = {line["phase"]: line for line in lines(titled(run.folder, "Clocks, power and temperature"))}
     energy = sections["energy"]
-    assert (energy["held down (%)"], energy["by"], energy["SM clock (MHz)"]) == ("52", "sw_thermal:52%", "1143")
+    assert (energy["held down (%)"], energy["by"], energy["SM clock (highest, MHz)"]) == (
+        "52",
+        "sw_thermal:52%",
+        "1143 (1410)",
+    )
     assert "GPU" not in energy
     frame = typed(load([run.folder])).telemetry
     assert dict(frame.dtypes.astype(str)) == DTYPES["telemetry"]
