@@ -200,9 +200,11 @@ def show_list(options: argparse.Namespace) -> int:
     if options.json:
         from bench.report.exports.document import dumps
 
-        print(dumps(listing.devices(*survey) if options.gpus else listing.registries()))
+        document = listing.devices(*survey) if options.gpus else listing.registries(options.pattern)
+        print(dumps(document))
     else:
-        print_plain("\n".join(listing.describe_devices(*survey) if options.gpus else listing.describe_registries()))
+        lines = listing.describe_devices(*survey) if options.gpus else listing.describe_registries(options.pattern)
+        print_plain("\n".join(lines))
     return 0
 
 

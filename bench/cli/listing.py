@@ -18,8 +18,10 @@ from bench.spec.trial import SuiteRef
 GIB = 2**30
 
 
-def describe_registries() -> list[str]:
-    """Describe every suite, precision and technique, a few lines each."""
+def describe_registries(pattern: str | None = None) -> list[str]:
+    """Describe every suite, precision and technique, a few lines each; or name a library's models that match."""
+    if pattern:
+        return suite_registry.matching(pattern)
     lines = ["Suites (--suite NAME; change a parameter with --set NAME=VALUE):"]
     for ref, suite, parameters in _suites():
         settings = " ".join(f"{key}={value}" for key, value in parameters.items())
@@ -37,10 +39,12 @@ def describe_registries() -> list[str]:
     return lines
 
 
-def registries() -> dict[str, Any]:
+def registries(pattern: str | None = None) -> dict[str, Any]:
     """Return the same as a JSON document."""
     from bench.report.exports.document import head
 
+    if pattern:
+        return {**head("list"), "models": suite_registry.matching(pattern)}
     suites = [
         {"name": ref.name, "title": suite.title, "source": suite.source, "epochs": suite.epochs}
         | {"full_epochs": suite.full_epochs, "batch_sizes": list(suite.batch_sizes), "parameters": parameters}

@@ -27,6 +27,7 @@ examples:
   run_bench.py --suite mlp --gpus cpu             no GPU needed
   run_bench.py --suite my_model.py --quick        a model of your own (docs/adding-a-suite.md)
   run_bench.py --suite resnet20 --data folder:DIR real images: DIR/train/CLASS/*, DIR/test/CLASS/*
+  run_bench.py --suite timm:vit_tiny_patch16_224  any model of timm; also torchvision:NAME, hf:bert, hf:FOLDER
   run_bench.py --suite gpt --data text:FILE       a transformer on the bytes of a text of your own
   run_bench.py --resume results/NAME              go on with a run that was stopped
 
@@ -60,7 +61,9 @@ TRAINING = ("epochs", "target_accuracy_pct", "clip_grad")
 """Options that only training has a use for."""
 SHORTHANDS = {
     "sweep": {
-        "weights": Option("initial weights: a state dict's path, imagenet or none (default: the suite's)", "PATH")
+        "weights": Option(
+            "initial weights: a state dict's path, imagenet, pretrained or none (default: the suite's)", "PATH"
+        )
     },
     "accelerators": {"sync_bn": Option("batch norm over all devices that train together")},
     "phases": {
@@ -302,6 +305,9 @@ def _command_parsers() -> dict[str, Parser]:
         "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run with the phase explain, or of such runs"
     )
     listing = Parser(prog="run_bench.py list", description="List suites and precisions.")
+    listing.add_argument(
+        "pattern", nargs="?", help="list the models of a library instead, as in 'timm:resnet*', 'torchvision:*', 'hf:*'"
+    )
     listing.add_argument("--gpus", action="store_true", help="list what is here to run on, and what it can do, instead")
     listing.add_argument("--json", action="store_true", help="as JSON")
     doctor = Parser(prog="run_bench.py doctor", description="Test the instrument itself on this machine.")
@@ -437,7 +443,10 @@ def _parameters(given: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     if "weights" in dict(parameters):
         raise UsageError("--weights and --set weights are the same: give one of the two.")
     weights = given["weights"]
-    return (*parameters, ("weights", weights if weights in ("none", "imagenet") else str(Path(weights).resolve())))
+    return (
+        *parameters,
+        ("weights", weights if weights in ("none", "imagenet", "pretrained") else str(Path(weights).resolve())),
+    )
 
 
 def _sweeps(given: dict[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -33,6 +33,7 @@ SILENCE_S = 1800.0
 """A process that surveys, downloads or decodes before the run is taken to hang if it is silent for so long."""
 CALL_LIMITS_S = {
     "bench.training.estimates:count_flops": 60.0,
+    "bench.training.estimates:footprint": 60.0,
     "bench.training.estimates:step_s": 120.0,
     "bench.devices.survey:survey": 300.0,
 }

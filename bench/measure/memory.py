@@ -157,7 +157,7 @@ def tensor_bytes(
     modules = list(modules)
     try:
         parameters = _parameters(modules, optimizers)
-        watch = _Watch(device, [*parameters, *_states(optimizers), *held], parameters=parameters)
+        watch = _Watch(device, [*parameters, *states(optimizers), *held], parameters=parameters)
         with watch:
             step()
         return replace(peaks, **_by_kind(watch, modules, optimizers))
@@ -247,7 +247,7 @@ def _by_kind(watch: _Watch, modules: list[nn.Module], optimizers: Collection[tor
     named = {
         "parameter_bytes": take(watch.find(_parameters(modules, optimizers))),
         "gradient_bytes": take(watch.find(gradient for gradient in gradients if gradient is not None)),
-        "optimizer_bytes": take(watch.find(_states(optimizers))),
+        "optimizer_bytes": take(watch.find(states(optimizers))),
     }
     kept = {storage for storage in left if storage.kept}
     return named | {
@@ -271,9 +271,10 @@ def _parameters(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.O
     return tensors + updated(optimizers)
 
 
-def _states(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
-    states = [state for optimizer in optimizers for state in optimizer.state.values()]
-    leaves = [leaf for state in states for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
+def states(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
+    """Return the tensors of optimizers' states."""
+    by_weight = [state for optimizer in optimizers for state in optimizer.state.values()]
+    leaves = [leaf for state in by_weight for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
     return [tensor for leaf in leaves for tensor in _held(leaf)]
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 from bench.planning.max_batch import Largest, at_any_size, fitting_at
 from bench.results.records import MEASURED, UNFIT, Device, Environment, Status
@@ -16,6 +17,7 @@ from bench.spec.suite import Suite
 from bench.spec.techniques import AblationStep, build_ablation, find, for_one_device, rebase, refusal, techniques
 from bench.spec.trial import JOINT_S, SEARCHING_S, SILENCE_S, Cell, Placement, PreparedData, Request, SuiteRef, Trial
 
+GIB = 2**30
 CPU_EFFICIENCY, EMULATED_EFFICIENCY, GPU_EFFICIENCY = 0.6, 0.8, 0.4
 """Share of a matrix product's rate that a training step is assumed to reach: on a CPU, there in an emulated precision,
 and on a GPU."""
@@ -45,6 +47,24 @@ TENSOR_CORES = (7, 0)
 QUICK_STEP_FLOPS = {"cpu": 1e11, "cuda": 2e12}
 """``--quick`` halves a batch while its step has more FLOPs, by kind of device: about a second in fp32 on two cores of a
 CPU, and half a second on a T4."""
+
+
+MOST_STATE, MOST_STEP = 0.95, 0.8
+"""Shares of a device's memory: a model whose state takes more cannot be trained, and a step that should take more gets
+a smaller batch."""
+
+
+class Footprint(NamedTuple):
+    """The memory of a model in fp32, counted on tensors without values."""
+
+    model_bytes: int
+    state_bytes: int
+    """Of weights, buffers, gradients and the optimizer's states, whatever the batch."""
+    sample_bytes: float | None
+    """Of what a step makes for each sample, at its peak; None is unknown."""
+
+
+Footprints = Mapping[SuiteRef, Footprint | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,6 +168,7 @@ def make_plan(
     *,
     largest: Largest | None = None,
     sample_s: SampleTimes = MappingProxyType({}),
+    footprints: Footprints = MappingProxyType({}),
 ) -> Plan:
     """Order suites × placements × batch sizes × phases × precisions × replicates or seeds into trials.
 
@@ -161,6 +182,7 @@ def make_plan(
         flops: FLOPs of a training step per sample, for the estimate.
         largest: the largest batches that fit, once they are known; until then the plan holds the search for them.
         sample_s: the seconds of a training step per sample, where they were measured.
+        footprints: the memory of suites whose models can be built without it.
 
     Raises:
         UsageError: no device supports any of the precisions that were asked for.
@@ -174,16 +196,49 @@ def make_plan(
             here = request
             if is_alone and not all(alone):  # the reference of the devices that train together
                 here = replace(request, techniques=for_one_device(request.techniques))
-            kept = suite
+            footprint = footprints.get(ref)
+            kept = suite if footprint is None else _fit_batches(suite, ref, device, footprint)
             if request.quick:
-                here, kept = _shorten(here, suite, device, flops.get(ref))
+                here, kept = _shorten(here, kept, device, flops.get(ref))
             if _emulates_quickly(here, suite, device, flops.get(ref)):
                 here = replace(here, precisions=(BASELINE, EMULATED))
-            for trial in _trials_on(here, ref, kept, data[ref], device, largest=largest):
-                step = step_s(trial, device, flops.get(ref), sample_s)
-                trials.append(replace(trial, silence_s=silence_s(trial, request, suite, step)))
+            for planned in _trials_on(here, ref, kept, data[ref], device, largest=largest):
+                step = step_s(planned, device, flops.get(ref), sample_s)
+                unfit = unfit_reason(planned, device, footprint) if footprint is not None else ""
+                trial = replace(planned, silence_s=silence_s(planned, request, suite, step), unfit=unfit)
+                trials.append(trial)
                 seconds.append(estimate_s(trial, suite, data[ref], device, step))
     return Plan(trials=tuple(trials), seconds=tuple(seconds))
+
+
+def _fit_batches(suite: Suite, ref: SuiteRef, device: Device, footprint: Footprint) -> Suite:
+    """Return a suite with its batch sizes halved until a step in fp32 should fit a device; --set names others."""
+    named = ref.batch_size or dict(ref.parameters).get("batch_size")
+    size = suite.batch_size if device.is_gpu else min((suite.batch_size, *suite.cpu_batch_sizes))
+    if named or device.memory_total_bytes is None:
+        return suite
+    free = MOST_STEP * device.memory_total_bytes / len(Placement(name=device.placement).members)
+    while size > 1 and footprint.state_bytes + size * (footprint.sample_bytes or 0.0) > free:
+        size //= 2
+    return replace(suite, batch_size=size, batch_sizes=(size,), cpu_batch_sizes=(size,))
+
+
+def unfit_reason(trial: Trial, device: Device, footprint: Footprint) -> str:
+    """Return why a device's memory cannot hold any of a trial's arms, whatever the batch; empty where it may.
+
+    16-bit weights and an optimizer's narrow states halve the least that an arm takes.
+    """
+    if device.memory_total_bytes is None:
+        return ""
+    precisions = [parse_precision(arm.precision) for arm in trial.arms]
+    halvings = max((each.weights is not None) + (each.optimizer is not None) for each in precisions)
+    training = trial.phase != "inference"
+    least = (footprint.state_bytes if training else footprint.model_bytes) / 2**halvings
+    total = device.memory_total_bytes / len(trial.cell.placement.members)
+    if least <= MOST_STATE * total:
+        return ""
+    what = "weights, gradients and optimizer states" if training else "weights"
+    return f"its {what} take {least / GIB:.1f} GiB, and the device has {total / GIB:.1f} GiB; nothing was allocated"
 
 
 def _shorten(request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> tuple[Request, Suite]:
@@ -450,7 +505,7 @@ def steps_to_time(
         for name in dict.fromkeys(arm.precision for arm in trial.arms):
             precision = parse_precision(name)
             on_cpu = not device.is_gpu and (quick or precision.compute == "float16" or is_emulated(device, name))
-            alone = len(cell.placement.members) == 1 and trial.phase != "fit"
+            alone = len(cell.placement.members) == 1 and trial.phase != "fit" and not trial.unfit
             if alone and (on_cpu or precision.emulated) and not unsupported_reason(device, name, trial.phase):
                 key = cell.suite, device.placement, name
                 sizes[key] = min(cell.batch_size, sizes.get(key, cell.batch_size))
@@ -470,7 +525,7 @@ def refusal_reason(trial: Trial, device: Device) -> str | None:
 
 def estimate_s(trial: Trial, suite: Suite, data: PreparedData, device: Device, step: float | None) -> float | None:
     """Return a trial's estimated seconds, from those of a step (``step_s``). None is unknown."""
-    if refusal_reason(trial, device):
+    if trial.unfit or refusal_reason(trial, device):
         return 0.0
     estimate = PHASES[trial.phase].estimate
     if estimate is None or step is None:

@@ -1,7 +1,8 @@
-"""Find and load suites: the files in suites/, and files of the user's own."""
+"""Find and load suites: the files in suites/, files of the user's own, and models of libraries by their names."""
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import importlib
 import importlib.util
@@ -11,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +20,10 @@ from bench.results.run_json import MOST
 from bench.spec.errors import UsageError, nearest
 from bench.spec.suite import Parameter, Suite
 from bench.spec.trial import Request, SuiteRef, names_batch_size
+
+LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
+"""The packages whose models are suites, by what stands before a model's name. ``suites/_PREFIX.py`` builds them, and
+ampmeter's extra of that name installs the package."""
 
 
 def names() -> list[str]:
@@ -30,30 +36,73 @@ def refer(word: str, settings: Mapping[str, str] | None = None) -> SuiteRef:
     """Turn ``--suite``'s word, a name or a path ending in .py, into a reference that any process can load.
 
     Args:
-        word: the suite's name, or the path of a suite file.
+        word: the suite's name, the path of a suite file, or a library's model as in ``timm:resnet18``.
         settings: values of arguments of its ``suite()``, as text; each is converted to the type of the
             argument's default, and names that it lacks are ignored.
 
     Raises:
         UsageError: there is no such suite, or its file cannot be loaded.
     """
-    file = None
-    if word.endswith(".py"):
+    file, name = None, Path(word).stem
+    if _library(word):
+        name, path = word, Path(word.partition(":")[2])
+        if "/" in word and path.is_dir():
+            name, file = f"{_library(word)}:{path.resolve().name}", str(path.resolve())
+    elif word.endswith(".py"):
         if not Path(word).is_file():
             raise UsageError(f"There is no suite file '{word}'.")
         file = str(Path(word).resolve())
     elif word not in names():
         known = ", ".join(names())
         raise UsageError(
-            f"There is no suite '{word}'.{nearest(word, names())} Available: {known}; or the path of a .py file."
+            f"There is no suite '{word}'.{nearest(word, names())} Available: {known}; the path of a .py file; or a "
+            "model of a library, as in timm:resnet18, torchvision:resnet18 or hf:bert."
         )
-    ref = SuiteRef(name=Path(word).stem, file=file)
+    ref = SuiteRef(name=name, file=file)
     defaults = parameters(ref)
     given = {name: text for name, text in (settings or {}).items() if name in defaults}
     converted = tuple((name, _convert(name, text, defaults[name])) for name, text in sorted(given.items()))
     suite = _build(_function(ref), converted, word)
-    digest = hashlib.sha256(Path(_module(ref).__file__ or "").read_bytes()).hexdigest()[:12]
+    text = Path(_module(ref).__file__ or "").read_bytes()
+    if _library(word) and file:
+        text += (Path(file) / "config.json").read_bytes()
+    digest = hashlib.sha256(text).hexdigest()[:12]
     return SuiteRef(name=suite.name, file=file, digest=digest, parameters=converted)
+
+
+def _library(name: str) -> str:
+    """Return the library's prefix in the name of a suite; empty where there is none."""
+    prefix, colon, _ = name.partition(":")
+    return prefix if colon and prefix in LIBRARIES else ""
+
+
+def matching(pattern: str) -> list[str]:
+    """Return the names of a library's models that match a pattern such as ``timm:resnet*``, sorted.
+
+    Raises:
+        UsageError: the pattern names no library, the library is not installed, or no name matches.
+    """
+    prefix, _, rest = pattern.partition(":")
+    if prefix not in LIBRARIES:
+        allowed = ", ".join(f"'{each}:*'" for each in LIBRARIES)
+        raise UsageError(f"list takes a library and a pattern, such as {allowed} or 'timm:resnet*', not '{pattern}'.")
+    known = [f"{prefix}:{name}" for name in _library_module(prefix).names()]
+    matches = fnmatch.filter(known, f"{prefix}:{rest or '*'}")
+    if not matches:
+        raise UsageError(f"None of the {len(known)} models of {prefix} matches '{pattern}'.{nearest(pattern, known)}")
+    return sorted(matches)
+
+
+def _library_module(prefix: str) -> ModuleType:
+    """Import what builds the models of a library.
+
+    Raises:
+        UsageError: the library is not installed.
+    """
+    package = LIBRARIES[prefix]
+    if importlib.util.find_spec(package) is None:
+        raise UsageError(f"{prefix}:NAME needs {package}, which is not installed: pip install 'ampmeter[{prefix}]'.")
+    return importlib.import_module(f"suites._{prefix}")
 
 
 def select(request: Request, *, on_cpu: bool = False) -> dict[SuiteRef, Suite]:
@@ -147,7 +196,7 @@ def _build(function: Callable[..., object], arguments: tuple[tuple[str, Paramete
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # it is anybody's code
-        file = inspect.getfile(function)
+        file = inspect.getfile(getattr(function, "func", function))
         raise UsageError(f"Suite '{where}' cannot be built: {_blame(error, file)}") from error
     if not isinstance(suite, Suite):
         raise UsageError(f"Suite '{where}': suite() must return a bench.spec.Suite, not {type(suite).__name__}.")
@@ -155,6 +204,8 @@ def _build(function: Callable[..., object], arguments: tuple[tuple[str, Paramete
 
 
 def _function(ref: SuiteRef) -> Callable[..., object]:
+    if _library(ref.name):
+        return partial(_module(ref).suite, ref.file or ref.name.partition(":")[2])
     function: Callable[..., object] | None = getattr(_module(ref), "suite", None)
     if not callable(function):
         raise UsageError(f"The suite file '{ref.file or ref.name}' has no function suite() that returns a Suite.")
@@ -170,6 +221,8 @@ def _function(ref: SuiteRef) -> Callable[..., object]:
 
 
 def _module(ref: SuiteRef) -> ModuleType:
+    if prefix := _library(ref.name):
+        return _library_module(prefix)
     return _import_file(Path(ref.file)) if ref.file else importlib.import_module(f"suites.{ref.name}")
 
 

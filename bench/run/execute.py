@@ -81,7 +81,7 @@ class Execution:
         self._start_s, self._announced_s = time.monotonic(), None if None in left else sum(filter(None, left))
         self._reached, self._total = 0, len(plan.trials)
         fits = (trial for trial in plan.trials if trial.phase == "fit")
-        self.searches = [trial for trial in fits if not refusal_reason(trial, self._device(trial))]
+        self.searches = [each for each in fits if not (each.unfit or refusal_reason(each, self._device(each)))]
         pools: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
         for placement in dict.fromkeys(trial.cell.placement for trial in plan.trials):
             pools.setdefault(placement.members[0] if self.launcher.overlapping else "", set()).add(placement)
@@ -235,7 +235,7 @@ class Execution:
         Returns:
             How it ended if several arms failed together, of which nothing is stored; else None.
         """
-        if trial.phase == "fit" and refusal_reason(trial, self._device(trial)) is None:
+        if trial.phase == "fit" and not trial.unfit and refusal_reason(trial, self._device(trial)) is None:
             multiple = self._common_multiple(trial.cell)
             size, result = Search(
                 trial, self._device(trial).is_gpu, lambda attempt: self._run_process(attempt)[1][0], multiple
@@ -279,6 +279,8 @@ class Execution:
         started, device = now(), self._device(trial)
         if why := refusal_reason(trial, device):
             ending = Ending(kind="unsupported", text=why)
+        elif trial.unfit:
+            ending = Ending(kind="oom", text=trial.unfit)
         else:
             for _attempt in (1, 2):
                 records.clear()

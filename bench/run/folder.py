@@ -26,6 +26,8 @@ from bench.spec.text import print_plain
 from bench.spec.trial import Request
 
 LOCK = "run.lock"
+LONGEST = 80
+"""Characters of suites in the name of a folder; with more, the first suite stands for all."""
 WAIT_S, POLL_S = 0.2, 0.05
 """How long an owner that has just ended may take to be recognised as such, and how often that is tried."""
 LARGE = ("blocks.csv", "telemetry.csv")
@@ -128,6 +130,9 @@ def new_folder(prepared: PreparedRun) -> Path:
     suites = "+".join(dict.fromkeys(ref.name for ref in prepared.suites))
     devices = dict.fromkeys(device.name if device.is_gpu else "cpu" for device in prepared.environment.devices)
     where = re.sub(r"[^a-z0-9+]+", "-", "+".join(devices).lower()).strip("-")
+    if len(suites) > LONGEST:
+        suites = f"{prepared.suites[0].name}+{len(prepared.suites) - 1}-more"
+    suites = re.sub(r"[^\w.+=-]", "_", suites)
     name = Path("results") / f"{suites}-{where}-{datetime.now():%Y%m%d-%H%M%S}"
     try:
         name.mkdir(parents=True)

@@ -6,6 +6,8 @@ import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from bench.devices.processes import busy
 from bench.launch import Launcher
@@ -68,6 +70,8 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     if not any(device.is_gpu for device in environment.devices):
         suites = suite_registry.select(request, on_cpu=True)
     warnings = warn_of_variables(environment) + warn_of_builds(environment) + busy(environment, request.exclusive)
+    sized = [ref for ref, suite in suites.items() if suite.sized]
+    footprints = {ref: _figure(launcher, "bench.training.estimates:footprint", ref) for ref in sized}
     for ref in suites:
         _fetch_weights(ref, launcher)
     by_data = {(suite.data, suite.batches is None): suite for suite in suites.values()}
@@ -79,7 +83,8 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     sample_s: dict[tuple[SuiteRef, str, str], float] = {}
 
     def make(largest: Largest | None = None) -> Plan:
-        plan = make_plan(request, suites, data, environment, flops, largest=largest, sample_s=sample_s)
+        known = partial(make_plan, sample_s=sample_s, footprints=footprints)
+        plan = known(request, suites, data, environment, flops, largest=largest)
         check_batches(plan, suites, data)
         return plan
 
@@ -169,13 +174,12 @@ def _unread(data: PreparedData) -> str:
     return f"{data.source}: {len(data.left_out):,} {images} '{data.left_out[0]}'."
 
 
-def _figure(launcher: Launcher, target: str, *arguments: object) -> float | None:
+def _figure(launcher: Launcher, target: str, *arguments: object) -> Any:
     """Return a figure of a model, from a process of its own; None if that fails, as its trials will then report."""
     try:
-        figure: float | None = launcher.call(target, *arguments)
+        return launcher.call(target, *arguments)
     except UsageError:  # it hangs, died or raised an error
         return None
-    return figure
 
 
 def _time_steps(

@@ -11,6 +11,7 @@ messages as they are in Python: ``batch['labels']``.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -165,6 +166,10 @@ class Suite:
     """The code that runs the epochs of training: the loop of bench/training/step.py, or Lightning's Trainer."""
     devices: int = 1
     """Devices that Lightning trains on, each with its part of every batch."""
+    sized: bool = False
+    """Whether the model can be built on the meta device. Planning then computes how much memory it takes: what cannot
+    fit a device is out of memory before anything is allocated, and batch sizes that nobody named are halved until they
+    should fit."""
     variants: tuple[dict[str, Parameter], ...] = ()
     """Arguments of the suite's function that make a row of the comparison each; empty is this suite alone."""
 
@@ -189,7 +194,8 @@ class Suite:
         return self.loss is not None or self.step is None or self.batches is None
 
     def __post_init__(self) -> None:
-        require(self.name.isidentifier(), "Suite.name", "letters, digits and underscores", self.name)
+        named = re.fullmatch(r"\w+(:[\w./-]+)?", self.name)  # a library's model has its library's name before it
+        require(bool(named), "Suite.name", "letters, digits and underscores", self.name)
         given = self.data is not NO_DATA or self.batches is not None
         require(given, "Suite.data", "given, unless batches are", None)
         loss = self.loss is None or isinstance(self.loss, type) or _required(self.loss) in (0, 2)

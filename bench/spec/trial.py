@@ -484,6 +484,8 @@ class Trial:
     protocol: Protocol = Protocol()
     silence_s: float = SILENCE_S
     """How long its process may say nothing before it is taken to hang."""
+    unfit: str = ""
+    """Why the device's memory cannot hold any of its arms, which are then not tried; empty where it may."""
     known: tuple[KnownArm, ...] = ()
     """How an earlier process cut the arms' blocks, where this one repeats its measurement."""
 
@@ -532,7 +534,7 @@ class Trial:
     def config(self) -> str:
         """Hash of the question, 12 hex digits: equal hashes are the same question."""
         question = asdict(self)
-        for name in ("known", "silence_s"):  # they change how long it takes, and not what is asked
+        for name in ("known", "silence_s", "unfit"):  # they change how long it takes, and not what is asked
             del question[name]
         if self.cell.suite.batch_size is None:
             del question["cell"]["suite"]["batch_size"]  # earlier versions had no such field

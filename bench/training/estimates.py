@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
 from bench.data import first_batches
 from bench.data.batch import first_dimension, to_device
 from bench.devices.backend import backend_of, device_at
-from bench.measure import operations
+from bench.measure import memory, operations
 from bench.planning import suite_registry
-from bench.results.records import Progress
-from bench.spec.precisions import parse_precision
+from bench.planning.plan import Footprint
+from bench.results.records import MemoryPeak, Progress
+from bench.spec.precisions import BASELINE, PRECISIONS, parse_precision
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import Placement, SuiteRef
 from bench.training import amp
 from bench.training.own_step import loss_in
-from bench.training.step import build_arm, build_model, loss_of, synchronize
+from bench.training.step import build_arm, build_model, leave_gradients, loss_of, synchronize
 
 COUNTED_BATCH = 2
 SHORT_S = 3.0
 """Steps are repeated until they took as long together: part of the first was the library's preparation."""
 MOST_STEPS = 4
+COUNTING_S = 20
+"""A model of very many operations is not counted to the end."""
 
 
 def count_flops(ref: SuiteRef, _send: Callable[[object], None]) -> float | None:
@@ -51,6 +56,42 @@ def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
         print(f"{suite.name}: FLOPs not counted: {error}")  # if the run fails too, it reports why
         return None
     return None if counted is None else counted / samples
+
+
+def footprint(ref: SuiteRef, _send: Callable[[object], None]) -> Footprint:
+    """Return the memory that a suite's model takes in fp32, counted on the meta device; run in a worker.
+
+    Raises:
+        Exception: the model or the optimizer cannot be built there.
+    """
+    suite, meta = suite_registry.load(ref), torch.device("meta")
+    with meta:
+        model = build_model(suite, suite.data)
+    arm = build_arm(replace(suite, model=lambda: model), suite.data, PRECISIONS[BASELINE], meta, seed=0)
+    for weight in model.parameters():
+        weight.grad = torch.empty_like(weight) if weight.requires_grad else None
+    for optimizer in arm.optimizers.values():  # outside of the meta device: it reads the step's number
+        optimizer.step()
+    gradient_bytes = sum(weight.grad.nbytes for weight in model.parameters() if weight.grad is not None)
+    kept_bytes = memory.model_bytes(model) + sum(state.nbytes for state in memory.states(arm.optimizers.values()))
+    cpu, size = torch.device("cpu"), suite.batch_size  # so large that activations are the peak, not gradients
+    (batch,) = first_batches(suite, suite.data, batch_size=size, count=1, device=cpu, seed=0)
+    batch = to_device(batch, meta)
+
+    def step() -> None:
+        with meta:
+            leave_gradients(arm, batch)
+
+    signal.signal(signal.SIGALRM, _give_up)
+    signal.alarm(COUNTING_S)
+    peak = memory.tensor_bytes(MemoryPeak(), step, meta, modules=[model], optimizers=arm.optimizers.values())
+    signal.alarm(0)
+    made = None if peak.tracked_peak_bytes is None else (peak.tracked_peak_bytes - kept_bytes) / size
+    return Footprint(memory.model_bytes(model), kept_bytes + gradient_bytes, made)
+
+
+def _give_up(_signal: int, _frame: object) -> None:
+    raise TimeoutError(f"a step of the model took more than {COUNTING_S} s without computing anything")
 
 
 def step_s(

@@ -1,7 +1,7 @@
 """Initial weights of a torchvision model: random, ImageNet's, or those of a file.
 
-A suite offers them by an argument ``weights`` of its function: ``none``, ``imagenet`` or a path. They are downloaded
-once, before any trial, and every trial then reads them from the disk.
+A suite offers them by an argument ``weights`` of its function: ``none``, ``imagenet`` (or ``pretrained``), or a path.
+They are downloaded once, before any trial, and every trial then reads them from the disk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
 from bench.training.step import build_model
 
-NONE, IMAGENET = "none", "imagenet"
+NONE, PUBLISHED = "none", ("imagenet", "pretrained")
 
 
 def fetch(ref: SuiteRef, _send: Callable[[object], None]) -> None:
@@ -34,16 +34,17 @@ def fetch(ref: SuiteRef, _send: Callable[[object], None]) -> None:
     build_model(suite, suite.data)
 
 
-def pretrained(build: Callable[..., nn.Module], weights: str, data: Data, *, head: str) -> nn.Module:
+def pretrained(build: Callable[..., nn.Module], weights: str, data: Data, *, head: str = "") -> nn.Module:
     """Build a torchvision model with initial weights; its head is a new one where the number of classes differs.
 
     On the meta device, where tensors have no values, none are loaded.
 
     Args:
         build: torchvision's function, called with ``num_classes``.
-        weights: ``none``, ``imagenet`` (torchvision's default weights of this model), or the path of a state dict.
+        weights: ``none``, ``imagenet`` or ``pretrained`` (torchvision's default weights of this model), or the path of
+            a state dict.
         data: has the number of classes.
-        head: name of the model's last layer.
+        head: name of the layer that has the classes; empty is the last one that has weights.
 
     Raises:
         UsageError: the weights cannot be had, or are not this model's.
@@ -51,8 +52,10 @@ def pretrained(build: Callable[..., nn.Module], weights: str, data: Data, *, hea
     model = build(num_classes=data.classes)
     if weights != NONE and not any(weight.is_meta for weight in model.parameters()):
         name = build.__name__
-        state = _download(name) if weights == IMAGENET else _read(Path(weights))
-        _load(model, state, head, f"'{weights}'" if weights != IMAGENET else f"torchvision's weights of {name}")
+        is_published = weights in PUBLISHED
+        state = _download(name) if is_published else _read(Path(weights))
+        head = head or [name for name, each in model.named_modules() if any(True for _ in each.parameters(False))][-1]
+        _load(model, state, head, f"torchvision's weights of {name}" if is_published else f"'{weights}'")
     return model
 
 

@@ -1,0 +1,163 @@
+"""Models of timm, torchvision and transformers by their names: each has its data and takes a step."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.data import first_batches
+from bench.planning import suite_registry
+from bench.spec.errors import UsageError
+from bench.spec.precisions import PRECISIONS
+from bench.training.estimates import count_flops, footprint
+from bench.training.pretrained import fetch
+from bench.training.step import build_arm, build_model, training_step
+
+CPU = torch.device("cpu")
+TEXT = {"vocab_size": 96, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+VISION = {**TEXT, "image_size": 32, "patch_size": 8}
+TINY = {  # of each kind of task
+    "bert": {**TEXT, "max_position_embeddings": 24},
+    "llama": {**TEXT, "max_position_embeddings": 24, "num_key_value_heads": 2},
+    "t5": {"vocab_size": 96, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2},
+    "vit": {**VISION, "id2label": {0: "a", 1: "b", 2: "c"}},
+    "clip": {"text_config": {**TEXT, "max_position_embeddings": 24}, "vision_config": VISION, "projection_dim": 8},
+    "wav2vec2": {
+        **TEXT,
+        "conv_dim": [8, 8],
+        "conv_stride": [5, 4],
+        "conv_kernel": [10, 4],
+        "num_feat_extract_layers": 2,
+    }
+    | {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "do_stable_layer_norm": False},
+}
+
+
+def needs(word):
+    prefix = word.partition(":")[0]
+    return pytest.importorskip(suite_registry.LIBRARIES[prefix], reason=f"pip install 'ampmeter[{prefix}]'")
+
+
+def folder_of(kind, folder: Path) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": kind, **TINY[kind]}))
+    return f"hf:{folder}"
+
+
+def train(word, **settings):
+    """Train a step on a batch of two, and return the suite and the loss."""
+    needs(word)
+    ref = suite_registry.refer(word, settings)
+    suite = suite_registry.load(ref)
+    arm = build_arm(suite, suite.data, PRECISIONS["amp-bf16"], CPU, seed=0)
+    (batch,) = first_batches(suite, suite.data, batch_size=2, count=1, device=CPU, seed=0)
+    return ref, suite, training_step(arm, batch)
+
+
+@pytest.mark.parametrize("word", ["timm:test_vit", "timm:test_resnet", "torchvision:squeezenet1_1"])
+def test_a_model_of_images_takes_a_step_at_another_size(word):
+    ref, suite, loss = train(word, image_size="64")
+    assert (ref.name, suite.name, suite.data.input_shape) == (word, word, (3, 64, 64))
+    assert loss.isfinite()
+
+
+@pytest.mark.slow
+def test_a_model_of_segmentation_takes_a_step_on_images_with_a_class_for_each_pixel():
+    assert train("torchvision:lraspp_mobilenet_v3_large", image_size="64")[2].isfinite()
+
+
+def test_a_models_own_data_configuration_is_used():
+    needs("timm:x")
+    data = suite_registry.load(suite_registry.refer("timm:vit_base_patch16_224")).data
+    assert (data.input_shape, data.mean, data.classes) == ((3, 224, 224), (0.5, 0.5, 0.5), 1000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [
+        ("bert", "AutoModelForMaskedLM, 24 tokens"),
+        ("llama", "AutoModelForCausalLM, 24 tokens"),
+        ("t5", "AutoModelForSeq2SeqLM, 16 tokens"),
+        ("vit", "AutoModelForImageClassification, 32×32"),
+        ("clip", "AutoModelForZeroShotImageClassification, 32×32"),
+        ("wav2vec2", "AutoModelForAudioClassification, 2000 samples"),
+    ],
+)
+def test_a_configuration_in_a_folder_is_trained_for_the_task_of_its_type(kind, task, tmp_path):
+    lengths = {"t5": {"sequence_length": "16"}, "wav2vec2": {"sequence_length": "2000"}}
+    ref, suite, loss = train(folder_of(kind, tmp_path / kind), **lengths.get(kind, {}))
+    assert task in suite.title
+    assert (ref.name, ref.file) == (f"hf:{kind}", str(tmp_path / kind))
+    assert loss.isfinite()
+    assert count_flops(ref, print) is not None
+    assert footprint(ref, print).sample_bytes > 0
+
+
+def test_an_edited_configuration_is_another_question(tmp_path):
+    needs("hf:x")
+    word = folder_of("bert", tmp_path / "model")
+    before = suite_registry.refer(word).digest
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "bert", **TEXT}))
+    assert suite_registry.refer(word).digest != before
+
+
+def test_pretrained_weights_are_those_of_the_folder(tmp_path):
+    transformers = needs("hf:x")
+    word = folder_of("bert", tmp_path / "model")
+    saved = transformers.AutoModelForMaskedLM.from_config(transformers.AutoConfig.from_pretrained(tmp_path / "model"))
+    saved.save_pretrained(tmp_path / "model")
+    ref = suite_registry.refer(word, {"weights": "pretrained"})
+    fetch(ref, print)
+    suite = suite_registry.load(ref)
+    torch.manual_seed(1)
+    built = build_model(suite, suite.data).state_dict()
+    assert all(torch.equal(value, built[name]) for name, value in saved.state_dict().items())
+
+
+def test_random_weights_follow_from_the_seed_and_are_in_fp32(tmp_path):
+    needs("hf:x")
+    suite = suite_registry.load(suite_registry.refer(folder_of("llama", tmp_path / "model")))
+    assert {weight.dtype for weight in build_model(suite, suite.data).parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("word", "settings", "sentence"),
+    [
+        ("timm:resnet5", {}, "no model 'resnet5' in timm. The nearest are timm:resnet50"),
+        ("torchvision:resnet5", {}, "The nearest are torchvision:resnet50"),
+        ("torchvision:raft_small", {}, "is a model of optical flow, which cannot be trained by its name"),
+        ("hf:berd", {}, "The nearest are hf:bert"),
+        ("hf:sam", {}, "transformers has no model of the type sam for"),
+        ("hf:bert", {"weights": "pretrained"}, "a type has no weights"),
+        ("hf:bert", {"sequence_length": "513"}, "sequence_length must be .* 512 at most"),
+        ("timm:test_vit", {"optimizer": "lion"}, "optimizer must be adamw or sgd"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(word, settings, sentence):
+    needs(word)
+    with pytest.raises(UsageError, match=sentence):
+        suite_registry.refer(word, settings)
+
+
+def test_a_folder_without_a_configuration_is_refused(tmp_path):
+    needs("hf:x")
+    with pytest.raises(UsageError, match="folder has no configuration that transformers can read"):
+        suite_registry.refer(f"hf:{tmp_path}")
+
+
+def test_names_are_listed_by_pattern():
+    assert "torchvision:resnet18" in suite_registry.matching("torchvision:resnet1*")
+    assert not any("rcnn" in name for name in suite_registry.matching("torchvision:*"))
+    with pytest.raises(UsageError, match="matches 'torchvision:rasnet50'. Did you mean 'torchvision:resnet50'"):
+        suite_registry.matching("torchvision:rasnet50")
+    with pytest.raises(UsageError, match=r"list takes a library and a pattern, such as 'timm:\*'"):
+        suite_registry.matching("resnet*")
+
+
+@pytest.mark.parametrize(("word", "extra"), [("timm:resnet18", "timm"), ("hf:bert", "hf")])
+def test_a_library_that_is_not_installed_is_named_with_the_extra_that_installs_it(word, extra, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=rf"which is not installed: pip install 'ampmeter\[{extra}\]'"):
+        suite_registry.refer(word)
