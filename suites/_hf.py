@@ -338,6 +338,8 @@ def _model(name: str, config: Any, task: Task, weights: str, data: Data) -> nn.M
     config.use_cache = False  # of keys and values, which only generation reads
     if hasattr(config, "layerdrop"):
         config.layerdrop = 0.0  # else each step does another amount of work
+    if torch.empty(0).is_meta:
+        config.apply_spec_augment = False  # of sounds; it reads values, and takes no memory to speak of
 
     class Logits(nn.Module):
         """A model that returns its logits."""

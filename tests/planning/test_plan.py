@@ -6,6 +6,7 @@ from bench.cli.parser import parse
 from bench.planning import suite_registry
 from bench.planning.max_batch import at_any_size
 from bench.planning.plan import (
+    Footprint,
     Forecast,
     estimate_s,
     make_plan,
@@ -36,6 +37,7 @@ SUITE = Suite(
 )
 VECTORS = replace(SUITE, name="vectors", data=Data(input_shape=(8,), target_shape=(8,)))
 REF = SuiteRef(name="small")
+GIB = 2**30
 SYNTHETIC = PreparedData(source=DataSource(kind="synthetic"))
 
 
@@ -457,3 +459,38 @@ def test_quick_says_why_it_measures_fp32_alone(machine):
     (warning,) = warn_of_no_gain(replace(machine, devices=(pascal,)), parse(["--suite", "mlp", "--quick"]))
     assert "no tensor cores" in warning
     assert warn_of_no_gain(replace(machine, devices=(pascal,)), parse(["--suite", "mlp"])) == []
+
+
+def planned_by_memory(machine, device, footprint, ref=REF, **asked):
+    suite, machine = replace(SUITE, batch_size=64, sized=True), replace(machine, devices=(device,))
+    data, flops = {ref: SYNTHETIC}, {ref: 1e9}
+    return make_plan(Request(**asked), {ref: suite}, data, machine, flops, footprints={ref: footprint}).trials
+
+
+@pytest.mark.parametrize(
+    ("sample_gib", "ref", "asked", "sizes"),
+    [
+        (1.0, REF, {}, {8}),  # 4 + 8 of 16 GiB; 4 + 16 are too many
+        (None, REF, {}, {64}),
+        (0.01, REF, {}, {64}),
+        (1.0, replace(REF, batch_size=32), {}, {16, 32, 64}),  # as --set batch_size=32 leaves it
+        (1.0, REF, {"batch_sizes": (48,)}, {48}),
+    ],
+)
+def test_batch_sizes_that_nobody_named_are_halved_until_a_step_should_fit(machine, sample_gib, ref, asked, sizes):
+    card = gpu(memory_total_bytes=16 * GIB)
+    footprint = Footprint(GIB, 4 * GIB, None if sample_gib is None else sample_gib * GIB)
+    trials = planned_by_memory(machine, card, footprint, ref, **asked)
+    assert {trial.cell.batch_size for trial in trials if trial.phase == "memory"} == sizes
+
+
+def test_what_cannot_fit_a_device_is_known_before_it_is_tried(machine):
+    card, names = gpu(memory_total_bytes=16 * GIB), ("fp32", "amp-fp16", "bf16")
+    footprint = Footprint(5 * GIB, 20 * GIB, None)
+    trials = planned_by_memory(machine, card, footprint, precisions=names, phases=("memory", "speed", "inference"))
+    unfit = {(trial.phase, trial.precisions) for trial in trials if trial.unfit}
+    assert unfit == {("memory", ("fp32",)), ("memory", ("amp-fp16",))}  # 16-bit weights may fit, and inference does
+    assert "take 20.0 GiB, and the device has 16.0 GiB" in next(trial.unfit for trial in trials if trial.unfit)
+    assert trials[0].config == replace(trials[0], unfit="").config
+    pair = planned_by_memory(machine, replace(card, placement="0+1", memory_total_bytes=32 * GIB), footprint)
+    assert all(trial.unfit for trial in pair)  # each of them holds all of the model

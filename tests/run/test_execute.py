@@ -119,6 +119,13 @@ def ablation(tiny_trial):
     return plan_of(*memory, *ladder)
 
 
+def test_what_cannot_fit_is_out_of_memory_and_never_started(tmp_path, plan, cpu):
+    unfit = plan_of(*(replace(trial, unfit="it is too large") for trial in plan.trials))
+    ran, stored, fine = execute(tmp_path / "run", unfit, cpu)
+    assert (ran, {status for _, _, status in stored}, fine) == ([], {"oom"}, False)
+    assert set(counted(tmp_path / "run")["detail"]) >= {"it is too large"}
+
+
 def test_every_trial_is_run_in_order_and_stored(tmp_path, plan, cpu):
     ran, stored, fine = execute(tmp_path / "run", plan, cpu)
     assert ran == [trial.id for trial in plan.trials]

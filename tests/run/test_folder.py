@@ -90,6 +90,10 @@ def test_a_run_is_named_after_its_suites_each_once_however_many_values_are_swept
     monkeypatch.chdir(tmp_path)
     swept = tuple(SuiteRef(name=name, parameters=(("width", width),)) for width in (64, 96) for name in ("mlp", "vit"))
     assert new_folder(replace(prepared(machine), suites=swept)).name.startswith("mlp+vit-cpu-2")
+    models = tuple(SuiteRef(name=f"hf:org/model{number}") for number in range(2))
+    assert new_folder(replace(prepared(machine), suites=models)).name.startswith("hf_org_model0+hf_org_model1-cpu-2")
+    models = tuple(SuiteRef(name=f"timm:resnet{number}") for number in range(20))
+    assert new_folder(replace(prepared(machine), suites=models)).name.startswith("timm_resnet0+19-more-cpu-2")
 
 
 @pytest.mark.parametrize(

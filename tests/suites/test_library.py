@@ -125,7 +125,7 @@ def test_random_weights_follow_from_the_seed_and_are_in_fp32(tmp_path):
 @pytest.mark.parametrize(
     ("word", "settings", "sentence"),
     [
-        ("timm:resnet5", {}, "no model 'resnet5' in timm. The nearest are timm:resnet50"),
+        ("timm:resnet5", {}, r"no model 'resnet5' in timm\. The nearest are timm:resnet50"),
         ("torchvision:resnet5", {}, "The nearest are torchvision:resnet50"),
         ("torchvision:raft_small", {}, "is a model of optical flow, which cannot be trained by its name"),
         ("hf:berd", {}, "The nearest are hf:bert"),
@@ -150,7 +150,7 @@ def test_a_folder_without_a_configuration_is_refused(tmp_path):
 def test_names_are_listed_by_pattern():
     assert "torchvision:resnet18" in suite_registry.matching("torchvision:resnet1*")
     assert not any("rcnn" in name for name in suite_registry.matching("torchvision:*"))
-    with pytest.raises(UsageError, match="matches 'torchvision:rasnet50'. Did you mean 'torchvision:resnet50'"):
+    with pytest.raises(UsageError, match=r"matches 'torchvision:rasnet50'\. Did you mean 'torchvision:resnet50'"):
         suite_registry.matching("torchvision:rasnet50")
     with pytest.raises(UsageError, match=r"list takes a library and a pattern, such as 'timm:\*'"):
         suite_registry.matching("resnet*")

@@ -9,9 +9,19 @@ from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
 from bench.training import amp
-from bench.training.estimates import count_flops, step_s, training_flops_per_sample
+from bench.training.estimates import count_flops, footprint, step_s, training_flops_per_sample
 from tests.training.conftest import make_suite
 
+WIDE = """
+from torch import nn, optim
+from bench.spec import Data, Suite
+
+def suite():
+    model = lambda: nn.Linear(10**6, 10**6, bias=False)
+    data = Data(input_shape=(10**6,), target_shape=(10**6,))
+    optimizer = lambda parameters: optim.SGD(parameters, lr=1, momentum=0.9)
+    return Suite(name="wide", title="", data=data, model=model, optimizer=optimizer, batch_size=2)
+"""
 IMAGES = Data(input_shape=(3, 8, 8), classes=5)
 
 
@@ -69,3 +79,11 @@ def test_a_step_is_timed_or_unknown_where_the_model_fails(tiny_file, broken, wor
     seconds = step_s(ref, "cpu", "amp-bf16", 4, lambda _message: None)
     amp.apply(PRECISIONS["fp32"])
     assert (seconds is not None and seconds > 0) == works
+
+
+def test_the_memory_of_weights_gradients_and_optimizer_states_is_counted_without_taking_any(tmp_path):
+    (tmp_path / "wide.py").write_text(WIDE)
+    counted = footprint(SuiteRef(name="wide", file=str(tmp_path / "wide.py")), print)
+    weights = 4 * 10**6 * 10**6  # of a layer that no machine holds
+    assert (counted.model_bytes, counted.state_bytes) == (weights, 3 * weights)
+    assert counted.sample_bytes >= 4 * 10**6
