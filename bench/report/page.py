@@ -25,7 +25,7 @@ from bench.report import tables
 from bench.report.analysis import ablation, comparability, factors, matrix
 from bench.report.analysis.explanation import Explanation, explanations, memory_pair
 from bench.report.analysis.summary import summarise, without_unsupported
-from bench.report.analysis.verdict import Answer, Grid, Part, Verdict, answers, grid, in_short, lead
+from bench.report.analysis.verdict import Answer, Grid, Part, Verdict, answers, grid, lead
 from bench.report.exports import data
 from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
@@ -107,8 +107,6 @@ class Report:
     facts: list[str]
     """Devices, models, dates and versions of torch."""
     lead: list[list[Part]]
-    short: list[list[Part]]
-    """The answers in a line each, where there are several."""
     grid: Grid
     architectures: list[Table]
     """A table for each workload, of every precision on each device."""
@@ -116,8 +114,10 @@ class Report:
     lists: dict[str, list[str]]
     """Sentences under headings: on data missing and on other differences between the runs, on what no device supports
     or holds, and the warnings while measuring."""
+    speedups: list[Plot]
+    """The figures that are shown first: speedup against batch size, of each workload."""
     headline: list[Plot]
-    """The figures that are shown first."""
+    """The other figures of all workloads."""
     sections: list[Section]
     reproduce: list[dict[str, str]]
     """The ``label``, ``command`` and ``environment`` of each run."""
@@ -151,7 +151,11 @@ class Report:
     @property
     def plots(self) -> list[Plot]:
         """Every figure, in order."""
-        return [*self.headline, *(plot for section in [*self.why, *self.sections] for plot in section.plots)]
+        return [
+            *self.speedups,
+            *self.headline,
+            *(plot for section in [*self.why, *self.sections] for plot in section.plots),
+        ]
 
     @property
     def files(self) -> list[str]:
@@ -240,7 +244,6 @@ def compose(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
         lead=lead(given),
-        short=[in_short(answer) for answer in given] if len(given) > 1 else [],
         grid=grid(given),
         architectures=measurements.architectures(material.rows, given),
         verdicts=[*given, *map(ablation_tables.sentence, ablations)],
@@ -250,7 +253,8 @@ def compose(
             "Warnings while measuring": diagnostics.warnings(runs.runs),
             "Not measured": diagnostics.not_measured(summary, runs),
         },
-        headline=plots,
+        speedups=[plot for plot in plots if plot.name.startswith(devices.SPEEDUP)],
+        headline=[plot for plot in plots if not plot.name.startswith(devices.SPEEDUP)],
         sections=[part for part in sections if part.tables or part.more or part.remarks or part.plots],
         reproduce=[_origin(run) for run in runs.runs],
         precisions=precisions,

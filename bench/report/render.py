@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from bench.report.analysis.verdict import Answer, Grid
 from bench.report.figures.chart import class_of, colour
 from bench.report.format import UNKNOWN
 from bench.report.tables import comparisons, explanation
-from bench.report.tables.table import Table, figures, optional, table, words
+from bench.report.tables.table import Column, Table, figures, optional, table, words
 from bench.spec.metrics import ACCURACY, LOSS, METRICS
 from bench.spec.precisions import BASELINE
 from bench.spec.text import print_plain
@@ -50,6 +52,7 @@ def render(report: Any, mark: str) -> dict[str, str]:
     policy = f"default-src 'none'; style-src '{digest(css)}'; script-src '{digest(script)}'"
     values = {
         "report": report,
+        "answers": in_one(report.grid),
         "mark": mark,
         "css": Markup(css),
         "script": Markup(script),
@@ -80,12 +83,25 @@ def terminal(report: Any, details: Path, *, tried: bool = False) -> str:
 
 def answers(grid: Grid) -> list[Table]:
     """Return the answers as a table for each suite, with what a terminal has room for."""
-    columns = [
+    columns = _columns(lambda answer: answer.memory)
+    return [*filter(None, (table(workload, lines, columns) for workload, lines in grid.groups.items()))]
+
+
+def in_one(grid: Grid) -> Table | None:
+    """Return the answers in one table, with their peak memory; None where there is one alone."""
+    given = list(itertools.chain(*grid.groups.values()))
+    columns = _columns(lambda answer: f"{answer.memory} ({answer.peak})" if answer.peak else answer.memory)
+    together = table("", given, [words("model", lambda answer: answer.workload), *columns])
+    return replace(together, footnotes=[]) if together and len(given) > 1 else None  # the next table has the legend
+
+
+def _columns(memory: Callable[[Answer], str]) -> list[Column]:
+    return [
         words("device", lambda answer: answer.label),
         words("use", lambda answer: f"{answer.use} {answer.doubt_marks}".rstrip()),
         *optional(
             figures("faster", lambda answer: f"{answer.faster} {answer.spread}".rstrip()),
-            figures("memory", lambda answer: answer.memory),
+            figures("memory", memory),
             words("accuracy", _accuracy),
         ),
         figures("batch", lambda answer: str(answer.batch)),
@@ -94,7 +110,6 @@ def answers(grid: Grid) -> list[Table]:
             figures("energy", lambda answer: answer.energy),
         ),
     ]
-    return [*filter(None, (table(workload, lines, columns) for workload, lines in grid.groups.items()))]
 
 
 def _accuracy(answer: Answer) -> str:
@@ -113,6 +128,7 @@ def comparison_page(comparison: Comparison, kind: str) -> str:
     changed, unchanged = comparisons.changes(comparison)
     values = {"changed": changed, "unchanged": unchanged, "about": comparisons.CHANGES}
     values |= {"regressions": _regressions(comparison), "remarks": _remarks(comparison)}
+    values |= {"css": Markup((TEMPLATES / "page.css").read_text(encoding="utf-8"))}
     return _environment().get_template(f"compare.{kind}.j2").render(comparison=comparison, **values)
 
 
@@ -164,7 +180,7 @@ def _regressions(comparison: Comparison) -> str:
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=jinja2.select_autoescape(["html.j2", "strip.j2"]),
+        autoescape=jinja2.select_autoescape(["html.j2"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -77,18 +77,6 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
-    """A precision in the strip of a line."""
-
-    precision: str
-    speedup: float
-    low: float | None
-    high: float | None
-    says: str
-    """Its figures in words."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Answer(Verdict):
     """The verdict on a suite on a device, with the figures that it rests on.
 
@@ -203,6 +191,11 @@ class Answer(Verdict):
         return change(self.arm["memory_change"]) if self.arm and not self.stays else UNKNOWN
 
     @property
+    def peak(self) -> str:
+        """The peak memory; empty where it is not known, and for fp32."""
+        return _mib(self.arm) if self.arm and not self.stays and known(self.arm["memory_bytes"]) else ""
+
+    @property
     def energy(self) -> str:
         """The change in energy of a step from fp32."""
         return change(self.arm["energy_change"]) if self.arm and not self.stays else UNKNOWN
@@ -255,24 +248,10 @@ class Answer(Verdict):
         standings = [STANDING.get(word, "bad") for word in words]
         return "bad" if "bad" in standings else standings[0]
 
-    @property
-    def marks(self) -> list[Mark]:
-        """The precisions of its strip."""
-        rows = (row for row in self.rows if row["batch_size"] == self.batch)
-        return [_mark(row) for row in rows if row["precision"] != BASELINE and known(row["speedup"])]
-
 
 def _is_open(arm: Row) -> bool:
     """Say whether an arm may be faster or slower than fp32."""
     return arm["verdict"] == "INCONCLUSIVE" and known(arm["low"]) and bool(arm["low"] < 1 < arm["high"])
-
-
-def _mark(row: Row) -> Mark:
-    low, high = (float(row[name]) if known(row[name]) else None for name in ("low", "high"))
-    says = f"{row['precision']}: {times(row['speedup'], row['low'], row['high'])}"
-    says += f" [{number(row['low'], 3)}, {number(row['high'], 3)}]" if known(row["low"]) else ""
-    says += f" · {number(row['step_ms'], 3)} ms a step · {number(row['samples_per_s'])} samples/s"
-    return Mark(precision=str(row["precision"]), speedup=float(row["speedup"]), low=low, high=high, says=says)
 
 
 def answers(summary: pd.DataFrame) -> list[Answer]:
@@ -538,8 +517,6 @@ class Grid:
 
     groups: dict[str, list[Answer]]
     columns: list[str]
-    reach: float
-    """Where the axis of all strips ends."""
     legend: dict[str, str]
     """The marks of doubts in it, and their sentences."""
 
@@ -551,11 +528,9 @@ def grid(answers: Sequence[Answer]) -> Grid:
         groups.setdefault(answer.workload, []).append(answer)
     optional = ("memory", "energy", "epoch")
     columns = [name for name in optional if any(getattr(answer, name) != UNKNOWN for answer in answers)]
-    marks = [mark for answer in answers for mark in answer.marks]
-    ends = [mark.speedup if mark.high is None else min(mark.high, 2 * mark.speedup) for mark in marks]
     named = {name for answer in answers for name in answer.doubts}
     legend = {doubt.mark: f"{doubt.about}." for name, doubt in DOUBTS.items() if name in named}
-    return Grid(groups=groups, columns=columns, reach=max([1.25, *ends]) * 1.05, legend=legend)
+    return Grid(groups=groups, columns=columns, legend=legend)
 
 
 # All answers in two sentences.
@@ -619,23 +594,6 @@ def _doubtful(answers: Sequence[Answer]) -> Sentence:
         if counts[name]
     ]
     return [Part(f"what to doubt: {'; '.join(clauses)}.")] if clauses else []
-
-
-def in_short(answer: Answer) -> Sentence:
-    """Return an answer in one line: the precision, how much faster it is, its memory, and from which batch it pays."""
-    arm, parts = answer.arm, []
-    if answer.stays:
-        parts += [answer.faster]
-        parts += [f"{arm['precision']} pays {answer.pays}"] if answer.pays else []
-    elif arm:
-        parts += [f"{answer.faster} {answer.spread}".rstrip()] if answer.is_timed else ["fp32 does not fit"]
-        peak = _mib(arm) if known(arm["memory_bytes"]) else ""
-        less = _less_or_more(arm["memory_change"], "peak memory")
-        parts += [f"{less} ({peak})" if less else f"peak memory {peak}"] if peak else []
-        parts += [f"pays {answer.pays}"] if answer.pays else []
-        parts += [f"accuracy {answer.accuracy_in_short}"]
-    start = f"{answer.workload} on {answer.label}, batch {answer.batch}: "
-    return [Part(start), Part(answer.use, True), Part(", ".join([f" {answer.doubt_marks}".rstrip(), *parts]))]
 
 
 def _mib(arm: Row) -> str:

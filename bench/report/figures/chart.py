@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple, get_args
 import pandas as pd
 from markupsafe import Markup
 
-from bench.report.format import known, records, times
 from bench.report.reading.labels import slug
 from bench.results.records import WorkClass
 from bench.spec.precisions import PRECISIONS, precision_rank
@@ -295,30 +294,6 @@ def estimate(ends: tuple[float, float, float], y: float, tint: Tint, says: str =
     center, low, high = ends
     whole = Line(points=[(low, y), (high, y)], tint=tint, dots=False)
     return [whole, Line(points=[(center, y)], tint=tint, says=says)]
-
-
-def speedups(timed: pd.DataFrame, at: str, called: str) -> list[Mark]:
-    """Describe speedups with their intervals, a line for each precision.
-
-    Args:
-        timed: rows of the summary that have a speedup.
-        at: the column of their places on x.
-        called: the column of what a place is called.
-    """
-    marks: list[Mark] = [Rule(at=1.0, axis="y")]
-    for name, arm in arms(timed, at):
-        rows = records(arm)
-        whiskers = [(row[at], row["low"], row["high"]) for row in rows if known(row["low"])]
-        says = "; ".join(f"{row[called]}: {times(row['speedup'], row['low'], row['high'])}" for row in rows)
-        points = [(row[at], row["speedup"]) for row in rows]
-        marks.append(Line(points=points, whiskers=whiskers, tint=name, says=f"{name}, {says}"))
-    return marks
-
-
-def speedup_axis(timed: pd.DataFrame) -> Axis:
-    """Return an axis of speedups, from 0; an interval that would dwarf them is cut off."""
-    most = float(timed["high"].fillna(timed["speedup"]).clip(upper=2 * timed["speedup"].max()).max())
-    return Axis(label="speedup (×)", low=0.0, high=max(1.1, most) * 1.08)
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:

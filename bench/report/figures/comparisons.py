@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from bench.report.analysis.factors import BATCH_SIZE, Varied
 from bench.report.analysis.matrix import Matrix, Setup
 from bench.report.figures import chart
-from bench.report.figures.chart import Axis, Chart, Panel
+from bench.report.figures.chart import Axis, Chart
+from bench.report.figures.devices import SharedAxes, labelled
+from bench.report.figures.svg import CHARACTER, WIDEST
 from bench.report.format import number
 from bench.report.reading.labels import slug
 from bench.results.files import write_atomically
@@ -38,8 +37,6 @@ COLUMNS += ["equal_batch"]
 """Of the CSV of a matrix."""
 MOST_TICKS = 20
 """An axis with more values than this has no tick at each."""
-APART = 0.11
-"""Share of an axis below which two short labels would touch."""
 
 
 def heat_map(matrix: Matrix) -> Chart | None:
@@ -123,35 +120,38 @@ def write_csv(matrix: Matrix, folder: Path) -> None:
 
 
 def against_value(varied: Varied) -> Chart | None:
-    """Describe speedup against the value, a panel for each group with all else equal; None where values are words."""
-    rows = varied.rows.assign(number=pd.to_numeric(varied.rows["value"], errors="coerce"))
-    timed = rows[rows["speedup"].notna()]
-    if rows["number"].isna().any() or timed["number"].nunique() < 2:
+    """Describe speedup against the value, a panel for each group with all else equal; None where values are words.
+
+    Values that are too close to be read, or not above 0, are evenly spaced.
+    """
+    all_else = varied.groups().ngroup()
+    rows = varied.rows.assign(value=varied.rows["speedup"], line=varied.rows["precision"], status="ok")
+    rows["batch_size"] = pd.to_numeric(varied.rows["value"], errors="coerce")
+    timed = rows[rows["value"].notna()]
+    values = sorted(timed["batch_size"].unique().tolist())
+    if rows["batch_size"].isna().any() or len(values) < 2:
         return None
-    panels = [_sweep(group, varied.name) for _, group in replace(varied, rows=timed).groups()]
+    names: dict[float, str] = {}
+    if values[0] <= 0 or len(labelled(values, CHARACTER / WIDEST)) < len(values) <= MOST_TICKS:
+        names = {float(place): f"{value:g}" for place, value in enumerate(values, 1)}
+        timed = timed.assign(batch_size=timed["batch_size"].map(lambda value: values.index(value) + 1.0))
+    groups = [
+        timed.loc[group.index].assign(device=_all_else(group.iloc[0], varied))
+        for _, group in varied.rows.loc[timed.index].groupby(all_else)
+    ]
+    lines = [name for name, _ in chart.arms(timed)]
+    axes = SharedAxes(timed, lines, {}, "", over_fp32=True, across=len(groups), along=varied.name, names=names)
     return Chart(
         name=slug(f"sweep-{varied.suite}-{varied.name}"),
         caption=f"{varied.suite}: speedup against {varied.name}",
         about="Speedup over fp32 at the same value, with its 95 % interval.",
-        panels=panels,
-        columns=min(3, max(2, len(panels))),
-        legend=chart.legend(timed),
+        panels=[axes.panel("", group) for group in groups],
+        columns=axes.columns,
+        legend=[] if axes.labelled else chart.legend(timed),
     )
 
 
-def _sweep(group: pd.DataFrame, name: str) -> Panel:
-    values = sorted(map(float, group["number"].unique()))
-    ticks = list(zip(positions(values, values), map("{:g}".format, values), strict=True))
-    first = group.iloc[0]
-    parts = [str(first["where"]), str(first["rest"])]
-    parts += [f"batch {first['batch_size']:.0f}"] if name != BATCH_SIZE else []
-    x = Axis(label=name, ticks=ticks if len(values) <= MOST_TICKS else ())
-    marks = chart.speedups(group.assign(at=positions(group["number"], values)), "at", "value")
-    return Panel(title=", ".join(filter(None, parts)), x=x, y=chart.speedup_axis(group), marks=marks)
-
-
-def positions(numbers: Iterable[float], values: Sequence[float]) -> list[float]:
-    """Return where numbers are on the axis: evenly spaced by order where labels next to each other would touch."""
-    tightest = min(np.diff(values), default=1.0)
-    even = len(values) <= MOST_TICKS and tightest < APART * (values[-1] - values[0])
-    return [float(values.index(number)) if even else float(number) for number in numbers]
+def _all_else(row: pd.Series, varied: Varied) -> str:
+    """Name what is equal in a panel."""
+    batch = "" if varied.name == BATCH_SIZE else f"batch {row['batch_size']:.0f}"
+    return ", ".join(filter(None, [str(row["where"]), str(row["rest"]), batch]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -140,7 +141,9 @@ def against_batch(
     lines = devices if len(devices) > 1 else precisions
     rows = rows[rows["device"].isin(devices) & rows["precision"].isin(precisions)]
     drawn = rows.assign(line=rows["device" if len(devices) > 1 else "precision"])
-    figure = _Figure(drawn, lines, tints, unit, over_fp32=over_fp32, across=len(precisions) if len(devices) > 1 else 1)
+    figure = SharedAxes(
+        drawn, lines, tints, unit, over_fp32=over_fp32, across=len(precisions) if len(devices) > 1 else 1
+    )
     groups = [(each, drawn[drawn["precision"] == each]) for each in precisions] if len(devices) > 1 else [("", drawn)]
     panels = [figure.panel(precision, group) for precision, group in groups]
     what = "speedup" if over_fp32 else metric.label
@@ -184,7 +187,7 @@ def _about(rows: pd.DataFrame, *, over_fp32: bool, rest: int, source: str) -> It
         yield f"Grey: {rest} more; choose a device to see it in colour."
 
 
-class _Figure:
+class SharedAxes:
     """The axes that the panels of a figure share, its lines, and the room for their labels."""
 
     def __init__(
@@ -196,9 +199,15 @@ class _Figure:
         *,
         over_fp32: bool,
         across: int,
+        along: str = "batch size",
+        names: Mapping[float, str] = MappingProxyType({}),
     ) -> None:
+        """Arrange rows as ``against_batch`` takes them, with the column ``line``.
+
+        ``along`` labels the axis of batch sizes, which may stand in for another quantity with ``names`` of its values.
+        """
         self.lines, self.tints, self.unit, self.over_fp32 = lines, tints, unit, over_fp32
-        self.sizes = [int(size) for size in sorted(rows["batch_size"].unique())]
+        self.sizes, self.along, self.names = sorted(rows["batch_size"].unique().tolist()), along, names
         self.is_dots = len(self.sizes) == 1
         self.columns = max(2, across if across <= 4 else 3)
         label = CHARACTER * (max(map(len, lines)) + 2 + 7 * self.is_dots)
@@ -265,8 +274,8 @@ class _Figure:
         """Return a logarithmic axis of batch sizes, with a tick at each as far as they can be read."""
         low, high = self._ends()
         shown = labelled(self.sizes, CHARACTER / self.width / (1 - self.room))
-        ticks = [(float(size), str(size)) for size in shown]
-        return Axis(label="batch size", scale="log", ticks=ticks, low=low, high=high)
+        ticks = [(float(size), self.names.get(size, f"{size:.10g}")) for size in shown]
+        return Axis(label=self.along, scale="log", ticks=ticks, low=low, high=high)
 
     def _line(self, line: str, arm: pd.DataFrame) -> list[Mark]:
         """Describe a line with its whiskers."""
@@ -279,8 +288,8 @@ class _Figure:
     def _says(self, line: str, rows: Sequence[Mapping[Hashable, Any]]) -> str:
         if not self.over_fp32:
             return line
-        each = (f"batch {row['batch_size']}: {times(row['value'], row['low'], row['high'])}" for row in rows)
-        return f"{line}, {'; '.join(each)}"
+        each = (f"{row['batch_size']:.10g}: {times(row['value'], row['low'], row['high'])}" for row in rows)
+        return f"{line}, {self.along} {'; '.join(each)}"
 
     def _crosses(self, group: pd.DataFrame) -> list[Mark]:
         """Describe crosses at batch sizes that did not fit, at the foot of the panel, as many abreast as have room."""
@@ -352,7 +361,7 @@ def apart(shares: Sequence[float], gap: float) -> list[float]:
     return [min(max(each, gap / 2), highest) + place * gap for place, each in enumerate(level)]
 
 
-def labelled(sizes: list[int], character: float) -> list[int]:
+def labelled(sizes: list[float], character: float) -> list[float]:
     """Return the sizes whose labels have room on a logarithmic axis: the first, the last, and what fits between.
 
     Args:
@@ -361,8 +370,8 @@ def labelled(sizes: list[int], character: float) -> list[int]:
     """
     span = math.log2(sizes[-1] / sizes[0]) + math.log2(1.15 * 1.05)
 
-    def fits(size: int, other: int) -> bool:
-        width = character * (len(str(size)) + len(str(other))) / 2
+    def fits(size: float, other: float) -> bool:
+        width = character * len(f"{size:.10g}{other:.10g}") / 2
         return math.log2(other / size) / span >= width + character
 
     kept = [sizes[0]]

@@ -34,7 +34,7 @@ function change(ratio) {
 }
 const signed = (value, digits = 2) => `${value.toFixed(digits) < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
 const interval = one => known(one.low) ? ` [${number(one.low, 3)}, ${number(one.high, 3)}]` : "";
-const gib = bytes => known(bytes) ? bytes >= 2 ** 30 ? `${number(bytes / 2 ** 30, 3)} GiB` : `${number(bytes / 2 ** 20, 3)} MiB` : "–";
+const mib = bytes => known(bytes) ? `${number(bytes / 2 ** 20)} MiB` : "–";
 const className = name => "p-" + name.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-+|-+$/g, "");
 
 // Elements. Text only ever goes into text nodes and attributes, so names from files stay text.
@@ -97,11 +97,11 @@ function look(line) {
 
 function says({ row, value }) {
   const size = METRICS[state.metric].ends ? `${number(value.center, 3)}×${interval(value)}` : change(value.center);
-  return `${row.precision}: ${size} · ${number(row.step_ms, 3)} ms a step · ${number(row.samples_per_s)} samples/s · ${gib(row.peak_memory_bytes)}`;
+  return `${row.precision}: ${size} · ${number(row.step_ms, 3)} ms a step · ${number(row.samples_per_s)} samples/s · ${mib(row.peak_memory_bytes)}`;
 }
 
 function strip(marks, reach) {
-  const width = 220, height = 6 * Math.max(marks.length, 2) + 6, x = value => Math.min(value / reach, 1) * width;
+  const width = 130, height = 6 * Math.max(marks.length, 2) + 6, x = value => Math.min(value / reach, 1) * width;
   if (!marks.length) return "";
   const drawn = marks.map((mark, index) => {
     const { center, low, high } = mark.value, y = 6 * (index + 1);
@@ -163,7 +163,7 @@ function draw() {
   for (const line of lines) {
     const made = usual ? { strip: strip(line.view.marks, reach) } : cells(line.view, reach);
     $$(":scope > td", line.row).forEach((cell, at) => {
-      const kept = usual && (columns[at] !== "strip" || state.metric === DEFAULTS.metric);
+      const kept = usual && columns[at] !== "strip";
       cell.replaceChildren(...(kept ? line.written[at] : [made[columns[at]]]));
       cell.classList.toggle("unknown", cell.textContent.trim() === "–");
     });
@@ -182,7 +182,7 @@ function draw() {
     else head.removeAttribute("aria-sort");
   }
   const { title, ends: measured } = METRICS[state.metric];
-  $("#strip-title").textContent = `${title} over ${state.baseline}${measured ? ", 95 % interval" : ""}`;
+  $("#strip-title").textContent = `${title} over ${state.baseline}`;
   $("#use-title").textContent = usual ? "use" : "best shown";
   $("#faster-title").textContent = usual || measured ? "faster" : title;
   $("#view").textContent = usual ? "" : `Not the advice: the best of what is shown${state.batch ? ` at batch ${state.batch}` : ""}, over ${state.baseline}.`;
@@ -219,7 +219,7 @@ const DETAIL = {
   batch: row => String(row.batch_size), precision: row => row.precision, status: row => [row.speed_status ?? row.memory_status].find(status => status !== "ok") ?? "–",
   "step (ms)": row => number(row.step_ms), "samples/s": row => number(row.samples_per_s),
   "speedup [95 %]": row => known(row.speedup) ? number(row.speedup) + interval({ low: row.speedup_low, high: row.speedup_high }) : "–",
-  verdict: row => row.speed_verdict ?? "–", "peak memory": row => gib(row.peak_memory_bytes),
+  verdict: row => row.speed_verdict ?? "–", "peak memory": row => mib(row.peak_memory_bytes),
   "energy/step (J)": row => number(row.energy_j_per_step), "epoch (s)": row => number(row.epoch_s),
   "accuracy (%)": row => known(row.accuracy_pct) ? row.accuracy_pct.toFixed(2) : "–", perplexity: row => number(row.perplexity),
   "above the entropy (nats)": row => known(row.loss_above_entropy_nats) ? signed(row.loss_above_entropy_nats, 4) : "–",
@@ -244,8 +244,9 @@ function toggle(line) {
 
 // Heat maps of setups: a column becomes the baseline, of which a table tells the intervals.
 
-const maps = Object.entries(data.matrices).map(([name, matrix]) => {
-  const figure = $$("figure").find(one => one.dataset.name === name);
+const figureOf = name => $$("figure").find(one => one.dataset.name === name);
+const maps = Object.entries(data.matrices).filter(([name]) => figureOf(name)).map(([name, matrix]) => {
+  const figure = figureOf(name);
   const select = element("select", {}, element("option", { value: "" }, "none"),
     ...matrix.names.map((setup, at) => element("option", { value: `${name}:${at + 1}` }, `${at + 1}. ${setup}`)));
   const label = element("label", { class: "soft" }, "baseline ", select), cells = $(".cells", figure);

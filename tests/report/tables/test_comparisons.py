@@ -14,7 +14,7 @@ from bench.report.analysis.factors import varied
 from bench.report.analysis.matrix import matrices
 from bench.report.analysis.summary import summarise
 from bench.report.figures.chart import Line
-from bench.report.figures.comparisons import against_value, positions
+from bench.report.figures.comparisons import against_value
 from bench.report.page import compose
 from bench.report.reading.load import load
 from bench.report.tables.comparisons import ON_A_CPU, scalings
@@ -114,8 +114,11 @@ def test_numbers_are_drawn_and_words_are_not(tmp_path):
     assert [mark.points for mark in panel.marks if isinstance(mark, Line) and mark.dots] == [
         [(8.0, pytest.approx(2.0)), (1024.0, pytest.approx(2.0))]
     ]
-    assert positions([512, 1024], [256, 512, 1024]) == [512.0, 1024.0]
-    assert positions([64, 128], [64, 65, 128]) == [0.0, 2.0]  # labels of 64 and 65 would touch
+    for at, values in enumerate(([64, 65, 128], [0, 1, 2])):  # labels of 64 and 65 would touch; 0 has no logarithm
+        close = [((("width", width),), ALIGNED) for width in values]
+        (sweep,) = swept_in(run_of(tmp_path / f"close-{at}", {"width": [str(width) for width in values]}, *close))
+        (panel,) = against_value(sweep).panels
+        assert panel.x.ticks == [(place, str(width)) for place, width in enumerate(values, 1)]
     words = [((("kind", kind),), ALIGNED) for kind in ("relu", "gelu")]
     (sweep,) = swept_in(run_of(tmp_path / "b", {"kind": ["relu", "gelu"]}, *words))
     assert against_value(sweep) is None
