@@ -324,15 +324,19 @@ def _origin(run: Run) -> dict[str, str]:
 
 
 Compared = tuple[list[matrix.Matrix], list[ablation.AblationSummary], list[factors.Varied]]
-Described = Iterable[tuple[str, Chart | str | None]]
-"""Charts, or remarks on those that are left out, each with its section's title; those of no section have
-``OVERVIEW``."""
+Described = Iterable[tuple[str, Chart | str | Callable[[], Chart | None] | None]]
+"""Charts, functions that describe one, and remarks on those that are left out, each with its section's title; those of
+no section have ``OVERVIEW``."""
 
 
-def _draw(out: Path, describe: Callable[[], Described], place: int) -> list[tuple[str, Plot | str]]:
+def _draw(out: Path, describe: Callable[[], Described], place: int) -> list[tuple[str, Plot | str] | None]:
     """Draw a drawer's share of the charts that a function describes; remarks stay as they are."""
-    described = [(title, chart) for title, chart in describe() if chart is not None][place::DRAWERS]
-    return [(title, chart if isinstance(chart, str) else files.draw(chart, out)) for title, chart in described]
+    drawn: list[tuple[str, Plot | str] | None] = []
+    for title, described in itertools.islice(describe(), place, None, DRAWERS):
+        chart = described() if callable(described) else described
+        part = chart if chart is None or isinstance(chart, str) else files.draw(chart, out)
+        drawn.append(None if part is None else (title, part))
+    return drawn
 
 
 def _charts(

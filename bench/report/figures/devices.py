@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -43,8 +44,10 @@ LOST = "✕: that batch size did not fit in memory"
 
 def charts(
     summary: pd.DataFrame, epochs: pd.DataFrame, figures: Choice = "overview"
-) -> Iterator[tuple[str, Chart | str | None]]:
+) -> Iterator[tuple[str, Chart | str | Callable[[], Chart | None] | None]]:
     """Describe the figures of all recipes, each with its workload; a remark is on figures that are left out.
+
+    Those against batch size are described when they are called, by the process that draws them.
 
     The speedups come first, with an empty workload, because they are figures of the whole report. Only they are drawn
     to files, unless ``all`` figures are.
@@ -54,12 +57,18 @@ def charts(
     shared: dict[str, Any] = {"tints": tints, "kind": "devices" if summary["device_kind"].eq("cpu").any() else "GPUs"}
     for (name, rows), file in zip(workloads, files, strict=True):
         about = {"workload": name, "name": f"{SPEEDUP}-{file}", **shared}
-        yield "", against_batch(speedups_of(rows), SPEED, over_fp32=True, **about)
+        yield "", partial(_figure, rows, SPEED, about)
     for (name, rows), file in zip(workloads, files, strict=True):
         for metric in (THROUGHPUT, MEMORY, *untabled()):
             about = {"workload": name, "name": f"{metric.name}-vs-batch-{file}", **shared}
-            yield name, against_batch(figures_of(rows, metric), metric, in_files=figures == "all", **about)
+            yield name, partial(_figure, rows, metric, about | {"in_files": figures == "all"})
         yield from ((name, each) for each in _courses(rows, epochs, figures))
+
+
+def _figure(rows: pd.DataFrame, metric: Metric, about: dict[str, Any]) -> Chart | None:
+    """Describe a metric of a recipe against batch size; of step times the speedups."""
+    figures = speedups_of(rows) if metric is SPEED else figures_of(rows, metric)
+    return against_batch(figures, metric, over_fp32=metric is SPEED, **about)
 
 
 def _courses(rows: pd.DataFrame, epochs: pd.DataFrame, figures: Choice) -> Iterator[Chart | str | None]:
