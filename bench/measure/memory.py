@@ -8,9 +8,11 @@ weight's gradient is still "temporary" at the very peak that it causes, and what
 
 from __future__ import annotations
 
+import ctypes
 import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +27,21 @@ from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
 from bench.results.records import MemoryPeak
 
 STEADY_STEPS = 3
+THRESHOLD_BYTES = 128 * 1024
+"""glibc's own first threshold."""
+
+
+def fix_allocator() -> None:
+    """Let glibc map blocks of 128 KiB and more apart and give them back when they are freed, in all of this process.
+
+    Left alone it raises the threshold to the largest block that was freed so far, so that the heap, and with it the
+    peak, depends on the order in which threads free. Source: mallopt(3), "dynamic mmap threshold".
+    """
+    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in malloc.h
+    with suppress(OSError, AttributeError):  # not glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(mmap_threshold, THRESHOLD_BYTES)
+        mallopt(trim_threshold, THRESHOLD_BYTES)
 
 
 def measure_peaks(

@@ -82,6 +82,7 @@ def _measure(trial: Trial, device: Device, send: Callable[[Message], None]) -> N
     enter(asked.precision, context.device)
     resident_before = None
     if not backend_of(context.device).is_gpu:
+        memory.fix_allocator()  # here only: in other phases mapping blocks anew would take time
         send(Progress(text=f"{asked.name}: a small step to load the libraries"))
         _load_libraries(context, asked.precision, step)
         resident_before = memory.resident_bytes()
