@@ -108,7 +108,7 @@ def robust_interval(values: Values) -> Interval:
         return Interval(center=center, low=None, high=None, n=count)
     winsorised = data.clip(kept[0], kept[-1])
     error = float(winsorised.std(ddof=1)) / ((1 - 2 * TRIM) if trimmed else 1.0) / math.sqrt(count)
-    return _around(center, _quantile(kept.size - 1) * error, count)
+    return _around(center, quantile(kept.size - 1) * error, count)
 
 
 def student_interval(values: Values, confidence: float = CONFIDENCE) -> Interval:
@@ -120,7 +120,7 @@ def _around(center: float, half: float, count: int) -> Interval:
     return Interval(center=center, low=center - half, high=center + half, n=count)
 
 
-def _quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
+def quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
     """Return how many standard errors half of Student's interval is wide."""
     return float(special.stdtrit(freedom, (1 + confidence) / 2))
 
@@ -140,7 +140,7 @@ class Difference:
         """Return the difference with its interval."""
         if self.n < 2:
             return Interval(center=self.center, low=None, high=None, n=self.n)
-        half = _quantile(self.freedom, confidence) * self.error if self.error else 0.0
+        half = quantile(self.freedom, confidence) * self.error if self.error else 0.0
         return _around(self.center, half, self.n)
 
     def beyond(self, margin: float) -> float:
@@ -257,7 +257,7 @@ def process_interval(processes: Sequence[Interval], confidence: float = REPORTED
     mean = random_effects([process.center for process in kept], np.maximum(errors, np.median(errors)), confidence)
     if mean.half_width is None:
         return mean
-    least = _quantile(mean.n - 1, confidence) * LEAST_SPREAD / math.sqrt(mean.n)
+    least = quantile(mean.n - 1, confidence) * LEAST_SPREAD / math.sqrt(mean.n)
     return _around(mean.center, max(mean.half_width, least), mean.n)
 
 
@@ -352,7 +352,7 @@ def random_effects(centers: Values, errors: Values, confidence: float = CONFIDEN
             break
         between = max(0.0, between + excess / float(weights @ squares))
     error = math.sqrt(float(squares.sum()) / (count - 1) / float(weights.sum()))
-    return _around(center, _quantile(count - 1, confidence) * error, count)
+    return _around(center, quantile(count - 1, confidence) * error, count)
 
 
 def count_outliers(values: Values) -> int:

@@ -56,6 +56,19 @@ class Gpu:
     memory_clock_limit_mhz: int | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessLoad:
+    """A sample of a process's kernels."""
+
+    pid: int
+    pct: float
+    """The share of the sample's time that they ran."""
+    began_s: float | None = None
+    """How long before it was read the sample began; None where the driver does not say."""
+    ended_s: float | None = None
+    """How long before it was read the sample ended."""
+
+
 class ThrottleTimes:
     """How long each reason held the clocks down between two calls, by the library's counters.
 
@@ -202,12 +215,12 @@ class Monitor(AbstractContextManager["Monitor"], ABC):
         """Begin to count how long the clocks are held down."""
 
     @abstractmethod
-    def process_loads(self, uuid: str) -> Callable[[], dict[int, float] | None]:
+    def process_loads(self, uuid: str) -> Callable[[], list[ProcessLoad] | None]:
         """Begin to watch which processes compute.
 
         Returns:
-            A function that returns the share of the time since its last call that each process's kernels ran, in
-            percent, without processes that ran none; None if unknown.
+            A function that returns the samples since its last call, without those in which no kernel ran; None if
+            unknown.
         """
 
     def foreign_processes(self, uuid: str, own_pids: Collection[int]) -> int | None:

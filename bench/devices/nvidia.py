@@ -6,13 +6,15 @@ event reasons those of its board, and its power and energy are unknown, because 
 
 from __future__ import annotations
 
+import itertools
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from bench.devices.monitor import DeviceLostError, Gpu, Monitor, ThrottleTimes
+from bench.devices.monitor import DeviceLostError, Gpu, Monitor, ProcessLoad, ThrottleTimes
 from bench.spec.generations import NVIDIA
 from bench.spec.precisions import Feature
 
@@ -53,6 +55,8 @@ REASONS = {
     0x400: "reliability",
 }
 """Names of nvml.h's clock event reasons, by bit; they were called throttle reasons before driver 535."""
+OLD_S = 5.0
+"""A time stamp that is further from the clock than this does not refer to it."""
 THROTTLE_FIELDS = {
     "NVML_FI_DEV_PERF_POLICY_POWER": "sw_power_cap",
     "NVML_FI_DEV_PERF_POLICY_THERMAL": "sw_thermal",
@@ -303,29 +307,34 @@ class Nvml(Monitor):
                 seconds[name] = violation.violationTime / 1e9
         return seconds
 
-    def process_loads(self, uuid: str) -> Callable[[], dict[int, float] | None]:
-        """Watch by the driver's samples, each of 1/6 s to 1 s; a process has its largest.
+    def process_loads(self, uuid: str) -> Callable[[], list[ProcessLoad] | None]:
+        """Watch by the driver's samples, each of 1/6 s to 1 s: from the time stamp before to its own.
 
         Unknown on a MIG slice, on some cards, and without the permission.
         """
         # A slice's handle, so that NVML refuses, rather than the board's, whose processes compute elsewhere.
         handle, since_us = self.target(uuid).handle, 0
 
-        def read() -> dict[int, float] | None:
+        def read() -> list[ProcessLoad] | None:
             nonlocal since_us
             try:
                 samples = self.library.nvmlDeviceGetProcessUtilization(handle, since_us)
             except self.library.NVMLError as error:
                 self.raise_if_gone(f"nvmlDeviceGetProcessUtilization of {uuid}", error)
                 # nvidia-ml-py raises "success" where the driver answers at once that the list has no entries.
-                return {} if error.value in (self.library.NVML_ERROR_NOT_FOUND, self.library.NVML_SUCCESS) else None
+                return [] if error.value in (self.library.NVML_ERROR_NOT_FOUND, self.library.NVML_SUCCESS) else None
             # The driver may leave entries of its buffer unwritten or stale.
             fresh = [entry for entry in samples if entry.timeStamp > since_us and entry.pid and entry.smUtil <= 100]
-            since_us = max((entry.timeStamp for entry in fresh), default=since_us)
-            loads: dict[int, float] = {}
+            stamps = sorted({since_us, *(entry.timeStamp for entry in fresh)})
+            before = {after: stamp for stamp, after in itertools.pairwise(stamps)}
+            since_us, now_us = stamps[-1], time.time() * 1e6
+            loads = []
             for entry in fresh:
-                loads[entry.pid] = max(loads.get(entry.pid, 0.0), float(entry.smUtil))
-            return {pid: load for pid, load in loads.items() if load}
+                ended_s = (now_us - entry.timeStamp) / 1e6
+                began_s = (now_us - max(before.get(entry.timeStamp, 0), entry.timeStamp - 1e6)) / 1e6  # or at most 1 s
+                known = {"began_s": began_s, "ended_s": ended_s} if 0 <= ended_s <= OLD_S else {}
+                loads.append(ProcessLoad(pid=entry.pid, pct=float(entry.smUtil), **known))
+            return [load for load in loads if load.pct]
 
         read()  # passes over what was sampled before
         return read

@@ -29,6 +29,10 @@ SPECIFIC = ("hw_thermal", "hw_power_brake")
 """The causes of a hardware slowdown. Where both are counted, the bare reason adds nothing but changes of clocks."""
 PROCESSES_S = 0.1
 """Processes are polled no more often than this."""
+LATE_S = 0.1
+"""The throttle counters advance this much late."""
+SAMPLE_S, GUARD_S = 1.1, 0.05
+"""A process's sample is known at most this long after it began, and its ends are known to within this."""
 FOREIGN_PCT = 5.0
 """Another process disturbs when its kernels ran this share of the time: more than the drawing of a desktop."""
 
@@ -43,6 +47,9 @@ def alone(value: Any) -> tuple[Any, ...]:
 
 class Watch:
     """Watches one device. This one sees nothing, and so claims nothing."""
+
+    window_s = (0.0, 0.0)
+    """How long before the last poll that which it named began and ended."""
 
     def poll(self) -> str:
         """Return what disturbed the device since the last call, or an empty text. Never raises."""
@@ -140,24 +147,32 @@ class GpuWatch(Watch):
         self._monitor, self._uuid, self._clock, self._own_pids = monitor, uuid, clock, own_pids
         self._throttle, self._loads = monitor.throttle_times(uuid), monitor.process_loads(uuid)
         self._last_s = self._polled_s = clock()
+        self._windows: list[tuple[float, float]] = []
         self._lost = ""
 
     def poll(self) -> str:
-        """Name the causes since the last call, joined by "; ".
+        """Name the causes since the last call, joined by "; "; ``window_s`` says when they held.
 
         A cause may be named up to a second after it began: the driver's throttle counters move about every 100 ms, and
         its samples of processes cover up to a second.
         """
+        self._windows = [(self._clock() - self._last_s + LATE_S, 0.0)]
         if not self._lost:
             try:
-                return "; ".join([*self._throttling(), *self._others()])
+                throttling, others = self._throttling(), self._others()
+                windows = self._windows[0 if throttling else 1 :] or [(0.0, 0.0)]
+                self.window_s = max(began for began, _ in windows), min(ended for _, ended in windows)
+                return "; ".join([*throttling, *others])
             except DeviceLostError as failure:
                 self._lost = f"the GPU was lost to NVML: {failure}"
+        self.window_s = self._windows[0]
         return self._lost
 
     def wait(self) -> None:
-        """Sleep for as long as the driver's counters and the processes are behind."""
-        time.sleep(PROCESSES_S)
+        """Sleep for as long as the driver's counters are behind, and its samples if another process could compute."""
+        with suppress(DeviceLostError):
+            others = (self._monitor.process_bytes(self._uuid) or {}).keys() - set(self._own_pids)
+            time.sleep(SAMPLE_S if others else LATE_S)
 
     def _throttling(self) -> list[str]:
         now_s = self._clock()
@@ -176,11 +191,18 @@ class GpuWatch(Watch):
         if self._clock() - self._polled_s < PROCESSES_S:
             return []
         self._polled_s = self._clock()
-        loads = self._loads() or {}
-        busy = {pid: load for pid, load in loads.items() if pid not in self._own_pids and load >= FOREIGN_PCT}
+        loads = self._loads() or []
+        foreign = [load for load in loads if load.pid not in self._own_pids and load.pct >= FOREIGN_PCT]
         # In a container NVML may give the host's ids, and what looks foreign would be this very process.
-        known = loads.keys() | (self._monitor.process_bytes(self._uuid) or {}).keys() if busy else ()
-        if os.getpid() not in known:
+        listed = (self._monitor.process_bytes(self._uuid) or {}).keys() if foreign else ()
+        if os.getpid() not in {load.pid for load in loads}.union(listed):
+            return []
+        busy: dict[int, float] = {}
+        for load in foreign:
+            busy[load.pid] = max(load.pct, busy.get(load.pid, 0.0))
+            began_s, ended_s = (SAMPLE_S, 0.0) if load.began_s is None else (load.began_s, load.ended_s or 0.0)
+            self._windows.append((began_s + GUARD_S, ended_s - GUARD_S))
+        if not busy:
             return []
         names = ", ".join(f"pid {pid}, {load:.0f} % of its time" for pid, load in sorted(busy.items()))
         return [f"{'another process' if len(busy) == 1 else 'other processes'} used the GPU ({names})"]

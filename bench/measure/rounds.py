@@ -184,6 +184,7 @@ def compare(
     seed: int,
     clock: Clock = time.perf_counter_ns,
     poll: Callable[[], str] = lambda: "",
+    window: Callable[[], tuple[float, float]] | None = None,
     wait: Callable[[], None] = lambda: None,
     watch: Callable[[int, Sequence[Interval | None]], None] = lambda _rounds, _speedups: None,
 ) -> Comparison:
@@ -199,6 +200,8 @@ def compare(
         seed: of the rounds' orders.
         clock: in nanoseconds.
         poll: called after each round; names the disturbance since the last call, or returns an empty text.
+        window: returns how many seconds before the last poll that which it named began and ended; if None, what it
+            names may have disturbed all rounds that ended up to a tenth of a second before the last one.
         wait: called after the last round, before the last poll; returns when that round's disturbance is known.
         watch: called with the number of rounds and the running speedups, outside the timed blocks.
     """
@@ -216,10 +219,14 @@ def compare(
         intervals = [rounds_interval(logs) if logs else None for logs in _by_arm(counted, arms)]
         return intervals, _narrow(intervals, protocol.process_target)
 
-    def discard(cause: str, since_ns: int) -> None:
-        # The driver's counters are late: rounds that ended just before the last one may have been disturbed, too.
-        while counted and counted[-1].end_ns > since_ns - LATE_NS:
-            invalid[counted.pop().number] = cause
+    def discard(cause: str, round_start: int) -> None:
+        # The driver's counters and samples are late: earlier rounds than the last one may have been disturbed, too.
+        since_ns, until_ns = round_start - LATE_NS, math.inf
+        if window is not None:
+            since_ns, until_ns = (clock() - int(1e9 * ago_s) for ago_s in window())
+        lost = [each for each in counted if each.end_ns > since_ns and each.start_ns < until_ns]
+        invalid.update((each.number, cause) for each in lost)
+        counted[:] = [each for each in counted if each not in lost]
 
     with without_collection() as collect:
         poll()
@@ -227,7 +234,7 @@ def compare(
             round_start = clock()
             round_blocks = time_round(runners, sizes, rng, clock, number=number)
             blocks += round_blocks
-            counted.append(_Round(number, clock(), _log_ratios(round_blocks, arms)))
+            counted.append(_Round(number, round_start, clock(), _log_ratios(round_blocks, arms)))
             if cause := poll():
                 discard(cause, round_start)
             now, count = clock(), len(counted)
@@ -260,6 +267,7 @@ def compare(
 
 class _Round(NamedTuple):
     number: int
+    start_ns: int
     end_ns: int
     logs: list[float]
 

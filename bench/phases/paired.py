@@ -172,11 +172,19 @@ def measure(
     report = _progress(trial, runners, send)
     began_s, switches_before = time.monotonic(), involuntary_switches()
     with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as watch:
-        poll = _poll(watch, trial.cell.placement.members)
+        poll = _Poll(watch, trial.cell.placement.members)
         for attempt in (1, 2):
             sizes = [cut.sizes for cut in cuts]
             comparison = compare(
-                runners, sizes, trial.protocol, seed=seed, clock=clock, poll=poll, wait=watch.wait, watch=report
+                runners,
+                sizes,
+                trial.protocol,
+                seed=seed,
+                clock=clock,
+                poll=poll,
+                window=poll.window,
+                wait=watch.wait,
+                watch=report,
             )
             checks: list[LongBlocks | None] = [None for _ in runners]
             if check:
@@ -199,21 +207,33 @@ def measure(
     )
 
 
-def _poll(watch: Watch, members: Sequence[str]) -> Callable[[], str]:
-    """Return a function that names the disturbance of the last round: an event on the device, or a recompilation.
+class _Poll:
+    """Names the disturbance of the last rounds: an event on the device, or a recompilation.
 
     It gathers the causes of all ranks, each on its member of the devices, so that all discard the same rounds.
     """
-    recompilations = Recompilations()
 
-    def poll() -> str:
-        causes = watch.poll(), recompilations.cause()  # poll both: each counts from its last call
-        by_rank = distributed.gathered("; ".join(cause for cause in causes if cause))
+    def __init__(self, watch: Watch, members: Sequence[str]) -> None:
+        self._watch, self._members, self._recompilations = watch, members, Recompilations()
+        self._polled_s, self._window_s = time.monotonic(), (0.0, 0.0)
+
+    def __call__(self) -> str:
+        event, recompiled = self._watch.poll(), self._recompilations.cause()  # both: each counts from its last call
+        now_s, began_s = time.monotonic(), self._polled_s
+        self._polled_s = now_s
+        windows = [self._watch.window_s] * bool(event) + [(now_s - began_s, 0.0)] * bool(recompiled)
+        by_rank = distributed.gathered(("; ".join(filter(None, (event, recompiled))), windows))
+        every = [window for _, of_rank in by_rank for window in of_rank]
+        if every:
+            self._window_s = max(began for began, _ in every), min(ended for _, ended in every)
         if len(by_rank) == 1:
-            return by_rank[0]
-        return "; ".join(f"device {name}: {cause}" for name, cause in zip(members, by_rank, strict=True) if cause)
+            return by_rank[0][0]
+        named = zip(self._members, by_rank, strict=True)
+        return "; ".join(f"device {name}: {cause}" for name, (cause, _) in named if cause)
 
-    return poll
+    def window(self) -> tuple[float, float]:
+        """Return how long before the last poll with a cause that began and ended, in seconds."""
+        return self._window_s
 
 
 def _progress(

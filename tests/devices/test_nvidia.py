@@ -234,12 +234,30 @@ def test_a_field_that_says_the_gpu_is_lost_is_a_failure(machine):
 
 
 @pytest.mark.parametrize(
-    ("code", "loads"), [(None, {5: 30.0}), (fake.SUCCESS, {}), (fake.NOT_SUPPORTED, None), (fake.NO_PERMISSION, None)]
+    ("code", "loads"),
+    [(None, [(5, 10.0), (5, 30.0)]), (fake.SUCCESS, []), (fake.NOT_SUPPORTED, None), (fake.NO_PERMISSION, None)],
 )
-def test_a_process_has_the_largest_of_its_samples_and_no_work_is_told_from_unknown_work(machine, code, loads):
+def test_samples_of_processes_are_read_once_and_no_work_is_told_from_unknown_work(machine, code, loads):
     errors = {} if code is None else {"nvmlDeviceGetProcessUtilization": code}
     gpu = FakeGpu("GPU-a", errors=errors, work=[(1000, 5, 99)])
     read = machine(gpu).process_loads("GPU-a")
-    gpu.work += [(2000, 5, 10), (3000, 5, 30), (4000, 5, 20), (4000, 6, 0)]
-    assert read() == loads
-    assert read() == (loads and {})
+    gpu.work += [(2000, 5, 10), (3000, 5, 30), (4000, 6, 0)]
+    samples = read()
+    assert (samples and [(load.pid, load.pct) for load in samples]) == loads
+    assert read() == (loads and [])
+
+
+def test_a_sample_lasts_from_the_stamp_before_it_to_its_own_where_stamps_are_of_the_clock(machine, monkeypatch):
+    gpu = FakeGpu("GPU-a", work=[(1_000_000_000, 5, 99)])
+    read = machine(gpu).process_loads("GPU-a")
+    monkeypatch.setattr(time, "time", lambda: 1001.0)
+    gpu.work += [(1_000_200_000, 5, 10), (1_000_400_000, 6, 20), (1_000_400_000, 5, 30), (2_000, 7, 40)]
+    gpu.repeats_work = False
+    spans = [(load.pid, load.began_s, load.ended_s) for load in read()]
+    assert spans == [(5, *approximately(1.0, 0.8)), (6, *approximately(0.8, 0.6)), (5, *approximately(0.8, 0.6))]
+    gpu.work += [(1_004_000_000, 5, 50)]  # of a clock that is ahead
+    assert [(load.began_s, load.ended_s) for load in read()] == [(None, None)]
+
+
+def approximately(*seconds: float) -> tuple:
+    return tuple(pytest.approx(value, abs=1e-6) for value in seconds)

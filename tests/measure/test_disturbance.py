@@ -268,3 +268,32 @@ def test_what_disturbs_one_of_several_discards_the_rounds_of_all(tmp_path, tiny_
     for (result,) in together(tmp_path, time_two, trial):
         assert (result.status, result.speed.rounds) == ("invalid", 0)
         assert "device cpu: thermal slowdown" in result.detail
+
+
+def test_what_another_process_disturbed_began_with_its_sample(watched, monkeypatch):
+    machine = watched(FakeGpu("GPU-a", processes={OWN: GiB, 123: GiB}, work=[(1_000_000_000, OWN, 50)]))
+    machine.poll()
+    monkeypatch.setattr(time, "time", lambda: 1001.0)
+    machine.gpu.work += [(1_000_400_000, OWN, 50), (1_000_600_000, 123, 30)]
+    assert "pid 123" in machine.poll()
+    assert machine.watch.window_s == pytest.approx((0.65, 0.35))
+    machine.gpu.work += [(2_000_000_000, 123, 30)]  # of another clock
+    assert "pid 123" in machine.poll()
+    assert machine.watch.window_s == pytest.approx((1.15, -0.05))
+
+
+def test_a_throttle_counter_is_a_tenth_of_a_second_late(watched):
+    machine = watched(FakeGpu("GPU-a", fields=dict(ALL)))
+    machine.poll(after_s=0.3)
+    machine.gpu.fields[HW_THERMAL] += 120 * MS
+    assert machine.poll(after_s=0.2)
+    assert machine.watch.window_s == pytest.approx((0.3, 0.0))
+
+
+@pytest.mark.parametrize(("others", "waited_s"), [({}, 0.1), ({123: GiB}, 1.1)])
+def test_the_end_waits_for_samples_only_where_another_process_is_listed(watched, monkeypatch, others, waited_s):
+    machine = watched(FakeGpu("GPU-a", processes={OWN: GiB, **others}))
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    machine.watch.wait()
+    assert slept == [waited_s]

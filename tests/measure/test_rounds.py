@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from bench.measure import rounds
@@ -33,7 +34,7 @@ def pair(ratio=1.5, **disturbances):
 
 
 def measure(machine, arms, sizes=ONE, seed=0, **options):
-    watching = {name: options.pop(name) for name in ("poll", "wait", "watch") if name in options}
+    watching = {name: options.pop(name) for name in ("poll", "window", "wait", "watch") if name in options}
     protocol = Protocol(**ALONE, **options)
     return compare(arms, [sizes] * len(arms), protocol, seed=seed, clock=machine.clock, **watching)
 
@@ -205,6 +206,54 @@ def test_what_disturbed_the_last_rounds_and_is_known_only_later_is_asked_for_bef
     assert [block.invalid for block in comparison.blocks if block.round == last] == ["hot"] * 4
     assert (comparison.rounds, comparison.converged) == ((0, (False, False)) if late_ns else (last, (True, True)))
     assert (comparison.speedups[1] is None) is bool(late_ns)
+
+
+class Bursts:
+    """Another program's kernels in bursts of 1.5 s every 5 s, in samples of a driver that are read 0.1 s late."""
+
+    def __init__(self, machine, period_s, every_s):
+        self.machine, self.period_s, self.every_s = machine, period_s, every_s
+        self.polled_s, self.read, self.spans, self.rounds_s, self.waited_s = 0.0, 0, [], [], 0.0
+
+    def load(self, now_s):
+        return self.every_s and now_s % self.every_s > self.every_s - 1.5
+
+    def poll(self):
+        now_s = self.machine.now_ns / 1e9
+        self.rounds_s.append(now_s)
+        if now_s - self.polled_s < 0.1:
+            return ""
+        self.polled_s, self.spans = now_s, []
+        while (ended_s := (self.read + 1) * self.period_s) + 0.1 <= now_s:
+            self.read += 1
+            began_s = ended_s - self.period_s
+            if np.mean([bool(self.load(at_s)) for at_s in np.linspace(began_s, ended_s, 100)]) >= 0.05:
+                self.spans.append((now_s - began_s + 0.05, now_s - ended_s - 0.05))
+        return "another process" if self.spans else ""
+
+    def window(self):
+        return max(began for began, _ in self.spans), min(ended for _, ended in self.spans)
+
+    def wait(self):
+        self.waited_s = 1.1 if self.every_s else 0.0  # else no other process is listed
+        self.machine.now_ns += round(1e9 * self.waited_s)
+
+
+@pytest.mark.parametrize("period_s", [1 / 6, 1.0])
+@pytest.mark.parametrize("every_s", [5.0, 0.0])
+def test_rounds_that_another_process_disturbed_are_discarded_although_the_driver_says_so_late(period_s, every_s):
+    machine, arms = pair(noise=gaussian(2, 0.01))
+    bursts = Bursts(machine, period_s, every_s)
+    for arm, slower in zip(arms, (1.8, 1.4), strict=True):
+        arm.drift = lambda now_ns, slower=slower: slower if bursts.load(now_ns / 1e9) else 1.0
+    asked = {"target_ci": 1e-9, "time_budget_s": 20.0}
+    comparison = measure(machine, arms, poll=bursts.poll, window=bursts.window, wait=bursts.wait, **asked)
+    spans = zip(bursts.rounds_s, bursts.rounds_s[1:], strict=False)
+    hit = [any(bursts.load(at_s) for at_s in np.linspace(*span, 20)) for span in spans]
+    kept = {block.round for block in comparison.blocks if not block.invalid}
+    assert np.mean([hit[number] for number in kept]) <= 0.005
+    assert comparison.speedups[1].center == pytest.approx(1.5, rel=0.002)
+    assert len(kept) == len(hit) - 1 if not every_s else len(kept) > 0.2 * len(hit)
 
 
 def test_rounds_far_from_the_others_are_counted_and_not_left_out():

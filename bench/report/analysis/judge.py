@@ -36,6 +36,32 @@ def judge(contrast: Contrast, words: Sequence[str] = FASTER, threshold: float | 
     return words[2] if max(-low, high) <= contrast.metric.threshold else words[3]
 
 
+def judge_speedups(family: Sequence[Contrast]) -> list[str]:
+    """Return the words of ``FASTER`` for the speedups of a report: among many, an interval clears the noise by chance.
+
+    FASTER and SLOWER also need to be discoveries (``stats.discoveries``) at the level of their intervals, 5 % of one
+    process and 2.5 % of several that may have ended the measurement; alone a speedup has the word of its interval.
+    """
+    chances = {place: _chance(contrast) for place, contrast in enumerate(family) if contrast.change.low is not None}
+    holding = {
+        place for place, holds in zip(chances, stats.discoveries(list(chances.values()), 1.0), strict=True) if holds
+    }
+    words = [judge(contrast) for contrast in family]
+    return [FASTER[3] if word in FASTER[:2] and place not in holding else word for place, word in enumerate(words)]
+
+
+def _chance(contrast: Contrast) -> float:
+    """Return the p of a change beyond its threshold, over the level at which its interval is."""
+    if contrast.difference is not None:
+        return contrast.difference.beyond(contrast.threshold) / (1 - stats.CONFIDENCE)
+    change, is_alone = contrast.change, contrast.replicates == 1
+    confidence = stats.CONFIDENCE if is_alone else stats.REPORTED
+    freedom = math.inf if is_alone else change.n - 1.0
+    error = (change.half_width or 0.0) / stats.quantile(freedom, confidence)
+    difference = stats.Difference(center=change.center, error=error, freedom=freedom, n=2)
+    return difference.beyond(contrast.threshold) / (1 - confidence)
+
+
 def judge_together(family: Sequence[Contrast]) -> list[str]:
     """Return the words of ``IMPROVED`` for contrasts of any metrics: of the changes 5 % at most may be chance."""
 

@@ -25,7 +25,7 @@ from bench.report.analysis.contrast import (
     numbered,
 )
 from bench.report.analysis.doubts import doubts
-from bench.report.analysis.judge import judge, parity
+from bench.report.analysis.judge import judge_speedups, parity
 from bench.report.format import processes, records
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, KEY, SUBJECT, is_emulated
@@ -263,7 +263,8 @@ def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFr
     table["noise"] = cells.reindex(table.index).map(noise).astype(float)
     table = table.join(intervals(contrasts, ["speedup", "low", "high"], lambda contrast: contrast.gain))
     of_arms = {number: replace(contrast, noise=noise.get(cells[number])) for number, contrast in contrasts.items()}
-    table["verdict"] = pd.Series({number: judge(contrast) for number, contrast in of_arms.items()}, dtype=object)
+    words = judge_speedups(list(of_arms.values()))
+    table["verdict"] = pd.Series(dict(zip(of_arms, words, strict=True)), dtype=object)
     table["measured_in"] = pd.Series(
         {number: measured_in(contrast) for number, contrast in of_arms.items()}, dtype=object
     )

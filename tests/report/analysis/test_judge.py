@@ -10,9 +10,10 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench.report.analysis.contrast import Arm, Contrast, estimate
-from bench.report.analysis.judge import judged_by, parity
+from bench.report.analysis.judge import judge, judge_speedups, judged_by, parity
 from bench.report.analysis.verdict import answers
-from bench.spec.metrics import ACCURACY, LOSS, Metric
+from bench.spec.metrics import ACCURACY, LOSS, SPEED, Metric
+from bench.stats import REPORTED, Interval, student_interval
 from tests.report.builders import RunBuilder
 
 
@@ -118,3 +119,53 @@ def test_a_loss_that_is_shown_worse_rules_a_precision_out_and_the_sentence_is_in
     worse = judgement(trained(tmp_path / "worse", *[0.02] * 5))
     assert ": stay with fp32 — its training rules out amp-bf16" in worse
     assert "(WORSE at a margin of 0.01 nats)" in worse
+
+
+def speedup(values: Sequence[float]) -> Contrast:
+    """The logarithm of a speedup in some processes."""
+    side = learned(values)
+    return Contrast(
+        metric=SPEED,
+        arm=side,
+        against=side,
+        change=student_interval(values, REPORTED),
+        pairing="rounds",
+        replicates=len(values),
+    )
+
+
+BARELY = speedup([0.018, 0.030, 0.025, 0.029, 0.021])
+CLEARLY = speedup([0.399, 0.400, 0.401, 0.400])
+NOTHING = [speedup([0.01 * (place % 3), -0.02, 0.015, 0.001]) for place in range(40)]
+
+
+def test_a_speedup_alone_has_the_word_of_its_interval() -> None:
+    for contrast in (BARELY, CLEARLY, *NOTHING):
+        assert judge_speedups([contrast]) == [judge(contrast)]
+
+
+def test_among_many_speedups_one_that_barely_clears_the_noise_is_chance_and_a_clear_one_is_not() -> None:
+    assert judge(BARELY) == judge(CLEARLY) == "FASTER"
+    assert judge_speedups([BARELY, CLEARLY]) == ["FASTER", "FASTER"]
+    assert judge_speedups([BARELY, CLEARLY, *NOTHING]) == ["INCONCLUSIVE", "FASTER"] + ["INCONCLUSIVE"] * 40
+
+
+def test_one_process_takes_part_with_its_own_interval() -> None:
+    single = Contrast(
+        metric=SPEED,
+        arm=BARELY.arm,
+        against=BARELY.against,
+        change=Interval(center=0.03, low=0.011, high=0.049, n=20),
+        pairing="rounds",
+        replicates=1,
+    )
+    unknown = Contrast(
+        metric=SPEED,
+        arm=BARELY.arm,
+        against=BARELY.against,
+        change=Interval(center=0.5, low=None, high=None, n=1),
+        pairing="rounds",
+        replicates=1,
+    )
+    assert judge_speedups([single, unknown]) == ["FASTER", "INCONCLUSIVE"]
+    assert judge_speedups([single, *NOTHING])[0] == "INCONCLUSIVE"
