@@ -136,17 +136,15 @@ def report(options: argparse.Namespace) -> int:
 
     if options.json or options.export:
         from bench.report.exports import document, formats
-        from bench.report.reading.anonymous import anonymous
         from bench.report.reading.load import load
 
         runs = load(options.runs)
-        runs = anonymous(runs) if options.anonymise else runs
         text = document.dumps(document.report(runs)) if options.json else formats.github_action_benchmark(runs)
         print_plain(text, wrap=False)
         return 0
     from bench.run.reporting import report as write
 
-    page = {name: getattr(options, name) for name in ("published", "layers", "figures", "anonymise")}
+    page = {name: getattr(options, name) for name in ("published", "layers", "figures")}
     write(options.runs, options.out, **page)
     return 0
 

@@ -116,8 +116,6 @@ def parse(argv: Sequence[str]) -> Any:
     if name == "report" and (options.json or options.export) and changed:
         prints = "--json" if options.json else "--export"
         raise UsageError(f"{prints} writes no page: leave out {', '.join(changed)}.")
-    if name == "report" and options.anonymise and not (options.out or options.json or options.export):
-        raise UsageError("--anonymise needs --out DIR: without it the report's folder is named after the runs.")
     return options
 
 
@@ -267,11 +265,6 @@ def _command_parsers() -> dict[str, Parser]:
         "--published", action="store_true", help="show published figures of the same recipes next to the measured"
     )
     report.add_argument("--layers", action="store_true", help="draw the gradients' magnitudes layer by layer, too")
-    report.add_argument(
-        "--anonymise",
-        action="store_true",
-        help="leave out host names, user names, paths, UUIDs and names of processes, so that it can be shared",
-    )
     report.add_argument(
         "--figures",
         choices=("overview", "all", "none"),

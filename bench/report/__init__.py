@@ -23,7 +23,6 @@ def report(
     published: bool = False,
     layers: bool = False,
     figures: Choice = "overview",
-    anonymise: bool = False,
 ) -> Report:
     """Write report.md, details.md, report.html and the figures (SVG and PNG) into ``out``.
 
@@ -34,7 +33,6 @@ def report(
         layers: whether to draw the magnitudes of gradients layer by layer, too.
         figures: ``overview`` draws one figure of all devices of a recipe where there would be many of single devices,
             ``all`` each device, ``none`` nothing at all.
-        anonymise: whether to leave out host names, user names, paths, UUIDs and names of processes.
 
     Returns:
         The report's contents: verdicts, tables, figures, and what failed.
@@ -44,13 +42,9 @@ def report(
             figures are asked for, and there are none.
     """
     from bench.report.page import publish
-    from bench.report.reading.anonymous import anonymous
     from bench.report.reading.load import load
 
-    loaded = load(runs)
-    return publish(
-        anonymous(loaded) if anonymise else loaded, out, with_published=published, layers=layers, figures=figures
-    )
+    return publish(load(runs), out, with_published=published, layers=layers, figures=figures)
 
 
 def terminal(contents: Report, out: Path, *, tried: bool = False) -> str:

@@ -27,7 +27,6 @@ def report(
     published: bool = False,
     layers: bool = False,
     figures: Literal["overview", "all", "none"] = "overview",
-    anonymise: bool = False,
     tried: bool = False,
 ) -> None:
     """Write the report of some runs; print its ablations, its answers and where it is.
@@ -38,7 +37,6 @@ def report(
         published: whether published figures of the same recipes are set next to theirs.
         layers: whether gradients are drawn layer by layer.
         figures: of which devices.
-        anonymise: whether names of hosts, users and paths are left out.
         tried: whether what the reasons point at is tried next, so that it is not said how.
 
     Raises:
@@ -48,7 +46,7 @@ def report(
     out = out or report_folder(runs)
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     try:
-        contents = reporter.report(runs, out, published=published, layers=layers, figures=figures, anonymise=anonymise)
+        contents = reporter.report(runs, out, published=published, layers=layers, figures=figures)
     except OSError as error:
         place = Path(error.filename or out)
         if not (place.is_relative_to(out) or out.is_relative_to(place)):
