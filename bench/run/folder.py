@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,8 +13,6 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from bench.cli.parser import option_name, parse_recorded, run_options
 from bench.results.columns import COLUMNS, has_rows, read_header
@@ -253,8 +250,8 @@ def _read_run(folder: Path) -> dict[str, Any]:
 def locked(folder: Path) -> Iterator[None]:
     """Hold a run's folder, which must exist.
 
-    The lock names its owner's process, host and start. An owner that has ended on this host does not hold it any more,
-    even where its parent has not noticed; whether one on another host has ended cannot be known.
+    The lock names its owner's process, host and start. An owner that has ended on this host does not hold it any more;
+    whether one on another host has ended cannot be known.
 
     Raises:
         UsageError: another process holds it; the message says which, and what to do.
@@ -265,13 +262,7 @@ def locked(folder: Path) -> Iterator[None]:
     path = folder / LOCK
     lock = SoftFileLock(path, timeout=WAIT_S, poll_interval=POLL_S)
     try:
-        try:
-            lock.acquire()
-        except Timeout:  # filelock takes a process that has ended for alive until its parent has noticed
-            if not _has_ended(path):
-                raise
-            lock.break_lock()
-            lock.acquire()
+        lock.acquire()
     except Timeout as error:
         raise UsageError(f"The run in '{folder}' {_holder(path)}") from error
     try:
@@ -280,28 +271,10 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _has_ended(path: Path) -> bool:
-    """Say whether a lock's owner has ended on this host, and its parent has not noticed: whether it is a zombie."""
-    owner = _owner(path)
-    with suppress(ValueError, psutil.Error):
-        return (
-            len(owner) > 1
-            and psutil.Process(int(owner[0])).status() == psutil.STATUS_ZOMBIE
-            and owner[1].partition("?")[0] == socket.gethostname()
-            and owner == _owner(path)  # nobody has taken it meanwhile
-        )
-    return False
-
-
-def _owner(path: Path) -> list[str]:
-    """Return the words of a lock: its owner's process and host, and more; none where nobody can tell."""
-    with suppress(OSError, UnicodeDecodeError):  # it ended just now, or is no text
-        return path.read_text().split()
-    return []
-
-
 def _holder(path: Path) -> str:
-    """Say who holds a lock, and what to do."""
-    lines = _owner(path)
-    owner = f" by process {lines[0]} on {lines[1].partition('?')[0]}" if len(lines) > 1 else ""
+    """Say who holds a lock, by its owner's process and host if they can be read, and what to do."""
+    words: list[str] = []
+    with suppress(OSError, UnicodeDecodeError):  # it ended just now, or is no text
+        words = path.read_text().split()
+    owner = f" by process {words[0]} on {words[1].partition('?')[0]}" if len(words) > 1 else ""
     return f"is in use{owner}. Wait until that has ended; if it has, and left '{path}' behind, remove that file."

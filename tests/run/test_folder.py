@@ -549,19 +549,6 @@ def test_a_folder_that_another_process_holds_is_refused_until_that_has_ended_in_
     assert not (tmp_path / LOCK).exists()
 
 
-def test_a_process_that_has_ended_does_not_hold_it_though_its_parent_has_not_noticed(tmp_path, owner):
-    text = (tmp_path / LOCK).read_text()
-    owner.send_signal(signal.SIGKILL)
-    os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # which leaves it a zombie
-    pid, host, *more = text.split()
-    (tmp_path / LOCK).write_text("\n".join([pid, f"not-{host}", *more, ""]))
-    with pytest.raises(UsageError, match=f"in use by process {pid} on not-"), locked(tmp_path):
-        pass
-    (tmp_path / LOCK).write_text(text)
-    with locked(tmp_path):
-        assert (tmp_path / LOCK).read_text().split()[0] == str(os.getpid())
-
-
 @pytest.mark.parametrize(("text", "named"), [("71\nnode-7\n12\n", "process 71 on node-7"), ("", "is in use. ")])
 def test_an_owner_on_another_host_or_of_no_name_is_refused_with_the_name_of_the_file(tmp_path, text, named):
     (tmp_path / LOCK).write_text(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +27,6 @@ from bench.results.store import edited
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import BASELINE, find_precision
-from bench.spec.trial import names_batch_size
 
 CELL = ["run", "suite", "parameters", "techniques", "data", "architecture", "device", "placement", "batch_size"]
 """The columns that identify a cell: within one, precisions are compared."""
@@ -127,7 +125,7 @@ def load(folders: list[Path]) -> Runs:
     readings: list[pd.DataFrame] = []
     for folder, label in zip(unique, labels(unique), strict=True):
         path, info = folder / "trials.csv", infos[folder]
-        written = _with_target(_without_unasked_batch(read(path).assign(run=label), info), info)
+        written = _with_target(read(path).assign(run=label), info)
         rows = counting(written)
         rows = rows.assign(missing_trials=missing_trials(info, rows))
         if rows.empty:
@@ -190,27 +188,6 @@ def _without_emulated_cost(rows: pd.DataFrame, columns: list[str]) -> pd.DataFra
     if not emulated.any():
         return rows
     return rows.assign(**{name: rows[name].mask(emulated) for name in columns if name in rows})
-
-
-def _without_unasked_batch(rows: pd.DataFrame, info: dict[str, Any]) -> pd.DataFrame:
-    """Take a ``batch_size`` that is no part of a recipe's name out of the parameters, where earlier versions wrote it.
-
-    It stays where it tells variants of a suite apart.
-    """
-    request = info.get("request", {})
-    asked, swept = (dict(request.get(name) or ()) for name in ("parameters", "sweep"))
-    if "parameters" not in request or names_batch_size(asked, swept, request.get("batch_sizes")):
-        return rows
-    parts = {text: json.loads(text) for text in rows["parameters_json"].unique()}
-    rest = {text: {name: value for name, value in part.items() if name != "batch_size"} for text, part in parts.items()}
-    shorter = {text: json.dumps(part) for text, part in rest.items()}
-    recipes = rows[["suite", "parameters_json"]].drop_duplicates()
-    if recipes.replace({"parameters_json": shorter}).duplicated().any():
-        return rows
-    words = {text: " ".join(f"{name}={value}" for name, value in part.items()) for text, part in rest.items()}
-    return rows.assign(
-        parameters=rows["parameters_json"].map(words), parameters_json=rows["parameters_json"].map(shorter)
-    )
 
 
 def _with_target(rows: pd.DataFrame, info: dict[str, Any]) -> pd.DataFrame:

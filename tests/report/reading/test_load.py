@@ -11,7 +11,6 @@ import pytest
 
 from bench.report import report, terminal
 from bench.report.analysis.comparability import cautions
-from bench.report.analysis.compare import compare
 from bench.report.analysis.summary import summarise
 from bench.report.figures.training import panel
 from bench.report.reading.load import load
@@ -228,17 +227,3 @@ def test_an_emulated_precision_has_accuracy_and_no_time(tmp_path: Path) -> None:
     for rows in (loaded.epochs, loaded.epochs[emulated]):  # drawn against epochs alone
         by_epoch, by_time = (panel(rows, "loss", x) for x in ("epoch", "elapsed_s"))
         assert len(by_epoch.marks) > len(by_time.marks)
-
-
-def test_a_run_that_names_a_replaced_batch_size_is_compared_with_one_that_does_not(tmp_path: Path) -> None:
-    def run(name: str, **parameters: int) -> Path:
-        RunBuilder(tmp_path / name, parameters=tuple(sorted(parameters.items()))).speed(batch=64)
-        asked = {"parameters": [["width", "64"]], "batch_sizes": [64, 256]}
-        fleet.edit_run(tmp_path / name, lambda run: run["request"].update(asked))
-        return tmp_path / name
-
-    old, new = run("old", batch_size=128, width=64), run("new", width=64)
-    trials = load([old, new]).trials
-    assert set(trials["parameters"]) == {"width=64"}
-    assert set(trials["parameters_json"]) == {'{"width": 64}'}
-    assert len(compare(old, new).rows) == 2
