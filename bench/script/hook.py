@@ -97,11 +97,14 @@ class Recorder:
                 self.profile = torch.profiler.profile(record_shapes=True)
                 self.profile.__enter__()
         if count == self.warmup:
-            if self.profile is not None:
-                self.profile.__exit__(None, None, None)
-                self.computed, self.profile = census(self.profile), None
+            self._end_profile()
             self.loads.append(machine_load())
             reset_peak()
+
+    def _end_profile(self) -> None:
+        if self.profile is not None:
+            self.profile.__exit__(None, None, None)
+            self.computed, self.profile = census(self.profile), None
 
     def begins(self) -> None:
         """End the process if all steps were measured: a new one begins, so that the last one is whole."""
@@ -116,6 +119,7 @@ class Recorder:
         if self.ended or os.getpid() != self.pid:
             return
         self.ended = True
+        self._end_profile()  # a script that ended early is still under it
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
         self.loads.append(machine_load())
@@ -295,13 +299,15 @@ def watch_forward(recorder: Recorder) -> None:
     call: Any = module.__call__
     inside = threading.local()
     roots: set[type] = set()
+    evaluated: dict[int, int] = {}
 
     # In place of hooks: dynamo inlines hooks, and skips them where it compiles.
     def outermost(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or getattr(inside, "forward", False):
             return call(self, *args, **kwargs)
-        if not torch.is_grad_enabled():
-            recorder.marks.add("evaluation")
+        if not torch.is_grad_enabled():  # by module: a teacher's in each step is no evaluation of the model's
+            number = evaluated.setdefault(id(self), len(evaluated))
+            recorder.marks.add(f"evaluation ({type(self).__name__} {number})")
         if type(self) not in roots:
             if next(self.parameters(), None) is None:
                 return call(self, *args, **kwargs)

@@ -170,7 +170,8 @@ for step in range(200):
     optimizer.step()
 """
     (record,) = run(text)
-    assert [number for number, step in enumerate(record["steps"]) if "evaluation" in step["marks"]] == [9]
+    marks = {number: mark for number, step in enumerate(record["steps"]) for mark in step["marks"]}
+    assert marks == {9: "evaluation (Net 0)"}
 
 
 def test_an_injected_autocast_reaches_a_compiled_model_without_a_graph_break(run):
