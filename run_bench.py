@@ -103,14 +103,14 @@ def run(request: Request, signals: Interruption) -> int:
         interruption.tell_interrupted(folder, tries=request.tries)
         raise interruption.Interrupted from stop
     interruption.skippable(folder, lambda folder: reporting.report([folder], tried=request.tries))
-    if request.tries:
-        return max(0 if fine else 1, climb(request, folder, signals))
+    if request.tries or "layers" in request.phases:
+        return max(0 if fine else 1, follow(request, folder, signals))
     print_plain(f"Next: {reporting.next_step(folder)}")
     return 0 if fine else 1
 
 
-def climb(request: Request, folder: Path, signals: Interruption) -> int:
-    """Run the ladders that a run's explanation points at, and return the worst exit code; one may be refused."""
+def follow(request: Request, folder: Path, signals: Interruption) -> int:
+    """Run what a run's explanation or its search points at, and return the worst exit code; one may be refused."""
     from bench.cli.interruption import Interrupted, resumption, tell
     from bench.run import reporting
     from bench.spec.errors import UsageError
@@ -118,14 +118,14 @@ def climb(request: Request, folder: Path, signals: Interruption) -> int:
 
     codes = [0]
     try:
-        for ladder in reporting.ladders_to_try(request, folder):
+        for again in reporting.follow_ups(request, folder):
             try:
-                codes.append(run(ladder, signals))
+                codes.append(run(again, signals))
             except UsageError as error:
                 print_plain(f"run_bench: {error}", error=True)
                 codes.append(2)
     except KeyboardInterrupt as stop:
-        tell(f"Go on with all that was to be tried: {resumption(folder, tries=True)}")
+        tell(f"Go on with all that was to be tried: {resumption(folder, tries=request.tries)}")
         raise Interrupted from stop
     return max(codes)
 

@@ -34,6 +34,7 @@ examples:
 other commands:
   run_bench.py script --arm A=OPTIONS --arm B=OPTIONS -- train.py   a training script of your own, as it is
   run_bench.py explain --suite NAMES              why mixed precision pays here, or does not; also: explain RUN
+  run_bench.py layers --suite NAMES               which modules must stay in fp32; --precisions amp-bf16
   run_bench.py list [--gpus]                      suites, their parameters, and precisions; what is here to run on
   run_bench.py report RUN [RUN ...]               one report over runs, also of different machines
   run_bench.py compare OLD NEW                    runs of the same questions: what improved, what regressed
@@ -94,15 +95,17 @@ def parse(argv: Sequence[str]) -> Any:
         return parse_run(argv)
     name, words = argv[0], argv[1:]
     parsers = _command_parsers()
-    if name not in ("run", "script", *parsers):
+    if name not in ("run", *(commands := ("script", "layers", *parsers))):
         raise UsageError(
-            f"There is no command '{name}'.{nearest(name, parsers)} Available: script, {', '.join(parsers)}; a run "
-            "needs none, as in run_bench.py --suite mlp."
+            f"There is no command '{name}'.{nearest(name, commands)} Available: {', '.join(commands)}; a run needs "
+            "none, as in run_bench.py --suite mlp."
         )
     if name == "run":
         return parse_run(words)
     if name == "script":
         return parse_script(words)
+    if name == "layers":
+        return parse_run([*words, "--phases", "layers"] if "--resume" not in words else words)
     if name == "explain":
         first = next((word for word in words if word != TRY), "-")
         if first.startswith("-"):
@@ -235,12 +238,23 @@ def parse_ladder(request: Request, precision: str, techniques: Sequence[str], ou
         "--techniques": ",".join(dict.fromkeys((*request.techniques, *techniques))),
         "--out": str(out),
     } | ({"--seeds": str(request.seeds[0])} if request.seeds else {})
+    return replace(_parse_again(request, more, "--ladder"), suites=request.suites)
+
+
+def parse_kept(request: Request, suite: str, precisions: Sequence[str], out: Path) -> Request:
+    """Return the request that measures speed and memory of a suite in other precisions than a request has."""
+    more = {"--phases": "memory,speed", "--precisions": ",".join((BASELINE, *precisions)), "--out": str(out)}
+    again = _parse_again(request, more)
+    return replace(again, suites=(suite,)) if len(request.suites) > 1 else again
+
+
+def _parse_again(request: Request, more: dict[str, str], *flags: str) -> Request:
+    """Parse the words of a request again, without training, with others in place of some."""
     replaced = Parser(add_help=False)
     for name in (*more, *(option_name(field, run_options()[field]) for field in TRAINING), "--resume"):
         replaced.add_argument(name)
     _, words = replaced.parse_known_args(request.argv)
-    ladder = parse_run([*words, "--ladder", *(word for pair in more.items() for word in pair)])
-    return replace(ladder, suites=request.suites)
+    return parse_run([*words, *flags, *(word for pair in more.items() for word in pair)])
 
 
 class Parser(argparse.ArgumentParser):
@@ -421,7 +435,7 @@ def _phases(given: dict[str, Any]) -> tuple[str, ...]:
         phases = (*(phases if "phases" in given else ()), *LADDER)
     idle: list[str] = [name for name in TRAINING if name in given]
     idle += ["seeds"] if "suites" in given and len(given.get("seeds", ())) > 1 else []  # one serves other phases
-    if idle and "train" not in phases:
+    if idle and not {"train", "layers"} & {*phases}:
         why = "a ladder trains with --phases train only" if "ladder" in given else "--phases leaves train out"
         names = ", ".join(option_name(name, run_options()[name]) for name in idle)
         raise UsageError(f"{names} is for training, and {why}.")

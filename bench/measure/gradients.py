@@ -164,7 +164,7 @@ def errors_against_float64(
     """
     narrow = copy.deepcopy(model)
     narrow.zero_grad(set_to_none=True)
-    _stop_dropping(narrow)
+    stop_dropping(narrow)
     outputs = list[Any]()  # of both models, each in a single call or several
     for each in (narrow, exact):
         each.register_forward_hook(lambda _model, _inputs, output: outputs.append(output))
@@ -173,8 +173,8 @@ def errors_against_float64(
     output, outputs[:] = list(outputs), []
     (value * scale).backward()
     rounded = {name: p.grad.double() / scale for name, p in narrow.named_parameters() if p.grad is not None}
-    _stop_dropping(exact)
-    true = exact_loss(exact, tree_map(_wide, batch))
+    stop_dropping(exact)
+    true = exact_loss(exact, tree_map(wide, batch))
     true.backward()
     squares = _by_group(
         (name, _squares(rounded[name], weight.grad))
@@ -197,11 +197,13 @@ def _squares(values: Tensor, true: Tensor) -> Tensor:
     return torch.stack([(values.double() - true).square().sum(), true.square().sum()])
 
 
-def _stop_dropping(module: nn.Module) -> None:
+def stop_dropping(module: nn.Module) -> None:
+    """Turn dropout off in a model that trains."""
     for part in module.modules():
         if isinstance(part, _DropoutNd):
             part.p = 0.0
 
 
-def _wide(leaf: Any) -> Any:
+def wide(leaf: Any) -> Any:
+    """Return a leaf of a batch in float64, if it is floating point."""
     return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf

@@ -380,6 +380,8 @@ def _trials(
     alone: list[Trial] = []
     if phase.arms == "baseline":
         groups = [(AblationStep(precision=BASELINE),)]
+    elif phase.arms == "narrow":
+        groups = [(arm,) for arm in arms if arm.precision != BASELINE]
     elif phase.arms == "together":
         unsupported += [arm for arm in arms if unsupported_reason(device, arm.precision, name)]
         supported = tuple(arm for arm in arms if arm not in unsupported)
@@ -400,6 +402,8 @@ def _trials(
             for turn, seed in enumerate(seeds)
             for group in (groups[::-1] if turn % 2 else groups)
         ]
+    if phase.arms == "narrow":
+        common = replace(common, epochs=request.epochs or 0)  # in fp32, before the search
     return [replace(common, arms=group) for group in groups] + alone
 
 

@@ -31,6 +31,7 @@ from bench.report.figures import ablation as ablation_figures
 from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices, files, overview
 from bench.report.figures import explanation as explanation_figures
+from bench.report.figures import layers as layer_figures
 from bench.report.figures import numerics as numerics_figures
 from bench.report.figures import telemetry as telemetry_figures
 from bench.report.figures.chart import Chart, Plot, class_of
@@ -357,6 +358,7 @@ def _charts(
     yield from ((ladder.name, ablation_figures.waterfall(ladder)) for ladder in ablations)
     for by_layer in (False, True) if layers else (False,):
         yield from numerics_figures.charts(summary, runs.numerics, layers=by_layer)
+    yield from layer_figures.charts(summary, runs.numerics)
 
 
 def _stacked(why_sections: list[Section]) -> Described:

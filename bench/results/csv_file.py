@@ -31,6 +31,8 @@ FIGURES = {
     "float16_scaled": FATES,
     "error": "loss|output|gradient",
     "activation": "largest",
+    "module": "error|limit|noise|kept|trained|lost_updates|worst|share|flops|keep|"
+    "fine|concentrated|diffuse|everything|loss",
 }
 """The names of numerics.csv's figures by their kind, as regular expressions."""
 EXPLAINED = {

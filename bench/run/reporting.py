@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from bench import report as reporter
 from bench.cli.interruption import Interrupted, tell
-from bench.cli.parser import RIGOROUS, Parser, parse_ladder
+from bench.cli.parser import RIGOROUS, Parser, parse_kept, parse_ladder
 from bench.report.reading import folders
 from bench.results.records import MEASURED
 from bench.results.run_json import read_run
@@ -69,11 +69,33 @@ def report_folder(runs: list[Path]) -> Path:
     return folders.report_folder(runs, Path("reports"))
 
 
-def ladders_to_try(request: Request, folder: Path) -> Iterator[Request]:
-    """Yield a ladder for each precision of a run that was explained, to the techniques that the reasons point at.
+def follow_ups(request: Request, folder: Path) -> Iterator[Request]:
+    """Yield what is measured after a run: ladders to the techniques that it points at, and what keeping modules costs.
 
     One that was started before goes on.
     """
+    for again in (*(_ladders(request, folder) if request.tries else ()), *_kept(request, folder)):
+        out = again.out
+        yield replace(again, out=None, resume=out) if out and (out / "run.json").exists() else again
+
+
+def _kept(request: Request, folder: Path) -> Iterator[Request]:
+    """Yield the run of each suite in which modules to keep were found, with and without them in fp32."""
+    from bench.report.reading.load import load
+    from bench.report.tables.layers import kept_names, snippet
+
+    if "layers" not in request.phases or request.quick:
+        return
+    for suite, names in kept_names(load([folder]).numerics).items():
+        patterns = dict.fromkeys(name.partition("keep=")[2] for pair in names for name in pair)
+        for pattern in filter(None, patterns):
+            print_plain(f"In a training loop of your own, before torch.compile:\n\n{snippet(pattern)}", wrap=False)
+        out = folder.with_name(f"{folder.name}-keep-{suite}")
+        yield parse_kept(request, suite, [name for pair in names for name in pair], out)
+
+
+def _ladders(request: Request, folder: Path) -> Iterator[Request]:
+    """Yield a ladder for each precision of a run that was explained, to the techniques that the reasons point at."""
     techniques: dict[str, list[str]] = {}
     for explanation in reporter.explain([folder]):
         techniques.setdefault(explanation.precision, []).extend(explanation.techniques)
@@ -83,11 +105,9 @@ def ladders_to_try(request: Request, folder: Path) -> Iterator[Request]:
             continue
         out = folder.with_name(f"{folder.name}-try-{precision}")
         try:
-            ladder = parse_ladder(request, precision, names, out)
+            yield parse_ladder(request, precision, names, out)
         except UsageError as error:
             print_plain(f"{', '.join(dict.fromkeys(names))} cannot be tried for {precision}: {error}")
-            continue
-        yield replace(ladder, out=None, resume=out) if (out / "run.json").exists() else ladder
 
 
 def _whole(request: dict[str, Any]) -> str:

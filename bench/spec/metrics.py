@@ -257,6 +257,19 @@ METRICS: dict[str, Metric] = {
             decimals=4,
             **LEARNED,
         ),
+        Metric(
+            name="gradient_error",
+            label="gradient error",
+            unit="of the norm",
+            about="Error of the gradients against fp32's, on the same weights and batches, with no module kept.",
+            phase="layers",
+            columns=("gradient_error",),
+            scale="difference",
+            replicate="once",
+            is_cost=False,
+            margin=0.05,
+            fewest=1,
+        ),
     )
 }
 """By name, in the order in which tables have them."""

@@ -41,8 +41,9 @@ class Phase:
     """The CSV in which reports look for the details of its results."""
     key: Literal["replicate", "seed"] | None = None
     """Counts repetitions, and so tells trials of the same precisions apart; None is measured once."""
-    arms: Literal["each", "together", "baseline"] = "each"
-    """One trial for each precision, one for all that the device supports, or one of the baseline alone."""
+    arms: Literal["each", "narrow", "together", "baseline"] = "each"
+    """One trial for each precision, for each but the baseline, one for all that the device supports, or one of the
+    baseline alone."""
     option: Literal["--phases", "--batch-sizes", "--ladder"] = "--phases"
     """The option that asks for it."""
     default: bool = False
@@ -145,6 +146,16 @@ PHASES: dict[str, Phase] = {
             recipe_batch=True,
             file="numerics.csv",
             estimate=lambda work: 80 * work.step_s,  # 60 steps, those in float64, and counting gradients
+        ),
+        Phase(
+            name="layers",
+            summary="the search for the modules that a narrow precision must keep in fp32",
+            arms="narrow",
+            arithmetic=True,
+            trains_on_data=True,
+            recipe_batch=True,
+            file="numerics.csv",
+            estimate=lambda work: (200 + work.epochs * work.steps_per_epoch) * work.step_s,  # two passes for a module
         ),
         Phase(
             name="explain",

@@ -73,6 +73,8 @@ class Precision:
     """How torchao or Transformer Engine converts linear layers before training: what their products are scaled by."""
     scaling: Literal["delayed", "current"] | None = None
     """Whether Transformer Engine takes the scale of a tensor from those before it or from itself; None of others."""
+    keep: str = ""
+    """Modules that stay in fp32: globs on their whole dotted names, joined by ``+``, as in ``head+blocks.*.norm``."""
     layer_multiple: int = 1
     """A linear layer whose sizes are no multiples of it stays as it is."""
     batch_multiple: int = 1
@@ -129,7 +131,9 @@ class Precision:
         """The fields that may be set after a colon, as in ``amp-fp16:init_scale=1024``."""
         emulation = ("emulated",) if self.can_be_emulated else ()
         scaling = ("scaling",) if self.scaling else ()
-        return (*(SCALING if self.loss_scaling else ()), *(("cache",) if self.autocast else ()), *emulation, *scaling)
+        keep = ("keep",) if self.autocast or self.weights else ()
+        cache = ("cache",) if self.autocast else ()
+        return (*(SCALING if self.loss_scaling else ()), *cache, *emulation, *scaling, *keep)
 
     @property
     def can_be_emulated(self) -> bool:
@@ -420,6 +424,11 @@ def parse_precision(word: str) -> Precision:
     return replace(plain, name=name, variant_of=plain.name, **given)  # type: ignore[arg-type]  # each has been converted to its field's type
 
 
+def keeping(name: str, modules: str) -> str:
+    """Return the name of a precision that keeps ``modules``, globs joined by ``+``, in fp32."""
+    return parse_precision(f"{name}{',' if ':' in name else ':'}keep={modules}").name
+
+
 def find_precision(name: str) -> Precision | None:
     """Return the precision with a name; None if it is unknown, as another version's may be."""
     try:
@@ -475,6 +484,13 @@ def _text(value: Parameter | None) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() and value < 1e15 else str(value)
 
 
+def _globs(word: str) -> str:
+    globs = sorted({glob.strip() for glob in word.split("+")})
+    if not all(globs):
+        raise ValueError(word)
+    return "+".join(globs)
+
+
 _SWITCH = {"on": True, "off": False}.__getitem__
 _OPTIONS: dict[str, tuple[str, Callable[[str], Parameter | None]]] = {
     "scale": ("a number above 0, or dynamic", lambda word: None if word == "dynamic" else _number(word, 0)),
@@ -485,5 +501,6 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Parameter | None]]] = {
     "cache": ("on or off", _SWITCH),
     "emulated": ("on or off", _SWITCH),
     "scaling": ("delayed or current", {"delayed": "delayed", "current": "current"}.__getitem__),
+    "keep": ("names of modules or globs, joined by +, as in 'head+blocks.*.norm'", _globs),
 }
 """The values that each option may have, in words, and the conversion of a word."""

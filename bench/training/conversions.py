@@ -14,7 +14,7 @@ quantization.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -38,16 +38,18 @@ PROBES = {
 """Functions of transformer_engine.pytorch that say whether the GPU can do a ``Precision.conversion``, and why not."""
 
 
-def convert(model: nn.Module, precision: Precision) -> Conversion:
+def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] = ()) -> Conversion:
     """Let torchao or Transformer Engine convert the linear layers that fit, in place; return what became of each.
 
     A twin, the layer in another's place, has that one's class as ``stands_for``, so that it can still compute as that.
+    The modules that ``stay`` are not converted.
 
     Raises:
         UnsupportedError: none fits, so that the arm would be its autocast's and no more; or the library refuses.
     """
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
     kept = {name: why for name, layer in layers.items() if (why := _misfit(name, layer, precision.layer_multiple))}
+    kept |= {name: "kept in fp32" for name, layer in layers.items() if layer in stay}
     if len(kept) == len(layers):
         reasons = "; ".join(f"{name}: {why}" for name, why in kept.items()) or "it has none"
         raise UnsupportedError(f"{precision.name} converts none of the model's linear layers ({reasons})")
@@ -55,7 +57,7 @@ def convert(model: nn.Module, precision: Precision) -> Conversion:
     twin = _TWINS[precision.conversion or ""](precision)
     chosen: list[nn.Module] = [layer for name, layer in layers.items() if name not in kept]
     if precision.package == "transformer_engine":  # it has the layer norms with a weight and a bias
-        norms = [norm for norm in model.modules() if type(norm) is nn.LayerNorm]
+        norms = [norm for norm in model.modules() if type(norm) is nn.LayerNorm and norm not in stay]
         chosen += [norm for norm in norms if norm.weight is not None and norm.bias is not None]
     devices = {weight.device for weight in model.parameters() if weight.is_cuda}
     draws = precision.conversion == "nvfp4"  # the signs of each layer's Hadamard transform

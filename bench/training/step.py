@@ -28,6 +28,7 @@ from bench.spec.techniques import PLAIN, Techniques
 from bench.training import amp, distributed
 from bench.training.amp import Weights
 from bench.training.conversions import convert, replaced, require_plain
+from bench.training.keep import keep
 from bench.training.own_step import Training, loss_in, name_part, take_steps
 from bench.training.techniques import (
     GraphedStep,
@@ -162,11 +163,12 @@ def build_arm(
         model = distributed.synchronised_norms(model)
     if techniques.channels_last:
         model.to(memory_format=torch.channels_last)
+    kept = keep(model, precision, device)
     if techniques.checkpointing:
         checkpoint_activations(model, compiled=bool(techniques.compile))
     loss, criterion = loss_of(suite, data)
-    conversion = convert(model, precision) if precision.conversion else None
-    weights = Weights(model, precision)
+    conversion = convert(model, precision, kept) if precision.conversion else None
+    weights = Weights(model, precision, kept)
     scaler = amp.grad_scaler(precision, device)
     optimizers = build_optimizers(suite, model, weights)
     if precision.optimizer:

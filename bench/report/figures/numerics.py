@@ -39,6 +39,7 @@ def charts(
 
     With ``layers`` gradients are drawn layer by layer, instead of all together.
     """
+    numerics = numerics[numerics["kind"] != "module"]
     if layers:
         numerics = numerics[(numerics["kind"] == "gradient") & (numerics["layer"] != "")]
     watched = dict(list(first_seed(numerics).groupby(SUBJECT, sort=False)))

@@ -555,7 +555,7 @@ def against_plain(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
 
 def numerics(rows: pd.DataFrame) -> list[Table | None]:
     """Return the tables of one workload, of rows of ``Runs.numerics`` in the summary's order with its ``where``."""
-    arms = [arm for _, arm in first_seed(rows).groupby(KEY, sort=False)]
+    arms = [arm for _, arm in first_seed(rows[rows["kind"] != "module"]).groupby(KEY, sort=False)]
     return [_gradients(arms), _errors(arms)]
 
 

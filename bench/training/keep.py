@@ -1,0 +1,74 @@
+"""Modules that stay in fp32 in a narrow precision: its option ``keep``.
+
+A kept module, and all that it holds, runs with autocast off on fp32 inputs, and what it returns stays in fp32: rounding
+its output again would bring back the overflow that it is kept for. A kept module has a class of its own, derived from
+the module's, so copies of the model, checkpointing, torch.compile and DistributedDataParallel treat it as any module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from bench.spec.errors import UnsupportedError, UsageError, nearest
+from bench.spec.precisions import Precision
+
+
+def keep(model: nn.Module, precision: Precision, device: torch.device) -> frozenset[nn.Module]:
+    """Let the modules that a precision keeps run in fp32, in place; return them and all that they hold.
+
+    Raises:
+        UsageError: a pattern matches no module.
+        UnsupportedError: the forward of one of them has been replaced, so that a class cannot wrap it.
+    """
+    roots = matching(model, precision.keep.split("+")) if precision.keep else {}
+    for name, module in roots.items():
+        if "forward" in vars(module):
+            raise UnsupportedError(f"keep: the forward of {name or 'the model'} has been replaced; keep what it holds")
+        module.__class__ = _kept(type(module))  # type: ignore[arg-type]  # a class has a hash
+        vars(module)["_autocast_device"] = device.type
+    return frozenset(part for module in roots.values() for part in module.modules())
+
+
+def matching(model: nn.Module, patterns: Iterable[str]) -> dict[str, nn.Module]:
+    """Return the outermost modules whose whole dotted names match one of the patterns, by name.
+
+    Raises:
+        UsageError: a pattern matches none.
+    """
+    modules = dict(model.named_modules())
+    matches = set[str]()
+    for pattern in patterns:
+        names = [name for name in modules if fnmatchcase(name, pattern)]
+        if not names:
+            hint = nearest(pattern, list(modules)[1:])
+            raise UsageError(f"keep: no module of the model is called '{pattern}'.{hint}")
+        matches.update(names)
+    inner = {name for name in matches if any(_within(name, other) for other in matches)}
+    return {name: module for name, module in modules.items() if name in matches - inner}
+
+
+def _within(name: str, other: str) -> bool:
+    return name != other and (not other or name.startswith(f"{other}."))
+
+
+@cache
+def _kept(plain: type[nn.Module]) -> type[nn.Module]:
+    """Return a class that runs as ``plain``, in fp32 whatever autocast region it is called in."""
+
+    def forward(self: Any, *inputs: Any, **named: Any) -> Any:
+        inputs, named = tree_map(_widened, (inputs, named))
+        with torch.autocast(self._autocast_device, enabled=False):
+            return tree_map(_widened, plain.forward(self, *inputs, **named))
+
+    return type(f"{plain.__name__}InFp32", (plain,), {"forward": forward, "__module__": plain.__module__})
+
+
+def _widened(leaf: Any) -> Any:
+    return leaf.float() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf

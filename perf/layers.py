@@ -1,0 +1,347 @@
+"""Does the search for modules that need fp32 find what was planted, and nothing in healthy models?
+
+    python perf/layers.py                    # healthy and planted models, and special cases
+    python perf/layers.py --seeds 5          # fewer of each
+
+A planted model has one to three fragile parts whose strengths are drawn; it counts where the error without them kept is
+between the limit and ten times it. The needed modules are a smallest set that brings the error within the limit, by
+trying all sets of up to three. The models are small; the time is that of some thousands of passes of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from bench.measure.narrowing import Findings, Narrowing, Recipe, search
+
+BF16 = Recipe(dtype=torch.bfloat16, weights=False, scaled=False)
+FP16 = Recipe(dtype=torch.float16, weights=False, scaled=True)
+UNSCALED = Recipe(dtype=torch.float16, weights=False, scaled=False)
+PURE = Recipe(dtype=torch.bfloat16, weights=True, scaled=False)
+MOST_NEEDED = 3
+WIDTH = 48
+
+
+def narrow(values: Tensor) -> Tensor:
+    """Return values in the type that autocast's products would have here, as an operator written by hand does."""
+    enabled = torch.is_autocast_enabled(values.device.type)
+    return values.to(torch.get_autocast_dtype(values.device.type)) if enabled else values
+
+
+# Fragile parts: each maps (batch, WIDTH) to the same shape; ``strength`` lies in 0..1.
+
+
+class LongSum(nn.Module):
+    """Adds many small values to a large one, one after another."""
+
+    def __init__(self, strength: float) -> None:
+        super().__init__()
+        self.steps, self.start = 150, 4.0 * 2.0 ** (5 * strength)
+
+    def forward(self, values: Tensor) -> Tensor:
+        values = narrow(values)
+        total = torch.full_like(values, self.start)
+        for _ in range(self.steps):
+            total = total + values / 16
+        return (total - self.start) * (16 / self.steps)
+
+
+class HandSoftmax(nn.Module):
+    """Normalises exponentials without subtracting the largest."""
+
+    def __init__(self, strength: float) -> None:
+        super().__init__()
+        self.heat = 2.0 ** (3 + 3 * strength)
+
+    def forward(self, values: Tensor) -> Tensor:
+        values = narrow(values) * self.heat
+        powers = values.exp()
+        return WIDTH**0.5 * powers / powers.sum(dim=-1, keepdim=True)
+
+
+class Rotary(nn.Module):
+    """Turns pairs of features by angles of positions up to 1e5, computed in the type of its input."""
+
+    def __init__(self, strength: float) -> None:
+        super().__init__()
+        self.farthest = 10.0 ** (1 + 4 * strength)
+
+    def forward(self, values: Tensor) -> Tensor:
+        values = narrow(values)
+        half = WIDTH // 2
+        positions = torch.linspace(1.0, self.farthest, len(values), device=values.device).to(values.dtype)
+        frequencies = (1e-4 ** torch.linspace(0, 1, half, device=values.device)).to(values.dtype)
+        angles = positions[:, None] * frequencies
+        first, second = values[:, :half], values[:, half:]
+        cosine, sine = angles.cos(), angles.sin()
+        return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=1)
+
+
+class Offset(nn.Module):
+    """Adds an offset that a norm after it removes."""
+
+    def __init__(self, strength: float) -> None:
+        super().__init__()
+        self.offset = 4.0 * 2.0 ** (6 * strength)
+
+    def forward(self, values: Tensor) -> Tensor:
+        values = narrow(values) + self.offset
+        return values - values.mean(dim=-1, keepdim=True)
+
+
+class Overflow(nn.Module):
+    """Multiplies by a number near float16's largest, and divides by it again."""
+
+    def __init__(self, strength: float) -> None:
+        super().__init__()
+        self.factor = 2.0 ** (12 + 8 * strength)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return narrow(values) * self.factor / self.factor
+
+
+class TinyGradients(nn.Module):
+    """Gives its input gradients that float16 rounds to zero, and larger ones again."""
+
+    def __init__(self, strength: float) -> None:
+        super().__init__()
+        self.factor = 2.0 ** (10 + 6 * strength)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return (narrow(values) * self.factor) / self.factor
+
+
+PLANTS: dict[str, tuple[Callable[[float], nn.Module], Sequence[Recipe]]] = {
+    "long sum": (LongSum, (BF16, FP16)),
+    "softmax by hand": (HandSoftmax, (BF16, FP16)),
+    "rotary positions": (Rotary, (BF16, FP16)),
+    "offset": (Offset, (BF16, FP16)),
+    "overflow": (Overflow, (FP16,)),
+    "tiny gradients": (TinyGradients, (UNSCALED,)),
+}
+
+
+class Residual(nn.Module):
+    """A block with operations of its own: the sum, and those of a fragile part where it has one."""
+
+    def __init__(self, part: nn.Module | None) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        if part is not None:
+            self.part = part
+
+    def forward(self, values: Tensor) -> Tensor:
+        change = functional.gelu(self.linear(self.norm(values)))
+        return values + (self.part(change) if hasattr(self, "part") else change)
+
+
+def planted(parts: Sequence[nn.Module], generator: torch.Generator) -> nn.Module:
+    """Return a network of residual blocks, some of which hold a fragile part."""
+    places = torch.randperm(4, generator=generator).tolist()
+    by_place = dict(zip(places, parts, strict=False))
+    blocks = [Residual(by_place.get(place)) for place in range(4)]
+    return nn.Sequential(nn.Linear(16, WIDTH), *blocks, nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 10))
+
+
+# Healthy models.
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def conv() -> nn.Module:
+    def block(inputs: int, outputs: int) -> list[nn.Module]:
+        return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()]
+
+    pool = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)]
+    return nn.Sequential(*block(1, 16), nn.MaxPool2d(2), *block(16, 32), *pool)
+
+
+def transformer() -> nn.Module:
+    layers = [nn.TransformerEncoderLayer(32, 4, 64, batch_first=True) for _ in range(2)]
+    return nn.Sequential(nn.Linear(16, 32), *layers, nn.Flatten(), nn.Linear(32 * 8, 10))
+
+
+HEALTHY: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "MLP": (mlp, (16,)),
+    "conv net": (conv, (1, 12, 12)),
+    "transformer": (transformer, (8, 16)),
+}
+
+
+# Special cases: the operation is the parent's own, a module is called twice, a weight is tied.
+
+
+class OwnOperation(nn.Module):
+    """Multiplies two of its children's outputs after adding a large offset to one, and removes it."""
+
+    def __init__(self, strength: float) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.offset = 2.0 ** (6 + 2 * strength)
+
+    def forward(self, values: Tensor) -> Tensor:
+        product = narrow(self.left(values)) * narrow(self.right(values)) + self.offset
+        return product - self.offset
+
+
+class Twice(nn.Module):
+    """Calls one fragile part two times."""
+
+    def __init__(self, strength: float) -> None:
+        super().__init__()
+        self.part, self.linear = Offset(0.55 + 0.4 * strength), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.part(functional.gelu(self.linear(self.part(values))))
+
+
+class Tied(nn.Module):
+    """Multiplies by a weight and by the same weight again, and holds a fragile part in between."""
+
+    def __init__(self, strength: float) -> None:
+        super().__init__()
+        self.first, self.part, self.last = (
+            nn.Linear(WIDTH, WIDTH),
+            LongSum(0.5 + 0.4 * strength),
+            nn.Linear(WIDTH, WIDTH),
+        )
+        self.last.weight = self.first.weight
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.last(self.part(functional.gelu(self.first(values))))
+
+
+SPECIAL = {"own operation": (OwnOperation, "1"), "called twice": (Twice, "1.part"), "tied weights": (Tied, "1.part")}
+
+
+def special(kind: str, strength: float) -> nn.Module:
+    part = SPECIAL[kind][0](strength)
+    return nn.Sequential(nn.Linear(16, WIDTH), part, nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 10))
+
+
+# Runs.
+
+
+def loss(model: nn.Module, batch: Any) -> Tensor:
+    inputs, targets = batch
+    return functional.cross_entropy(model(inputs).float(), targets)
+
+
+def narrowing(model: nn.Module, shape: tuple[int, ...], recipe: Recipe) -> Narrowing:
+    batches = [(torch.randn(32, *shape), torch.randint(10, (32,))) for _ in range(2)]
+    return Narrowing(model, loss, batches, recipe)
+
+
+def needed(model: Narrowing, limit: float) -> list[set[str]]:
+    """Return the smallest sets that bring the error within the limit, of up to ``MOST_NEEDED`` modules."""
+    for size in range(1, MOST_NEEDED + 1):
+        sets = [set(each) for each in itertools.combinations(model.candidates, size)]
+        if fitting := [each for each in sets if model.agreed(model.within(each)) <= limit]:
+            return fitting
+    return []
+
+
+def run_healthy(seeds: int) -> tuple[int, int, Counter[str]]:
+    clean, total, wrong = 0, 0, Counter[str]()
+    for name, (build, shape) in HEALTHY.items():
+        for recipe in (BF16, FP16, PURE):
+            for seed in range(seeds):
+                torch.manual_seed(seed)
+                findings = search(narrowing(build(), shape, recipe))
+                fine = not findings.kept
+                clean, total = clean + fine, total + 1
+                if not fine:
+                    wrong[f"{name}, {recipe.dtype}, {findings.kept}, error {findings.error:.3f}"] += 1
+    return clean, total, wrong
+
+
+def run_planted(kinds: Sequence[str], recipe: Recipe, seeds: int) -> Counter[str]:
+    """Search models with fragile parts until ``seeds`` of them show; count the outcomes."""
+    outcomes = Counter[str]()
+    for seed in itertools.count():
+        if outcomes["shown"] == seeds or seed == 20 * seeds:
+            return outcomes
+        generator = torch.Generator().manual_seed(seed)
+        torch.manual_seed(seed)
+        strengths = torch.rand(len(kinds), generator=generator).tolist()
+        parts = [PLANTS[kind][0](strength) for kind, strength in zip(kinds, strengths, strict=True)]
+        model = narrowing(planted(parts, generator), (16,), recipe)
+        findings = search(model)
+        outcomes[_band(findings)] += 1
+        if _band(findings) == "shown":
+            sets = needed(model, findings.limit)
+            outcomes["exact" if set(findings.kept) in sets else "other"] += 1
+            if set(findings.kept) not in sets:
+                print(
+                    f"  seed {seed}: {kinds} kept {findings.kept}, needed {sets[:3]}, error {findings.error:.3f} limit {findings.limit:.3f} with {findings.error_kept}"
+                )
+    return outcomes
+
+
+def _band(findings: Findings) -> str:
+    if findings.answer == "fine" or findings.error <= findings.limit:
+        return "below"
+    return "shown" if findings.error <= 10 * findings.limit or math.isinf(findings.error) else "above"
+
+
+def run_special(kind: str, seeds: int) -> int:
+    right = 0
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        findings = search(narrowing(special(kind, float(torch.rand(()))), (16,), BF16))
+        right += findings.kept == (SPECIAL[kind][1],)
+        if findings.kept != (SPECIAL[kind][1],):
+            print(f"  {kind}, seed {seed}: {findings.answer} {findings.kept}, error {findings.error:.3f}")
+    return right
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=20, help="planted models of each kind that show")
+    parser.add_argument("--healthy", type=int, default=50, help="seeds of each kind of healthy model")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    console = Console(width=110)
+    for kind in SPECIAL:
+        print(f"{kind}: {run_special(kind, options.seeds)} of {options.seeds}", flush=True)
+    table = Table("fragile parts", "precision", "exactly", "of", "error below the limit", "above ten limits")
+    names = list(PLANTS)
+    for count in (1, 2, 3):
+        for place, name in enumerate(names):
+            recipes = PLANTS[name][1]
+            others = [other for other in (*names[place + 1 :], *names[:place]) if set(recipes) & set(PLANTS[other][1])]
+            kinds = [name, *others[: count - 1]]
+            if len(kinds) < count:
+                continue
+            for recipe in [each for each in recipes if all(each in PLANTS[kind][1] for kind in kinds)][:1]:
+                outcomes = run_planted(kinds, recipe, options.seeds)
+                scaled = ", scaled" if recipe.scaled else ""
+                figures = [outcomes["exact"], outcomes["shown"], outcomes["below"], outcomes["above"]]
+                table.add_row(" + ".join(kinds), f"{str(recipe.dtype)[6:]}{scaled}", *map(str, figures))
+                print(kinds, dict(outcomes), flush=True)
+    console.print(table)
+    clean, total, wrong = run_healthy(options.healthy)
+    print(f"healthy: nothing found in {clean} of {total}")
+    for line, count in wrong.items():
+        print(f"  {count} × {line}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""The layers phase: which modules need fp32, and what it stores."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from bench.phases import layers
+from bench.results.csv_file import FIGURES
+from bench.results.records import Numeric
+from tests.phases.conftest import of_kind, result_of, run_phase
+
+
+class Offset(nn.Module):
+    """Adds a large offset in the narrow type, and takes it away."""
+
+    def forward(self, inputs):
+        narrow = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else inputs.dtype
+        return (inputs.to(narrow) + 500) - 500
+
+
+@pytest.fixture
+def fragile(use_suite):
+    return use_suite(lambda data: nn.Sequential(nn.Flatten(), nn.Linear(192, 16), Offset(), nn.Linear(16, 2)))
+
+
+def search(trial, device, *names):
+    sent = []
+    run_phase(trial, device, "layers", *names, sent=sent)
+    return of_kind(Numeric, sent), result_of(sent)
+
+
+def test_a_fragile_module_is_named_with_the_option_that_keeps_it(fragile, tiny_trial, cpu):
+    rows, result = search(tiny_trial, cpu, "amp-bf16")
+    assert result.status == "ok"
+    assert result.detail.startswith("amp-bf16:keep=2 is enough")
+    whole = {row.name: row.value for row in rows if not row.layer}
+    assert whole["concentrated"] == 1
+    assert whole["kept"] <= whole["limit"] < whole["error"] == result.values["gradient_error"]
+    assert whole["trained"] == pytest.approx(whole["kept"], rel=0.5)
+    assert [row.layer for row in rows if row.name == "keep"] == ["2"]
+    shares = {row.layer: row.value for row in rows if row.name == "share"}
+    assert sum(shares.values()) == pytest.approx(1)
+    assert max(shares, key=shares.get) == "2"
+    assert all(re.fullmatch(FIGURES[row.kind], row.name) for row in rows)
+
+
+def test_a_healthy_model_needs_nothing(tiny_trial, cpu):
+    rows, result = search(tiny_trial, cpu, "amp-bf16")
+    assert "no module needs fp32" in result.detail
+    assert {row.name for row in rows if row.value == 1} == {"fine"}
+
+
+def test_updates_that_narrow_weights_lose_are_counted(use_suite, tiny_trial, cpu):
+    use_suite(
+        lambda data: nn.Sequential(nn.Flatten(), nn.Linear(192, 2)),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-6),
+    )
+    rows, result = search(tiny_trial, cpu, "bf16")
+    assert {row.name: row.value for row in rows}["lost_updates"] >= 0.5
+    assert "master copy" in result.detail
+
+
+@pytest.mark.parametrize(
+    ("names", "patterns"),
+    [
+        (["head"], ["head"]),
+        (["blocks.0.norm", "blocks.1.norm", "blocks.2.norm"], ["blocks.*.norm"]),
+        (["blocks.0.norm", "blocks.2.norm"], ["blocks.0.norm", "blocks.2.norm"]),
+        (["blocks.0.norm", "blocks.1.norm", "blocks.2.norm", "head"], ["blocks.*.norm", "head"]),
+        ([""], ["*"]),
+    ],
+)
+def test_a_glob_stands_for_modules_only_where_it_matches_no_other(names, patterns):
+    known = ["", "head", "blocks", *(f"blocks.{n}" for n in range(3)), *(f"blocks.{n}.norm" for n in range(3))]
+    assert layers.globs(names, known) == patterns

@@ -1,0 +1,150 @@
+"""Modules that a precision keeps in fp32."""
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from bench.report.tables.layers import snippet
+from bench.spec.errors import UnsupportedError, UsageError
+from bench.spec.precisions import keeping, parse_precision
+from bench.spec.suite import Data, Suite
+from bench.spec.techniques import techniques
+from bench.training.step import build_arm, leave_gradients, training_step
+
+CPU = torch.device("cpu")
+BATCH = (torch.randn(8, 16, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 4)
+
+
+class Net(nn.Module):
+    """A body of two blocks and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = [nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16)) for _ in range(2)]
+        self.body, self.head = nn.Sequential(*blocks), nn.Linear(16, 4)
+
+    def forward(self, inputs):
+        return self.head(self.body(inputs).relu())
+
+
+class TiedNet(Net):
+    """The same, with a linear layer that has another one's weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body[1][0].weight = self.body[0][0].weight
+
+
+def build(precision, model=Net, **options):
+    data = Data(input_shape=(16,), classes=4)
+    suite = Suite(
+        name="t", title="t", data=data, model=model, optimizer=lambda p: torch.optim.SGD(p, lr=0.1), batch_size=8
+    )
+    return build_arm(suite, data, parse_precision(precision), CPU, seed=0, **options)
+
+
+def losses(precision, steps=3, **options):
+    arm = build(precision, **options)
+    return [training_step(arm, BATCH).item() for _ in range(steps)]
+
+
+@pytest.mark.parametrize("precision", ["amp-bf16", "amp-fp16", "bf16", "fp16-master"])
+def test_with_all_modules_kept_losses_are_those_of_fp32(precision):
+    assert losses(f"{precision}:keep=*") == losses("fp32") != losses(precision)
+
+
+@pytest.mark.parametrize("precision", ["amp-bf16:keep=body.*.1+head", "bf16:keep=body.0", "fp16-master:keep=head"])
+def test_kept_modules_get_and_give_fp32_and_the_others_are_narrow(precision):
+    arm = build(precision)
+    seen = {}
+    for name, module in arm.model.named_modules():
+        module.register_forward_hook(
+            lambda _module, inputs, output, name=name: seen.update({name: (inputs[0].dtype, output.dtype)})
+        )
+    with arm.autocast():
+        arm.model(BATCH[0])
+    kept = {"amp-bf16": {"body.0.1", "body.1.1", "head"}, "bf16": {"body.0"}, "fp16-master": {"head"}}
+    own = kept[parse_precision(precision).base]
+    assert {seen[name][1] for name in own} == {torch.float32}
+    linear = [name for name in ("body.0.0", "body.1.0", "head") if not any(name.startswith(each) for each in own)]
+    narrow = getattr(torch, parse_precision(precision).compute)
+    assert linear
+    assert {seen[name][1] for name in linear if name != "head"} == {narrow}
+    weights = {name: weight.dtype for name, weight in arm.model.named_parameters()}
+    if parse_precision(precision).weights:
+        assert {weights[f"{name}.weight"] for name in linear} == {narrow}
+        assert weights["head.weight"] == (torch.float32 if "head" in own else narrow)
+
+
+def test_a_copy_of_the_model_keeps_its_own_modules():
+    arm = build("amp-bf16:keep=head")
+    twin = copy.deepcopy(arm.model)
+    with torch.no_grad():
+        twin.head.weight.zero_()
+        twin.head.bias.zero_()
+    with arm.autocast():
+        assert not twin(BATCH[0]).any()
+        assert arm.model(BATCH[0]).any()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "says"),
+    [("haed", "no module of the model is called 'haed'. Did you mean 'head'?"), ("bod", "is called 'bod'.")],
+)
+def test_a_pattern_without_a_match_is_refused_with_the_nearest_name(pattern, says):
+    with pytest.raises(UsageError) as refused:
+        build(f"amp-bf16:keep={pattern}")
+    assert says in str(refused.value)
+
+
+def test_narrow_weights_that_a_kept_module_shares_are_refused_and_autocast_casts_them():
+    with pytest.raises(UnsupportedError, match="shares a weight"):
+        build("bf16:keep=body.0.0", TiedNet)
+    kept, plain = losses("amp-bf16:keep=body.0.0", model=TiedNet), losses("amp-bf16", model=TiedNet)
+    assert all(map(torch.isfinite, map(torch.tensor, kept)))
+    assert kept != plain
+
+
+@pytest.mark.parametrize(
+    "names", [("checkpointing",), ("grad-accumulation=2",), pytest.param(("compile",), marks=pytest.mark.slow)]
+)
+def test_techniques_treat_a_kept_module_as_any(names):
+    arm = build("amp-bf16:keep=body.0.1+head", techniques=techniques(names), model=Nested)
+    assert torch.isfinite(training_step(arm, BATCH))
+
+
+class Nested(Net):
+    """Its blocks hold layers within a container, which checkpointing wraps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*(nn.Sequential(block, nn.GELU()) for block in self.body))
+        self.body[0][0] = nn.Sequential(*self.body[0][0])
+
+    def forward(self, inputs):
+        return self.head(self.body(inputs.flatten(1)).relu())
+
+
+@pytest.mark.parametrize("patterns", ["head", "body.*.1", "body", "body.0.0+head"])
+def test_the_code_for_a_loop_of_ones_own_gives_the_same_gradients(patterns):
+    arm = build(keeping("amp-bf16", patterns))
+    leave_gradients(arm, BATCH)
+    other = build("amp-bf16")
+    exec(snippet(patterns), {"model": other.model, "device": SimpleNamespace(type="cpu")})
+    leave_gradients(other, BATCH)
+    for ours, theirs in zip(arm.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_the_option_has_one_spelling():
+    assert parse_precision("amp-bf16:keep= head + body.*").name == "amp-bf16:keep=body.*+head"
+    assert keeping("amp-fp16:init_scale=1024", "head") == "amp-fp16:init_scale=1024,keep=head"
+
+
+@pytest.mark.parametrize("word", ["fp32:keep=head", "tf32:keep=head", "amp-bf16:keep=", "amp-bf16:keep=head++body"])
+def test_nothing_is_kept_where_nothing_is_narrow_or_named(word):
+    with pytest.raises(UsageError):
+        parse_precision(word)
