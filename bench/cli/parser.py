@@ -106,6 +106,16 @@ def parse(argv: Sequence[str]) -> Any:
         return parse_script(words)
     if name == "layers":
         return parse_run([*words, "--phases", "layers"] if "--resume" not in words else words)
+        raise UsageError(
+            f"There is no command '{name}'.{nearest(name, commands)} Available: {', '.join(commands)}; a run needs "
+            "none, as in run_bench.py --suite mlp."
+        )
+    if name == "run":
+        return parse_run(words)
+    if name == "script":
+        return parse_script(words)
+    if name == "layers":
+        return parse_run([*words, "--phases", "layers"] if "--resume" not in words else words)
     if name == "explain":
         first = next((word for word in words if word != TRY), "-")
         if first.startswith("-"):

@@ -39,9 +39,7 @@ EXACT = 0.01
 """A parameter whose fp32 gradient is farther from float64's holds rounding alone, as a bias before batch norm does."""
 FIRST_SCALE, SCALE_STEP = 2.0**16, 16.0
 """A loss scale begins at GradScaler's and falls by this factor while gradients overflow."""
-VIEWS = frozenset(
-    "view t transpose expand permute _unsafe_view unsqueeze slice select split detach alias unbind squeeze reshape "
-    "_reshape_alias _to_copy clone empty zeros ones full lift_fresh".split()
+VIEWS = {"view", "split", "alias", "zeros", "slice", "lift_fresh", "detach", "transpose", "permute", "t", "_unsafe_view", "squeeze", "unsqueeze", "ones", "unbind", "reshape", "empty", "_to_copy", "clone", "full", "_reshape_alias", "select", "expand"}
 )
 """Operators that compute nothing."""
 
@@ -144,10 +142,11 @@ class Narrowing:
         """Return the active modules that use each parameter: its owners, or those that hold them and call them not."""
         owners: dict[nn.Parameter, set[str]] = {}
         for module, name in self._names.items():
-            while name not in self._active and name:
-                name = name.rpartition(".")[0]
+            user = name
+            while user not in self._active and user:
+                user = user.rpartition(".")[0]
             for weight in module.parameters(recurse=False):
-                owners.setdefault(weight, set()).add(name)
+                owners.setdefault(weight, set()).add(user)
         return owners
 
     def _stateful(self, name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -318,7 +317,7 @@ def floor_of(errors: Collection[float]) -> float:
     return math.sqrt(sum(error**2 for error in positive if error <= OUTLIER * median))
 
 
-def search(model: Narrowing, progress: Callable[[float], None] = lambda share: None) -> Findings:
+def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: None) -> Findings:
     """Find a smallest set of modules to keep so that the gradients' error is within the limit on every batch.
 
     It takes about as many passes as the model has modules, and 25 more.

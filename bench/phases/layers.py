@@ -157,8 +157,8 @@ def describe(
         text += f"; as it is trained here, they still differ by {_share(trained)}"
     if lost:
         text += (
-            f"; the first update of {100 * lost:.0f} % of the parameters is lost to rounding in narrow weights: a master "
-            "copy or stochastic rounding helps, and keep does not"
+            f"; the first update of {100 * lost:.0f} % of the parameters is lost to rounding in narrow weights: a "
+            "master copy or stochastic rounding helps, and keep does not"
         )
     return text
 
