@@ -65,7 +65,7 @@ class HandSoftmax(nn.Module):
 
     def __init__(self, strength: float) -> None:
         super().__init__()
-        self.heat = 2.0 ** (3 + 3 * strength)
+        self.heat = 2.0 ** (2 + 3 * strength)
 
     def forward(self, values: Tensor) -> Tensor:
         values = narrow(values) * self.heat
@@ -289,9 +289,8 @@ def run_planted(kinds: Sequence[str], recipe: Recipe, seeds: int) -> Counter[str
             sets = needed(model, findings.limit)
             outcomes["exact" if set(findings.kept) in sets else "other"] += 1
             if set(findings.kept) not in sets:
-                print(
-                    f"  seed {seed}: {kinds} kept {findings.kept}, needed {sets[:3]}, error {findings.error:.3f} limit {findings.limit:.3f} with {findings.error_kept}"
-                )
+                limits = f"error {findings.error:.3f}, limit {findings.limit:.3f}, {findings.error_kept} with these"
+                print(f"  seed {seed}: {kinds} kept {findings.kept}, needed {sets[:3]}, {limits}")
     return outcomes
 
 

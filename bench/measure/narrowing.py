@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import re
 import statistics
 from bisect import bisect_left
 from collections import Counter
@@ -39,7 +40,9 @@ EXACT = 0.01
 """A parameter whose fp32 gradient is farther from float64's holds rounding alone, as a bias before batch norm does."""
 FIRST_SCALE, SCALE_STEP = 2.0**16, 16.0
 """A loss scale begins at GradScaler's and falls by this factor while gradients overflow."""
-VIEWS = {"view", "split", "alias", "zeros", "slice", "lift_fresh", "detach", "transpose", "permute", "t", "_unsafe_view", "squeeze", "unsqueeze", "ones", "unbind", "reshape", "empty", "_to_copy", "clone", "full", "_reshape_alias", "select", "expand"}
+VIEWS = re.compile(
+    "view|t|transpose|expand|permute|_unsafe_view|unsqueeze|slice|select|split|detach|alias|unbind|squeeze|reshape|"
+    "_reshape_alias|_to_copy|clone|empty|zeros|ones|full|lift_fresh"
 )
 """Operators that compute nothing."""
 
@@ -70,7 +73,7 @@ class _OwnOperations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
         floating = any(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in tree_leaves(output))
-        if self._stack and floating and func.overloadpacket.__name__ not in VIEWS:
+        if self._stack and floating and not VIEWS.fullmatch(func.overloadpacket.__name__):
             name, _ = self._stack[-1]
             self.operations[name] += 1
             if count := flop_registry.get(func.overloadpacket):

@@ -20,7 +20,8 @@ from bench.results.records import Device, Message, Numeric, Progress
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import BASELINE, Precision, keeping, parse_precision
 from bench.spec.trial import Trial
-from bench.training.step import Arm, leave_gradients, loss_in, train_epoch, training_step
+from bench.training.own_step import loss_in
+from bench.training.step import Arm, leave_gradients, train_epoch, training_step
 
 WHOLE = "the model itself"
 """The name of the model's own operations among those of its modules."""
@@ -34,6 +35,8 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     (name,) = trial.precisions
     precision = parse_precision(name)
     recipe = _recipe(precision)
+    if context.suite.step is not None:
+        raise UnsupportedError(f"layers needs the loss of one backward pass, and {context.suite.name} has its own step")
     reference = context.build(BASELINE)
     opened = context.open_batches() if trial.epochs else None
     for epoch in range(1, trial.epochs + 1):

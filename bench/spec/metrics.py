@@ -260,7 +260,7 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="gradient_error",
             label="gradient error",
-            unit="of the norm",
+            unit="share",
             about="Error of the gradients against fp32's, on the same weights and batches, with no module kept.",
             phase="layers",
             columns=("gradient_error",),

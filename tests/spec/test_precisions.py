@@ -93,7 +93,10 @@ def test_options_change_their_field_alone_and_the_name_is_canonical(typed, canon
     ("typed", "sentence"),
     [
         ("amp-fp16:init_scal=8", "Did you mean 'init_scale'"),
-        ("amp-bf16:init_scale=8", "amp-bf16 has no option 'init_scale'. It has: cache, given as amp-bf16:cache=VALUE"),
+        (
+            "amp-bf16:init_scale=8",
+            "amp-bf16 has no option 'init_scale'. It has: cache, keep, given as amp-bf16:cache=VALUE",
+        ),
         ("fp32:cache=off", "fp32 has no options, so 'cache=off' means nothing"),
         ("amp-fp16:", "no option ''"),
         ("amp-fp16:init_scale", "init_scale must be a number above 0, not ''"),

@@ -86,10 +86,10 @@ def searched(rows: pd.DataFrame) -> list[Table | None]:
         figures("updates lost (%)", lambda row: row.get("lost_updates"), per=0.01, write=_percent),
     ]
     about = (
-        f"Gradients of the precision against {BASELINE}'s, on the same weights and two batches, dropout off: the larger "
-        "of the relative error of all gradients as one vector and the root mean square of the parameters' own. Keep is "
-        "an option of the precision, as in amp-bf16:keep=head. Sampling noise is how much gradients differ between two "
-        "batches. Updates lost: parameters whose first update mostly disappears in 16-bit weights."
+        f"Gradients of the precision against {BASELINE}'s, on the same weights and two batches, dropout off: the "
+        "larger of the relative error of all gradients as one vector and the root mean square of the parameters' own. "
+        "Keep is an option of the precision, as in amp-bf16:keep=head. Sampling noise is how much gradients differ "
+        "between two batches. Updates lost: parameters whose first update mostly disappears in 16-bit weights."
     )
     parts = records(modules(rows).groupby(KEY, sort=False).head(SHOWN))
     detail = (
