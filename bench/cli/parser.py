@@ -95,27 +95,15 @@ def parse(argv: Sequence[str]) -> Any:
         return parse_run(argv)
     name, words = argv[0], argv[1:]
     parsers = _command_parsers()
-    if name not in ("run", *(commands := ("script", "layers", *parsers))):
+    starts = {"run": parse_run, "script": parse_script, "layers": _parse_layers}
+    if name in starts:
+        return starts[name](words)
+    if name not in parsers:
+        commands = (*list(starts)[1:], *parsers)
         raise UsageError(
             f"There is no command '{name}'.{nearest(name, commands)} Available: {', '.join(commands)}; a run needs "
             "none, as in run_bench.py --suite mlp."
         )
-    if name == "run":
-        return parse_run(words)
-    if name == "script":
-        return parse_script(words)
-    if name == "layers":
-        return parse_run([*words, "--phases", "layers"] if "--resume" not in words else words)
-        raise UsageError(
-            f"There is no command '{name}'.{nearest(name, commands)} Available: {', '.join(commands)}; a run needs "
-            "none, as in run_bench.py --suite mlp."
-        )
-    if name == "run":
-        return parse_run(words)
-    if name == "script":
-        return parse_script(words)
-    if name == "layers":
-        return parse_run([*words, "--phases", "layers"] if "--resume" not in words else words)
     if name == "explain":
         first = next((word for word in words if word != TRY), "-")
         if first.startswith("-"):
@@ -130,6 +118,11 @@ def parse(argv: Sequence[str]) -> Any:
         prints = "--json" if options.json else "--export"
         raise UsageError(f"{prints} writes no page: leave out {', '.join(changed)}.")
     return options
+
+
+def _parse_layers(argv: Sequence[str]) -> Request:
+    """Parse ``layers`` with the options of a run: its only phase is layers."""
+    return parse_run([*argv, "--phases", "layers"] if "--resume" not in argv else argv)
 
 
 def _parse_explained_run(argv: Sequence[str]) -> Request:
