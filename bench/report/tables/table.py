@@ -266,7 +266,7 @@ def general(change: Callable[[Metric], Value], against: str) -> list[Column]:
         column
         for metric in untabled()
         for column in optional(
-            figures(f"{metric.label} ({metric.unit})", metric.figure, status=metric.status),
+            figures(f"{metric.label} ({metric.unit})", metric.figure),
             figures(metric.header.replace(metric.label, f"{metric.label} vs {against}", 1), change(metric)),
         )
     ]
