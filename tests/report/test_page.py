@@ -238,7 +238,7 @@ def test_every_figure_on_the_page_is_that_of_the_summary(whole):
     assert f"<strong>{times(advised['speedup'], advised['speedup_low'], advised['speedup_high'])}</strong>" in line
     base = next(row for row in shown if row["batch_size"] == answer["batch_size"] and row["precision"] == "fp32")
     less = change(advised["peak_memory_bytes"] / base["peak_memory_bytes"] - 1)
-    assert f'<td data-label="memory">{less}</td>' in line
+    assert f'<td data-label="memory"><span>{less}</span>' in line
     head = (out / "report.md").read_text()
     assert f" ({less})** |" in head
     assert len(head.splitlines()) <= 60
