@@ -88,9 +88,56 @@ def _by_group(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     """
     groups: dict[str, list[Tensor]] = {}
     for name, tensor in named:
-        for group in ("", name.partition(".")[0]):
+        for group in dict.fromkeys(("", name.partition(".")[0])):
             groups.setdefault(group, []).append(tensor)
     return {group: torch.stack(tensors).sum(dim=0) for group, tensors in groups.items()}
+
+
+@contextmanager
+def _watched(model: nn.Module, see: Callable[[str, Tensor], None]) -> Iterator[None]:
+    """Show each floating-point output of the layers that hold no others, with the layer's name, when it is computed."""
+
+    def hook(name: str, output: object) -> None:
+        parts = output if isinstance(output, tuple | list) else (output,)
+        for part in parts:
+            if isinstance(part, Tensor) and part.is_floating_point() and part.numel():
+                see(name, part)
+
+    handles = [
+        module.register_forward_hook(lambda _module, _inputs, output, name=name: hook(name, output))
+        for name, module in model.named_modules()
+        if not any(module.children())
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def watch_output_gradients(model: nn.Module, scale: float = 1.0) -> Iterator[Callable[[], dict[str, list[int]]]]:
+    """Watch the gradients of the loss with respect to the outputs of all layers that hold no others.
+
+    Args:
+        model: whose layers are watched.
+        scale: the loss scale, by which gradients are divided before they are counted.
+
+    Yields:
+        A function that returns the counts of ``BINS`` so far, as ``histograms`` does; empty where nothing ran backward.
+    """
+    seen: list[tuple[str, Tensor]] = []
+
+    def count(name: str, gradient: Tensor) -> None:
+        unscaled = gradient if scale == 1.0 else gradient.float() / scale
+        seen.append((name, torch.bincount(bins(unscaled).flatten(), minlength=len(BINS))))
+
+    def see(name: str, output: Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(lambda gradient: count(name, gradient))
+
+    with _watched(model, see):
+        yield lambda: _counts(reversed(seen))
 
 
 @contextmanager
@@ -109,23 +156,12 @@ def watch_activations(model: nn.Module) -> Iterator[Callable[[], dict[str, float
         seen.clear()
         return largest
 
-    def hook(name: str, output: object) -> None:
-        parts = output if isinstance(output, tuple | list) else (output,)
-        floating = [part for part in parts if isinstance(part, Tensor) and part.is_floating_point() and part.numel()]
-        for part in floating:
-            largest = part.detach().abs().amax().float()
-            seen[name] = torch.maximum(seen[name], largest) if name in seen else largest
+    def see(name: str, output: Tensor) -> None:
+        largest = output.detach().abs().amax().float()
+        seen[name] = torch.maximum(seen[name], largest) if name in seen else largest
 
-    handles = [
-        module.register_forward_hook(lambda _module, _inputs, output, name=name: hook(name, output))
-        for name, module in model.named_modules()
-        if not any(module.children())
-    ]
-    try:
+    with _watched(model, see):
         yield read
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class Errors(NamedTuple):

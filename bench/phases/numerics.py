@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count, cycle, islice
 
@@ -48,7 +49,7 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     operations = observe(runner.compute) if arm.conversion else None
     result = runner.result(
         "nonfinite" if failure else "ok",
-        failure or f"loss {losses[0]:.4f} in the first step, {losses[-1]:.4f} in the last of {len(losses)}",
+        failure or f"loss {losses[0]:.4g} in the first step, {losses[-1]:.4g} in the last of {len(losses)}",
         switches=switches,
         computed=operations.compute_dtypes if operations else "",
         operations=operations,
@@ -79,7 +80,11 @@ class _Observation:
                     self._errors(step, batch)
                     largest_activations()  # forgets those of the copies
                 scale = self.arm.loss_scale
-                failure = self._step(step, batch, scale, largest_activations)
+                watched = gradients.watch_output_gradients(self.arm.model, scale or 1.0)
+                with watched if step in counted else nullcontext() as of_outputs:
+                    failure = self._step(step, batch, scale, largest_activations)
+                if of_outputs:
+                    self._counts("output_gradient", step, gradients.BINS, of_outputs())
                 if step in counted or failure:
                     self._gradients(step, scale)
                 if failure:
@@ -124,16 +129,16 @@ class _Observation:
         """Count the gradients that a step left behind, which the scaler has divided by the scale again."""
         named = self._named()
         scaled = gradients.float16_fates(named, scale or gradients.REFERENCE_SCALE)
-        counted: tuple[tuple[Kind, tuple[str, ...], dict[str, list[int]]], ...] = (
-            ("gradient", gradients.BINS, gradients.histograms(named)),
-            ("float16", gradients.FATES, gradients.float16_fates(named)),
-            ("float16_scaled", gradients.FATES, scaled),
-        )
-        for kind, names, groups in counted:
-            for layer, counts in groups.items():
-                for name, value in zip(names, counts, strict=True):
-                    if value or kind != "gradient":
-                        self._send(kind, step, name, value, layer)
+        self._counts("gradient", step, gradients.BINS, gradients.histograms(named))
+        self._counts("float16", step, gradients.FATES, gradients.float16_fates(named))
+        self._counts("float16_scaled", step, gradients.FATES, scaled)
+
+    def _counts(self, kind: Kind, step: int, names: tuple[str, ...], groups: dict[str, list[int]]) -> None:
+        """Send counts by layer; those of empty bins are left out."""
+        for layer, counts in groups.items():
+            for name, value in zip(names, counts, strict=True):
+                if value or names is not gradients.BINS:
+                    self._send(kind, step, name, value, layer)
 
     def _errors(self, step: int, batch: Batch) -> None:
         """Compare with the same step of a model in float64 with the arm's weights, or their master copy."""

@@ -24,9 +24,11 @@ PAIR = ["trial", "precision"]
 ARM = ["cell", "phase", "replicate", "seed", "arm_precision", "arm_techniques"]
 """The columns that say of which arm a row is, whether it was measured alone or together with others."""
 FATES = r"nonzero|zero|subnormal|overflow"
+HISTOGRAM = r"-?\d+|zero|below|above|nonfinite"
 FIGURES = {
     "step": "loss|loss_scale|skipped|finite",
-    "gradient": r"-?\d+|zero|below|above|nonfinite",
+    "gradient": HISTOGRAM,
+    "output_gradient": HISTOGRAM,
     "float16": FATES,
     "float16_scaled": FATES,
     "error": "loss|output|gradient",

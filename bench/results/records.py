@@ -52,7 +52,7 @@ MEASURED: tuple[Status, ...] = ("ok", "unconverged")
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which the other phases of the cell leave a precision out."""
 DeviceKind = Literal["cuda", "cpu"]
-Kind = Literal["step", "gradient", "float16", "float16_scaled", "error", "activation", "module"]
+Kind = Literal["step", "gradient", "float16", "float16_scaled", "error", "activation", "module", "output_gradient"]
 """The kinds of figure of the numerics phase."""
 WorkClass = Literal[
     "matrix units",

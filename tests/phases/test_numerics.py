@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 from bench.phases import numerics
+from bench.report.reading.load import KEY
+from bench.report.tables import measurements as report_tables
 from bench.results.csv_file import FIGURES
 from bench.results.records import Numeric
 from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
 from tests.arms import arms
+from tests.phases import planted
 from tests.phases.conftest import of_kind, result_of
+from tests.report.tables.lines import lines
 
 
 def watch(trial, device, *, steps=8, **changes):
@@ -32,7 +37,7 @@ def values(rows, kind, name, layer=""):
 def test_every_step_is_told_and_gradients_of_the_first_the_middle_and_the_last_five(tiny_trial, cpu):
     rows, result = watch(tiny_trial, cpu, steps=20, arms=arms("amp-fp16"))
     losses = values(rows, "step", "loss")
-    detail = f"loss {losses[0]:.4f} in the first step, {losses[19]:.4f} in the last of 20"
+    detail = f"loss {losses[0]:.4g} in the first step, {losses[19]:.4g} in the last of 20"
     assert (result.status, result.detail, result.switches.loss_scaling) == ("ok", detail, True)
     assert list(losses) == list(range(20))
     assert set(values(rows, "step", "loss_scale").values()) == {65536.0}
@@ -62,6 +67,28 @@ def test_errors_are_those_of_the_precision_and_the_training_is_left_as_it_is(tin
     monkeypatch.setattr(numerics._Observation, "_errors", lambda *_: None)
     alone, _ = watch(tiny_trial, cpu)
     assert values(alone, "step", "loss") == values(plain, "step", "loss")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("fp32", ["60.0", "30.0", "30.0"]),
+        ("amp-fp16", ["60.0", "30.0", "30.0"]),
+        ("amp-fp16-noscale", ["90.0", "0.00", "0.00"]),
+    ],
+)
+def test_gradients_of_outputs_are_counted_unscaled_as_they_were_planted(tiny_trial, cpu, use_suite, name, shown):
+    suite = planted.suite()
+    use_suite(suite.model, **{field: getattr(suite, field) for field in ("data", "loss", "optimizer")})
+    rows, _ = watch(tiny_trial, cpu, arms=arms(name))
+    assert {row.layer for row in rows if row.kind == "output_gradient"} == {"", "0"}
+    of_cell = dict.fromkeys((*KEY, "where"), "") | {"batch_size": 4.0, "seed": 0.0}
+    frame = pd.DataFrame([asdict(row) for row in rows]).assign(**of_cell).assign(precision=name)
+    _, outputs, _ = report_tables.numerics(frame)
+    (line,) = lines(outputs)
+    headers = ("zero (%)", "in fp16: zero (%)", "S brings into range (%)")
+    assert [line[header] for header in headers] == shown
+    assert line["most in fp16 zero (layer)"] == f"{shown[1]} % (0)"
 
 
 @pytest.fixture

@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from bench.report.reading.load import load
+from bench.report.tables.measurements import numerics
+from tests.report.tables.lines import lines
 from tests.simgpu.conftest import ROOT
 from tests.simgpu.machine import environment
 
@@ -104,6 +107,16 @@ def test_the_ladder_is_climbed_up_to_a_captured_step(single):
 
 def test_captured_steps_are_measured_and_trained(single):
     assert set(single.statuses("graphs").values()) <= TIMED
+
+
+def test_gradients_of_outputs_are_counted_as_they_were_planted(host):
+    server = host("A100")
+    words = ("--suite", ROOT / "tests" / "phases" / "planted.py", "--gpus", 0, "--precisions", "fp32,amp-fp16")
+    done = server.run(*words, "--phases", "numerics", "--out", "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, outputs, _ = numerics(load([server.folder / "out"]).numerics.assign(where="GPU"))
+    names = ("zero (%)", "in fp16: zero (%)", "S brings into range (%)")
+    assert [[line[name] for name in names] for line in lines(outputs)] == [["60.0", "30.0", "30.0"]] * 2
 
 
 def test_nothing_is_left_behind_by_two_gpus(pair):

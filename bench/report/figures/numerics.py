@@ -14,17 +14,18 @@ from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Bar, Chart, Line, Mark, Panel, Rule, Text
 from bench.report.figures.training import falls_far, whole_numbers
 from bench.report.reading.load import SUBJECT
-from bench.report.tables.measurements import first_seed, last_steps
+from bench.report.tables.measurements import FIRST_SCALE, FP16_NORMAL, FP16_ZERO, first_seed, last_steps, shares
 
-ZERO_AT = -25
-"""Magnitudes of 2^-25 or less are zero in float16, rounded to nearest."""
-NORMAL_FROM = -14
-"""From 2^-14 on a number is normal in float16."""
 FEWEST_BINS = (-30, 0)
 """Exponents that are always drawn, so that float16's limits have a place."""
 SHARES = (0.001, 1500.0)
 """The ends of the axis of shares, in per cent; above 100 there is room for words."""
 LEGEND = (("zero in fp16", chart.LOST), ("subnormal in fp16", chart.COARSE))
+GRADIENTS = {
+    "gradient": ("gradients", "gradients"),
+    "output_gradient": ("output-gradients", "gradients of layers' outputs"),
+}
+"""Kinds of gradients, and how their figures' files and captions call them."""
 EVERY = 4
 """Which powers of two have a dot; those of each precision are others, for the lines may lie on each other."""
 MARKS = 8
@@ -47,37 +48,31 @@ def charts(
         workload, where, slug = (str(rows[column].iloc[0]) for column in ("workload", "where", "slug"))
         for batch, seen in watched[key].groupby("batch_size") if key in watched else ():
             name, subject = f"{slug}-b{batch:.0f}", f"{workload} on {where} at batch size {batch:.0f}"
-            has_gradients = (seen["kind"] == "gradient").any()
-            for describe in [_by_layer] if layers else [_gradients, _course] if has_gradients else [_course]:
-                yield workload, describe(seen, name=name, subject=subject)
-
-
-def shares(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return how each layer group's gradients spread over magnitudes in the last steps, in per cent of its values.
-
-    There is a row for each layer in the order of ``rows``, which is the model's, and a column for each bin: the
-    exponents of powers of two, and zero.
-    """
-    counts = last_steps(rows).pivot_table(index="layer", columns="name", values="value", aggfunc="sum", fill_value=0.0)
-    counts = counts.reindex(rows["layer"].unique())
-    return 100 * counts.div(counts.sum(axis=1), axis=0)
+            if layers:
+                yield workload, _by_layer(seen, name=name, subject=subject)
+                continue
+            for kind in GRADIENTS:
+                if (seen["kind"] == kind).any():
+                    yield workload, _gradients(seen, kind, name=name, subject=subject)
+            yield workload, _course(seen, name=name, subject=subject)
 
 
 # Histograms: lines over powers of two, and at the left the share of zeros.
 
 
-def _gradients(rows: pd.DataFrame, *, name: str, subject: str) -> Chart:
-    """Describe the gradients' magnitudes in the first step and in the last steps."""
-    whole = rows[(rows["kind"] == "gradient") & (rows["layer"] == "")]
+def _gradients(rows: pd.DataFrame, kind: str, *, name: str, subject: str) -> Chart:
+    """Describe the magnitudes of gradients of a kind in the first step and in the last steps."""
+    whole = rows[(rows["kind"] == kind) & (rows["layer"] == "")]
     scales = rows.loc[(rows["kind"] == "step") & (rows["name"] == "loss_scale"), "value"]
-    scale = float(scales.max()) if len(scales) else None
-    exponents = _bins(whole, FEWEST_BINS[0] if scale is None else ZERO_AT - math.ceil(math.log2(scale)) - 3)
+    scale = float(scales.max()) if len(scales) else FIRST_SCALE if kind == "output_gradient" else None
+    slug, words = GRADIENTS[kind]
+    exponents = _bins(whole, FEWEST_BINS[0] if scale is None else FP16_ZERO - math.ceil(math.log2(scale)) - 3)
     first = _histogram("First step", whole, lambda arm: arm[arm["step"] == 0], exponents, scale)
     last = _histogram("Last steps", whole, last_steps, exponents, scale)
     return Chart(
-        name=f"{name}-gradients",
-        caption=f"{subject}: magnitudes of gradients",
-        about="The share of all values at each power of two, and of zeros.",
+        name=f"{name}-{slug}",
+        caption=f"{subject}: magnitudes of {words}",
+        about="The share of all values at each power of two, and of zeros. The arrow: where a loss scale moves them.",
         panels=[first, last],
         columns=2,
         legend=[*chart.legend(whole), *LEGEND],
@@ -95,9 +90,11 @@ def _histogram(title: str, rows: pd.DataFrame, steps: Select, exponents: np.ndar
         marks.append(Line(points=_heights(spread, exponents), first=index % EVERY, every=EVERY, **look))
         marks.append(Line(points=[(zero + index, spread.get("zero", 0.0) or math.nan)], **look))
     if scale is not None:
-        moved = ZERO_AT - math.log2(scale)
+        moved = FP16_ZERO - math.log2(scale)
         text = f"zero at a scale of 2^{math.log2(scale):g}"
         marks += [Rule(at=moved, axis="x"), Text(x=moved + 0.4, y=SHARES[1] / 2, text=text, anchor="start")]
+        arrow = [(moved, SHARES[1] / 4), (FP16_ZERO, SHARES[1] / 4)]
+        marks += [Line(points=arrow, tint=chart.PLAIN, dots=False), Text(x=FP16_ZERO, y=SHARES[1] / 4, text="▶")]
     return _magnitudes(title, "share of all values (%)", marks, exponents, zero + (len(arms) - 1) / 2)
 
 
@@ -154,8 +151,8 @@ def _magnitudes(title: str, label: str, marks: Sequence[Mark], exponents: np.nda
     low, high = int(exponents[0]), int(exponents[-1])
     left = min([zero, *(x for mark in marks if isinstance(mark, Line) for x, _ in mark.points)])
     areas = [
-        Bar(x=(low - 1, ZERO_AT), y=SHARES, tint=chart.LOST, faint=True),
-        Bar(x=(ZERO_AT, NORMAL_FROM), y=SHARES, tint=chart.COARSE, faint=True),
+        Bar(x=(low - 1, FP16_ZERO), y=SHARES, tint=chart.LOST, faint=True),
+        Bar(x=(FP16_ZERO, FP16_NORMAL), y=SHARES, tint=chart.COARSE, faint=True),
     ]
     powers = [(float(at), _power(at)) for at in range(low, high + 1) if at % 10 == 0]
     x = Axis(label="magnitude", ticks=[(zero, "zero"), *powers], low=left - 1.5, high=high + 1.5)

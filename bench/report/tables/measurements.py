@@ -108,6 +108,10 @@ TRAINER_KEY = [name for name in KEY if name != "parameters"]
 """Columns in which trainings by the two trainers agree."""
 SIDES = ("", "_plain")
 FP16_LARGEST = 65504.0
+FP16_NORMAL, FP16_ZERO = -14, -25
+"""Powers of two below which float16 is subnormal, and below which it rounds to zero."""
+FIRST_SCALE = 2.0**16
+"""GradScaler's first scale, which stands for scaling where a precision has none."""
 LAST = 5
 """Steps at the end of the phase whose gradients are counted together."""
 STORAGE = {"device": "device", "host": "host memory", "file": "disk"}
@@ -556,7 +560,7 @@ def against_plain(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
 def numerics(rows: pd.DataFrame) -> list[Table | None]:
     """Return the tables of one workload, of rows of ``Runs.numerics`` in the summary's order with its ``where``."""
     arms = [arm for _, arm in first_seed(rows[rows["kind"] != "module"]).groupby(KEY, sort=False)]
-    return [_gradients(arms), _errors(arms)]
+    return [_gradients(arms), _output_gradients(arms), _errors(arms)]
 
 
 def first_seed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -636,6 +640,60 @@ def _shares(arm: pd.DataFrame) -> dict[str, Any]:
             names = ("zero", "subnormal", "overflow")
             shares |= {f"{kind}_{name}": 100 * rounded[name] / rounded["nonzero"] for name in names}
     return shares
+
+
+def _output_gradients(arms: list[pd.DataFrame]) -> Table | None:
+    columns = [
+        *ARM,
+        figures("zero (%)", "zero", 3),
+        figures("in fp16: zero (%)", "lost", 3),
+        figures("subnormal (%)", "subnormal", 3),
+        words("most in fp16 zero (layer)", "worst"),
+        figures("loss scale S", "scale"),
+        figures("S brings into range (%)", "saved", 3),
+        figures("overflow at S (%)", "overflow", 3),
+    ]
+    about = (
+        "Gradients of the loss, unscaled, with respect to the outputs of layers, in the last five steps; shares of all "
+        "values. In fp16: below 2^-25 float16 has only zero, below 2^-14 only subnormal numbers. S is the loss "
+        "scale, or 2^16, GradScaler's initial scale, where there is none; it brings into range what is zero without it."
+    )
+    rows = [_named(arm) | _output_shares(arm) for arm in arms if (arm["kind"] == "output_gradient").any()]
+    return table("Numerics: gradients of layers' outputs", rows, columns, about)
+
+
+def _output_shares(arm: pd.DataFrame) -> dict[str, Any]:
+    """Return the shares of an arm's gradients of outputs that float16 loses, with its loss scale and without."""
+    spread, scales = shares(arm[arm["kind"] == "output_gradient"]), _steps(arm, "loss_scale")
+    scale = scales.iloc[-1] if len(scales) else FIRST_SCALE
+    powers = {"zero": -math.inf, "below": -1e3, "above": 1e3, "nonfinite": 1e3}
+    exponents = pd.Series({name: powers[name] if name in powers else float(name) for name in spread.columns})
+
+    def between(low: float, high: float) -> pd.Series:
+        return spread.loc[:, (exponents >= low) & (exponents < high)].sum(axis=1)
+
+    shift, lost = math.log2(scale), between(-1e3, FP16_ZERO)
+    of_all = {
+        "zero": between(-math.inf, -1e3),
+        "lost": lost,
+        "subnormal": between(FP16_ZERO, FP16_NORMAL),
+        "saved": between(FP16_ZERO - shift, FP16_ZERO),
+        "overflow": between(16 - shift, math.inf),
+    }
+    by_layer = lost[lost.index != ""]
+    worst = f"{number(by_layer.max(), 3)} % ({by_layer.idxmax()})" if len(by_layer) else UNKNOWN
+    return {name: part[""] for name, part in of_all.items()} | {"scale": scale, "worst": worst}
+
+
+def shares(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return how each layer group's gradients spread over magnitudes in the last steps, in per cent of its values.
+
+    There is a row for each layer in the order of ``rows``, which is the model's, and a column for each bin: the
+    exponents of powers of two, and zero.
+    """
+    counts = last_steps(rows).pivot_table(index="layer", columns="name", values="value", aggfunc="sum", fill_value=0.0)
+    counts = counts.reindex(rows["layer"].unique())
+    return 100 * counts.div(counts.sum(axis=1), axis=0)
 
 
 def _activation(arm: pd.DataFrame) -> dict[str, Any]:

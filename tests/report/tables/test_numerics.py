@@ -7,7 +7,7 @@ import pytest
 
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
-from bench.report.figures.chart import SHADES, Bar, Line, Rule, Text
+from bench.report.figures.chart import PLAIN, SHADES, Bar, Line, Rule, Text
 from bench.report.figures.numerics import charts, shares
 from bench.report.format import error
 from bench.report.page import compose
@@ -62,7 +62,8 @@ def run(tmp_path):
 
 
 def test_tables_hold_the_figures_of_each_precision_in_order(run):
-    gradients, errors = numerics(run.numerics.assign(where="GPU"))
+    gradients, outputs, errors = numerics(run.numerics.assign(where="GPU"))
+    assert outputs is None
     assert [row[2:7] for row in gradients.rows] == [
         ["fp32", "3", "–", "2.000", "1.000"],
         ["amp-fp16", "3", "1", "2.000", "1.000"],
@@ -78,7 +79,7 @@ def test_tables_hold_the_figures_of_each_precision_in_order(run):
 def test_the_outputs_error_is_shown_as_a_ratio_of_signal_to_noise(run):
     outputs = run.numerics[(run.numerics["kind"] == "error") & (run.numerics["layer"] == "")].assign(name="output")
     rows = pd.concat([run.numerics, outputs.assign(value=0.05)]).assign(where="GPU")
-    _, errors = numerics(rows.drop_duplicates(["precision", "kind", "step", "layer", "name"]))
+    *_, errors = numerics(rows.drop_duplicates(["precision", "kind", "step", "layer", "name"]))
     assert [row[-2:] for row in errors.rows] == [["26.0", "26.0"]] * 3
     assert "SQNR" in errors.about
 
@@ -120,6 +121,20 @@ def test_a_histogram_has_every_share_where_its_power_of_two_is_and_float16s_limi
     assert list(zeros.values()) == [pytest.approx(50.0)]
     assert [mark.x[1] for mark in first.marks if isinstance(mark, Bar)] == [-25, -14]
     assert [mark.at for mark in first.marks if isinstance(mark, Rule)] == [-25 - 10]  # at its scale of 1024
+
+
+def test_gradients_of_outputs_have_a_table_and_a_figure_with_an_arrow_where_the_scale_moves_them(run):
+    counts = {"zero": 60, "-30": 30, "-20": 8, "1": 2}
+    of_fp16 = run.numerics[(run.numerics["precision"] == "amp-fp16") & (run.numerics["name"] == "loss")].iloc[:1]
+    bins = [of_fp16.assign(kind="output_gradient", name=name, value=float(count)) for name, count in counts.items()]
+    frame = pd.concat([run.numerics, *bins, bins[1].assign(layer="fc"), bins[0].assign(layer="conv1")])
+    _, outputs, _ = numerics(frame.assign(where="GPU"))
+    assert outputs.rows == [["GPU", "128", "amp-fp16", "60.0", "30.0", "8.00", "100 % (fc)", "1,024", "30.0", "0.00"]]
+    figure = {chart.name: chart for _, chart in charts(summarise(run.trials), frame)}[
+        "mlp-nvidia-test-1-b128-output-gradients"
+    ]
+    arrow = next(mark for mark in figure.panels[0].marks if isinstance(mark, Line) and mark.tint == PLAIN)
+    assert [x for x, _ in arrow.points] == [-35, -25]
 
 
 def test_the_course_crosses_what_failed_and_strikes_steps_that_were_skipped(run):
