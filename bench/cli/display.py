@@ -211,7 +211,7 @@ def _describe(result: TrialResult) -> str:
         tested = "" if accuracy is None else f", {accuracy:.2f} % right"
         precision = find_precision(result.precision)
         took = "" if precision and precision.emulated else f"{training.time_per_epoch_s:.2f} s/epoch, "
-        return f"{took}loss {training.train_loss:.4g}{tested}{detail}"
+        return f"{took}loss {training.train_loss:#.4g}{tested}{detail}"
     return _describe_timed(result)
 
 

@@ -49,7 +49,7 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     operations = observe(runner.compute) if arm.conversion else None
     result = runner.result(
         "nonfinite" if failure else "ok",
-        failure or f"loss {losses[0]:.4g} in the first step, {losses[-1]:.4g} in the last of {len(losses)}",
+        failure or f"loss {losses[0]:#.4g} in the first step, {losses[-1]:#.4g} in the last of {len(losses)}",
         switches=switches,
         computed=operations.compute_dtypes if operations else "",
         operations=operations,

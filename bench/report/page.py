@@ -247,7 +247,11 @@ def compose(
         lead=lead(given),
         grid=grid(given),
         architectures=measurements.architectures(material.rows, given),
-        verdicts=[*given, *map(ablation_tables.sentence, ablations)],
+        verdicts=[
+            *given,
+            *(verdict for answer in given for verdict in answer.stalled),
+            *map(ablation_tables.sentence, ablations),
+        ],
         lists={
             "Before comparing": comparability.cautions(runs),
             "Failed": diagnostics.failures(runs),

@@ -37,7 +37,7 @@ def values(rows, kind, name, layer=""):
 def test_every_step_is_told_and_gradients_of_the_first_the_middle_and_the_last_five(tiny_trial, cpu):
     rows, result = watch(tiny_trial, cpu, steps=20, arms=arms("amp-fp16"))
     losses = values(rows, "step", "loss")
-    detail = f"loss {losses[0]:.4g} in the first step, {losses[19]:.4g} in the last of 20"
+    detail = f"loss {losses[0]:#.4g} in the first step, {losses[19]:#.4g} in the last of 20"
     assert (result.status, result.detail, result.switches.loss_scaling) == ("ok", detail, True)
     assert list(losses) == list(range(20))
     assert set(values(rows, "step", "loss_scale").values()) == {65536.0}

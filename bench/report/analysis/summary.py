@@ -26,13 +26,13 @@ from bench.report.analysis.contrast import (
 )
 from bench.report.analysis.doubts import doubts
 from bench.report.analysis.judge import judge_speedups, parity
-from bench.report.format import processes, records
+from bench.report.format import known, number, processes, records
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, KEY, SUBJECT, is_emulated
 from bench.results.records import MEASURED
 from bench.spec.generations import generation_rank
 from bench.spec.metrics import ENERGY, EPOCH, MEMORY, METRICS, SPEED, THROUGHPUT, Metric, learned
-from bench.spec.precisions import BASELINE, precision_rank
+from bench.spec.precisions import BASELINE, find_precision, precision_rank
 
 IEEE_ERROR = 3e-5
 """An fp32 matrix product with a larger error than this was not computed in IEEE fp32."""
@@ -80,6 +80,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     table["paces"] = pd.Series({number: tuple(arm.values) for number, arm in paces.items()}, dtype=object)
     table["log_speedups"] = pd.Series(gains, dtype=object)
     table["matmul_error"] = trials.groupby(ARM, sort=False)["matmul_error"].max()
+    table["stalled"] = stalled(trials)
     lost = _lost(trials)
     for phase in {"numerics", "inference", *(metric.phase for metric in METRICS.values())}:
         if f"{phase}_status" not in table:
@@ -134,6 +135,34 @@ def _general(metric: Metric, measured: Mapping[int, Arm]) -> pd.DataFrame:
         figures = {number: arm.figure(metric) for number, arm in measured.items()}
         columns[metric.figure] = pd.Series(figures, dtype=float)
     return columns
+
+
+def stalled(trials: pd.DataFrame) -> pd.Series:
+    """Return the losses of each arm that does not learn where fp32 does, in words, by its number.
+
+    Fp32 learns if its loss falls by more than its last losses differ between seeds, or with one seed by a tenth. An arm
+    does not if its own falls by less than a tenth of that. Where an arm was trained, epochs count, else the steps of
+    the numerics phase; the share of its gradients that are zero is the latter's.
+    """
+    rows = trials[trials["phase"].isin(("train", "numerics")) & trials["status"].isin(MEASURED)]
+    zeros = rows.groupby(ARM)["zero_gradients_pct"].mean()
+    words: dict[Any, str] = {}
+    for phase in ("numerics", "train"):  # the last counts
+        of_arms = rows[(rows["phase"] == phase) & rows["first_loss"].notna()].groupby([IN_CELL, ARM, "precision"])
+        means, last = of_arms[["first_loss", "last_loss"]].mean(), of_arms["last_loss"]
+        spread = (last.max() - last.min()).mask(last.size() == 1, 0.1 * means["first_loss"].abs())
+        courses = records(means.assign(fall=means["first_loss"] - means["last_loss"], spread=spread).reset_index())
+        baselines = {row[IN_CELL]: row for row in courses if row["precision"] == BASELINE}
+        for row in courses:
+            words.pop(row[ARM], None)
+            fp32 = baselines.get(row[IN_CELL], row)
+            if fp32["fall"] > fp32["spread"] and row["fall"] < 0.1 * fp32["fall"]:
+                parts = [f"{number(each['first_loss'], 3)} → {number(each['last_loss'], 3)}" for each in (row, fp32)]
+                precision, zero = find_precision(row["precision"]), zeros.get(row[ARM], math.nan)
+                where = " in float16" if precision and precision.autocast == "float16" else ""
+                lost = f"; {number(zero, 2)} % of its gradients are zero{where}" if known(zero) else ""
+                words[row[ARM]] = f"loss {parts[0]}, {BASELINE} {parts[1]}{lost}"
+    return pd.Series(words, dtype=object)
 
 
 def _lost(trials: pd.DataFrame) -> pd.DataFrame:

@@ -48,6 +48,7 @@ NOT_WORSE, NOT_SHOWN, NOT_TRAINED = "not worse", "not shown", "not trained"
 NO_ACCURACY = "no accuracy: regression"
 WORDS = {"EQUIVALENT": NOT_WORSE, "NON-INFERIOR": NOT_WORSE, "WORSE": "worse", "diverged": "diverged"}
 """Words on accuracy, by the verdict on parity; others are not shown."""
+STALLED = "does not learn"
 STANDING = {
     **{NOT_WORSE: "good", "worse": "bad", "diverged": "bad"},
     **dict.fromkeys(("not compared", "too few seeds", "undecided"), "open"),
@@ -104,6 +105,19 @@ class Answer(Verdict):
     """The row of the summary that ``accuracy`` is from, perhaps of another batch size; empty where none was trained."""
     rows: Sequence[Row]
     """All rows of the summary of the suite on the device."""
+
+    @property
+    def stalled(self) -> list[Verdict]:
+        """A verdict on each precision that does not learn, where fp32 does."""
+        return [
+            Verdict(
+                subject=f"{row['workload']} on {row['where']}, batch {row['batch_size']:.0f}",
+                advice=f"{row['precision']} {STALLED}",
+                evidence=row["stalled"],
+            )
+            for row in self.rows
+            if known(row["stalled"])
+        ]
 
     @property
     def doubts(self) -> list[str]:
@@ -327,7 +341,8 @@ class _Subject:
         if BASELINE in self.trained and self.trained[BASELINE]["train_status"] == "nonfinite":
             evidence = f"training diverged in fp32 itself: {best['precision']} is {self._evidence(best)}"
             return self._answer("no verdict", evidence)
-        sound = [arm for arm in compared if self._accuracy_word(str(arm["precision"])) not in ("worse", "diverged")]
+        ruled_out = ("worse", "diverged", STALLED)
+        sound = [arm for arm in compared if self._accuracy_word(str(arm["precision"])) not in ruled_out]
         if not sound:
             evidence = f"its training rules out {best['precision']}, which is {self._evidence(best)}"
             return self._answer("stay with fp32", evidence, best)
@@ -355,14 +370,17 @@ class _Subject:
             best = max(timed, key=itemgetter("samples_per_s"))
             pace = f"{best['precision']} trains {number(best['samples_per_s'])} samples/s"
             return self._advise(best, "fastest", f"fp32 does not fit (oom), so there is no speedup to state; {pace}")
+        stalled = [f"{arm['precision']} {STALLED}" for arm in arms if known(arm["stalled"])]
         looked = [name for name in ("numerics", "inference") if any(known(row[f"{name}_status"]) for row in self.cell)]
         if looked and not any(known(row[name]) for row in self.cell for name in MEASURES):
             advice = f"no verdict, only {' and '.join(looked)} measured"
-            return self._answer(advice, ". ".join(f"{name}: {self._outcomes(name)}" for name in looked))
+            return self._answer(
+                ", ".join(stalled) or advice, ". ".join(f"{name}: {self._outcomes(name)}" for name in looked)
+            )
         words = ", ".join(f"{name} {word}" for name, word in self.lost.items())
         why = f"no speedup was measured ({words})" if words else "no speedup was measured"
         parts = [f"{arm['precision']}: {self._changes(arm, _epoch(arm))}" for arm in arms]
-        return self._answer("no verdict on speed", "; ".join([why, *parts]))
+        return self._answer(", ".join(stalled) or "no verdict on speed", "; ".join([why, *parts]))
 
     def _advise(self, arm: Row, gain: str, evidence: str, ties: Sequence[str] = ()) -> Answer:
         """Advise a precision: to use it where its accuracy is shown, else as the ``gain``, such as the fastest."""
@@ -379,6 +397,8 @@ class _Subject:
 
     def _accuracy_word(self, precision: str) -> str:
         """Return the result of comparing the trainings of a precision with fp32's."""
+        if any(row["precision"] == precision and known(row["stalled"]) for row in self.rows):
+            return STALLED
         training = self.trained.get(precision, {})
         return WORDS.get(str(training.get("parity")), NO_ACCURACY if training.get("regression") else NOT_SHOWN)
 

@@ -143,7 +143,7 @@ def load(folders: list[Path]) -> Runs:
         of_trials = {name: of_counting(read(folder / file), rows) for name, file in OF_TRIALS.items()}
         for name, file in OF_TRIALS.items():
             parts[name].append(_without_emulated_cost(_with_cells(file, of_trials[name], rows), EPOCH_COST))
-        rows = _with_steady_epochs(rows, of_trials["epochs"])
+        rows = _with_losses(_with_steady_epochs(rows, of_trials["epochs"]), of_trials)
         parts["trials"].append(_without_emulated_cost(rows, TRAIN_COST))
     names = _data_names(runs)
     frames = {name: _rename_data(pd.concat(rows, ignore_index=True), names) for name, rows in parts.items()}
@@ -211,6 +211,25 @@ def _with_steady_epochs(rows: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFram
     rows = rows.join(ends, on=PAIR)
     later = rows.pop("later").where(rows["time_per_epoch_s"].notna())
     return rows.assign(time_per_epoch_s=later.fillna(rows["time_per_epoch_s"]))  # epochs.csv may be lost
+
+
+def _with_losses(rows: pd.DataFrame, of_trials: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Add each training's loss in its first and last epoch, or step of the numerics phase, and what it lost.
+
+    ``zero_gradients_pct`` is the share of the parameters' gradients that were zero where the numerics phase counted.
+    """
+    numerics, epochs = of_trials["numerics"], of_trials["epochs"]
+    steps = numerics[(numerics["kind"] == "step") & (numerics["name"] == "loss")].rename(
+        columns={"value": "train_loss"}
+    )
+    courses = [epochs.sort_values("epoch", kind="stable"), steps.sort_values("step", kind="stable")]
+    losses = pd.concat(
+        [course.groupby(PAIR)["train_loss"].agg(first_loss="first", last_loss="last") for course in courses]
+    )
+    whole = numerics[(numerics["kind"] == "gradient") & (numerics["layer"] == "")]
+    zeros, every = (part.groupby(PAIR)["value"].sum() for part in (whole[whole["name"] == "zero"], whole))
+    shares = (100 * zeros.reindex(every.index, fill_value=0.0) / every).rename("zero_gradients_pct")
+    return rows.join(losses, on=PAIR).join(shares, on=PAIR)
 
 
 def _filling(trials: pd.DataFrame, file: str) -> pd.DataFrame:

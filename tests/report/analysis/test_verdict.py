@@ -13,6 +13,7 @@ from bench.report.reading.load import load
 from bench.report.render import answers as terminal
 from bench.results.records import Switches
 from tests.report.builders import RunBuilder
+from tests.report.fleet import edit_rows
 from tests.report.tables.lines import column, lines
 
 
@@ -241,3 +242,26 @@ def test_a_speedup_that_may_be_a_slowdown_is_an_interval_and_has_no_reason(tmp_p
 
 def test_without_answers_there_is_nothing_to_lead_with() -> None:
     assert lead([]) == []
+
+
+@pytest.mark.parametrize(
+    ("fp32", "noscale", "stalls"),
+    [
+        ([(2.3, 0.4)], [(2.3, 2.3)], True),
+        ([(2.3, 0.4)], [(2.3, 2.0)], False),  # it learns, if slowly
+        ([(2.3, 2.25)], [(2.3, 2.3)], False),  # with one seed fp32's loss must fall by a tenth
+        ([(2.3, 1.8), (2.3, 2.2)], [(2.3, 2.3)] * 2, False),  # the seeds differ by more than it falls on average
+        ([(2.3, 0.4), (2.3, 0.5)], [(2.3, 2.3)] * 2, True),
+    ],
+)
+def test_a_precision_that_does_not_learn_where_fp32_does_is_said_and_never_advised(tmp_path, fp32, noscale, stalls):
+    run = RunBuilder(tmp_path / "run").speed(arm="amp-fp16-noscale", speedups=[2.0, 2.0, 2.0])
+    for name, seeds in (("fp32", fp32), ("amp-fp16-noscale", noscale)):
+        run.train(name, [None] * len(seeds), train_loss=[last for _, last in seeds])
+    epochs = iter([loss for seeds in (fp32, noscale) for course in seeds for loss in course])
+    edit_rows(run.folder, lambda row: row.update(train_loss=str(next(epochs))), "epochs.csv")
+    (answer,) = answers(summarise(load([run.folder]).trials))
+    assert bool(answer.stalled) == stalls
+    assert ("amp-fp16-noscale" in answer.advice) != stalls
+    if stalls:
+        assert "loss 2.30 → 2.30, fp32 2.30 → 0.4" in str(answer.stalled[0])
