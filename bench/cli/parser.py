@@ -58,7 +58,7 @@ PAGE = ("published", "layers", "figures")
 """Options that say what is on the page of a report."""
 RESUMABLE = ("resume", "dry_run", "seeds", "trial_timeout_s")
 """Options that may be given with a bare ``--resume``."""
-TRAINING = ("epochs", "target_accuracy_pct", "clip_grad")
+TRAINING = ("epochs", "target_accuracy_pct", "clip_grad", "start", "from_epoch")
 """Options that only training has a use for."""
 SHORTHANDS = {
     "sweep": {
@@ -415,6 +415,8 @@ def parse_run(argv: Sequence[str], *, recorded: bool = False) -> Request:
         raise UsageError("--accelerators is for a cluster: add --on ray, or name GPUs of this machine with --gpus.")
     if "gpus" in given and "on" in given:
         raise UsageError("--gpus names GPUs of this machine; with --on ray name types: --accelerators V100,V100+V100.")
+    if "on" in given and {"keep_checkpoints", "start"} & {*given}:
+        raise UsageError("A cluster's nodes keep no checkpoints: leave out --keep-checkpoints and --from, or --on.")
     if given.get("data"):
         DataSource.parse(given["data"], given.get("data_dir", "data"), elsewhere="on" in given)
     if "sync_bn" in given:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +21,9 @@ from bench.devices.monitor import DeviceLostError, meters, open_monitor
 from bench.measure.energy import total
 from bench.phases.arms import TrainingRunner, open_context
 from bench.results.records import Device, EpochResult, Message, Progress, Training
+from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE
-from bench.spec.trial import Trial
+from bench.spec.trial import Trial, kept_checkpoint
 from bench.training import distributed, lightning
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from bench.training.step import Arm, Epoch, evaluate, evaluate_fp32, train_epoch
@@ -53,7 +55,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
     runner = TrainingRunner(name, arm, iter(()))
     runner.compile(context, send)  # outside the first epoch's time
     saves_checkpoints = distributed.from_first(checkpoint is not None)
-    rows, read_failure = _resume(arm, trial, checkpoint)
+    rows, trained, read_failure = _resume(arm, trial, checkpoint)
     for row in rows:
         send(row)
     energy_j = _energy_counter(device)
@@ -61,8 +63,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
     if lightning_trains:
         train = lightning.open_lightning(arm, batches.steps_per_epoch, shard)
     switches = runner.read_back()
-    while len(rows) < trial.epochs and (not rows or math.isfinite(rows[-1].train_loss)):
-        number = len(rows) + 1
+    while (number := trained + len(rows) + 1) <= trial.epochs and (not rows or math.isfinite(rows[-1].train_loss)):
         rate = float(arm.optimizer.param_groups[0]["lr"])
         heartbeat = partial(_heartbeat, send, number, trial.epochs)
         drawn = batches.train(number)  # tokens are drawn here, before the clock and the counter
@@ -73,12 +74,14 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         after_j = energy_j()
         switches = runner.read_back()  # before evaluating in fp32, which sets them
         epoch_j = after_j - before_j if before_j is not None and after_j is not None else None
-        row = epoch_row(trial, rows, epoch, rate=rate, scale=arm.loss_scale, energy_j=epoch_j)
+        row = epoch_row(trial, rows, epoch, number=number, rate=rate, scale=arm.loss_scale, energy_j=epoch_j)
         rows.append(_tested(replace(row, start_s=start_s), arm, batches, heartbeat, part))
         if saves_checkpoints:
             state = Checkpoint.of(arm, trial.config, rows)
             if checkpoint is not None and distributed.rank() == 0:
                 state.write(checkpoint)
+                if trial.keep_checkpoints:
+                    shutil.copyfile(checkpoint, checkpoint.parent / kept_checkpoint(trial.id, number).name)
         send(rows[-1])
     runner.batches = itertools.cycle(context.resident_batches(1))
     failure = _nonfinite_loss(rows[-1])
@@ -106,21 +109,31 @@ def _heartbeat(
         yield batch
 
 
-def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[EpochResult], str]:
-    """Restore the arm from the trial's checkpoint.
+def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[EpochResult], int, str]:
+    """Restore the arm from the trial's checkpoint, or else from that of another run that it starts from.
 
     Returns:
-        The epochs trained so far, none without a checkpoint of this trial; and a message if the file could not be read.
+        The epochs trained so far, none without a checkpoint of this trial; how many were trained before in another
+        run; and a message if the trial's file could not be read.
+
+    Raises:
+        UsageError: the checkpoint that it starts from cannot be read.
     """
     stored, read_failure = None, ""
     if checkpoint is not None and distributed.rank() == 0 and checkpoint.exists():
         stored = read_checkpoint(checkpoint)
         read_failure = "" if stored else "its checkpoint could not be read, so training began anew"
     state = distributed.from_first(stored)
-    if state is None or state.config != trial.config:
-        return [], read_failure
-    state.restore(arm)
-    return list(state.epochs), ""
+    if state is not None and state.config == trial.config:
+        state.restore(arm)
+        return list(state.epochs), state.epochs[0].epoch - 1, ""
+    if trial.start is None:
+        return [], 0, read_failure
+    begun = distributed.from_first(read_checkpoint(Path(trial.start)) if distributed.rank() == 0 else None)
+    if begun is None:
+        raise UsageError(f"The checkpoint '{trial.start}' cannot be read. Train its run again, or another epoch's.")
+    begun.restore(arm)
+    return [], begun.epochs[-1].epoch, read_failure
 
 
 def _tested(
@@ -180,11 +193,12 @@ def epoch_row(
     before: list[EpochResult],
     epoch: Epoch,
     *,
+    number: int,
     rate: float,
     scale: float | None,
     energy_j: float | None,
 ) -> EpochResult:
-    """Return the row of the epoch after those ``before``, not evaluated yet.
+    """Return the row of the epoch with a number, after those ``before``, not evaluated yet.
 
     ``rate`` is the learning rate that it began with, ``scale`` the loss scale that it ended with.
     """
@@ -192,7 +206,7 @@ def epoch_row(
         trial=trial.id,
         precision=trial.precisions[0],
         seed=trial.seed,
-        epoch=len(before) + 1,
+        epoch=number,
         train_loss=epoch.loss,
         train_s=epoch.seconds,
         elapsed_s=epoch.seconds + (before[-1].elapsed_s if before else 0.0),
@@ -214,7 +228,7 @@ def summary(trial: Trial, rows: list[EpochResult], arm: Arm, batches: Batches) -
     last, train_s = rows[-1], rows[-1].elapsed_s
     drawn_j = [row.energy_j for row in rows if row.energy_j is not None]
     return Training(
-        epochs=len(rows),
+        epochs=last.epoch,
         time_per_epoch_s=statistics.median(row.train_s for row in rows[1:] or rows),
         total_s=train_s + sum(row.test_s or 0.0 for row in rows),
         train_samples_per_s=sum(row.samples for row in rows) / train_s,

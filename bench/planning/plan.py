@@ -374,6 +374,7 @@ def _trials(
         arms=tuple(arms),
         seed=seeds[0],
         clip_grad=request.clip_grad,
+        keep_checkpoints=request.keep_checkpoints and name == "train",
         protocol=request.protocol,
     )
     groups: list[tuple[AblationStep, ...]] = [(arm,) for arm in arms]

@@ -32,6 +32,8 @@ class PlannedTrial(Struct, frozen=True, kw_only=True):
     replicate: int
     seed: int
     arms: list[str]
+    recipe: dict[str, str] | UnsetType = UNSET
+    """Of a training whose checkpoints are kept: what must agree where another run continues it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +79,10 @@ def planned(trial: Trial) -> dict[str, Any]:
         replicate=trial.replicate,
         seed=trial.seed,
         arms=[arm.added for arm in trial.arms],
+        recipe=trial.recipe if trial.keep_checkpoints else UNSET,
     )
-    return msgspec.structs.asdict(entry)
+    described: dict[str, Any] = msgspec.to_builtins(entry)
+    return described
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from bench.devices.processes import busy
 from bench.launch import Launcher
 from bench.planning import suite_registry
+from bench.planning.continuation import continued
 from bench.planning.max_batch import Largest
 from bench.planning.plan import (
     EMULATED,
@@ -84,7 +85,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
 
     def make(largest: Largest | None = None) -> Plan:
         known = partial(make_plan, sample_s=sample_s, footprints=footprints)
-        plan = known(request, suites, data, environment, flops, largest=largest)
+        plan = continued(known(request, suites, data, environment, flops, largest=largest), request)
         check_batches(plan, suites, data)
         return plan
 

@@ -406,6 +406,14 @@ class Request:
         "tell how long training took to this test accuracy", "PCT", percentage, name="--target-accuracy"
     )
     clip_grad: float | None = option("clip gradients to this norm (default: the suite's)", "MAXNORM", norm)
+    keep_checkpoints: bool = option("keep the checkpoint of every epoch in the run's folder", default=False)
+    start: Path | None = option(
+        "continue the training of a run with --keep-checkpoints, in any precision: from fp32's, or its only one's",
+        "RUN",
+        path,
+        name="--from",
+    )
+    from_epoch: int | None = option("the epoch after which --from continues", "K", whole(1))
     quick: bool = option(
         "a first answer in a minute: one process, fp32 and the precision that the device should gain most by, at one "
         "batch size; no training unless one of its options is given",
@@ -481,6 +489,10 @@ class Trial:
     """Test accuracy to tell the time to (train)."""
     clip_grad: float | None = None
     """Norm to clip gradients to; None is the recipe's."""
+    start: str | None = None
+    """The checkpoint that its training starts from; None are initial weights."""
+    keep_checkpoints: bool = False
+    """Whether every epoch's is kept."""
     protocol: Protocol = Protocol()
     silence_s: float = SILENCE_S
     """How long its process may say nothing before it is taken to hang."""
@@ -522,20 +534,40 @@ class Trial:
         return Path("checkpoints") / f"{self._file_name}.pt"
 
     @property
+    def recipe(self) -> dict[str, str]:
+        """What is trained, whatever the precision and the device: settings by the names that messages use."""
+        suite = self.cell.suite
+        settings = {
+            "the suite": suite.name,
+            "its file": suite.digest,
+            "its parameters": dict(suite.parameters),
+            "the batch size": self.cell.batch_size,
+            "the data": self.cell.data,
+            "the number of classes": self.cell.classes,
+            "techniques": ",".join(self.cell.techniques),
+            "--epochs": self.epochs,
+            "the seed": self.seed,
+            "--clip-grad": self.clip_grad,
+        }
+        return {name: str(value) for name, value in settings.items()}
+
+    @property
     def log(self) -> Path:
         """Where within a run's folder all that it printed is kept if it fails."""
         return Path("logs") / f"{self._file_name}.log"
 
     @property
     def _file_name(self) -> str:
-        return re.sub(r"[^A-Za-z0-9._=+-]", "_", self.id)
+        return _file_name(self.id)
 
     @property
     def config(self) -> str:
         """Hash of the question, 12 hex digits: equal hashes are the same question."""
         question = asdict(self)
-        for name in ("known", "silence_s", "unfit"):  # they change how long it takes, and not what is asked
+        for name in ("known", "silence_s", "unfit", "keep_checkpoints"):  # they do not change what is asked
             del question[name]
+        if self.start is None:
+            del question["start"]  # earlier versions had no such field
         if self.cell.suite.batch_size is None:
             del question["cell"]["suite"]["batch_size"]  # earlier versions had no such field
         del question["cell"]["data"]["directory"]  # where decoded images are kept changes nothing
@@ -545,3 +577,12 @@ class Trial:
             del question["cell"]["batch_size"]  # which is the answer
         text = json.dumps(question, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def kept_checkpoint(trial: str, epoch: int) -> Path:
+    """Return where within a run's folder the checkpoint of an epoch of a trial is kept, by the trial's id."""
+    return Path("checkpoints") / f"{_file_name(trial)}-e{epoch}.pt"
+
+
+def _file_name(trial: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._=+-]", "_", trial)

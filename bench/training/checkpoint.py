@@ -96,9 +96,10 @@ def generator_states(device: torch.device) -> dict[str, Any]:
 
 
 def restore_generators(states: dict[str, Any], device: torch.device) -> None:
-    """Restore what ``generator_states`` returned on the same kind of device."""
+    """Restore what ``generator_states`` returned; on another kind of device its own generator is left as it is."""
     for each in {torch.device("cpu"), device}:
-        backend_of(each).set_rng_state(states[each.type])
+        if each.type in states:  # a training may continue on another kind of device
+            backend_of(each).set_rng_state(states[each.type])
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
 

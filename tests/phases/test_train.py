@@ -295,7 +295,7 @@ def test_the_sum_of_a_training_is_that_of_all_its_epochs(tiny_trial):
     rows = []
     for seconds, wait_s, test_s, energy_j in ((10.0, 4.0, 1.0, 70.0), (2.0, 0.5, 3.0, 30.0), (4.0, 0.3, 2.0, 20.0)):
         epoch = Epoch(loss=1.0, seconds=seconds, wait_seconds=wait_s, samples=100, skipped_steps=0)
-        row = epoch_row(tiny_trial, rows, epoch, rate=0.1, scale=None, energy_j=energy_j)
+        row = epoch_row(tiny_trial, rows, epoch, number=len(rows) + 1, rate=0.1, scale=None, energy_j=energy_j)
         rows.append(replace(row, test_loss=0.5, test_accuracy_pct=80.0, test_s=test_s))
     batches = SimpleNamespace(storage="host", entropy_nats=None, data=suite.data)
     training = summary(tiny_trial, rows, arm, batches)

@@ -119,6 +119,23 @@ def test_gradients_of_outputs_are_counted_as_they_were_planted(host):
     assert [[line[name] for name in names] for line in lines(outputs)] == [["60.0", "30.0", "30.0"]] * 2
 
 
+def test_a_training_goes_on_in_fp16_and_back_in_fp32_without_a_jump(host):
+    server = host("A100")
+    words = (*TINY, "--gpus", 0, "--phases", "train", "--epochs", 4, "--set", "lr=0.05", "--keep-checkpoints")
+    legs = (("whole", "fp32", ()), ("half", "amp-fp16", ("--from", "whole", "--from-epoch", 1)))
+    for out, precision, start in (*legs, ("back", "fp32", ("--from", "half", "--from-epoch", 2))):
+        done = server.run(*words, "--precisions", precision, *start, "--out", out)
+        assert done.returncode == 0, done.stdout + done.stderr
+    whole, half, back = (
+        {row["epoch"]: float(row["train_loss"]) for row in server.rows(out, "epochs")}
+        for out in ("whole", "half", "back")
+    )
+    assert (list(half), list(back)) == (["2", "3", "4"], ["3", "4"])
+    assert whole["4"] < whole["1"]
+    for epoch, loss in ({**half, **back} | {"2": half["2"]}).items():
+        assert loss == pytest.approx(whole[epoch], rel=1e-2)
+
+
 def test_nothing_is_left_behind_by_two_gpus(pair):
     assert pair.left_behind() == []
 

@@ -21,7 +21,7 @@ from bench.results.records import EpochResult, TrialResult
 from bench.results.store import Store
 from bench.run.execute import Execution
 from bench.spec.suite import Data
-from bench.spec.trial import Placement, SuiteRef
+from bench.spec.trial import Placement, SuiteRef, kept_checkpoint
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from tests.arms import arms
 from tests.phases.test_train import paint
@@ -107,6 +107,27 @@ def test_pythons_and_numpys_generators_are_seeded_and_restored(tmp_path):
     assert drawn() == first
     read_checkpoint(tmp_path / "a.pt").restore(other)
     assert drawn() == after
+
+
+@pytest.mark.parametrize("names", [("fp32", "fp32"), ("amp-fp16", "amp-fp16"), ("fp32", "amp-fp16")])
+def test_a_training_that_continues_another_runs_epoch_ends_as_if_it_had_not_been_interrupted(
+    tmp_path, tiny_trial, cpu, names
+):
+    def trained(name, folder, start=None):
+        trial = replace(tiny_trial, phase="train", epochs=4, arms=arms(name), start=start, keep_checkpoints=True)
+        messages = []
+        train_phase.run(trial, cpu, messages.append, tmp_path / folder / trial.checkpoint)
+        rows = {row.epoch: row.train_loss for row in messages if isinstance(row, EpochResult)}
+        return rows, [tmp_path / folder / kept_checkpoint(trial.id, epoch) for epoch in (2, 4)]
+
+    whole, (second, last) = trained(names[0], "whole")
+    rest, (_, end) = trained(names[1], "rest", start=str(second))
+    assert list(rest) == [3, 4]
+    if names[0] == names[1]:
+        assert rest == {epoch: whole[epoch] for epoch in rest}
+        assert same(read_checkpoint(end).model, read_checkpoint(last).model)
+    else:
+        assert rest[3] == pytest.approx(whole[3], rel=1e-2)
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,8 @@ def _with_steady_epochs(rows: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFram
 
     ``time_per_epoch_s`` is their median, as this version writes it; earlier ones counted the first epoch, too.
     """
-    warm = (epochs["epoch"] > 1) | (epochs.groupby(PAIR)["epoch"].transform("max") == 1)
+    first, last = (epochs.groupby(PAIR)["epoch"].transform(end) for end in ("min", "max"))
+    warm = (epochs["epoch"] > first) | (first == last)
     times = epochs[warm].groupby(PAIR)["train_s"]
     ends = times.agg(fastest_epoch_s="min", slowest_epoch_s="max", later="median")
     rows = rows.join(ends, on=PAIR)
