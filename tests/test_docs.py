@@ -1,5 +1,6 @@
 """The documents name files that exist, link to pages and headings that exist, and show commands that parse."""
 
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli.parser import parse
+from bench.planning import suite_registry
 from bench.results.columns import COLUMNS
 from bench.spec.phases import PHASES
 
@@ -62,6 +64,15 @@ def test_an_example_is_a_command_that_can_be_given(page, match, tmp_path, monkey
             (tmp_path / word.removeprefix("text:")).touch()
     monkeypatch.chdir(tmp_path)
     parse(words)
+
+
+@pytest.mark.parametrize("command", COMMAND.findall((ROOT / "docs" / "sources.md").read_text()))
+def test_a_command_of_a_source_names_a_suite_that_exists_with_settings_that_it_has(command):
+    pairs = list(itertools.pairwise(shlex.split(command)))
+    (name,) = (word for flag, word in pairs if flag == "--suite")
+    settings = [word.split("=", 1) for flag, word in pairs if flag == "--set"]
+    if name.partition(":")[0] not in ("timm", "torchvision"):
+        suite_registry.refer(str(ROOT / name) if name.endswith(".py") else name, dict(settings))
 
 
 def test_the_columns_that_measuring_names_are_columns():

@@ -16,6 +16,7 @@ from suites._schedule import cosine
 CIFAR_SGD = ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, 128, 200)
 RECIPES = {  # optimizer, its settings, batch size, epochs, million parameters
     "gpt": ("AdamW", {"lr": 1e-3, "weight_decay": 0.1, "betas": (0.9, 0.95)}, 32, 5, 0.834),
+    "lstm": ("SGD", {"lr": 20.0, "momentum": 0, "weight_decay": 0}, 20, 40, 0.746),
     "digits": ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "nesterov": True}, 64, 15, 0.0572),
     "mlp": ("SGD", {"lr": 1e-3, "momentum": 0, "weight_decay": 0}, 512, 3, 50.3),
     "resnet18": (*CIFAR_SGD, 11.17),
@@ -72,6 +73,15 @@ def test_a_suite_builds_and_takes_a_step(name):
     (batch,) = random_batches(suite.data, batch_size=2, count=1, device=CPU, seed=0)
     assert training_step(arm, batch).isfinite()
     assert any(not torch.equal(*pair) for pair in zip(before, arm.model.parameters(), strict=True))
+
+
+def test_an_lstm_in_fp16_on_a_cpu_computes_what_torchs_lstm_does():
+    suite = suite_registry.load(suite_registry.refer("lstm", {"width": "16", "block": "5", "dropout": "0"}))
+    model, tokens = suite.model(suite.data), torch.arange(10).reshape(2, 5)
+    with torch.autocast("cpu", dtype=torch.float16):
+        half = model(tokens)
+    assert half.dtype == torch.float16
+    torch.testing.assert_close(half.float(), model(tokens), rtol=0, atol=2e-3)
 
 
 def test_the_intel_recipe_is_of_six_classes_at_256_with_a_fifth_set_apart():
