@@ -155,7 +155,7 @@ def compare(options: argparse.Namespace) -> int:
     from bench.report.exports import document
     from bench.report.render import comparison_page, show_comparison
 
-    comparison = compare(options.old, options.new, options.fail_over)
+    comparison = compare(options.old, options.new, options.fail_over, by_turns=options.by_turns)
     if options.json:
         print(document.dumps(document.compare(comparison)))
     elif options.markdown or options.html:

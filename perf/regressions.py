@@ -3,7 +3,7 @@
 
 Makes pairs of runs from the timed blocks of a committed run: each process of a pair is a cell's ABBA rounds, drawn with
 replacement; the shipped functions compute its figures. Then NEW's times are multiplied, and the command compares the
-pair.
+sides, each of three runs that took turns.
 
     python perf/regressions.py [--pairs 100] [--processes 20] [--draw rounds]
 
@@ -38,6 +38,8 @@ RUN = Path(__file__).resolve().parent.parent / "results" / "resnet20-cpu-epyc"
 PLANTED = (1.05, 1.002, 1.0)
 """NEW's step times over OLD's."""
 ALLOWED = "3%"
+TURNS = 3
+"""Runs on each side."""
 NEEDED = {1.05: ("exit code 1", 0.98), 1.002: ("exit code 0", 0.98), 1.0: ("nothing changed", 0.95)}
 """Expected result for each planted slowdown, and the least share of the pairs that must show it."""
 
@@ -82,7 +84,7 @@ class Source:
 
 def write(source: Source, folder: Path, rng: np.random.Generator, *, draw: str, processes: int, slower: float) -> None:
     """Write a copy of the committed run, with its speed measured anew in ``processes`` processes."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     info = {**source.info, "run": folder.name, "started": f"{folder.name} {rng.integers(2**62)}"}
     (folder / "run.json").write_text(json.dumps(info))
     like = {(row["trial"], row["precision"]): row for row in source.rows if row["phase"] == "speed"}
@@ -109,7 +111,7 @@ def write(source: Source, folder: Path, rng: np.random.Generator, *, draw: str, 
 def compared(old: Path, new: Path) -> tuple[int, list[str]]:
     """Return the command's exit code, and the verdicts of all rows."""
     with redirect_stdout(StringIO()) as out:
-        code = run_bench.main(["compare", str(old), str(new), "--fail-over", ALLOWED, "--json"])
+        code = run_bench.main(["compare", str(old), str(new), "--by-turns", "--fail-over", ALLOWED, "--json"])
     rows = json.loads(out.getvalue())["rows"]
     metrics = ("speed", "memory", "energy", "accuracy")
     return code, [row[metric]["verdict"] for row in rows for metric in metrics if row[metric]]
@@ -120,9 +122,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", type=Path, default=RUN, help="the run from which blocks are drawn")
     parser.add_argument("--pairs", type=int, default=100)
-    parser.add_argument(
-        "--processes", type=int, default=20, help="processes on each side (a --rigorous run has 10 to 20)"
-    )
+    parser.add_argument("--processes", type=int, default=20, help="processes on each side, of all runs")
     parser.add_argument("--draw", choices=("rounds", "processes"), default="rounds")
     options = parser.parse_args()
     source = Source(options.run)
@@ -137,8 +137,11 @@ def main() -> int:
         for _ in range(options.pairs):
             with tempfile.TemporaryDirectory() as place:
                 old, new = Path(place) / "old", Path(place) / "new"
-                for folder, planted in ((old, 1.0), (new, slower)):
-                    write(source, folder, rng, draw=options.draw, processes=options.processes, slower=planted)
+                for turn, side, planted in (
+                    (turn, *side) for turn in range(TURNS) for side in ((old, 1.0), (new, slower))
+                ):
+                    folder, count = side / f"{side.name}-{turn}", options.processes // TURNS
+                    write(source, folder, rng, draw=options.draw, processes=count, slower=planted)
                 code, verdicts = compared(old, new)
                 failed += code == 1
                 changed += bool({"REGRESSED", "IMPROVED"} & set(verdicts))

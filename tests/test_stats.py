@@ -196,3 +196,30 @@ def test_the_verdict_needs_the_whole_interval_on_one_side_of_the_margin(low, hig
 def test_exp_turns_a_log_ratio_into_a_ratio():
     ratio = Interval(center=math.log(2), low=0.0, high=None, n=4).exp()
     assert (ratio.center, ratio.low, ratio.high) == (pytest.approx(2), 1.0, None)
+
+
+@pytest.mark.parametrize("between", [0.0, 0.01, 0.02, 0.03])
+@pytest.mark.parametrize("runs", [1, 2, 3])
+def test_runs_of_two_days_show_no_change_where_there_is_none(between, runs):
+    rng, held, changed = np.random.default_rng(runs), 0, 0
+    for trial in range(300):
+        of_run = (3, 10)[trial % 2]
+        sides = [[rng.normal(rng.normal(0, between), 0.01, of_run) for _ in range(runs)] for _ in range(2)]
+        within = stats.welch(*(np.concatenate(side) for side in sides))
+        interval = stats.between_runs(*sides, within).interval()
+        held += interval.low <= 0 <= interval.high
+        changed += min(abs(interval.low), abs(interval.high)) > math.log(1.01) and interval.low * interval.high > 0
+    assert held / 300 >= 0.92
+    assert changed / 300 <= 0.05
+
+
+def test_six_runs_a_side_know_their_spread_and_show_a_change_of_six_per_cent():
+    rng, shown = np.random.default_rng(0), 0
+    for _ in range(100):
+        old, new = ([rng.normal(rng.normal(shift, 0.01), 0.01, 3) for _ in range(6)] for shift in (0.0, 0.06))
+        difference = stats.between_runs(new, old, stats.welch(np.concatenate(new), np.concatenate(old)))
+        assert (
+            difference.freedom <= 10 or difference.error == stats.welch(np.concatenate(new), np.concatenate(old)).error
+        )
+        shown += difference.interval().low > math.log(1.01)
+    assert shown >= 80

@@ -302,6 +302,11 @@ def _command_parsers() -> dict[str, Parser]:
         help="exit with 1 where a step's time, memory or energy is shown to have grown by more, such as 3%%; also "
         "where accuracy is shown to be lost, or something no longer runs",
     )
+    compare.add_argument(
+        "--by-turns",
+        action="store_true",
+        help="the runs of both took turns, old first or new first: compare each with its neighbour",
+    )
     form = compare.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print it as JSON")
     form.add_argument("--markdown", action="store_true", help="print it as markdown")

@@ -158,7 +158,7 @@ def _remarks(comparison: Comparison) -> list[str]:
         if not any(f"Different {name.partition(' (')[0]}" in caution for caution in comparison.cautions)
     ]
     environments = [f"The environments differ: {'; '.join(differences)}."] if differences else []
-    return [*comparison.cautions, *comparison.apart, *environments]
+    return [*comparison.limits, *comparison.cautions, *comparison.apart, *environments]
 
 
 def _regressions(comparison: Comparison) -> str:

@@ -17,5 +17,9 @@ def test_a_pair_is_two_runs_and_new_is_slower_by_what_was_planted(tmp_path, draw
     ratio = rows.loc["new", "step_ms"] / rows.loc["old", "step_ms"]  # of equal draws, for equal seeds
     assert ratio.tolist() == pytest.approx([3.0] * 6)
     assert rows.loc["new", "measured_in"].tolist()[1] == "4 processes"
-    code, verdicts = compared(tmp_path / "old", tmp_path / "new")
+    for turn in (1, 2):
+        for name, slower in (("old", 1.0), ("new", 3.0)):
+            folder, rng = tmp_path / f"{name}s" / f"{name}-{turn}", np.random.default_rng(turn)
+            write(source, folder, rng, draw=draw, processes=4, slower=slower)
+    code, verdicts = compared(tmp_path / "olds", tmp_path / "news")
     assert (code, verdicts.count("REGRESSED")) == (1, 6)

@@ -1,6 +1,7 @@
 """Runs against earlier runs of the same questions: what improved, regressed or stayed the same, row by row.
 
-Each side is a run or several. Processes, trials and seeds of all its runs count alike.
+Each side is a run or several. Of times and energy the runs are the samples, because a machine's days differ; of runs
+that took turns it is their pairs. Memory, and seeds of all runs alike, do not depend on the day.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bench import stats
@@ -155,6 +157,28 @@ class Comparison:
     """Sentences on what OLD measured, and an unfinished run of NEW planned and has no row of."""
     fail_over: float | None = None
     """The share that a regression may have, or None."""
+    by_turns: bool = False
+    """Whether the runs of both sides took turns."""
+
+    @property
+    def resolution(self) -> float | None:
+        """The smallest change of a step's time that could be shown, as a share; None where none could."""
+        tested = [row.changes["speed"].contrast for row in self.rows if "speed" in row.changes]
+        halves = [(each, each.change.half_width) for each in tested if each is not None]
+        return min((math.expm1(each.threshold + half) for each, half in halves if half is not None), default=None)
+
+    @property
+    def limits(self) -> list[str]:
+        """A sentence on what the runs cannot tell, and what would help; none where no time was compared."""
+        if self.resolution is None:
+            return []
+        counts = " and ".join(counted(len(side), "run") for side in (self.old, self.new))
+        sentence = f"{counts} cannot tell a change of a step's time below {100 * self.resolution:.2g} %."
+        if not self.by_turns:
+            sentence += " Runs of both that took turns, compared with --by-turns, tell smaller ones; so do more runs."
+        if self.fail_over is not None and self.resolution > self.fail_over:
+            sentence += f" --fail-over {100 * self.fail_over:g}% is below that, so smaller regressions pass."
+        return [sentence]
 
     @property
     def untestable(self) -> int:
@@ -206,7 +230,7 @@ class Comparison:
         return f"NEW against OLD, {counted(len(self.rows), 'row')} compared: {'; '.join(parts)}."
 
 
-def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
+def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: bool = False) -> Comparison:
     """Hold ``new`` against ``old``, for every cell and precision that both have.
 
     IMPROVED and REGRESSED require the 95 % interval to clear the A/A noise (of other metrics than speed: the metric's
@@ -216,6 +240,7 @@ def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
         old: a run, or a folder of runs.
         new: the same.
         fail_over: the share beyond which a regression is listed in ``failures``.
+        by_turns: whether runs of both took turns, in the order of their starts.
 
     Raises:
         UsageError: there is no run or one cannot be read, both have the same run, or they have no question in common.
@@ -240,17 +265,20 @@ def compare(old: Path, new: Path, fail_over: float | None = None) -> Comparison:
             "Measure the same in both."
         )
     in_both = records(pairs)
-    compared_rows = _rows(in_both, fail_over)
+    if by_turns and len(sides[0]) != len(sides[1]):
+        raise UsageError(f"'{old}' and '{new}' have different numbers of runs, so these did not take turns.")
+    compared_rows = _rows(in_both, fail_over, by_turns)
     return Comparison(
         old=sides[0],
         new=sides[1],
         rows=compared_rows,
-        overall=_overall(in_both, compared_rows, fail_over),
+        overall=_overall(in_both, compared_rows, fail_over, by_turns),
         cautions=cautions(runs),
         environment=environments(runs, sides),
         apart=_apart(measured),
         unreached=_unreached(trials, sides[1]),
         fail_over=fail_over,
+        by_turns=by_turns,
     )
 
 
@@ -258,7 +286,11 @@ def _pooled(trials: pd.DataFrame, runs: Sequence[Run], name: str) -> pd.DataFram
     """Return the rows of a side's runs as those of one run, their trials and processes told apart."""
     rows = trials[trials["run"].isin([run.label for run in runs])]
     names = rows["run"].astype(str) + "/" + rows["trial"].astype(str)
-    return rows.assign(run=name, trial=names, replicate=numbers(rows, ["run", "replicate"]))
+    order = {
+        run.label: number for number, run in enumerate(sorted(runs, key=lambda run: str(run.info.get("started", ""))))
+    }
+    of_run = rows["run"].astype(str).map(order)
+    return rows.assign(run=name, trial=names, replicate=numbers(rows, ["run", "replicate"]), of_run=of_run)
 
 
 def _matched(tables: Sequence[pd.DataFrame], measured: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -282,9 +314,11 @@ def _of(pair: Pair, name: str) -> list[Any]:
     return [value if isinstance(value, Arm | frozenset) or known(value) else None for value in values]
 
 
-def _rows(pairs: Sequence[Pair], fail_over: float | None) -> list[Row]:
+def _rows(pairs: Sequence[Pair], fail_over: float | None, by_turns: bool) -> list[Row]:
     """Return the rows; how many there are decides what of them is no chance."""
-    every = {(place, metric): _contrast(pair, metric) for place, pair in enumerate(pairs) for metric in compared()}
+    every = {
+        (place, metric): _contrast(pair, metric, by_turns) for place, pair in enumerate(pairs) for metric in compared()
+    }
     judged = _judged({key: contrast for key, contrast in every.items() if contrast is not None}, fail_over)
     rows = []
     for place, pair in enumerate(pairs):
@@ -318,13 +352,33 @@ def _outcome(pair: Pair, metric: Metric) -> dict[str, Any]:
     return {"statuses": statuses, "values": values}
 
 
-def _contrast(pair: Pair, metric: Metric) -> Contrast | None:
+def _contrast(pair: Pair, metric: Metric, by_turns: bool) -> Contrast | None:
     """Return NEW against OLD; None where one was not measured, they do not compare, or one diverged."""
     old, new = _of(pair, metric.arm)
     if old is None or new is None or (metric.seed_is_input and _diverging(pair, metric)):
         return None
     contrast = estimate(metric, new, old)
-    return contrast and replace(contrast, noise=_noise(pair))
+    return contrast and _over_runs(replace(contrast, noise=_noise(pair)), by_turns)
+
+
+def _over_runs(contrast: Contrast, by_turns: bool) -> Contrast:
+    """Return a change of times or energy with runs as its samples; another is returned as it is."""
+    sides = [_by_run(contrast, arm) for arm in (contrast.arm, contrast.against)]
+    within = contrast.difference
+    if contrast.metric.replicate != "process" or within is None or not all(sides) or within.n < 2:
+        return contrast
+    if by_turns:
+        shared = sides[0].keys() & sides[1].keys()
+        difference = stats.student([sides[0][run].mean() - sides[1][run].mean() for run in sorted(shared)])
+    else:
+        difference = stats.between_runs(list(sides[0].values()), list(sides[1].values()), within)
+    return replace(contrast, change=difference.interval(), difference=difference)
+
+
+def _by_run(contrast: Contrast, arm: Arm) -> dict[Any, Any]:
+    """Return an arm's values on the additive scale, by run."""
+    values, runs = arm.additive(contrast.metric), np.array(arm.runs)
+    return {run: values[runs == run] for run in dict.fromkeys(arm.runs)}
 
 
 def _noise(pair: Pair) -> float | None:
@@ -332,7 +386,7 @@ def _noise(pair: Pair) -> float | None:
     return max((share for share in _of(pair, "noise") if share is not None), default=None)
 
 
-def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None) -> list[Overall]:
+def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None, by_turns: bool) -> list[Overall]:
     """Return the change of the speed of each recipe on a device, over all rows that were timed in both.
 
     The mean of the logarithms: over the precisions within each process, then over the processes of each cell, then over
@@ -347,7 +401,7 @@ def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None
     family = {}
     for cells in subjects.values():
         timed = [pair for cell in cells.values() for pair in cell]
-        parts = [part for cell in cells.values() if (part := _of_cell(cell)) is not None]
+        parts = [part for cell in cells.values() if (part := _of_cell(cell, by_turns)) is not None]
         if parts and len(timed) > 1:
             first = timed[0]
             name = names[*(first[name] for name in QUESTION), first["device_old"], first["device_new"]]
@@ -356,14 +410,14 @@ def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None
     return [Overall(name=name, rows=count, change=change) for (name, count), change in judged.items()]
 
 
-def _of_cell(pairs: Sequence[Pair]) -> Contrast | None:
+def _of_cell(pairs: Sequence[Pair], by_turns: bool) -> Contrast | None:
     """Return the change of the mean over a cell's precisions; None where a side has one process with all of them."""
     old, new = (together(list(arms)) for arms in zip(*(_of(pair, SPEED.arm) for pair in pairs), strict=True))
     if min(len(old.values), len(new.values)) < 2:
         return None
     contrast = estimate(SPEED, new, old)
     noises = [noise for pair in pairs if (noise := _noise(pair)) is not None]
-    return contrast and replace(contrast, noise=max(noises, default=None))
+    return contrast and _over_runs(replace(contrast, noise=max(noises, default=None)), by_turns)
 
 
 def _diverging(pair: Pair, metric: Metric) -> int:

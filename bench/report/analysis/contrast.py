@@ -60,6 +60,8 @@ class Arm:
     seeds: tuple[float, ...] = ()
     turns: tuple[float, ...] = ()
     """The number of each process within the cell: arms of one number were measured one after the other, or together."""
+    runs: Sequence[Hashable] = ()
+    """The run of each value, where several runs count as one."""
 
     def figure(self, metric: Metric) -> float:
         """Return one figure of all values: the mean over seeds, the median over processes, the largest if read once."""
@@ -164,7 +166,7 @@ def arms(
         rows = rows.drop_duplicates([ARM, "seed"]).sort_values("seed", kind="stable")
     ends = [f"{metric.gain}{end}" for end in ("", "_low", "_high")] if metric.gain else []
     taken = ["value", "run", "trial", "seed", "replicate", "paired", "device_kind", *metric.alike, *ends]
-    taken += EVIDENCE
+    taken += [*EVIDENCE, *({"of_run"} & {*rows.columns})]
     columns = {name: rows[name].to_numpy() for name in taken}
     by_round = {} if blocks is None else round_logs(blocks)
     keys = rows.drop_duplicates(ARM).set_index(ARM)[KEY]
@@ -190,6 +192,7 @@ def arms(
             on_cpu=part["device_kind"][0] == "cpu",
             seeds=tuple(part["seed"].tolist()),
             turns=tuple(part["replicate"].tolist()),
+            runs=tuple(part["of_run"]) if "of_run" in part else (),
         )
     return measured
 
@@ -311,9 +314,11 @@ def together(arms: Sequence[Arm]) -> Arm:
     """Return the geometric mean of some arms of one cell in each turn that has all of them, as an arm."""
     logs = [dict(zip(arm.turns, np.log(arm.values), strict=True)) for arm in arms]
     shared = [turn for turn in logs[0] if all(turn in log for log in logs)]
+    run_of = dict(zip(arms[0].turns, arms[0].runs, strict=False))
     values = np.exp([np.mean([log[turn] for log in logs]) for turn in shared])
     names = [(arms[0].key, turn) for turn in shared]
-    return Arm(key=arms[0].key, values=values, replicates=names, alone=np.zeros(len(shared), bool))
+    of_runs = tuple(run_of[turn] for turn in shared if turn in run_of)
+    return Arm(key=arms[0].key, values=values, replicates=names, alone=np.zeros(len(shared), bool), runs=of_runs)
 
 
 def mean(contrasts: Sequence[Contrast]) -> Contrast:

@@ -319,7 +319,7 @@ def compare(comparison: Comparison) -> dict[str, Any]:
         "summary": comparison.summary,
         "fail_over_ratio": comparison.fail_over,
         "failures": comparison.failures,
-        "cautions": comparison.cautions,
+        "cautions": [*comparison.limits, *comparison.cautions],
         "only_in_one": comparison.apart,
         "environment": [dict(zip(DIFFERENCE, difference, strict=True)) for difference in comparison.environment],
         "rows": [_row(row) for row in comparison.rows],

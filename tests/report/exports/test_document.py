@@ -133,12 +133,12 @@ def test_the_devices_fit_the_schema(check, cpu):
 def test_a_comparison_fits_the_schema(check, tmp_path):
     old = original(tmp_path / "old")
     RunBuilder(old).lost("energy", "fp32", "unsupported")
-    new = copy(old, tmp_path / "new", device="Card", architecture="Hopper", faster=0.9)
+    new = copy(old, tmp_path / "new", device="Card", architecture="Hopper", faster=0.7)
     exported = check(document.compare(compare(old, new, fail_over=0.03)))
     row = exported["rows"][0]
     assert row["speed"]["verdict"] == "REGRESSED"
     assert len(row["speed"]["samples_step_ms_old"]) == 3
-    assert row["speed"]["step_ratio"] == pytest.approx(1 / 0.9, rel=0.01)
+    assert row["speed"]["step_ratio"] == pytest.approx(1 / 0.7, rel=0.01)
     assert row["energy"] is None
     assert exported["failures"]
 
