@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LENGTH, CPU_LENGTH = 256, 64
 """Tokens of a sequence where none are set, and where only a CPU measures."""
 SECOND = 16_000
-"""Samples of a waveform."""
+"""Samples of a second of sound."""
 CLASSES = 1000
 """Of images, where a type's default configuration is what there is."""
 MASKED = 0.15
@@ -181,6 +181,7 @@ def suite(
     /,
     *,
     sequence_length: int = 0,
+    seconds: float = 1.0,
     image_size: int = 0,
     optimizer: str = "adamw",
     lr: float = 0.0,
@@ -193,8 +194,8 @@ def suite(
 
     Args:
         name: a type, ORG/NAME on the hub, or the path of a folder with a config.json.
-        sequence_length: tokens of a sequence, or samples of a sound; 0 is 256 or the most that the model takes, and a
-            second of sound.
+        sequence_length: tokens of a sequence; 0 is 256, or the most that the model takes.
+        seconds: length of a sound, of 16,000 samples a second.
         image_size: height and width of images; 0 is the model's own.
         optimizer: adamw or sgd, with momentum.
         lr: learning rate; 0 is 0.0003 of adamw and 0.05 of sgd.
@@ -209,14 +210,15 @@ def suite(
     task = _task(name, config)
     require(weights != "pretrained" or not is_default, "weights", "none or a path, for a type has no weights", weights)
     vision, text = getattr(config, "vision_config", config), config.get_text_config()
-    most = None if task.batch is _heard else getattr(text, "max_position_embeddings", None)
+    heard, most = task.batch is _heard, getattr(text, "max_position_embeddings", None)
+    require(seconds > 0, "seconds", "above 0", seconds)
     _library.require_size("sequence_length", sequence_length, most)
     _library.require_size("image_size", image_size)
-    length = sequence_length or (SECOND if task.batch is _heard else min(LENGTH, most or LENGTH))
+    length = round(SECOND * seconds) if heard else sequence_length or min(LENGTH, most or LENGTH)
     size = image_size or getattr(vision, "image_size", None) or 224
     height, width = (size, size) if isinstance(size, int) else size
     image = (getattr(vision, "num_channels", 3), height, width)
-    shown = f"{height}×{width}" if task.images else f"{length} {'samples' if task.batch is _heard else 'tokens'}"
+    shown = f"{height}×{width}" if task.images else f"{length} {'samples' if heard else 'tokens'}"
     classes = CLASSES if is_default and task.images else config.num_labels
     if task.batch is not None:
         data = Data(input_shape=(length,), classes=classes, steps_per_epoch=batches)
@@ -241,8 +243,8 @@ def suite(
     if task.batch is not None:
         fields |= {"batches": drawn, "loss": lambda model, batch: model(**batch)}
     if not task.images or task.batch is _contrasted:
-        short = SECOND // 2 if task.batch is _heard else min(CPU_LENGTH, length)
-        fields |= {"cpu_parameters": {"sequence_length": short}}
+        short = {"seconds": 0.5} if heard else {"sequence_length": min(CPU_LENGTH, length)}
+        fields |= {"cpu_parameters": short}
     return _library.recipe(
         name=f"hf:{Path(name).name if Path(name).is_absolute() else name}",
         title=f"transformers' {config.model_type} as {task.auto}, {shown}: {task.summary}",

@@ -86,7 +86,7 @@ def test_a_models_own_data_configuration_is_used():
     ],
 )
 def test_a_configuration_in_a_folder_is_trained_for_the_task_of_its_type(kind, task, tmp_path):
-    lengths = {"t5": {"sequence_length": "16"}, "wav2vec2": {"sequence_length": "2000"}}
+    lengths = {"t5": {"sequence_length": "16"}, "wav2vec2": {"sequence_length": "16", "seconds": "0.125"}}
     ref, suite, loss = train(folder_of(kind, tmp_path / kind), **lengths.get(kind, {}))
     assert task in suite.title
     assert (ref.name, ref.file) == (f"hf:{kind}", str(tmp_path / kind))
