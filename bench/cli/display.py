@@ -209,6 +209,8 @@ def _describe(result: TrialResult) -> str:
     if (training := result.training) is not None:
         accuracy = training.test_accuracy_pct
         tested = "" if accuracy is None else f", {accuracy:.2f} % right"
+        if training.quality is not None:
+            tested = f", {training.quality_name} {training.quality:.4g} {training.quality_unit}".rstrip()
         precision = find_precision(result.precision)
         took = "" if precision and precision.emulated else f"{training.time_per_epoch_s:.2f} s/epoch, "
         return f"{took}loss {training.train_loss:#.4g}{tested}{detail}"

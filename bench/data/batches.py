@@ -300,7 +300,8 @@ class SuiteBatches(Batches):
         """Whether there are batches to test on."""
         suite = self._suite
         assert suite.batches is not None
-        return suite.has_loss and suite.batches("test", self._batch_size, self._seed) is not None
+        is_tested = suite.has_loss or suite.evaluate is not None
+        return is_tested and suite.batches("test", self._batch_size, self._seed) is not None
 
     def loaded(self, epoch: int) -> Generator[Batch, None, None]:
         """Yield an epoch's batches as they come, in host memory.

@@ -8,13 +8,13 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from bench.data import Batches, Shard
+from bench.data import WHOLE, Batches, Shard
 from bench.data.batch import Batch
 from bench.data.transfer import feed
 from bench.devices.monitor import DeviceLostError, meters, open_monitor
@@ -23,10 +23,11 @@ from bench.phases.arms import TrainingRunner, open_context
 from bench.results.records import Device, EpochResult, Message, Progress, Training
 from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE
+from bench.spec.suite import Quality, Suite
 from bench.spec.trial import Trial, kept_checkpoint
 from bench.training import distributed, lightning
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
-from bench.training.step import Arm, Epoch, evaluate, evaluate_fp32, train_epoch
+from bench.training.step import Arm, Epoch, evaluate, evaluate_by, evaluate_fp32, train_epoch
 from bench.training.techniques import require_supported
 
 HEARTBEAT_S = 2.0
@@ -75,7 +76,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         switches = runner.read_back()  # before evaluating in fp32, which sets them
         epoch_j = after_j - before_j if before_j is not None and after_j is not None else None
         row = epoch_row(trial, rows, epoch, number=number, rate=rate, scale=arm.loss_scale, energy_j=epoch_j)
-        rows.append(_tested(replace(row, start_s=start_s), arm, batches, heartbeat, part))
+        row = replace(row, start_s=start_s)
+        rows.append(_tested(row, context.suite, arm, batches, heartbeat=heartbeat, shard=part))
         if saves_checkpoints:
             state = Checkpoint.of(arm, trial.config, rows)
             if checkpoint is not None and distributed.rank() == 0:
@@ -84,14 +86,14 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
                     shutil.copyfile(checkpoint, checkpoint.parent / kept_checkpoint(trial.id, number).name)
         send(rows[-1])
     runner.batches = itertools.cycle(context.resident_batches(1))
-    failure = _nonfinite_loss(rows[-1])
+    failure = _nonfinite(rows[-1])
     result = runner.result(
         "nonfinite" if failure else "ok",
         failure or read_failure,
         switches=switches,
         computed=runner.compute_dtypes(),
         conversion=arm.conversion,
-        training=summary(trial, rows, arm, batches),
+        training=summary(trial, rows, arm, batches, context.suite.quality),
     )
     send(result)
 
@@ -138,8 +140,10 @@ def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[Epoch
 
 def _tested(
     row: EpochResult,
+    suite: Suite,
     arm: Arm,
     batches: Batches,
+    *,
     heartbeat: Callable[[str, Iterator[Batch]], Iterator[Batch]],
     shard: Shard,
 ) -> EpochResult:
@@ -148,8 +152,11 @@ def _tested(
         return row
     if shard.ranks > 1:
         distributed.share_buffers(arm.model)
-    tested = batches.test(shard)
+    tested = batches.test(shard if suite.evaluate is None else WHOLE)
     start = time.monotonic()
+    if suite.evaluate is not None:
+        figures = evaluate_by(suite, arm, heartbeat("test batch", tested))
+        return replace(row, figures=figures, test_s=time.monotonic() - start)
     loss, accuracy_pct = evaluate(arm, heartbeat("test batch", tested))
     test_s = time.monotonic() - start
     loss_fp32, accuracy_fp32_pct = loss, accuracy_pct
@@ -223,7 +230,9 @@ def epoch_row(
     )
 
 
-def summary(trial: Trial, rows: list[EpochResult], arm: Arm, batches: Batches) -> Training:
+def summary(
+    trial: Trial, rows: list[EpochResult], arm: Arm, batches: Batches, quality: Quality | None = None
+) -> Training:
     """Return the result of a training of one epoch or more."""
     last, train_s = rows[-1], rows[-1].elapsed_s
     drawn_j = [row.energy_j for row in rows if row.energy_j is not None]
@@ -245,7 +254,9 @@ def summary(trial: Trial, rows: list[EpochResult], arm: Arm, batches: Batches) -
         train_energy_j=sum(drawn_j) if len(drawn_j) == len(rows) else None,
         data_storage=batches.storage,
         entropy_nats=batches.entropy_nats,
-        regression=batches.data.target_shape is not None,
+        regression=batches.data.target_shape is not None and quality is None,
+        quality=last.figures.get(quality.name) if quality else None,
+        **({f"quality_{name}": value for name, value in asdict(quality).items()} if quality else {}),
     )
 
 
@@ -257,9 +268,12 @@ def time_to_accuracy_s(rows: list[EpochResult], target_pct: float | None) -> flo
     return None
 
 
-def _nonfinite_loss(last: EpochResult) -> str:
-    """Return a message about a loss that is not finite in the last epoch; empty if all are finite."""
+def _nonfinite(last: EpochResult) -> str:
+    """Return a message about a loss or figure that is not finite in the last epoch; empty if all are finite."""
     for name, loss in (("training", last.train_loss), ("test", last.test_loss)):
         if loss is not None and not math.isfinite(loss):
             return f"the {name} loss became {loss} in epoch {last.epoch}"
+    for name, figure in last.figures.items():
+        if figure is None:
+            return f"evaluate's figure {name!r} was NaN or infinite in epoch {last.epoch}"
     return ""

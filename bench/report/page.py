@@ -357,7 +357,7 @@ def _charts(
     summary, runs = material.summary, material.runs
     yield from devices.charts(summary, runs.epochs, figures)
     yield from ready
-    yield from ((OVERVIEW, overview.differences(summary, metric)) for metric in learned())
+    yield from ((OVERVIEW, each) for metric in learned() for each in overview.differences(summary, metric))
     yield from ((_title(setups), comparison_figures.heat_map(setups)) for setups in matrices)
     yield from ((ladder.name, ablation_figures.waterfall(ladder)) for ladder in ablations)
     for by_layer in (False, True) if layers else (False,):

@@ -446,6 +446,16 @@ class Training:
     data_storage: str = ""
     """Where the samples were while training: `device`; `host` memory, or `file`, mapped from the disk, both
     gathered one batch ahead."""
+    quality: Annotated[float | None, Column(sign=ANY, added_later=True)] = None
+    """The suite's own figure of merit on the test set after the last epoch; empty where it has none."""
+    quality_name: Annotated[str, Column(added_later=True)] = ""
+    """Its name."""
+    quality_unit: Annotated[str, Column(added_later=True)] = ""
+    """Its unit."""
+    quality_better: Annotated[str, Column(words=("", "more", "less"), added_later=True)] = ""
+    """Whether more or less of it is better."""
+    quality_margin: Annotated[float | None, Column(sign=ABOVE_ZERO, added_later=True)] = None
+    """A difference within it does not matter, in its unit."""
     entropy_nats: Annotated[float | None, Column(added_later=True)] = None
     """Entropy rate of the source of the samples, in nats a token, where it is known: the least that a model's test
     loss is expected to be."""
@@ -596,6 +606,8 @@ class EpochResult:
     most: always the same, not augmented; in no time of this row."""
     start_s: Annotated[float | None, Column(added_later=True)] = None
     """When its training began, seconds since 1970, on the clock of telemetry.csv."""
+    figures: Annotated[dict[str, float | None], Column(added_later=True)] = field(default_factory=dict)
+    """Figures of the suite's own `evaluate` on the test set, as a JSON object; null is one that is not finite."""
     attempt: Attempt = None
     """Which attempt at the trial wrote the row; it counts if that attempt does."""
 

@@ -2,7 +2,7 @@
 
 from bench.spec.errors import UnsupportedError, UsageError, require
 from bench.spec.precisions import BASELINE, PRECISIONS, Precision
-from bench.spec.suite import Data, Parameter, Suite
+from bench.spec.suite import Data, Parameter, Quality, Suite
 
 __all__ = [
     "BASELINE",
@@ -10,6 +10,7 @@ __all__ = [
     "Data",
     "Parameter",
     "Precision",
+    "Quality",
     "Suite",
     "UnsupportedError",
     "UsageError",

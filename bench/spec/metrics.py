@@ -8,8 +8,9 @@ JSON and frames and the place in ``compare`` follow from the entry.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +43,8 @@ class Metric:
     """Whether emulated precisions have no such figure, for it would be the emulation's."""
     alike: tuple[str, ...] = ()
     """Columns of trials.csv that both sides must agree in."""
+    is_described: bool = False
+    """Whether its label, unit, direction and margin are the suite's, in columns of trials.csv, see ``of``."""
     margin: float = 0.01
     """A change within it does not matter: a share, or in the metric's unit. Fixed before anything is measured."""
     has_noise: bool = False
@@ -82,6 +85,14 @@ class Metric:
             if not getattr(self, field):
                 object.__setattr__(self, field, value)
 
+    def of(self, row: Mapping[Any, Any]) -> Metric:
+        """Return the metric as the columns of a row describe it; itself where they do not."""
+        label, unit, better, margin = (cast(Any, row.get(name)) for name in QUALITY_OF)
+        if not self.is_described or not isinstance(label, str) or not label or not margin > 0:
+            return self
+        decimals = max(2, 1 - math.floor(math.log10(margin)))
+        return replace(self, label=label, unit=unit, short=unit, better=better, margin=margin, decimals=decimals)
+
     @property
     def sign(self) -> int:
         """Plus where more is better."""
@@ -95,6 +106,8 @@ class Metric:
     @property
     def tolerance(self) -> str:
         """The margin with its unit: 1 %, or 0.5 points."""
+        if self.is_described and not self.short:
+            return "the suite's"
         return f"{100 * self.margin:g} %" if self.scale == "ratio" else f"{self.margin:g} {self.unit}"
 
     @property
@@ -115,7 +128,7 @@ class Metric:
     @property
     def title(self) -> str:
         """The label, with the unit of its changes where they have one."""
-        return f"{self.label} ({self.unit})" if self.scale == "difference" else self.label
+        return f"{self.label} ({self.unit})" if self.scale == "difference" and self.unit else self.label
 
     @property
     def header(self) -> str:
@@ -123,6 +136,8 @@ class Metric:
         return self.title + ("" if self.replicate == "once" else " [95 % interval]")
 
 
+QUALITY_OF = ("quality_name", "quality_unit", "quality_better", "quality_margin")
+"""The columns of trials.csv that describe a suite's own figure of merit."""
 LEARNED: Any = {
     "phase": "train",
     "scale": "difference",
@@ -258,6 +273,16 @@ METRICS: dict[str, Metric] = {
             **LEARNED,
         ),
         Metric(
+            name="quality",
+            label="figure of merit",
+            unit="",
+            about="The suite's own figure of merit on test data: mean over seeds.",
+            columns=("quality",),
+            is_described=True,
+            ratio_key="quality_change",
+            **LEARNED | {"alike": ("epochs", *QUALITY_OF)},
+        ),
+        Metric(
             name="gradient_error",
             label="gradient error",
             unit="share",
@@ -275,6 +300,7 @@ METRICS: dict[str, Metric] = {
 """By name, in the order in which tables have them."""
 SPEED, THROUGHPUT, MEMORY = METRICS["speed"], METRICS["throughput"], METRICS["memory"]
 ENERGY, EPOCH, ACCURACY, LOSS = METRICS["energy"], METRICS["epoch"], METRICS["accuracy"], METRICS["loss"]
+QUALITY = METRICS["quality"]
 
 
 def compared() -> list[Metric]:

@@ -84,6 +84,23 @@ class Data:
         return len(self.input_shape) == 3 and self.classes is not None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quality:
+    """The figure of merit that parity is judged on, of those that a suite's ``evaluate`` returns."""
+
+    name: str
+    """As ``evaluate`` calls it."""
+    unit: str = ""
+    better: Literal["more", "less"]
+    margin: float
+    """A difference from fp32 within it does not matter, in the unit. Choose it before you measure."""
+
+    def __post_init__(self) -> None:
+        require(bool(self.name), "Quality.name", "the name of a figure", self.name)
+        require(self.better in ("more", "less"), "Quality.better", "more or less", self.better)
+        require(self.margin > 0, "Quality.margin", "a number above 0", self.margin)
+
+
 NO_DATA = Data(input_shape=(1,), target_shape=(1,))
 """Stands for the data of a suite with ``batches``, which need not describe them."""
 
@@ -139,6 +156,14 @@ class Suite:
     takes the step, as the precision needs it. Return the loss, or a dict of losses, whose sum is reported. A step that
     calls ``.backward()`` or an optimizer of ``training.optimizers`` itself cannot be scaled, and is refused in
     precisions that scale the loss. It trains on one device, and schedules step after it."""
+    evaluate: Callable[[Any, Iterable[Any]], Any] | None = None
+    """``evaluate(model, batches)``: figures on the test split after each epoch, instead of loss and accuracy.
+
+    Return a dict of numbers, or what has a ``compute()`` that does, such as a collection of torchmetrics; one number is
+    the ``quality``. It runs without gradients, in eval mode, under the precision's autocast; the batches lie on the
+    device. Of devices that train together, each evaluates all of them."""
+    quality: Quality | None = None
+    """The one of these figures that parity is judged on, as on accuracy."""
     clip_grad: float | None = None
     """The norm, over all parameters, to which gradients are clipped unless ``--clip-grad`` says otherwise."""
     schedule: Callable[[Optimizer, int], LRScheduler] | None = None
@@ -212,6 +237,12 @@ class Suite:
         require(bool(self.seeds), "Suite.seeds", "at least one seed", self.seeds)
         require(self.trainer in ("plain", "lightning"), "Suite.trainer", "plain or lightning", self.trainer)
         require(self.devices > 0, "Suite.devices", "1 or more", self.devices)
+        require(
+            self.quality is None or self.evaluate is not None,
+            "Suite.quality",
+            "left out without evaluate",
+            self.quality,
+        )
         lightning = self.trainer == "lightning" and self.step is not None
         require(not lightning, "Suite.step", "left out where the trainer is lightning", self.step)
         plain = self.trainer == "plain" and self.devices > 1

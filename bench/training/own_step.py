@@ -186,7 +186,11 @@ def name_part(error: Exception, arm: Arm, batch: Batch, loss: Any = None) -> Non
         return
     if isinstance(loss, Tensor) and loss.numel() != 1:
         raise UsageError(f"The loss has shape {tuple(loss.shape)}, and must be one number.") from error
-    for name, leaf in named_leaves(batch):
+    leaves = named_leaves(batch)  # and what lies in objects that cannot be copied as a whole
+    leaves += [
+        (f"{name}.{part}", held) for name, leaf in leaves for part, held in getattr(leaf, "__dict__", {}).items()
+    ]
+    for name, leaf in leaves:
         if isinstance(leaf, Tensor) and leaf.device != arm.device:
             raise UsageError(f"{name} lies on {leaf.device}, and the model on {arm.device}.") from error
     if isinstance(error, KeyError) and isinstance(batch, Mapping) and error.args[0] not in batch:

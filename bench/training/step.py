@@ -6,6 +6,7 @@ copies of a master copy, or none of these.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -437,6 +438,39 @@ def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
         raise UsageError("There is no batch to test on: let batches('test', …) return None where there are none.")
     loss_sum, hits, samples, classes = distributed.summed([float(total), int(right), count, classified], arm.device)
     return loss_sum / samples, 100 * hits / samples if classes else None
+
+
+@torch.no_grad()
+def evaluate_by(suite: Suite, arm: Arm, batches: Iterator[Batch]) -> dict[str, float | None]:
+    """Return the figures of a suite's own ``evaluate`` under the arm's precision; None is one that is not finite.
+
+    Raises:
+        UsageError: it returned something else, or not the figure that parity is judged on.
+    """
+    assert suite.evaluate is not None
+    arm.model.eval()
+    with arm.autocast():
+        output = suite.evaluate(arm.model, (arranged(batch, arm.techniques) for batch in batches))
+        output = output.compute() if hasattr(output, "compute") else output
+    arm.model.train()
+    if suite.quality and isinstance(output, Tensor | float | int):
+        output = {suite.quality.name: output}
+    if not isinstance(output, Mapping):
+        raise UsageError(f"evaluate returned a {type(output).__name__}, not a dict of figures.")
+    if suite.quality and suite.quality.name not in output:
+        names = ", ".join(map(repr, output)) or "none"
+        raise UsageError(
+            f"evaluate returned no figure {suite.quality.name!r}, which Suite.quality names; it has {names}."
+        )
+    return {str(name): _figure(name, value) for name, value in output.items()}
+
+
+def _figure(name: str, value: Any) -> float | None:
+    try:
+        number = float(value + 0)  # a text is no number, whatever it spells
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"evaluate's figure {name!r} is a {type(value).__name__}, not one number.") from error
+    return number if math.isfinite(number) else None
 
 
 def arranged(batch: Batch, techniques: Techniques) -> Batch:

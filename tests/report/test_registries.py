@@ -156,6 +156,44 @@ def test_a_second_metric_of_what_is_learned_is_compared_and_leaves_parity_to_the
     assert tuple(row[f1.changes]) == pytest.approx(contrast.shown.ends)
 
 
+@pytest.mark.parametrize(
+    ("better", "margin", "verdict", "changed"),
+    [
+        ("less", 0.5, "EQUIVALENT", "SAME"),
+        ("less", 0.1, "WORSE", "REGRESSED"),
+        ("more", 0.1, "NON-INFERIOR", "IMPROVED"),
+    ],
+)
+def test_a_suites_own_figure_of_merit_is_judged_and_shown_as_the_suite_describes_it(
+    better, margin, verdict, changed, tmp_path
+) -> None:
+    def describe(row):
+        error = 4.0 + 0.3 * (row["precision"] == "amp-bf16") + 0.01 * int(row["seed"]) ** 2
+        described = {"quality_name": "RMSE", "quality_unit": "°C", "quality_better": better, "quality_margin": margin}
+        row.update(described, quality=error if row["precision"] != "fp32" or not row["run"].endswith("new") else 3.7)
+        row.update(test_accuracy_pct="", test_loss="")
+
+    runs = [RunBuilder(tmp_path / name) for name in ("old", "new")]
+    for run in runs:
+        for precision in ("fp32", "amp-bf16"):
+            run.train(precision, [50.0] * 5)
+        edit_rows(run.folder, describe)
+    row = runs[0].row("amp-bf16")
+    assert (row["parity"], row["quality"]) == (verdict, pytest.approx(4.36))
+    assert row["quality_change"] == pytest.approx(0.3)
+    page = write_report([runs[0].folder], tmp_path / "out", figures="overview").read_text()
+    assert "RMSE (°C)" in page
+    assert "RMSE less fp32" in page
+    exported = document.report(load([runs[0].folder]))
+    jsonschema.validate(exported, document.schema())
+    assert {result["quality_unit"] for result in exported["results"]} == {"°C"}
+    edit_rows(runs[1].folder, lambda row: row.update(quality=float(row["quality"]) + 0.3))
+    (comparison,) = (row for row in compare(*(run.folder for run in runs)).rows if row.question["precision"] != "fp32")
+    assert (comparison.changes["quality"].verdict, comparison.changes["quality"].metric.label) == (changed, "RMSE")
+    edit_rows(runs[0].folder, lambda row: row.update(quality_margin=margin + (row["precision"] == "fp32")))
+    assert runs[0].row("amp-bf16")["parity"] != verdict  # two margins, fixed by nobody
+
+
 def test_of_runs_with_one_value_of_a_factor_the_first_is_compared(two: list[Path], tmp_path: Path) -> None:
     third = RunBuilder(tmp_path / "third").together({"amp-bf16": (2.0, 2.01, 1.99)})
     edit_run(third.folder, lambda info: info["environment"].update(driver="550"))

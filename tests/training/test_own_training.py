@@ -10,11 +10,11 @@ from torch import nn
 
 from bench.data.batch import channels_last, cut, map_leaves, named_leaves, tensors, to_device
 from bench.data.batches import SuiteBatches
-from bench.spec import Suite
+from bench.spec import Quality, Suite
 from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
-from bench.training.step import build_arm, training_step
+from bench.training.step import build_arm, evaluate_by, training_step
 
 CPU = torch.device("cpu")
 CLIP = 0.5
@@ -164,6 +164,45 @@ def test_a_step_that_goes_past_the_scaler_is_refused_only_where_there_is_one(ste
     arm = arm_of(replace(OWN, step=step), "amp-fp16")
     with pytest.raises(UnsupportedError, match=f"calls {call} itself, and amp-fp16 scales losses"):
         arm.step(arm, batch)
+
+
+@pytest.mark.parametrize(
+    "evaluate",
+    [
+        lambda model, batches: {"mae": sum((model(b["x"]).float() - b["more"]["y"]).abs().mean() for b in batches) / 2},
+        lambda model, batches: SimpleNamespace(compute=lambda: {"mae": own_error(model, batches)}),
+        lambda model, batches: own_error(model, batches).item(),
+    ],
+    ids=["dict", "with compute", "number"],
+)
+def test_a_suites_own_evaluation_has_figures(evaluate):
+    suite = replace(SUITE, evaluate=evaluate, quality=Quality(name="mae", better="less", margin=0.1))
+    arm = arm_of(suite, "amp-bf16")
+    figures = evaluate_by(suite, arm, own_batches("test", 8, 0))
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        assert figures == {"mae": float(own_error(arm.model, own_batches("test", 8, 0)))}
+    assert arm.model.training
+
+
+def own_error(model, batches):
+    return sum((model(b["x"]).float() - b["more"]["y"]).abs().mean() for b in batches) / 2
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ([1.0], "returned a list, not a dict of figures"),
+        ({"f1": 1.0}, "no figure 'mae', which Suite.quality names; it has 'f1'"),
+        ({"mae": torch.ones(3)}, "figure 'mae' is a Tensor, not one number"),
+        ({"mae": "0.5"}, "figure 'mae' is a str, not one number"),
+        ({"mae": None}, "figure 'mae' is a NoneType, not one number"),
+    ],
+)
+def test_what_evaluate_returned_is_named(output, message):
+    quality = Quality(name="mae", better="less", margin=0.1)
+    suite = replace(SUITE, evaluate=lambda model, batches: output, quality=quality)
+    with pytest.raises(UsageError, match=message):
+        evaluate_by(suite, arm_of(suite), iter(()))
 
 
 def test_several_models_are_converted_compiled_and_trained():

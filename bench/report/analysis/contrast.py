@@ -54,7 +54,7 @@ class Arm:
     """By process, the logarithm of each round's steps a millisecond: for arms that took turns without fp32."""
     disturbed: frozenset[Hashable] = frozenset()
     """Processes with evidence of a disturbance (``stats.disturbed``)."""
-    alike: frozenset[Hashable] = frozenset()
+    alike: frozenset[tuple[Hashable, ...]] = frozenset()
     """Values of the columns that both sides must agree in."""
     on_cpu: bool = False
     seeds: tuple[float, ...] = ()
@@ -227,9 +227,11 @@ def round_logs(blocks: pd.DataFrame) -> dict[Any, pd.Series[float]]:
 
 def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
     """Set one arm against another, as closely paired as what they share allows; None where they do not compare."""
-    sides: Any = {"metric": metric, "arm": arm, "against": against}
     if arm.alike != against.alike:
         return None
+    for values in arm.alike if metric.is_described else ():
+        metric = metric.of(dict(zip(metric.alike, values, strict=True)))
+    sides: Any = {"metric": metric, "arm": arm, "against": against}
     if metric.replicate == "once":
         return Contrast(**sides, change=_read_once(metric, arm, against), pairing="once", replicates=1)
     if processes := _in_turns(arm, against):

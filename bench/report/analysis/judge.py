@@ -127,4 +127,4 @@ def parity(contrast: Contrast) -> Parity:
 
 def judged_by(row: Mapping[Hashable, Any]) -> Metric | None:
     """Return what a row of the summary is compared with fp32 by; None where it is not compared."""
-    return next((metric for metric in learned() if known(row[metric.change])), None)
+    return next((metric.of(row) for metric in learned() if known(row[metric.change])), None)

@@ -31,7 +31,7 @@ from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, KEY, SUBJECT, is_emulated
 from bench.results.records import MEASURED
 from bench.spec.generations import generation_rank
-from bench.spec.metrics import ENERGY, EPOCH, MEMORY, METRICS, SPEED, THROUGHPUT, Metric, learned
+from bench.spec.metrics import ENERGY, EPOCH, MEMORY, METRICS, QUALITY_OF, SPEED, THROUGHPUT, Metric, learned
 from bench.spec.precisions import BASELINE, find_precision, precision_rank
 
 IEEE_ERROR = 3e-5
@@ -47,7 +47,7 @@ UNSUPPORTED = "unsupported"
 RENAMED = {"test_accuracy_pct": "accuracy_pct", "test_accuracy_fp32_pct": "accuracy_fp32_pct"}
 FIGURES = ["train_loss", "test_loss", "test_accuracy_pct", "test_accuracy_fp32_pct"]
 FIGURES += ["data_wait_pct", "train_samples_per_s", "total_s", "time_to_accuracy_s", "checkpoint_bytes"]
-FIGURES += ["checkpoint_16bit_bytes", "train_energy_j", "entropy_nats"]
+FIGURES += ["checkpoint_16bit_bytes", "train_energy_j", "entropy_nats", "quality"]
 ENTROPY = ["above_entropy", "above_entropy_low", "above_entropy_high"]
 RATES = ["step_ms", "samples_per_s", "tokens_per_s"]
 SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
@@ -223,6 +223,7 @@ def trainings(trials: pd.DataFrame) -> pd.DataFrame:
     table["fastest_epoch_s"], table["slowest_epoch_s"] = done["fastest_epoch_s"].min(), done["slowest_epoch_s"].max()
     table["epochs"] = done["epochs"].max()
     table["data_storage"] = done["data_storage"].first()
+    table[[*QUALITY_OF]] = done[[*QUALITY_OF]].first()
     table["regression"] = done["regression"].first() == "yes"
     table["accuracy_sd"] = done["test_accuracy_pct"].std()
     table["seeds"] = done.size()

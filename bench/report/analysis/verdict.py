@@ -446,7 +446,7 @@ class _Subject:
             return f"{outcome} ({notes[0]})" if notes else outcome
         judgement = {
             "insufficient seeds": f"insufficient seeds for a parity verdict, which needs {MIN_SEEDS}",
-            "EQUIVALENT": f"EQUIVALENT within ±{quality.margin} {quality.unit}",
+            "EQUIVALENT": f"EQUIVALENT within ±{f'{quality.margin:g} {quality.unit}'.rstrip()}",
             "diverged": f"{row['diverged']:.0f} of its trainings diverged",
         }.get(row["parity"], f"{row['parity']} at a margin of {quality.margin} {quality.unit}")
         over = f"{counted(row['delta_seeds'], 'seed')} of {counted(row['epochs'], 'epoch')}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -26,7 +26,7 @@ from bench.report.format import known, records
 from bench.report.reading.load import CELL, Runs
 from bench.results.columns import COLUMNS
 from bench.results.columns import Field as Column
-from bench.spec.metrics import ACCURACY, ENERGY, EPOCH, MEMORY, SPEED, THROUGHPUT, Metric, untabled
+from bench.spec.metrics import ACCURACY, ENERGY, EPOCH, MEMORY, QUALITY, SPEED, THROUGHPUT, Metric, untabled
 from bench.spec.precisions import BASELINE
 
 Json = str | int | float | bool | list[float] | None
@@ -50,6 +50,20 @@ class Field:
 def _of(metric: Metric, kind: Type = "float64") -> dict[str, Field]:
     """Return the key of a metric's figure."""
     return {metric.key: Field(metric.figure, kind, metric.about)}
+
+
+def _changed(metric: Metric, level: int = 95) -> dict[str, Field]:
+    """Return the keys of a metric's change from fp32 and of the ends of its interval."""
+    what = "divided by fp32's" if metric.scale == "ratio" else "less fp32's"
+    abouts = {
+        "": f"{metric.label.capitalize()} {what}.",
+        "_low": f"Lower end of that change's {level} % interval.",
+        "_high": f"Upper end of that change's {level} % interval.",
+    }
+    return {
+        f"{metric.ratio_key}{end}": Field(column, "float64", about)
+        for column, (end, about) in zip(metric.changes, abouts.items(), strict=True)
+    }
 
 
 FIELDS = {
@@ -117,6 +131,12 @@ FIELDS = {
     "loss_above_entropy_nats": Field("above_entropy", "float64", "Loss of tokens less their source's entropy: mean."),
     "loss_above_entropy_low_nats": Field("above_entropy_low", "float64", "Lower end of its 95 % interval over seeds."),
     "loss_above_entropy_high_nats": Field("above_entropy_high", "float64", "Upper end of it."),
+    **_of(QUALITY),
+    "quality_name": Field("quality_name", "string", "The name of the suite's own figure of merit."),
+    "quality_unit": Field("quality_unit", "string", "Its unit."),
+    "quality_better": Field("quality_better", "string", "more or less."),
+    "quality_margin": Field("quality_margin", "float64", "The margin of its parity."),
+    **_changed(QUALITY, 90),
     "perplexity": Field("perplexity", "float64", "Of tokens: e to the power of the mean test loss."),
     "time_to_accuracy_s": Field("time_to_accuracy_s", "float64", "Training time to the accuracy that was asked for."),
     "aggregate_peak_memory_bytes": Field("all_devices_bytes", "Int64", "Peaks of devices that train together, summed."),
@@ -184,23 +204,10 @@ def every() -> dict[str, Field]:
     Raises:
         ValueError: a metric has the key of another figure.
     """
-    general = {name: field for metric in untabled() for name, field in _general(metric)}
+    general = {name: field for metric in untabled() for name, field in (_of(metric) | _changed(metric)).items()}
     if taken := FIELDS.keys() & general.keys():
         raise ValueError(f"{', '.join(sorted(taken))} is the key of another figure (bench/spec/metrics.py)")
     return FIELDS | general
-
-
-def _general(metric: Metric) -> Iterator[tuple[str, Field]]:
-    """Yield the keys of a metric's figure, and of its change from fp32 with the ends of its interval."""
-    yield metric.key, Field(metric.figure, "float64", metric.about)
-    what = "divided by fp32's" if metric.scale == "ratio" else "less fp32's"
-    abouts = {
-        "": f"{metric.label.capitalize()} {what}.",
-        "_low": "Lower end of that change's 95 % interval.",
-        "_high": "Upper end of that change's 95 % interval.",
-    }
-    for column, (end, about) in zip(metric.changes, abouts.items(), strict=True):
-        yield f"{metric.ratio_key}{end}", Field(column, "float64", about)
 
 
 def rows(summary: pd.DataFrame, fields: Mapping[str, Field] = FIELDS) -> list[dict[str, Json]]:

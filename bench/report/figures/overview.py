@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,7 +11,7 @@ from bench.report.analysis.explanation import MEMORY_KINDS
 from bench.report.analysis.verdict import Answer
 from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Bar, Chart, Mark, Panel, Text
-from bench.report.format import memory_unit, number, records, written
+from bench.report.format import capital, memory_unit, number, records, written
 from bench.report.reading.load import CELL, SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.metrics import MEMORY, Metric
@@ -71,13 +71,21 @@ def _kinds(workload: str, lines: list[tuple[str, Mapping[Hashable, Any]]]) -> Pa
     return chart.rows_panel(workload, x, [label for label, _ in lines], marks)
 
 
-def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
-    """Describe each precision's accuracy or loss less fp32's, with its interval and the margin; None without any."""
-    center, low, high = metric.changes
+def differences(summary: pd.DataFrame, metric: Metric) -> Iterator[Chart]:
+    """Describe each precision's accuracy or loss less fp32's, with its interval and the margin.
+
+    Figures of merit of suites' own have a figure each.
+    """
+    center, low, _ = metric.changes
     compared = summary[summary[center].notna() & summary[low].notna()]
-    rows = compared.head(MOST_ROWS)
-    if rows.empty:
-        return None
+    described = pd.Series([metric.of(row) for row in records(compared)], compared.index, dtype=object)
+    for place, (each, rows) in enumerate(compared.groupby(described, sort=False)):
+        yield _differences(rows, each, metric.name + f"-{place + 1}" * (place > 0))
+
+
+def _differences(compared: pd.DataFrame, metric: Metric, file: str) -> Chart:
+    (center, low, high), rows = metric.changes, compared.head(MOST_ROWS)
+    unit = f" {metric.unit}" * bool(metric.unit)
     margin = Bar(x=(-metric.margin, metric.margin), y=(0, len(rows)), tint=chart.SOFT, faint=True)
     marks: list[Mark] = [margin, chart.Rule(at=0.0, axis="x")]
     several = {name: rows[name].nunique() > 1 for name in ("workload", "label", "batch_size")}
@@ -90,9 +98,9 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
         parts += [f"batch {row['batch_size']}"] if many else []
         names.append(" ".join([*parts, name]))
     return Chart(
-        name=metric.name,
-        caption=f"{metric.label.capitalize()} less fp32's",
-        about=f"Means over seeds with 90 % intervals; the band is the margin of ±{metric.margin} {metric.unit}, and "
+        name=file,
+        caption=f"{capital(metric.label)} less fp32's",
+        about=f"Means over seeds with 90 % intervals; the band is the margin of ±{metric.margin:g}{unit}, and "
         f"{metric.better} is better." + _cut(len(compared)),
         panels=[chart.rows_panel("", Axis(label=metric.unit), names, marks)],
         columns=1,

@@ -37,7 +37,7 @@ from bench.report.tables.table import (
 )
 from bench.results.columns import listed
 from bench.results.records import MEASURED
-from bench.spec.metrics import SPEED, compared, untabled
+from bench.spec.metrics import METRICS, SPEED, compared, untabled
 from bench.spec.techniques import for_one_device
 
 ABOUT = (
@@ -158,7 +158,7 @@ def changes(comparison: Comparison) -> tuple[list[Table], list[Table]]:
 def _worst(line: Row) -> tuple[bool, bool, int, float]:
     """Order changes: regressions first, all rows together before each, metric by metric, the largest change first."""
     change = line["change"]
-    return change.verdict == "IMPROVED", line["batch"] != "all", compared().index(change.metric), -abs(change.gain)
+    return change.verdict == "IMPROVED", line["batch"] != "all", [*METRICS].index(change.metric.name), -abs(change.gain)
 
 
 def _by_subject(lines: Iterable[Row]) -> list[Table]:

@@ -64,7 +64,7 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
-from bench.spec.metrics import ENERGY, EPOCH, LOSS, SPEED, Metric, learned
+from bench.spec.metrics import ENERGY, EPOCH, LOSS, QUALITY, SPEED, Metric, learned
 from bench.spec.precisions import BASELINE, find_precision
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
@@ -228,8 +228,23 @@ def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
         figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
         figures("peak memory (MiB, vs fp32)", peak, status="memory_status"),
         *optional(figures("test loss (nats)", "token_loss", **trained) if of_tokens else accuracy),
+        *_quality(rows),
         *optional(words("vs fp32 [90 % interval], parity", learned_change, wrap=True)),
     ]
+
+
+def _quality(rows: Sequence[Row]) -> list[Column]:
+    """Return the column of a suite's own figure of merit, where rows of one suite have one."""
+    metric = _described(QUALITY, rows)
+    header = f"{metric.label} ({metric.unit})" if metric.unit else metric.label
+    return (
+        optional(figures(header, metric.figure, status=metric.status, lost="lost_train")) if metric != QUALITY else []
+    )
+
+
+def _described(metric: Metric, rows: Sequence[Row]) -> Metric:
+    """Return a metric as the first of the rows with such a figure describes it."""
+    return metric.of(next((row for row in rows if known(row[metric.figure])), {}))
 
 
 def _against_fp32(metric: Metric, write: Callable[[Row], str] | None = None) -> Callable[[Row], str]:
@@ -441,16 +456,17 @@ def _learned(rows: list[Row]) -> Table | None:
             figures("perplexity", "perplexity"),
             figures("test accuracy (%) ± sd", _accuracy, status="train_status", lost="lost_train"),
             figures("evaluated in fp32 (%)", "accuracy_fp32_pct", decimals),
+            *_quality(rows),
             *(
-                figures(f"difference ({metric.unit}) [90 % interval]", partial(_difference, metric))
-                for metric in learned()
+                figures(f"difference ({metric.unit or metric.label}) [90 % interval]", partial(_difference, metric))
+                for metric in (_described(metric, rows) for metric in learned())
             ),
             words("parity", "parity"),
         ),
     ]
     about = "Means over seeds, after the last epoch. The difference is precision − fp32, seed by seed."
-    qualities = [judged_by(row) for row in rows]
-    about += " ".join(["", *(_how_judged(metric) for metric in learned() if metric in qualities)])
+    qualities = dict.fromkeys(filter(None, (judged_by(row) for row in rows)))
+    about += " ".join(["", *map(_how_judged, qualities)])
     if any(known(row["entropy_nats"]) for row in rows):
         about += (
             " Of the data called markov the entropy rate is known, the least test loss that can be expected: how far "
@@ -460,7 +476,7 @@ def _learned(rows: list[Row]) -> Table | None:
 
 
 def _how_judged(metric: Metric) -> str:
-    margin = f"{metric.margin} {metric.unit}"
+    margin = f"{metric.margin:g} {metric.unit}".rstrip()
     return (
         f"Parity of {metric.label} is judged from {MIN_SEEDS} seeds on, at a margin of {margin} that was fixed "
         f"beforehand. EQUIVALENT: the interval lies within ±{margin}. NON-INFERIOR: it may be better, but not worse, "

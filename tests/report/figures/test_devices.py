@@ -182,7 +182,7 @@ def test_what_nobody_measured_has_no_figure(summary):
     tints = tints_of(bare)
     for frame, metric in ((speedups_of(bare), SPEED), (figures_of(bare, THROUGHPUT), THROUGHPUT)):
         assert against_batch(frame, metric, workload="model0", name="x", tints=tints, over_fp32=metric is SPEED) is None
-    assert overview.differences(bare, ACCURACY) is None
+    assert not [*overview.differences(bare, ACCURACY)]
 
 
 def test_the_kinds_of_memory_are_stacked_to_what_all_hold_together(runs, summary):
@@ -203,12 +203,12 @@ def test_accuracy_and_the_loss_of_tokens_are_drawn_with_their_margins(tmp_path):
     tokens = RunBuilder(tmp_path / "tokens").train("fp32", [None] * 2, test_loss=[3.0, 3.1])
     tokens.train("amp-bf16", [None] * 2, test_loss=[3.002, 3.106])
     for builder, quality, change, margin in ((run, ACCURACY, 0.3, 0.5), (tokens, LOSS, 0.004, 0.01)):
-        (panel,) = overview.differences(builder.summary(), quality).panels
+        ((panel,),) = (each.panels for each in overview.differences(builder.summary(), quality))
         (dot,) = [mark for mark in marks(panel, Line, "amp-bf16") if mark.dots]
         assert dot.points == [(pytest.approx(change), 0.5)]
         assert [text for _, text in panel.y.ticks] == ["amp-bf16"]
         assert [mark.x for mark in panel.marks if isinstance(mark, Bar)] == [(-margin, margin)]
-    assert overview.differences(run.summary(), LOSS) is None
+    assert not [*overview.differences(run.summary(), LOSS)]
 
 
 @pytest.mark.parametrize(
