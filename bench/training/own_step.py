@@ -186,6 +186,12 @@ def name_part(error: Exception, arm: Arm, batch: Batch, loss: Any = None) -> Non
         return
     if isinstance(loss, Tensor) and loss.numel() != 1:
         raise UsageError(f"The loss has shape {tuple(loss.shape)}, and must be one number.") from error
+    if isinstance(error, KeyError) and isinstance(batch, Mapping) and error.args[0] not in batch:
+        keys = ", ".join(map(repr, batch))
+        models = f"; the models are {', '.join(map(repr, arm.model))}" if isinstance(arm.model, nn.ModuleDict) else ""
+        raise LookupError(f"the batch has no key {error.args[0]!r}; it has {keys}{models}") from error
+    if "device" not in str(error):
+        return
     leaves = named_leaves(batch)  # and what lies in objects that cannot be copied as a whole
     leaves += [
         (f"{name}.{part}", held) for name, leaf in leaves for part, held in getattr(leaf, "__dict__", {}).items()
@@ -193,7 +199,3 @@ def name_part(error: Exception, arm: Arm, batch: Batch, loss: Any = None) -> Non
     for name, leaf in leaves:
         if isinstance(leaf, Tensor) and leaf.device != arm.device:
             raise UsageError(f"{name} lies on {leaf.device}, and the model on {arm.device}.") from error
-    if isinstance(error, KeyError) and isinstance(batch, Mapping) and error.args[0] not in batch:
-        keys = ", ".join(map(repr, batch))
-        models = f"; the models are {', '.join(map(repr, arm.model))}" if isinstance(arm.model, nn.ModuleDict) else ""
-        raise LookupError(f"the batch has no key {error.args[0]!r}; it has {keys}{models}") from error
