@@ -16,7 +16,8 @@ REACHES_CUDA = re.compile(r"""torch\.cuda(?!\.amp|\.is_bf16)|import cuda\b|torch
 
 def test_only_bench_devices_uses_torch_cuda_or_asks_what_kind_a_device_is():
     modules = [path for path in BENCH.rglob("*.py") if REACHES_CUDA.search(path.read_text())]
-    assert {path.parent.name for path in modules} == {"devices"}, modules
+    inside_a_script = {"hook.py"}  # it runs in a script's process, and imports nothing of ours
+    assert {path.parent.name for path in modules if path.name not in inside_a_script} == {"devices"}, modules
 
 
 def test_out_of_memory_is_found_behind_the_error_that_it_led_to():

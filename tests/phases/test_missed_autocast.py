@@ -89,7 +89,7 @@ def measure(tiny_trial, cpu, monkeypatch):
     [
         pytest.param(name, marks=[pytest.mark.slow] if name in ("explain", "ladder") else [])
         for name in PHASES
-        if name not in ("fit", "floor", "ladder_memory")
+        if name not in ("fit", "floor", "ladder_memory", "layers")
     ],
 )
 @pytest.mark.parametrize("properly", [True, False])

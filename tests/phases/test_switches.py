@@ -12,8 +12,8 @@ from bench.spec.precisions import PRECISIONS
 from bench.training import amp
 from tests.phases.conftest import of_kind, run_phase
 
-ELSEWHERE = ("energy",)
-"""It needs a GPU's meter: the same line as in the memory phase."""
+ELSEWHERE = ("energy", "layers")
+"""They need a GPU's meter (the same line as in the memory phase), or a narrow precision."""
 COMPARED = ("speed", "floor", "ladder", "inference")
 """The phases whose figures would be compared as those of a precision that was not computed in."""
 

@@ -427,8 +427,8 @@ def explained(monkeypatch):
 def test_what_reasons_point_at_is_tried_once_for_each_precision(tmp_path, explained, capsys):
     for precision, *techniques in (("amp-fp16", "compile"), ("amp-bf16",), ("amp-fp16", "compile", "fused-optimizer")):
         explained.append(SimpleNamespace(precision=precision, techniques=techniques))
-    request = Request(argv=("--suite", "mlp", "--phases", "speed,explain"), suites=("mlp",))
-    (ladder,) = reporting.ladders_to_try(request, tmp_path / "run")
+    request = Request(argv=("--suite", "mlp", "--phases", "speed,explain"), suites=("mlp",), tries=True)
+    (ladder,) = reporting.follow_ups(request, tmp_path / "run")
     assert (ladder.precisions, ladder.techniques) == (("fp32", "amp-fp16"), ("fused-optimizer", "compile"))
     assert ladder.out == tmp_path / "run-try-amp-fp16"
     assert "amp-bf16" in capsys.readouterr().out
@@ -436,19 +436,19 @@ def test_what_reasons_point_at_is_tried_once_for_each_precision(tmp_path, explai
 
 def test_a_ladder_that_was_started_goes_on_and_others_start(tmp_path, machine, explained):
     explained += [SimpleNamespace(precision=name, techniques=["compile"]) for name in ("amp-fp16", "amp-bf16")]
-    request = Request(argv=("--suite", "mlp", "--phases", "speed,explain"), suites=("mlp",))
-    first, second = reporting.ladders_to_try(request, tmp_path / "run")
+    request = Request(argv=("--suite", "mlp", "--phases", "speed,explain"), suites=("mlp",), tries=True)
+    first, second = reporting.follow_ups(request, tmp_path / "run")
     started = tmp_path / "run-try-amp-fp16"
     assert open_folder(first) == (first, started)
     run_nothing(started, machine, first)
-    again, other = reporting.ladders_to_try(request, tmp_path / "run")
+    again, other = reporting.follow_ups(request, tmp_path / "run")
     assert open_folder(again) == (again, started)
     run_nothing(started, machine, again)
     assert other == second
     assert open_folder(Request(suites=(), resume=started))[0].techniques == first.techniques
     explained[0].techniques.append("channels-last")  # what was started is another request's
     with pytest.raises(UsageError, match="with other --techniques"):
-        run_nothing(started, machine, next(reporting.ladders_to_try(request, tmp_path / "run")))
+        run_nothing(started, machine, next(reporting.follow_ups(request, tmp_path / "run")))
 
 
 def test_ladders_are_climbed_after_one_that_is_refused_and_an_interruption_says_how_to_go_on(monkeypatch, capsys):
@@ -462,16 +462,16 @@ def test_ladders_are_climbed_after_one_that_is_refused_and_an_interruption_says_
             raise KeyboardInterrupt
         return 1
 
-    monkeypatch.setattr(reporting, "ladders_to_try", lambda *_: (Request(suites=(name,)) for name in names))
+    monkeypatch.setattr(reporting, "follow_ups", lambda *_: (Request(suites=(name,)) for name in names))
     monkeypatch.setattr(run_bench, "run", climb)
     with pytest.raises(Interrupted):
-        run_bench.climb(REQUEST, Path("results/a"), None)
+        run_bench.follow(replace(REQUEST, tries=True), Path("results/a"), None)
     assert came == names[:3]
     told = capsys.readouterr()
     assert "explain --resume results/a --try" in " ".join(told.out.split())
     assert "another run's" in told.err
     names[2:] = []
-    assert run_bench.climb(REQUEST, Path("results/a"), None) == 2
+    assert run_bench.follow(replace(REQUEST, tries=True), Path("results/a"), None) == 2
 
 
 def suggested(folder: Path) -> set[str]:
@@ -517,8 +517,8 @@ def test_a_stopped_run_goes_on_with_the_ladders_that_were_to_follow(machine, mon
 def test_a_ladder_that_the_other_options_forbid_is_not_tried(tmp_path, explained, capsys):
     explained.append(SimpleNamespace(precision="amp-bf16", techniques=["compile"]))
     names = ("compile=max-autotune",)
-    request = Request(argv=("--suite", "mlp", "--techniques", *names), suites=("mlp",), techniques=names)
-    assert list(reporting.ladders_to_try(request, tmp_path / "run")) == []
+    request = Request(argv=("--suite", "mlp", "--techniques", *names), suites=("mlp",), techniques=names, tries=True)
+    assert list(reporting.follow_ups(request, tmp_path / "run")) == []
     assert "say two things" in capsys.readouterr().out
 
 

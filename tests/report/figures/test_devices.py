@@ -189,7 +189,7 @@ def test_the_kinds_of_memory_are_stacked_to_what_all_hold_together(runs, summary
     trials = runs.trials
     answers = verdict.answers(summary)
     (panel,) = overview.memory_by_kind(summary, trials, answers).panels
-    assert [text for _, text in panel.y.ticks[:2]] == ["Synthetic 0 fp32", f"Synthetic 0 {answers[0].precision}"]
+    assert [text for _, text in panel.y.ticks[:2]] == ["Synthetic 0 fp32", f"Synthetic 0 {answers[0].arm['precision']}"]
     *first, beyond = [mark for mark in panel.marks if isinstance(mark, Bar) and mark.y[0] < 1]
     row = trials[(trials["phase"] == "memory") & (trials["precision"] == "fp32") & (trials["batch_size"] == 64)].iloc[0]
     assert first[0].x[0] == 0
