@@ -189,7 +189,7 @@ for step in range(200):
     assert set(run(text, inject="fp32", census=True)[0]["computed"]) == {"float32"}
 
 
-def test_torchrun_has_a_record_of_each_rank_and_leaves_no_process(run):
+def test_torchrun_has_a_record_of_each_rank_and_leaves_no_process(run, tmp_path):
     text = """
 import torch.utils.data as data
 
@@ -204,12 +204,11 @@ for batch in loader if __name__ == "__main__" else ():
     text = text.replace("torch.distributed.init", "if __name__ == '__main__': torch.distributed.init").replace(
         "model = torch.nn.parallel", "if __name__ == '__main__': model = torch.nn.parallel"
     )
-    before = {process.pid for process in psutil.process_iter()}
-    records = run(text, before=("torchrun", "--nproc_per_node", "2"))
+    records = run(text, before=(str(Path(sys.executable).with_name("torchrun")), "--nproc_per_node", "2"))
     assert len(records) == 2
     assert all(timing(record, 4).wait_pct is not None for record in records)
-    left = [process for process in psutil.process_iter(["cmdline"]) if process.pid not in before]
-    assert not [process for process in left if "spawn_main" in " ".join(process.info["cmdline"] or [])]
+    here = [process.info for process in psutil.process_iter(["cmdline", "cwd"]) if process.info["cwd"] == str(tmp_path)]
+    assert not [info for info in here if "spawn_main" in " ".join(info["cmdline"] or [])]
 
 
 @pytest.mark.parametrize("options", ["checkpoint.pt", "{scratch}/checkpoint.pt"])
