@@ -41,7 +41,7 @@ def hot(host):
 def test_the_planted_course_is_read_within_one_sample(hot):
     times = [float(row["time_s"]) for row in hot.rows("out", "telemetry")]
     rows = load(hot.folder / "out").telemetry.set_index(["phase", "precision"])
-    expected = dict(windows(hot))
+    expected, compared = dict(windows(hot)), set()
     assert set(rows.index) == set(expected)
     for arm, (start, end) in expected.items():
         row, steps = rows.loc[arm], [planted(time_s) for time_s in times if start <= time_s <= end]
@@ -49,10 +49,13 @@ def test_the_planted_course_is_read_within_one_sample(hot):
         for name, place in PLANTED.items():
             of_a_sample = abs(COURSE[0][place] - COURSE[1][place]) / len(steps)
             assert row[name] == pytest.approx(sum(step[place] for step in steps) / len(steps), abs=1.01 * of_a_sample)
-        held = 100 * sum(step is COURSE[1] for step in steps) / len(steps)
-        assert row["throttled_pct"] == pytest.approx(held, abs=101 / len(steps))
-        assert row["throttle_reasons"].startswith("sw_power_cap:")
-        assert (row["highest_sm_clock_mhz"], row["highest_temperature_c"]) == (1410, 85)
+        held = sum(step is COURSE[1] for step in steps)
+        assert row["throttled_pct"] == pytest.approx(100 * held / len(steps), abs=101 / len(steps))
+        if 1 < held < len(steps) - 1:  # a short window may lie in one part of the course
+            assert row["throttle_reasons"].startswith("sw_power_cap:")
+            assert (row["highest_sm_clock_mhz"], row["highest_temperature_c"]) == (1410, 85)
+            compared.add(arm)
+    assert compared
 
 
 def test_memory_of_the_whole_gpu_is_the_processes_and_more(hot):
