@@ -31,6 +31,7 @@ from bench.spec.errors import first_line
 from bench.spec.precisions import TE_FEATURES, Feature, Precision
 
 Value = TypeVar("Value")
+MIB = 2**20
 OUT_OF_MEMORY = ("defaultcpuallocator", "out of memory", "alloc_failed", "allocation_failed")
 """Parts of the messages, in lower case, of torch's allocators, CUDA's runtime and driver, Triton, cuBLAS and cuDNN."""
 NO_WORKSPACE = ("unable to find an engine", "cublas_status_not_initialized", "cudnn_status_not_initialized")
@@ -107,6 +108,15 @@ class Backend(ABC):
 
     def spin(self, cycles: int) -> None:
         """Queue a wait of that many cycles of the GPU's clock."""
+        raise NotImplementedError(NO_QUEUE)
+
+    @cached_property
+    def cold_bytes(self) -> int:
+        """Size of a buffer that the caches do not hold."""
+        return 64 * MIB
+
+    def evict(self) -> None:
+        """Queue the overwriting of such a buffer, after which the caches hold nothing else."""
         raise NotImplementedError(NO_QUEUE)
 
     def side_stream(self) -> CudaStream:
@@ -275,6 +285,19 @@ class Cuda(Backend):
 
     def spin(self, cycles: int) -> None:
         torch.cuda._sleep(cycles)
+
+    @cached_property
+    def cold_bytes(self) -> int:
+        # An MI300X has a cache of 256 MB behind the 4 MB that torch reports.
+        reported: int = torch.cuda.get_device_properties(self.device).L2_cache_size
+        return max(4 * reported, (1024 if torch.version.hip else 256) * MIB)
+
+    @cached_property
+    def _buffer(self) -> Tensor:
+        return torch.empty(self.cold_bytes, dtype=torch.uint8, device=self.device)
+
+    def evict(self) -> None:
+        self._buffer.zero_()
 
     @cached_property
     def _side(self) -> CudaStream:

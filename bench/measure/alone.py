@@ -29,10 +29,9 @@ from bench.results.records import WorkClass
 
 COVERED = 0.98
 """Operators are measured, the largest first, until so much of their FLOPs and of their bytes is covered."""
-COLD_BYTES = 64 * 2**20
 MOST_COPIES = 8
-"""Operands are taken in turn from copies of so many bytes together, or from so many copies if those are less: a cache
-does not keep large ones, and may keep small ones, as it may in a step."""
+"""On a CPU, operands are taken in turn from copies of ``Backend.cold_bytes`` together, or from so many copies if those
+are less: a cache does not keep large ones, and may keep small ones, as it may in a step. A GPU's caches are evicted."""
 FEWEST_CALLS, MOST_CALLS = 3, 200
 SHORTEST_S = 2e-4
 """A call that takes less is timed in groups that take as long, so that the clock does not count."""
@@ -47,18 +46,33 @@ class Operand:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
+    device: torch.device | None = None
+    """Where the step had it, such as attention's random seed on the CPU; None is where the call is timed."""
+    layout: torch.layout = torch.strided
     largest: int = field(default=0, compare=False, repr=False)
     """The largest of its numbers, if they are whole and not negative, as indices into another tensor are; or 0."""
 
     @property
     def elements(self) -> int:
-        """Elements of the memory that it spans."""
-        if 0 in self.shape:
+        """Elements of the memory that it spans; 0 where they are not laid out by strides."""
+        if 0 in self.shape or self.layout is not torch.strided:
             return 0
         return 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
 
-    def make(self, device: torch.device, generator: torch.Generator) -> Tensor:
-        """Return such a tensor of normal random numbers; of random indices up to the largest where they are whole."""
+    def make(self, device: torch.device, generator: torch.Generator | None) -> Tensor:
+        """Return such a tensor of normal random numbers; of random indices up to the largest where they are whole.
+
+        Args:
+            device: where, unless the step had it elsewhere.
+            generator: of the numbers on ``device``.
+
+        Raises:
+            TypeError: its numbers are not laid out by strides.
+        """
+        if self.layout is not torch.strided:
+            raise TypeError(f"operands that are {str(self.layout).removeprefix('torch.')} are not made up")
+        if self.device is not None and self.device.type != device.type:
+            device, generator = self.device, None
         if self.dtype.is_floating_point:
             memory = torch.randn(self.elements, device=device, generator=generator).to(self.dtype)
         else:
@@ -132,6 +146,22 @@ class Call:
             return replace(operand, dtype=dtype)
 
         return self.with_operands(cast)
+
+    def counterpart(self, others: Iterable[Call], dtype: torch.dtype) -> Call:
+        """Return this call as a step in another type does it.
+
+        Fused attention has other kernels in other types, so it is that step's own (``others``) on as large a query or
+        gradient; where there is none, and of all else, it is the same operator (``in_type``).
+        """
+        alike = (
+            other
+            for other in others
+            if dtype != self.dtype
+            and all("attention" in call.name and call.operands for call in (self, other))
+            and ("backward" in other.name, other.dtype) == ("backward" in self.name, dtype)
+            and other.operands[0].shape == self.operands[0].shape
+        )
+        return next(alike, self.in_type(dtype))
 
     def padded(self, multiple: int) -> Call:
         """Return the same call with every size above ``multiple`` rounded up to a multiple.
@@ -234,9 +264,12 @@ class _Calls(TorchDispatchMode):
 
 
 def _describe(tensor: Tensor) -> Operand:
+    place: dict[str, Any] = {"dtype": tensor.dtype, "device": tensor.device, "layout": tensor.layout}
+    if tensor.layout is not torch.strided:
+        return Operand(shape=tuple(tensor.shape), stride=(), **place)
     whole = tensor.dtype in (torch.int32, torch.int64) and tensor.numel() > 0
     largest = int(tensor.max()) if whole and int(tensor.min()) >= 0 else 0
-    return Operand(shape=tuple(tensor.shape), stride=tensor.stride(), dtype=tensor.dtype, largest=largest)
+    return Operand(shape=tuple(tensor.shape), stride=tensor.stride(), largest=largest, **place)
 
 
 def _work(func: Any, described: Any) -> WorkClass | None:
@@ -287,7 +320,7 @@ def times(
         cached: whether each call has the operands of the call before, which the cache may hold.
     """
     settings = settings or [lambda: None] * len(variants)
-    runs = [_prepared(call, device, 1 if cached else MOST_COPIES) for call in variants]
+    runs = [_prepared(call, device, cached=cached) for call in variants]
     taken: list[list[float]] = [[] for _ in variants]
     end, turns = time.perf_counter() + budget_s, list(zip(settings, runs, taken, strict=True))
     for number in range(MOST_CALLS):
@@ -300,11 +333,11 @@ def times(
     return [Alone(median_ms=1e3 * statistics.median(each), best_ms=1e3 * min(each)) if each else None for each in taken]
 
 
-def _prepared(call: Call, device: torch.device, most: int) -> Callable[[], float] | None:
+def _prepared(call: Call, device: torch.device, *, cached: bool) -> Callable[[], float] | None:
     """Return a function that times a call once, in seconds; None where it does not run on random operands."""
     generator, backend = torch.Generator(device).manual_seed(0), backend_of(device)
     size = max(1, sum(operand.elements * operand.dtype.itemsize for operand in call.operands))
-    copies = max(1, min(most, math.ceil(COLD_BYTES / size)))
+    copies = 1 if cached or backend.is_gpu else max(1, min(MOST_COPIES, math.ceil(backend.cold_bytes / size)))
 
     first: dict[int, Tensor] = {}
 
@@ -322,7 +355,10 @@ def _prepared(call: Call, device: torch.device, most: int) -> Callable[[], float
                 function()
             backend.synchronize()
             taken_s = _clocked_s(functions[0], backend.synchronize)
-            group = max(1, math.ceil(SHORTEST_S / max(1e-9, taken_s)))
+            cold = backend.is_gpu and not cached
+            if cold:
+                backend.evict()  # perhaps for the first time, which allocates
+            group = 1 if cold else max(1, math.ceil(SHORTEST_S / max(1e-9, taken_s)))
     except Exception as error:  # an operator that asks more of its operands than their shapes and types
         print(f"{call.title} does not run alone: {type(error).__name__}: {str(error).splitlines()[0]}")
         return None
@@ -334,7 +370,7 @@ def _prepared(call: Call, device: torch.device, most: int) -> Callable[[], float
                 next(turns)()
 
     if backend.is_gpu:
-        return lambda: _gpu_s(run, backend) / group
+        return lambda: _gpu_s(run, backend, cold=cold) / group
     return lambda: _clocked_s(run) / group
 
 
@@ -345,15 +381,17 @@ def _clocked_s(run: Callable[[], object], wait: Callable[[], object] = lambda: N
     return time.perf_counter() - start
 
 
-def _gpu_s(run: Callable[[], object], backend: Backend) -> float:
+def _gpu_s(run: Callable[[], object], backend: Backend, *, cold: bool = False) -> float:
     """Return the seconds that a GPU takes for what is queued, however slowly the host queues it.
 
-    The GPU waits until all is in its queue, so that launching is in no time.
+    The GPU waits until all is in its queue, so that launching is in no time. ``cold`` evicts its caches before.
     """
     backend.synchronize()
     queueing_s = _clocked_s(run)
     backend.synchronize()
     backend.spin(int(SPARE * queueing_s * CYCLES_PER_S))
+    if cold:
+        backend.evict()
     first = backend.record_event(timing=True)
     run()
     last = backend.record_event(timing=True)
@@ -364,11 +402,9 @@ def _gpu_s(run: Callable[[], object], backend: Backend) -> float:
 def copy_gb_per_s(device: torch.device, dtype: torch.dtype, *, to: torch.dtype | None = None, calls: int = 10) -> float:
     """Return the best rate in GB/s at which memory is read and written by a copy, in a type or from one to another."""
     backend = backend_of(device)
-    source = torch.zeros(COLD_BYTES // dtype.itemsize, dtype=dtype, device=device)
+    source = torch.zeros(backend.cold_bytes // dtype.itemsize, dtype=dtype, device=device)
     target = torch.zeros_like(source, dtype=to or dtype)
-    seconds = []
-    for _ in range(calls + 1):
-        backend.synchronize()
-        seconds.append(_clocked_s(partial(target.copy_, source), backend.synchronize))
+    copy = partial(target.copy_, source)
+    seconds = [_gpu_s(copy, backend) if backend.is_gpu else _clocked_s(copy) for _ in range(calls + 1)]
     moved = source.numel() * (source.itemsize + target.itemsize)
     return moved / min(seconds[1:]) / 1e9

@@ -154,6 +154,8 @@ class StepTime:
     """Kernels and copies in a step, or on a CPU operators that have a class of their own."""
     hidden_communication_ms: float
     """Communication while other work ran, which costs no time."""
+    scaling_wait_ms: float
+    """The part of ``idle`` in which the GPU waits because the host has waited for GradScaler's check of a step."""
 
 
 @dataclass(slots=True, eq=False)
@@ -255,12 +257,16 @@ def decompose(trace: Mapping[str, Any], *, gpu: bool | None = None, matrix_types
     us = _exclusive(segments, start, end)
     each = 1e3 * len(marks)
     communication = _union(segment for segment in segments if segment.work == "communication")
+    starts = sorted(segment.start for segment in segments)
+    # Kernels are launched again only after the wait: until the first of them the GPU has none because of it.
+    waits = [(wait.start, next((at for at in starts if at >= wait.end), end)) for wait in _scaler_waits(host)]
     return StepTime(
         ms={work: us[work] / each for work in CLASSES},
         step_ms=(end - start) / each,
         operators=_by_operator(segments, len(marks)),
         calls=len({id(segment) if device else id(segment.operator) for segment in segments}) / len(marks),
         hidden_communication_ms=max(0.0, communication - us["communication"]) / each,
+        scaling_wait_ms=sum(_exclusive(segments, *wait)["idle"] for wait in waits if device) / each,
     )
 
 
@@ -294,6 +300,16 @@ def _host_events(events: Iterable[Mapping[str, Any]]) -> tuple[list[_Event], dic
                 open_events[-1].children.append(event)
             open_events.append(event)
     return host, by_id
+
+
+def _scaler_waits(host: Iterable[_Event]) -> Iterator[_Event]:
+    """Yield the reads of a number between GradScaler's check of the gradients and the optimizer's step."""
+    is_checked = False
+    for event in sorted(host, key=lambda event: event.start):
+        if event.name.startswith(("aten::_amp_foreach_non_finite_check", "Optimizer.", STEP)):
+            is_checked = event.name.startswith("aten::")
+        elif is_checked and event.name == "aten::_local_scalar_dense":
+            yield event
 
 
 def _is_size(size: object) -> bool:

@@ -11,7 +11,7 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -173,6 +173,7 @@ class _Explanation:
         figures = {"profiled": profile.step_ms, "kernels" if runner.asynchronous else "operators": profile.calls}
         if runner.asynchronous:
             figures["hidden communication"] = profile.hidden_communication_ms
+            figures["scaling wait"] = profile.scaling_wait_ms
         rows = [self._row(runner, "step", name, value, round=turn) for name, value in figures.items()]
         return profile, rows + [self._row(runner, "class", work, profile.ms[work], round=turn) for work in CLASSES]
 
@@ -267,14 +268,23 @@ class _Explanation:
             if peak is not None:
                 self._send(runner, "rate", "products TFLOP/s", peak)
             self._try(runner, called[runner.name])
-        self._products(products)
+        self._products(products, called)
         self._rates()
 
-    def _products(self, products: Iterable[Call]) -> None:
-        """Time the baseline's products alone, as they are and in the types and with the switches of the others."""
+    def _products(self, products: Iterable[Call], called: Mapping[str, Sequence[Call]]) -> None:
+        """Time the baseline's products alone, as they are and in the types and with the switches of the others.
+
+        Args:
+            products: of the baseline's step.
+            called: the calls of each arm's step, by the arm's name.
+        """
         for call in alone.largest(products, by=lambda call: call.flops):
             self._say(f"{call.name} alone, in all precisions")
-            arms = [(runner, call.in_type(dtype)) for runner in self.runners if (dtype := _compute(runner)) is not None]
+            arms = [
+                (runner, call.counterpart(called[runner.name], dtype))
+                for runner in self.runners
+                if (dtype := _compute(runner)) is not None
+            ]
             measure = partial(
                 alone.times,
                 [variant for _, variant in arms],

@@ -38,7 +38,8 @@ FIGURES = {
 }
 """The names of numerics.csv's figures by their kind, as regular expressions."""
 EXPLAINED = {
-    "step": "timed|profiled|doubled|not doubled|kernels|operators|skipped|waiting|foreign load|hidden communication",
+    "step": "timed|profiled|doubled|not doubled|kernels|operators|skipped|waiting|foreign load|hidden communication"
+    "|scaling wait",
     "class": "|".join(get_args(WorkClass)),
     "rate": "products TFLOP/s|copies GB/s|casts GB/s",
     "types": r"\w+",

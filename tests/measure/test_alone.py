@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from bench.devices.backend import Backend
 from bench.measure import alone
-from bench.measure.alone import Operand, calls_of, largest, times
+from bench.measure.alone import Call, Operand, calls_of, largest, times
 
 CPU = torch.device("cpu")
 
@@ -18,7 +19,7 @@ CPU = torch.device("cpu")
 def few_copies():
     """Make no more copies of operands than a small cache would hold."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(alone, "COLD_BYTES", 2**12)
+        patched.setattr(Backend, "cold_bytes", 2**12)
         yield
 
 
@@ -99,6 +100,64 @@ def test_indices_are_drawn_from_those_that_the_step_had():
     assert all(alone.times([call], CPU, 0.0) != [None] for call in calls)
 
 
+EFFICIENT, FLASH = "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention"
+
+
+@pytest.fixture
+def attention():
+    """A stand-in for CUDA's backward of attention with dropout, by its schema; like there, its seed is the CPU's."""
+    schema = str(getattr(torch.ops.aten, f"{EFFICIENT}_backward").default._schema).removeprefix("aten::")
+    library = torch.library.Library("fake", "FRAGMENT")
+    library.define(schema)
+
+    def backward(*arguments, **_options):
+        _gradient, query, key, value, _bias, _output, logsumexp, seed, *_ = arguments
+        if (seed.device, logsumexp.device) != (CPU, query.device):
+            raise RuntimeError("a host address was read that is a device's")
+        return tuple(map(torch.empty_like, (query, key, value, query)))
+
+    library.impl(f"{EFFICIENT}_backward", backward, "CompositeExplicitAutograd")
+    yield getattr(torch.ops.fake, f"{EFFICIENT}_backward").default
+    library._destroy()
+
+
+def test_operands_lie_where_the_step_had_them(attention):
+    """The device is ``meta``, which stands in for a GPU."""
+    wide, rows = torch.empty(2, 4, 16, 8, device="meta"), torch.empty(2, 4, 16, device="meta")
+    seed = torch.tensor(7)
+    arguments = (*[wide] * 4, None, wide, rows, seed, seed, 0.1, [True, True, True, False])
+    (call,) = calls_of(lambda: attention(*arguments))
+    made, keywords = call.with_each(lambda operand: operand.make(wide.device, None))
+    assert [tensor.device.type for tensor in made if isinstance(tensor, torch.Tensor)] == ["meta"] * 6 + ["cpu"] * 2
+    attention(*made, **keywords)
+
+
+def test_a_sparse_operand_is_described_and_its_call_does_not_run_alone(capsys):
+    gradient = torch.eye(3).to_sparse()
+    (call,) = [call for call in calls_of(lambda: gradient @ torch.ones(3, 2)) if "mm" in call.name]
+    assert times([call], CPU, 0.0) == [None]
+    assert "sparse_coo" in capsys.readouterr().out
+
+
+def test_attention_in_a_narrower_type_is_timed_by_the_kernel_that_a_step_in_it_has():
+    def call(kernel, shape, dtype):
+        heads = [Operand(shape=shape, stride=(512, 128, 8, 1), dtype=dtype)] * 3
+        return Call(
+            function=getattr(torch.ops.aten, kernel).default,
+            arguments=(*heads, None, True),
+            keywords={},
+            work="other products",
+            module="",
+        )
+
+    shape, half = (2, 4, 16, 8), torch.bfloat16
+    wide, own = call(EFFICIENT, shape, torch.float32), call(FLASH, shape, half)
+    others = [call(FLASH, (1, 4, 16, 8), half), call(f"{FLASH}_backward", shape, half), own]
+    assert wide.counterpart(others, half) is own
+    assert wide.counterpart(others[:2], half) == wide.in_type(half)
+    assert wide.counterpart([call(FLASH, shape, torch.float32), wide], torch.float32) == wide
+
+
 def test_padding_rounds_odd_sizes_up_and_keeps_the_order_of_the_strides():
     (call,) = calls_of(lambda: torch.mm(torch.ones(4095, 130), torch.ones(7, 130).t()))
     first, second = call.padded(64).operands
@@ -162,3 +221,23 @@ def test_a_gpus_time_is_between_events_of_work_that_is_queued_while_it_waits():
     assert alone._gpu_s(gpu.work, gpu) == 3e-3
     timed = ["record_event", "work", "record_event", "synchronize"]
     assert [call[0] for call in gpu.method_calls] == ["synchronize", "work", "synchronize", "spin", *timed]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_gpus_caches_are_evicted_outside_the_time_of_each_cold_call(monkeypatch, cached):
+    gpu = Mock(is_gpu=True)
+    gpu.record_event.return_value.elapsed_time.return_value = 3.0
+    monkeypatch.setattr(alone, "backend_of", lambda _device: gpu)
+    (call,) = calls_of(lambda: torch.mm(torch.ones(3, 4), torch.ones(4, 5)))
+    times([call], CPU, 0.0, cached=cached)
+    order = [name for name in (called[0] for called in gpu.method_calls) if name in ("evict", "record_event")]
+    cold = ["evict"] + ["evict", "record_event", "record_event"] * alone.FEWEST_CALLS
+    assert order == (["record_event"] * 2 * alone.FEWEST_CALLS if cached else cold)
+
+
+def test_a_gpus_rate_of_copies_is_timed_by_events(monkeypatch):
+    gpu = Mock(is_gpu=True, cold_bytes=2**20)
+    gpu.record_event.return_value.elapsed_time.return_value = 1.0  # milliseconds
+    monkeypatch.setattr(alone, "backend_of", lambda _device: gpu)
+    assert alone.copy_gb_per_s(CPU, torch.float32) == pytest.approx(2 * 2**20 / 1e6)
+    assert alone.copy_gb_per_s(CPU, torch.float32, to=torch.bfloat16) == pytest.approx(1.5 * 2**20 / 1e6)

@@ -133,6 +133,20 @@ def test_the_optimizers_kernels_are_its_own_whatever_launches_them():
     assert classes(trace) == {"optimizer": 20, "loss scaling": 10, "idle": 70}
 
 
+@pytest.mark.parametrize(("read", "waited_us"), [(26, 20), (90, 0)])
+def test_a_gpu_waits_for_loss_scaling_after_the_host_has_read_its_check_and_for_nothing_else_read(read, waited_us):
+    trace = Trace()
+    trace.step(0, 100)
+    check = trace.op("aten::_amp_foreach_non_finite_check_and_unscale_", 10, 5, FP32)
+    trace.op("aten::_local_scalar_dense", read, 8, FP32)
+    trace.range("Optimizer.step#SGD.step", 40, 30)
+    add = trace.op("aten::_foreach_add_", 45, 5, FP32)
+    trace.kernel("multi_tensor_apply_kernel<amp_non_finite_check_and_unscale_cuda_>", 12, 16, check)  # to 28
+    trace.kernel("Memcpy DtoH (Device -> Pageable)", 28, 2, kind="gpu_memcpy")
+    trace.kernel("multi_tensor_apply_kernel<X>", 50, 20, add)
+    assert decompose(trace.document()).scaling_wait_ms * 1e3 == pytest.approx(waited_us)
+
+
 CAST = [("aten::to", FP32), ("aten::_to_copy", FP32), ("aten::copy_", FP32, FP32)]
 COPY = CAST[-1:]
 

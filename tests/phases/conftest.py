@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bench import phases
+from bench.devices.backend import Backend
 from bench.measure import energy as measuring
 from bench.measure.rounds import Sizes
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
@@ -78,7 +79,7 @@ def shorten_energy(patched):
 def shorten_explain(patched):
     """Explain with as many rounds as there must be, and short windows."""
     patched.setattr(explain, "ALONE_S", 0.02)
-    patched.setattr(explain.alone, "COLD_BYTES", 2**18)
+    patched.setattr(Backend, "cold_bytes", 2**18)
     patched.setattr(explain, "WARM_UP_S", 0.3)
     patched.setattr(explain, "WINDOW_S", 0.05)
     patched.setattr(explain, "ROUNDS", (2, 4))

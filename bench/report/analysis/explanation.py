@@ -488,12 +488,11 @@ def _casting(baseline: Step, arm: Step) -> Quantity:
     return None if arm.launch_bound else _added_casts_ms(baseline, arm) / arm.profiled_ms  # many small ones are calls
 
 
-def _scaling(baseline: Step, arm: Step) -> Quantity:
+def _scaling(_baseline: Step, arm: Step) -> Quantity:
     precision = find_precision(arm.precision)
     if precision is None or not precision.loss_scaling or arm.launch_bound:
         return None
-    # From ms: the same wait is a larger share of a shorter step.
-    scaling, waiting = arm.share("loss scaling"), max(0.0, arm.ms["idle"] - baseline.ms["idle"]) / arm.profiled_ms
+    scaling, waiting = arm.share("loss scaling"), (arm.value("step", "scaling wait") or 0.0) / arm.profiled_ms
     return scaling + waiting, percent(scaling), percent(waiting)
 
 
@@ -553,8 +552,8 @@ RULES: tuple[Rule, ...] = (
         "loss scaling",
         0.05,
         _scaling,
-        "loss scaling takes {0} of the step, and the time in which nothing runs grew by {1} of it: each step checks "
-        "whether gradients overflowed",
+        "loss scaling takes {0} of the step, and its waits leave the GPU idle for {1} of it: each step checks whether "
+        "gradients overflowed",
     ),
     Rule(
         "skipped steps",

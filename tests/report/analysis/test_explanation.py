@@ -171,6 +171,15 @@ def test_without_products_alone_or_time_in_any_class_there_is_neither_ceiling_no
     assert explain(timed, classes).ceiling is None
 
 
+@pytest.mark.parametrize(("wait_ms", "rules"), [(0.5, []), (6.0, ["loss scaling"])])
+def test_idle_time_that_grows_is_loss_scalings_only_as_far_as_the_gpu_waits_for_it(wait_ms, rules):
+    steps = step("fp32", FP32), step("amp-fp16", GAINS | {"idle": 20.0, "matrix units": 1.0})
+    doubled = [figure(name, "step", "doubled", 150.0) for name in ("fp32", "amp-fp16")]
+    waited = [figure("amp-fp16", "step", "scaling wait", wait_ms)]
+    result = explain(*steps, operators({"fp32": 2.0, "amp-fp16": 0.8}), doubled, waited, arm="amp-fp16")
+    assert [reason.rule for reason in result.reasons] == rules
+
+
 MISSED = figure("amp-bf16", "types", "float32", 40.0, detail="head, body.3")
 CAUSES = {
     "launch-bound": {
