@@ -358,27 +358,37 @@ def _contrast(pair: Pair, metric: Metric, by_turns: bool) -> Contrast | None:
     if old is None or new is None or (metric.seed_is_input and _diverging(pair, metric)):
         return None
     contrast = estimate(metric, new, old)
-    return contrast and _over_runs(replace(contrast, noise=_noise(pair)), by_turns)
+    return contrast and _over_runs(replace(contrast, noise=_noise(pair)), [contrast], by_turns)
 
 
-def _over_runs(contrast: Contrast, by_turns: bool) -> Contrast:
-    """Return a change of times or energy with runs as its samples; another is returned as it is."""
-    sides = [_by_run(contrast, arm) for arm in (contrast.arm, contrast.against)]
-    within = contrast.difference
-    if contrast.metric.replicate != "process" or within is None or not all(sides) or within.n < 2:
-        return contrast
+def _over_runs(change: Contrast, cells: Sequence[Contrast], by_turns: bool) -> Contrast:
+    """Return the change of one cell, or the mean of several, of times or energy with runs as its samples.
+
+    A run's cells share its day, so each run counts once, by the mean over its cells. Other changes are returned as they
+    are.
+    """
+    within = change.difference
+    if change.metric.replicate != "process" or within is None or within.n < 2:
+        return change
+    new, old = (_by_run(cells, which) for which in ("arm", "against"))
     if by_turns:
-        shared = sides[0].keys() & sides[1].keys()
-        difference = stats.student([sides[0][run].mean() - sides[1][run].mean() for run in sorted(shared)])
+        difference = stats.student([new[run] - old[run] for run in sorted(new.keys() & old.keys())])
     else:
-        difference = stats.between_runs(list(sides[0].values()), list(sides[1].values()), within)
-    return replace(contrast, change=difference.interval(), difference=difference)
+        difference = stats.between_runs(
+            [[value] for value in new.values()], [[value] for value in old.values()], within
+        )
+    return replace(change, change=difference.interval(), difference=difference)
 
 
-def _by_run(contrast: Contrast, arm: Arm) -> dict[Any, Any]:
-    """Return an arm's values on the additive scale, by run."""
-    values, runs = arm.additive(contrast.metric), np.array(arm.runs)
-    return {run: values[runs == run] for run in dict.fromkeys(arm.runs)}
+def _by_run(cells: Sequence[Contrast], which: str) -> dict[Any, float]:
+    """Return a side's mean over cells by run, on the additive scale, each cell relative to its mean on the OLD side."""
+    means: dict[Any, list[float]] = {}
+    for cell in cells:
+        arm: Arm = getattr(cell, which)
+        values, runs = arm.additive(cell.metric) - cell.against.additive(cell.metric).mean(), np.array(arm.runs)
+        for run in dict.fromkeys(arm.runs):
+            means.setdefault(run, []).append(float(values[runs == run].mean()))
+    return {run: float(np.mean(values)) for run, values in means.items()}
 
 
 def _noise(pair: Pair) -> float | None:
@@ -390,7 +400,7 @@ def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None
     """Return the change of the speed of each recipe on a device, over all rows that were timed in both.
 
     The mean of the logarithms: over the precisions within each process, then over the processes of each cell, then over
-    the cells. Precisions that were timed in one process are no independent samples.
+    the cells. Neither precisions that were timed in one process nor cells of one run are independent samples.
     """
     subjects: dict[tuple[Any, ...], dict[float, list[Pair]]] = {}
     for pair in pairs:
@@ -401,23 +411,23 @@ def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None
     family = {}
     for cells in subjects.values():
         timed = [pair for cell in cells.values() for pair in cell]
-        parts = [part for cell in cells.values() if (part := _of_cell(cell, by_turns)) is not None]
+        parts = [part for cell in cells.values() if (part := _of_cell(cell)) is not None]
         if parts and len(timed) > 1:
             first = timed[0]
             name = names[*(first[name] for name in QUESTION), first["device_old"], first["device_new"]]
-            family[name, len(timed)] = mean(parts)
+            family[name, len(timed)] = _over_runs(mean(parts), parts, by_turns)
     judged = _judged(family, fail_over)
     return [Overall(name=name, rows=count, change=change) for (name, count), change in judged.items()]
 
 
-def _of_cell(pairs: Sequence[Pair], by_turns: bool) -> Contrast | None:
+def _of_cell(pairs: Sequence[Pair]) -> Contrast | None:
     """Return the change of the mean over a cell's precisions; None where a side has one process with all of them."""
     old, new = (together(list(arms)) for arms in zip(*(_of(pair, SPEED.arm) for pair in pairs), strict=True))
     if min(len(old.values), len(new.values)) < 2:
         return None
     contrast = estimate(SPEED, new, old)
     noises = [noise for pair in pairs if (noise := _noise(pair)) is not None]
-    return contrast and _over_runs(replace(contrast, noise=max(noises, default=None)), by_turns)
+    return contrast and replace(contrast, noise=max(noises, default=None))
 
 
 def _diverging(pair: Pair, metric: Metric) -> int:
