@@ -28,7 +28,6 @@ from bench.data.cache import Dataset as Images
 from bench.data.cache import Split
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data, Suite
-from bench.training.lightning import accelerator_of, strategy_of
 from bench.training.step import build_arm, build_loss, synchronize, train_epoch
 from perf.arms import half_type
 
@@ -228,6 +227,31 @@ def lightning(task: Task) -> Epoch:
         return module.seconds
 
     return epoch
+
+
+def accelerator_of(device: torch.device) -> Any:
+    """Return Lightning's accelerator of a device's kind, which leaves the allocator its memory when ``fit`` begins."""
+    if device.type == "cpu":
+        return "cpu"
+    from lightning.pytorch.accelerators import CUDAAccelerator
+
+    class Cuda(CUDAAccelerator):
+        def setup(self, trainer: Any) -> None:
+            """Log the visible devices only: the next epoch uses the memory that the one before allocated."""
+            self.set_nvidia_flags(trainer.local_rank)
+
+    return Cuda()
+
+
+def strategy_of(device: torch.device) -> Any:
+    """Return Lightning's strategy for one device, which leaves the model there when ``fit`` ends."""
+    from lightning.pytorch.strategies import SingleDeviceStrategy
+
+    class OneDevice(SingleDeviceStrategy):
+        def teardown(self) -> None:
+            """Leave the model where it is, and the allocator its memory: the next epoch goes on with both."""
+
+    return OneDevice(device=device)
 
 
 def rate(batches: Callable[[], Iterator[Any]], device: torch.device) -> Callable[[], float]:

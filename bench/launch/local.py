@@ -18,13 +18,12 @@ from typing import Any
 from bench.launch import Ending, Launcher, OnMessage
 from bench.launch.ranks import Rank, free_port, run_ranks
 from bench.measure.sampler import sigint_held
-from bench.planning import suite_registry
 from bench.results.environment import recorded, remove_overrides
 from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Progress
 from bench.spec import lifetime
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
-from bench.spec.trial import Placement, Rendezvous, Trial
+from bench.spec.trial import Rendezvous, Trial
 from bench.worker.failures import STACK_SIGNAL, exit_cause, last_words, oom_kills, printed, reason
 
 PRELOAD = "bench.worker.fork_server"
@@ -117,20 +116,14 @@ class LocalLauncher(Launcher):
 
         With a ``rendezvous`` only that rank of it; the others are started elsewhere.
         """
-        if rendezvous is not None or (world := _ranks(trial)) == 1:
+        if rendezvous is not None or (world := len(trial.cell.placement.members)) == 1:
             return self._run_rank(trial, device, rendezvous, on_message)
         port = free_port()
-        if not device.uuids:  # of Lightning's devices, which are not surveyed: the energy of one of them is not all
-            device = replace(device, energy=None)
         return run_ranks([self._rank(trial, device, rank, world, port) for rank in range(world)], on_message)
 
     def _rank(self, trial: Trial, device: Device, rank: int, world: int, port: int) -> Rank:
         """Return one of ``world`` ranks of a trial, all on this machine."""
-        place = trial.cell.placement
-        index = place.device_of(rank)
-        if len(place.members) == 1 and index is not None:  # Lightning trains on this GPU and on those after it
-            index += rank
-            trial = replace(trial, cell=replace(trial.cell, placement=Placement(name=str(index))))
+        index = trial.cell.placement.device_of(rank)
         meeting = Rendezvous(rank=rank, world=world, local_world=world, address="127.0.0.1", port=port)
         return Rank(
             name=f"device {rank + 1} of {world} ({'CPU' if index is None else f'GPU {index}'})",
@@ -283,17 +276,6 @@ class LocalLauncher(Launcher):
                 return Ending(kind="timeout", text=f"no sign of life for {limit_s:g} s")
             else:
                 on_message(Progress(text=""))
-
-
-def _ranks(trial: Trial) -> int:
-    """Return the number of a trial's ranks: its placement's devices, or those that Lightning trains on."""
-    members = len(trial.cell.placement.members)
-    if members > 1 or trial.phase != "train":
-        return members
-    try:
-        return suite_registry.load(trial.cell.suite).devices
-    except UsageError:  # its process reports it
-        return 1
 
 
 def _serve(connection: Connection, log: str, *arguments: Any) -> None:

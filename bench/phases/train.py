@@ -25,10 +25,9 @@ from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE
 from bench.spec.suite import Quality, Suite
 from bench.spec.trial import Trial, kept_checkpoint
-from bench.training import distributed, lightning
+from bench.training import distributed
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from bench.training.step import Arm, Epoch, evaluate, evaluate_by, evaluate_fp32, train_epoch
-from bench.training.techniques import require_supported
 
 HEARTBEAT_S = 2.0
 
@@ -43,12 +42,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         checkpoint: the file that the training is saved to after each epoch, and resumed from if it holds this trial;
             None for no checkpoint. Of several ranks only the first writes and reads its file.
     """
-    part = shard = Shard(rank=distributed.rank(), ranks=distributed.ranks())
+    shard = Shard(rank=distributed.rank(), ranks=distributed.ranks())
     context = open_context(trial)
-    lightning_trains = context.suite.trainer == "lightning"
-    if lightning_trains:
-        require_supported(context.techniques, context.suite, context.data, context.device)
-        shard = lightning.shard(context.suite.devices)
     (name,) = trial.precisions
     batches = context.open_batches(shard)
     context = replace(context, data=batches.data)
@@ -60,9 +55,6 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
     for row in rows:
         send(row)
     energy_j = _energy_counter(device)
-    train: Callable[[Iterator[Batch]], Epoch] = partial(train_epoch, arm)
-    if lightning_trains:
-        train = lightning.open_lightning(arm, batches.steps_per_epoch, shard)
     switches = runner.read_back()
     while (number := trained + len(rows) + 1) <= trial.epochs and (not rows or math.isfinite(rows[-1].train_loss)):
         rate = float(arm.optimizer.param_groups[0]["lr"])
@@ -71,13 +63,13 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         before_j = energy_j()
         with feed(drawn, context.device, prefetch=context.techniques.prefetcher) as device_batches:
             start_s = time.time()
-            epoch = train(heartbeat("step", device_batches))
+            epoch = train_epoch(arm, heartbeat("step", device_batches))
         after_j = energy_j()
         switches = runner.read_back()  # before evaluating in fp32, which sets them
         epoch_j = after_j - before_j if before_j is not None and after_j is not None else None
         row = epoch_row(trial, rows, epoch, number=number, rate=rate, scale=arm.loss_scale, energy_j=epoch_j)
         row = replace(row, start_s=start_s)
-        rows.append(_tested(row, context.suite, arm, batches, heartbeat=heartbeat, shard=part))
+        rows.append(_tested(row, context.suite, arm, batches, heartbeat=heartbeat, shard=shard))
         if saves_checkpoints:
             state = Checkpoint.of(arm, trial.config, rows)
             if checkpoint is not None and distributed.rank() == 0:

@@ -205,7 +205,7 @@ def make_plan(
             for planned in _trials_on(here, ref, kept, data[ref], device, largest=largest):
                 step = step_s(planned, device, flops.get(ref), sample_s)
                 unfit = unfit_reason(planned, device, footprint) if footprint is not None else ""
-                trial = replace(planned, silence_s=silence_s(planned, request, suite, step), unfit=unfit)
+                trial = replace(planned, silence_s=silence_s(planned, request, step), unfit=unfit)
                 trials.append(trial)
                 seconds.append(estimate_s(trial, suite, data[ref], device, step))
     return Plan(trials=tuple(trials), seconds=tuple(seconds))
@@ -303,9 +303,7 @@ def _trials_on(
     names = _precisions(request, device)
     phases = [name for name in PHASES if name in request.phases and (name != "energy" or device.energy)]
     trials: list[Trial] = []
-    if suite.trainer != "plain":  # it has a loop of its own to train with; all else would be measured twice
-        phases = [name for name in phases if name == "train"]
-    elif request.largest_batch and largest is None:
+    if request.largest_batch and largest is None:
         trials = _trials(request, suite, cell, "fit", device=device, precisions=names)
     fitting = fitting_at({name: (largest or {}).get((at_any_size(cell), name)) for name in names})
     for size in sorted({*(size for chosen in sizes.values() for size in chosen), *fitting}):
@@ -588,7 +586,7 @@ def step_s(
     return max(overhead_s + flops_per_sample * trial.cell.batch_size / (efficiency * gflops * 1e9), *measured_s, 0.0)
 
 
-def silence_s(trial: Trial, request: Request, suite: Suite, step: float | None) -> float:
+def silence_s(trial: Trial, request: Request, step: float | None) -> float:
     """Return how long a trial's process may say nothing before it is taken to hang, in seconds.
 
     Ten times the longest silence that is expected, which is a round of its arms where steps are long; and not less than
@@ -598,7 +596,7 @@ def silence_s(trial: Trial, request: Request, suite: Suite, step: float | None) 
         return SEARCHING_S
     if request.trial_timeout_s is not None:
         return request.trial_timeout_s
-    several = max(suite.devices, len(trial.cell.placement.members)) > 1
+    several = len(trial.cell.placement.members) > 1
     round_s = SILENT_STEPS * len(trial.arms) * (step or 0.0)
     return max(10 * round_s, JOINT_S if several else SILENCE_S)
 

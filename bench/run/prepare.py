@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -62,7 +61,6 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     suites = suite_registry.select(request)
     if request.precisions and {*LADDER} & {*request.phases}:
         named_mixed(request.precisions)  # which refuses several, before anything is fetched
-    _require_lightning(suites)
     print_plain("Looking at the devices.")
     environment = launcher.survey(request.gpus)
     if request.quick and request.gpus is None and request.on is None:
@@ -86,7 +84,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     def make(largest: Largest | None = None) -> Plan:
         known = partial(make_plan, sample_s=sample_s, footprints=footprints)
         plan = continued(known(request, suites, data, environment, flops, largest=largest), request)
-        check_batches(plan, suites, data)
+        check_batches(plan, data)
         return plan
 
     plan = make()
@@ -109,16 +107,6 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
         data=tuple({str(source.source): source for source in data.values()}.values()),
         replan=make if request.largest_batch else None,
     )
-
-
-def _require_lightning(suites: dict[SuiteRef, Suite]) -> None:
-    """Refuse suites that Lightning trains if it is not installed."""
-    for ref, suite in suites.items():
-        if suite.trainer == "lightning" and importlib.util.find_spec("lightning") is None:
-            raise UsageError(
-                f"{ref.name} is trained by Lightning, which is not installed: pip install 'ampmeter[lightning]', "
-                "or --set trainer=plain."
-            )
 
 
 def _fetch_weights(ref: SuiteRef, launcher: Launcher) -> None:
@@ -198,25 +186,18 @@ def _time_steps(
     return sample_s
 
 
-def check_batches(plan: Plan, suites: dict[SuiteRef, Suite], data: dict[SuiteRef, PreparedData]) -> None:
+def check_batches(plan: Plan, data: dict[SuiteRef, PreparedData]) -> None:
     """Refuse batches that are larger than the data, or do not divide into equal parts by device and accumulation."""
     for trial in plan.trials:
-        suite, placement = suites[trial.cell.suite], trial.cell.placement
         size, samples = trial.cell.batch_size, data[trial.cell.suite].train_samples
-        device_count = len(placement.members)
+        devices = len(trial.cell.placement.members)
         if trial.phase in ("train", "ladder") and samples is not None and size > samples:
             raise UsageError(
                 f"The batch size {size} is larger than the {samples} training images of {trial.cell.data}. "
                 "Name smaller --batch-sizes."
             )
-        if device_count > 1 and suite.trainer == "lightning":
-            raise UsageError(
-                "Lightning's Trainer starts its own processes, on this machine: name one device, not "
-                f"{placement.name}, and --set devices={device_count}."
-            )
         if trial.phase == "fit":
             continue  # the search tries only multiples
-        devices = max(suite.devices, device_count)
         if size % devices:
             raise UsageError(
                 f"The batch size {size} cannot be divided among {devices} devices. "

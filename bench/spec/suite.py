@@ -187,10 +187,6 @@ class Suite:
     """Epochs of the published recipe."""
     source: str = ""
     """Where the recipe comes from."""
-    trainer: Literal["plain", "lightning"] = "plain"
-    """The code that runs the epochs of training: the loop of bench/training/step.py, or Lightning's Trainer."""
-    devices: int = 1
-    """Devices that Lightning trains on, each with its part of every batch."""
     sized: bool = False
     """Whether the model can be built on the meta device. Planning then computes how much memory it takes: what cannot
     fit a device is out of memory before anything is allocated, and batch sizes that nobody named are halved until they
@@ -235,18 +231,12 @@ class Suite:
             good = all(isinstance(size, int) and size > 0 for size in sizes)
             require(good, f"Suite.{name}", "whole numbers above 0", sizes)
         require(bool(self.seeds), "Suite.seeds", "at least one seed", self.seeds)
-        require(self.trainer in ("plain", "lightning"), "Suite.trainer", "plain or lightning", self.trainer)
-        require(self.devices > 0, "Suite.devices", "1 or more", self.devices)
         require(
             self.quality is None or self.evaluate is not None,
             "Suite.quality",
             "left out without evaluate",
             self.quality,
         )
-        lightning = self.trainer == "lightning" and self.step is not None
-        require(not lightning, "Suite.step", "left out where the trainer is lightning", self.step)
-        plain = self.trainer == "plain" and self.devices > 1
-        require(not plain, "Suite.devices", "1 where the trainer is plain", self.devices)
 
 
 def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:

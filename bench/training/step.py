@@ -198,7 +198,7 @@ def build_arm(
         taken=taken,
         weights=weights,
         conversion=conversion,
-        forward=_forward(suite, model, device, techniques, seed) if suite.trainer == "plain" else model,
+        forward=_forward(suite, model, device, techniques, seed),
         step=training.train if training else training_step,
         gradients=training.gradients if training else leave_gradients,
         region=amp.autocast(precision, device) if precision.autocast else None,

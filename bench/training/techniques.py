@@ -34,7 +34,7 @@ from bench.data.batch import Batch, map_leaves, named_leaves, tensors
 from bench.devices.backend import CudaGraph, backend_of, is_out_of_memory, out_of_memory_behind
 from bench.spec.errors import UnsupportedError, first_line
 from bench.spec.suite import Data, Suite
-from bench.spec.techniques import PLAIN, TECHNIQUES, Techniques
+from bench.spec.techniques import TECHNIQUES, Techniques
 from bench.training import distributed
 
 COMPILED_ARMS = 64
@@ -61,8 +61,6 @@ def require_supported(techniques: Techniques, suite: Suite, data: Data, device: 
             raise UnsupportedError(f"{name} is for the harness's own step, and {suite.name} has a step of its own")
         if distributed.ranks() > 1:
             raise UnsupportedError(f"{suite.name} has a step of its own, which trains on one device")
-    if suite.trainer == "lightning" and techniques != PLAIN:
-        raise UnsupportedError("Lightning's Trainer runs steps of its own, without techniques")
     if techniques.cuda_graphs and not backend_of(device).has_graphs:
         raise UnsupportedError(TECHNIQUES["cuda-graphs"].needs_gpu)
     if techniques.compile:

@@ -25,7 +25,7 @@ import torchvision  # noqa: F401 - and torch with it, before the first fork
 
 from bench import phases
 from bench.data import prepare
-from bench.devices.backend import device_at, gpu_count
+from bench.devices.backend import device_at
 from bench.results.records import Device, Done, Message, TrialResult
 from bench.spec import lifetime
 from bench.spec.errors import UsageError, first_line
@@ -85,9 +85,6 @@ def run_trial(
 
     Training keeps its checkpoints in ``workspace``; None keeps none. The ``rendezvous`` says which rank of a trial on
     several devices this process is; None of a trial on one.
-
-    Raises:
-        UsageError: Lightning is to train on more GPUs than there are.
     """
     started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
 
@@ -97,16 +94,9 @@ def run_trial(
         send(message)
 
     checkpoint = workspace / trial.checkpoint if workspace and PHASES[trial.phase].checkpoints else None
-    place = trial.cell.placement
     if rendezvous is not None:
         distributed.announce(rendezvous)
-        if len(place.members) > 1:  # Lightning joins its ranks itself
-            distributed.join(device_at(place.device_of(rendezvous.rank)), trial.silence_s)
-        elif place.index is not None and place.index >= gpu_count():
-            raise UsageError(
-                f"Training on {rendezvous.world} devices from GPU {place.index - rendezvous.rank} on needs GPU "
-                f"{place.index}, and there are {gpu_count()}. Set fewer devices, or place it on an earlier one."
-            )
+        distributed.join(device_at(trial.cell.placement.device_of(rendezvous.rank)), trial.silence_s)
     phases.run(trial, device, stamped, checkpoint)
     distributed.gathered(None)  # rank 0 serves the others' store, so none leaves before all are done
 

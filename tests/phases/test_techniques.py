@@ -12,7 +12,6 @@ from functools import cache
 
 import pytest
 import torch
-from torch import nn
 
 from bench.cli.parser import parse
 from bench.data.transfer import Prefetcher
@@ -161,15 +160,6 @@ def test_what_a_device_cannot_do_is_said_before_it_starts_and_takes_no_time(tmp_
 def test_techniques_are_brought_into_one_order():
     assert parse(["--suite", "mlp", "--techniques", "compile, set-to-none"]).techniques == ("set-to-none", "compile")
     assert parse(["--suite", "mlp"]).techniques == ()
-
-
-@pytest.mark.parametrize("devices", [1, 2])
-def test_a_suite_that_lightning_trains_takes_no_techniques_before_any_process_is_started(
-    tiny_trial, cpu, use_suite, devices
-):
-    use_suite(lambda data: nn.Linear(1, 1), trainer="lightning", devices=devices)
-    with pytest.raises(UnsupportedError, match="Lightning's Trainer runs steps of its own"):
-        run_phase(tiny_trial, cpu, "train", techniques=("fused-optimizer",))
 
 
 def test_compile_time_has_a_table_where_there_is_one(tmp_path):

@@ -89,7 +89,7 @@ def test_a_broken_suite_file_is_refused_with_the_line_at_fault(tmp_path, monkeyp
 
 
 def test_an_unknown_suite_gets_the_nearest_name():
-    with pytest.raises(UsageError, match=r"no suite 'resnet5'. Did you mean 'resnet50'\? Available: cifar10_lightning"):
+    with pytest.raises(UsageError, match=r"no suite 'resnet5'. Did you mean 'resnet50'\? Available: cifar10_resnet18"):
         suite_registry.refer("resnet5")
 
 

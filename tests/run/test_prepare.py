@@ -136,9 +136,9 @@ def test_an_epoch_without_a_whole_batch_is_refused_where_there_are_epochs(machin
     one = replace(made.trials[0], phase=phase)
     few = {one.cell.suite: PreparedData(source=one.cell.data, train_samples=one.cell.batch_size - 1)}
     with pytest.raises(UsageError, match="is larger than the") if refused else nullcontext():
-        check_batches(Plan(trials=(one,), seconds=(None,)), {one.cell.suite: SUITE}, few)
+        check_batches(Plan(trials=(one,), seconds=(None,)), few)
     enough = {one.cell.suite: PreparedData(source=one.cell.data, train_samples=one.cell.batch_size)}
-    check_batches(Plan(trials=(one,), seconds=(None,)), {one.cell.suite: SUITE}, enough)
+    check_batches(Plan(trials=(one,), seconds=(None,)), enough)
 
 
 def test_data_that_are_no_images_stay_synthetic(tmp_path):

@@ -211,6 +211,17 @@ for batch in loader if __name__ == "__main__" else ():
     assert not [info for info in here if "spawn_main" in " ".join(info["cmdline"] or [])]
 
 
+@pytest.mark.parametrize(("precision", "dtype"), [("32-true", "float32"), ("bf16-mixed", "bfloat16")])
+def test_lightnings_trainer_is_measured_as_it_is(run, precision, dtype):
+    pytest.importorskip("lightning")
+    example = Path(__file__).resolve().parents[2] / "docs/examples/scripts/lightning_mlp.py"
+    options = f"--precision {precision} --width 64"
+    (record,) = run(example.read_text(), options=options, census=True)
+    assert record["optimizers"] == ["Adam"]
+    assert {kind.partition(":")[0] for kind in record["computed"]} == {dtype}
+    assert timing(record, 4).loss is not None
+
+
 @pytest.mark.parametrize("options", ["checkpoint.pt", "{scratch}/checkpoint.pt"])
 def test_a_checkpoint_is_written_to_the_scratch_folder_only(run, options):
     text = "torch.save(model.state_dict(), sys.argv[1])" + LOOP

@@ -23,7 +23,7 @@ RECIPES = {  # optimizer, its settings, batch size, epochs, million parameters
     "resnet20": (*CIFAR_SGD, 0.27),
     "resnet50": (*CIFAR_SGD, 23.52),
     "intel_resnet18": ("Adam", {"lr": 1e-4, "weight_decay": 1e-4}, 256, 120, 11.18),
-    "cifar10_lightning": ("Adam", {"lr": 1e-4}, 256, 10, 11.17),
+    "cifar10_resnet18": ("Adam", {"lr": 1e-4}, 256, 10, 11.17),
     "underflow": ("Adam", {"lr": 0.003}, 64, 15, 0.0187),
     "vit_b_16": ("AdamW", {"lr": 3e-4}, 64, 1, 85.8),
 }
@@ -31,7 +31,6 @@ SMALL = {
     "mlp": {"width": "9"},
     "resnet20": {},
     "intel_resnet18": {"weights": "none", "image_size": "32"},
-    "cifar10_lightning": {"trainer": "lightning"},
 }
 CPU = torch.device("cpu")
 
@@ -141,23 +140,8 @@ def test_the_published_cifar_recipe_steps_a_cosine_over_200_epochs_once_an_epoch
         ("vit_b_16", {"weight_decay": "-1"}, "weight_decay must be 0 or more"),
         ("mlp", {"lr": "1e30"}, r"lr must be at most 1e\+18"),
         ("intel_resnet18", {"validation_share": "1"}, "Data.validation_share must be a share"),
-        ("cifar10_lightning", {"trainer": "keras"}, "trainer must be both, plain or lightning"),
-        ("cifar10_lightning", {"trainer": "lightning", "devices": "0"}, "Suite.devices must be 1 or more"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(name, setting, sentence):
     with pytest.raises(UsageError, match=sentence):
         suite_registry.refer(name, setting)
-
-
-def test_the_lightning_suite_is_compared_with_the_plain_loop():
-    def variants(**settings):
-        return suite_registry.load(suite_registry.refer("cifar10_lightning", settings)).variants
-
-    assert variants() == ({"trainer": "plain"}, {"trainer": "lightning"})
-    assert variants(devices="2") == (
-        {"trainer": "plain", "devices": 1},
-        {"trainer": "lightning", "devices": 1},
-        {"trainer": "lightning"},
-    )
-    assert variants(trainer="lightning") == ()

@@ -183,7 +183,6 @@ class Own(torch.optim.SGD):
         (Techniques(fused_optimizer=True), {"optimizer": torch.optim.RMSprop}, "RMSprop lacks"),
         (Techniques(checkpointing=True), {"model": lambda data: nn.Flatten()}, "Flatten has none"),
         (Techniques(checkpointing=True, compile=True), {}, "keep batch norm from counting a batch twice"),
-        (Techniques(channels_last=True), {"trainer": "lightning"}, "Lightning's Trainer runs steps of its own"),
     ],
 )
 def test_techniques_that_a_suite_or_device_cannot_have_are_refused(monkeypatch, techniques, given, reason):

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -16,7 +15,6 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from bench.report.analysis.contrast import Arm
@@ -64,7 +62,7 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
-from bench.spec.metrics import ENERGY, EPOCH, LOSS, QUALITY, SPEED, Metric, learned
+from bench.spec.metrics import ENERGY, LOSS, QUALITY, SPEED, Metric, learned
 from bench.spec.precisions import BASELINE, find_precision
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
@@ -103,10 +101,6 @@ WAITING_PCT = 10.0
 """Share of training time spent waiting for batches from which the loader may be the limit."""
 OF_THE_STEP = 0.9
 """But not where training reaches this share of the step's own throughput: then the GPU had work meanwhile."""
-LIGHTNING, PLAIN = "lightning", "plain"
-TRAINER_KEY = [name for name in KEY if name != "parameters"]
-"""Columns in which trainings by the two trainers agree."""
-SIDES = ("", "_plain")
 FP16_LARGEST = 65504.0
 FP16_NORMAL, FP16_ZERO = -14, -25
 """Powers of two below which float16 is subnormal, and below which it rounds to zero."""
@@ -535,41 +529,6 @@ def _time_to_accuracy(row: Row) -> str:
     return f"{number(row['time_to_accuracy_s'])} (to {target:g} %{of_seeds})"
 
 
-def against_plain(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
-    """Compare the times per epoch of Lightning's trainings with those of the plain loop, where both trained.
-
-    Args:
-        rows: rows of the summary, of one workload; None is returned where it is not Lightning's.
-        summary: all rows of the summary.
-    """
-    parameters = json.loads(rows["parameters_json"].iloc[0])
-    if parameters.get("trainer") != LIGHTNING:
-        return None
-    plain = parameters | {"trainer": PLAIN, "devices": None}
-    is_plain = summary["parameters_json"].map(lambda cell: json.loads(cell) | {"devices": None} == plain).astype(bool)
-    pairs = rows.merge(summary.loc[is_plain, [*TRAINER_KEY, EPOCH.arm]], on=TRAINER_KEY, suffixes=("", "_plain"))
-    lines = []
-    for row in records(pairs.dropna(subset=[EPOCH.arm, f"{EPOCH.arm}_plain"])):
-        ours, theirs = (replace(row[f"{EPOCH.arm}{end}"], replicates=row[f"{EPOCH.arm}{end}"].seeds) for end in SIDES)
-        contrast = contrasted(EPOCH, ours, theirs)
-        if contrast is not None and contrast.is_paired:
-            medians = {"lightning": np.median(ours.values), "plain": np.median(theirs.values)}
-            lines.append(row | medians | {"seeds": contrast.change.n, "ratio": estimate(contrast.shown)})
-    columns = [
-        *ARM,
-        figures("seeds", "seeds", whole),
-        figures("plain (s/epoch)", "plain"),
-        figures("Lightning (s/epoch)", "lightning"),
-        figures("ratio", "ratio"),
-    ]
-    about = (
-        "Time per epoch by Lightning's Trainer divided by that of the plain loop, seed by seed: above 1 is the "
-        "framework's overhead; with more devices than the plain loop had, below 1 is what they gain. The interval is "
-        "Student's over the seeds."
-    )
-    return table("Lightning compared with the plain loop", lines, columns, about)
-
-
 # The numerics phase.
 
 
@@ -777,5 +736,4 @@ TABLES = (
     Entry(55, RECIPE, lambda material: [memory(material.trials), *memory_remarks(material.trials)]),
     Entry(60, RECIPE, lambda material: numerics(material.numerics)),
     Entry(61, RECIPE, lambda material: [inference(material.trials)]),
-    Entry(63, RECIPE, lambda material: [against_plain(material.rows, material.summary)]),
 )

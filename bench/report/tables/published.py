@@ -147,7 +147,7 @@ RECIPES = {
     "intel_resnet18": Recipe("resnet18 (ImageNet-pretrained)", "Intel Image Classification"),
     "resnet18": Recipe("resnet18", "CIFAR-10"),
     "vit_b_16": Recipe("vit_b_16", "synthetic 224"),
-    "cifar10_lightning": Recipe("", "CIFAR-10"),
+    "cifar10_resnet18": Recipe("", "CIFAR-10"),
 }
 """The recipes by their suites' names; of other suites a row's model bears the suite's name."""
 

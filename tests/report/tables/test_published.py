@@ -93,13 +93,13 @@ def test_what_differs_between_measured_and_published_rows_is_in_columns(tmp_path
 def test_a_recipe_that_nobody_published_gets_a_sentence(tmp_path):
     runs = load([RunBuilder(tmp_path / "run", suite="resnet20").speed().folder])
     (remark,) = published_tables(runs, load_published())
-    assert all(suite in remark for suite in ("resnet20", "resnet50", "intel_resnet18", "cifar10_lightning"))
+    assert all(suite in remark for suite in ("resnet20", "resnet50", "intel_resnet18", "cifar10_resnet18"))
 
 
 def test_the_projects_own_file_is_read_and_holds_the_recipes_that_it_is_matched_by(tmp_path):
     published = load_published()
     sources = set()
-    for suite in ("resnet50", "intel_resnet18", "cifar10_lightning"):
+    for suite in ("resnet50", "intel_resnet18", "cifar10_resnet18"):
         runs = load([RunBuilder(tmp_path / suite, suite=suite).speed().folder])
         (rows,) = published_tables(runs, published)
         sources |= set(column(rows, "source"))

@@ -1,4 +1,4 @@
-"""The tables of training, and what Lightning's Trainer adds to an epoch, seed by seed."""
+"""The tables of training."""
 
 from __future__ import annotations
 
@@ -6,39 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.tables.measurements import against_plain, training, training_remarks
-from bench.spec.trial import SuiteRef
+from bench.report.tables.measurements import training, training_remarks
 from tests.report.builders import RunBuilder
 from tests.report.tables.lines import column
-
-
-def test_lightnings_epochs_are_compared_with_the_plain_loops_of_the_same_recipe_and_seeds(tmp_path):
-    run = RunBuilder(tmp_path / "run")
-    for parameters, epoch_s in (
-        ((("trainer", "plain"),), (4.0, 5.0, 6.0)),
-        ((("trainer", "lightning"),), (5.0, 6.25, 7.5)),
-        ((("devices", 2), ("trainer", "lightning")), (2.0, 2.5, 3.0)),
-        ((("lr", 0.5), ("trainer", "lightning")), (1.0, 1.0, 1.0)),
-    ):
-        run.suite = SuiteRef(name="cifar10_lightning", parameters=parameters)
-        run.train("fp32", [90.0, 91.0, 92.0], epoch_s=epoch_s)
-        run.train("amp-bf16", [90.0, 91.0, 92.0], epoch_s=[half / 2 for half in epoch_s])
-    summary = run.summary()
-    rows = {
-        name: [row[2:] for row in table.rows]
-        for name, group in summary.groupby("parameters")
-        if (table := against_plain(group, summary)) is not None
-    }
-    assert rows == {
-        "devices=2 trainer=lightning": [
-            ["fp32", "3", "5.000", "2.500", "0.500 [0.500, 0.500]"],
-            ["amp-bf16", "3", "2.500", "1.250", "0.500 [0.500, 0.500]"],
-        ],
-        "trainer=lightning": [
-            ["fp32", "3", "5.000", "6.250", "1.250 [1.250, 1.250]"],
-            ["amp-bf16", "3", "2.500", "3.125", "1.250 [1.250, 1.250]"],
-        ],
-    }
 
 
 def test_a_precision_whose_every_seed_diverged_is_called_diverged_in_the_table(tmp_path):

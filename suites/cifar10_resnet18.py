@@ -1,11 +1,11 @@
-"""ResNet-18 on CIFAR-10, trained by Lightning's Trainer and by the plain loop."""
+"""ResNet-18 on CIFAR-10 with Adam."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from bench.spec import Data, Parameter, Suite, require
+from bench.spec import Data, Suite
 from suites._cifar import cifar_data, cifar_stem
 from suites._schedule import require_rate
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 def suite(
     *,
-    trainer: str = "both",
-    devices: int = 1,
     lr: float = 1e-4,
     weight_decay: float = 0.0,
     crop_padding: int = 4,
@@ -26,9 +24,6 @@ def suite(
     """Return the recipe: Adam at a constant rate, batch 256, 10 epochs.
 
     Args:
-        trainer: plain, lightning, or both.
-        devices: devices that Lightning trains on: the placement's and the GPUs that follow it. With both
-            trainers, the plain loop and Lightning are also measured on one device.
         lr: learning rate of Adam.
         weight_decay: of Adam, as an L2 penalty.
         crop_padding: pixels of padding around an image before it is cropped; 0 is off.
@@ -36,7 +31,6 @@ def suite(
         batch_size: samples in a batch, over all devices.
     """
     require_rate(lr, weight_decay)
-    require(trainer in ("both", "plain", "lightning"), "trainer", "both, plain or lightning", trainer)
 
     def model(data: Data) -> nn.Module:
         from torchvision.models import resnet18
@@ -48,12 +42,9 @@ def suite(
 
         return optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
 
-    variants: list[dict[str, Parameter]] = [{"trainer": "plain"}, {"trainer": "lightning"}]
-    if devices > 1:
-        variants = [{**variant, "devices": 1} for variant in variants] + [{"trainer": "lightning"}]
     return Suite(
-        name="cifar10_lightning",
-        title="ResNet-18, CIFAR stem, on CIFAR-10, by Lightning's Trainer and by the plain loop",
+        name="cifar10_resnet18",
+        title="ResNet-18, CIFAR stem, on CIFAR-10, with Adam",
         data=cifar_data(crop_padding=crop_padding, flip=flip),
         model=model,
         optimizer=optimizer,
@@ -63,7 +54,4 @@ def suite(
         epochs=10,
         full_epochs=10,
         source="PyTorch Lightning's post on mixed precision (2020); Adam, which it does not name, is chosen here",
-        trainer="lightning" if trainer == "lightning" else "plain",
-        devices=devices if trainer == "lightning" else 1,
-        variants=tuple(variants) if trainer == "both" else (),
     )
