@@ -275,14 +275,14 @@ def check_schema(path: Path, schema: str | None) -> None:
 def _check_header(path: Path, header: Sequence[str]) -> None:
     """Refuse a CSV's header that no version of this schema wrote; reading a run and resuming it go by this one rule.
 
-    A column that was added later may be missing, and columns that this version does not know may stand anywhere.
+    A column that was added later may be missing, columns may stand in any order, and others may be among them.
 
     Args:
         path: the file, named after its kind.
         header: the names in its first line.
 
     Raises:
-        UsageError: a column that every version wrote is missing, or the columns are in another order.
+        UsageError: a column that every version wrote is missing.
     """
     columns = COLUMNS[path.name]
     if "schema" not in header:
@@ -294,11 +294,4 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
             raise UsageError(
                 f"'{path}' lacks the column {name}: the run may be older than the column, or its header was changed. "
                 "Restore the file, or use the version that wrote it."
-            )
-    written = [name for name in header if name in columns]
-    for name, expected in itertools.zip_longest(written, (name for name in columns if name in header)):
-        if name != expected:
-            raise UsageError(
-                f"'{path}', line 1: {name} stands where {expected or 'no more column'} belongs. Columns are never "
-                "written in that order, so names or columns were moved, and nobody can tell which: restore the file."
             )

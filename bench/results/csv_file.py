@@ -5,52 +5,22 @@ from __future__ import annotations
 import io
 import itertools
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from bench.results.columns import COLUMNS, SCHEMA, Field, check_schema, header_of, rows, whole_lines
-from bench.results.records import MEASURED, WorkClass
+from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, unquoted
 
-PIB = 2**50
-"""Bytes that no machine has."""
 PAIR = ["trial", "precision"]
 ARM = ["cell", "phase", "replicate", "seed", "arm_precision", "arm_techniques"]
 """The columns that say of which arm a row is, whether it was measured alone or together with others."""
-FATES = r"nonzero|zero|subnormal|overflow"
-HISTOGRAM = r"-?\d+|zero|below|above|nonfinite"
-FIGURES = {
-    "step": "loss|loss_scale|skipped|finite",
-    "gradient": HISTOGRAM,
-    "output_gradient": HISTOGRAM,
-    "float16": FATES,
-    "float16_scaled": FATES,
-    "error": "loss|output|gradient",
-    "activation": "largest",
-    "module": "error|limit|noise|kept|trained|lost_updates|worst|share|flops|keep|"
-    "fine|concentrated|diffuse|everything|loss",
-}
-"""The names of numerics.csv's figures by their kind, as regular expressions."""
-EXPLAINED = {
-    "step": "timed|profiled|doubled|not doubled|kernels|operators|skipped|waiting|foreign load|hidden communication"
-    "|scaling wait",
-    "class": "|".join(get_args(WorkClass)),
-    "rate": "products TFLOP/s|copies GB/s|casts GB/s",
-    "types": r"\w+",
-    **dict.fromkeys(
-        ("operator", "alone", "product", "best", "cached", "flops", "bytes", "channels-last", "padded"), ".+"
-    ),
-}
-"""The same of explain.csv."""
-NAMES = {"numerics.csv": FIGURES, "explain.csv": EXPLAINED}
-TIMES = r"step (timed|profiled|doubled|not doubled)|(operator|alone|product|best|cached|flops|rate) .+"
-"""The figures of explain.csv that are above 0, as kind and name."""
 
 
 def read(path: Path, words: str = "object", *, checked: bool = True) -> pd.DataFrame:
@@ -94,7 +64,8 @@ def read(path: Path, words: str = "object", *, checked: bool = True) -> pd.DataF
         _check(path, frame)
     absent = {name: float("nan") if dtypes[name] is float else "" for name in dtypes if name not in frame}
     if absent:
-        frame = pd.concat([frame, pd.DataFrame(absent, index=frame.index)], axis=1)[list(dtypes)]
+        frame = pd.concat([frame, pd.DataFrame(absent, index=frame.index)], axis=1)
+    frame = frame[list(dtypes)]
     return frame if words == "category" else frame.copy()  # defragmented: rows are taken from it hundreds of times
 
 
@@ -200,12 +171,6 @@ def _check(path: Path, frame: pd.DataFrame) -> None:
     for field in COLUMNS[path.name].values():
         if field.name in frame:
             _check_column(path, frame, field)
-    if kinds := NAMES.get(path.name):
-        named = (frame["kind"] + " " + frame["name"]).astype(str)
-        right = named.str.fullmatch("|".join(f"(?:{kind} (?:{names}))" for kind, names in kinds.items()))
-        _refuse(path, frame, ~right.astype(bool), "name", "is no figure of its kind")
-        is_time = (path.name == "explain.csv") & named.str.fullmatch(TIMES).astype(bool)
-        _refuse(path, frame, is_time & (frame["value"] <= 0), "value", "must be above 0")
 
 
 def _check_column(path: Path, frame: pd.DataFrame, field: Field) -> None:
@@ -244,8 +209,6 @@ def _wrong_numbers(frame: pd.DataFrame, field: Field) -> Iterator[tuple[NDArray[
         yield values < 0, "cannot be below 0"
     if column.most is not None:
         yield values > column.most, f"cannot be above {column.most:g}"
-    if field.unit == "bytes":
-        yield values > PIB, "is more memory than a machine has"
 
 
 def _holds(cell: str, container: type) -> bool:
@@ -256,29 +219,6 @@ def _holds(cell: str, container: type) -> bool:
         return False
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return isinstance(value, container) and not any(isinstance(part, list | dict) for part in parts)
-
-
-def refuse_too_much_memory(path: Path, frame: pd.DataFrame, devices: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse peaks above the memory of the device itself, where run.json has it.
-
-    Args:
-        path: trials.csv.
-        frame: rows of it, their index being their place in the file.
-        devices: the devices in run.json.
-    """
-    sizes = {device["placement"]: device.get("memory_total_bytes") for device in devices}
-    most = frame["placement"].map(sizes).astype(float)
-    for field in COLUMNS[path.name].values():
-        if field.column.on_device:
-            _refuse(path, frame, frame[field.name] > most, field.name, "is more memory than the device has")
-
-
-def refuse_centers_outside(path: Path, frame: pd.DataFrame) -> None:
-    """Refuse estimates that lie outside their own intervals; the arguments are those of ``refuse_too_much_memory``."""
-    for name in COLUMNS[path.name]:
-        if f"{name}_low" in frame:
-            center, low, high = (frame[f"{name}{end}"] for end in ("", "_low", "_high"))
-            _refuse(path, frame, (center < low) | (center > high), name, "lies outside its interval")
 
 
 def _refuse(path: Path, frame: pd.DataFrame, wrong: pd.Series | NDArray[np.bool_], name: str, why: str) -> None:

@@ -31,8 +31,6 @@ class Column:
     """The largest valid number, such as 100 of a share in per cent."""
     may_diverge: bool = False
     """Whether the number may be infinite or NaN, as a loss may."""
-    on_device: bool = False
-    """Whether these bytes lie in one device's own memory, which is then the most that is valid."""
     words: tuple[str, ...] = ()
     """The only valid words, where the type does not say so; none if any is valid."""
     filled: bool = False
@@ -212,13 +210,13 @@ class Conversion:
 class MemoryPeak:
     """Peak memory of training alone in its process."""
 
-    first_peak_bytes: Annotated[int | None, Column(sign=ANY, on_device=True)] = None
+    first_peak_bytes: Annotated[int | None, Column(sign=ANY)] = None
     """Peak during the first step, when libraries try their workspaces: allocated on a GPU, resident on a CPU."""
-    peak_allocated_bytes: Annotated[int | None, Column(on_device=True)] = None
+    peak_allocated_bytes: int | None = None
     """GPU: steady peak of bytes in tensors; the memory that reports show."""
-    peak_reserved_bytes: Annotated[int | None, Column(on_device=True)] = None
+    peak_reserved_bytes: int | None = None
     """GPU: steady peak of bytes that the allocator held."""
-    peak_active_bytes: Annotated[int | None, Column(on_device=True)] = None
+    peak_active_bytes: int | None = None
     """GPU: steady peak of bytes in blocks in use or not yet free to reuse."""
     driver_used_bytes: Annotated[int | None, Column(sign=ANY)] = None
     """GPU: bytes that the driver says this process holds, its context included; where it does not tell processes
@@ -227,7 +225,7 @@ class MemoryPeak:
     """GPU: bytes in use on the whole GPU then, by all processes, as nvidia-smi and gpustat show it."""
     allocator_retries: int | None = None
     """GPU: how often, in the steady steps, the allocator emptied its cache and tried again."""
-    peak_resident_bytes: Annotated[int | None, Column(sign=ANY, on_device=True)] = None
+    peak_resident_bytes: Annotated[int | None, Column(sign=ANY)] = None
     """CPU: peak resident set of the process above what it was before the model; the memory that reports show, with
     the libraries' code loaded beforehand."""
     model_bytes: int | None = None

@@ -54,7 +54,6 @@ def refused(folder: Path, message: str) -> None:
         ({"batch_size": "64.5"}, "batch_size '64.5' is no whole number"),
         ({"precision": ""}, "precision is empty"),
         ({"foreign_load_pct": "130"}, "foreign_load_pct '130' cannot be above 100"),
-        ({"checkpoint_bytes": "2e15"}, "checkpoint_bytes '2e+15' is more memory than a machine has"),
         ({"step_ms": "quick"}, "step_ms 'quick' is no number"),
         ({"placement": ""}, "placement is empty"),
         ({"parameters_json": "[]"}, "parameters_json '[]' is not an object in JSON"),
@@ -87,20 +86,6 @@ def test_several_bad_lines_are_counted(run):
     fleet.edit_rows(run, lambda row: row["step_ms"] and row.update(step_ms="-1"))
     with pytest.raises(UsageError, match=r"line 2: .* So is it in 5 more lines"):
         load([run])
-
-
-@pytest.mark.parametrize(("gib", "too_much"), [(79.0, False), (81.0, True)])
-def test_a_peak_above_the_devices_own_memory_is_refused_with_its_line(run, gib, too_much):
-    fleet.edit_run(run, lambda info: info["environment"]["devices"][0].update(memory_total_bytes=80 * 2**30))
-    # The first row is of a trial that was tried again: the line is that of the file, not of what is left of it.
-    lines = (run / "trials.csv").read_text().splitlines(keepends=True)
-    (run / "trials.csv").write_text("".join([lines[0], lines[1].replace(",ok,", ",failed,"), *lines[1:]]))
-    spoil(run, 9, peak_allocated_bytes=f"{gib * 2**30:.0f}")
-    if too_much:
-        with pytest.raises(UsageError, match=r"trials.csv', line 9: peak_allocated_bytes .* than the device has"):
-            load([run])
-    else:
-        assert len(load([run]).trials) == 8
 
 
 def test_what_diverged_may_be_nan_or_infinite_and_differences_may_be_negative(tmp_path):
@@ -146,14 +131,11 @@ def test_a_column_added_after_a_run_was_written_is_empty_there_and_no_other_may_
     assert list(trials)[: len(COLUMNS["trials.csv"])] == [*COLUMNS["trials.csv"]]
 
 
-def test_columns_in_another_order_and_swapped_names_are_refused(run):
-    trials = run / "trials.csv"
+def test_columns_may_stand_in_another_order_and_no_header_is_refused(run):
+    trials, before = run / "trials.csv", load([run]).trials
     lines = trials.read_text().splitlines()
-    swapped = lines[0].replace("step_ms,samples_per_s", "samples_per_s,step_ms")
-    trials.write_text("\n".join([swapped, *lines[1:]]) + "\n")
-    refused(run, "trials.csv', line 1: samples_per_s stands where step_ms belongs")
     trials.write_text("\n".join(",".join(reversed(line.split(","))) for line in lines) + "\n")
-    refused(run, f"{lines[0].rpartition(',')[2]} stands where schema belongs")
+    assert load([run]).trials.equals(before)
     trials.write_text("\n".join(lines[1:]) + "\n")
     refused(run, "has no column schema")
 
@@ -195,15 +177,8 @@ def test_words_that_look_like_numbers_stay_words(tmp_path):
     assert (row["config"], row["detail"], row["placement"]) == ("12345e678901", "nan", "0")
 
 
-def test_figures_of_numerics_that_are_none_of_their_kind_are_refused(tmp_path):
-    run = fleet.with_words(tmp_path / "run", "")
-    assert len(load([run]).numerics) == len(fleet.FIGURES)
-    fleet.edit_rows(run, lambda row: row["name"] == "-20" and row.update(name="-2e1"), "numerics.csv")
-    refused(run, "line 3: name '-2e1' is no figure of its kind")
-
-
-@pytest.mark.parametrize(("line", "value"), [(2, "0"), (2, "-5"), (3, "-0.1"), (4, "0")])
-def test_a_time_of_the_explain_phase_that_is_impossible_is_refused(tmp_path, line, value):
+@pytest.mark.parametrize(("line", "value"), [(2, "-5"), (3, "-0.1")])
+def test_a_figure_of_the_explain_phase_below_0_is_refused(tmp_path, line, value):
     builder = RunBuilder(tmp_path / "run")
     trial = builder.trial("explain", ["fp32"], 64)
     figures = [("step", "timed", 9.5), ("class", "communication", 0.0), ("best", "mm float32[8x8]", 0.1)]

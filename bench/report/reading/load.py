@@ -18,8 +18,6 @@ from bench.results.csv_file import (
     counting,
     of_counting,
     read,
-    refuse_centers_outside,
-    refuse_too_much_memory,
     stored_whole,
 )
 from bench.results.records import MEASURED
@@ -133,8 +131,6 @@ def load(folders: list[Path]) -> Runs:
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
                 f"Finish it with --resume {folder}."
             )
-        refuse_too_much_memory(path, rows, info.get("environment", {}).get("devices", []))
-        refuse_centers_outside(path, rows)
         odd = [_cut_off(folder, written), _edited(folder, info), _absent(folder, rows)]
         odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
         runs.append(Run(label=label, info=info, folder=folder, remarks=tuple(filter(None, odd))))

@@ -105,13 +105,6 @@ def test_a_file_that_was_edited_after_the_run_is_named_and_a_run_without_checksu
     assert load([run.folder]).runs[0].remarks == ()
 
 
-def test_a_speedup_outside_its_own_interval_is_refused_with_its_line(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").speed()
-    fleet.edit_rows(run.folder, lambda row: row["speedup"] and row.update(speedup="3.0"))
-    with pytest.raises(UsageError, match=r"trials.csv', line 3: speedup '3' lies outside its interval"):
-        load([run.folder])
-
-
 def test_runs_of_one_name_are_two_and_the_same_run_is_read_once(tmp_path: Path) -> None:
     folders = [RunBuilder(tmp_path / parent / "run").speed().folder for parent in ("here", "there")]
     read = load([*folders, folders[0]])
