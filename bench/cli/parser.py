@@ -146,15 +146,14 @@ def _parse_explained_run(argv: Sequence[str]) -> Request:
     return replace(parse_run(words), tries="tries" in options)
 
 
-def _script_parser(*, recorded: bool = False) -> Parser:
-    """Return the parser of ``script``, for the words before the ``--``; see ``run_parser``."""
+def _script_parser() -> Parser:
+    """Return the parser of ``script``, for the words before the ``--``."""
     parser = Parser(
         prog="run_bench.py script",
         usage="run_bench.py script [options] (--arm NAME=OPTIONS ... | --inject PRECISIONS) -- COMMAND",
         description="Measure a training script as it is, once for each arm, in fresh processes that take turns.",
         epilog=SCRIPT_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=not recorded,
         argument_default=argparse.SUPPRESS,
     )
     arms = parser.add_mutually_exclusive_group(required=True)
@@ -189,7 +188,7 @@ def _injected(option: str, text: str) -> str:
     raise UsageError(f"{option} takes {', '.join(INJECTED)}, not '{text}'{why}.")
 
 
-def parse_script(argv: Sequence[str], *, recorded: bool = False) -> Request:
+def parse_script(argv: Sequence[str]) -> Request:
     """Parse the words after ``script``.
 
     Raises:
@@ -198,7 +197,7 @@ def parse_script(argv: Sequence[str], *, recorded: bool = False) -> Request:
     words = list(argv)
     place = words.index("--") if "--" in words else len(words)
     command = words[place + 1 :]
-    given = vars(_script_parser(recorded=recorded).parse_args(words[:place]))
+    given = vars(_script_parser().parse_args(words[:place]))
     arms = given.pop("arm", None) or tuple((name, "") for name in given.get("inject", ()))
     if len(dict(arms)) < max(2, len(arms)):
         raise UsageError("script compares arms: give --arm NAME=OPTIONS twice or more, each with a name of its own.")
@@ -214,17 +213,6 @@ def parse_script(argv: Sequence[str], *, recorded: bool = False) -> Request:
     depth = replace(depth, **{name: given.pop(name) for name in ("target_ci", "time_budget_s") if name in given})
     suites, phases = (script.name,), ("memory", "speed")
     return Request(argv=("script", *argv), suites=suites, phases=phases, protocol=depth, script=script, **given)
-
-
-def parse_recorded(words: Sequence[str], more: Sequence[str]) -> Request:
-    """Parse the words that a run was started with, and more options.
-
-    Raises:
-        UsageError: they cannot be repeated.
-    """
-    if words and words[0] == "script":
-        return parse_script([*more, *words[1:]], recorded=True)
-    return parse_run([*words, *more], recorded=True)
 
 
 def parse_ladder(request: Request, precision: str, techniques: Sequence[str], out: Path) -> Request:
@@ -360,12 +348,10 @@ def _add(group: Any, field: str, option: Option, usual: str = "") -> None:
     group.add_argument(name, dest=field, help=option.help.replace("{usual}", usual), **words)
 
 
-def run_parser(*, recorded: bool = False, explained: bool = False) -> Parser:
+def run_parser(*, explained: bool = False) -> Parser:
     """Return the parser of a run, the command without a name; options that are not given are not in its result.
 
-    Args:
-        recorded: for words without those that start no run.
-        explained: with the help of ``explain``.
+    ``explained`` gives it the help of ``explain``.
     """
     asks = "Does mixed precision pay here: how much faster, how much less memory, at what cost in accuracy."
     why = (
@@ -377,12 +363,10 @@ def run_parser(*, recorded: bool = False, explained: bool = False) -> Parser:
         description=why if explained else asks,
         epilog=EXPLAIN_EXAMPLES if explained else EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=not recorded,
         argument_default=argparse.SUPPRESS,
     )
-    if not recorded:
-        version = f"ampmeter {bench.__version__}"
-        parser.add_argument("--version", action="version", version=version, help="show it and stop")
+    version = f"ampmeter {bench.__version__}"
+    parser.add_argument("--version", action="version", version=version, help="show it and stop")
     usual = ",".join(EXPLAIN) if explained else f"{','.join(USUAL)}; --quick: memory,speed"
     group: Any = parser
     for field, option in run_options().items():
@@ -394,17 +378,13 @@ def run_parser(*, recorded: bool = False, explained: bool = False) -> Parser:
     return parser
 
 
-def parse_run(argv: Sequence[str], *, recorded: bool = False) -> Request:
+def parse_run(argv: Sequence[str]) -> Request:
     """Parse the options of a run, and check them against each other.
-
-    Args:
-        argv: the options.
-        recorded: whether they are those of a run that was started with them.
 
     Raises:
         UsageError: an option is invalid, or contradicts another one.
     """
-    given = vars(run_parser(recorded=recorded).parse_args(argv))
+    given = vars(run_parser().parse_args(argv))
     options = run_options()
     if not given.get("suites") and "resume" not in given:
         raise UsageError("--suite is missing: name one, such as --suite mlp (run_bench.py list shows all).")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +102,22 @@ def read_run(folder: Path) -> dict[str, Any]:
         if type(schema) is not int or schema != SCHEMA:
             text = json.dumps(schema)
             raise UsageError(f"The run in '{folder}' has schema {text}; this version reads schema {SCHEMA}.")
-        msgspec.convert(run, RunFile, dec_hook=lambda kind, value: kind(value))
+        msgspec.convert(run, RunFile, dec_hook=_built)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         why = "it is nested too deep" if isinstance(error, RecursionError) else str(error).rstrip(".")
         raise UsageError(f"'{path}' cannot be read: {why}. Restore the file, or start a new run.") from error
     return run
+
+
+def request_of(run: Mapping[str, Any]) -> Request:
+    """Return the request of a run as it was read, with its suites as ``--suite`` takes them."""
+    written = msgspec.convert(run["request"], WrittenRequest, dec_hook=_built)
+    values = {field.name: getattr(written, field.name) for field in fields(Request)}
+    return Request(**{**values, "suites": tuple(dict.fromkeys(ref.word for ref in written.suites))})
+
+
+def _built(kind: type, value: Any) -> Any:
+    return kind(value)
 
 
 def _bounded(kind: type[int] | type[float]) -> Callable[[str], float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,9 +13,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bench.cli.parser import option_name, parse_recorded, run_options
+from bench.cli.parser import RESUMABLE, option_name, run_options
 from bench.results.columns import COLUMNS, has_rows, read_header
-from bench.results.run_json import read_run
+from bench.results.run_json import read_run, request_of
 from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
 from bench.spec.text import print_plain
@@ -44,13 +43,9 @@ def open_folder(request: Request) -> tuple[Request, Path | None]:
     """
     if (folder := request.resume) is not None:
         if not request.suites:
-            words = list[str]()
-            if request.seeds:
-                words += ["--seeds", ",".join(map(str, request.seeds))]
-            if request.trial_timeout_s is not None:
-                words += ["--trial-timeout", f"{request.trial_timeout_s}s"]
-            recorded = _recorded(folder, words)
-            request = replace(recorded, resume=folder, out=None, dry_run=request.dry_run, tries=request.tries)
+            given: dict[str, Any] = {name: getattr(request, name) for name in (*RESUMABLE, "tries")}
+            known = {name: value for name, value in given.items() if value is not None}
+            request = replace(_recorded(folder), out=None, **known)
         return request, folder
     if request.out is not None and request.out.exists() and not _is_empty(request.out):
         is_run = (request.out / "run.json").exists()
@@ -59,35 +54,20 @@ def open_folder(request: Request) -> tuple[Request, Path | None]:
     return request, request.out
 
 
-def _recorded(folder: Path, more: Sequence[str]) -> Request:
-    """Return the request of the run in a folder, with more words; its suites' files are those that it was started with.
+def _recorded(folder: Path) -> Request:
+    """Return the request of the run in a folder.
 
     Raises:
-        UsageError: there is no run, or what it was started with cannot be repeated here.
+        UsageError: there is no run, or a suite's file of the user's own is not there any more.
     """
-    run = _read_run(folder)
-    words = run["request"]["argv"]
-    try:
-        request = parse_recorded(words, more)
-        if not request.suites:
-            raise UsageError("No suite is named.")
-    except UsageError as error:
-        added = f" with {shlex.join(more)}" if more else ""
-        raise UsageError(
-            f"{str(error).removesuffix('.')}. '{folder / 'run.json'}' says that the run was started with the options "
-            f"{shlex.join(words)}, which therefore cannot be repeated in '{Path.cwd()}'{added}."
-        ) from error
-    files = [Path(ref["file"]) for ref in run["request"].get("suites") or () if ref.get("file")]
-    suites = []
+    request = request_of(_read_run(folder))
     for word in () if request.script else request.suites:
-        known = next((file for file in files if word.endswith(".py") and file.name == Path(word).name), Path(word))
-        if word.endswith(".py") and not (known.is_file() or Path(word).is_file()):
+        if word.endswith(".py") and not Path(word).is_file():
             raise UsageError(
-                f"The run in '{folder}' was started with the suite file '{known.absolute()}', which is not there. "
-                "Restore it, or start a new run."
+                f"The run in '{folder}' was started with the suite file '{word}', which is not there. Restore it, or "
+                "start a new run."
             )
-        suites.append(str(known) if known.is_file() else word)
-    return replace(request, suites=tuple(suites) or request.suites)
+    return request
 
 
 def check(prepared: PreparedRun, folder: Path | None) -> None:
@@ -236,7 +216,7 @@ def _read_run(folder: Path) -> dict[str, Any]:
     run = read_run(folder)
     request, environment = run.get("request", {}), run.get("environment", {})
     needed = {
-        "request.argv": request.get("argv"),
+        "request.suites": request.get("suites") or None,
         "environment.torch": environment.get("torch"),
         "environment.devices": environment.get("devices"),
         "started": run.get("started"),

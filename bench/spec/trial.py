@@ -111,6 +111,12 @@ class SuiteRef:
     batch_size: Parameter | None = None
     """Its argument ``batch_size`` where that is not part of the name (``names_batch_size``)."""
 
+    @property
+    def word(self) -> str:
+        """What ``--suite`` takes it by: its name, its file, or a library's prefix and the folder of a model."""
+        library = f"{self.name.partition(':')[0]}:" if ":" in self.name else ""
+        return self.name if self.file is None else f"{library}{self.file}"
+
 
 def names_batch_size(asked: Collection[str], swept: Collection[str], batch_sizes: Collection[int] | None) -> bool:
     """Say whether a suite's argument ``batch_size`` is part of its name: it was swept, or set and not replaced.

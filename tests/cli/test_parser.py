@@ -59,7 +59,7 @@ def test_words_become_a_request(tmp_path):
 def test_explain_is_a_run_with_its_phases_and_is_repeated_as_one(words, phases):
     request = parse(["explain", "--suite", "mlp", *words])
     assert request.phases == phases
-    again = parse_run(request.argv, recorded=True)
+    again = parse_run(request.argv)
     assert again == request
 
 
@@ -79,7 +79,7 @@ def test_a_ladder_to_try_of_a_run_that_goes_on_is_a_run_of_its_own():
     ladder = parse_ladder(parse(words), "amp-bf16", ["compile"], Path("results/a-try"))
     assert (ladder.resume, ladder.out) == (None, Path("results/a-try"))
     assert (ladder.epochs, ladder.seeds, ladder.phases) == (None, (3,), ("memory", "ladder_memory", "ladder"))
-    assert parse_run(ladder.argv, recorded=True) == ladder
+    assert parse_run(ladder.argv) == ladder
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"], ["--try"]])

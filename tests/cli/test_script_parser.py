@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.cli.parser import parse, parse_recorded
+from bench.cli.parser import parse
 from bench.spec.errors import UsageError
 
 ARMS = ["--arm", "fp32=--dtype float32", "--arm", "amp-bf16=--dtype bfloat16"]
@@ -20,12 +20,6 @@ def test_the_command_is_all_that_follows_the_dashes():
 def test_a_module_is_named_by_its_name():
     request = parse(["script", "--inject", "fp32,amp-bf16", "--", "-m", "package.train"])
     assert (request.script.main, request.script.inject) == ("package.train", True)
-
-
-def test_a_recorded_run_is_repeated_with_more_options():
-    request = parse(["script", *ARMS, "--", "train.py"])
-    again = parse_recorded(request.argv, ["--trial-timeout", "60s"])
-    assert (again.script, again.trial_timeout_s) == (request.script, 60.0)
 
 
 @pytest.mark.parametrize(

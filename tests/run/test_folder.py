@@ -20,7 +20,7 @@ import pytest
 
 import run_bench
 from bench.cli.interruption import Interrupted, tell_interrupted
-from bench.cli.parser import RIGOROUS
+from bench.cli.parser import RIGOROUS, parse
 from bench.planning.plan import Plan
 from bench.report.reading.completeness import remark
 from bench.report.reading.load import load
@@ -231,30 +231,37 @@ def started_with(folder: Path, machine: Environment, *words: str, suite: SuiteRe
     return folder
 
 
-@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--suite", "mlp", "--version"], ["--vers"], ["--resume", "x"]])
-def test_recorded_words_that_start_no_run_are_refused_and_print_nothing(tmp_path, machine, capsys, words):
-    folder = started_with(tmp_path / "run", machine, *words, suite=SuiteRef(name="mlp"))
-    with pytest.raises(UsageError, match=r"run\.json' says that the run was started with the options"):
-        open_folder(Request(suites=(), resume=folder))
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_run_whose_text_is_gone_says_so_first_and_then_its_own_options_alone(tmp_path, machine):
-    words = shlex.split(f"--suite gpt --data text:{tmp_path / 'gone.txt'} --seeds 0")
-    folder = started_with(tmp_path / "run", machine, *words, suite=SuiteRef(name="gpt"))
-    with pytest.raises(UsageError) as refused:
-        open_folder(Request(suites=(), resume=folder, seeds=(0, 1)))
-    assert str(refused.value).startswith(f"The text '{tmp_path / 'gone.txt'}' does not exist.")
-    assert f"started with the options {shlex.join(words)}, which" in str(refused.value)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--suite tiny.py --set width=9 --precisions fp32,amp-fp16:init_scale=1024 --batch-sizes 2,4 --quick --gpus cpu",
+        "explain --suite mlp --sweep width=8,9 --techniques channels-last --target-ci 2% --phases train --seeds 1,2 --epochs 2",
+        "script --arm a=-x --arm b=-y --steps 20 -- tiny.py more",
+    ],
+)
+def test_a_bare_resume_repeats_the_request_with_what_it_adds(tmp_path, machine, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "tiny.py"
+    file.write_text(TINY)
+    request = parse(shlex.split(words))
+    ref = SuiteRef(name=Path(request.suites[0]).stem, file=str(file)) if "tiny.py" in words else SuiteRef(name="mlp")
+    ref = SuiteRef(name="tiny.py") if request.script else ref
+    execute(
+        replace(prepared(machine, request), suites=(ref, replace(ref, digest="a variant's"))), Path("run"), LAUNCHER
+    )
+    again, _ = open_folder(parse(["--resume", "run", "--trial-timeout", "90s", "--dry-run"]))
+    suites = (ref.word,)
+    given = {"resume": Path("run"), "dry_run": True, "trial_timeout_s": 90.0, "tries": False}
+    assert again == replace(request, suites=suites, **given)
 
 
 def test_a_suite_file_of_the_users_is_found_from_another_folder_or_its_path_is_said(tmp_path, machine, monkeypatch):
     (elsewhere := tmp_path / "elsewhere").mkdir()
     (file := tmp_path / "tiny.py").write_text(TINY)
     ref = SuiteRef(name="tiny", file=str(file))
-    folder = started_with(tmp_path / "run", machine, "--suite", "./tiny.py,mlp", suite=ref)
+    folder = started_with(tmp_path / "run", machine, "--suite", "./tiny.py", suite=ref)
     monkeypatch.chdir(elsewhere)
-    assert open_folder(Request(suites=(), resume=folder))[0].suites == (str(file), "mlp")
+    assert open_folder(Request(suites=(), resume=folder))[0].suites == (str(file),)
     file.unlink()
     with pytest.raises(UsageError, match=rf"suite file '{file}', which is not there"):
         open_folder(Request(suites=(), resume=folder))
