@@ -235,7 +235,7 @@ def started_with(folder: Path, machine: Environment, *words: str, suite: SuiteRe
     "words",
     [
         "--suite tiny.py --set width=9 --precisions fp32,amp-fp16:init_scale=1024 --batch-sizes 2,4 --quick --gpus cpu",
-        "explain --suite mlp --sweep width=8,9 --techniques channels-last --target-ci 2% --phases train --seeds 1,2 --epochs 2",
+        "explain --suite mlp --sweep width=8,9 --techniques channels-last --phases train --seeds 1,2 --epochs 2",
         "script --arm a=-x --arm b=-y --steps 20 -- tiny.py more",
     ],
 )
