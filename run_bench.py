@@ -134,18 +134,15 @@ def report(options: argparse.Namespace) -> int:
     """Report on earlier runs."""
     from bench.spec.text import print_plain
 
-    if options.json or options.export:
-        from bench.report.exports import document, formats
+    if options.json:
+        from bench.report.exports import document
         from bench.report.reading.load import load
 
-        runs = load(options.runs)
-        text = document.dumps(document.report(runs)) if options.json else formats.github_action_benchmark(runs)
-        print_plain(text, wrap=False)
+        print_plain(document.dumps(document.report(load(options.runs))), wrap=False)
         return 0
     from bench.run.reporting import report as write
 
-    page = {name: getattr(options, name) for name in ("published", "layers", "figures")}
-    write(options.runs, options.out, **page)
+    write(options.runs, options.out, published=options.published, figures=options.figures)
     return 0
 
 

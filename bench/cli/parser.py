@@ -54,7 +54,7 @@ In the options {scratch} stands for a fresh folder, and {seed} for a number, in 
 """
 INJECTED = ("fp32", "tf32", "amp-bf16")
 """The precisions that can be entered from outside a script."""
-PAGE = ("published", "layers", "figures")
+PAGE = ("published", "figures")
 """Options that say what is on the page of a report."""
 RESUMABLE = ("resume", "dry_run", "seeds", "trial_timeout_s")
 """Options that may be given with a bare ``--resume``."""
@@ -114,9 +114,8 @@ def parse(argv: Sequence[str]) -> Any:
             )
     options = parsers[name].parse_args(words, argparse.Namespace(command=name))
     changed = [f"--{word}" for word in PAGE if getattr(options, word, None) != parsers[name].get_default(word)]
-    if name == "report" and (options.json or options.export) and changed:
-        prints = "--json" if options.json else "--export"
-        raise UsageError(f"{prints} writes no page: leave out {', '.join(changed)}.")
+    if name == "report" and options.json and changed:
+        raise UsageError(f"--json writes no page: leave out {', '.join(changed)}.")
     return options
 
 
@@ -265,11 +264,9 @@ def _command_parsers() -> dict[str, Parser]:
     where = report.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)")
     where.add_argument("--json", action="store_true", help="print its figures and the raw samples instead, as JSON")
-    where.add_argument("--export", choices=["github-action-benchmark"], help="print its figures instead, for that tool")
     report.add_argument(
         "--published", action="store_true", help="show published figures of the same recipes next to the measured"
     )
-    report.add_argument("--layers", action="store_true", help="draw the gradients' magnitudes layer by layer, too")
     report.add_argument(
         "--figures",
         choices=("overview", "all", "none"),

@@ -21,7 +21,6 @@ def report(
     out: Path,
     *,
     published: bool = False,
-    layers: bool = False,
     figures: Choice = "overview",
 ) -> Report:
     """Write report.md, details.md, report.html and the figures (SVG and PNG) into ``out``.
@@ -30,7 +29,6 @@ def report(
         runs: folders of runs; several are merged, their rows kept apart by run.
         out: the report's folder, created if it does not exist.
         published: whether to compare with published figures of the same recipes.
-        layers: whether to draw the magnitudes of gradients layer by layer, too.
         figures: ``overview`` draws one figure of all devices of a recipe where there would be many of single devices,
             ``all`` each device, ``none`` nothing at all.
 
@@ -44,7 +42,7 @@ def report(
     from bench.report.page import publish
     from bench.report.reading.load import load
 
-    return publish(load(runs), out, with_published=published, layers=layers, figures=figures)
+    return publish(load(runs), out, with_published=published, figures=figures)
 
 
 def terminal(contents: Report, out: Path, *, tried: bool = False) -> str:

@@ -15,26 +15,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import active_children, get_context
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from bench.report import tables
-from bench.report.analysis import ablation, comparability, factors, matrix
+from bench.report.analysis import comparability
 from bench.report.analysis.explanation import Explanation, explanations, memory_pair
 from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.analysis.verdict import Answer, Grid, Part, Verdict, answers, grid, lead
-from bench.report.exports import data
-from bench.report.figures import ablation as ablation_figures
-from bench.report.figures import comparisons as comparison_figures
 from bench.report.figures import devices, files, overview
 from bench.report.figures import explanation as explanation_figures
 from bench.report.figures import layers as layer_figures
 from bench.report.figures import numerics as numerics_figures
 from bench.report.figures import telemetry as telemetry_figures
-from bench.report.figures.chart import Chart, Plot, class_of
+from bench.report.figures.ablation import waterfall
+from bench.report.figures.chart import Chart, Plot
+from bench.report.figures.comparisons import against_value
 from bench.report.format import counted, known
 from bench.report.reading.folders import mark
 from bench.report.reading.labels import slugs
@@ -53,10 +51,10 @@ from bench.spec.metrics import learned
 from bench.spec.precisions import BASELINE, precision_rank
 
 OVERVIEW = ""
+CONTROLS = {"model": ("workload", "workload"), "device": ("where", "label")}
+"""The controls of the page's bar: the columns of the summary with their values and labels."""
 WHY = "Why? "
 """Before the title of a section on what was explained."""
-MATRICES, ABLATIONS, SWEEPS = 20, 30, 40
-"""The places of sections that no module of ``report/tables`` lists, as in ``Entry.place``."""
 DRAWERS = 2
 """Processes that draw figures."""
 FILES = "files.json"
@@ -73,9 +71,6 @@ HOW_TO_READ = (
     "epoch includes loading data: where it gains less than the step does, look at the time spent waiting for data.",
     "Peak memory is the steady peak of tensors on a GPU and of resident memory on a CPU, with one precision "
     "alone in its process.",
-    "In a matrix of setups each figure says how many times as fast the row is as the column. Between precisions timed "
-    "side by side its interval is the paired one, else Welch's over the processes or seeds of each: that of these very "
-    "boards, and another board of the same name may differ by more.",
     '"–": not measured, or not told apart. A word such as oom, unsupported, nonfinite, invalid, timeout or failed '
     "replaces a figure that could not be measured; the notes say why.",
     "A verdict on parity of accuracy, or of the loss of tokens, needs at least 5 seeds: two runs that differ only in "
@@ -94,8 +89,6 @@ class Section:
     plots: list[Plot] = field(default_factory=list)
     more: list[Table] = field(default_factory=list)
     """Tables of figures that the page has in the details of its grid, or in a figure; details.md has them first."""
-    csvs: list[str] = field(default_factory=list)
-    """Names of files in the report's folder that the tables refer to."""
     why: list[Explanation] = field(default_factory=list)
     """Why each precision of the section's workload gains, or does not."""
 
@@ -128,8 +121,10 @@ class Report:
     """Precisions and devices that figures show, by their tints."""
     choices: dict[str, list[tuple[str, str]]]
     """The values of each control of the page's bar, and their labels."""
-    data: dict[str, Any]
-    """Data of the page's script."""
+    unfolded: dict[str, Table | None]
+    """What the page shows of an answer when its line is unfolded, by its subject."""
+    tints: dict[str, str]
+    """The tint of each device, by its label."""
     why: list[Section]
     """A section for each workload that was explained."""
     ablations: list[Table]
@@ -162,19 +157,17 @@ class Report:
     def files(self) -> list[str]:
         """The names of the report's files, but for its pages."""
         plots = [f"{plot.name}.{kind}" for plot in self.plots if plot.in_files for kind in ("png", "svg")]
-        return sorted({"details.md", *plots, *(name for section in self.sections for name in section.csvs)})
+        return sorted({"details.md", *plots})
 
 
-def publish(
-    runs: Runs, out: Path, *, with_published: bool = False, layers: bool = False, figures: devices.Choice = "overview"
-) -> Report:
+def publish(runs: Runs, out: Path, *, with_published: bool = False, figures: devices.Choice = "overview") -> Report:
     """Write the report of ``runs`` and delete files that only the previous report had.
 
     The arguments are those of ``bench.report.report``.
     """
     literature = load_published() if with_published else None
     out.mkdir(parents=True, exist_ok=True)
-    report = compose(runs, out, literature, layers=layers, figures=figures)
+    report = compose(runs, out, literature, figures=figures)
     for name, text in render(report, mark({run.folder: run.info for run in runs.runs})).items():
         write_atomically(out / name, text)
     _replace(out / FILES, report.files)
@@ -215,32 +208,30 @@ def compose(
     out: Path,
     literature: pd.DataFrame | None = None,
     *,
-    layers: bool = False,
     figures: devices.Choice = "overview",
 ) -> Report:
     """Build the report and draw its figures into ``out``; ``literature`` holds published results to compare with."""
     summary = summarise(runs.trials)
     material = Material(runs=runs, summary=summary, rows=without_unsupported(summary), literature=literature)
-    matrices, ablations = matrix.matrices(summary), ablation.ablations(runs)
-    compared = matrices, ablations, factors.varied(summary, runs)
     given, why_sections = answers(summary), _why_sections(why(runs, material.rows))
     with _drawers() as others:  # figures take longer than tables
         drawing = []
         if figures != "none":
             done = ("blocks", "ablation_blocks", "explained", "telemetry")
             rest = {name: getattr(runs, name)[:0] for name in done}  # not drawn there
-            drawn = replace(material, runs=replace(runs, **rest))
+            fewer = replace(runs, **rest)
             ready = [(OVERVIEW, overview.memory_by_kind(summary, runs.trials, given)), *_stacked(why_sections)]
-            ready += [(varied.title, comparison_figures.against_value(varied)) for varied in compared[2]]
+            ready += [(comparisons.SWEEPS, against_value(sweep)) for sweep in material.sweeps]
+            ready += [(ablation_tables.SECTION, waterfall(ladder)) for ladder in material.ladders]
             ready += telemetry_figures.courses(runs)
-            charts = partial(_charts, drawn, matrices, ablations, ready, layers=layers, figures=figures)
+            charts = partial(_charts, summary, fewer, ready, figures)
             drawing = [others.submit(_draw, out, charts, place) for place in range(DRAWERS)]
-        sections = _sections(material, compared, out)
+        sections = _sections(material)
         shares = itertools.zip_longest(*(share.result() for share in drawing))
         plots = _placed([part for parts in shares for part in parts if part], sections, why_sections)
     tints = devices.tints_of(summary)
     precisions = sorted(map(str, summary["precision"].unique()), key=precision_rank)
-    ablated = [str(name) for each in ablations for name in each.rows["precision"]]
+    ablated = [str(name) for each in material.ladders for name in each.rows["precision"]]
     return Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
@@ -250,7 +241,7 @@ def compose(
         verdicts=[
             *given,
             *(verdict for answer in given for verdict in answer.stalled),
-            *map(ablation_tables.sentence, ablations),
+            *map(ablation_tables.sentence, material.ladders),
         ],
         lists={
             "Before comparing": comparability.cautions(runs),
@@ -264,48 +255,18 @@ def compose(
         reproduce=[_origin(run) for run in runs.runs],
         precisions=precisions,
         drawn=list(dict.fromkeys([*precisions, *ablated, *tints.values()])),
-        choices=_choices(summary, precisions),
-        data=_page_data(summary, precisions, given, matrices),
+        choices={
+            name: [("", "all"), *dict.fromkeys(zip(summary[column], summary[label], strict=True))]
+            for name, (column, label) in CONTROLS.items()
+            if summary[column].nunique() > 1
+        },
+        unfolded=measurements.unfolded(material.rows, given),
+        tints=tints,
         why=why_sections,
-        ablations=[table for table in map(ablation_tables.short, ablations) if table is not None],
+        ablations=[table for table in map(ablation_tables.short, material.ladders) if table is not None],
         faults=comparability.of_files(runs),
         unexplained=[] if why_sections else _unexplained(runs.trials),
     )
-
-
-def _page_data(
-    summary: pd.DataFrame, precisions: list[str], given: list[Answer], matrices: list[matrix.Matrix]
-) -> dict[str, Any]:
-    """Return the data of the page's script."""
-    tints, named = devices.tints_of(summary), dict(zip(summary["where"], summary["label"], strict=True))
-    return {
-        "baseline": BASELINE,
-        "precisions": precisions,
-        "devices": {where: class_of(tints[label]) for where, label in named.items()},
-        "answers": data.answers(given),
-        "length": len(summary),
-        "columns": data.columnar(data.rows(summary, data.PAGE)),
-        "pairs": data.pairs(summary),
-        "matrices": {
-            each.slug: data.ratios(each) for each in matrices if len(each.setups) <= comparison_figures.MOST_SETUPS
-        },
-    }
-
-
-def _choices(summary: pd.DataFrame, precisions: list[str]) -> dict[str, list[tuple[str, str]]]:
-    """Return the values and labels of the page's controls."""
-
-    def each(column: str, label: str) -> list[tuple[str, str]]:
-        return list(dict.fromkeys(zip(summary[column].map(str), summary[label].map(str), strict=True)))
-
-    sizes = [(str(size), str(size)) for size in sorted(map(int, summary["batch_size"].unique()))]
-    offered = {
-        "model": [("", "all"), *each("workload", "workload")],
-        "device": [("", "all"), *each("where", "label")],
-        "batch": [("", "as advised"), *sizes],
-    }
-    several = {name: choices for name, choices in offered.items() if len(choices) > 2}
-    return several | {"baseline": [(name, name) for name in precisions]}
 
 
 def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
@@ -328,7 +289,6 @@ def _origin(run: Run) -> dict[str, str]:
     return {"label": run.label, "command": command, "environment": ", ".join([*version, *parts])}
 
 
-Compared = tuple[list[matrix.Matrix], list[ablation.AblationSummary], list[factors.Varied]]
 Described = Iterable[tuple[str, Chart | str | Callable[[], Chart | None] | None]]
 """Charts, functions that describe one, and remarks on those that are left out, each with its section's title; those of
 no section have ``OVERVIEW``."""
@@ -344,24 +304,12 @@ def _draw(out: Path, describe: Callable[[], Described], place: int) -> list[tupl
     return drawn
 
 
-def _charts(
-    material: Material,
-    matrices: Sequence[matrix.Matrix],
-    ablations: Sequence[ablation.AblationSummary],
-    ready: Described,
-    *,
-    layers: bool,
-    figures: devices.Choice,
-) -> Described:
+def _charts(summary: pd.DataFrame, runs: Runs, ready: Described, figures: devices.Choice) -> Described:
     """Describe all figures but those that are ready: those of what cannot be sent to another process."""
-    summary, runs = material.summary, material.runs
     yield from devices.charts(summary, runs.epochs, figures)
     yield from ready
     yield from ((OVERVIEW, each) for metric in learned() for each in overview.differences(summary, metric))
-    yield from ((_title(setups), comparison_figures.heat_map(setups)) for setups in matrices)
-    yield from ((ladder.name, ablation_figures.waterfall(ladder)) for ladder in ablations)
-    for by_layer in (False, True) if layers else (False,):
-        yield from numerics_figures.charts(summary, runs.numerics, layers=by_layer)
+    yield from numerics_figures.charts(summary, runs.numerics)
     yield from layer_figures.charts(summary, runs.numerics)
 
 
@@ -416,38 +364,24 @@ def _why_sections(explained: list[Explanation]) -> list[Section]:
     return sections
 
 
-def _title(setups: matrix.Matrix) -> str:
-    return f"Setups of {setups.title} against each other"
-
-
 def entries() -> list[Entry]:
     """Return the tables that the modules of ``report/tables`` list."""
     names = [f"{tables.__name__}.{module.name}" for module in pkgutil.iter_modules(tables.__path__)]
     return [entry for name in names for entry in getattr(importlib.import_module(name), "TABLES", ())]
 
 
-def _sections(material: Material, compared: Compared, out: Path) -> list[Section]:
-    """Return the sections in their order, and write the matrices' ratios as CSV."""
-    matrices, ablations, sweeps = compared
+def _sections(material: Material) -> list[Section]:
+    """Return the sections in their order."""
     recipes = [
         (str(name), replace(material, rows=rows)) for name, rows in material.rows.groupby("workload", sort=False)
     ]
-    placed: list[tuple[int, str, Iterable[Table | str | None], bool]] = []
-    placed += [(MATRICES, _title(setups), comparison_figures.remarks(setups), True) for setups in matrices]
-    placed += [(ABLATIONS, ladder.name, [ablation_tables.full(ladder)], True) for ladder in ablations]
-    placed += [(SWEEPS, varied.title, [comparisons.along(varied)], True) for varied in sweeps]
-    for entry in entries():
-        of_each = recipes if entry.section == RECIPE else [(entry.section, material)]
-        placed += [(entry.place, title, entry.make(part), entry.on_page) for title, part in of_each]
     sections: dict[str, Section] = {}
-    for _, title, parts, on_page in sorted(placed, key=itemgetter(0)):
-        section = sections.setdefault(title, Section(title=title))
-        for part in parts:
-            if isinstance(part, str):
-                section.remarks.append(part)
-            elif part is not None:
-                (section.tables if on_page else section.more).append(part)
-    for setups in matrices:
-        comparison_figures.write_csv(setups, out)
-        sections[_title(setups)].csvs.append(comparison_figures.file_name(setups))
+    for entry in sorted(entries(), key=attrgetter("place")):
+        for title, part in recipes if entry.section == RECIPE else [(entry.section, material)]:
+            section = sections.setdefault(title, Section(title=title))
+            for made in entry.make(part):
+                if isinstance(made, str):
+                    section.remarks.append(made)
+                elif made is not None:
+                    (section.tables if entry.on_page else section.more).append(made)
     return list(sections.values())

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import html
 import itertools
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -56,7 +55,6 @@ def render(report: Any, mark: str) -> dict[str, str]:
         "mark": mark,
         "css": Markup(css),
         "script": Markup(script),
-        "data": embedded(report.data),
         "policy": Markup(policy),
         "margin": ACCURACY.margin,
         "margin_nats": LOSS.margin,
@@ -194,12 +192,6 @@ def _environment() -> jinja2.Environment:
 def digest(text: str) -> str:
     """Return the source expression that allows an inline script or style with this text (CSP 3, section 2.3.1)."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def embedded(data: Any) -> Markup:
-    """Return data as JSON that can stand in a script element: no text in it ends the element."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
 
 def colours(precisions: list[str]) -> str:

@@ -25,7 +25,6 @@ def report(
     out: Path | None = None,
     *,
     published: bool = False,
-    layers: bool = False,
     figures: Literal["overview", "all", "none"] = "overview",
     tried: bool = False,
 ) -> None:
@@ -35,7 +34,6 @@ def report(
         runs: their folders.
         out: where to write it; None is reports/, under the runs' names.
         published: whether published figures of the same recipes are set next to theirs.
-        layers: whether gradients are drawn layer by layer.
         figures: of which devices.
         tried: whether what the reasons point at is tried next, so that it is not said how.
 
@@ -46,7 +44,7 @@ def report(
     out = out or report_folder(runs)
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     try:
-        contents = reporter.report(runs, out, published=published, layers=layers, figures=figures)
+        contents = reporter.report(runs, out, published=published, figures=figures)
     except OSError as error:
         place = Path(error.filename or out)
         if not (place.is_relative_to(out) or out.is_relative_to(place)):

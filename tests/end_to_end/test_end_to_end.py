@@ -302,7 +302,7 @@ def test_a_sweep_is_a_row_for_each_combination_and_one_table(place):
         ("batch_size=5 width=16", "5"),
     ]
     report = (place / "reports" / "out" / "details.md").read_text()
-    assert report.index("## Sweep of tiny's width") < report.index("## Sweep of tiny's batch_size")
+    assert report.index("### Sweep of tiny's width") < report.index("### Sweep of tiny's batch_size")
 
 
 def test_a_trial_that_fails_is_a_row_and_exit_code_1(place):

@@ -18,15 +18,15 @@ UNFOLD = """() => {
     document.querySelectorAll(".unfold[aria-expanded=false]").forEach(button => button.click());
 }"""
 CUT_OFF = """least => {
-    // A table, or a figure that is one, may scroll in a box of its own; nothing else may, or be wider than the page.
+    // A table may scroll in a box of its own; nothing else may, or be wider than the page.
     const width = document.documentElement.clientWidth, faults = [];
-    const isOwnBox = one => one.matches(".wide") || one.matches("figure:has(.cells)");
+    const isOwnBox = one => one.matches(".wide");
     const name = one => `${one.tagName} #${one.id} .${one.getAttribute("class")} ${one.textContent.slice(0, 40)}`;
     if (document.documentElement.scrollWidth > width) faults.push(`the page: ${document.documentElement.scrollWidth}`);
     for (const one of document.querySelectorAll("main *")) {
         if (one.matches("title, option, thead[hidden]")) continue;
         if (!one.checkVisibility({ contentVisibilityAuto: true })) continue;
-        const box = one.getBoundingClientRect(), own = one.closest(".wide, figure:has(.cells)");
+        const box = one.getBoundingClientRect(), own = one.closest(".wide");
         if (getComputedStyle(one.closest("thead") ?? one).clipPath !== "none" || box.width === 0) continue;
         if (!own && (box.left < -1 || box.right > width + 1)) faults.push(`beyond the page: ${name(one)}`);
         if (!isOwnBox(one) && !own && one.clientWidth && one.scrollWidth > one.clientWidth + 1 && !one.closest("svg"))

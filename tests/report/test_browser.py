@@ -3,7 +3,6 @@
 import itertools
 import re
 
-import pandas as pd
 import pytest
 
 from bench.report.figures import files
@@ -62,71 +61,29 @@ def test_it_opens_from_disk_filters_sorts_and_tells_what_is_behind_a_line(chromi
         page.click("th[data-column=faster] button")
         assert [float(text.split("×")[0]) for text in cells(page, "faster")] == factors[::-1]
         assert page.get_attribute("th[data-column=faster]", "aria-sort") == "ascending"
-        page.hover(".line:visible >> nth=0 >> td.strip svg")
-        assert re.search(r"amp-fp16: 1\.\d+× \[.*ms a step", page.inner_text("#tip"))
-        page.keyboard.press("Tab")
         page.locator(".line:visible button").first.focus()
         page.keyboard.press("Enter")
-        assert page.locator(".detail tbody tr").count() == 4  # two precisions are unsupported
-        assert "as fast as fp32" in page.inner_text(".detail p")
+        assert page.locator(".detail:visible tbody tr").count() == 4  # two precisions are unsupported
+        assert "as fast as fp32" in page.inner_text(".detail:visible p")
         page.keyboard.press("Enter")
-        assert page.locator(".detail").count() == 0
+        assert page.locator(".detail:visible").count() == 0
 
 
-def test_another_baseline_metric_and_batch_are_in_the_fragment_and_come_back_from_it(chromium, page_file):
+def test_the_fragment_keeps_the_view_and_nonsense_in_it_is_ignored(chromium, page_file):
     with opened(chromium, page_file) as page:
-        written = cells(page, "use"), cells(page, "faster")
-        page.select_option("select[name=baseline]", "tf32")
-        page.select_option("select[name=batch]", "64")
-        page.select_option("select[name=metric]", "memory")
-        shares = cells(page, "faster")
-        assert cells(page, "use")[0] == "tf32: unsupported"
-        assert re.fullmatch(r"−\d+ %", shares[-1])
-        assert page.locator("#view").inner_text()
-        fragment = page.url.partition("#")[2]
+        written = cells(page, "faster")
+        page.click("th[data-column=memory] button")
+        page.select_option("select[name=model]", "mlp")
+        fragment, sorted_cells = page.url.partition("#")[2], cells(page, "memory")
         page.click("#reset")
-        assert (cells(page, "use"), cells(page, "faster")) == written
-        assert "#" not in page.url
+        assert (cells(page, "faster"), "#" in page.url) == (written, False)
     with opened(chromium, page_file, fragment=f"#{fragment}") as page:
-        assert cells(page, "faster") == shares
-        assert page.input_value("select[name=baseline]") == "tf32"
-    with opened(chromium, page_file, fragment="#baseline=nonsense&metric=constructor&sort=x:y&theme=dark") as page:
-        assert cells(page, "faster") == written[1]
+        assert cells(page, "memory") == sorted_cells
+    with opened(chromium, page_file, fragment="#model=nonsense&sort=x:y&theme=dark") as page:
+        assert cells(page, "faster") == written
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 23)"
         page.click("#theme")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-
-
-def test_a_ratio_of_two_precisions_is_that_of_their_processes(chromium, page_file):
-    with opened(
-        chromium, page_file, fragment="#baseline=tf32&batch=128&model=resnet50&device=NVIDIA+A100-SXM4-80GB"
-    ) as page:
-        (says,) = page.locator(".line:visible td.strip svg").evaluate_all("all => all.map(one => one.ariaLabel)")
-        assert re.search(r"amp-fp16: 1\.\d+× \[1\.\d+, 1\.\d+\]", says)
-        assert re.search(r"fp32: 0\.\d+× \[0\.\d+, 0\.\d+\]", says)
-
-
-def test_a_column_of_a_heat_map_is_chosen_as_the_baseline_and_its_ratios_are_those_of_the_csv(chromium, page_file):
-    ratios = pd.read_csv(page_file.with_name("matrix-resnet50.csv"))
-    with opened(chromium, page_file) as page:
-        figure = page.locator("figure[data-name=matrix-resnet50]")
-        page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
-        box, names = figure.locator(".cells").bounding_box(), list(ratios["setup"].drop_duplicates())
-        for column in (0, 3):
-            figure.locator(".cells").click(position={"x": box["width"] * (column + 0.5) / len(names), "y": 9})
-            expected = ratios[ratios["over_setup"] == names[column]]
-            shown = [row.locator("td").all_inner_texts() for row in figure.locator("tbody tr").all()]
-            assert [cells[0] for cells in shown] == [f"{place}. {name}" for place, name in enumerate(names, 1)]
-            assert [float(cells[1]) for cells in shown] == pytest.approx(list(expected["times_as_fast"]), rel=6e-3)
-            assert [cells[2] for cells in shown].count("–") == 1
-        assert figure.locator("rect.picked").count() == 1
-        fragment = page.url.partition("#")[2]
-        figure.locator(".cells").click(position={"x": box["width"] * 3.5 / len(names), "y": 9})
-        assert (figure.locator("tbody").count(), "#" in page.url) == (0, False)
-    with opened(chromium, page_file, fragment=f"#{fragment}") as page:
-        assert page.locator("figure[data-name=matrix-resnet50] select").input_value() == "matrix-resnet50:4"
-    with opened(chromium, page_file, fragment="#over=matrix-resnet50:99") as page:
-        assert page.locator("rect.picked").count() == 0
 
 
 def shown(page, name):
@@ -184,7 +141,7 @@ def test_without_a_script_the_advised_view_stands(chromium, page_file):
         scripted = cells(page, "use")
     with opened(chromium, page_file, java_script_enabled=False) as page:
         assert page.locator(".line").count() == 4
-        assert not page.locator("#view-of").is_visible()
+        assert not page.locator("#controls").is_visible()
         assert page.locator(".line .chip").all_inner_texts() == [text.split()[0] for text in scripted]
 
 
@@ -211,7 +168,7 @@ def nothing_is_cut_off(chromium, file, width, *, unfolded):
     with opened(chromium, file, width=width) as page:
         if unfolded:
             page.evaluate(UNFOLD)
-            assert page.locator(".detail").count() == page.locator(".line").count()
+            assert page.locator(".detail:visible").count() == page.locator(".line").count()
         assert page.evaluate(CUT_OFF, SMALLEST) == []
         assert all(cell.is_visible() for cell in page.locator(".line .use, .line .faster, .line .accuracy").all())
 
@@ -287,12 +244,11 @@ def test_the_page_of_a_fleet_is_small_and_has_every_advice_on_its_first_screen(c
 def test_hostile_text_in_any_field_of_any_file_shows_as_text(chromium, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "write", lambda *_: None)
     folder = fleet.with_words(tmp_path / "run", HOSTILE)
-    html = write_report([folder], tmp_path / "out", layers=True).with_name("report.html")
+    html = write_report([folder], tmp_path / "out").with_name("report.html")
     with opened(chromium, html) as page:
         page.locator(".line button").first.click()
         page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
         assert page.locator("img").count() == 0
-        assert page.locator("script").count() == 2
+        assert page.locator("script").count() == 1
         for selector in ("#answers .group", "#answers .device", "#sentences", "#warnings", "dd"):
             assert "<img src=x" in page.locator(selector).first.inner_text(), selector
-        assert any("layer <img src=x" in text for text in page.locator(".chart text, .legend").all_text_contents())

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from bench.report import page, render
-from bench.report.exports.data import PAGE, rows
+from bench.report.analysis.verdict import answers
 from bench.report.format import change, records, times
 from bench.report.page import FILES
 from bench.report.reading.load import load
@@ -203,42 +203,20 @@ def test_a_fresh_process_writes_the_same_to_the_byte_imports_its_libraries_late_
         assert (first / name).read_bytes() == (tmp_path / name).read_bytes()
 
 
-def page_rows(html):
-    """The rows that the page carries with it, as its script reads them."""
-    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)[1])
-
-    def cell(column, at):
-        if isinstance(column, list):
-            return column[at]
-        if "rows" in column:
-            return dict(zip(column["rows"], column["values"], strict=True)).get(at)
-        return column["words"][column["at"][at]] if column["at"][at] >= 0 else None
-
-    return data, [{name: cell(column, at) for name, column in data["columns"].items()} for at in range(data["length"])]
-
-
-def test_every_figure_on_the_page_is_that_of_the_summary(whole):
+def test_a_line_has_the_summarys_figures_and_unfolds_to_every_batch_size(whole):
     run, _, html, out = whole
-    data, shown = page_rows(html)
-    expected = rows(run.summary(), PAGE)
-    figures = 0
-    for row, line in zip(shown, expected, strict=True):
-        for name, value in line.items():
-            if isinstance(value, float):
-                assert row[name] == pytest.approx(value, rel=5e-5), name
-                figures += 1
-            elif not isinstance(value, list):
-                assert row.get(name) == value, name
-    assert figures > 25
-    (answer,) = data["answers"]
-    (advised,) = (
-        row for row in shown if row["batch_size"] == answer["batch_size"] and row["precision"] == answer["use"]
-    )
     line = re.search(r'<tr class="line".*?</tr>', html, re.DOTALL)[0]
-    assert f"<strong>{times(advised['speedup'], advised['speedup_low'], advised['speedup_high'])}</strong>" in line
-    base = next(row for row in shown if row["batch_size"] == answer["batch_size"] and row["precision"] == "fp32")
-    less = change(advised["peak_memory_bytes"] / base["peak_memory_bytes"] - 1)
-    assert f'<td data-label="memory"><span>{less}</span>' in line
+    (answer,) = answers(run.summary())
+    advised = answer.arm
+    assert f"<strong>{times(advised['speedup'], advised['low'], advised['high'])}</strong>" in line
+    less = change(advised["memory_change"])
+    assert f"<span>{less}</span>" in line
+    assert f'data-sort="{advised["speedup"]}"' in line
+    detail = re.search(r'<tr class="detail" hidden>.*?</table>', html, re.DOTALL)[0]
+    assert answer.evidence in detail
+    assert re.findall(r"<tr><td><bdi>(\S+?)(?: .*?)?</bdi></td><td>(\d+)", detail) == [
+        (name, str(batch)) for batch in (128, 512, 513) for name in ("fp32", "amp-bf16")
+    ]
     head = (out / "report.md").read_text()
     assert f" ({less})** |" in head
     assert len(head.splitlines()) <= 60
@@ -260,7 +238,7 @@ REPORT = {"report.md", "details.md", "report.html", FILES}
 
 @pytest.fixture
 def pair(tmp_path):
-    """Two runs of one recipe on two devices, of which a report has a matrix."""
+    """Two runs of one recipe on two devices."""
     run = RunBuilder(tmp_path / "one").speed().speed(batch=256).folder
     return [run, fleet.copy(run, tmp_path / "two", device="Card", architecture="Volta", host="there")]
 
@@ -274,7 +252,6 @@ def test_a_report_written_again_leaves_nothing_of_the_one_before(pair, tmp_path)
     out = tmp_path / "out"
     shown = re.findall(r"^!\[.*?\]\((.*?)\.svg\)$", write_report(pair, out).read_text(), flags=re.M)
     assert "speedup-vs-batch-mlp" in shown
-    assert "matrix-mlp.csv" in files(out)
     for name in shown:
         assert (out / f"{name}.svg").read_text().rstrip().endswith("</svg>")
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -289,7 +266,7 @@ def test_a_report_written_again_leaves_nothing_of_the_one_before(pair, tmp_path)
 def test_what_no_report_wrote_stays(pair, tmp_path):
     out, stray = tmp_path / "out", tmp_path / "kept.svg"
     write_report(pair, out, figures="none")
-    mine = ["mine.svg", "mine.csv", "matrix-mine.csv", "blocks.csv", "notes.txt"]
+    mine = ["mine.svg", "mine.csv", "blocks.csv", "notes.txt"]
     for path in (*(out / name for name in mine), stray):
         path.write_text("mine")
     with (out / "report.md").open("a") as page:

@@ -14,7 +14,6 @@ from bench.report.analysis.contrast import FACTORS, Factor, contrasts
 from bench.report.analysis.factors import rows, varied
 from bench.report.analysis.summary import summarise
 from bench.report.exports import data, document
-from bench.report.exports.formats import github_action_benchmark
 from bench.report.figures.chart import Chart
 from bench.report.figures.comparisons import against_value
 from bench.report.figures.devices import charts
@@ -83,7 +82,6 @@ def test_a_metric_reaches_table_figure_json_frames_and_metrics(two: list[Path], 
     assert (row["compile_s"], row["compiling_ratio"]) == (16.0, pytest.approx(2.0))
     assert row["compiling_ratio_low"] < 2.0 < row["compiling_ratio_high"]
     assert data.typed(runs).summary["compiling_ratio"].max() == pytest.approx(2.0)
-    assert "compile time" in github_action_benchmark(runs)
 
 
 def test_a_metric_that_no_record_has_a_field_of_has_a_typed_column_by_its_entry(tmp_path, monkeypatch) -> None:

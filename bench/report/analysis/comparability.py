@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from bench.report.analysis.matrix import RECIPE
 from bench.report.format import enumerated, known, titled
 from bench.report.reading.completeness import remark
 from bench.report.reading.labels import placement
@@ -16,6 +15,8 @@ from bench.results.environment import DEVICE, MACHINE
 from bench.results.records import MEASURED
 from bench.spec.precisions import precision_rank
 
+RECIPE = ["suite", "parameters"]
+"""Columns in which what is compared agrees, on whatever data and with whatever techniques it ran."""
 SOFTWARE = {key: part for key, part in MACHINE.items() if part.why and key != "version"}
 LIMITS = {key: part for key, part in DEVICE.items() if part.why}
 SWITCHES = ["fp32_matmul", "fp32_conv"]

@@ -391,8 +391,8 @@ def best_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return best
 
 
-def over(row: Mapping[Hashable, Any], other: Mapping[Hashable, Any]) -> stats.Interval:
-    """Return the ratio of two precisions' throughputs, with its interval where there is one."""
-    contrast = estimate(THROUGHPUT, row[THROUGHPUT.arm], other[THROUGHPUT.arm])
-    assert contrast is not None  # throughput has nothing that both sides must agree in
+def over(row: Mapping[Hashable, Any], other: Mapping[Hashable, Any], metric: Metric = THROUGHPUT) -> stats.Interval:
+    """Return how many times as fast one row is as another, with its interval where there is one."""
+    contrast = estimate(metric, row[metric.arm], other[metric.arm])
+    assert contrast is not None  # neither throughput nor time has anything that both sides must agree in
     return contrast.gain

@@ -1,1 +1,1 @@
-"""Exports for other programs: typed frames, JSON, and the formats of other tools."""
+"""Exports for other programs: typed frames and JSON."""

@@ -1,4 +1,4 @@
-"""The summary and the answers for other programs and for the page's script: plain JSON objects, and typed frames.
+"""The summary and the answers for other programs: plain JSON objects, and typed frames.
 
 The frames are the public way to a run's figures from Python. Their columns are those of the CSVs, and of the summary
 the keys of its JSON objects; each has the dtype that ``DTYPES`` says, whatever it holds.
@@ -6,7 +6,6 @@ the keys of its JSON objects; each has the dtype that ``DTYPES`` says, whatever 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ import numpy as np
 import pandas as pd
 from msgspec import Meta, Struct, field
 
-from bench.report.analysis.contrast import estimate
-from bench.report.analysis.matrix import Matrix
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.telemetry import telemetry
 from bench.report.analysis.verdict import Answer
@@ -27,15 +24,12 @@ from bench.report.reading.load import CELL, Runs
 from bench.results.columns import COLUMNS
 from bench.results.columns import Field as Column
 from bench.spec.metrics import ACCURACY, ENERGY, EPOCH, MEMORY, QUALITY, SPEED, THROUGHPUT, Metric, untabled
-from bench.spec.precisions import BASELINE
 
 Json = str | int | float | bool | list[float] | None
 """A value of an object. None is unknown; figures that are not finite are None too, for JSON has no such numbers."""
 Type = Literal["string", "category", "Int64", "float64", "boolean", "numbers"]
 """The dtype of a frame's column: words, words that many rows repeat, whole numbers, other numbers, yes or no. What is
 unknown is missing; an unknown word is empty. No frame has lists of ``numbers``."""
-DIGITS = 5
-"""Significant digits of the page's figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +163,6 @@ FIELDS = {
     "doubts": Field("doubts", "string", "What makes it doubtful, separated by commas."),
 }
 """The keys of a row, in order."""
-SCRIPTED = (
-    *("workload", "where", "batch_size", "precision", "speed_status", "step_ms", "samples_per_s", "rounds"),
-    *("speedup", "speedup_low", "speedup_high", "speed_verdict", "compute_dtypes", "pct_of_peak", "memory_status"),
-    *("peak_memory_bytes", "energy_source", "energy_j_per_step", "epoch_s", "epoch_speedup", "epoch_speedup_low"),
-    *("epoch_speedup_high", "accuracy_pct", "accuracy_change_points", "accuracy_verdict", "loss_change_nats"),
-    *("loss_above_entropy_nats", "perplexity"),
-)
 _OF_CELL = (name for name in FIELDS if name in CELL)
 TELEMETRY = {
     **{name: FIELDS[name] for name in _OF_CELL},
@@ -194,8 +181,6 @@ TELEMETRY = {
     "memory_used_bytes": Field("memory_used_bytes", "Int64", "The most memory in use on the whole GPU."),
 }
 """The keys of what was read of a GPU while an arm's steps ran."""
-PAGE = {name: field for name, field in FIELDS.items() if name in SCRIPTED}
-"""The keys that the page carries with it: what its script shows."""
 
 
 def every() -> dict[str, Field]:
@@ -239,69 +224,6 @@ class Advice(Struct, forbid_unknown_fields=True):
 def answers(given: Sequence[Answer]) -> Any:
     """Return an object for each answer, see ``Advice``."""
     return msgspec.to_builtins(msgspec.convert(given, list[Advice], from_attributes=True))
-
-
-def pairs(summary: pd.DataFrame) -> list[list[int | float | None]]:
-    """Return the ratios of speed between precisions other than fp32 that were timed side by side.
-
-    Each is the places of two rows of the summary, the times that the first is as fast as the second, and the ends of
-    the ratio's 95 % interval: Student's over the processes that timed both.
-    """
-    timed = summary.reset_index(drop=True)
-    timed = timed[timed[SPEED.arm].notna() & (timed["precision"] != BASELINE)]
-    ratios: list[list[int | float | None]] = []
-    for _, cell in timed.groupby(CELL, sort=False):
-        for (place, arm), (against, other) in itertools.combinations(cell[SPEED.arm].items(), 2):
-            contrast = estimate(SPEED, arm, other)
-            if contrast is not None and contrast.is_paired and contrast.change.n > 1:
-                ratios.append([int(str(place)), int(str(against)), *map(_rounded, contrast.gain.ends)])
-    return ratios
-
-
-def ratios(matrix: Matrix) -> dict[str, Any]:
-    """Return a matrix as the page carries it.
-
-    ``names`` and ``batch_sizes`` are those of its setups, the fastest first. ``over`` has three figures for each pair:
-    how many times as fast the first setup is as the second, and the ends of the interval; then the first over the
-    third, and so on.
-    """
-    over = [matrix.over(setup, other) for setup, other in itertools.combinations(matrix.setups, 2)]
-    return {
-        "names": [setup.name for setup in matrix.setups],
-        "batch_sizes": [setup.batch for setup in matrix.setups],
-        "over": [_rounded(end) for ratio in over for end in ratio.ends],
-    }
-
-
-def columnar(objects: Sequence[Mapping[str, Json]]) -> dict[str, Any]:
-    """Return objects column by column, as they take least room.
-
-    A column of figures is a list, each with ``DIGITS`` significant digits; where fewer than half are known, it is an
-    object with ``rows``, the places of those that are, and their ``values``. Of words there are ``words``, each once,
-    and ``at``, the place of each object's word among them, -1 where there is none. Columns without any value, and
-    those that are lists, are left out.
-    """
-    columns: dict[str, Any] = {}
-    for name in objects[0] if objects else ():
-        values = [row[name] for row in objects]
-        if any(isinstance(value, list) for value in values) or all(value is None for value in values):
-            continue
-        if any(isinstance(value, str) for value in values):
-            words = list(dict.fromkeys(value for value in values if value is not None))
-            columns[name] = {"words": words, "at": [-1 if value is None else words.index(value) for value in values]}
-        elif 2 * sum(value is not None for value in values) < len(values):
-            places = [place for place, value in enumerate(values) if value is not None]
-            columns[name] = {"rows": places, "values": [_rounded(values[place]) for place in places]}
-        else:
-            columns[name] = [_rounded(value) for value in values]
-    return columns
-
-
-def _rounded(value: Any) -> Any:
-    if not isinstance(value, float):
-        return value
-    short = float(f"{value:.{DIGITS}g}")
-    return int(short) if short.is_integer() else short
 
 
 def _value(value: Any, kind: Type) -> Json:

@@ -30,8 +30,6 @@ FAINT = (LOST, COARSE)
 """Tints of areas behind what is drawn."""
 SIGNS = {CROSS: "✕", STROKE: "|"}
 """How these are written."""
-SHADES = tuple(f"shade-{number}" for number in range(8))
-"""Tints of a sequence, such as a model's layers."""
 DARK = "dark"
 """The tint of words on a bright area, whatever the theme."""
 WORK: dict[WorkClass, Tint] = {work: f"work {work}" for work in get_args(WorkClass)}
@@ -102,14 +100,12 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """A rectangle from one corner to the other, such as a bar, a band or a cell."""
+    """A rectangle from one corner to the other, such as a bar or a band."""
 
     x: tuple[float, float]
     y: tuple[float, float]
     tint: Tint
     faint: bool = False
-    heat: float | None = None
-    """Of a cell of a heat map, -1 to 1 instead of a tint: below 0 is slower, above it faster."""
     says: str = ""
 
 
@@ -132,7 +128,7 @@ class Text:
     anchor: Literal["start", "middle", "end"] = "middle"
     tint: Tint = PLAIN
     inverse: bool = False
-    """Whether it stands on a dark cell."""
+    """Whether it stands on a dark bar."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

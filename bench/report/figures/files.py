@@ -53,7 +53,6 @@ CHARACTER_INCHES, HANDLE_INCHES = 0.075, 0.55
 FAINT_ALPHA = 0.18
 WORK_COLOURS = ["#0072b2", "#56b4e9", "#009e73", "#f0e442", "#d55e00", "#cc79a7"]
 WORK_COLOURS += ["#5e3c78", "#7a4b2a", "#e69f00", "#d0d7de", "#6e7781"]
-VIRIDIS = ("#440154", "#472d7b", "#3a538b", "#2b748e", "#20938c", "#2db27d", "#69cd5b", "#bddf26")
 COLOURS = {
     chart.SOFT: GREY,
     chart.PLAIN: INK,
@@ -66,10 +65,8 @@ COLOURS = {
     **dict(zip(MEMORY_KINDS, ("#4d4d4d", "#7a7a7a", "#a8a8a8", "#56b4e9", "#d9d9d9"), strict=True)),
     # Okabe and Ito's colours, for readers who see few, and greys where nothing is computed
     **dict(zip(chart.WORK.values(), WORK_COLOURS, strict=True)),
-    **dict(zip(chart.SHADES, VIRIDIS, strict=True)),
 }
 """Tints that are no precision's."""
-HEAT = "RdBu"
 TITLE_CHARACTERS = 8
 """Of a panel's title in an inch."""
 
@@ -213,12 +210,7 @@ def _bars(axes: Axes, bars: Sequence[Bar]) -> None:
     from matplotlib.collections import PolyCollection
 
     corners = [[(bar.x[0], bar.y[0]), (bar.x[1], bar.y[0]), (bar.x[1], bar.y[1]), (bar.x[0], bar.y[1])] for bar in bars]
-    faces = [
-        mpl.colormaps[HEAT](0.5 + bar.heat / 2.4)
-        if bar.heat is not None
-        else mpl.colors.to_rgba(colour(bar.tint), FAINT_ALPHA if bar.faint else 1.0)
-        for bar in bars
-    ]
+    faces = [mpl.colors.to_rgba(colour(bar.tint), FAINT_ALPHA if bar.faint else 1.0) for bar in bars]
     edges: dict[str, Any] = {"linewidths": 0}
     if all(bar.tint in chart.WORK.values() for bar in bars):  # stacked: an edge tells neighbours apart
         edges = {"linewidths": 0.8, "edgecolors": "white"}

@@ -1,4 +1,4 @@
-"""Figures of the numerics phase: magnitudes of gradients, also by layer, and the course of loss and loss scale."""
+"""Figures of the numerics phase: magnitudes of gradients, and the course of loss and loss scale."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Bar, Chart, Line, Mark, Panel, Rule, Text
 from bench.report.figures.training import falls_far, whole_numbers
 from bench.report.reading.load import SUBJECT
-from bench.report.tables.measurements import FIRST_SCALE, FP16_NORMAL, FP16_ZERO, first_seed, last_steps, shares
+from bench.report.tables.measurements import FIRST_SCALE, FP16_NORMAL, FP16_ZERO, first_seed, last_steps
 
 FEWEST_BINS = (-30, 0)
 """Exponents that are always drawn, so that float16's limits have a place."""
@@ -33,24 +33,13 @@ MARKS = 8
 Select = Callable[[pd.DataFrame], pd.DataFrame]
 
 
-def charts(
-    summary: pd.DataFrame, numerics: pd.DataFrame, *, layers: bool = False
-) -> Iterator[tuple[str, Chart | None]]:
-    """Describe the figures of each subject and batch size; yield each with its workload.
-
-    With ``layers`` gradients are drawn layer by layer, instead of all together.
-    """
-    numerics = numerics[numerics["kind"] != "module"]
-    if layers:
-        numerics = numerics[(numerics["kind"] == "gradient") & (numerics["layer"] != "")]
-    watched = dict(list(first_seed(numerics).groupby(SUBJECT, sort=False)))
+def charts(summary: pd.DataFrame, numerics: pd.DataFrame) -> Iterator[tuple[str, Chart | None]]:
+    """Describe the figures of each subject and batch size; yield each with its workload."""
+    watched = dict(list(first_seed(numerics[numerics["kind"] != "module"]).groupby(SUBJECT, sort=False)))
     for key, rows in summary.groupby(SUBJECT, sort=False):
         workload, where, slug = (str(rows[column].iloc[0]) for column in ("workload", "where", "slug"))
         for batch, seen in watched[key].groupby("batch_size") if key in watched else ():
             name, subject = f"{slug}-b{batch:.0f}", f"{workload} on {where} at batch size {batch:.0f}"
-            if layers:
-                yield workload, _by_layer(seen, name=name, subject=subject)
-                continue
             for kind in GRADIENTS:
                 if (seen["kind"] == kind).any():
                     yield workload, _gradients(seen, kind, name=name, subject=subject)
@@ -95,37 +84,14 @@ def _histogram(title: str, rows: pd.DataFrame, steps: Select, exponents: np.ndar
         marks += [Rule(at=moved, axis="x"), Text(x=moved + 0.4, y=SHARES[1] / 2, text=text, anchor="start")]
         arrow = [(moved, SHARES[1] / 4), (FP16_ZERO, SHARES[1] / 4)]
         marks += [Line(points=arrow, tint=chart.PLAIN, dots=False), Text(x=FP16_ZERO, y=SHARES[1] / 4, text="▶")]
-    return _magnitudes(title, "share of all values (%)", marks, exponents, zero + (len(arms) - 1) / 2)
-
-
-def _by_layer(rows: pd.DataFrame, *, name: str, subject: str) -> Chart:
-    """Describe the last steps' gradients in a panel for each precision, with a line for each layer group."""
-    layers, exponents = [str(layer) for layer in rows["layer"].unique()], _bins(rows)
-    tints = {layer: chart.SHADES[place * len(chart.SHADES) // len(layers)] for place, layer in enumerate(layers)}
-    zero, panels = int(exponents[0]) - 5, []
-    for precision, arm in chart.arms(rows):
-        marks: list[Mark] = []
-        for layer, spread in shares(arm).iterrows():
-            look: dict[str, Any] = {"tint": tints[str(layer)], "dots": False, "says": _says(f"layer {layer}", spread)}
-            marks.append(Line(points=_heights(spread, exponents), **look))
-            at_zero = spread.get("zero", 0.0) or math.nan
-            marks.append(Line(points=[(zero - 1, at_zero), (zero + 1, at_zero)], **look))
-        panels.append(_magnitudes(precision, "share of the layer's values (%)", marks, exponents, zero))
-    return Chart(
-        name=f"{name}-gradients-by-layer",
-        caption=f"{subject}: gradients by layer, last steps",
-        about="The share of a layer's values at each power of two, and of zeros. The first layer is the darkest.",
-        panels=panels,
-        columns=max(2, min(3, len(panels))),
-        legend=[*((f"layer {layer}", tint) for layer, tint in tints.items()), *LEGEND],
-    )
+    return _magnitudes(title, marks, exponents, zero + (len(arms) - 1) / 2)
 
 
 def _says(name: str, shares: Any) -> str:
     return f"{name}, {shares.get('zero', 0.0):.3g} % zeros"
 
 
-def _bins(rows: pd.DataFrame, lowest: int = FEWEST_BINS[0]) -> np.ndarray:
+def _bins(rows: pd.DataFrame, lowest: int) -> np.ndarray:
     """Return the exponents that are drawn, at least from ``lowest`` on."""
     powers = [int(word) for word in rows["name"].unique() if word.lstrip("-").isdigit()]
     return np.arange(min([lowest, *powers]), max([FEWEST_BINS[1], *powers]) + 1)
@@ -138,12 +104,11 @@ def _heights(shares: Any, exponents: np.ndarray) -> list[tuple[float, float]]:
     return list(zip(exponents + 0.5, np.where(empty, math.nan, heights[1:-1]), strict=True))
 
 
-def _magnitudes(title: str, label: str, marks: Sequence[Mark], exponents: np.ndarray, zero: float) -> Panel:
+def _magnitudes(title: str, marks: Sequence[Mark], exponents: np.ndarray, zero: float) -> Panel:
     """Return a panel over powers of two; what float16 makes zero or subnormal is shaded.
 
     Args:
         title: of the panel.
-        label: of the axis of shares.
         marks: what is drawn.
         exponents: the powers of two.
         zero: where the share of zeros is.
@@ -157,7 +122,7 @@ def _magnitudes(title: str, label: str, marks: Sequence[Mark], exponents: np.nda
     powers = [(float(at), _power(at)) for at in range(low, high + 1) if at % 10 == 0]
     x = Axis(label="magnitude", ticks=[(zero, "zero"), *powers], low=left - 1.5, high=high + 1.5)
     ticks = [(10.0**power, f"{10.0**power:g}") for power in range(-3, 3)]
-    y = Axis(label=label, scale="log", ticks=ticks, low=SHARES[0], high=SHARES[1])
+    y = Axis(label="share of all values (%)", scale="log", ticks=ticks, low=SHARES[0], high=SHARES[1])
     return Panel(title=title, x=x, y=y, marks=[*areas, *marks])
 
 

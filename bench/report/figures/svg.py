@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -14,8 +13,8 @@ from bench.report.figures.chart import Band, Bar, Chart, Line, Panel, Rule, Text
 WIDTH = 960
 """Of a chart's panels side by side, in pixels."""
 NARROWEST, WIDEST = 320, 400
-"""Width of a panel, at least and at most: at most, for its words to be readable on a telephone, unless it is a table of
-cells. The page sets as many of a chart next to each other as it has room for."""
+"""Width of a panel, at least and at most: at most, for its words to be readable on a telephone. The page
+sets as many of a chart next to each other as it has room for."""
 HEIGHT = 170
 """Of a panel's frame, where its y axis has no rows."""
 ROW = 17
@@ -31,10 +30,7 @@ def draw(figure: Chart) -> Markup:
     """Return a chart as elements of the page: an SVG element for each panel, then the legend."""
     width = panel_width(figure.columns)
     height = max(panel.rows * ROW if panel.rows else HEIGHT for panel in figure.panels)
-    drawn = [
-        _element(figure, panel, WIDTH if _has_cells(panel) else width, panel.rows * ROW or height)
-        for panel in figure.panels
-    ]
+    drawn = [_element(figure, panel, width, panel.rows * ROW or height) for panel in figure.panels]
     legend = Markup('<p class="legend soft">{}</p>').format(_joined([_handle(*entry) for entry in figure.legend]))
     panels = Markup('<div class="panels across-{}">{}</div>').format(min(figure.columns, 3), _joined(drawn))
     return panels + (legend if figure.legend else "")
@@ -97,15 +93,7 @@ def _panel(panel: Panel, left: float, top: float, width: float, height: float) -
         turned = Markup('<g transform="translate({:.1f} {:.1f}) rotate(-90)">{}</g>')
         words = _words([((0, 0), panel.y.label)], "tick middle")
         parts.append(turned.format(left + 9, (frame.top + frame.bottom) / 2, words))
-    parts += _marks(frame)
-    if _has_cells(panel):  # of which the page's script picks a column
-        place = frame.left, frame.top, frame.right - frame.left, frame.bottom - frame.top
-        parts.append(Markup('<rect class="cells" x="{}" y="{}" width="{}" height="{}"/>').format(*map(_n, place)))
-    return parts
-
-
-def _has_cells(panel: Panel) -> bool:
-    return panel.x.scale == panel.y.scale == "words" and panel.rows > 0
+    return parts + _marks(frame)
 
 
 def _words(placed: Sequence[tuple[tuple[float, float], str]], look: str) -> Markup:
@@ -137,8 +125,7 @@ def _title(says: str) -> Markup:
 
 def _marks(frame: _Frame) -> list[Markup]:
     """Draw the marks of a panel: bars that say nothing and words are gathered by their look, for there may be many."""
-    cells = [mark for mark in frame.panel.marks if isinstance(mark, Bar) and mark.heat is not None]
-    bars = _cells(frame, cells)
+    bars: dict[str, list[str]] = {}
     words: dict[str, list[tuple[tuple[float, float], str]]] = {}
     others: list[Markup] = []
     for mark in frame.panel.marks:
@@ -150,8 +137,7 @@ def _marks(frame: _Frame) -> list[Markup]:
                 look = f"{class_of(mark.tint)}{' inverse' * mark.inverse} {mark.anchor}"
                 words.setdefault(look, []).append((at, mark.text))
             case Bar(says=""):
-                if mark.heat is None:
-                    bars.setdefault(_look(mark), []).append(_rectangle(frame, mark))
+                bars.setdefault(_look(mark), []).append(_rectangle(frame, mark))
             case Bar():
                 others.append(_path(_look(mark), _rectangle(frame, mark), mark.says))
             case Band():
@@ -162,17 +148,6 @@ def _marks(frame: _Frame) -> list[Markup]:
     return [*drawn, *others, *(_words(placed, look) for look, placed in words.items())]
 
 
-def _cells(frame: _Frame, cells: Sequence[Bar]) -> dict[str, list[str]]:
-    """Return a heat map's cells by their look; neighbours of one look in a row are one, and white ones are left out."""
-    paths: dict[str, list[str]] = {}
-    for (look, y), row in itertools.groupby(cells, lambda cell: (_look(cell), cell.y)):
-        run = list(row)
-        if round(8 * abs(run[0].heat or 0.0)):
-            whole = Bar(x=(run[0].x[0], run[-1].x[1]), y=y, tint=run[0].tint)
-            paths.setdefault(look, []).append(_rectangle(frame, whole))
-    return paths
-
-
 def _area(frame: _Frame, band: Band) -> str:
     upper = [f"{_n(frame.x(x))} {_n(frame.y(high))}" for x, _, high in band.points]
     lower = [f"{_n(frame.x(x))} {_n(frame.y(low))}" for x, low, _ in reversed(band.points)]
@@ -180,8 +155,6 @@ def _area(frame: _Frame, band: Band) -> str:
 
 
 def _look(bar: Bar) -> str:
-    if bar.heat is not None:
-        return f"heat {'fast' if bar.heat > 0 else 'slow'} h{round(8 * abs(bar.heat))}"
     return "bar " + class_of(bar.tint) + " faint" * bar.faint
 
 

@@ -9,11 +9,12 @@ from bench.report.analysis.judge import judge
 from bench.report.analysis.summary import measured_in
 from bench.report.analysis.verdict import Verdict, marked
 from bench.report.format import MIB, UNKNOWN, bracketed, estimate, known, ratio, records, signed
-from bench.report.tables.table import Row, Table, decimals, figures, table, words
+from bench.report.tables.table import Entry, Row, Table, decimals, figures, table, words
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 from bench.stats import Interval
 
+SECTION = "Ladders"
 ABOUT = (
     "Each ablation step adds one technique to the highest step below it that works. Steps are timed in turn in one "
     "process, fed by worker processes as in a usual training loop; where they do not fit into memory together, each by "
@@ -35,7 +36,7 @@ LIMITS = {
 
 def full(ladder: AblationSummary) -> Table | None:
     """Return an ablation's table."""
-    return table("Ablation steps", records(ladder.rows), COLUMNS, f"{ABOUT}, {_noise(ladder)}.")
+    return table(ladder.name, records(ladder.rows), COLUMNS, f"{ABOUT}, {_noise(ladder)}.")
 
 
 def short(ladder: AblationSummary) -> Table | None:
@@ -153,3 +154,6 @@ def _memory(ladder: AblationSummary, row: Row) -> str:
         return f" at {signed(100 * row['memory_change'], 0)} % peak memory"
     fp32 = ladder.rows.loc[ladder.rows["added"] == BASELINE, "memory_bytes"]
     return ", peak memory not told apart" if known(row["memory_bytes"]) and fp32.notna().any() else ""
+
+
+TABLES = (Entry(30, SECTION, lambda material: map(full, material.ladders)),)

@@ -40,6 +40,7 @@ from bench.results.records import MEASURED
 from bench.spec.metrics import METRICS, SPEED, compared, untabled
 from bench.spec.techniques import for_one_device
 
+SWEEPS = "Sweeps"
 ABOUT = (
     "Throughput of devices that train together over that of one of them alone. Strong scaling keeps the whole batch; "
     "weak scaling keeps each device's part of it. Efficiency is the speedup divided by the number of devices. The "
@@ -126,7 +127,7 @@ def along(sweep: Varied) -> Table | None:
         "work takes more time: the cost of a value shows where the values next to it do nearly the same work. The "
         "speedup is over fp32 at the same value."
     )
-    return table(f"{sweep.suite}: {sweep.name}", lines, columns, about)
+    return table(sweep.title, lines, columns, about)
 
 
 def _change(contrast: Contrast | None) -> str:
@@ -287,4 +288,7 @@ def _communication(trials: pd.DataFrame) -> dict[Hashable, stats.Interval]:
     return shares
 
 
-TABLES = (Entry(62, RECIPE, _scaling),)
+TABLES = (
+    Entry(40, SWEEPS, lambda material: map(along, material.sweeps)),
+    Entry(62, RECIPE, _scaling),
+)

@@ -151,8 +151,19 @@ def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
     ]
 
 
-def every_batch(rows: pd.DataFrame) -> Table | None:
-    """Return the table of one workload with every device, batch size and precision, and of what speeds rest on."""
+def unfolded(rows: pd.DataFrame, answers: Sequence[Answer]) -> dict[str, Table | None]:
+    """Return what was measured of each answer's model and device, by the answer's subject."""
+    of_each = dict(list(rows.groupby(["workload", "where"], sort=False)))
+    return {answer.subject: every_batch(of_each[answer.workload, answer.where], of_one=True) for answer in answers}
+
+
+def every_batch(rows: pd.DataFrame, *, of_one: bool = False) -> Table | None:
+    """Return the table of one workload with every device, batch size and precision, and of what speeds rest on.
+
+    Args:
+        rows: of the summary.
+        of_one: whether they are of one device, which then needs no name.
+    """
     measured = records(rows[rows[MEASURES].notna().any(axis=1)])
     arms = {(*(row[name] for name in CELL), row["precision"]): row for row in measured}
 
@@ -167,14 +178,15 @@ def every_batch(rows: pd.DataFrame) -> Table | None:
         precision.beside for name in rows["precision"] if (precision := find_precision(name)) and precision.beside
     )
     columns = [
-        *_of_arms(measured, "where"),
+        *_of_arms(measured, "" if of_one else "where"),
         *optional(figures(f"speedup over {', '.join(libraries)} [95 % interval]", over_library)),
         words("verdict", "verdict"),
         words("measured in", "measured_in"),
         *general(_against_fp32, BASELINE),
     ]
     about = SUM if rows["all_devices_bytes"].notna().any() else ""
-    return table("Every batch size", [row | {"tie": ""} for row in measured], columns, about, [ABOUT_FIGURES])
+    notes = [] if of_one else [ABOUT_FIGURES]
+    return table("Every batch size", [row | {"tie": ""} for row in measured], columns, about, notes)
 
 
 def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
@@ -182,7 +194,7 @@ def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
 
     Args:
         rows: rows of the summary with ``tie``, the mark of precisions as fast as the advised one.
-        device: the column with the device's name.
+        device: the column with the device's name; without one the devices are not named.
     """
 
     def marked(row: Row) -> str:
@@ -211,8 +223,7 @@ def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
     trained: dict[str, Any] = {"status": "train_status", "lost": "lost_train"}
     accuracy = figures("accuracy (%)", "accuracy_pct", decimals, **trained)
     return [
-        words("device", device),
-        *optional(words("architecture", "architecture")),
+        *([words("device", device), *optional(words("architecture", "architecture"))] if device else []),
         words("precision", marked),
         BATCH,
         *optional(figures("time/epoch (s)", epoch, **trained)),

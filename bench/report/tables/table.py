@@ -12,7 +12,9 @@ from typing import Any, Literal
 import pandas as pd
 from rich.cells import cell_len
 
+from bench.report.analysis.ablation import AblationSummary, ablations
 from bench.report.analysis.doubts import DOUBTS
+from bench.report.analysis.factors import Varied, varied
 from bench.report.format import UNKNOWN, known, number, ratio
 from bench.report.reading.load import KEY, Runs
 from bench.results.records import MEASURED
@@ -40,6 +42,16 @@ class Material:
     """Of the summary, without precisions that are unsupported: of a recipe's section those of the recipe."""
     literature: pd.DataFrame | None = None
     """Published figures, where they were asked for."""
+
+    @cached_property
+    def ladders(self) -> list[AblationSummary]:
+        """The ablations."""
+        return ablations(self.runs)
+
+    @cached_property
+    def sweeps(self) -> list[Varied]:
+        """The factors that were varied."""
+        return varied(self.summary, self.runs)
 
     @cached_property
     def trials(self) -> pd.DataFrame:

@@ -148,3 +148,14 @@ def test_json_goes_with_no_option_of_the_page(tmp_path, option):
     done = call("report", "--json", option, "run", cwd=tmp_path)
     assert done.returncode == 2
     assert option.split("=")[0] in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [(("report", "--json", "run"), '"peak_memory_bytes": 104857600'), (("list", "--json"), '"resnet20"')],
+)
+def test_what_is_for_programs_is_printed_and_nothing_is_written(tmp_path, words, part):
+    RunBuilder(tmp_path / "run").memory("fp32", 100)
+    done = call(*words, cwd=tmp_path)
+    assert (done.returncode, part in done.stdout) == (0, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from bench.report.analysis.factors import varied
-from bench.report.analysis.matrix import matrices
 from bench.report.analysis.summary import summarise
 from bench.report.figures.chart import Line
 from bench.report.figures.comparisons import against_value
@@ -124,8 +123,9 @@ def test_numbers_are_drawn_and_words_are_not(tmp_path):
     assert against_value(sweep) is None
     assert len(sweep_table(sweep).rows) == 4
     report = compose(load([run.folder]), tmp_path, figures="none")
-    assert report.sections[1].title == "Sweep of mlp's width"
-    assert [section.title for section in report.sections[2:4]] == ["mlp (width=1024)", "mlp (width=8)"]
+    sweeps, *recipes = report.sections[1:4]
+    assert (sweeps.title, [table.title for table in sweeps.tables]) == ("Sweeps", ["Sweep of mlp's width"])
+    assert [section.title for section in recipes] == ["mlp (width=1024)", "mlp (width=8)"]
 
 
 # The scaling table: several devices over one of them, strong and weak, from throughputs that are known.
@@ -317,8 +317,3 @@ def test_processes_of_a_cpu_are_named_where_nothing_else_was_measured(tmp_path: 
     runs = load([run.folder, other.folder])
     summary = summarise(runs.trials)
     assert sorted(summary["where"]) == ["Test CPU (cpu+cpu, run run)", "Test CPU (run other)"]
-    (matrix, *_) = matrices(summary)
-    assert {setup.name for setup in matrix.setups} == {
-        "Test CPU (cpu+cpu, run run), fp32",
-        "Test CPU (run other), fp32",
-    }

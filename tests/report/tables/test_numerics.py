@@ -7,12 +7,12 @@ import pytest
 
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
-from bench.report.figures.chart import PLAIN, SHADES, Bar, Line, Rule, Text
-from bench.report.figures.numerics import charts, shares
+from bench.report.figures.chart import PLAIN, Bar, Line, Rule, Text
+from bench.report.figures.numerics import charts
 from bench.report.format import error
 from bench.report.page import compose
 from bench.report.reading.load import load
-from bench.report.tables.measurements import last_steps, numerics
+from bench.report.tables.measurements import last_steps, numerics, shares
 from bench.results.records import Numeric, TrialResult
 from tests.report.builders import RunBuilder
 
@@ -92,19 +92,13 @@ def test_the_last_five_steps_are_taken_together_and_a_failed_one_alone(run):
 
 
 @pytest.mark.slow
-def test_layers_are_drawn_on_request_only(run, tmp_path):
-    def names(**options):
-        return [plot.name for plot in compose(run, tmp_path, **options).plots]
-
-    assert names() == [f"mlp-nvidia-test-1-b128-{name}" for name in ("gradients", "loss-scale")]
+def test_gradients_and_the_first_steps_are_drawn_to_files(run, tmp_path):
+    names = [plot.name for plot in compose(run, tmp_path).plots]
+    assert names == [f"mlp-nvidia-test-1-b128-{name}" for name in ("gradients", "loss-scale")]
     assert (tmp_path / "mlp-nvidia-test-1-b128-gradients.png").stat().st_size > 10_000
-    assert names(layers=True)[-1] == "mlp-nvidia-test-1-b128-gradients-by-layer"
 
 
-def test_layers_are_drawn_in_the_models_order(run):
-    ((workload, chart),) = charts(summarise(run.trials), run.numerics, layers=True)
-    assert (workload, chart.name) == ("mlp", "mlp-nvidia-test-1-b128-gradients-by-layer")
-    assert chart.legend[:2] == [("layer fc", SHADES[0]), ("layer conv1", SHADES[4])]
+def test_shares_of_layers_are_in_the_models_order(run):
     rows = run.numerics[(run.numerics["kind"] == "gradient") & (run.numerics["layer"] != "")]
     by_layer = shares(rows[rows["precision"] == "fp32"])
     assert list(by_layer.index) == ["fc", "conv1"]

@@ -1,0 +1,124 @@
+"""The matrix of setups: which is over which, by which figure, at which batch size, and with which interval."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from bench.report.analysis.summary import summarise, without_unsupported
+from bench.report.format import ratio
+from bench.report.reading.load import load
+from bench.report.tables.setups import setups
+from bench.report.tables.table import Material, Table
+from tests.report import fleet
+from tests.report.builders import GPU, RunBuilder
+from tests.report.fleet import copy, original
+
+STEPS, EPOCHS = "mlp: throughput", "mlp: time per epoch"
+OWN = 3
+"""Columns before the ratios."""
+
+
+def matrices(*folders: Path) -> dict[str, Table]:
+    runs = load(list(folders))
+    summary = summarise(runs.trials)
+    made = setups(Material(runs=runs, summary=summary, rows=without_unsupported(summary)))
+    return {table.title: table for table in made if isinstance(table, Table)}
+
+
+def names(table: Table) -> list[str]:
+    return [row[0].partition(". ")[2] for row in table.rows]
+
+
+def over(table: Table, row: str, column: str) -> str:
+    """The cell of a setup over a slower one."""
+    return table.rows[names(table).index(row)][OWN + names(table).index(column) - 1]
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[Path]:
+    """Three machines: the second twice as fast as the first, the third four times."""
+    first = copy(original(tmp_path / "raw"), tmp_path / "one", device="Card A", architecture="Volta")
+    two = copy(tmp_path / "raw", tmp_path / "two", device="Card B", architecture="Ampere", faster=2.0)
+    return [first, two, copy(tmp_path / "raw", tmp_path / "four", device="Card C", architecture="Hopper", faster=4.0)]
+
+
+def test_every_setup_stands_over_every_slower_one_with_an_interval(three):
+    matrix = matrices(*three)[STEPS]
+    assert set(names(matrix)) == {f"Card {card}, {arm}" for card in "ABC" for arm in ("fp32", "amp-bf16")}
+    assert (names(matrix)[0], names(matrix)[-1]) == ("Card C, amp-bf16", "Card A, fp32")
+    assert [[cell == "–" for cell in row[OWN:]] for row in matrix.rows] == [
+        [column < row for column in range(5)] for row in range(6)
+    ]
+    center, low, high = over(matrix, "Card C, fp32", "Card A, fp32").translate(str.maketrans("[,]", "   ")).split()
+    assert float(low) < float(center) == 4.0 < float(high)
+    row = summarise(load(three).trials).query("device == 'Card A' and precision == 'amp-bf16'").iloc[0]
+    assert over(matrix, "Card A, amp-bf16", "Card A, fp32") == ratio(row["speedup"], row["low"], row["high"])
+
+
+def test_time_per_epoch_has_a_matrix_for_each_data_that_was_trained_on(three):
+    assert over(matrices(*three)[EPOCHS], "Card B, fp32", "Card A, fp32").startswith("2.0")
+    fleet.edit_rows(three[2], lambda row: row.update(data="folder:/other"))
+    assert not any("Card C" in name for name in names(matrices(*three)[EPOCHS]))
+    assert "Card C (folder:/other), fp32" in names(matrices(*three)[STEPS])
+
+
+def test_two_setups_and_two_recipes_have_no_matrix(tmp_path):
+    run = original(tmp_path / "run")
+    assert matrices(run, original(tmp_path / "other", suite="resnet20")) == {}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        (("128", "256", "128"), {"A": "128", "B": "256", "C": "128"}),
+        (("64", "128", "256"), {"A": "64", "B": "128", "C": "256"}),
+    ],
+)
+def test_setups_are_at_the_batch_that_most_have_and_others_at_their_own(three, sizes, expected):
+    def consistent(row):
+        if row["step_ms"] and row["samples_per_s"]:
+            row.update(samples_per_s=repr(1000 * float(row["batch_size"]) / float(row["step_ms"])))
+
+    for folder, size in zip(three, sizes, strict=True):
+        fleet.edit_rows(folder, lambda row, size=size: row.update(batch_size=size) or consistent(row))
+    rows = matrices(*three)[STEPS].rows
+    assert {row[0].partition("Card ")[2][0]: row[1] for row in rows} == expected
+
+
+def test_what_did_not_fit_at_the_common_batch_is_compared_at_its_own(three, tmp_path):
+    run = RunBuilder(tmp_path / "small", device=replace(GPU, name="Card D")).speed(batch=64)
+    for arm in ("fp32", "amp-bf16"):
+        run.lost("speed", arm, "oom")
+    rows = matrices(*three, run.folder)[STEPS].rows
+    assert {row[1] for row in rows if "Card D" in row[0]} == {"64"}
+
+
+@pytest.mark.parametrize("status", ["oom", "ok"])
+def test_two_arms_that_shared_processes_are_paired_whether_or_not_fp32_fitted(tmp_path, status):
+    gains = {"amp-fp16": (2.20, 2.22, 2.18), "amp-bf16": (2.0, 2.0, 2.0)}
+    run = RunBuilder(tmp_path / "run").together(gains, fp32=status)
+    matrix = matrices(run.folder, original(tmp_path / "other", train=False))[STEPS]
+    logs = np.log(np.array(gains["amp-fp16"]) / np.array(gains["amp-bf16"]))
+    paired = scipy_stats.ttest_1samp(logs, 0).confidence_interval(0.95)
+    expected = ratio(math.exp(logs.mean()), math.exp(paired.low), math.exp(paired.high))
+    assert expected in {cell for row in matrix.rows for cell in row}
+
+
+def test_what_tells_setups_apart_is_in_their_names(three):
+    lines = (three[1] / "trials.csv").read_text().splitlines(keepends=True)
+    more = [line.replace(",0,0,Card B,", ",1,1,Card B,").replace("mlp-0-", "mlp-1-") for line in lines[1:]]
+    both = [line.replace(",0,0,Card B,", ",0+1,0+1,2 × Card B,").replace("mlp-0-", "mlp-0+1-") for line in lines[1:]]
+    (three[1] / "trials.csv").write_text("".join([*lines, *more, *both]))
+    assert {"Card B (GPU 0), fp32", "Card B (GPU 1), fp32", "2 × Card B, fp32", "Card A, fp32"} < set(
+        names(matrices(*three)[STEPS])
+    )
+    again = copy(three[0], three[0].with_name("again"), device="Card A", architecture="Volta")
+    assert set(names(matrices(three[0], again)[STEPS])) == {
+        f"Card A (run {run}), {arm}" for run in ("one", "again") for arm in ("fp32", "amp-bf16")
+    }
