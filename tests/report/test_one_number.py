@@ -104,7 +104,7 @@ def in_markdown(place: str, text: str, workloads: set[str]) -> Iterator[Shown]:
 
 
 def in_page(text: str, workloads: set[str]) -> Iterator[Shown]:
-    workload = ""
+    workload, unfolded = "", ("", "")
     part = re.compile(
         r"<summary><bdi>(?P<section>.*?)</bdi>|<table>(?P<table>.*?)</table>|(?P<line><tr class=\"line\".*?</tr>)",
         re.DOTALL,
@@ -120,7 +120,7 @@ def in_page(text: str, workloads: set[str]) -> Iterator[Shown]:
                 for row in re.findall(r"<tr.*?>(.*?)</tr>", found["table"], re.DOTALL)
             ]
             if caption and caption[1] == "Every batch size":  # of the line that it is unfolded from
-                of, rows = line_of, [[where, *row] for row in rows]
+                of, rows = unfolded[0], [[unfolded[1], *row] for row in rows]
                 rows[0][0] = "device"
             yield from in_rows("page", of, rows[0], rows[1:])
         else:
@@ -129,6 +129,7 @@ def in_page(text: str, workloads: set[str]) -> Iterator[Shown]:
             cells = {name: re.sub(r"<.*?>", "", cell).strip() for name, cell in cells.items()}
             where = html.unescape(re.search(r'data-where="(.*?)"', line)[1])
             of = html.unescape(re.search(r'data-workload="(.*?)"', line)[1])
+            unfolded = of, where
             batch = int(cells.pop("batch").split()[0])
             use = re.search(r'class="chip .*?<bdi>(.*?)</bdi>', line)[1]
             yield from in_rows(
