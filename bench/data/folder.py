@@ -154,21 +154,11 @@ def _images(folder: Path) -> Iterator[tuple[str, int, int]]:
     """Yield path, size in bytes and modification time of every image below ``folder``.
 
     Links to nothing, and folders that cannot be read, are yielded too, without size and time: they are images that
-    cannot be read. Links to folders are followed once each, and not into the split, where images have labels already.
+    cannot be read. Links to folders are not followed.
     """
-    split, seen = os.path.realpath(folder.parent), {os.path.realpath(folder)}
-
-    def is_new(path: Path) -> bool:
-        real = os.path.realpath(path)
-        within = Path(real).is_relative_to(split) or Path(split).is_relative_to(real)
-        if real in seen or (within and path.is_symlink()):
-            return False
-        seen.add(real)
-        return True
-
     unread: list[OSError] = []
-    for parent, below, _ in os.walk(folder, onerror=unread.append, followlinks=True):
-        below[:] = [name for name in sorted(below) if not name.startswith(".") and is_new(Path(parent, name))]
+    for parent, below, _ in os.walk(folder, onerror=unread.append):
+        below[:] = [name for name in sorted(below) if not name.startswith(".")]
         with os.scandir(parent) as entries:
             for entry in entries:
                 if not entry.name.lower().endswith(IMG_EXTENSIONS) or entry.name.startswith("."):

@@ -57,8 +57,6 @@ def read(path: Path, words: str = "object", *, checked: bool = True) -> pd.DataF
         raise UsageError(f"'{path}' cannot be read: {why}. Repair or remove that line.") from error
     for other in frame.loc[frame["schema"] != SCHEMA, "schema"].iloc[:1]:
         check_schema(path, "" if pd.isna(other) else f"{other:g}")
-    if words != "category":  # as the blocks are, of which there may be millions
-        _refuse_short_lines(path, whole, len(frame))
     frame = _texts(frame, [name for name in present if name not in numbers])
     if checked:
         _check(path, frame)
@@ -136,20 +134,6 @@ def _texts(frame: pd.DataFrame, words: Collection[str]) -> pd.DataFrame:
             other = values.astype(object).replace(texts)
             changed[name] = other.astype("category") if categorical else other
     return frame.assign(**changed) if changed else frame
-
-
-def _refuse_short_lines(path: Path, whole: bytes, count: int) -> None:
-    """Refuse a line with fewer fields than the header, which pandas reads as unknown, and rows that it counts apart."""
-    numbered = rows(path, io.BytesIO(whole))
-    width, number = len(next(numbered)[1]), 0
-    for line, fields in numbered:
-        number += 1
-        if len(fields) < width:
-            raise UsageError(
-                f"'{path}', line {line}: {len(fields)} fields of {width}, so the line was cut off. Repair or remove it."
-            )
-    if number != count:
-        raise UsageError(f"'{path}' cannot be read: its quotes or line breaks do not fit. Restore the file.")
 
 
 def _word_for_number(path: Path, whole: bytes, numbers: Collection[str]) -> str:

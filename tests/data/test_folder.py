@@ -230,14 +230,6 @@ def test_links_neither_multiply_images_nor_give_them_other_labels(data, source, 
     assert Counter(load(data, source).train.labels.tolist()) == {0: 6, 1: 6}
 
 
-def test_a_link_to_a_folder_elsewhere_is_followed_once(data, source, folder, paint, tmp_path):
-    paint(tmp_path / "more" / "x.png")
-    for name in ("one", "two"):
-        (folder / "train" / "cat" / name).symlink_to(tmp_path / "more")
-    (tmp_path / "more" / "back").symlink_to(folder / "train")
-    assert Counter(load(data, source).train.labels.tolist()) == {0: 7, 1: 6}
-
-
 def test_images_that_no_disk_could_hold_are_refused_before_decoding(data, source, decodings, monkeypatch):
     usage = namedtuple("usage", "free")
     monkeypatch.setattr("bench.data.cache.shutil.disk_usage", lambda _: usage(100))

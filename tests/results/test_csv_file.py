@@ -103,7 +103,7 @@ def test_a_line_cut_off_in_the_middle_of_a_file_is_refused_and_the_last_one_left
     assert len(read.trials) == len(lines) - 1
     assert read.runs[0].remarks[0] == "The last write to trials.csv was cut off, and does not count."
     path.write_text("".join([*lines[:2], lines[2][:40] + "\n", *lines[3:]]))
-    with pytest.raises(UsageError, match=r"trials.csv', line 3: \d+ fields of \d+, so the line was cut off"):
+    with pytest.raises(UsageError, match=r"trials.csv', line 3: \w+ is empty"):
         load([run])
 
 

@@ -141,7 +141,7 @@ LINE = re.compile(rb"\n5,[^\n]*")
         (lambda data: data.replace(b"\n5,", b"\n4,"), "rows of schema 4"),
         (lambda data: data[:50] + b"\n", "lacks the column"),
         (lambda data: data[:50], "lacks the column"),
-        (lambda data: LINE.sub(lambda line: line[0][:40], data, count=1), "fields of"),
+        (lambda data: LINE.sub(lambda line: line[0][:40], data, count=1), "suite is empty"),
         (lambda data: LINE.sub(lambda line: line[0].replace(b",", b',"', 1), data, count=1), "cannot be read"),
         (lambda data: data.replace(b",ok,", b",fine,", 1), "is none of"),
         (lambda data: data.replace(b",mlp,", b",\xff,", 1), "cannot be read"),
