@@ -95,7 +95,7 @@ def describe_devices(seen: Sequence[Seen], no_gpu: str, users: Mapping[str, list
     text = [f"No GPU to measure on: {no_gpu}."] if no_gpu else []
     for each in seen:
         device = each.device
-        where = "CPU" if device.kind == "cpu" else f"GPU {device.placement}" if device.placement else "GPU, not usable"
+        where = "CPU" if device.kind == "cpu" else f"GPU {device.placement}"
         text.append(f"{where}: {', '.join(_facts(each))}")
         lines = [device.uuid] if device.uuid else []
         lines += [each.problem] if each.problem else _precisions(device)

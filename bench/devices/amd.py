@@ -156,7 +156,6 @@ class AmdSmi(Monitor):
         )
         model = str(asic.get("target_graphics_version", "")).removeprefix("gfx")
         return Gpu(
-            index=self._boards.index(self._handle(uuid)),
             uuid=str(self._ask(uuid, "amdsmi_get_gpu_device_uuid") or uuid),
             name=asic.get("market_name"),
             memory_total_bytes=total,

@@ -41,8 +41,6 @@ class DeviceLostError(Exception):
 class Gpu:
     """A GPU, or a part of one, as the library describes it; None is unknown."""
 
-    index: int | None
-    """The library's own index, of the whole board; the runtime may count otherwise."""
     uuid: str
     name: str | None
     memory_total_bytes: int | None

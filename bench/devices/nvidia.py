@@ -225,7 +225,6 @@ class Nvml(Monitor):
         enforced_w, default_w = (None if is_slice else _watts(self.call(uuid, name, handle)) for name in limits)
         capability = self.call(uuid, "nvmlDeviceGetCudaComputeCapability", board)
         return Gpu(
-            index=self.call(uuid, "nvmlDeviceGetIndex", board),
             uuid=self.call(uuid, "nvmlDeviceGetUUID", handle) or uuid,
             name=self.call(uuid, "nvmlDeviceGetName", handle),
             memory_total_bytes=memory and memory.total,

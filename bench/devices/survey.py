@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
@@ -22,7 +22,6 @@ from bench.devices.backend import (
     backend_of,
     device_at,
     gpu_count,
-    hidden_by,
     is_out_of_memory,
     kernels_problem,
     runtime_problem,
@@ -255,9 +254,8 @@ def look(_send: Callable[[object], None]) -> tuple[tuple[Seen, ...], str]:
     count = gpu_count()
     with open_monitor() or nullcontext() as monitor:
         visible = [_visible(index, monitor) for index in range(count)]
-        hidden = list(_hidden(visible, monitor)) if monitor else []
     cpu = Seen(device=describe_cpu(), memory_free_bytes=psutil.virtual_memory().available)
-    return (*visible, *hidden, cpu), "" if count else runtime_problem()
+    return (*visible, cpu), "" if count else runtime_problem()
 
 
 def _visible(index: int, monitor: Monitor | None) -> Seen:
@@ -267,29 +265,3 @@ def _visible(index: int, monitor: Monitor | None) -> Seen:
     free, problem = board.memory_free_bytes if board else None, kernels_problem(index)
     native = None if problem else backend_of(device_at(index)).native_bf16()
     return Seen(device=replace(device, native_bf16=native), memory_free_bytes=free, problem=problem)
-
-
-def _hidden(visible: list[Seen], monitor: Monitor) -> Iterator[Seen]:
-    """Yield the boards that the driver's library knows and the runtime does not see."""
-    uuids = {seen.device.uuid for seen in visible if seen.device.uuid}
-    known = {uuid.removeprefix("GPU-") for uuid in uuids}
-    sliced = {board.index for uuid in uuids if (board := _board(uuid, monitor))}
-    why = hidden_by() or "the driver may be too old for this torch"
-    if torch.version.cuda is None and torch.version.hip is None:
-        why = runtime_problem()
-    for board in monitor.gpus():
-        if board.uuid.removeprefix("GPU-") in known or board.index in sliced:
-            continue
-        model = board.model or ""
-        device = Device(
-            placement="",
-            kind="cuda",
-            name=board.name or "unknown",
-            architecture=vendor().architecture(model),
-            compute_capability=None if model.startswith("gfx") else board.model,
-            memory_total_bytes=board.memory_total_bytes,
-            uuid=board.uuid,
-            **_limits(board),
-        )
-        problem = f"{vendor().runtime} does not see it: {why}."
-        yield Seen(device=device, memory_free_bytes=board.memory_free_bytes, problem=problem)

@@ -100,23 +100,6 @@ def test_a_gpu_without_tensor_cores_is_said_to_gain_little(listed):
     assert f"  {named(lambda one: not one.needs)}: ok\n" in lines
 
 
-def test_a_gpu_that_cuda_does_not_see_is_listed_with_the_reason(listed, monkeypatch):
-    hidden, shown = FakeGpu("GPU-h", name="Hidden"), FakeGpu("GPU-s", name="Shown")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    lines = listed(hidden, shown, visible=(shown,))
-    assert "GPU 0: Shown" in lines
-    assert "GPU, not usable: Hidden" in lines
-    assert "CUDA does not see it: CUDA_VISIBLE_DEVICES is '1'." in lines
-
-
-def test_the_board_of_a_slice_that_cuda_sees_is_not_called_unseen(listed):
-    part = FakeGpu("MIG-s", name="Slice")
-    lines = listed(FakeGpu("GPU-a", name="Board", slices=[part]), visible=(part,))
-    assert "GPU 0: Slice" in lines
-    assert "Board" not in lines
-    assert "not usable" not in lines
-
-
 def test_users_that_are_unknown_are_not_called_none(listed):
     gpu = FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED})
     assert "who is using it cannot be told" in listed(gpu)
