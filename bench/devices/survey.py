@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from bench.devices.backend import (
 from bench.devices.capabilities import set_fp32
 from bench.devices.monitor import DeviceLostError, Gpu, GpuMeter, Monitor, energy_source, joint_source, open_monitor
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
-from bench.spec.errors import UsageError, first_line
+from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS, emulation_of, parse_precision
 from bench.spec.trial import EVERY_GPU, Placement
 
@@ -79,8 +78,7 @@ def _cudnn_version() -> str | None:
     backends: Any = torch.backends
     try:
         version = backends.cudnn.version()
-    except RuntimeError as error:  # of any visible GPU, also of one that the run does not use
-        _say_once(f"cuDNN's version is unknown: {error}")
+    except RuntimeError:  # of any visible GPU, also of one that the run does not use
         return None
     return str(version) if version else None
 
@@ -125,8 +123,7 @@ def _gpu(index: int, monitor: Monitor | None) -> Device:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        print(f"The speed of GPU {index} is unknown for lack of memory: {first_line(error)}")
-        return device
+        return device  # its speed is unknown
 
 
 def describe_gpu(index: int, monitor: Monitor | None) -> Device:
@@ -153,15 +150,8 @@ def _board(uuid: str | None, monitor: Monitor | None) -> Gpu | None:
     """Return the GPU or MIG slice with the runtime's ``uuid``; None where the library does not know it."""
     try:
         return monitor.gpu(uuid) if monitor and uuid else None
-    except DeviceLostError as failure:
-        _say_once(f"The driver's library does not know GPU {uuid}: {failure}")
+    except DeviceLostError:
         return None
-
-
-@cache
-def _say_once(text: str) -> None:
-    """Print a line, once in this process: a board is looked up several times."""
-    print(text)
 
 
 def _limits(board: Gpu | None) -> dict[str, Any]:
@@ -175,8 +165,7 @@ def _energy(board: Gpu | None, monitor: Monitor | None) -> str | None:
         return None
     try:
         return energy_source(GpuMeter(monitor, board.uuid))
-    except DeviceLostError as failure:
-        print(f"The driver's library lost GPU {board.uuid}, so its energy is not measured: {failure}")
+    except DeviceLostError:
         return None
 
 

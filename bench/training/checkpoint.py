@@ -8,7 +8,6 @@ On a CPU, in the same precision, a resumed training ends with the same bits as o
 from __future__ import annotations
 
 import io
-import os
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.devices.backend import backend_of
+from bench.results.files import replacing
 from bench.results.records import EpochResult
 from bench.training import distributed
 from bench.training.step import Arm
@@ -77,12 +77,10 @@ class Checkpoint:
         state = {field.name: getattr(self, field.name) for field in fields(self)}
         state["epochs"] = [asdict(epoch) for epoch in self.epochs]
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f"{path.name}.part")
-        with draft.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())  # now, for writing it back later would disturb the next epoch's time
-        draft.replace(path)
+        with replacing(
+            path
+        ) as draft:  # on the disk then, for writing it back later would disturb the next epoch's time
+            torch.save(state, draft)
 
 
 def generator_states(device: torch.device) -> dict[str, Any]:

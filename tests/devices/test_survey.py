@@ -151,12 +151,6 @@ def test_gpus_that_train_together_have_their_energy_from_what_each_of_them_has(s
     assert (device.energy, device.uuids) == (source, ("GPU-a", "GPU-b"))
 
 
-def test_that_the_library_does_not_know_a_gpu_is_said_once(see, capsys):
-    see((9, 0), uuids=["said-once"], driver=FakeDriver([FakeGpu("GPU-other")]))
-    survey.look(print)
-    assert capsys.readouterr().out.count("does not know GPU said-once") == 1
-
-
 def test_an_index_beyond_the_last_names_those_there_are(see):
     see((8, 0))
     with pytest.raises(UsageError, match=r"no GPU 1 here. There is: 0 \(Test GPU\). .* --gpus cpu"):
