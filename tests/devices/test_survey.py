@@ -169,17 +169,16 @@ def test_without_a_gpu_the_sentence_says_why_and_what_to_do(monkeypatch):
         survey.survey(("0",), print)
 
 
-def test_a_visible_gpu_that_cudnn_does_not_support_leaves_its_version_unknown(see, monkeypatch, capsys):
+def test_a_visible_gpu_that_cudnn_does_not_support_leaves_its_version_unknown(see, monkeypatch):
     def version():
         raise RuntimeError("cuDNN version 92400 is not compatible with devices with SM < 7.5.")
 
     see((8, 0))
     monkeypatch.setattr(torch.backends.cudnn, "version", version)
     assert survey.survey(("0",), print).cudnn is None
-    assert "not compatible with devices with SM < 7.5" in capsys.readouterr().out
 
 
-def test_a_gpu_whose_memory_is_full_is_described_without_its_speed(see, monkeypatch, capsys):
+def test_a_gpu_whose_memory_is_full_is_described_without_its_speed(see, monkeypatch):
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 64.00 MiB.")
 
     def gflops(device, size, dtype=torch.float32):
@@ -189,7 +188,6 @@ def test_a_gpu_whose_memory_is_full_is_described_without_its_speed(see, monkeypa
     monkeypatch.setattr(survey, "_gflops", gflops)
     (device,) = survey.survey(("0",), print).devices
     assert (device.architecture, device.fp32_gflops) == ("Ampere", None)
-    assert "unknown for lack of memory: CUDA out of memory" in capsys.readouterr().out
     error = RuntimeError("CUDA error: an illegal memory access was encountered")
     with pytest.raises(RuntimeError, match="illegal"):
         survey.survey(("0",), print)

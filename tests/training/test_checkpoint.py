@@ -153,7 +153,7 @@ def test_an_interrupted_write_leaves_the_previous_checkpoint(tmp_path, monkeypat
     Checkpoint.of(arm, "first", [epoch(1)]).write(path)
 
     def cut(state, file):
-        file.write(b"PK half a file")
+        file.write_bytes(b"PK half a file")
         raise KeyboardInterrupt
 
     second = Checkpoint.of(arm, "second", [epoch(1), epoch(2)])
