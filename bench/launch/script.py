@@ -52,6 +52,8 @@ from bench.worker.failures import last_words, printed
 HOOK = Path(bench.script.__file__).with_name("hook.py")
 VARIABLE = "AMPMETER_HOOK"
 POLL_S = 0.05
+LATE_S = 5.0
+"""How long the other ranks may take to write their records after the first has ended."""
 CENSUS_STEPS = 10
 """Steps of an arm's profiled process after its warm-up."""
 UNTYPED = "the script's own process ended before torch was imported in it, or it was never started"
@@ -307,9 +309,7 @@ class ScriptLauncher(LocalLauncher):
                     on_message(Progress(text=f"{name}: step {count} of {total}", done=done))
 
                 hung = _wait(process, log, out.with_name("out.0.beat"), trial.silence_s, show)
-                records = [
-                    json.loads(path.read_text()) for path in sorted(home.glob("out.*")) if path.suffix[1:].isdigit()
-                ]
+                records = _records(home)
                 groups |= {record["group"] for record in records}
             finally:
                 self._end(process, groups)
@@ -340,6 +340,16 @@ class ScriptLauncher(LocalLauncher):
             self._left.add(group)
         process.wait()
         self._wait_until_gone(GONE_S)
+
+
+def _records(home: Path) -> list[dict[str, Any]]:
+    """Return the record of each rank; the first rank may end a moment before the others have written theirs."""
+    until_s = time.monotonic() + LATE_S
+    while True:
+        records = [json.loads(path.read_text()) for path in sorted(home.glob("out.*")) if path.suffix[1:].isdigit()]
+        if not records or len(records) >= records[0]["world"] or time.monotonic() > until_s:
+            return records
+        time.sleep(POLL_S)
 
 
 def _wait(process: subprocess.Popen[bytes], log: Path, beat: Path, silence_s: float, show: Any) -> bool:

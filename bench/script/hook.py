@@ -153,8 +153,8 @@ class Recorder:
 
     @property
     def path(self) -> str:
-        """Where the record of this rank goes."""
-        return f"{self.settings['out']}.{os.environ.get('RANK', '0')}"
+        """Where the record of this rank goes; processes that Lightning starts itself have a LOCAL_RANK only."""
+        return f"{self.settings['out']}.{os.environ.get('RANK', os.environ.get('LOCAL_RANK', '0'))}"
 
     def write(self, record: dict[str, Any]) -> None:
         """Write a record for the launcher, whole or not at all."""

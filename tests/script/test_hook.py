@@ -222,6 +222,12 @@ def test_lightnings_trainer_is_measured_as_it_is(run, precision, dtype):
     assert timing(record, 4).loss is not None
 
 
+def test_each_process_that_lightning_starts_itself_has_a_record(run):
+    pytest.importorskip("lightning")
+    example = Path(__file__).resolve().parents[2] / "docs/examples/scripts/lightning_mlp.py"
+    assert len(run(example.read_text(), options="--devices 2 --width 64")) == 2
+
+
 @pytest.mark.parametrize("options", ["checkpoint.pt", "{scratch}/checkpoint.pt"])
 def test_a_checkpoint_is_written_to_the_scratch_folder_only(run, options):
     text = "torch.save(model.state_dict(), sys.argv[1])" + LOOP
