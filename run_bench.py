@@ -147,12 +147,17 @@ def report(options: argparse.Namespace) -> int:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Compare runs with earlier ones of the same questions."""
+    """Compare runs with earlier ones of the same questions, or measure both by turns first."""
     from bench.report.analysis.compare import compare
     from bench.report.exports import document
     from bench.report.render import comparison_page, show_comparison
+    from bench.run.interleave import interleave
 
-    comparison = compare(options.old, options.new, options.fail_over, by_turns=options.by_turns)
+    old, new, by_turns = options.old, options.new, options.by_turns
+    if options.interleave is not None:
+        old, new = interleave(old, new, options.run_words, options.interleave, options.pairs)
+        by_turns = True
+    comparison = compare(old, new, options.fail_over, by_turns=by_turns)
     if options.json:
         print(document.dumps(document.compare(comparison)))
     elif options.markdown or options.html:

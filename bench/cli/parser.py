@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import bench
 from bench.spec.errors import UsageError, nearest
-from bench.spec.options import Option, assignment, growth, listed
+from bench.spec.options import Option, assignment, growth, listed, whole
 from bench.spec.phases import EXPLAIN, LADDER, USUAL
 from bench.spec.precisions import BASELINE
 from bench.spec.techniques import parse_techniques
@@ -112,7 +112,12 @@ def parse(argv: Sequence[str]) -> Any:
             raise UsageError(
                 f"{TRY} goes on with a run, by --resume: run_bench.py explain --resume {shlex.quote(first)} {TRY}."
             )
-    options = parsers[name].parse_args(words, argparse.Namespace(command=name))
+    cut = words.index("--") if name == "compare" and "--" in words else len(words)
+    options = parsers[name].parse_args(words[:cut], argparse.Namespace(command=name))
+    if name == "compare":
+        options.run_words = words[cut + 1 :]
+        if options.run_words and options.interleave is None:
+            raise UsageError("Options of runs follow '--' only with --interleave DIR, which measures.")
     changed = [f"--{word}" for word in PAGE if getattr(options, word, None) != parsers[name].get_default(word)]
     if name == "report" and options.json and changed:
         raise UsageError(f"--json writes no page: leave out {', '.join(changed)}.")
@@ -291,6 +296,16 @@ def _command_parsers() -> dict[str, Parser]:
         "--by-turns",
         action="store_true",
         help="the runs of both took turns, old first or new first: compare each with its neighbour",
+    )
+    compare.add_argument(
+        "--interleave",
+        type=Path,
+        metavar="DIR",
+        help="measure both by turns first, and keep the runs in DIR: OLD and NEW are then suites' files, checkouts of "
+        "ampmeter or environments (folder or Python), and the runs' options follow --",
+    )
+    compare.add_argument(
+        "--pairs", type=partial(whole(1), "--pairs"), default=3, help="of runs that --interleave measures (default: 3)"
     )
     form = compare.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print it as JSON")

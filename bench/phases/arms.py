@@ -26,7 +26,7 @@ from bench.spec.trial import COMPILING_S, Trial
 from bench.training import amp, distributed
 from bench.training.conversions import rehearsal
 from bench.training.step import Arm, build_arm, synchronize
-from bench.training.techniques import compilations
+from bench.training.techniques import compilations, fresh_compiler_cache
 
 BATCHES = 4
 """Batches on the device that steps take in turn."""
@@ -267,8 +267,8 @@ class TrainingRunner:
     def compile(self, context: Context, send: Callable[[Message], None]) -> None:
         """Let the newly built arm compile before anything is observed or timed, and keep the seconds that it takes.
 
-        It runs over a batch of each shape until nothing is compiled any more. The seconds are those beyond as many
-        steps that compile nothing. The random generators are restored.
+        It runs over a batch of each shape, from an empty cache, until nothing is compiled any more. The seconds are
+        those beyond as many steps that compile nothing. The random generators are restored.
         """
         if not self.compiles:
             return
@@ -276,7 +276,8 @@ class TrainingRunner:
         self.activate()
         batches = context.resident_batches(1 if context.suite.batches is None else BATCHES)
         steps = (step for batch in by_shape(batches) for step in self.compiled_steps(batch))
-        self.compile_s = sum(until_compiled(step, self.arm.device) for step in steps)
+        with fresh_compiler_cache():
+            self.compile_s = sum(until_compiled(step, self.arm.device) for step in steps)
 
     @property
     def compiles(self) -> bool:

@@ -509,7 +509,7 @@ class TrialResult:
     compile_s: float | None = None
     """Time of the steps until none compiled, less that of as many ordinary ones, by torch.compile or by torchao's
     optimizers (floor, speed, energy, train, explain, ladder; inference: the forward pass alone, for batches and for
-    single samples). A process begins with an empty cache, which its arms share."""
+    single samples). Each arm begins with an empty cache."""
     switches: Switches = Switches()
     operations: Operations | None = None
     conversion: Conversion | None = None

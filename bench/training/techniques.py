@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from types import MethodType
@@ -131,6 +132,19 @@ def compilations() -> int:
     """Return how many graphs torch.compile has compiled in this process."""
     dynamo: Any = sys.modules.get("torch._dynamo.utils")  # not imported before something is compiled
     return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
+
+
+def fresh_compiler_cache() -> AbstractContextManager[None]:
+    """Return a context in which torch.compile starts from an empty cache: an arm's time must not depend on others'.
+
+    The files stay with the process's others, which its launcher removes.
+    """
+    from torch._inductor.utils import fresh_inductor_cache
+
+    empty: AbstractContextManager[None] = fresh_inductor_cache(
+        dir=os.environ.get("TORCHINDUCTOR_CACHE_DIR"), delete=False
+    )
+    return empty
 
 
 def require_compiler(kind: str) -> None:

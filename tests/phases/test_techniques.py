@@ -187,6 +187,19 @@ def compiling_here():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiling_here")
+def test_each_arm_compiles_from_an_empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    known = compilations()
+    for _arm in range(2):  # which compile the same graphs
+        compiled_s(make(techniques=Techniques(compile=True), model=norms), IMAGES, 8)
+    assert compilations() == known + 2
+    assert torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"] == 0
+    kernels = [{path.name for path in folder.rglob("*.cpp")} for folder in tmp_path.iterdir() if folder.is_dir()]
+    assert any(len([names for names in kernels if name in names]) == 2 for name in set().union(*kernels))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiling_here")
 def test_compiling_is_timed_apart_and_learns_nothing():
     plain, arm = make(model=norms), make(techniques=Techniques(compile=True), model=norms)
     before, random_state = state(arm), torch.get_rng_state()

@@ -186,8 +186,8 @@ def compiling(trials: pd.DataFrame) -> Table | None:
     columns = [*ARM, figures("compiling (s)", "median", 3), figures("processes", "size", whole)]
     about = (
         "Time of the steps until none compiled, less that of as many ordinary ones: of forward and backward "
-        "with the technique compile, of the optimizer's update with bf16-sr, adamw8bit and adamwfp8. A process begins "
-        "with an empty cache, which its arms share. No other time includes it. A training pays it once."
+        "with the technique compile, of the optimizer's update with bf16-sr, adamw8bit and adamwfp8. Each arm "
+        "begins with an empty cache. No other time includes it. A training pays it once."
     )
     return table("Compiling", records(times), columns, about)
 

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Measure how often `compare --interleave` finds a planted change, and what it can tell of a real suite.
+
+    python perf/interleave.py [--changed 10] [--equal 20] [--real NAME]
+
+A suite's step ends 20 ms after the one before; NEW's lasts 3 % longer, or as long. Each comparison measures three pairs
+of runs with one process each.
+
+1. Planted changes of 3 % that are found (REGRESSED): at least 9 of 10.
+2. Equal sides without a change: at least 19 of 20.
+3. Half-width of the change of a real suite against itself, after three pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+STEP_S, PLANTED = 0.020, 0.03
+OPTIONS = ("--gpus", "cpu", "--precisions", "fp32", "--phases", "speed", "--quick", "--time-budget", "2s")
+METRONOME = """
+import time
+
+from bench.spec import Data, Suite
+
+
+def suite() -> Suite:
+    last = {{"s": 0.0}}
+
+    def optimizer(parameters):
+        from torch import optim
+
+        class Metronome(optim.SGD):
+            def step(self, closure=None):
+                super().step(closure)
+                now = time.perf_counter()
+                until = last["s"] + {step_s} if now - last["s"] < {step_s} else now + {step_s}
+                time.sleep(max(0.0, until - time.perf_counter()))
+                last["s"] = until
+
+        return Metronome(parameters, lr=0.01)
+
+    def model(data):
+        from torch import nn
+
+        return nn.Linear(1, 1)
+
+    return Suite(
+        name="metronome", title="Steps of a known time", data=Data(input_shape=(1,), target_shape=(1,)), model=model,
+        optimizer=optimizer, batch_size=1,
+    )
+"""
+
+
+def compare(old: str, new: str, folder: Path, *words: str) -> dict[str, Any]:
+    """Interleave two sides; return the change of the step's time."""
+    command = [sys.executable, str(ROOT / "run_bench.py"), "compare", old, new, "--interleave", str(folder), "--json"]
+    done = subprocess.run([*command, "--", *OPTIONS, *words], stdout=-1, stderr=-3, check=True, cwd=folder.parent)
+    (row,) = json.loads(done.stdout)["rows"]
+    change: dict[str, Any] = row["speed"]
+    return change
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--changed", type=int, default=10, metavar="N", help="comparisons with a planted change")
+    parser.add_argument("--equal", type=int, default=20, metavar="N", help="comparisons without")
+    parser.add_argument("--real", default="mlp", metavar="NAME", help="the real suite")
+    options = parser.parse_args()
+    found: dict[float, list[bool]] = {PLANTED: [], 0.0: []}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for planted in [PLANTED] * options.changed + [0.0] * options.equal:
+            number = sum(map(len, found.values()))
+            for side, step_s in (("old", STEP_S), ("new", STEP_S * (1 + planted))):
+                (folder / side).mkdir(exist_ok=True)
+                (folder / side / "metronome.py").write_text(METRONOME.format(step_s=step_s))
+            sides = [str(folder / side / "metronome.py") for side in ("old", "new")]
+            change = compare(*sides, folder / str(number))
+            found[planted].append(change["verdict"] in ("REGRESSED", "IMPROVED"))
+            print(f"{planted:.0%} planted: {change}", flush=True)
+        real = compare(str(ROOT), str(ROOT), folder / "real", "--suite", options.real)
+        print(f"{options.real} against itself: {real}")
+    for planted, least, of in ((PLANTED, 9, 10), (0.0, 19, 20)):
+        told = found[planted]
+        print(f"{planted:.0%} planted: a change in {sum(told)} of {len(told)} (target: {least} of {of})")
+    fine = sum(found[PLANTED]) >= 0.9 * len(found[PLANTED]) and sum(found[0.0]) <= 0.05 * len(found[0.0])
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
