@@ -289,6 +289,10 @@ def _batch_size(option: str, text: str) -> int | str:
     return size
 
 
+STARTERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+"""Modules that start a script's processes, as torchrun and accelerate launch do."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
     """A training script that is run as it is, once for each arm: the command ``script``."""
@@ -308,14 +312,15 @@ class Script:
 
     @property
     def main(self) -> str:
-        """The main module in the command: the script's absolute path, or the name after ``-m``.
+        """The main module in the command: the script's absolute path, or the name after ``-m`` that is no starter.
 
         Raises:
             UsageError: the command has none.
         """
         for place, text in enumerate(self.command):
-            if text in ("-m", "--module") and place + 1 < len(self.command):
-                return self.command[place + 1]
+            module = self.command[place + 1] if text in ("-m", "--module") and place + 1 < len(self.command) else None
+            if module is not None and module not in STARTERS:
+                return module
             if text.endswith(".py"):
                 return str(Path(text).resolve())
         raise UsageError(f"'{' '.join(self.command)}' names no script: give one that ends in .py, or -m MODULE.")

@@ -17,8 +17,11 @@ def test_the_command_is_all_that_follows_the_dashes():
     assert request.script.arms == (("fp32", "--dtype float32"), ("amp-bf16", "--dtype bfloat16"))
 
 
-def test_a_module_is_named_by_its_name():
-    request = parse(["script", "--inject", "fp32,amp-bf16", "--", "-m", "package.train"])
+@pytest.mark.parametrize(
+    "starter", [[], ["python", "-m", "torch.distributed.run", "--nproc_per_node", "2"], ["accelerate", "launch"]]
+)
+def test_a_module_is_named_by_its_name_also_behind_a_starter(starter):
+    request = parse(["script", "--inject", "fp32,amp-bf16", "--", *starter, "-m", "package.train"])
     assert (request.script.main, request.script.inject) == ("package.train", True)
 
 
