@@ -509,7 +509,7 @@ class TrialResult:
     compile_s: float | None = None
     """Time of the steps until none compiled, less that of as many ordinary ones, by torch.compile or by torchao's
     optimizers (floor, speed, energy, train, explain, ladder; inference: the forward pass alone, for batches and for
-    single samples). Each arm begins with an empty cache."""
+    single samples). Each arm begins with an empty cache; 0 where another arm of the process had compiled the same."""
     switches: Switches = Switches()
     operations: Operations | None = None
     conversion: Conversion | None = None
