@@ -307,7 +307,12 @@ def _range(plan: Plan) -> str:
     """Say by how much the estimate may be off; empty where there is none."""
     if any(second is None for second in plan.seconds):
         return ""
-    more = f"; up to {_time(plan.longest_s + REPORT_S)} where precisions are nearly as fast as fp32"
+    why = (
+        "modules need fp32"
+        if any(PHASES[trial.phase].most > 1 for trial in plan.trials)
+        else ("precisions are nearly as fast as fp32")
+    )
+    more = f"; up to {_time(plan.longest_s + REPORT_S)} where {why}"
     return f" (± {100 * ESTIMATE_ERROR:.0f} %{more if plan.longest_s > 1.5 * sum(filter(None, plan.seconds)) else ''})"
 
 

@@ -121,11 +121,12 @@ class Narrowing:
             loss(self.model, batches[0])
         self._restore()
         exempt = {name for module, name in self._names.items() if isinstance(module, recipe.wide_types)}
-        self._active = {name for name in self._names.values() if counter.operations[name]} - exempt
-        self.candidates = [name for name in self._names.values() if name in self._active]
+        self.candidates = [name for name in self._names.values() if counter.operations[name] and name not in exempt]
         """Modules with operations of their own, by name; the model itself has the empty name."""
+        self._active = set(self.candidates)
         self.flops = {name: counter.flops[name] for name in self.candidates}
         self._owners = self._owned()
+        self._tied = [owners for owners in self._owners.values() if len(owners) > 1] if recipe.weights else []
         self.references = [self.gradients(None, number)[1] for number in range(len(batches))]
         self._signal = [
             [name for name, true in each.items() if _norm(true) and _norm(ours[name] - true) <= EXACT * _norm(true)]
@@ -136,15 +137,25 @@ class Narrowing:
         self._record = False
 
     def _exact_gradients(self, batch: Any) -> Gradients:
+        """Return float64's; of a model that cannot run in it, fp32's with weights that differ by a rounding."""
         model = copy.deepcopy(self.model).double()
         torch.manual_seed(0)
-        self._loss(model, tree_map(wide, batch)).backward()
+        try:
+            self._loss(model, tree_map(wide, batch)).backward()
+        except RuntimeError:  # it casts to float32 itself, in which rounding shows by what another one changes
+            model = copy.deepcopy(self.model)
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight.mul_(1 + torch.finfo(weight.dtype).eps * torch.randn_like(weight))
+            self._loss(model, batch).backward()
         return {name: weight.grad.detach() for name, weight in model.named_parameters() if weight.grad is not None}
 
     def _owned(self) -> dict[nn.Parameter, set[str]]:
         """Return the active modules that use each parameter: its owners, or those that hold them and call them not."""
         owners: dict[nn.Parameter, set[str]] = {}
         for module, name in self._names.items():
+            if isinstance(module, self.recipe.wide_types):
+                continue
             user = name
             while user not in self._active and user:
                 user = user.rpartition(".")[0]
@@ -156,7 +167,8 @@ class Narrowing:
         @functools.wraps(forward)
         def run(*inputs: Any, **named: Any) -> Any:
             if name not in self._active:
-                return forward(*inputs, **named)
+                output = forward(*inputs, **named)
+                return output if name or not self.recipe.weights else _cast(output, torch.float32)
             kept, parent_kept = name in self._kept, bool(self._stack) and self._stack[-1][1]
             call = (name, self._calls[name])
             self._calls[name] += 1
@@ -231,7 +243,7 @@ class Narrowing:
             scale /= SCALE_STEP
 
     def _narrow_weights(self) -> None:
-        """Give the weights of narrow modules the narrow type; those of a tied weight must all be narrow."""
+        """Give the weights of narrow modules the narrow type."""
         if not self.recipe.weights:
             return
         for weight, owners in self._owners.items():
@@ -279,10 +291,18 @@ class Narrowing:
         difference = sum(_norm(first[name] - second[name]) ** 2 for name in first if name in second)
         return math.sqrt(difference / 2 / sum(_norm(value) ** 2 for value in first.values()))
 
+    def sharing(self, name: str) -> set[str]:
+        """Return a module with those that share a narrow weight with it."""
+        return {name}.union(*(owners for owners in self._tied if name in owners))
+
     def within(self, names: Iterable[str]) -> set[str]:
-        """Return the candidates that are kept where modules of these names are, with all that they hold."""
+        """Return the candidates that are kept where modules of these names are, with all that they hold.
+
+        Narrow weights have one type, so those that share one are kept together.
+        """
         names = set(names)
-        return {each for each in self.candidates if any(each == name or lies_in(each, name) for name in names)}
+        kept = {each for each in self.candidates if any(each == name or lies_in(each, name) for name in names)}
+        return kept.union(*(owners for owners in self._tied if owners & kept))
 
 
 def lies_in(name: str, other: str) -> bool:
@@ -339,7 +359,8 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
         return Findings(answer="loss", error=error, limit=enough, error_kept=outside)
     errors, worst = dict[str, float](), dict[str, float]()
     for name in candidates:
-        finite, gradients = model.gradients([other for other in candidates if other != name], replay=True)
+        alone = model.sharing(name)
+        finite, gradients = model.gradients([other for other in candidates if other not in alone], replay=True)
         errors[name] = model.score(gradients) if finite else math.inf
         worst[name] = max(model.relative(gradients).values(), default=0.0) if finite else math.inf
         tell()
@@ -355,10 +376,10 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
         tell()
         return model.agreed(model.within(kept)) <= limit
 
-    kept = _pruned(_shortest(ranked, fits), fits, errors)
+    kept = model.within(_pruned(_shortest(ranked, fits), fits, errors))
     findings.kept = tuple(name for name in candidates if name in kept and not any(lies_in(name, each) for each in kept))
-    findings.error_kept = model.agreed(model.within(kept))
-    most = 2 * len(model.within(kept)) > len(candidates)
+    findings.error_kept = model.agreed(kept)
+    most = 2 * len(kept) > len(candidates)
     unscaled = model.recipe.dtype is torch.float16 and not model.recipe.scaled
     if (most or findings.error_kept > limit) and unscaled and model.error((), scaled=True) <= limit:
         findings.answer = "everything"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from itertools import cycle
@@ -146,15 +147,15 @@ def describe(
     error = f"gradients differ from fp32's by {_share(findings.error)}"
     worst = max(findings.errors, key=findings.errors.__getitem__, default="")
     share = findings.errors.get(worst, 0.0) ** 2 / max(1e-30, sum(each**2 for each in findings.errors.values()))
-    kept = keeping(precision.name, "+".join(patterns)) if patterns else ""
+    name, (before, after) = "+".join(patterns), map(_share, (findings.error, findings.error_kept))
     text = {
         "fine": f"no module needs fp32: {error}, within {_share(findings.limit)}",
-        "concentrated": f"{kept} is enough: {error}, with these modules in fp32 by "
-        f"{_share(findings.error_kept)} (limit {_share(findings.limit)})",
+        "concentrated": f"keep {name} in fp32, as in --precisions {shlex.quote(keeping(precision.name, name or '*'))}: "
+        f"gradients differ from fp32's by {after} then, by {before} without (limit {_share(findings.limit)})",
         "diffuse": f"no small set of modules is to blame: {error}; the largest part is that of {worst or WHOLE}, "
         f"{100 * share:.0f} % of the squared error",
         "everything": f"all modules are affected, and loss scaling helps: {error} without it",
-        "loss": f"the loss itself needs fp32: {error}, and by {_share(findings.error_kept)} with all modules in fp32",
+        "loss": f"the loss itself needs fp32: {error}, and by {after} with all modules in fp32",
     }[findings.answer]
     if trained is not None and trained > findings.limit:
         text += f"; as it is trained here, they still differ by {_share(trained)}"
@@ -167,4 +168,4 @@ def describe(
 
 
 def _share(error: float | None) -> str:
-    return "an infinite amount" if error is None or not math.isfinite(error) else f"{100 * error:.2g} %"
+    return "an infinite amount" if error is None or not math.isfinite(error) else f"{100 * error:.3g} %"

@@ -76,12 +76,16 @@ class Plan:
 
     @property
     def longest_s(self) -> float:
-        """The estimated seconds if every cell takes as many processes as it may; unknown ones count nothing."""
+        """The estimated seconds if every trial and cell takes as long as it may; unknown ones count nothing."""
         total = 0.0
         for trial, seconds in zip(self.trials, self.seconds, strict=True):
             protocol, repeated = trial.protocol, PHASES[trial.phase].key == "replicate"
             last = repeated and trial.replicate == protocol.replicates - 1
-            total += (seconds or 0.0) * (1 + (protocol.most_replicates - protocol.replicates if last else 0))
+            total += (
+                (seconds or 0.0)
+                * PHASES[trial.phase].most
+                * (1 + (protocol.most_replicates - protocol.replicates if last else 0))
+            )
         return total
 
     def only(self, keep: Callable[[Trial], bool]) -> Plan:

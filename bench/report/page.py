@@ -41,6 +41,7 @@ from bench.report.render import render
 from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import comparisons, diagnostics, measurements
 from bench.report.tables import explanation as explanation_tables
+from bench.report.tables import layers as layer_tables
 from bench.report.tables.published import load_published
 from bench.report.tables.table import RECIPE, Entry, Material, Table
 from bench.results.csv_file import PAIR
@@ -242,6 +243,7 @@ def compose(
             *given,
             *(verdict for answer in given for verdict in answer.stalled),
             *map(ablation_tables.sentence, material.ladders),
+            *layer_tables.verdicts(material),
         ],
         lists={
             "Before comparing": comparability.cautions(runs),

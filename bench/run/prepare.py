@@ -96,7 +96,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     warnings += warn_of_unknown_energy(environment, request)
     if not plan.trials:
         raise UsageError(f"There is nothing to measure: no device here can do --phases {','.join(request.phases)}.")
-    if all(BASELINE not in trial.precisions for trial in plan.trials):
+    if all(BASELINE not in trial.precisions and trial.phase != "layers" for trial in plan.trials):
         warnings.append(f"{BASELINE} is not among the precisions, so there will be no speedups.")
     return PreparedRun(
         request=request,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,7 +73,7 @@ def follow_ups(request: Request, folder: Path) -> Iterator[Request]:
 
     One that was started before goes on.
     """
-    for again in (*(_ladders(request, folder) if request.tries else ()), *_kept(request, folder)):
+    for again in chain(_ladders(request, folder) if request.tries else (), _kept(request, folder)):
         out = again.out
         yield replace(again, out=None, resume=out) if out and (out / "run.json").exists() else again
 
@@ -90,6 +91,8 @@ def _kept(request: Request, folder: Path) -> Iterator[Request]:
             print_plain(f"In a training loop of your own, before torch.compile:\n\n{snippet(pattern)}", wrap=False)
         out = folder.with_name(f"{folder.name}-keep-{suite}")
         yield parse_kept(request, suite, [name for pair in names for name in pair], out)
+        if (out / "run.json").exists():
+            report([folder, out], report_folder([folder]))  # with what keeping them costs
 
 
 def _ladders(request: Request, folder: Path) -> Iterator[Request]:

@@ -31,7 +31,7 @@ def search(trial, device, *names):
 def test_a_fragile_module_is_named_with_the_option_that_keeps_it(fragile, tiny_trial, cpu):
     rows, result = search(tiny_trial, cpu, "amp-bf16")
     assert result.status == "ok"
-    assert result.detail.startswith("amp-bf16:keep=2 is enough")
+    assert result.detail.startswith("keep 2 in fp32, as in --precisions amp-bf16:keep=2: ")
     whole = {row.name: row.value for row in rows if not row.layer}
     assert whole["concentrated"] == 1
     assert whole["kept"] <= whole["limit"] < whole["error"] == result.values["gradient_error"]

@@ -269,8 +269,13 @@ def _is_open(arm: Row) -> bool:
 
 
 def answers(summary: pd.DataFrame) -> list[Answer]:
-    """Return the answer for each suite on each device, in the order of the tables."""
-    return [_Subject(rows).answer() for _, rows in summary.groupby(SUBJECT, sort=False)]
+    """Return the answer for each suite on each device, in the order of the tables; a search for modules has its own."""
+    subjects = [rows for _, rows in summary.groupby(SUBJECT, sort=False)]
+    return [_Subject(rows).answer() for rows in subjects if _measures(rows) != ["layers_status"]]
+
+
+def _measures(rows: pd.DataFrame) -> list[str]:
+    return [str(name) for name in rows.filter(like="_status").dropna(axis="columns", how="all")]
 
 
 class _Subject:

@@ -6,11 +6,15 @@ import math
 
 import pandas as pd
 
-from bench.report.format import known, number, records
+from bench.report.analysis.verdict import Verdict
+from bench.report.format import known, number, ratio, records
 from bench.report.reading.load import KEY
-from bench.report.tables.table import ARM, RECIPE, Entry, Table, figures, table, words
+from bench.report.tables.table import ARM, RECIPE, Entry, Material, Table, figures, table, words
+from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE, keeping
 
+LIKE = ["suite", "device", "batch_size"]
+"""What the search has in common with the run that times what it advises."""
 SHOWN = 12
 """Modules of an arm that are listed, those with the largest errors first."""
 
@@ -43,6 +47,27 @@ def kept_names(numerics: pd.DataFrame) -> dict[str, list[tuple[str, str]]]:
         if patterns := kept(arm):
             pairs.setdefault(str(suite), []).append((str(precision), keeping(str(precision), patterns)))
     return pairs
+
+
+def verdicts(material: Material) -> list[Verdict]:
+    """Return what each search found, with the speed of what it advises where that was timed beside it."""
+    trials, timed = material.trials, material.summary.dropna(subset=["speedup"])
+    verdicts = []
+    for row in records(trials[(trials["phase"] == "layers") & trials["status"].isin(MEASURED)]):
+        alike = timed[(timed[LIKE] == [row[name] for name in LIKE]).all(axis=1)]
+        speeds = dict(zip(alike["precision"], map(ratio, alike["speedup"], alike["low"], alike["high"]), strict=True))
+        arm = material.numerics[material.numerics["trial"] == row["trial"]]
+        names = [keeping(row["precision"], kept(arm)), row["precision"]] if kept(arm) else []
+        pace = "; ".join(f"{name} is {speeds[name]}× as fast as {BASELINE}" for name in names if name in speeds)
+        advice, _, evidence = str(row["detail"]).partition(": ")
+        verdicts.append(
+            Verdict(
+                subject=f"{row['workload']} on {row['where']}, batch {row['batch_size']:.0f}, {row['precision']}",
+                advice=advice,
+                evidence="; ".join(filter(None, [evidence, pace])),
+            )
+        )
+    return verdicts
 
 
 def snippet(patterns: str) -> str:

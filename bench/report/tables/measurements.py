@@ -132,8 +132,8 @@ def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
     given = {(answer.workload, answer.where): answer for answer in answers}
     lines: dict[str, list[Row]] = {}
     for row in records(rows):
-        answer = given[row["workload"], row["where"]]
-        if row["batch_size"] == answer.batch and any(known(row[name]) for name in MEASURES):
+        answer = given.get((row["workload"], row["where"]))
+        if answer and row["batch_size"] == answer.batch and any(known(row[name]) for name in MEASURES):
             tie = " ≈" if row["precision"] in answer.ties else ""
             is_advised = row["precision"] == answer.precision
             lines.setdefault(row["workload"], []).append(row | {"tie": tie, "is_advised": is_advised})

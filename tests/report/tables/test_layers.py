@@ -1,0 +1,78 @@
+"""The report of the layers phase: the verdict with what it costs, the tables and the figure of the modules."""
+
+import math
+
+import pytest
+
+from bench.report.analysis.summary import summarise
+from bench.report.figures.layers import charts
+from bench.report.page import compose
+from bench.report.reading.load import load
+from bench.report.tables.layers import kept_names, searched
+from bench.results.records import Numeric, TrialResult
+from tests.report.builders import RunBuilder
+
+KEPT = "amp-bf16:keep=blocks.*.norm"
+DETAIL = f"keep blocks.*.norm in fp32, as in --precisions '{KEPT}': gradients differ by 3 % then, by 80 % without"
+
+
+def searched_run(folder, *, name="searched"):
+    """A run that searched one precision: an infinite module, a bad one, and more healthy ones than tables list."""
+    builder = RunBuilder(folder / name)
+    trial = builder.trial("layers", ["amp-bf16"], 128)
+    builder.add(trial, TrialResult(precision="amp-bf16", status="ok", detail=DETAIL, values={"gradient_error": 0.8}))
+    modules = {"blocks.0.norm": (0.9, 0.7), "blocks.1.norm": (math.inf, 1.0)} | {
+        f"f{n}": (0.01, 0.0) for n in range(20)
+    }
+    figures = [("concentrated", 1.0, ""), ("error", 0.8, ""), ("kept", 0.03, ""), ("limit", 0.125, "")]
+    figures += [("keep", 1.0, "blocks.*.norm")]
+    for module, (error, share) in modules.items():
+        figures += [
+            ("error", error, module),
+            ("worst", error, module),
+            ("share", share, module),
+            ("flops", 0.02, module),
+        ]
+    builder.append(
+        *(
+            Numeric(trial=trial.id, precision="amp-bf16", kind="module", step=0, layer=layer, name=figure, value=value)
+            for figure, value, layer in figures
+        )
+    )
+    return builder
+
+
+@pytest.fixture
+def run(tmp_path):
+    return load([searched_run(tmp_path).folder])
+
+
+def test_tables_have_the_answer_and_the_worst_modules_first(run):
+    answers, modules = searched(run.numerics.assign(where="GPU"))
+    (row,) = (dict(zip(answers.headers, row, strict=True)) for row in answers.rows)
+    assert (row["which modules need fp32"], row["keep"]) == ("these", "blocks.*.norm")
+    assert (row["error of the gradients (%)"], row["with these kept (%)"], row["limit (%)"]) == ("80", "3.0", "12")
+    first, second, *rest = (dict(zip(modules.headers, row, strict=True)) for row in modules.rows)
+    assert (first["module"], first["error (%)"], second["module"]) == ("blocks.1.norm", "∞", "blocks.0.norm")
+    assert [second[name] for name in ("error (%)", "share (%)")] == ["90", "70"]
+    assert len(rest) == 10
+    assert kept_names(run.numerics) == {"mlp": [("amp-bf16", KEPT)]}
+
+
+def test_the_figure_has_a_bar_for_each_listed_module(run):
+    ((_, chart),) = charts(summarise(run.trials), run.numerics)
+    (panel,) = chart.panels
+    bars = [(mark.x[1], mark.says) for mark in panel.marks]
+    assert bars[:2] == [(100, "blocks.1.norm: 100 %"), (70, "blocks.0.norm: 70 %")]
+    assert len(bars) == 12
+
+
+def test_the_report_leads_with_the_modules_and_their_cost_and_asks_for_no_verdict_on_speed(run, tmp_path):
+    report = compose(run, tmp_path, figures="none")
+    assert (report.lead, report.grid.groups) == ([], {})
+    (verdict,) = report.other_verdicts
+    assert f"--precisions '{KEPT}' — gradients differ by 3 % then" in verdict
+    timed = RunBuilder(tmp_path / "timed").speed("amp-bf16", (2.0, 2.0, 2.0)).speed(KEPT, (1.5, 1.5, 1.5))
+    (verdict,) = compose(load([tmp_path / "searched", timed.folder]), tmp_path, figures="none").other_verdicts
+    assert f"{KEPT} is 1.5" in verdict
+    assert "amp-bf16 is 2.0" in verdict
