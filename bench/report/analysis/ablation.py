@@ -66,7 +66,7 @@ def ablations(runs: Runs) -> list[AblationSummary]:
     context = [name for name in CELL if name != "techniques"]  # within an ablation, techniques differ by step
     trained = dict(list(runs.trials[runs.trials["phase"] == "train"].groupby(context)))
     noise: dict[Hashable, float] = {}
-    for at, of_cell in noises(runs.trials, CELL).items():
+    for at, of_cell in noises(numbered(runs.trials)).items():
         cell = tuple(value for name, value in zip(CELL, at, strict=True) if name in context)
         noise[cell] = max(of_cell, noise.get(cell, 0.0))
     summaries = []

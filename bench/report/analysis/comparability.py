@@ -36,22 +36,6 @@ def digest(run: Run, suite: str) -> str | None:
     return next((str(ref["digest"]) for ref in suites if ref["name"] == suite and ref.get("digest")), None)
 
 
-def differing(placed: tuple[Run, str], other: tuple[Run, str], suite: str) -> bool:
-    """Say whether two placements, each of its run, were measured differently; GPUs' libraries count only on GPUs.
-
-    A version that is known of one alone differs; a limit must be known of both.
-    """
-    kind = "cpu" if placed[1].startswith("cpu") else "cuda"
-    keys = [key for key, part in SOFTWARE.items() if part.on in ("any", kind)]
-    if any(software(*placed, key) != software(*other, key) for key in keys):
-        return True
-    devices = [
-        next((device for device in run.devices if device["placement"] == name), {}) for run, name in (placed, other)
-    ]
-    limits = [{device.get(key) for device in devices} - {None} for key in LIMITS]
-    return digest(placed[0], suite) != digest(other[0], suite) or any(len(values) > 1 for values in limits)
-
-
 def environments(runs: Runs, sides: Sequence[Sequence[Run]]) -> list[tuple[str, str, str]]:
     """Return what differs between the machines of two sides: its name, and its values on each."""
     rows = [

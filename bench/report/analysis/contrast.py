@@ -202,13 +202,13 @@ def _gains(processes: Sequence[Hashable], disturbed: Container[Hashable], *ends:
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.log(np.column_stack(ends).astype(float)).tolist()
     return {
-        process: log_gain(*log, is_disturbed=process in disturbed)
+        process: _log_gain(*log, is_disturbed=process in disturbed)
         for process, log in zip(processes, logs, strict=True)
         if math.isfinite(log[0])
     }
 
 
-def log_gain(center: float, low: float, high: float, *, is_disturbed: bool = False) -> Interval:
+def _log_gain(center: float, low: float, high: float, *, is_disturbed: bool = False) -> Interval:
     """Return the logarithm of one process's gain; ends that are not finite are unknown."""
     known = math.isfinite(low) and math.isfinite(high)
     ends = {"low": low if known else None, "high": high if known else None}

@@ -15,13 +15,13 @@ from bench.report.analysis.contrast import (
     ARM,
     FACTORS,
     IN_CELL,
+    PRECISION,
     Arm,
     Contrast,
     arms,
     contrasts,
     estimate,
     intervals,
-    log_gain,
     numbered,
 )
 from bench.report.analysis.doubts import doubts
@@ -289,10 +289,12 @@ def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFr
     usable = rows["status"].isin(MEASURED) & rows["step_ms"].gt(0)
     groups = rows[usable].groupby(ARM, sort=False)
     table = status_of(rows, usable).to_frame("speed_status").join(groups[RATES].median().astype(float))
-    cells, noise = rows.drop_duplicates(ARM).set_index(ARM)[IN_CELL], noises(trials, IN_CELL)
-    table["noise"] = cells.reindex(table.index).map(noise).astype(float)
+    of_cells = noises(trials)
+    cells = rows.drop_duplicates(ARM).set_index(ARM)[CELL]
+    noise = {number: of_cells.get(tuple(cell)) for number, *cell in cells.itertuples(name=None)}
+    table["noise"] = pd.Series(noise, dtype=float)
     table = table.join(intervals(contrasts, ["speedup", "low", "high"], lambda contrast: contrast.gain))
-    of_arms = {number: replace(contrast, noise=noise.get(cells[number])) for number, contrast in contrasts.items()}
+    of_arms = {number: replace(contrast, noise=noise[number]) for number, contrast in contrasts.items()}
     words = judge_speedups(list(of_arms.values()))
     table["verdict"] = pd.Series(dict(zip(of_arms, words, strict=True)), dtype=object)
     table["measured_in"] = pd.Series(
@@ -317,20 +319,18 @@ def measured_in(contrast: Contrast) -> str:
     return f"{contrast.change.n} of {count} processes" if count > 1 and contrast.change.n < count else processes(count)
 
 
-def noises(trials: pd.DataFrame, by: str | list[str]) -> dict[Any, float]:
+def noises(trials: pd.DataFrame) -> dict[tuple[Any, ...], float]:
     """Return the A/A noise of each cell in which fp32 was timed against itself, as a share, by the cell's columns.
 
     It is the larger distance from 1 of the ends of the 95 % interval over fresh processes: no larger difference can be
     excluded to come from nothing.
+
+    Args:
+        trials: rows from ``numbered``.
     """
-    rows = trials[(trials["phase"] == "floor") & trials["status"].isin(MEASURED) & trials["speedup"].gt(0)]
-    shares = {}
-    for cell, of_cell in rows.groupby(by, sort=False):
-        evidence = stats.disturbed(*(of_cell[name].to_numpy(dtype=float) for name in stats.EVIDENCE)).tolist()
-        logs = np.log(of_cell[SPEEDUP].to_numpy(dtype=float)).tolist()
-        processes = [log_gain(*ends, is_disturbed=seen) for ends, seen in zip(logs, evidence, strict=True)]
-        shares[cell] = math.expm1(stats.process_interval(processes).reach)
-    return shares
+    timed = arms(trials, SPEED, phase="floor").values()
+    gains = {arm.key[:PRECISION]: list(arm.gains.values()) for arm in timed if arm.gains}
+    return {cell: math.expm1(stats.process_interval(of_cell).reach) for cell, of_cell in gains.items()}
 
 
 def details(trials: pd.DataFrame) -> pd.DataFrame:

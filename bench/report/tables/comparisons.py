@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis.comparability import differing, software
 from bench.report.analysis.compare import Comparison
 from bench.report.analysis.contrast import Contrast
 from bench.report.analysis.factors import BATCH_SIZE, Varied
 from bench.report.analysis.summary import over
 from bench.report.format import bracketed, estimate, known, number, records, written
 from bench.report.reading.labels import placement
-from bench.report.reading.load import KEY, SUBJECT, Run, Runs
+from bench.report.reading.load import KEY, SUBJECT
 from bench.report.tables.table import (
     BATCH,
     DEVICE,
@@ -49,10 +47,6 @@ ABOUT = (
     "(DistributedDataParallel's no_sync), with Student's interval over processes: sending gradients beyond what "
     "overlaps with backward, and each step's wait for the slowest device."
 )
-ANOTHER_RUN = (
-    "Where a run is named, the one device was measured in that run, with the same software, recipe and limits: it has "
-    "the same name, but may be another board."
-)
 MARGINS = "; ".join(f"{metric.name}: {metric.tolerance}" for metric in compared() if not metric.has_noise)
 CHANGES = (
     "Changes are NEW ÷ OLD, of accuracy and loss NEW − OLD, with 95 % intervals; the speedup is over fp32. REGRESSED "
@@ -76,7 +70,7 @@ def scaling(lines: Sequence[Row]) -> Table | None:
         BATCH,
         words("scaling", "scaling"),
         figures("throughput (samples/s)", "samples_per_s"),
-        words("one device", _one),
+        words("one device", lambda line: placement(str(line["one"]["placement"]))),
         figures("its throughput", lambda line: line["one"]["samples_per_s"]),
         figures("speedup over one [95 % interval]", lambda line: estimate(line["over_one"]), status="status"),
         figures("efficiency (%)", "efficiency_pct", 3),
@@ -85,19 +79,13 @@ def scaling(lines: Sequence[Row]) -> Table | None:
             lambda line: line["communication"] and bracketed(line["communication"], lambda share: number(share, 2)),
         ),
     ]
-    notes = [ANOTHER_RUN] if not all(line["same_run"] for line in lines) else []
-    notes += [ON_A_CPU] if any(line["on_cpu"] for line in lines) else []
+    notes = [ON_A_CPU] if any(line["on_cpu"] for line in lines) else []
     return table("Scaling", lines, columns, ABOUT, notes)
 
 
 def _scaling(material: Material) -> list[Table | str | None]:
-    lines, remarks = scalings(material.rows, material.summary, material.runs)
+    lines, remarks = scalings(material.rows, material.summary, material.runs.trials)
     return [scaling(lines), *remarks]
-
-
-def _one(line: Row) -> str:
-    name = placement(str(line["one"]["placement"]))
-    return name if line["same_run"] else f"{name}, run {line['one']['run']}"
 
 
 def along(sweep: Varied) -> Table | None:
@@ -179,21 +167,23 @@ def _by_subject(lines: Iterable[Row]) -> list[Table]:
     return [*filter(None, (table(subject, of_subject, columns) for subject, of_subject in subjects.items()))]
 
 
-def scalings(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[list[Row], list[str]]:
+def scalings(rows: pd.DataFrame, summary: pd.DataFrame, trials: pd.DataFrame) -> tuple[list[Row], list[str]]:
     """Return the scaling of one workload, and a sentence on each subject of several devices that has none.
+
+    Their reference is the first of these devices that the same run measured alone.
 
     Args:
         rows: rows of the summary, of one workload.
         summary: all rows of the summary; without ``sync-bn`` and the like, one device is another workload.
-        runs: where they come from.
+        trials: rows of ``Runs.trials``.
 
     Returns:
         Each distributed row for each kind of scaling, with ``scaling`` (strong, or weak with the batch size of a
-        device), ``one`` (the row of the one device), ``same_run``, ``on_cpu``, ``status``, ``over_one`` (an interval),
+        device), ``one`` (the row of the one device), ``on_cpu``, ``status``, ``over_one`` (an interval),
         ``efficiency_pct`` (None on a CPU) and ``communication`` (an interval in per cent, or None).
     """
     timed = [row for row in records(summary) if known(row["step_ms"])]
-    by_label, communication = {run.label: run for run in runs.runs}, _communication(runs.trials)
+    communication = _communication(trials)
     lines: list[Row] = []
     remarks = []
     distributed = rows[rows["step_ms"].notna() & rows["members"].map(lambda cell: len(listed(cell)) > 1).astype(bool)]
@@ -201,49 +191,21 @@ def scalings(rows: pd.DataFrame, summary: pd.DataFrame, runs: Runs) -> tuple[lis
         together = records(subject)
         scaled = []
         for row in together:
-            share, count = communication.get(tuple(row[name] for name in KEY)), len(listed(row["members"]))
-            alone = _singles(row, timed, by_label)
-            for word, batch in (("strong", row["batch_size"]), ("weak", row["batch_size"] / count)):
-                alike = [single for single in alone if single["batch_size"] == batch]
-                if alike:
-                    single = min(alike, key=lambda single, row=row: _distance(row, single, by_label))  # type: ignore[misc]
-                    scaled.append(_scaled(row, single, word, count) | {"communication": share})
+            share, members = communication.get(tuple(row[name] for name in KEY)), listed(row["members"])
+            alone = {(one["placement"], one["batch_size"]): one for one in timed if _is_part(one, row)}
+            for word, batch in (("strong", row["batch_size"]), ("weak", row["batch_size"] / len(members))):
+                if single := next((alone[name, batch] for name in members if (name, batch) in alone), None):
+                    scaled.append(_scaled(row, single, word, len(members)) | {"communication": share})
         lines += scaled
         remarks += [] if scaled else [_reason(together)]
     return lines, remarks
 
 
-def _singles(row: Row, timed: Sequence[Row], runs: Mapping[str, Run]) -> list[Row]:
-    """Return what was timed, in the same circumstances, of one of the devices of a distributed row.
-
-    In the same run that is a device among them; in another, where the same number may be another board, one of the same
-    name.
-    """
-    names, members = json.loads(row["device_names"]), listed(row["members"])
-    several = runs[row["run"]], row["placement"]
-
-    def is_alike(single: Row) -> bool:
-        if single["run"] == row["run"]:
-            return single["placement"] in members
-        rounded = known(row["ieee"]) and known(single["ieee"]) and row["ieee"] != single["ieee"]
-        alike = not differing(several, (runs[single["run"]], single["placement"]), row["suite"])
-        return single["device"] in names and alike and not rounded
-
-    return [
-        single
-        for single in timed
-        if len(listed(single["members"])) == 1
-        and all(single[name] == row[name] for name in ("suite", "parameters", "data", "precision"))
-        and for_one_device(listed(single["techniques"])) == for_one_device(listed(row["techniques"]))
-        and is_alike(single)
-    ]
-
-
-def _distance(row: Row, single: Row, runs: Mapping[str, Run]) -> tuple[bool, bool, int]:
-    """Order single devices: of the same run first, then of the same host, then of the lowest number."""
-    hosts = [software(runs[each["run"]], each["placement"], "host") for each in (row, single)]
-    order = (*listed(row["members"]), single["placement"])
-    return single["run"] != row["run"], hosts[0] is None or hosts[0] != hosts[1], order.index(single["placement"])
+def _is_part(single: Row, row: Row) -> bool:
+    """Say whether a row was measured alike on one device; what means nothing on one device may differ."""
+    same = all(single[name] == row[name] for name in ("run", "suite", "parameters", "data", "precision"))
+    techniques = [for_one_device(listed(each["techniques"])) for each in (single, row)]
+    return same and techniques[0] == techniques[1]
 
 
 def _scaled(row: Row, single: Row, word: str, count: int) -> Row:
@@ -251,7 +213,6 @@ def _scaled(row: Row, single: Row, word: str, count: int) -> Row:
     return row | {
         "scaling": word if word == "strong" else f"weak, {single['batch_size']:.0f} a device",
         "one": single,
-        "same_run": single["run"] == row["run"],
         "on_cpu": on_cpu,
         "status": "unconverged" if "unconverged" in (row["speed_status"], single["speed_status"]) else "ok",
         "over_one": speedup,
@@ -265,8 +226,7 @@ def _reason(together: Sequence[Row]) -> str:
     parts = _sizes(row["batch_size"] / len(listed(row["members"])) for row in together)
     return (
         f"There is no scaling of {together[0]['where']}: none of its devices was measured alone, at batch {whole} "
-        f"(strong scaling) or {parts} (weak scaling), in the same run, as by --gpus 0,1,0+1, or in one with the same "
-        "software, recipe and limits."
+        f"(strong scaling) or {parts} (weak scaling), in the same run, as by --gpus 0,1,0+1."
     )
 
 

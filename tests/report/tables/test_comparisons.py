@@ -23,7 +23,6 @@ from bench.report.tables.table import Table
 from bench.results.records import Status, TrialResult
 from bench.results.store import Store
 from bench.spec.trial import SuiteRef
-from tests.report import fleet
 from tests.report.builders import GPU, RunBuilder, environment, timed
 from tests.report.tables.lines import column, lines
 
@@ -175,7 +174,7 @@ def comparison(*folders: Path) -> tuple[Table | None, list[str]]:
     summary = summarise(runs.trials)
     tables, remarks = [], []
     for _, rows in summary.groupby("workload", sort=False):
-        lines, sentences = scalings(rows, summary, runs)
+        lines, sentences = scalings(rows, summary, runs.trials)
         table = scaling_table(lines)
         tables += [table] if table else []
         remarks += sentences
@@ -219,54 +218,18 @@ def test_devices_of_several_nodes_are_all_counted(tmp_path: Path) -> None:
     ]
 
 
-def test_runs_of_one_placement_each_make_a_table_that_names_the_run(tmp_path: Path) -> None:
-    folders = [tmp_path / f"job-{name}" for name in ("0", "1", "0+1")]
-    alone_in(folders[0], "0", 64, 1000.0, host="n1")
-    alone_in(folders[1], "0", 64, 800.0, host="n2")
-    alone_in(folders[2], "0+1", 64, 1500.0, host="n2")
-    fleet.edit_rows(folders[1], lambda row: fleet.place(row, "5"))  # its number there tells nothing here
-    fleet.edit_run(folders[1], lambda info: info["environment"]["devices"][0].update(placement="5"))
-    table = table_of(*folders)
-    assert [row[5:8] for row in table.rows] == [["GPU 5, run job-1", "800.0", "1.875 [1.875, 1.875]"]]
-    assert any("may be another board" in note for note in table.footnotes)
-
-
-@pytest.mark.parametrize("other_first", [True, False])
-def test_one_device_of_the_same_run_is_preferred_to_another_runs(tmp_path: Path, other_first: bool) -> None:
+def test_the_reference_is_a_device_of_the_same_run(tmp_path: Path) -> None:
     other = alone_in(tmp_path / "other", "0", 64, 500.0)
     run = RunBuilder(tmp_path / "run")
-    measured(run, "0", 64, (1000.0, 1000.0))
     measured(run, "0+1", 64, (1500.0,), communication_pct=-0.5)
+    table, (sentence,) = comparison(other.folder, run.folder)
+    assert table is None
+    assert "measured alone, at batch 64 (strong scaling) or 32 (weak scaling), in the same run" in sentence
+    measured(run, "0", 64, (1000.0, 1000.0))
     claim(run)
-    folders = [other.folder, run.folder]
-    (row,) = table_of(*(folders if other_first else folders[::-1])).rows
+    (row,) = table_of(other.folder, run.folder).rows
     assert row[5:7] == ["GPU 0", "1,000"]
     assert row[-1] == "−0.50"  # in one process, so it has no interval
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda info: info["environment"].update(torch="2.6.0"),
-        lambda info: info["environment"].update(driver="1"),
-        lambda info: info["environment"]["devices"][0].update(sm_clock_limit_mhz=1755),
-        lambda info: info["request"]["suites"][0].update(digest="bbb"),
-        None,
-    ],
-)
-def test_another_run_in_other_circumstances_or_on_another_device_is_not_compared(tmp_path, change) -> None:
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for folder, placement in zip(folders, ("0", "0+1"), strict=True):
-        alone_in(folder, placement, 64, 1000.0)
-        fleet.edit_run(folder, lambda info: info["environment"]["devices"][0].update(sm_clock_limit_mhz=1980))
-    assert comparison(*folders)[0] is not None
-    if change:
-        fleet.edit_run(folders[0], change)
-    else:
-        fleet.edit_rows(folders[0], lambda row: row.update(device="Another Card", device_names='["Another Card"]'))
-    table, (sentence, *_) = comparison(*folders)
-    assert table is None
-    assert sentence.startswith(f"{NO_SCALING}, at batch 64 (strong scaling) or 32 (weak scaling)")
 
 
 def test_another_device_of_the_run_and_another_batch_size_are_no_scaling(tmp_path: Path) -> None:
