@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,6 @@ SUBJECT_OF = [name for name in QUESTION if name not in ("precision", "batch_size
 """The same of a recipe on a device."""
 ASKED = {"batch_size": "batch size", "placement": "device"}
 """Names of parts of a question, where they are not the columns' names."""
-MOST = 4
-"""More questions of a run than these are not named."""
 WORDS = (IMPROVED[1], IMPROVED[0], *IMPROVED[2:])
 """The verdicts, in the order in which they are counted."""
 SIDES = ("old", "new")
@@ -471,24 +469,22 @@ def _speedup(pair: Pair) -> Interval | None:
 
 
 def _difference(folders: tuple[Path, Path], sides: Sequence[pd.DataFrame]) -> str:
-    """Say which parts of their questions two runs have no value of in common; where all are shared, what each asked."""
+    """Say which parts of their questions two runs have no value of in common; if they share each, all that differ."""
     for folder, side in zip(folders, sides, strict=True):
         if side.empty:
             return f"'{folder}' has no figure of time or memory"
-    names = [name for name in QUESTION if not set(sides[0][name]) & set(sides[1][name])]
-    if not names:  # each value is in both, but never together with the others
-        names = [name for name in QUESTION if len(set(sides[0][name]) | set(sides[1][name])) > 1]
-        old, new = (" and ".join(map(_question, side[names].drop_duplicates().values[:MOST])) for side in sides)
-        return f"'{folders[0]}' has {old}; '{folders[1]}' has {new}"
+    values = {name: [set(side[name]) for side in sides] for name in QUESTION}
+    names = [name for name, (old, new) in values.items() if not old & new]
+    names = names or [name for name, (old, new) in values.items() if len(old | new) > 1]
     parts = []
     for name in names:
-        values = [", ".join(_question([value]) or "none" for value in sorted(set(side[name]))) for side in sides]
-        parts.append(f"{ASKED.get(name, name)} {values[0]} in '{folders[0]}' and {values[1]} in '{folders[1]}'")
+        old, new = (", ".join(_word(value) for value in sorted(of_side)) for of_side in values[name])
+        parts.append(f"{ASKED.get(name, name)} {old} in '{folders[0]}' and {new} in '{folders[1]}'")
     return "; ".join(parts)
 
 
-def _question(values: Iterable[object]) -> str:
-    return " ".join(f"{value:.0f}" if isinstance(value, float) else str(value) for value in values if value != "")
+def _word(value: object) -> str:
+    return f"{value:.0f}" if isinstance(value, float) else str(value or "none")
 
 
 def _unreached(trials: Sequence[pd.DataFrame], new: Sequence[Run]) -> list[str]:

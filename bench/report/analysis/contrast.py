@@ -154,12 +154,15 @@ def arms(
     rows = trials[(trials["phase"] == (phase or metric.phase)) & trials["status"].isin(MEASURED)]
     if rows.empty:
         return {}
-    values = rows[list(metric.columns)].bfill(axis=1).iloc[:, 0].astype(float)
-    usable = values.gt(0) if metric.scale == "ratio" else values.notna()
+    filled = rows[list(metric.columns)].to_numpy(dtype=np.float64)
+    values = filled[np.arange(len(rows)), (~np.isnan(filled)).argmax(axis=1)]
+    usable = values > 0 if metric.scale == "ratio" else ~np.isnan(values)
     if metric.is_cost:
-        usable &= ~is_emulated(rows["precision"])
+        usable &= ~is_emulated(rows["precision"]).to_numpy()
     if metric.unless:
-        usable &= ~rows[metric.unless].notna().groupby(rows[ARM], sort=False).transform("any")
+        usable &= ~rows[ARM].isin(rows.loc[rows[metric.unless].notna(), ARM]).to_numpy()
+    if not usable.any():
+        return {}
     rows = rows[usable].assign(value=values[usable])
     if metric.seed_is_input:  # of runs that count as one, a seed may be in several
         rows = rows.assign(value=rows.groupby([ARM, "seed"])["value"].transform("mean"))
@@ -169,17 +172,19 @@ def arms(
     taken += [*EVIDENCE, *({"of_run"} & {*rows.columns})]
     columns = {name: rows[name].to_numpy() for name in taken}
     by_round = {} if blocks is None else round_logs(blocks)
-    keys = rows.drop_duplicates(ARM).set_index(ARM)[KEY]
+    keys = list(zip(*(rows[name].tolist() for name in KEY), strict=True))
+    places: dict[int, list[int]] = {}
+    for place, number in enumerate(rows[ARM].tolist()):
+        places.setdefault(number, []).append(place)
     measured: dict[int, Arm] = {}
-    indices = rows.reset_index(drop=True).groupby(ARM, sort=False).indices
-    for number, *key in keys.itertuples(name=None):
-        at = indices[number]
+    for number, at in places.items():
+        key = keys[at[0]]
         part = {name: column[at] for name, column in columns.items()}
         processes = list(zip(part["run"], part["trial"], strict=True))
         disturbed = set(compress(processes, stats.disturbed(*(part[name] for name in EVIDENCE))))
-        cell = None if metric.seed_is_input else tuple(key[:PRECISION])
+        cell = None if metric.seed_is_input else key[:PRECISION]
         measured[number] = Arm(
-            key=tuple(key),
+            key=key,
             values=part["value"],
             replicates=[(cell, seed) for seed in part["seed"]] if metric.replicate == "seed" else processes,
             alone=part["paired"] == "no",

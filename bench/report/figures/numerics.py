@@ -1,8 +1,7 @@
-"""Figures of the numerics phase: magnitudes of gradients, and the course of loss and loss scale."""
+"""Figures of the numerics phase: histograms of the magnitudes of gradients, and the share of zeros."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,7 +11,6 @@ import pandas as pd
 
 from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Bar, Chart, Line, Mark, Panel, Rule, Text
-from bench.report.figures.training import falls_far, whole_numbers
 from bench.report.reading.load import SUBJECT
 from bench.report.tables.measurements import FIRST_SCALE, FP16_NORMAL, FP16_ZERO, first_seed, last_steps
 
@@ -28,8 +26,6 @@ GRADIENTS = {
 """Kinds of gradients, and how their figures' files and captions call them."""
 EVERY = 4
 """Which powers of two have a dot; those of each precision are others, for the lines may lie on each other."""
-MARKS = 8
-"""About so many dots on a line."""
 Select = Callable[[pd.DataFrame], pd.DataFrame]
 
 
@@ -43,10 +39,6 @@ def charts(summary: pd.DataFrame, numerics: pd.DataFrame) -> Iterator[tuple[str,
             for kind in GRADIENTS:
                 if (seen["kind"] == kind).any():
                     yield workload, _gradients(seen, kind, name=name, subject=subject)
-            yield workload, _course(seen, name=name, subject=subject)
-
-
-# Histograms: lines over powers of two, and at the left the share of zeros.
 
 
 def _gradients(rows: pd.DataFrame, kind: str, *, name: str, subject: str) -> Chart:
@@ -128,78 +120,3 @@ def _magnitudes(title: str, marks: Sequence[Mark], exponents: np.ndarray, zero: 
 
 def _power(exponent: float) -> str:
     return f"2^{exponent:g}".replace("-", "−")
-
-
-# The first steps.
-
-
-def _course(rows: pd.DataFrame, *, name: str, subject: str) -> Chart:
-    """Describe the loss of the first steps, and the loss scale where there is one."""
-    steps = rows[rows["kind"] == "step"]
-    panels = [_loss(steps), *([_loss_scale(steps)] if _scaled(steps) else [])]
-    legend = chart.legend(steps)
-    legend += [("not finite after this", chart.CROSS)] if _failed(steps).any() else []
-    skipped = (steps["name"] == "skipped") & (steps["value"] > 0)
-    if len(panels) > 1 and steps[skipped]["precision"].isin(_scaled(steps)).any():
-        legend.append(("step skipped", chart.STROKE))
-    return Chart(
-        name=f"{name}-loss-scale",
-        caption=f"{subject}: the first {steps['step'].max() + 1:.0f} steps",
-        about="Of one training, that of the first seed.",
-        panels=panels,
-        columns=2,
-        legend=legend,
-    )
-
-
-def _scaled(steps: pd.DataFrame) -> set[str]:
-    return set(steps.loc[steps["name"] == "loss_scale", "precision"])
-
-
-def _failed(steps: pd.DataFrame) -> pd.Series:
-    """Return whether each row is of a precision's last step and shows that its training failed there."""
-    ended = steps.groupby("precision")["step"].transform("max")
-    infinite = (steps["name"] == "finite") & (steps["value"] == 0)
-    no_loss = (steps["name"] == "loss") & ~np.isfinite(steps["value"])
-    fatal = ~steps["precision"].isin(_scaled(steps)) | (ended < steps["step"].max())
-    return pd.Series((steps["step"] == ended) & (no_loss | (infinite & fatal)))
-
-
-def _loss(steps: pd.DataFrame) -> Panel:
-    losses = steps[steps["name"] == "loss"]
-    failed = set(steps.loc[_failed(steps), "precision"])
-    marks: list[Mark] = []
-    for index, (name, arm) in enumerate(chart.arms(losses, "step")):
-        finite = arm[np.isfinite(arm["value"])]
-        every = max(1, math.ceil(len(finite) / MARKS))
-        points = list(zip(finite["step"] + 1.0, finite["value"], strict=True))
-        marks.append(Line(points=points, tint=name, first=index * every // 4 % every, every=every, says=name))
-        if name in failed and points:
-            x, y = points[-1]
-            marks.append(Text(x=x, y=y, text=chart.SIGNS[chart.CROSS], tint=name))
-    logarithmic = falls_far(losses["value"].to_numpy())
-    y = Axis(label="training loss", scale="log" if logarithmic else "linear")
-    return Panel(title="Loss", x=_steps(steps), y=y, marks=marks)
-
-
-def _loss_scale(steps: pd.DataFrame) -> Panel:
-    """Describe the loss scale, which holds until the step at which it changes."""
-    marks: list[Mark] = []
-    scaled = steps[steps["name"] == "loss_scale"]
-    for name, scales in chart.arms(scaled, "step"):
-        powers = dict(zip(scales["step"] + 1.0, np.log2(scales["value"]), strict=True))
-        points = list(powers.items())
-        held = [(after[0], before[1]) for before, after in itertools.pairwise(points)]
-        corners = [point for pair in zip(points, [*held, points[-1]], strict=True) for point in pair]
-        marks.append(Line(points=corners, tint=name, every=2 * MARKS, says=name))
-        skipped = steps[(steps["precision"] == name) & (steps["name"] == "skipped") & (steps["value"] > 0)]
-        lost = [step + 1.0 for step in skipped["step"] if step + 1.0 in powers]
-        marks += [Text(x=step, y=powers[step], text=chart.SIGNS[chart.STROKE]) for step in lost]
-    low, high = math.floor(np.log2(scaled["value"].min())) - 1, math.ceil(np.log2(scaled["value"].max())) + 1
-    ticks = [(float(at), _power(at)) for at in range(low, high + 1) if at % math.ceil((high - low) / 5) == 0]
-    y = Axis(label="loss scale", ticks=ticks, low=low, high=high)
-    return Panel(title="Loss scale", x=_steps(steps), y=y, marks=marks)
-
-
-def _steps(steps: pd.DataFrame) -> Axis:
-    return whole_numbers("step", int(steps["step"].max()) + 1)

@@ -97,18 +97,8 @@ def _panel(panel: Panel, left: float, top: float, width: float, height: float) -
 
 
 def _words(placed: Sequence[tuple[tuple[float, float], str]], look: str) -> Markup:
-    """Return words of one look; many in rows say their row's height once."""
-    rows: dict[str, list[tuple[float, str]]] = {}
-    for (x, y), text in placed:
-        if text:
-            rows.setdefault(_n(y), []).append((x, text))
-    texts: list[Markup] = []
-    for height, row in rows.items():
-        if len(placed) > 3 * len(rows):
-            words = [Markup('<text x="{:.0f}">{}</text>').format(x, text) for x, text in row]
-            texts.append(Markup('<g transform="translate(0 {})">{}</g>').format(height, _joined(words)))
-        else:
-            texts += [Markup('<text x="{}" y="{}">{}</text>').format(_n(x), height, text) for x, text in row]
+    """Return words of one look."""
+    texts = [Markup('<text x="{}" y="{}">{}</text>').format(_n(x), _n(y), text) for (x, y), text in placed if text]
     return Markup('<g class="{}">{}</g>').format(look, _joined(texts)) if texts else Markup("")
 
 

@@ -264,43 +264,34 @@ def _against_fp32(metric: Metric, write: Callable[[Row], str] | None = None) -> 
 
 
 def best_batch(rows: pd.DataFrame) -> Table | None:
-    """Return each precision at its own best batch size, and the ratios of throughput between precisions.
+    """Return each precision at its own best batch size; where all of a device have the same one, other tables have it.
 
-    Where all of a device have the same one, the other tables and the figures have these ratios.
+    Args:
+        rows: rows of the summary, of one workload.
     """
     best = best_rows(rows)
     best = best[best.groupby(SUBJECT, sort=False)["batch_size"].transform("nunique") > 1]
-    names = best.sort_values("rank", kind="stable")["precision"].unique()
-    lines: list[Row] = []
-    for _, subject in best.groupby(SUBJECT, sort=False):
-        arms = records(subject)
-        ratios = ({other["precision"]: _over(row, other) for other in arms} for row in arms)
-        lines += [row | {"over": over_others} for row, over_others in zip(arms, ratios, strict=True)]
+    lines = records(best)
+    fp32 = {tuple(row[name] for name in SUBJECT): row for row in lines if row["precision"] == BASELINE}
+
+    def over_best_fp32(row: Row) -> str:
+        reference = fp32.get(tuple(row[name] for name in SUBJECT))
+        return "baseline" if row is reference else estimate(over(row, reference)) if reference else ""
+
     columns = [
         DEVICE,
         PRECISION,
         figures("best batch", "batch_size", whole),
         figures("throughput (samples/s)", "samples_per_s", status="speed_status"),
-        *(figures(f"÷ {name}", partial(_over_precision, name)) for name in names),
+        figures("÷ fp32's [95 % interval]", over_best_fp32),
     ]
     about = (
         "Each precision at the measured batch size at which its throughput was highest, which includes what the memory "
-        "saved makes possible. A training at another batch size may need another learning rate. The ratios are of "
-        "throughputs, with 95 % intervals: at one batch size they are paired process by process, and that to fp32 is "
-        "the speedup itself; other pairs were not measured side by side, and have Welch's interval over their "
-        "processes, which is wider. Devices of which "
-        "all precisions are fastest at the same batch size are left out."
+        "saved makes possible. A training at another batch size may need another learning rate. At one batch size the "
+        "ratio is the speedup itself; at two it was not measured side by side and has Welch's interval over processes, "
+        "which is wider. Devices of which all precisions are fastest at the same batch size are left out."
     )
     return table("Best batch", lines, columns, about)
-
-
-def _over_precision(name: str, line: Row) -> str | None:
-    ratio: str | None = line["over"].get(name)
-    return ratio
-
-
-def _over(row: Row, other: Row) -> str:
-    return ratio(1.0) if row["precision"] == other["precision"] else estimate(over(row, other))
 
 
 def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
@@ -431,23 +422,18 @@ def training_remarks(rows: pd.DataFrame) -> list[str]:
         rows: rows of the summary, of any workloads.
     """
     shares = rows["train_samples_per_s"] / rows["samples_per_s"]
-    waiting = rows[(rows["data_wait_pct"] >= WAITING_PCT) & ~(shares >= OF_THE_STEP)]
+    waiting = rows.assign(reached=shares)[(rows["data_wait_pct"] >= WAITING_PCT) & ~(shares >= OF_THE_STEP)]
     return [_loader_remark(row) for row in records(waiting)]
 
 
 def _loader_remark(arm: Row) -> str:
-    wait, share = arm["data_wait_pct"], arm["train_samples_per_s"] / arm["samples_per_s"]
-    without_waiting = share / (1 - wait / 100) if wait < 100 else float("nan")
-    is_part = without_waiting < OF_THE_STEP
-    text = f"{arm['precision']} on {arm['where']}, batch {arm['batch_size']:.0f}: the loader"
-    text += " is a part of the limit" if is_part else ", not arithmetic, is the limit"
-    text += f". Training waited for batches {number(wait, 2)} % of its time"
+    wait, share = arm["data_wait_pct"], arm["reached"]
+    is_part = wait < 100 and share / (1 - wait / 100) < OF_THE_STEP  # of which it would fall short without waiting, too
+    limit = "the loader is a part of the limit" if is_part else "the loader, not arithmetic, is the limit"
+    text = f"{arm['precision']} on {arm['where']}, batch {arm['batch_size']:.0f}: {limit}. Training waited for batches"
+    text += f" {number(wait, 2)} % of its time"
     if known(share):
         text += f" and reached {number(100 * share, 2)} % of the throughput of its steps on data already on the device"
-    if is_part:
-        text += f"; without waiting it would have reached {number(100 * without_waiting, 2)} %"
-    if arm["data_storage"] in ("host", "file"):
-        text += f"; the images came from {STORAGE[arm['data_storage']]}"
     return f"{text}."
 
 
