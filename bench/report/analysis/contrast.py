@@ -203,21 +203,16 @@ def arms(
 
 
 def _gains(processes: Sequence[Hashable], disturbed: Container[Hashable], *ends: Values) -> dict[Hashable, Interval]:
-    """Return the logarithm of the gain over fp32 in each process that has one."""
+    """Return the logarithm of the gain over fp32 in each process that has one; ends that are not finite are unknown."""
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.log(np.column_stack(ends).astype(float)).tolist()
-    return {
-        process: _log_gain(*log, is_disturbed=process in disturbed)
-        for process, log in zip(processes, logs, strict=True)
-        if math.isfinite(log[0])
-    }
-
-
-def _log_gain(center: float, low: float, high: float, *, is_disturbed: bool = False) -> Interval:
-    """Return the logarithm of one process's gain; ends that are not finite are unknown."""
-    known = math.isfinite(low) and math.isfinite(high)
-    ends = {"low": low if known else None, "high": high if known else None}
-    return Interval(center=center, **ends, n=1, is_disturbed=is_disturbed)
+    gains: dict[Hashable, Interval] = {}
+    for process, (center, low, high) in zip(processes, logs, strict=True):
+        if math.isfinite(center):
+            within = (low, high) if math.isfinite(low) and math.isfinite(high) else (None, None)
+            seen = process in disturbed
+            gains[process] = Interval(center=center, low=within[0], high=within[1], n=1, is_disturbed=seen)
+    return gains
 
 
 def round_logs(blocks: pd.DataFrame) -> dict[Any, pd.Series[float]]:

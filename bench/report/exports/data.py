@@ -16,14 +16,14 @@ import numpy as np
 import pandas as pd
 from msgspec import Meta, Struct, field
 
-from bench.report.analysis.summary import summarise
+from bench.report.analysis.summary import ENTROPY, summarise
 from bench.report.analysis.telemetry import telemetry
 from bench.report.analysis.verdict import Answer
 from bench.report.format import known, records
 from bench.report.reading.load import CELL, Runs
 from bench.results.columns import COLUMNS
 from bench.results.columns import Field as Column
-from bench.spec.metrics import ACCURACY, ENERGY, EPOCH, MEMORY, QUALITY, SPEED, THROUGHPUT, Metric, untabled
+from bench.spec.metrics import ACCURACY, ENERGY, EPOCH, LOSS, MEMORY, QUALITY, SPEED, THROUGHPUT, Metric, untabled
 
 Json = str | int | float | bool | list[float] | None
 """A value of an object. None is unknown; figures that are not finite are None too, for JSON has no such numbers."""
@@ -46,18 +46,19 @@ def _of(metric: Metric, kind: Type = "float64") -> dict[str, Field]:
     return {metric.key: Field(metric.figure, kind, metric.about)}
 
 
+def _interval(key: str, columns: Sequence[str], about: str, level: int = 95) -> dict[str, Field]:
+    """Return the keys of an estimate and of the ends of its interval, which stand at the braces in ``key``."""
+    abouts = {"": about, "_low": f"Lower end of its {level} % interval.", "_high": "Upper end of it."}
+    return {
+        key.format(end): Field(column, "float64", text)
+        for column, (end, text) in zip(columns, abouts.items(), strict=True)
+    }
+
+
 def _changed(metric: Metric, level: int = 95) -> dict[str, Field]:
     """Return the keys of a metric's change from fp32 and of the ends of its interval."""
     what = "divided by fp32's" if metric.scale == "ratio" else "less fp32's"
-    abouts = {
-        "": f"{metric.label.capitalize()} {what}.",
-        "_low": f"Lower end of that change's {level} % interval.",
-        "_high": f"Upper end of that change's {level} % interval.",
-    }
-    return {
-        f"{metric.ratio_key}{end}": Field(column, "float64", about)
-        for column, (end, about) in zip(metric.changes, abouts.items(), strict=True)
-    }
+    return _interval(f"{metric.ratio_key}{{}}", metric.changes, f"{metric.label.capitalize()} {what}.", level)
 
 
 FIELDS = {
@@ -79,9 +80,7 @@ FIELDS = {
     **_of(SPEED),
     **_of(THROUGHPUT),
     "process_samples_per_s": Field("paces", "numbers", "The throughput in each process."),
-    "speedup": Field("speedup", "float64", "fp32's step time over its own: 2 is twice as fast."),
-    "speedup_low": Field("low", "float64", "Lower end of the speedup's 95 % interval."),
-    "speedup_high": Field("high", "float64", "Upper end of it."),
+    **_interval("speedup{}", ("speedup", "low", "high"), "fp32's step time over its own: 2 is twice as fast."),
     "process_speedups": Field("log_speedups", "numbers", "The speedup in each process that timed both."),
     "speed_verdict": Field("verdict", "string", "FASTER, SLOWER, SAME or INCONCLUSIVE."),
     "measured_in": Field("measured_in", "string", "What the interval is over, such as 3 processes."),
@@ -104,27 +103,23 @@ FIELDS = {
     "epochs": Field("epochs", "Int64", "Epochs that were trained."),
     "seeds": Field("seeds", "Int64", "Seeds whose training finished."),
     **_of(EPOCH),
-    "epoch_speedup": Field("epoch_speedup", "float64", "fp32's time of an epoch over its own, seed by seed."),
-    "epoch_speedup_low": Field("epoch_low", "float64", "Lower end of that speedup's 95 % interval over seeds."),
-    "epoch_speedup_high": Field("epoch_high", "float64", "Upper end of it."),
+    **_interval(
+        "epoch_speedup{}",
+        ("epoch_speedup", "epoch_low", "epoch_high"),
+        "fp32's time of an epoch over its own, seed by seed.",
+    ),
     "data_wait_pct": Field("data_wait_pct", "float64", "Share of the training time spent waiting for batches."),
     **_of(ACCURACY),
     "accuracy_sd_points": Field("accuracy_sd", "float64", "Its standard deviation over seeds."),
-    "accuracy_change_points": Field("delta_points", "float64", "Accuracy less fp32's, paired by seed: mean."),
-    "accuracy_change_low_points": Field("delta_points_low", "float64", "Lower end of that difference's 90 % interval."),
-    "accuracy_change_high_points": Field("delta_points_high", "float64", "Upper end of it."),
+    **_interval("accuracy_change{}_points", ACCURACY.changes, "Accuracy less fp32's, paired by seed: mean.", 90),
     "accuracy_verdict": Field(
         "parity",
         "string",
         "EQUIVALENT, NON-INFERIOR, WORSE, INCONCLUSIVE or why there is none; of tokens by their loss.",
     ),
     "test_loss": Field("test_loss", "float64", "Loss on test data: mean over seeds."),
-    "loss_change_nats": Field("delta_nats", "float64", "Loss of tokens less fp32's, paired by seed: mean."),
-    "loss_change_low_nats": Field("delta_nats_low", "float64", "Lower end of that difference's 90 % interval."),
-    "loss_change_high_nats": Field("delta_nats_high", "float64", "Upper end of it."),
-    "loss_above_entropy_nats": Field("above_entropy", "float64", "Loss of tokens less their source's entropy: mean."),
-    "loss_above_entropy_low_nats": Field("above_entropy_low", "float64", "Lower end of its 95 % interval over seeds."),
-    "loss_above_entropy_high_nats": Field("above_entropy_high", "float64", "Upper end of it."),
+    **_interval("loss_change{}_nats", LOSS.changes, "Loss of tokens less fp32's, paired by seed: mean.", 90),
+    **_interval("loss_above_entropy{}_nats", ENTROPY, "Loss of tokens less their source's entropy: mean."),
     **_of(QUALITY),
     "quality_name": Field("quality_name", "string", "The name of the suite's own figure of merit."),
     "quality_unit": Field("quality_unit", "string", "Its unit."),

@@ -24,12 +24,10 @@ SOFT, PLAIN = "soft", "plain"
 LESS, MORE = "less", "more"
 LOST, COARSE = "lost", "coarse"
 """Magnitudes that a format makes zero, and those that it holds with fewer digits."""
-SOLID, DASHED, BAND, CROSS, STROKE = "solid", "dashed", "band", "cross", "stroke"
-"""Tints of a legend's entries that tell no colours apart but lines, bands and signs."""
+SOLID, DASHED, BAND, CROSS = "solid", "dashed", "band", "cross"
+"""Tints of a legend's entries that tell no colours apart but lines, bands and crosses."""
 FAINT = (LOST, COARSE)
 """Tints of areas behind what is drawn."""
-SIGNS = {CROSS: "✕", STROKE: "|"}
-"""How these are written."""
 DARK = "dark"
 """The tint of words on a bright area, whatever the theme."""
 WORK: dict[WorkClass, Tint] = {work: f"work {work}" for work in get_args(WorkClass)}
@@ -274,9 +272,8 @@ def marker(tint: Tint) -> str:
     return PRECISIONS[tint].marker if tint in PRECISIONS else "v"
 
 
-def arms(rows: pd.DataFrame, by: str = "") -> list[tuple[str, pd.DataFrame]]:
-    """Return the rows of each precision, in the order of every table; sorted ``by`` a column, if one is named."""
-    rows = rows.sort_values(by, kind="stable") if by else rows
+def arms(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Return the rows of each precision, in the order of every table."""
     return [(name, rows[rows["precision"] == name]) for name in sorted(rows["precision"].unique(), key=precision_rank)]
 
 

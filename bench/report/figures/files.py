@@ -138,7 +138,6 @@ def _handle(text: str, tint: str) -> Artist:
         chart.SOLID: {"color": INK},
         chart.DASHED: {"color": INK, "linestyle": TEST},
         chart.CROSS: {"color": INK, "marker": "x", **sign},
-        chart.STROKE: {"color": INK, "marker": "|", **sign},
         chart.BAND: {"color": INK, **area},
         **{faint: {"color": colour(faint), **area} for faint in chart.FAINT},
     }

@@ -201,15 +201,15 @@ def _n(value: float) -> str:
 def _handle(text: str, tint: str) -> Markup:
     """Return an entry of the legend: a sign as in the figure, and what it says."""
     look = chart.look(tint)
-    if tint in chart.SIGNS:
-        sign = Markup('<text x="4" y="9.5">{}</text>').format(chart.SIGNS[tint])
+    if tint == chart.CROSS:
+        sign = Markup('<text x="4" y="9.5">✕</text>')
     elif tint in (chart.SOLID, chart.DASHED):
         sign = _path("", "M0 5.5h16")
     elif look:
         sign = _path("mark" if look.shape else "dots", f"M8 5.5{look.shape or 'h.01'}")
     else:
         sign = Markup('<rect x="3" width="11" height="11" rx="2"/>')
-    plain = tint in (chart.SOLID, chart.DASHED, chart.BAND, *chart.SIGNS)
+    plain = tint in (chart.SOLID, chart.DASHED, chart.BAND, chart.CROSS)
     classes = ["p-plain" if plain else class_of(tint), "dashed" * (tint == chart.DASHED)]
     classes += ["faint"] * (tint == chart.BAND or tint in chart.FAINT)
     key = Markup('<svg class="chart key {}" viewBox="0 0 16 11" width="16" height="11">{}</svg>')
