@@ -469,18 +469,15 @@ def _speedup(pair: Pair) -> Interval | None:
 
 
 def _difference(folders: tuple[Path, Path], sides: Sequence[pd.DataFrame]) -> str:
-    """Say which parts of their questions two runs have no value of in common; if they share each, all that differ."""
+    """Say which parts of their questions two runs have no value of in common."""
     for folder, side in zip(folders, sides, strict=True):
         if side.empty:
             return f"'{folder}' has no figure of time or memory"
-    values = {name: [set(side[name]) for side in sides] for name in QUESTION}
-    names = [name for name, (old, new) in values.items() if not old & new]
-    names = names or [name for name, (old, new) in values.items() if len(old | new) > 1]
     parts = []
-    for name in names:
-        old, new = (", ".join(_word(value) for value in sorted(of_side)) for of_side in values[name])
+    for name in (name for name in QUESTION if not set(sides[0][name]) & set(sides[1][name])):
+        old, new = (", ".join(_word(value) for value in sorted(set(side[name]))) for side in sides)
         parts.append(f"{ASKED.get(name, name)} {old} in '{folders[0]}' and {new} in '{folders[1]}'")
-    return "; ".join(parts)
+    return "; ".join(parts) or "they share each part of a question, but never all parts of one"
 
 
 def _word(value: object) -> str:

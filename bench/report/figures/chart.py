@@ -135,7 +135,6 @@ class Rule:
 
     at: float
     axis: Literal["x", "y"]
-    label: str = ""
 
 
 Mark = Line | Bar | Band | Text | Rule

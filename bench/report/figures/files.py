@@ -155,8 +155,6 @@ def marker(tint: str) -> str:
 def _panel(axes: Axes, *, panel: Panel) -> None:
     from matplotlib.ticker import NullLocator
 
-    if bars := [mark for mark in panel.marks if isinstance(mark, Bar)]:
-        _bars(axes, bars)
     for mark in panel.marks:
         _mark(axes, mark)
     for which, axis in (("x", panel.x), ("y", panel.y)):
@@ -182,14 +180,18 @@ def _mark(axes: Axes, mark: Mark) -> None:
         case Rule():
             look: dict[str, Any] = {"color": GREY, "linewidth": 1.2, "linestyle": "--", "zorder": 1.5}
             (axes.axvline if mark.axis == "x" else axes.axhline)(mark.at, **look)
-            if mark.label:
-                at, align = ((0.99, mark.at), "right") if mark.axis == "y" else ((mark.at, 1.0), "center")
-                place = axes.get_yaxis_transform() if mark.axis == "y" else axes.get_xaxis_transform()
-                axes.text(*at, mark.label, transform=place, ha=align, va="bottom", fontsize=7.5, color="#59636e")
         case Text():
             align = {"start": "left", "middle": "center", "end": "right"}[mark.anchor]
             shade = "white" if mark.inverse else colour(mark.tint)
             axes.text(mark.x, mark.y, mark.text, ha=align, va="center", fontsize=8, color=shade, clip_on=True)
+        case Bar():
+            from matplotlib.patches import Rectangle
+
+            (left, right), (bottom, top) = mark.x, mark.y
+            edge = {"linewidth": 0.8, "edgecolor": "white"} if mark.tint in chart.WORK.values() else {"linewidth": 0}
+            alpha = FAINT_ALPHA if mark.faint else 1.0
+            look = {"facecolor": colour(mark.tint), "alpha": alpha, "zorder": 1, **edge}
+            axes.add_patch(Rectangle((left, bottom), right - left, top - bottom, **look))
         case Band():
             x, low, high = zip(*mark.points, strict=True)
             axes.fill_between(x, low, high, color=colour(mark.tint), alpha=FAINT_ALPHA, linewidth=0)
@@ -201,16 +203,3 @@ def _mark(axes: Axes, mark: Mark) -> None:
             look |= {"linewidth": 0.7, "alpha": 0.7} if mark.leads else {}
             style = ":" if mark.leads else TEST if mark.dashed else "-"
             axes.plot(x, y, color=colour(mark.tint), linestyle=style, **look)
-
-
-def _bars(axes: Axes, bars: Sequence[Bar]) -> None:
-    """Draw all bars of a panel as one artist, for there may be hundreds."""
-    import matplotlib as mpl
-    from matplotlib.collections import PolyCollection
-
-    corners = [[(bar.x[0], bar.y[0]), (bar.x[1], bar.y[0]), (bar.x[1], bar.y[1]), (bar.x[0], bar.y[1])] for bar in bars]
-    faces = [mpl.colors.to_rgba(colour(bar.tint), FAINT_ALPHA if bar.faint else 1.0) for bar in bars]
-    edges: dict[str, Any] = {"linewidths": 0}
-    if all(bar.tint in chart.WORK.values() for bar in bars):  # stacked: an edge tells neighbours apart
-        edges = {"linewidths": 0.8, "edgecolors": "white"}
-    axes.add_collection(PolyCollection(corners, facecolors=faces, zorder=1, **edges))

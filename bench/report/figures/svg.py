@@ -48,18 +48,18 @@ def _element(figure: Chart, panel: Panel, width: float, height: float) -> Markup
     return Markup(
         '<svg class="chart" viewBox="0 0 {0:.0f} {1:.0f}" width="{0:.0f}" height="{1:.0f}" role="img"{2}>'
         "<title>{3}</title>{4}</svg>"
-    ).format(width, whole, precision, title, _joined(_panel(panel, 0.0, 0.0, width, height)))
+    ).format(width, whole, precision, title, _joined(_panel(panel, width, height)))
 
 
 class _Frame:
     """The place of a panel, from units of the data to pixels."""
 
-    def __init__(self, panel: Panel, left: float, top: float, width: float, height: float) -> None:
+    def __init__(self, panel: Panel, width: float, height: float) -> None:
         self.panel, (self.x0, self.x1), (self.y0, self.y1) = panel, limits(panel, "x"), limits(panel, "y")
         self.x_ticks, self.y_ticks = ticks(panel.x, self.x0, self.x1), ticks(panel.y, self.y0, self.y1)
         margin = max((len(text) for _, text in self.y_ticks), default=0) * CHARACTER + 8 + (14 if panel.y.label else 0)
-        self.left, self.right = left + margin, left + width - GAP
-        self.top, self.bottom = top + TOP, top + TOP + (panel.rows * ROW if panel.rows else height)
+        self.left, self.right = margin, width - GAP
+        self.top, self.bottom = TOP, TOP + (panel.rows * ROW if panel.rows else height)
 
     def x(self, value: float) -> float:
         return self.left + _share(value, self.x0, self.x1, self.panel.x.scale) * (self.right - self.left)
@@ -78,8 +78,8 @@ def _share(value: float, low: float, high: float, scale: str) -> float:
     return (value - low) / (high - low)
 
 
-def _panel(panel: Panel, left: float, top: float, width: float, height: float) -> list[Markup]:
-    frame = _Frame(panel, left, top, width, height)
+def _panel(panel: Panel, width: float, height: float) -> list[Markup]:
+    frame = _Frame(panel, width, height)
     grid = "".join(f"M{_n(frame.x(at))} {_n(frame.top)}V{_n(frame.bottom)}" for at, _ in frame.x_ticks)
     grid *= panel.x.scale != "words"
     if panel.y.scale != "words":
@@ -87,12 +87,12 @@ def _panel(panel: Panel, left: float, top: float, width: float, height: float) -
     below = [((frame.x(at), frame.bottom + 13), text) for at, text in frame.x_ticks]
     below += [(((frame.left + frame.right) / 2, frame.bottom + 28), panel.x.label)]
     before = [((frame.left - 5, frame.y(at) + 3.5), text) for at, text in frame.y_ticks]
-    parts = [_words([((frame.left, top + 15), panel.title)], "head"), _path("grid", grid)]
+    parts = [_words([((frame.left, 15), panel.title)], "head"), _path("grid", grid)]
     parts += [_words(below, "tick middle"), _words(before, "tick end")]
     if panel.y.label:
         turned = Markup('<g transform="translate({:.1f} {:.1f}) rotate(-90)">{}</g>')
         words = _words([((0, 0), panel.y.label)], "tick middle")
-        parts.append(turned.format(left + 9, (frame.top + frame.bottom) / 2, words))
+        parts.append(turned.format(9, (frame.top + frame.bottom) / 2, words))
     return parts + _marks(frame)
 
 
@@ -121,7 +121,7 @@ def _marks(frame: _Frame) -> list[Markup]:
     for mark in frame.panel.marks:
         match mark:
             case Rule():
-                others += _rule(frame, mark)
+                others.append(_path("rule", _across(frame, mark)))
             case Text():
                 at = frame.x(mark.x), frame.y(mark.y) + 3.5
                 look = f"{class_of(mark.tint)}{' inverse' * mark.inverse} {mark.anchor}"
@@ -154,14 +154,10 @@ def _rectangle(frame: _Frame, bar: Bar) -> str:
     return f"M{left} {top}h{right - left}v{bottom - top}h{left - right}z"
 
 
-def _rule(frame: _Frame, mark: Rule) -> list[Markup]:
-    if mark.axis == "x":
-        x = frame.x(mark.at)
-        line, place, look = f"M{_n(x)} {_n(frame.top)}V{_n(frame.bottom)}", (x, frame.top - 2), "tick middle"
-    else:
-        y = frame.y(mark.at)
-        line, place, look = f"M{_n(frame.left)} {_n(y)}H{_n(frame.right)}", (frame.right, y - 3), "tick end"
-    return [_path("rule", line), _words([(place, mark.label)], look)]
+def _across(frame: _Frame, rule: Rule) -> str:
+    if rule.axis == "x":
+        return f"M{_n(frame.x(rule.at))} {_n(frame.top)}V{_n(frame.bottom)}"
+    return f"M{_n(frame.left)} {_n(frame.y(rule.at))}H{_n(frame.right)}"
 
 
 def _polyline(frame: _Frame, mark: Line) -> Markup:

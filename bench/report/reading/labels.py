@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection
 
 import pandas as pd
 
@@ -76,19 +75,11 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def free(name: str, taken: Collection[str]) -> str:
-    """Return the name, or the name with the first number that makes it another than those taken."""
-    return next(
-        each
-        for each in itertools.chain([name], (f"{name}-{number}" for number in itertools.count(1)))
-        if each not in taken
-    )
-
-
 def slugs(names: list[str]) -> list[str]:
     """Turn names into those of files, no two alike."""
     unique: list[str] = []
     for name in names:
         short_name = slug(name)[:80] or "figure"
-        unique.append(free(short_name, unique))
+        numbered = (f"{short_name}-{number}" for number in itertools.count(1))
+        unique.append(next(each for each in itertools.chain([short_name], numbered) if each not in unique))
     return unique

@@ -149,7 +149,7 @@ def test_runs_without_a_common_cell_are_told_what_differs(tmp_path, asked, said)
 def test_runs_that_share_each_word_but_no_cell_are_told_their_cells(tmp_path):
     RunBuilder(tmp_path / "a").memory("fp32", 100, batch=64).memory("tf32", 100)
     RunBuilder(tmp_path / "b").memory("fp32", 100).memory("tf32", 100, batch=64)
-    with pytest.raises(UsageError, match=r"'.*a' has 64 fp32 and 128 tf32; '.*b' has 64 tf32 and 128 fp32\."):
+    with pytest.raises(UsageError, match="they share each part of a question, but never all parts of one"):
         compare(tmp_path / "a", tmp_path / "b")
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
+from bench.report.analysis.contrast import numbered
 from bench.report.analysis.summary import noises, summarise, without_unsupported
 from bench.report.analysis.verdict import answers, reason
 from bench.report.reading.load import load
@@ -37,7 +38,9 @@ def test_the_noise_is_the_reach_of_the_interval_of_fp32_against_itself(tmp_path)
     run = RunBuilder(tmp_path / "run").speed().floor(ratios, within=0.0001)
     logs = np.log(ratios)
     low, high = scipy_stats.t.interval(REPORTED, 3, loc=logs.mean(), scale=scipy_stats.sem(logs))
-    assert noises(load([run.folder]).trials, "run")["run"] == pytest.approx(math.expm1(max(abs(low), abs(high))))
+    assert [*noises(numbered(load([run.folder]).trials)).values()] == pytest.approx(
+        [math.expm1(max(abs(low), abs(high)))]
+    )
 
 
 def test_a_small_gain_is_faster_above_the_noise_and_not_below_it(tmp_path):
@@ -51,7 +54,7 @@ def test_a_small_gain_is_faster_above_the_noise_and_not_below_it(tmp_path):
 
 def test_noise_that_was_disturbed_does_not_count(tmp_path):
     run = RunBuilder(tmp_path / "run").speed().floor([3.0, 2.0, 1.0], status="invalid")
-    assert noises(load([run.folder]).trials, "run") == {}
+    assert noises(numbered(load([run.folder]).trials)) == {}
 
 
 def ran(folder, *, fp32, bf16, computed):

@@ -89,7 +89,6 @@ def test_a_loader_that_limits_is_told_in_words(tmp_path: Path) -> None:
     (remark,) = loading(tmp_path / "run", 40.0, 14_080.0)
     assert remark.startswith("amp-bf16 on NVIDIA Test 1, batch 128: the loader, not arithmetic, is the limit.")
     assert "waited for batches 40 % of its time and reached 55 % of the throughput" in remark
-    assert "from disk" in loading(tmp_path / "other", 40.0, 12_800.0, "file")[0]
 
 
 def test_a_loader_that_explains_only_a_part_is_not_called_the_limit(tmp_path: Path) -> None:
