@@ -326,14 +326,13 @@ def memory(trials: pd.DataFrame) -> Table | None:
     rows = rows.assign(peak=rows["peak_allocated_bytes"].fillna(rows["peak_resident_bytes"]))
     on_a_gpu, distributed = (rows[name].notna().any() for name in ("peak_allocated_bytes", "all_devices_bytes"))
     peak = "peak" if rows["peak_resident_bytes"].notna().any() else "allocated"
-    kinds = {"peak": peak, "all_devices_bytes": "sum of peaks", **KINDS, **(ON_A_GPU if on_a_gpu else {})}
+    kinds = {"peak": peak} | ({"all_devices_bytes": "sum of peaks"} if distributed else {}) | KINDS
+    kinds |= ON_A_GPU if on_a_gpu else {}
     unit, size, digits = memory_unit(rows[[*kinds]].max().max())
-    columns = optional(
-        *(
-            figures(f"{kind} ({unit})", name, lambda value: f"{value:,.{digits}f}", per=size)
-            for name, kind in kinds.items()
-        )
-    )
+    columns = [
+        figures(f"{kind} ({unit})", name, lambda value: f"{value:,.{digits}f}", per=size)
+        for name, kind in kinds.items()
+    ]
     about = ABOUT_MEMORY + (ABOUT_GPU if on_a_gpu else "") + (ABOUT_DISTRIBUTED if distributed else "")
     return table("Where the memory went", records(rows), [*ARM, *columns], about)
 
