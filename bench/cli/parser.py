@@ -18,9 +18,9 @@ from bench.spec.precisions import BASELINE
 from bench.spec.techniques import parse_techniques
 from bench.spec.trial import MAX, DataSource, Protocol, Request, Script
 
-QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5)
+QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5, sustained=False)
 RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)
-TRY = "--try"
+TRY, DEPTH = "--try", ("target_ci", "time_budget_s", "sustained")
 EXAMPLES = """
 examples:
   run_bench.py --suite resnet50 --gpus 0,1        compare the precisions on each of two GPUs (all: of all)
@@ -421,7 +421,7 @@ def parse_run(argv: Sequence[str]) -> Request:
     if (sizes := given.get("batch_sizes")) is not None:
         given |= {"batch_sizes": tuple(size for size in sizes if size != MAX), "largest_batch": MAX in sizes}
     depth = RIGOROUS if "rigorous" in given else QUICK if "quick" in given else Protocol()
-    depth = replace(depth, **{name: given[name] for name in ("target_ci", "time_budget_s") if name in given})
+    depth = replace(depth, **{name: given[name] for name in DEPTH if name in given})
     given |= {"phases": _phases(given), "parameters": _parameters(given), "sweep": _sweeps(given), "protocol": depth}
     names = {each.name for each in fields(Request)}
     return Request(argv=tuple(argv), **{name: value for name, value in given.items() if name in names})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import re
 import time
@@ -32,6 +33,10 @@ from bench.spec.precisions import TE_FEATURES, Feature, Precision
 
 Value = TypeVar("Value")
 MIB = 2**20
+CLOCK_CYCLES = 300_000
+"""Of a reading of the clock: about 200 µs."""
+CLOCK_READINGS = 3
+"""The fastest counts, for a host that is late lengthens a reading."""
 OUT_OF_MEMORY = ("defaultcpuallocator", "out of memory", "alloc_failed", "allocation_failed")
 """Parts of the messages, in lower case, of torch's allocators, CUDA's runtime and driver, Triton, cuBLAS and cuDNN."""
 NO_WORKSPACE = ("unable to find an engine", "cublas_status_not_initialized", "cudnn_status_not_initialized")
@@ -109,6 +114,10 @@ class Backend(ABC):
     def spin(self, cycles: int) -> None:
         """Queue a wait of that many cycles of the GPU's clock."""
         raise NotImplementedError(NO_QUEUE)
+
+    def clock_hz(self) -> float | None:
+        """Return the clock of the multiprocessors, by a wait of known cycles; None where none can be read."""
+        return None
 
     @cached_property
     def cold_bytes(self) -> int:
@@ -285,6 +294,20 @@ class Cuda(Backend):
 
     def spin(self, cycles: int) -> None:
         torch.cuda._sleep(cycles)
+
+    def clock_hz(self) -> float | None:
+        # On gfx11, torch counts the ticks of a clock of constant rate (aten/src/ATen/native/cuda/Sleep.cu).
+        if torch.version.hip and self._model().startswith("gfx11"):
+            return None
+        fastest_ms = math.inf
+        for _ in range(CLOCK_READINGS):
+            self.spin(CLOCK_CYCLES // 4)  # the GPU is busy while the host queues the rest
+            first = self.record_event(timing=True)
+            self.spin(CLOCK_CYCLES)
+            last = self.record_event(timing=True)
+            self.synchronize()
+            fastest_ms = min(fastest_ms, float(first.elapsed_time(last)))
+        return 1e3 * CLOCK_CYCLES / fastest_ms
 
     @cached_property
     def cold_bytes(self) -> int:

@@ -20,6 +20,8 @@ from bench.results.records import Device, Sample
 
 NO_REASON = "none"
 """The throttle reason of a sample when none is active, to tell it from unknown."""
+POWER_CAP = "sw_power_cap"
+"""The throttle reason that is the power limit."""
 POLL_S = 0.005
 """How often an energy counter is polled."""
 SILENT_S = 1.0
@@ -311,6 +313,10 @@ class GpuMeter:
     def power_w(self) -> float | None:
         """Return the power now, in watts; None or 0 is unknown."""
         return self.monitor.power_w(self.uuid)
+
+    def is_capped(self) -> bool:
+        """Return whether the power limit holds the clocks down now; False if unknown."""
+        return POWER_CAP in (self.monitor.clock_event_reasons(self.uuid) or ())
 
 
 def meters(monitor: Monitor, device: Device) -> tuple[GpuMeter, ...]:

@@ -26,8 +26,8 @@ from bench.measure.energy import burst_steps, doubt, measure
 from bench.measure.operations import observe
 from bench.measure.rounds import Clock, Runner, Sizes, compare
 from bench.measure.warmup import empty_block_ns, prepare, warm_up
-from bench.phases.arms import BATCHES, TrainingRunner, enter
-from bench.phases.energy import WARM_UP_S, TrainingLoad
+from bench.phases.arms import BATCHES, TrainingLoad, TrainingRunner, enter
+from bench.phases.energy import WARM_UP_S
 from bench.planning import suite_registry
 from bench.results.records import Device, MemoryPeak, Message
 from bench.spec.precisions import parse_precision

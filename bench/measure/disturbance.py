@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
+from bench.devices.monitor import POWER_CAP, DeviceLostError, Monitor, open_monitor
 from bench.results.records import Device
 
 CAUSES = {
@@ -50,6 +50,8 @@ class Watch:
 
     window_s = (0.0, 0.0)
     """How long before the last poll that which it named began and ended."""
+    capped = False
+    """Whether a power limit held the clocks down at any poll, which disturbs nothing."""
 
     def poll(self) -> str:
         """Return what disturbed the device since the last call, or an empty text. Never raises."""
@@ -179,6 +181,7 @@ class GpuWatch(Watch):
         held_s = self._throttle.since(now_s - self._last_s)
         self._last_s = now_s
         active = set(self._monitor.clock_event_reasons(self._uuid) or ())
+        self.capped |= POWER_CAP in active or POWER_CAP in held_s
         if self._throttle.counted.issuperset(SPECIFIC) or active.intersection(SPECIFIC):
             active.discard("hw_slowdown")
         return [

@@ -24,6 +24,8 @@ WINDOW_S = 5.0
 IDLE_S = 1.0
 LEAD_IN_S = 1.0
 """Run before a window: power reaches its plateau, and a reading that averages a second forgets what was before."""
+CAPPED_LEAD_IN_S = 10.0
+"""The same where the power limit holds the clock down, which then takes seconds to settle."""
 FEWEST_STEPS = 8
 """A window is longer than ``WINDOW_S`` where steps are so slow, for its ends fall within steps."""
 POWER_PERIOD_S = 0.02
@@ -96,6 +98,10 @@ class Stream:
         """Return how many steps were done at a moment, at an even pace within each burst."""
         return float(np.interp(moment_s, self.times_s, self.done))
 
+    def step_s(self, begin_s: float, end_s: float) -> float:
+        """Return the mean time of a step between two moments."""
+        return (end_s - begin_s) / (self.steps_at(end_s) - self.steps_at(begin_s))
+
     def _wait(self, poll: Callable[[], object]) -> None:
         done = self._queued.popleft()
         while not done():
@@ -162,6 +168,8 @@ def measure(
     length_s = WINDOW_S if seconds is None else seconds
     stream = Stream(load, burst, clock, sleep)
     stream.run(LEAD_IN_S)
+    if any(meter.is_capped() for meter in meters):
+        stream.run(CAPPED_LEAD_IN_S - LEAD_IN_S)
     window = _measure(stream, meters, length_s, clock)
     stream.drain()
     return window

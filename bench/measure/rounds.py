@@ -124,12 +124,18 @@ def palindrome(arms: int, rng: random.Random) -> list[int]:
 
 
 def time_round(
-    runners: Sequence[Runner], sizes: Sequence[Sizes], rng: random.Random, clock: Clock, *, number: int
+    runners: Sequence[Runner],
+    sizes: Sequence[Sizes],
+    rng: random.Random,
+    clock: Clock,
+    *,
+    number: int,
+    look: Callable[[int, int], object] = lambda _number, _arm: None,
 ) -> list[TimedBlock]:
     """Time one ABBA round: two blocks of each arm, in an order that ``rng`` draws and that cancels drift.
 
     Between rounds the device idles for a moment, so the first block always has a switch warm-up; within a round, a
-    block that follows one of the same arm needs none.
+    block that follows one of the same arm needs none. ``look`` is called after each arm's second block.
     """
     blocks: list[TimedBlock] = []
     for position, arm in enumerate(palindrome(len(runners), rng)):
@@ -140,6 +146,8 @@ def time_round(
         run = (0 if warm else size.switch_warmup) + size.steps
         skipped = run - (runner.taken_steps() - taken)
         blocks.append(TimedBlock(arm, number, position, size.steps, time_ns, start_s, skipped))
+        if position >= len(runners):
+            look(number, arm)
     return blocks
 
 
@@ -187,6 +195,7 @@ def compare(
     window: Callable[[], tuple[float, float]] | None = None,
     wait: Callable[[], None] = lambda: None,
     watch: Callable[[int, Sequence[Interval | None]], None] = lambda _rounds, _speedups: None,
+    look: Callable[[int, int], object] = lambda _number, _arm: None,
 ) -> Comparison:
     """Time the runners in ABBA rounds until every speedup over the first has a narrow enough interval, or time is up.
 
@@ -204,6 +213,7 @@ def compare(
             names may have disturbed all rounds that ended up to a tenth of a second before the last one.
         wait: called after the last round, before the last poll; returns when that round's disturbance is known.
         watch: called with the number of rounds and the running speedups, outside the timed blocks.
+        look: called with a round's number and an arm after the arm's second block in it, outside the timed blocks.
     """
     rng = random.Random(seed)
     arms = len(runners)
@@ -232,7 +242,7 @@ def compare(
         poll()
         for number in range(MAX_ROUNDS):
             round_start = clock()
-            round_blocks = time_round(runners, sizes, rng, clock, number=number)
+            round_blocks = time_round(runners, sizes, rng, clock, number=number, look=look)
             blocks += round_blocks
             counted.append(_Round(number, round_start, clock(), _log_ratios(round_blocks, arms)))
             if cause := poll():

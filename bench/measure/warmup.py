@@ -90,20 +90,23 @@ def prepare(
     clock: Clock = time.perf_counter_ns,
     say: Callable[[str], None] = lambda _text: None,
     known: Sequence[KnownArm] = (),
+    settle: Callable[[int, float], object] = lambda _arm, _step_ns: None,
 ) -> list[Cut]:
     """Warm the arms up, watch the cost of switching between them, and cut their blocks.
 
     Takes up to 1.15 of the arms' time budget, in addition to it, or longer where the fewest blocks do; ``say`` is
     called with the stage. Where an earlier process has cut the blocks of all arms (``known``), and no step takes
-    another time than there, they are cut alike.
+    another time than there, they are cut alike. ``settle`` is called at the end of each arm's warm-up with its number
+    and the time of its step.
     """
     empty_ns = empty_block_ns(runners[0], clock)
     by_name = {arm.name: arm for arm in known}
     earlier = [by_name.get(runner.name) for runner in runners]
     warm = []
-    for runner, arm in zip(runners, earlier, strict=True):
+    for number, (runner, arm) in enumerate(zip(runners, earlier, strict=True)):
         say(f"{runner.name}: warming up")
         warm.append(warm_up(runner, WARM_UP_SHARE * budget_s, clock, expected_ms=arm.step_ms if arm else 0.0))
+        settle(number, warm[-1].step_ns)
     alike = [
         arm
         for hot, arm in zip(warm, earlier, strict=True)

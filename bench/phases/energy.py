@@ -6,18 +6,15 @@ the steps that it says.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 
-from bench.devices.backend import backend_of
 from bench.devices.monitor import DeviceLostError, GpuMeter, energy_source, monitor_problem, open_monitor
 from bench.devices.monitor import meters as open_meters
 from bench.measure import energy
-from bench.measure.energy import Done, Nap, burst_steps
+from bench.measure.energy import Nap, burst_steps
 from bench.measure.warmup import warm_up
-from bench.phases.arms import BATCHES, Context, TrainingRunner, open_context
+from bench.phases.arms import BATCHES, Context, TrainingLoad, TrainingRunner, open_context
 from bench.phases.paired import Recompilations
 from bench.results.records import Device, Message, Progress, Status, TrialResult
 from bench.spec.trial import Trial
@@ -25,7 +22,6 @@ from bench.training import distributed
 
 WARM_UP_S = 2.0
 """Warm-up gives up after this; the lead-in to the window goes on warming."""
-HEARTBEAT_S = 0.5
 CPU_REASON = "energy is read from a GPU's driver; nothing is read of a CPU's"
 
 
@@ -59,27 +55,6 @@ def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[GpuMeter, ...]
         except DeviceLostError as failure:
             return (), str(failure)
     return meters, ""
-
-
-@dataclass(slots=True)
-class TrainingLoad:
-    """Training steps as a load: queued without waiting, done when an event behind them is."""
-
-    runner: TrainingRunner
-    send: Callable[[Message], None]
-    steps: int = 0
-    sent_s: float = 0.0
-    """When the progress was sent last."""
-
-    def queue(self, steps: int) -> Done:
-        """Queue training steps."""
-        if time.monotonic() - self.sent_s >= HEARTBEAT_S:
-            self.sent_s = time.monotonic()
-            self.send(Progress(text=f"{self.runner.name}: energy of continuous steps, {self.steps} so far"))
-        distributed.from_first(steps)
-        self.runner.run(steps)
-        self.steps += steps
-        return backend_of(self.runner.arm.device).record_event().query
 
 
 def _build(context: Context) -> TrainingRunner:

@@ -10,13 +10,17 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bench.data.batch import Batch
+from bench.devices.backend import backend_of
 from bench.measure.disturbance import Watch, involuntary_switches, open_watch
+from bench.measure.energy import burst_steps
 from bench.measure.rounds import Comparison, LongBlocks, check_long_blocks, compare
+from bench.measure.sustained import UNSETTLED, Clocks, Sustained, each_alone
 from bench.measure.warmup import Cut, prepare
-from bench.phases.arms import TrainingRunner, by_shape
-from bench.results.records import Block, Device, Message, Progress, Speed, Status
+from bench.phases.arms import TrainingLoad, TrainingRunner, by_shape
+from bench.results.records import Block, ClockState, Device, Message, Progress, Speed, Status
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import KnownArm, Trial
 from bench.stats import Interval
@@ -58,6 +62,12 @@ class Paired:
     """On a CPU: load of other programs during the timing, in per cent of the cores."""
     switches_per_s: float | None
     """How often the system took a core from this process during the timing."""
+    clocks: Clocks | None = None
+    """Readings of the device's clock; None where none was asked for."""
+    capped: bool | None = None
+    """Whether the power limit held a GPU's clocks down during the timing; None on a CPU."""
+    alone: Sequence[Sustained] = ()
+    """Each arm alone; none where that was not measured."""
 
     def blocks(self) -> list[Block]:
         """Return the timed blocks as records."""
@@ -88,11 +98,34 @@ class Paired:
         speedup = self.comparison.speedups[arm] if self.runners[0].name == BASELINE else None
         return (speedup.center, speedup.low, speedup.high) if speedup else (None, None, None)
 
+    @property
+    def clock_state(self) -> ClockState:
+        """Whether the arms had the clocks that they have alone, or each was measured alone."""
+        if causes := {arm.unsettled for arm in self.alone if arm.unsettled}:
+            return "not settled" if causes == {UNSETTLED} else "disturbed"
+        if self.alone:
+            return "alone"
+        if self.clocks is None:
+            return ""
+        if self.clocks.flags or self.capped:
+            return "shared"
+        return "own" if self.clocks.alone else "unread"
+
     def speed(self, arm: int) -> Speed:
         """Return an arm's record of speed."""
         comparison, cut, check = self.comparison, self.cuts[arm], self.checks[arm]
         step_ns, (speedup, low, high) = self.step_ns(arm), self.speedup(arm)
+        apart = self.clocks.apart(arm) if self.clocks else None
+        alone = self.alone[arm].log if self.clock_state == "alone" else None
+        sustained, least, most = alone.exp().ends if alone and self.runners[0].name == BASELINE else (None, None, None)
         return Speed(
+            clocks=self.clock_state,
+            clocks_apart_pct=None if apart is None else 100 * apart,
+            shared_readings=len(self.clocks.turns[arm]) if self.clocks and self.clocks.alone else None,
+            power_capped=self.capped,
+            sustained_speedup=sustained,
+            sustained_speedup_low=least,
+            sustained_speedup_high=most,
             steady=cut.warm.steady,
             warmup_steps=cut.warm.steps,
             switch_warmup_steps=cut.sizes.switch_warmup,
@@ -114,6 +147,11 @@ class Paired:
             switches_per_s=self.switches_per_s,
         )
 
+    def sustained(self, arm: int) -> dict[str, float]:
+        """Return an arm's throughput alone, by its column; empty where it was not measured or does not count."""
+        known = self.clock_state == "alone"
+        return {"sustained_samples_per_s": self.samples / self.alone[arm].step_s} if known else {}
+
     def judge(self, arm: int) -> tuple[Status, str]:
         """Return an arm's status, and the reason if it is not ``ok``, or what of an ``ok`` arm could not be checked."""
         check, protocol = self.checks[arm], self.trial.protocol
@@ -121,7 +159,8 @@ class Paired:
             return "nonfinite", "the loss became NaN or Inf while timing"
         if not self.comparison.rounds:
             return "invalid", f"every round was disturbed: {self.comparison.invalid[-1]}"
-        if check is not None and check.difference is not None and not check.agree:
+        explained = (self.clocks and self.clocks.apart(arm)) or 0.0  # longer blocks come nearer to each arm's own clock
+        if check is not None and check.difference is not None and not check.agree and abs(check.difference) > explained:
             return "invalid", (
                 f"switching: blocks of four times the length differ by {100 * check.difference:+.1f} % in speedup, "
                 "so the arms have not settled after a switch"
@@ -143,6 +182,7 @@ def measure(
     recut: Callable[[list[Cut]], list[Cut]] = lambda cuts: cuts,
     check: bool = False,
     known: Sequence[KnownArm] = (),
+    clocks: bool = False,
 ) -> Paired:
     """Warm the arms up, choose block sizes, and time ABBA rounds until the speedups' intervals are narrow enough.
 
@@ -159,13 +199,17 @@ def measure(
         recut: called after warm-up; returns the cuts to use instead.
         check: whether to repeat the comparison with longer blocks; if the two disagree, all is timed again with those.
         known: the arms' blocks as an earlier process cut them.
+        clocks: whether to read the device's clock, and to measure each arm alone too as the protocol says.
     """
     budget_s = trial.protocol.process_s if known else trial.protocol.first_process_s
     clock, seed = distributed.clock(), trial.seed * 1000 + trial.replicate
     for runner in runners:
         runner.activate()
         runner.wanted = runner.read_back()
-    cuts = recut(prepare(runners, budget_s, clock=clock, say=lambda text: send(Progress(text=text)), known=known))
+    clocks = clocks and distributed.ranks() == 1
+    readings = Clocks(runners, backend_of(runners[0].arm.device).clock_hz if clocks else lambda: None, clock)
+    options: dict[str, Any] = {"clock": clock, "known": known, "settle": readings.settle}
+    cuts = recut(prepare(runners, budget_s, say=lambda text: send(Progress(text=text)), **options))
     turn = len(by_shape(batches)) > 1 and len(batches)
     if turn:
         cuts = [replace(cut, sizes=replace(cut.sizes, steps=-(-cut.sizes.steps // turn) * turn)) for cut in cuts]
@@ -185,6 +229,7 @@ def measure(
                 window=poll.window,
                 wait=watch.wait,
                 watch=report,
+                look=readings.look,
             )
             checks: list[LongBlocks | None] = [None for _ in runners]
             if check:
@@ -195,6 +240,16 @@ def measure(
                 break
             cuts = [replace(cut, sizes=cut.sizes.lengthen()) for cut in cuts]
         foreign_pct, switches, took_s = watch.foreign_load_pct(), involuntary_switches(), time.monotonic() - began_s
+        capped, asked = watch.capped if device.is_gpu else None, trial.protocol.sustained
+        alone: Sequence[Sustained] = ()
+        if clocks and len(runners) > 1 and (asked or (asked is None and (capped or readings.flags))):
+            alone = each_alone(
+                [TrainingLoad(runner, send, "running alone") for runner in runners],
+                [burst_steps(cut.warm.step_ns / 1e9) for cut in cuts],
+                seed=seed,
+                activate=lambda arm: runners[arm].activate(),
+                poll=poll,
+            )
     return Paired(
         trial=trial,
         runners=runners,
@@ -204,6 +259,9 @@ def measure(
         samples=samples or trial.cell.batch_size,
         foreign_load_pct=foreign_pct,
         switches_per_s=None if switches is None or switches_before is None else (switches - switches_before) / took_s,
+        clocks=readings if clocks else None,
+        capped=capped,
+        alone=alone,
     )
 
 

@@ -42,7 +42,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     operations = [None if floor else _observe(runner) for runner in runners]
     known = [replace(arm, name=label) for arm in trial.known for label, name in labels.items() if name == arm.name]
     samples = context.samples_per_step(batches)
-    paired = measure(trial, runners, device, send, batches=batches, samples=samples, check=not trial.known, known=known)
+    first = not trial.known
+    options: dict[str, Any] = {"check": first, "known": known, "clocks": first and not floor}
+    paired = measure(trial, runners, device, send, batches=batches, samples=samples, **options)
     for block in paired.blocks():
         send(block)
     for index, (runner, observed) in enumerate(zip(runners, operations, strict=True)):
@@ -65,6 +67,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             operations=observed,
             conversion=runner.arm.conversion,
             speed=speed,
+            values=paired.sustained(index),
         )
         send(result)
 

@@ -181,6 +181,18 @@ METRICS: dict[str, Metric] = {
             tabled=True,
         ),
         Metric(
+            name="sustained",
+            label="sustained throughput",
+            unit="samples/s",
+            about="Throughput of each precision alone at its settled clock, where a power limit made them share one.",
+            phase="speed",
+            columns=("sustained_samples_per_s",),
+            gain="sustained_speedup",
+            better="more",
+            has_noise=True,
+            compared=False,
+        ),
+        Metric(
             name="script_wait",
             label="wait for data",
             unit="points",

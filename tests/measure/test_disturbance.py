@@ -114,6 +114,13 @@ def test_without_counters_the_reasons_of_the_moment_count(watched, fields, bits,
     assert machine.poll() == ""
 
 
+def test_a_power_cap_is_kept_in_mind_and_disturbs_nothing(watched):
+    machine = watched(FakeGpu("GPU-a", fields=dict(ALL)))
+    assert (machine.poll(), machine.watch.capped) == ("", False)
+    for machine.gpu.reasons in (0x4, 0):
+        assert (machine.poll(), machine.watch.capped) == ("", True)
+
+
 def test_an_old_nvidia_ml_py_without_the_newer_fields_reads_the_older_ones(watched):
     machine = watched(FakeGpu("GPU-a", fields={THERMAL: 0}), newer=False)
     machine.gpu.fields[THERMAL] = 40 * MS

@@ -92,6 +92,12 @@ def test_what_was_drawn_before_the_window_is_not_in_it(bench):
     assert machine.measure().power_w == pytest.approx(300, rel=0.003)
 
 
+@pytest.mark.parametrize(("reasons", "watts"), [(0x4, 300.0), (0, 50.0)])
+def test_a_clock_that_the_power_limit_holds_down_has_ten_seconds_to_settle(bench, reasons, watts):
+    machine = bench(FakeGpu("GPU-a", power_w=lambda now_s: 50.0 if now_s < 9.0 else 300.0, reasons=reasons))
+    assert machine.measure().power_w == pytest.approx(watts, rel=0.003)
+
+
 @pytest.mark.parametrize("errors", [{}, NO_COUNTER])
 def test_the_device_never_waits_and_the_queue_does_not_run_away(bench, errors):
     machine = bench(FakeGpu("GPU-a", errors=errors))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,7 +13,10 @@ import torch
 from torch import nn
 
 from bench.data import random_batches
+from bench.devices.backend import Cpu
+from bench.measure import sustained
 from bench.measure.rounds import Comparison, LongBlocks, TimedBlock
+from bench.measure.sustained import Clocks
 from bench.phases import paired, speed
 from bench.phases.arms import BATCHES, FEWEST_STEPS, TrainingRunner, step_times
 from bench.phases.paired import Paired
@@ -40,8 +44,8 @@ def run(tiny_trial, cpu, monkeypatch):
     """Time fp32 against amp-fp16 for a moment; return the blocks and the results."""
     monkeypatch.setattr(speed, "CEILING_S", 0.01)
 
-    def go(replicate=0, names=ARMS):
-        quick = Protocol(time_budget_s=0.1, replicates=2)
+    def go(replicate=0, names=ARMS, **more):
+        quick = Protocol(time_budget_s=0.1, replicates=2, **more)
         sent = run_phase(tiny_trial, cpu, "speed", *names, replicate=replicate, protocol=quick)
         return of_kind(Block, sent), of_kind(TrialResult, sent)
 
@@ -91,6 +95,49 @@ def test_a_check_with_longer_blocks_that_was_disturbed_is_told_in_the_row(run, m
     assert (plain.status, plain.detail) == ("ok", "")
     assert (mixed.status, mixed.detail) == ("ok", paired.UNCHECKED)
     assert mixed.speed.long_block_pct is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "shares", "settles", "state"),
+    [
+        (None, None, True, "unread"),
+        (None, False, True, "own"),
+        (None, True, True, "alone"),
+        (None, True, False, "not settled"),
+        (False, True, True, "shared"),
+        (True, None, True, "alone"),
+    ],
+)
+def test_arms_that_share_a_clock_are_measured_alone_unless_that_is_not_wanted(
+    run, monkeypatch, *, asked, shares, settles, state
+):
+    """``shares`` is whether the clock taking turns is another than alone; None is a device without one to read."""
+    monkeypatch.setattr(sustained, "WARM_S", 0.0)
+    monkeypatch.setattr(sustained, "RUN_S", 0.1)
+    monkeypatch.setattr(sustained, "LONGEST_S", 0.1)
+    monkeypatch.setattr(sustained, "SETTLED", 9.0 if settles else -1.0)
+    monkeypatch.setattr(sustained, "WIDEST", 9.0)
+    readings = itertools.chain([2e9] * 2 * (1 + sustained.ALONE_READINGS), itertools.repeat(1e9 if shares else 2e9))
+    monkeypatch.setattr(Cpu, "clock_hz", lambda _self: None if shares is None else next(readings))
+    plain, mixed = run(sustained=asked)[1]
+    assert (plain.speed.clocks, mixed.speed.clocks) == (state, state)
+    assert (mixed.speed.sustained_speedup is not None) == (state == "alone")
+    assert plain.speed.sustained_speedup is None
+    for row in (plain, mixed):
+        assert ("sustained_samples_per_s" in row.values) == (state == "alone")
+    if shares:
+        assert mixed.speed.clocks_apart_pct == pytest.approx(200 * math.log(2))
+
+
+@pytest.mark.parametrize(("difference", "status"), [(-0.04, "ok"), (-0.2, "invalid")])
+def test_longer_blocks_that_come_nearer_to_each_arms_own_clock_are_no_switching(tiny_trial, difference, status):
+    clocks = Clocks((), lambda: None, time.perf_counter_ns)
+    clocks.alone, clocks.turns = {0: 2e9, 1: 1.8e9}, {0: [1.9e9], 1: [1.9e9]}  # 5 % and 5 % apart
+    runners = [SimpleNamespace(name=name, finite=lambda: True) for name in ARMS]
+    checks = (None, LongBlocks(difference=difference, agree=False))
+    known = {"trial": tiny_trial, "runners": runners, "cuts": (CUT, CUT), "checks": checks, "samples": 4}
+    known |= {"foreign_load_pct": None, "switches_per_s": None, "clocks": clocks}
+    assert Paired(comparison=compared(2), **known).judge(1)[0] == status
 
 
 def compared(counted: int) -> Comparison:

@@ -21,7 +21,7 @@ def main(gpu: int, mib: int, busy: float) -> None:
     print("begun", flush=True)
     while True:
         if busy:
-            runtime.simgpu_run(None, gpu, ctypes.c_uint64(int(busy * PERIOD_S * 1e9)))
+            runtime.simgpu_run(None, gpu, ctypes.c_uint64(int(busy * PERIOD_S * 1e9)), 0)
         time.sleep(PERIOD_S)
 
 

@@ -68,6 +68,14 @@ DOUBTS = {
             of_figure=True,
         ),
         Doubt(
+            name="shared clock",
+            mark="‖",
+            about="a power limit made the precisions share a clock, and none was measured alone until it had settled "
+            "(--sustained), so the speedup may be too high",
+            applies=lambda row: row["clocks"] in ("shared", "not settled", "disturbed"),
+            of_figure=True,
+        ),
+        Doubt(
             name="lost trials",
             mark="‡",
             about="some of its trials did not count; the notes say which and why",

@@ -37,7 +37,11 @@ from bench.spec.precisions import BASELINE, find_precision, precision_rank
 IEEE_ERROR = 3e-5
 """An fp32 matrix product with a larger error than this was not computed in IEEE fp32."""
 ENERGY_FIGURES = dict.fromkeys(
-    ("energy_source", "energy_j_per_step", "energy_net_j_per_step", "mean_power_w", "idle_power_w"), "last"
+    (
+        *("energy_source", "energy_j_per_step", "energy_net_j_per_step", "mean_power_w", "idle_power_w"),
+        *("energy_window_s", "energy_steps"),
+    ),
+    "last",
 )
 ROUNDED = ("tf32", "bf16")
 """Settings of the fp32 switches under which factors are rounded before they are multiplied."""
@@ -52,7 +56,14 @@ ENTROPY = ["above_entropy", "above_entropy_low", "above_entropy_high"]
 RATES = ["step_ms", "samples_per_s", "tokens_per_s"]
 SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
 DIAGNOSTICS = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]
-DIAGNOSTICS += ["switch_warmup_steps", "block_steps", "switch_transient_pct", "long_block_pct", "foreign_load_pct"]
+DIAGNOSTICS += [
+    "clocks_apart_pct",
+    "switch_warmup_steps",
+    "block_steps",
+    "switch_transient_pct",
+    "long_block_pct",
+    "foreign_load_pct",
+]
 COUNTS = ["rounds", "discarded_rounds", "outlier_rounds"]
 
 
@@ -71,10 +82,10 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     changes = {metric: contrasts(FACTORS["precision"], metric, by_arm) for metric, by_arm in measured.items()}
     every = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY, "missing_trials"]]
     tried = [_tried(trials, MEMORY, {"all_devices_bytes": "max"}), _tried(trials, ENERGY, ENERGY_FIGURES)]
-    timed = speeds(trials, changes[SPEED])
+    timed = speeds(trials, changes[SPEED], changes[METRICS["sustained"]])
     table = every.join([*tried, timed, details(trials), trainings(trials), _changes(changes)])
     table.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare
-    table = table.join([_general(metric, by_arm) for metric, by_arm in measured.items()])
+    table = table.join([_general(metric, by_arm) for metric, by_arm in measured.items()]).copy()  # defragments it
     paces, steps = measured[THROUGHPUT], measured[SPEED]
     gains = {number: {process: gain.center for process, gain in arm.gains.items()} for number, arm in steps.items()}
     table["paces"] = pd.Series({number: tuple(arm.values) for number, arm in paces.items()}, dtype=object)
@@ -98,7 +109,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     order += ["batch_size", "rank"]
     table["doubts"] = [doubts(row) for row in records(table)]
     table = table.sort_values(order, kind="stable", ignore_index=True).drop(columns=IN_CELL)
-    return table.copy()  # which defragments the columns
+    return table.copy()  # likewise
 
 
 def _changes(contrasts: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame:
@@ -274,16 +285,18 @@ def status_of(rows: pd.DataFrame, usable: pd.Series) -> pd.Series:
     return ranked.sort_values("rank", kind="stable").groupby(ARM, sort=False)["word"].last()
 
 
-def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFrame:
+def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast], sustained: Mapping[int, Contrast]) -> pd.DataFrame:
     """Return one row for each arm whose speed was tried, by its number.
 
     ``RATES`` are medians over processes. ``speedup`` has the interval of its contrast with fp32, ``verdict`` its word,
-    and ``measured_in`` says over which processes. Nothing measured leaves the figures empty. ``noise`` is that of
-    ``noises``, empty where it was not measured.
+    and ``measured_in`` says over which processes. Where each arm was measured alone, they are of that contrast, and
+    ``shared_speedup`` is at a shared clock. Nothing measured leaves the figures empty. ``noise`` is that of ``noises``,
+    empty where it was not measured, and ``clocks`` whether the clock was shared.
 
     Args:
         trials: rows from ``numbered``.
         contrasts: each precision's step time against fp32's, by the arm's number.
+        sustained: the same of each arm alone.
     """
     rows = trials[trials["phase"] == "speed"]
     usable = rows["status"].isin(MEASURED) & rows["step_ms"].gt(0)
@@ -293,8 +306,14 @@ def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFr
     cells = rows.drop_duplicates(ARM).set_index(ARM)[CELL]
     noise = {number: of_cells.get(tuple(cell)) for number, *cell in cells.itertuples(name=None)}
     table["noise"] = pd.Series(noise, dtype=float)
-    table = table.join(intervals(contrasts, ["speedup", "low", "high"], lambda contrast: contrast.gain))
-    of_arms = {number: replace(contrast, noise=noise[number]) for number, contrast in contrasts.items()}
+    shared, alone = (
+        intervals(each, ["speedup", "low", "high"], lambda contrast: contrast.gain) for each in (contrasts, sustained)
+    )
+    wide = ((shared["high"] / shared["low"]) ** 0.5 - 1).reindex(table.index)
+    table = table.join(alone.combine_first(shared)).join(shared.reindex(alone.index).add_prefix("shared_"))
+    table["clocks"] = rows[rows["clocks"] != ""].groupby(ARM, sort=False)["clocks"].last().astype(object)
+    judged = {**contrasts, **sustained}
+    of_arms = {number: replace(contrast, noise=noise[number]) for number, contrast in judged.items()}
     words = judge_speedups(list(of_arms.values()))
     table["verdict"] = pd.Series(dict(zip(of_arms, words, strict=True)), dtype=object)
     table["measured_in"] = pd.Series(
@@ -302,8 +321,8 @@ def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFr
     )
     table["timed_processes"] = groups.size()
     asked = groups["target_ci"].max().reindex(table.index)
-    wide = ((table["high"] / table["low"]) ** 0.5 - 1).gt(asked)
-    table["speed_status"] = table["speed_status"].mask(table["speed_status"].isin(MEASURED) & wide, "unconverged")
+    measured = table["speed_status"].isin(MEASURED)
+    table["speed_status"] = table["speed_status"].mask(measured & wide.gt(asked), "unconverged")
     return table
 
 

@@ -420,6 +420,8 @@ class _Subject:
         speedup, _, interval = ratio(arm["speedup"], arm["low"], arm["high"]).partition(" ")
         marks = marked(arm["verdict"], arm["measured_in"], arm["speed_status"])
         text = f"{speedup}× as fast as fp32 {interval or '(no interval)'} ({marks})"
+        if known(arm["shared_speedup"]):
+            text += f" each alone at its own clock, {ratio(arm['shared_speedup'])}× at a shared one"
         return ", ".join(filter(None, [text, self._changes(arm, self._at_best(arm))]))
 
     def _at_best(self, arm: Row) -> str:
@@ -497,11 +499,12 @@ def reason(arm: Row, baseline: Row | None) -> str:
 def _tied(arm: Row, fastest: Row) -> bool:
     """Say whether an arm is not shown to be slower than the fastest: by their ratio in the processes that timed both.
 
-    Where fewer than two processes timed both, it is by whether their intervals over fp32 overlap.
+    Where fewer than two processes timed both, or each was measured alone, it is by whether their intervals over fp32
+    overlap.
     """
     if arm is fastest:
         return True
-    ahead = estimate(SPEED, fastest[SPEED.arm], arm[SPEED.arm])
+    ahead = None if known(arm["shared_speedup"]) else estimate(SPEED, fastest[SPEED.arm], arm[SPEED.arm])
     if ahead is None or not ahead.is_paired or ahead.change.low is None:
         return bool(arm["high"] >= fastest["low"])
     return ahead.change.low <= 0

@@ -14,7 +14,7 @@ from bench.report.exports import document
 from bench.report.reading.load import load
 from bench.results.records import TrialResult
 from bench.results.run_json import planned
-from tests.report.builders import RunBuilder, timed
+from tests.report.builders import RunBuilder, capped, timed
 from tests.report.fleet import edit_run
 
 
@@ -39,6 +39,7 @@ CASES: dict[str, Callable[[RunBuilder], RunBuilder]] = {
     "one process": lambda run: run.speed(speedups=[2.0]),
     "one seed": lambda run: run.speed().train("fp32", [90.0]).train("amp-bf16", [90.1]),
     "unconverged": lambda run: run.speed(status="unconverged"),
+    "shared clock": lambda run: capped(run, 2.0, None, "not settled"),
     "lost trials": lambda run: run.speed().result("speed", "amp-bf16", replicate=3, status="timeout"),
 }
 

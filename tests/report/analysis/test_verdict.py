@@ -12,7 +12,7 @@ from bench.report.format import UNKNOWN, number
 from bench.report.reading.load import load
 from bench.report.render import answers as terminal
 from bench.results.records import Switches
-from tests.report.builders import RunBuilder
+from tests.report.builders import RunBuilder, capped
 from tests.report.fleet import edit_rows
 from tests.report.tables.lines import column, lines
 
@@ -54,6 +54,17 @@ def test_equal_speed_and_less_memory_is_a_gain(tmp_path: Path) -> None:
     for name in ("fp32", "amp-bf16"):
         run.train(name, [90.0] * 5)
     assert "use amp-bf16 — for its memory: 1.000× as fast" in verdict(run)
+
+
+def test_under_a_power_cap_the_advice_is_by_each_precision_alone(tmp_path: Path) -> None:
+    gain = verdict(capped(RunBuilder(tmp_path / "gain"), 1.8, 1.6))
+    assert "fastest: amp-bf16, accuracy not shown — 1.600× as fast as fp32 [1.584, 1.616] (FASTER, one process)" in gain
+    assert "each alone at its own clock, 1.802× at a shared one" in gain
+    none = verdict(capped(RunBuilder(tmp_path / "none"), 1.12, 0.9))
+    assert "stay with fp32 — nothing gains: amp-bf16 is 0.900×" in none
+    unsettled = verdict(capped(RunBuilder(tmp_path / "unsettled"), 1.8, None, "not settled"))
+    assert "fastest: amp-bf16, accuracy not shown — 1.802×" in unsettled
+    assert "alone" not in unsettled
 
 
 def test_a_regression_has_no_accuracy_to_show(tmp_path: Path) -> None:

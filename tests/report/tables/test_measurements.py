@@ -171,6 +171,7 @@ def test_the_table_of_energy_has_what_was_read_and_its_source_or_its_status(run)
         "energy/step (J)": "1.600",
         "above idle (J)": "1.235",
         "samples/J": "80.00",
+        "step alone (ms)": "5.120",
         "mean power (W)": "312",
         "idle power (W)": "71.2",
         "energy ÷ fp32": "0.400",

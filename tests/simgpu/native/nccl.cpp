@@ -25,14 +25,14 @@ struct Communicator {
   char* block(int of) { return blocks + BLOCK_BYTES * of; }
 };
 
-extern "C" cudaError_t simgpu_run(cudaStream_t, int, uint64_t);
+extern "C" cudaError_t simgpu_run(cudaStream_t, int, uint64_t, int);
 extern "C" const char* simgpu_unsupported_message();
 
 static ncclResult_t take_time(cudaStream_t stream, size_t bytes) {
   constexpr size_t BYTES_PER_NS = 100;
   int gpu;
   cudaGetDevice(&gpu);
-  return simgpu_run(stream, gpu, 20000 + bytes / BYTES_PER_NS) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  return simgpu_run(stream, gpu, 20000 + bytes / BYTES_PER_NS, 0) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 // Wait for all ranks. It ends early when one has aborted.

@@ -21,15 +21,15 @@ using c10::IValue;
 using torch::jit::Stack;
 using MaybeTensor = std::optional<Tensor>;
 
-extern "C" cudaError_t simgpu_run(cudaStream_t, int, uint64_t);
+extern "C" cudaError_t simgpu_run(cudaStream_t, int, uint64_t, int);
 extern "C" int simgpu_capture_state(cudaStream_t, int);
 
 constexpr double FEW_FLOPS = 6e8;  // larger products are not computed; they only take time
 
 static cudaStream_t stream_on(at::Device gpu) { return at::cuda::getCurrentCUDAStream(gpu.index()).stream(); }
 static bool is_capturing(at::Device gpu) { return simgpu_capture_state(stream_on(gpu), gpu.index()) != 0; }
-static void take_time(at::Device gpu, double ns) {
-  C10_CUDA_CHECK(simgpu_run(stream_on(gpu), gpu.index(), (uint64_t)ns));
+static void take_time(at::Device gpu, double ns, bool narrow = false) {
+  C10_CUDA_CHECK(simgpu_run(stream_on(gpu), gpu.index(), (uint64_t)ns, narrow));
 }
 static void synchronize(at::Device gpu) { at::cuda::getCurrentCUDAStream(gpu.index()).synchronize(); }
 
@@ -151,6 +151,14 @@ static double duration_ns(const Product& product, const std::vector<IValue>& arg
   for (auto& argument : arguments)
     if (argument.isTensor() && argument.toTensor().defined()) bytes += argument.toTensor().nbytes();
   return 3000 + bytes / BYTES_PER_NS;
+}
+
+static bool is_narrow(const std::vector<IValue>& arguments) {
+  for (auto& argument : arguments)
+    if (argument.isTensor() && argument.toTensor().defined() && argument.toTensor().is_floating_point() &&
+        argument.toTensor().element_size() == 2)
+      return true;
+  return false;
 }
 
 // ---- any operator: its arguments moved to the CPU, its results back
@@ -337,7 +345,7 @@ static void run_on_cpu(const c10::OperatorHandle& op, Stack* stack) {
   for (auto& output : resized) output.copy_back();
   Results results;
   std::vector<IValue> outputs = to_gpu(schema, returned, arguments, gpu, results);
-  take_time(gpu, duration_ns(multiplied, moved));
+  take_time(gpu, duration_ns(multiplied, moved), is_narrow(moved));
   if (capturing && recording && !multiplied.skipped())
     recording->push_back([op, moved, results, resized]() {
       Stack again = moved;

@@ -1,0 +1,76 @@
+"""Speedups at a shared clock and of each arm alone, under a simulated power governor (``perf/sustained.py``)."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.measure.sustained import APART, READINGS, ROUNDS, UNSETTLED, Clocks, each_alone
+from tests.measure.simulated import MS, GovernedMachine, GovernedRunner, governed, sustained
+
+CAPPED = (0.8, 1.3)
+"""Powers of two arms over the cap."""
+
+
+@pytest.fixture
+def machine():
+    return GovernedMachine()
+
+
+@pytest.mark.parametrize("tau_s", [0.5, 2.0])
+def test_arms_that_share_a_clock_are_flagged_and_right_alone(tau_s):
+    for seed in range(3):
+        result = governed(seed, tau_s, CAPPED)
+        assert result.shared == pytest.approx(1.8, abs=0.01)
+        assert result.apart > APART
+        assert result.readings >= READINGS
+        assert result.alone.center == pytest.approx(sustained(CAPPED), rel=0.007)
+        assert not result.unsettled
+
+
+def test_below_the_cap_nothing_is_flagged_and_both_figures_agree():
+    result = governed(0, 0.5, (0.7, 0.95))
+    assert result.apart < APART
+    assert result.shared == pytest.approx(1.8, rel=0.004)
+    assert result.alone.center == pytest.approx(1.8, rel=0.007)
+
+
+@pytest.mark.parametrize(("tau_s", "powers"), [(20.0, CAPPED), (10.0, (1.1, 1.3))])
+def test_a_clock_that_goes_on_falling_has_not_settled(tau_s, powers):
+    """In the second case the first run ends at the full clock, before its power has reached the cap."""
+    assert governed(0, tau_s, powers).unsettled == UNSETTLED
+
+
+def test_without_a_clock_to_read_nothing_runs_for_it_and_nothing_is_known(machine):
+    runner = GovernedRunner("fp32", machine, MS, 1.0)
+    clocks = Clocks([runner], lambda: None, machine.clock)
+    clocks.settle(0, MS)
+    clocks.look(1, 0)
+    assert (runner.steps, clocks.apart(0), clocks.flags) == (0, None, False)
+
+
+def test_the_clock_is_read_in_every_second_round_and_later_in_every_eighth(machine):
+    clocks = Clocks([GovernedRunner("fp32", machine, MS, 1.0)], lambda: 1.0, machine.clock)
+    clocks.settle(0, MS)
+    read = []
+    for number in range(41):
+        clocks.look(number, 0)
+        read += [number] * (len(clocks.turns[0]) > len(read))
+    assert read == [1, 3, 5, 7, 9, 11, 13, 15, 17, 25, 33]
+
+
+def test_each_run_begins_with_its_arms_switches_and_a_disturbed_one_is_named(machine):
+    runners = [GovernedRunner(name, machine, 20 * MS, 0.5) for name in ("fp32", "amp-bf16")]
+    order: list[int] = []
+    causes = iter(["", "", "", "hardware slowdown"])
+    results = each_alone(
+        runners,
+        [5, 5],
+        seed=0,
+        activate=order.append,
+        poll=lambda: next(causes, ""),
+        clock=machine.seconds,
+        sleep=machine.sleep,
+    )
+    assert [sorted(order[start : start + 4]) for start in range(0, 4 * ROUNDS, 4)] == [[0, 0, 1, 1]] * ROUNDS
+    assert results[1].unsettled == "hardware slowdown"
+    assert results[0].step_s == pytest.approx(0.02)
