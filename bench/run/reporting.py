@@ -83,12 +83,14 @@ def _kept(request: Request, folder: Path) -> Iterator[Request]:
     from bench.report.reading.load import load
     from bench.report.tables.layers import kept_names, snippet
 
-    if "layers" not in request.phases or request.quick:
+    if "layers" not in request.phases:
         return
     for suite, names in kept_names(load([folder]).numerics).items():
         patterns = dict.fromkeys(name.partition("keep=")[2] for pair in names for name in pair)
         for pattern in filter(None, patterns):
             print_plain(f"In a training loop of your own, before torch.compile:\n\n{snippet(pattern)}", wrap=False)
+        if request.quick:
+            continue
         out = folder.with_name(f"{folder.name}-keep-{suite}")
         yield parse_kept(request, suite, [name for pair in names for name in pair], out)
         if (out / "run.json").exists():

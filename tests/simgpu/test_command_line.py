@@ -99,6 +99,21 @@ def test_without_recorded_kernels_the_explain_phase_says_so_and_gives_no_reason(
     assert "Why? has no answer: torch.profiler recorded no kernels" in done.stdout
 
 
+def test_the_module_that_overflows_in_float16_is_found_and_kept(host):
+    server = host("A100")
+    offset = "lambda x: ((x.half() if torch.is_autocast_enabled('cuda') else x) + 2e4) * 2 - 4e4"
+    layer = f"type('Offset', (nn.Module,), {{'forward': lambda self, x: ({offset})(x)}})()"
+    tiny = (server.folder / "tiny.py").read_text().replace("nn.ReLU()", layer)
+    (server.folder / "tiny.py").write_text(
+        tiny.replace("from torch import nn", "import torch\n        from torch import nn")
+    )
+    words = ("--gpus", 0, "--precision", "amp-fp16", "--suite", "tiny.py", "--quick")
+    done = server.run("layers", *words, "--out", "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "keep 2 in fp32, as in --precisions amp-fp16:keep=2" in done.stdout
+    assert "fnmatchcase(name, pattern) for pattern in ['2']" in done.stdout
+
+
 def test_the_ladder_is_climbed_up_to_a_captured_step(single):
     rows = [row for row in single.rows("graphs") if row["phase"] == "ladder"]
     assert {row["status"] for row in rows} <= TIMED
