@@ -26,7 +26,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from bench.data import first_batches
 from bench.measure.narrowing import Findings, Narrowing, Recipe, search
+from bench.planning import suite_registry
+from bench.spec.precisions import parse_precision
+from bench.spec.trial import SuiteRef
+from bench.training.own_step import loss_in
+from bench.training.step import build_arm
 
 BF16 = Recipe(dtype=torch.bfloat16, weights=False, scaled=False)
 FP16 = Recipe(dtype=torch.float16, weights=False, scaled=True)
@@ -236,6 +242,87 @@ def special(kind: str, strength: float) -> nn.Module:
     return nn.Sequential(nn.Linear(16, WIDTH), part, nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 10))
 
 
+# Whole models with a fragile part.
+
+
+class Shift(nn.Module):
+    """Adds a number to its input in the narrow type, and takes it away."""
+
+    def __init__(self, offset: float) -> None:
+        super().__init__()
+        self.offset = offset
+
+    def forward(self, values: Tensor) -> Tensor:
+        return (narrow(values) + self.offset) - self.offset
+
+
+def suite(name: str, place: str = "", size: int = 4) -> Narrowing:
+    """Return a suite's model, with a fragile part after one of its modules where ``place`` names one."""
+    torch.manual_seed(0)
+    defined, cpu = suite_registry.load(SuiteRef(name=name)), torch.device("cpu")
+    arm = build_arm(defined, defined.data, parse_precision("fp32"), cpu, seed=0)
+    if place:
+        arm.model.set_submodule(place, nn.Sequential(arm.model.get_submodule(place), Shift(300.0)))
+    batches = first_batches(defined, defined.data, batch_size=size, count=2, device=cpu, seed=0)
+    return Narrowing(arm.model, lambda model, batch: loss_in(arm.loss(model, batch)), batches, BF16)
+
+
+def _language(model: nn.Module, recipe: Recipe, position: int | None = None) -> Narrowing:
+    tokens = [torch.randint(1, 100, (4, 12)) for _ in range(2)]
+    batches = [{"input_ids": each, "labels": each.flip(1)} for each in tokens]
+    if position is not None:
+        batches = [batch | {"position_ids": torch.arange(12).expand(4, 12) + position} for batch in batches]
+    return Narrowing(model, lambda model, batch: model(**batch).loss.float(), batches, recipe)
+
+
+def t5() -> Narrowing:
+    """T5 v1.1 with large weights in one ``wo``, whose output overflows in float16 (transformers 9295 and 20683)."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    sizes = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_heads": 4, "vocab_size": 100}
+    more = {"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0, "tie_word_embeddings": False}
+    model = T5ForConditionalGeneration(T5Config(num_layers=2, num_decoder_layers=2, dropout_rate=0.0, **sizes, **more))
+    model.encoder.block[1].layer[1].DenseReluDense.wo.weight.data.mul_(1e5)
+    return _language(model, FP16)
+
+
+class AnglesOfBuffer(nn.Module):
+    """Rotary embeddings as gpt-neox had them (gpt-neox 1003): positions and angles in the type of the weights."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("inv_freq", 1e-4 ** (torch.arange(0, width, 2) / width))
+
+    def forward(self, values: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        angles = position_ids.type_as(self.inv_freq)[..., None] * self.inv_freq
+        angles = torch.cat([angles, angles], dim=-1)
+        return angles.cos().to(values.dtype), angles.sin().to(values.dtype)
+
+
+def neox() -> Narrowing:
+    """GPT-NeoX with those, far into a text, in bfloat16 weights."""
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 128}
+    more = {"rotary_pct": 1.0, "initializer_range": 0.2, "attn_implementation": "eager", "vocab_size": 100}
+    model = GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, **more))
+    model.gpt_neox.rotary_emb = AnglesOfBuffer(16)
+    return _language(model, PURE, position=1000)
+
+
+WHOLE: dict[str, tuple[Callable[[], Narrowing], tuple[str, ...]]] = {
+    "gpt": (lambda: suite("gpt"), ()),
+    "gpt with a plant": (lambda: suite("gpt", "blocks.2.attention"), ("blocks.2.attention.1",)),
+    "T5, wo in float16": (t5, ("encoder.block.1.layer.1.DenseReluDense.wo",)),
+    "GPT-NeoX, angles in bfloat16": (neox, ("gpt_neox.rotary_emb",)),
+    "resnet20": (lambda: suite("resnet20", size=32), ()),
+    "resnet20 with a plant": (lambda: suite("resnet20", "8.bn1", 32), ("8.bn1.1",)),
+}
+"""Models, and the modules that are to be found."""
+
+
 # Runs.
 
 
@@ -318,6 +405,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     console = Console(width=110)
+    for name, (build, expected) in WHOLE.items():
+        findings = search(build())
+        verdict = "as expected" if findings.kept == expected else f"expected {expected}"
+        limits = f"error {findings.error:.3f}, limit {findings.limit:.3f}"
+        print(f"{name}: {findings.answer} {findings.kept}, {limits}: {verdict}", flush=True)
     for kind in SPECIAL:
         print(f"{kind}: {run_special(kind, options.seeds)} of {options.seeds}", flush=True)
     table = Table("fragile parts", "precision", "exactly", "of", "error below the limit", "above ten limits")

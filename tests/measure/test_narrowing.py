@@ -5,7 +5,21 @@ import torch
 from torch import nn
 
 from bench.measure.narrowing import Narrowing, Recipe, search
-from perf.layers import BF16, FP16, PLANTS, PURE, SPECIAL, UNSCALED, conv, loss, mlp, narrowing, planted, special
+from perf.layers import (
+    BF16,
+    FP16,
+    PLANTS,
+    PURE,
+    SPECIAL,
+    UNSCALED,
+    WHOLE,
+    conv,
+    loss,
+    mlp,
+    narrowing,
+    planted,
+    special,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +47,14 @@ def test_a_fragile_part_is_found_alone(kind):
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_own_operations_repeated_calls_and_tied_weights(kind):
     assert search(narrowing(special(kind, 0.6), (16,), BF16)).kept == (SPECIAL[kind][1],)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in WHOLE if "resnet20" not in name])
+def test_the_fragile_part_of_a_whole_model_is_found(name):
+    pytest.importorskip("transformers")
+    build, expected = WHOLE[name]
+    assert search(build()).kept == expected
 
 
 def test_without_scaling_gradients_that_vanish_everywhere_ask_for_scaling():
