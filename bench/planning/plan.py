@@ -405,6 +405,8 @@ def _trials(
             for turn, seed in enumerate(seeds)
             for group in (groups[::-1] if turn % 2 else groups)
         ]
+    if name == "memory" and device.is_gpu and not request.quick:  # cuDNN may choose another workspace in each process
+        return [replace(common, arms=group, seed=seeds[0] + process) for group in groups for process in (0, 1)]
     if phase.arms == "narrow":
         common = replace(common, epochs=request.epochs or 0)  # in fp32, before the search
     return [replace(common, arms=group) for group in groups] + alone

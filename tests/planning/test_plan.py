@@ -238,9 +238,16 @@ def test_what_is_about_several_devices_is_left_out_on_one_where_both_are_measure
     assert {trial.cell.techniques for trial in alone} == {asked["techniques"]}
 
 
+@pytest.mark.parametrize(("device", "quick", "processes"), [(gpu(), False, 2), (gpu(), True, 1), (None, False, 1)])
+def test_memory_is_read_in_two_processes_of_a_gpu(machine, device, quick, processes):
+    devices = [device] if device else []  # the machine has a CPU
+    trials = plan(machine, *devices, precisions=("fp32",), batch_sizes=(32,), phases=("memory",), quick=quick).trials
+    assert len({(trial.id, trial.config) for trial in trials}) == len(trials) == processes
+
+
 def test_the_estimate_of_numerics_has_all_its_steps_and_grows_with_each(machine):
     (looked,) = plan(machine, gpu(), precisions=("fp32",), phases=("numerics",)).trials
-    (held,) = plan(machine, gpu(), precisions=("fp32",), batch_sizes=(32,), phases=("memory",)).trials
+    held = plan(machine, gpu(), precisions=("fp32",), batch_sizes=(32,), phases=("memory",)).trials[0]
     a_step_s = SUITE.batch_size * 1e12 / (0.4 * 1e13)  # FLOPs over the share of 10 TFLOP/s that a step is to reach
 
     def grown_s(trial):

@@ -304,12 +304,15 @@ def _apart(metric: Metric, *sides: Arm) -> list[Values]:
 
 
 def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:
-    """Return the change of what is read once; its interval is what the instrument cannot tell apart."""
-    now, was = (float(side.values.max()) for side in (arm, against))  # of several readings the largest
+    """Return the change of what is read once; its interval is what the instrument and readings cannot tell apart."""
     off = metric.cpu_resolution / 2 if arm.on_cpu or against.on_cpu else 0.0  # of each: A ÷ B is one over B ÷ A
-    ends = (metric.sign * math.log(max(now + by, 1.0) / max(was - by, 1.0)) for by in (-off, 0.0, off))
-    low, center, high = sorted(ends)
-    return Interval(center=center, low=low, high=high, n=1)
+
+    def end(now: float, was: float) -> float:
+        return metric.sign * math.log(max(now, 1.0) / max(was, 1.0))
+
+    now, was = arm.values, against.values
+    low, high = sorted((end(now.min() - off, was.max() + off), end(now.max() + off, was.min() - off)))
+    return Interval(center=end(now.max(), was.max()), low=low, high=high, n=1)  # of several readings the largest
 
 
 def together(arms: Sequence[Arm]) -> Arm:

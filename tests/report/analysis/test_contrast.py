@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,15 @@ def test_turned_round_a_contrast_is_its_inverse(tmp_path: Path, metric: Metric) 
 def test_of_arms_that_classify_no_loss_is_compared(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0], test_loss=1.0).train("tf32", [None], test_loss=1.0)
     assert set(measured(LOSS, run.folder)) == {("run", "tf32")}
+
+
+def test_readings_of_a_gpus_memory_that_differ_are_the_ends_of_the_change() -> None:
+    sides = [
+        Arm(key=("",) * len(KEY), values=np.array(mib) * 2**20, replicates=("", ""), alone=np.array([True, True]))
+        for mib in ((100.0, 110.0), (200.0, 200.0))
+    ]
+    change = ratio(MEMORY, *sides).change
+    assert [math.exp(-gain) for gain in (change.center, change.high, change.low)] == pytest.approx([0.55, 0.5, 0.55])
 
 
 @pytest.mark.parametrize("mib", [104.0, 120.0])
