@@ -168,7 +168,7 @@ class Narrowing:
         def run(*inputs: Any, **named: Any) -> Any:
             if name not in self._active:
                 output = forward(*inputs, **named)
-                return output if name or not self.recipe.weights else _cast(output, torch.float32)
+                return output if name or not self.recipe.weights else cast(output, torch.float32)
             kept, parent_kept = name in self._kept, bool(self._stack) and self._stack[-1][1]
             call = (name, self._calls[name])
             self._calls[name] += 1
@@ -177,24 +177,24 @@ class Narrowing:
                     leaf.dtype if isinstance(leaf, Tensor) else None for leaf in tree_leaves((inputs, named))
                 ]
             if kept:
-                inputs, named = _cast((inputs, named), torch.float32)
+                inputs, named = cast((inputs, named), torch.float32)
             elif self.recipe.weights:
-                inputs, named = _cast((inputs, named), self.recipe.dtype)
+                inputs, named = cast((inputs, named), self.recipe.dtype)
             elif self._replay and call in self._types:
                 types = iter(self._types[call])
-                inputs, named = tree_map(lambda leaf: self._replayed(leaf, next(types)), (inputs, named))
+                inputs, named = tree_map(
+                    lambda leaf: leaf.to(self.recipe.dtype) if next(types) == self.recipe.dtype else leaf,
+                    (inputs, named),
+                )
             self._stack.append((name, kept))
             try:
                 with self._region(enabled=not kept):
                     output = forward(*inputs, **named)
             finally:
                 self._stack.pop()
-            return _cast(output, torch.float32) if parent_kept or (self.recipe.weights and not name) else output
+            return cast(output, torch.float32) if parent_kept or (self.recipe.weights and not name) else output
 
         return run
-
-    def _replayed(self, leaf: Any, dtype: torch.dtype | None) -> Any:
-        return leaf.to(dtype) if isinstance(leaf, Tensor) and dtype == self.recipe.dtype else leaf
 
     def _region(self, *, enabled: bool) -> AbstractContextManager[None]:
         if self.recipe.weights:
@@ -413,7 +413,8 @@ def _pruned(kept: frozenset[str], fits: Callable[[frozenset[str]], bool], errors
     return kept
 
 
-def _cast(tree: Any, dtype: torch.dtype) -> Any:
+def cast(tree: Any, dtype: torch.dtype) -> Any:
+    """Return a structure whose floating-point tensors have a type."""
     return tree_map(
         lambda leaf: leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf, tree
     )

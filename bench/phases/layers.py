@@ -134,10 +134,9 @@ def _lost_updates(context: Context, name: str, batch: Batch) -> float:
         training_step(arm, batch)
         changes.append({name: weight.detach().double() - before[name] for name, weight in arm.model.named_parameters()})
     exact, narrow = changes
-    moved = [name for name, change in exact.items() if change.norm() > 0]
-    return sum(bool((narrow[name] - exact[name]).norm() > LOST * exact[name].norm()) for name in moved) / max(
-        1, len(moved)
-    )
+    moved = {name: change for name, change in exact.items() if change.norm() > 0}
+    lost = [bool((narrow[name] - change).norm() > LOST * change.norm()) for name, change in moved.items()]
+    return sum(lost) / max(1, len(lost))
 
 
 def describe(
@@ -160,10 +159,8 @@ def describe(
     if trained is not None and trained > findings.limit:
         text += f"; as it is trained here, they still differ by {_share(trained)}"
     if lost:
-        text += (
-            f"; the first update of {100 * lost:.0f} % of the parameters is lost to rounding in narrow weights: a "
-            "master copy or stochastic rounding helps, and keep does not"
-        )
+        updates = f"the first update of {100 * lost:.0f} % of the parameters is lost to rounding in narrow weights"
+        text += f"; {updates}: a master copy or stochastic rounding helps, and keep does not"
     return text
 
 

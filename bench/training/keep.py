@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch import nn
 
+from bench.measure.narrowing import cast, lies_in
 from bench.spec.errors import UnsupportedError, UsageError, nearest
 from bench.spec.precisions import Precision
 
@@ -50,12 +50,8 @@ def matching(model: nn.Module, patterns: Iterable[str]) -> dict[str, nn.Module]:
             hint = nearest(pattern, list(modules)[1:])
             raise UsageError(f"keep: no module of the model is called '{pattern}'.{hint}")
         matches.update(names)
-    inner = {name for name in matches if any(_within(name, other) for other in matches)}
+    inner = {name for name in matches if any(lies_in(name, other) for other in matches)}
     return {name: module for name, module in modules.items() if name in matches - inner}
-
-
-def _within(name: str, other: str) -> bool:
-    return name != other and (not other or name.startswith(f"{other}."))
 
 
 @cache
@@ -63,12 +59,8 @@ def _kept(plain: type[nn.Module]) -> type[nn.Module]:
     """Return a class that runs as ``plain``, in fp32 whatever autocast region it is called in."""
 
     def forward(self: Any, *inputs: Any, **named: Any) -> Any:
-        inputs, named = tree_map(_widened, (inputs, named))
+        inputs, named = cast((inputs, named), torch.float32)
         with torch.autocast(self._autocast_device, enabled=False):
-            return tree_map(_widened, plain.forward(self, *inputs, **named))
+            return cast(plain.forward(self, *inputs, **named), torch.float32)
 
     return type(f"{plain.__name__}InFp32", (plain,), {"forward": forward, "__module__": plain.__module__})
-
-
-def _widened(leaf: Any) -> Any:
-    return leaf.float() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf

@@ -271,11 +271,8 @@ def _is_open(arm: Row) -> bool:
 def answers(summary: pd.DataFrame) -> list[Answer]:
     """Return the answer for each suite on each device, in the order of the tables; a search for modules has its own."""
     subjects = [rows for _, rows in summary.groupby(SUBJECT, sort=False)]
-    return [_Subject(rows).answer() for rows in subjects if _measures(rows) != ["layers_status"]]
-
-
-def _measures(rows: pd.DataFrame) -> list[str]:
-    return [str(name) for name in rows.filter(like="_status").dropna(axis="columns", how="all")]
+    statuses = [[*rows.filter(like="_status").dropna(axis="columns", how="all")] for rows in subjects]
+    return [_Subject(rows).answer() for rows, of in zip(subjects, statuses, strict=True) if of != ["layers_status"]]
 
 
 class _Subject:
