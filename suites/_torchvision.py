@@ -1,19 +1,28 @@
-"""Models of torchvision by their names, such as torchvision:efficientnet_b0: of images, of videos, of segmentation."""
+"""Models of torchvision by their names, such as torchvision:efficientnet_b0: of images, videos, segmentation, boxes."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from bench.spec import Data, Suite, UsageError
-from suites import _library
+from bench.spec import Data, Suite, UsageError, require
+from suites import _detection, _library
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 FRAMES = 16
 """Frames of a clip."""
+KINDS = ("image", "video", "segmentation", "detection")
+OTHER_LABELS = ("maskrcnn", "keypointrcnn")
+"""Detectors that need masks or key points."""
+DETECTOR_LR, SSD_BATCH, DETECTOR_BATCH = 1e-3, 32, 8
+PUBLISHED = ("imagenet", "pretrained")
+"""Words for torchvision's own weights; of a detector those of its backbone."""
 WITHOUT_AUXILIARY = ("googlenet", "inception_v3")
 """Models that return a tuple while they have auxiliary classifiers, which are left out."""
 SIZE_ARGUMENT = {"vit": "image_size", "maxvit": "input_size"}
@@ -22,7 +31,7 @@ SIZE_ARGUMENT = {"vit": "image_size", "maxvit": "input_size"}
 
 def names() -> list[str]:
     """Return the names of the models that can be trained by name."""
-    return [name for name in _models().list_models() if _kind(name) in ("image", "video", "segmentation")]
+    return [name for name in _models().list_models() if _kind(name) in KINDS]
 
 
 def _models() -> Any:
@@ -34,6 +43,8 @@ def _models() -> Any:
 
 def _kind(name: str) -> str:
     """Return the folder of torchvision.models that a model lies in; image for those in none."""
+    if name.startswith(OTHER_LABELS):
+        return "masks_or_key_points"
     parts: list[str] = _models().get_model_builder(name).__module__.split(".")
     return "image" if len(parts) == 3 else parts[2]
 
@@ -50,6 +61,9 @@ def suite(
     weights: str = "none",
     batch_size: int = 0,
     batches: int = 50,
+    folder: str = "",
+    workers: int = 2,
+    evaluated: bool = True,
 ) -> Suite:
     """Return a recipe for a model at a constant rate, on random images unless --data says otherwise.
 
@@ -57,26 +71,41 @@ def suite(
         name: as torchvision lists it.
         image_size: height and width of images; 0 is the model's own.
         optimizer: adamw or sgd, with momentum.
-        lr: learning rate; 0 is 0.0003 of adamw and 0.05 of sgd.
+        lr: learning rate; 0 is 0.0003 of adamw and 0.05 of sgd, 0.001 for a detector.
         weight_decay: of the optimizer.
         flip: whether images are mirrored at random.
         weights: initial weights: none, pretrained or imagenet, or the path of a state dict.
         batch_size: samples in a batch; 0 is as many as should fit, 64 at most.
         batches: batches in an epoch of random images.
+        folder: a detector's images with boxes, in the layout of VOC or COCO; empty is made-up ones.
+        workers: processes that read that folder.
+        evaluated: whether a detector's epoch ends with the mAP of VOC 2007 on its test images.
     """
     models = _models()
     if name not in models.list_models():
         raise _library.unknown("torchvision", name, names())
-    if (kind := _kind(name)) not in ("image", "video", "segmentation"):
+    if (kind := _kind(name)) not in KINDS:
         raise UsageError(
             f"torchvision:{name} is a model of {kind.replace('_', ' ')}, which cannot be trained by its name. Write a "
             "suite with batches and a loss of its own, such as docs/examples/detection.py (docs/adding-a-suite.md)."
         )
     _library.require_size("image_size", image_size)
+    common: dict[str, Any] = {
+        "name": f"torchvision:{name}",
+        "source": f"torchvision {version('torchvision')}",
+        "optimizer": optimizer,
+        "weight_decay": weight_decay,
+        "weights": weights,
+        "batch_size": batch_size,
+    }
+    if kind == "detection":
+        own = {"folder": folder, "workers": workers, "count": batches, "evaluated": evaluated}
+        return _detector(image_size=image_size, lr=lr, **own, **common)
+    require(not folder, "folder", "empty but for detectors: give --data folder:PATH", folder)
     entry = models.get_model_weights(name).DEFAULT
     usual: Any = entry.transforms()
-    own = usual.resize_size if kind == "segmentation" else usual.crop_size
-    size = (image_size or own[0], image_size or own[-1])
+    usual_size = usual.resize_size if kind == "segmentation" else usual.crop_size
+    size = (image_size or usual_size[0], image_size or usual_size[-1])
     data = Data(
         input_shape=(3, *size) if kind != "video" else (3, FRAMES, *size),
         classes=len(entry.meta["categories"]),
@@ -113,18 +142,64 @@ def suite(
 
     own_batches: dict[str, Any] = {"batches": segmented, "loss": loss} if kind == "segmentation" else {}
     return _library.recipe(
-        name=f"torchvision:{name}",
         title=f"torchvision's {name}, {'×'.join(map(str, data.input_shape[1:]))}",
-        optimizer=optimizer,
         lr=lr,
-        weight_decay=weight_decay,
-        weights=weights,
-        batch_size=batch_size,
         data=data,
         model=model,
-        source=f"torchvision {version('torchvision')}",
+        **common,
         **own_batches,
     )
+
+
+def _detector(
+    *,
+    image_size: int,
+    folder: str,
+    workers: int,
+    count: int,
+    evaluated: bool,
+    lr: float,
+    batch_size: int,
+    **common: Any,
+) -> Suite:
+    """Return the recipe of a detector, whose loss is the sum of those that torchvision's model returns."""
+    name = common["name"].partition(":")[2]
+    is_ssd = name.startswith("ssd")
+    require(
+        common["weights"] in ("none", *PUBLISHED), "weights", "none, or imagenet for the backbone's", common["weights"]
+    )
+    require(not image_size or not is_ssd, "image_size", "0 for an SSD, whose size is its own", image_size)
+    if folder:
+        _detection.require_layout(folder)
+    if evaluated:
+        _detection.require_metric()
+
+    def model() -> nn.Module:
+        builder: Any = _models().get_model_builder(name)
+        usual = inspect.signature(builder).parameters["weights_backbone"].default
+        more = {"min_size": image_size, "max_size": 2 * image_size} if image_size else {}
+        backbone = usual if common["weights"] != "none" else None
+        build = partial(builder, num_classes=_detection.classes(folder), weights_backbone=backbone, **more)
+        return _library.fetched(build, name)
+
+    def batches(split: str, batch_size: int, seed: int) -> Any:
+        if split == "test" and not evaluated:
+            return None
+        return _detection.batches(split, batch_size, seed, folder=folder, crops=is_ssd, count=count, workers=workers)
+
+    suite = _library.recipe(
+        title=f"torchvision's {name} on {folder or 'made-up images'}",
+        lr=lr or (DETECTOR_LR if common["optimizer"] == "sgd" else 0.0),
+        batch_size=batch_size or (SSD_BATCH if is_ssd else DETECTOR_BATCH),
+        model=model,
+        batches=batches,
+        loss=lambda model, batch: sum(model(batch["images"], batch["targets"]).values()),
+        count=lambda batch: len(batch["images"]),
+        evaluate=_detection.evaluate if evaluated else None,
+        quality=_detection.QUALITY if evaluated else None,
+        **common,
+    )
+    return replace(suite, sized=False, cpu_batch_sizes=(batch_size or 2,))  # its work depends on the boxes
 
 
 def _masks(data: Data, batch_size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,0 +1,167 @@
+"""Detection: images with boxes, from a folder in VOC's or COCO's format or made up, and the mAP of VOC 2007."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.spec import Quality, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VOC_CLASSES = 21
+"""Of VOC and of made-up images; the background is one of them."""
+MADE_UP_SIZE, MADE_UP_TESTED = (240, 320), 4
+"""Height and width of made-up images, and the batches of them that are tested on."""
+QUALITY = Quality(name="VOC 2007 mAP", unit="%", better="more", margin=1.0)
+NEEDED = ("torchmetrics", "pycocotools")
+COCO = "annotations/instances_{}*.json"
+"""Where the boxes of COCO's images are: one file for each split, train and val."""
+LAYOUTS = "It needs VOCdevkit/VOC2007, or annotations/instances_train*.json and instances_val*.json of COCO"
+
+
+def require_metric() -> None:
+    """Refuse where what computes the mAP is not installed."""
+    if missing := [package for package in NEEDED if find_spec(package) is None]:
+        raise UsageError(
+            f"The mAP of a detector needs {' and '.join(missing)}: pip install 'ampmeter[detection]', or give "
+            "--set evaluated=no."
+        )
+
+
+def require_layout(folder: str) -> None:
+    """Refuse a folder that has neither layout."""
+    if not (Path(folder) / "VOCdevkit" / "VOC2007").is_dir() and not all(_coco(folder)):
+        raise UsageError(f"'{folder}' has no images with boxes. {LAYOUTS}.")
+
+
+def _coco(folder: str) -> list[list[Path]]:
+    return [sorted(Path(folder).glob(COCO.format(split))) for split in ("train", "val")]
+
+
+def classes(folder: str) -> int:
+    """Return the number of classes, the background included."""
+    if not folder or not all(_coco(folder)):
+        return VOC_CLASSES
+    return 1 + max(_coco_images(folder, "val").coco.getCatIds())
+
+
+def batches(
+    split: str, batch_size: int, seed: int, *, folder: str, crops: bool, count: int, workers: int
+) -> Iterable[dict[str, Any]]:
+    """Return an epoch's batches, of made-up images ``count``: ``images``, each (3, H, W) from 0 to 1, and ``targets``.
+
+    ``crops`` adds SSD's augmentation to the mirroring. A target has ``boxes``, (N, 4), ``labels``, (N,), and in the
+    test split ``iscrowd``: 1 where a detection neither counts nor is wrong (difficult ones of VOC, crowds of COCO).
+    """
+    from torch.utils.data import DataLoader
+
+    if not folder:
+        return _made_up(batch_size, seed, count if split == "train" else MADE_UP_TESTED)
+    is_train = split == "train"
+    images = Images(_listed(folder, is_train), is_train=is_train, crops=crops)
+    return DataLoader(images, batch_size, shuffle=is_train, collate_fn=_batch, num_workers=workers, drop_last=is_train)
+
+
+def _batch(samples: list[tuple[Tensor, dict[str, Tensor]]]) -> dict[str, Any]:
+    images, targets = zip(*samples, strict=True)
+    return {"images": list(images), "targets": list(targets)}
+
+
+def _made_up(batch_size: int, seed: int, count: int) -> Iterator[dict[str, Any]]:
+    """Yield noise with two rectangles in each image, in the colour of their class."""
+    import torch
+
+    rng = torch.Generator().manual_seed(seed)
+    colours = torch.rand((VOC_CLASSES, 3, 1, 1), generator=torch.Generator().manual_seed(0))
+    height, width = MADE_UP_SIZE
+    for _ in range(count):
+        samples = []
+        for _ in range(batch_size):
+            image, labels = torch.rand((3, height, width), generator=rng), torch.randint(1, 21, (2,), generator=rng)
+            low = (torch.rand((2, 2), generator=rng) * torch.tensor([width / 2, height / 2])).int()
+            high = low + 40 + (torch.rand((2, 2), generator=rng) * 80).int()
+            boxes = torch.cat([low, high], dim=1)
+            for (left, top, right, bottom), label in zip(boxes.tolist(), labels, strict=True):
+                image[:, top:bottom, left:right] = colours[label]
+            crowd = torch.zeros(2, dtype=torch.int64)
+            samples.append((image, {"boxes": boxes.float(), "labels": labels, "iscrowd": crowd}))
+        yield _batch(samples)
+
+
+class Images:
+    """Images of a folder with their targets, as a DataLoader reads them."""
+
+    def __init__(self, listed: Any, *, is_train: bool, crops: bool) -> None:
+        import torch
+        from torchvision.transforms import v2
+
+        ssd = [v2.RandomPhotometricDistort(), v2.RandomZoomOut(), v2.RandomIoUCrop()] if crops else []
+        random = [*ssd, v2.RandomHorizontalFlip()] if is_train else []
+        tensors = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+        self.transform = v2.Compose([*random, *tensors, *([v2.SanitizeBoundingBoxes()] if is_train else [])])
+        self.listed, self.is_train = listed, is_train
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:
+        import torch
+        from torchvision import tv_tensors
+
+        image, target = self.listed[index]
+        voc = target.get("annotation", {}).get("object", [])
+        crowd = torch.tensor(target.get("iscrowd", [int(each.get("difficult", 0)) for each in voc]), dtype=torch.int64)
+        boxes = target["boxes"] if len(crowd) else torch.zeros(0, 4)  # COCO has images without any
+        labels = target["labels"] if len(crowd) else crowd
+        kept = crowd == 0 if self.is_train else crowd >= 0
+        shape = {"format": "XYXY", "canvas_size": (image.height, image.width)}
+        wrapped = {"boxes": tv_tensors.BoundingBoxes(boxes[kept].float(), **shape), "labels": labels[kept]}
+        image, wrapped = self.transform(image, wrapped)
+        tensors = {name: value.as_subclass(torch.Tensor) for name, value in wrapped.items()}
+        return image.as_subclass(torch.Tensor), tensors | ({} if self.is_train else {"iscrowd": crowd})
+
+
+@functools.cache
+def _listed(folder: str, is_train: bool) -> Any:
+    """List the images of a split: COCO's train or val; or VOC 2007's trainval, with 2012's where it is, or its test."""
+    from torch.utils.data import ConcatDataset
+    from torchvision import datasets
+
+    wrapped = datasets.wrap_dataset_for_transforms_v2
+    if all(_coco(folder)):
+        return wrapped(_coco_images(folder, "train" if is_train else "val"), {"boxes", "labels", "iscrowd"})
+    years = [year for year in ("2007", "2012") if (Path(folder) / f"VOCdevkit/VOC{year}").is_dir()]
+    parts = [(year, "trainval") for year in years] if is_train else [("2007", "test")]
+    voc = (datasets.VOCDetection(folder, year, split) for year, split in parts)
+    return ConcatDataset([wrapped(images, {"boxes", "labels", "annotation"}) for images in voc])
+
+
+@functools.cache
+def _coco_images(folder: str, split: str) -> Any:
+    from torchvision import datasets
+
+    file = sorted(Path(folder).glob(COCO.format(split)))[0]
+    return datasets.CocoDetection(Path(folder) / file.stem.removeprefix("instances_"), file)
+
+
+def evaluate(model: Any, batches: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """Return the mAP at an IoU of 0.5 in per cent, the precision interpolated at 11 recalls as in VOC 2007.
+
+    Detections are matched as COCO's tools do it, 100 of an image at most.
+    """
+    from torchmetrics.detection import MeanAveragePrecision
+
+    metric = MeanAveragePrecision(iou_thresholds=[0.5], rec_thresholds=[tenth / 10 for tenth in range(11)])
+    metric.warn_on_many_detections = False
+    for batch in batches:
+        detections = [{name: value.float().cpu() for name, value in each.items()} for each in model(batch["images"])]
+        metric.update(
+            [each | {"labels": each["labels"].long()} for each in detections],
+            [{name: value.cpu() for name, value in each.items()} for each in batch["targets"]],
+        )
+    return {QUALITY.name: 100 * max(0.0, float(metric.compute()["map"]))}

@@ -1,0 +1,126 @@
+"""Detectors: folders in the layouts of VOC and COCO are read, and the mAP is that of known boxes."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from bench.data import first_batches
+from bench.planning import suite_registry
+from bench.spec.errors import UsageError
+from bench.spec.precisions import PRECISIONS
+from bench.training.step import build_arm, training_step
+from suites import _detection
+
+for package in _detection.NEEDED:
+    pytest.importorskip(package, reason="pip install 'ampmeter[detection]'")
+
+BOXES = [("dog", (10, 20, 50, 60), 0), ("cat", (5, 5, 40, 30), 1)]
+"""In each image: the class, the corners, and whether it is difficult, or a crowd."""
+
+
+def voc(folder, split):
+    root = folder / "VOCdevkit" / "VOC2007"
+    for part in ("Annotations", "JPEGImages", "ImageSets/Main"):
+        (root / part).mkdir(parents=True, exist_ok=True)
+    names = [f"{split}{number}" for number in range(2)]
+    (root / "ImageSets" / "Main" / f"{split}.txt").write_text("\n".join(names))
+    corner = "<{0}>{1}</{0}>".format
+    objects = "".join(
+        f"<object><name>{name}</name><difficult>{hard}</difficult><bndbox>"
+        f"{''.join(map(corner, ('xmin', 'ymin', 'xmax', 'ymax'), box))}</bndbox></object>"
+        for name, box, hard in BOXES
+    )
+    for name in names:
+        Image.new("RGB", (64, 80)).save(root / "JPEGImages" / f"{name}.jpg")
+        (root / "Annotations" / f"{name}.xml").write_text(f"<annotation>{objects}</annotation>")
+
+
+def coco(folder, split):
+    where = f"{ {'trainval': 'train', 'test': 'val'}[split] }2017"
+    (folder / where).mkdir(parents=True)
+    (folder / "annotations").mkdir(exist_ok=True)
+    images = [{"id": number, "file_name": f"{number}.jpg", "width": 64, "height": 80} for number in range(2)]
+    for image in images:
+        Image.new("RGB", (64, 80)).save(folder / where / image["file_name"])
+    boxes = [
+        {"image_id": 0, "category_id": {"cat": 8, "dog": 12}[name], "bbox": [*box[:2], box[2] - box[0], box[3] - box[1]]}
+        | {"iscrowd": hard, "id": number, "area": 1}
+        for number, (name, box, hard) in enumerate(BOXES, start=1)
+    ]
+    kinds = [{"id": 8, "name": "cat"}, {"id": 12, "name": "dog"}]
+    text = json.dumps({"images": images, "annotations": boxes, "categories": kinds})
+    (folder / "annotations" / f"instances_{where}.json").write_text(text)
+
+
+def epoch(folder, split):
+    return list(_detection.batches(split, 2, 0, folder=str(folder), crops=False, count=1, workers=0))
+
+
+@pytest.mark.parametrize(("layout", "classes", "labels"), [(voc, 21, [12, 8]), (coco, 13, [12, 8])])
+def test_a_folder_gives_images_with_boxes_and_trains_on_none_that_is_difficult(layout, classes, labels, tmp_path):
+    for split in ("trainval", "test"):
+        layout(tmp_path, split)
+    _detection.require_layout(str(tmp_path))
+    assert _detection.classes(str(tmp_path)) == classes
+    ((test,), (train,)) = epoch(tmp_path, "test"), epoch(tmp_path, "train")
+    assert [tuple(image.shape) for image in test["images"]] == [(3, 80, 64)] * 2
+    first = test["targets"][0]
+    assert first["boxes"].tolist() == [list(box) for _, box, _ in BOXES]
+    assert (first["labels"].tolist(), first["iscrowd"].tolist()) == (labels, [0, 1])
+    assert sorted(len(target["boxes"]) for target in train["targets"]) == ([1, 1] if layout is voc else [0, 1])
+
+
+def moved(targets, by):
+    return [
+        {"boxes": each["boxes"] + by, "labels": each["labels"], "scores": torch.ones(len(each["labels"]))}
+        for each in targets
+    ]
+
+
+@pytest.mark.parametrize(("by", "expected"), [(0.0, 100.0), (2.0, 100.0), (100.0, 0.0)])
+def test_the_map_is_of_boxes_that_overlap_by_half(by, expected):
+    made_up = epoch("", "test")
+    answers = iter([moved(batch["targets"], by) for batch in made_up])
+    assert _detection.evaluate(lambda _: next(answers), made_up) == {"VOC 2007 mAP": pytest.approx(expected)}
+
+
+def test_precision_is_interpolated_at_eleven_recalls():
+    label, box = torch.tensor([1]), torch.tensor([[0.0, 0.0, 10.0, 10.0]])
+    target = {"boxes": box, "labels": label, "iscrowd": torch.tensor([0])}
+    detection = {"boxes": box, "labels": label, "scores": torch.tensor([0.9])}
+    nothing = {"boxes": torch.zeros(0, 4), "labels": label[:0], "scores": torch.zeros(0)}
+    batch = {"images": [None, None], "targets": [target, target]}
+    figures = _detection.evaluate(lambda _: [detection, nothing], [batch])
+    assert figures["VOC 2007 mAP"] == pytest.approx(100 * 6 / 11)  # recalls 0, 0.1 … 0.5 at a precision of 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"folder": "."}, "has no images with boxes"),
+        ({"image_size": "100"}, "image_size must be 0 for an SSD"),
+        ({"weights": "a.pt"}, "weights must be none, or imagenet"),
+    ],
+)
+def test_what_a_detector_cannot_do_is_refused(settings, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        suite_registry.refer("torchvision:ssd300_vgg16", settings)
+
+
+def test_a_detector_without_the_metric_names_what_installs_it_and_what_goes_without(monkeypatch):
+    monkeypatch.setattr(_detection, "find_spec", lambda _: None)
+    with pytest.raises(UsageError, match=r"pip install 'ampmeter\[detection\]', or give --set evaluated=no"):
+        suite_registry.refer("torchvision:fasterrcnn_resnet50_fpn")
+    assert suite_registry.refer("torchvision:fasterrcnn_resnet50_fpn", {"evaluated": "no"}).name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "amp-fp16"])
+@pytest.mark.parametrize("name", ["ssdlite320_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn"])
+def test_a_detector_takes_a_step(name, precision):
+    suite = suite_registry.load(suite_registry.refer(f"torchvision:{name}"))
+    cpu = torch.device("cpu")
+    (batch,) = first_batches(suite, suite.data, batch_size=2, count=1, device=cpu, seed=0)
+    assert training_step(build_arm(suite, suite.data, PRECISIONS[precision], cpu, seed=0), batch).isfinite()
