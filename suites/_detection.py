@@ -47,7 +47,8 @@ def classes(folder: str) -> int:
     """Return the number of classes, the background included."""
     if not folder or not all(_coco(folder)):
         return VOC_CLASSES
-    return 1 + max(_coco_images(folder, "val").coco.getCatIds())
+    highest: int = max(_coco_images(folder, "val").coco.getCatIds())
+    return 1 + highest
 
 
 def batches(
@@ -63,7 +64,7 @@ def batches(
     if not folder:
         return _made_up(batch_size, seed, count if split == "train" else MADE_UP_TESTED)
     is_train = split == "train"
-    images = Images(_listed(folder, is_train), is_train=is_train, crops=crops)
+    images: Any = Images(_listed(folder, is_train), is_train=is_train, crops=crops)
     return DataLoader(images, batch_size, shuffle=is_train, collate_fn=_batch, num_workers=workers, drop_last=is_train)
 
 
@@ -98,8 +99,9 @@ class Images:
 
     def __init__(self, listed: Any, *, is_train: bool, crops: bool) -> None:
         import torch
-        from torchvision.transforms import v2
+        from torchvision import transforms
 
+        v2: Any = transforms.v2  # type: ignore[attr-defined]  # it is not marked as exported
         ssd = [v2.RandomPhotometricDistort(), v2.RandomZoomOut(), v2.RandomIoUCrop()] if crops else []
         random = [*ssd, v2.RandomHorizontalFlip()] if is_train else []
         tensors = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
@@ -113,14 +115,15 @@ class Images:
         import torch
         from torchvision import tv_tensors
 
+        boxed: Any = tv_tensors.BoundingBoxes  # type: ignore[attr-defined]  # it is not marked as exported
         image, target = self.listed[index]
         voc = target.get("annotation", {}).get("object", [])
         crowd = torch.tensor(target.get("iscrowd", [int(each.get("difficult", 0)) for each in voc]), dtype=torch.int64)
         boxes = target["boxes"] if len(crowd) else torch.zeros(0, 4)  # COCO has images without any
         labels = target["labels"] if len(crowd) else crowd
         kept = crowd == 0 if self.is_train else crowd >= 0
-        shape = {"format": "XYXY", "canvas_size": (image.height, image.width)}
-        wrapped = {"boxes": tv_tensors.BoundingBoxes(boxes[kept].float(), **shape), "labels": labels[kept]}
+        shape: dict[str, Any] = {"format": "XYXY", "canvas_size": (image.height, image.width)}
+        wrapped = {"boxes": boxed(boxes[kept].float(), **shape), "labels": labels[kept]}
         image, wrapped = self.transform(image, wrapped)
         tensors = {name: value.as_subclass(torch.Tensor) for name, value in wrapped.items()}
         return image.as_subclass(torch.Tensor), tensors | ({} if self.is_train else {"iscrowd": crowd})
@@ -146,7 +149,7 @@ def _coco_images(folder: str, split: str) -> Any:
     from torchvision import datasets
 
     file = sorted(Path(folder).glob(COCO.format(split)))[0]
-    return datasets.CocoDetection(Path(folder) / file.stem.removeprefix("instances_"), file)
+    return datasets.CocoDetection(Path(folder) / file.stem.removeprefix("instances_"), str(file))
 
 
 def evaluate(model: Any, batches: Iterable[dict[str, Any]]) -> dict[str, float]:

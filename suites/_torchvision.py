@@ -99,7 +99,7 @@ def suite(
         "batch_size": batch_size,
     }
     if kind == "detection":
-        own = {"folder": folder, "workers": workers, "count": batches, "evaluated": evaluated}
+        own: dict[str, Any] = {"folder": folder, "workers": workers, "count": batches, "evaluated": evaluated}
         return _detector(image_size=image_size, lr=lr, **own, **common)
     require(not folder, "folder", "empty but for detectors: give --data folder:PATH", folder)
     entry = models.get_model_weights(name).DEFAULT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
@@ -162,6 +163,37 @@ def watch_activations(model: nn.Module) -> Iterator[Callable[[], dict[str, float
 
     with _watched(model, see):
         yield read
+
+
+@contextmanager
+def watch_types(model: nn.Module, seen: Counter[tuple[str, str]]) -> Iterator[None]:
+    """Count in ``seen`` the numbers of each type in the model's output, and in the gradients of its weights.
+
+    The gradients are those of the backward pass, before anything converts them.
+    """
+    handles = [model.register_forward_hook(lambda _model, _inputs, output: seen.update(types("output", output)))]
+    for weight in model.parameters():
+        if weight.requires_grad:
+            handles.append(weight.register_hook(lambda gradient: seen.update(types("gradients", gradient))))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def types(part: str, tensors: Any) -> Counter[tuple[str, str]]:
+    """Count the numbers of each type in any structure of tensors; a library's own kind of tensor has its class's name.
+
+    Returns:
+        The counts by ``part`` and type.
+    """
+    counts: Counter[tuple[str, str]] = Counter()
+    for leaf in tree_leaves(tensors):
+        if isinstance(leaf, Tensor):
+            is_plain = type(leaf) in (Tensor, nn.Parameter)
+            counts[part, str(leaf.dtype).removeprefix("torch.") if is_plain else type(leaf).__name__] += leaf.numel()
+    return counts
 
 
 class Errors(NamedTuple):

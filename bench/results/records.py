@@ -52,8 +52,10 @@ UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "fail
 DeviceKind = Literal["cuda", "cpu"]
 ClockState = Literal["", "own", "shared", "alone", "not settled", "disturbed", "unread"]
 """Whether arms that took turns had the clocks that they have alone."""
-Kind = Literal["step", "gradient", "float16", "float16_scaled", "error", "activation", "module", "output_gradient"]
-"""The kinds of figure of the numerics phase."""
+Kind = Literal[
+    "step", "gradient", "float16", "float16_scaled", "error", "activation", "module", "output_gradient", "type"
+]
+"""The kinds of figure of the numerics phase; a type counts the numbers that the part in ``layer`` holds in it."""
 WorkClass = Literal[
     "matrix units",
     "other products",

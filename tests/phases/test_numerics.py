@@ -62,6 +62,31 @@ def test_errors_are_those_of_the_precision_and_the_training_is_left_as_it_is(tin
     assert values(alone, "step", "loss") == values(plain, "step", "loss")
 
 
+def framed(rows, name):
+    of_cell = dict.fromkeys((*KEY, "where"), "") | {"batch_size": 4.0, "seed": 0.0}
+    return pd.DataFrame([asdict(row) for row in rows]).assign(**of_cell).assign(precision=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("fp32", "float32 float32 float32 float32 float32"),
+        ("amp-bf16", "bfloat16 float32 float32 float32 float32"),
+        ("fp16-master", "float32 float32 float16 float16 float32 float32"),
+        ("bf16", "float32 float32 bfloat16 bfloat16 bfloat16"),
+    ],
+)
+def test_the_types_of_a_step_are_those_that_it_had(tiny_trial, cpu, use_suite, name, shown):
+    suite = planted.suite()
+    use_suite(suite.model, data=suite.data, loss=suite.loss, optimizer=torch.optim.Adam)
+    rows, _ = watch(tiny_trial, cpu, arms=arms(name))
+    *_, table = report_tables.numerics(framed(rows, name))
+    (line,) = lines(table)
+    parts = ["output", "loss", "gradients", "weights", *["master copy"] * (name == "fp16-master"), "optimizer states"]
+    assert [(part, line[part]) for part in parts] == list(line.items())[-len(parts) :]
+    assert [line[part] for part in parts] == shown.split()
+
+
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
@@ -75,9 +100,7 @@ def test_gradients_of_outputs_are_counted_unscaled_as_they_were_planted(tiny_tri
     use_suite(suite.model, **{field: getattr(suite, field) for field in ("data", "loss", "optimizer")})
     rows, _ = watch(tiny_trial, cpu, arms=arms(name))
     assert {row.layer for row in rows if row.kind == "output_gradient"} == {"", "0"}
-    of_cell = dict.fromkeys((*KEY, "where"), "") | {"batch_size": 4.0, "seed": 0.0}
-    frame = pd.DataFrame([asdict(row) for row in rows]).assign(**of_cell).assign(precision=name)
-    _, outputs, _ = report_tables.numerics(frame)
+    _, outputs, *_ = report_tables.numerics(framed(rows, name))
     (line,) = lines(outputs)
     headers = ("zero (%)", "in fp16: zero (%)", "S brings into range (%)")
     assert [line[header] for header in headers] == shown

@@ -45,7 +45,11 @@ def coco(folder, split):
     for image in images:
         Image.new("RGB", (64, 80)).save(folder / where / image["file_name"])
     boxes = [
-        {"image_id": 0, "category_id": {"cat": 8, "dog": 12}[name], "bbox": [*box[:2], box[2] - box[0], box[3] - box[1]]}
+        {
+            "image_id": 0,
+            "category_id": {"cat": 8, "dog": 12}[name],
+            "bbox": [*box[:2], box[2] - box[0], box[3] - box[1]],
+        }
         | {"iscrowd": hard, "id": number, "area": 1}
         for number, (name, box, hard) in enumerate(BOXES, start=1)
     ]

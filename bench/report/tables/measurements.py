@@ -541,7 +541,7 @@ def _time_to_accuracy(row: Row) -> str:
 def numerics(rows: pd.DataFrame) -> list[Table | None]:
     """Return the tables of one workload, of rows of ``Runs.numerics`` in the summary's order with its ``where``."""
     arms = [arm for _, arm in first_seed(rows[rows["kind"] != "module"]).groupby(KEY, sort=False)]
-    return [_gradients(arms), _output_gradients(arms), _errors(arms)]
+    return [_gradients(arms), _output_gradients(arms), _errors(arms), _types(arms)]
 
 
 def first_seed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -727,6 +727,27 @@ def _error(arm: pd.DataFrame) -> dict[str, Any]:
     if len(layers):
         errors["worst"] = f"{error(layers.iloc[-1]['value'])} ({layers.iloc[-1]['layer']})"
     return errors
+
+
+def _types(arms: list[pd.DataFrame]) -> Table | None:
+    parts = ("output", "loss", "gradients", "weights", "master copy", "optimizer states")
+    about = (
+        "Types as a training step had them, with their shares of the numbers where there are several. The output is "
+        "what the loss is computed of; gradients are those of the weights, as the backward pass computes them."
+    )
+    rows = []
+    for arm in arms:
+        counts = arm[arm["kind"] == "type"].groupby(["layer", "name"], sort=False)["value"].sum()
+        if len(counts):
+            shares = 100 * counts / counts.groupby("layer").transform("sum")
+            cells = {part: shares[part].sort_values(ascending=False) for part in shares.index.unique("layer")}
+            rows.append(defaultdict(str, _named(arm) | {part: _of_types(each) for part, each in cells.items()}))
+    return table("Types", rows, [*ARM, *optional(*(words(part, part) for part in parts))], about)
+
+
+def _of_types(shares: pd.Series) -> str:
+    several = len(shares) > 1
+    return ", ".join(f"{name} {number(share, 3)} %" if several else str(name) for name, share in shares.items())
 
 
 def _decibels(value: float) -> str:

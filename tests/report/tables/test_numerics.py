@@ -62,7 +62,7 @@ def run(tmp_path):
 
 
 def test_tables_hold_the_figures_of_each_precision_in_order(run):
-    gradients, outputs, errors = numerics(run.numerics.assign(where="GPU"))
+    gradients, outputs, errors, _ = numerics(run.numerics.assign(where="GPU"))
     assert outputs is None
     assert [row[2:7] for row in gradients.rows] == [
         ["fp32", "3", "–", "2.000", "1.000"],
@@ -79,7 +79,7 @@ def test_tables_hold_the_figures_of_each_precision_in_order(run):
 def test_the_outputs_error_is_shown_as_a_ratio_of_signal_to_noise(run):
     outputs = run.numerics[(run.numerics["kind"] == "error") & (run.numerics["layer"] == "")].assign(name="output")
     rows = pd.concat([run.numerics, outputs.assign(value=0.05)]).assign(where="GPU")
-    *_, errors = numerics(rows.drop_duplicates(["precision", "kind", "step", "layer", "name"]))
+    *_, errors, _ = numerics(rows.drop_duplicates(["precision", "kind", "step", "layer", "name"]))
     assert [row[-2:] for row in errors.rows] == [["26.0", "26.0"]] * 3
     assert "SQNR" in errors.about
 
@@ -121,7 +121,7 @@ def test_gradients_of_outputs_have_a_table_and_a_figure_with_an_arrow_where_the_
     of_fp16 = run.numerics[(run.numerics["precision"] == "amp-fp16") & (run.numerics["name"] == "loss")].iloc[:1]
     bins = [of_fp16.assign(kind="output_gradient", name=name, value=float(count)) for name, count in counts.items()]
     frame = pd.concat([run.numerics, *bins, bins[1].assign(layer="fc"), bins[0].assign(layer="conv1")])
-    _, outputs, _ = numerics(frame.assign(where="GPU"))
+    _, outputs, *_ = numerics(frame.assign(where="GPU"))
     assert outputs.rows == [["GPU", "128", "amp-fp16", "60.0", "30.0", "8.00", "100 % (fc)", "1,024", "30.0", "0.00"]]
     figure = {chart.name: chart for _, chart in charts(summarise(run.trials), frame)}[
         "mlp-nvidia-test-1-b128-output-gradients"
