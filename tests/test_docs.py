@@ -61,7 +61,8 @@ def test_an_example_is_a_command_that_can_be_given(page, match, tmp_path, monkey
         if word.startswith("folder:"):
             (tmp_path / word.removeprefix("folder:") / "train" / "class").mkdir(parents=True)
         if word.startswith("text:"):
-            (tmp_path / word.removeprefix("text:")).touch()
+            (file := tmp_path / word.removeprefix("text:")).parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
     monkeypatch.chdir(tmp_path)
     parse(words)
 
@@ -70,14 +71,16 @@ SOURCES = (ROOT / "docs" / "sources.md").read_text()
 
 
 @pytest.mark.parametrize("command", [command for command in COMMAND.findall(SOURCES) if "--suite" in command])
-def test_a_command_of_a_source_names_a_suite_that_exists_with_settings_that_it_has(command):
+def test_a_command_of_a_source_names_a_suite_that_exists_with_settings_that_it_has(command, tmp_path, monkeypatch):
     pairs = list(itertools.pairwise(shlex.split(command)))
     (name,) = (word for flag, word in pairs if flag == "--suite")
     settings = [word.split("=", 1) for flag, word in pairs if flag == "--set"]
-    if name.partition(":")[0] == "timm":
-        pytest.importorskip("timm", reason="pip install 'ampmeter[timm]'")
-    if "FOLDER" not in dict(settings).values():
-        suite_registry.refer(str(ROOT / name) if name.endswith(".py") else name, dict(settings))
+    for package in ("timm", "torchmetrics", "pycocotools") if ":" in name else ():
+        pytest.importorskip(package, reason="pip install 'ampmeter[timm,detection]'")
+    if folder := dict(settings).get("folder"):
+        (tmp_path / folder / "VOCdevkit" / "VOC2007").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    suite_registry.refer(name, dict(settings))
 
 
 def test_the_columns_that_measuring_names_are_columns():

@@ -141,7 +141,7 @@ PHASES: dict[str, Phase] = {
         ),
         Phase(
             name="numerics",
-            summary="the first steps of training: losses, gradients, activations, errors against float64",
+            summary="the first steps of training: losses, gradients, activations, types, errors against float64",
             key="seed",
             arithmetic=True,
             trains_on_data=True,
