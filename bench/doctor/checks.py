@@ -25,9 +25,9 @@ GPU_BLOCK_S = 0.05
 """On a GPU synchronizing alone takes some microseconds; blocks may be this long to make up for it."""
 RATIO_TOLERANCE = 0.01
 NOISE = 0.01
-PROCESSES = 10
-"""Fresh processes in which a step is timed against itself, as many as ``--rigorous`` takes: processes differ by some
-tenths of a per cent (because of where their memory lies, for one), which three of them cannot tell from 1 %."""
+PROCESSES = 7
+"""Fresh processes in which a step is timed against itself: processes differ by some tenths of a per cent (because of
+where their memory lies, for one), which three of them cannot tell from 1 %."""
 BUSY_PCT = 10.0
 """Share of the cores' time that other programs may take before a failed comparison of times is put down to them."""
 MIB = 2**20

@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from bench.devices.backend import backend_of
+from bench.devices.monitor import open_monitor
 from bench.launch.local import LocalLauncher
+from bench.measure import alone
 from bench.measure.disturbance import GpuWatch, open_watch
 from bench.measure.operations import peak_tflops
 from bench.results.records import TrialResult
@@ -73,6 +75,57 @@ def test_the_drivers_counters_and_processes_call_a_busy_gpu_of_our_own_undisturb
             causes.add(watch.poll())
         assert not {cause for cause in causes if "process" in cause or "lost" in cause}
         assert watch._throttle.counted  # no counter outgrew the clock, as another quantity would
+
+
+def busy(seconds, size=4096):
+    """Multiply matrices that draw much power for so long."""
+    a = torch.randn(size, size, device=GPU, dtype=torch.bfloat16)
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        for _ in range(20):
+            a @ a
+        torch.cuda.synchronize(GPU)
+
+
+@pytest.fixture
+def monitor():
+    """The driver's library, and the GPU's UUID there."""
+    (device,) = LocalLauncher().call("bench.devices.survey:survey", ("0",)).devices
+    with open_monitor() as opened:
+        yield opened, device.uuid
+
+
+def test_the_clock_reading_follows_the_clock(monitor):
+    opened, uuid = monitor
+    busy(2.0)
+    reading_mhz, (driver_mhz, _) = backend_of(GPU).clock_hz() / 1e6, opened.clocks_mhz(uuid)
+    assert reading_mhz == pytest.approx(driver_mhz, rel=0.03)
+
+
+def test_at_the_power_cap_the_clock_reading_falls(monitor):
+    opened, uuid = monitor
+    time.sleep(1.0)
+    rested_hz = backend_of(GPU).clock_hz()
+    busy(5.0)
+    if "sw_power_cap" not in (opened.clock_event_reasons(uuid) or ()):
+        pytest.skip("the power limit does not hold this card's clock down")
+    assert backend_of(GPU).clock_hz() < 0.99 * rested_hz
+
+
+@REAL
+def test_operators_alone_add_up_to_the_step():
+    heads = [torch.randn(16, 16, 1024, 64, device=GPU, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+
+    def step():
+        torch.nn.functional.scaled_dot_product_attention(*heads, dropout_p=0.1).sum().backward()
+
+    step()
+    calls = alone.calls_of(step)
+    taken = [each for call in calls for each in [alone.times([call], GPU, 0.1)[0]] * call.count]
+    assert None not in taken
+    backend = backend_of(GPU)
+    step_ms = 1e3 * min(alone._gpu_s(step, backend) for _ in range(5))
+    assert 0.6 * step_ms < sum(each.median_ms for each in taken) < 1.6 * step_ms
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
