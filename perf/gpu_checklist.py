@@ -38,6 +38,7 @@ LIBRARIES = "tests/gpu/test_libraries_gpu.py"
 MEANINGS = {
     "the clock reading follows the clock": "whether precisions share a clock is unknown: believe sw_power_cap",
     "at the power cap the clock reading falls": "the flag of a shared clock does not rise: use --sustained",
+    "reading clocks and power slows no step": "telemetry is not free on this card: its steps are too long",
     "operators alone add up to the step": "explain's ceilings and predictions do not hold on this card",
     "the drivers counters and processes call a busy gpu of our own undisturbed": "sound rounds are discarded",
     "tensor cores multiply faster than fp32": "the precisions that this card should gain by are wrong",

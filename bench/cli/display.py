@@ -280,11 +280,9 @@ def show_plan(
         trials, seconds = [trial for trial, _ in group], [estimate for _, estimate in group]
         print_plain(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}{_compiling(trials)}")
     if arms := sum(len(trial.precisions) for trial in plan.trials if _may_run_alone(trial)):
-        when = (
-            "" if any(trial.protocol.sustained for trial in plan.trials) else "where a power limit holds clocks down, "
-        )
-        text = f"{when}each precision is also measured alone: {_time(60 * arms)} to {_time(360 * arms)} more in all"
-        print_plain(f"{text[0].upper()}{text[1:]}, 1 to 6 min each.")
+        when = "Asked for" if any(trial.protocol.sustained for trial in plan.trials) else "Where a power limit acts"
+        more = f"{_time(60 * arms)} to {_time(360 * arms)} more in all"
+        print_plain(f"{when}, each precision is also measured alone, 1 to 6 min each: {more}.")
     counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
     print_plain(f"{counted}, {_duration([*plan.seconds, REPORT_S])} in all{_range(plan)}{_compiling(plan.trials)}")
 

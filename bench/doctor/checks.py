@@ -8,13 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from multiprocessing import active_children
 from typing import Any
 
-from bench.measure.sampler import Sampler
 from bench.measure.warmup import CLOCK_SHARE, SHORTEST_BLOCK_S
 from bench.results.records import Device
-from bench.run.execute import SAMPLE_PERIOD_S
 from bench.spec.precisions import PRECISIONS
 from bench.stats import Interval, student_interval
 
@@ -214,25 +211,6 @@ def energy(probe: Probe, device: Device) -> Iterator[Check]:
     )
 
 
-def sampler(probe: Probe, device: Device) -> Iterator[Check]:
-    """Check that steps take as long while the sampling process runs as while it is stopped."""
-    log, samples, why = None, 0, NO_NVML
-    if device.uuid is not None:
-        with Sampler(((device.placement, device.uuid),), SAMPLE_PERIOD_S) as running:
-            # A worker may not start processes of its own, so it gets the pid of the one to stop and to continue.
-            pid = next((child.pid for child in active_children() if child.name == "ampmeter-sampler"), None)
-            log = probe("with_sampler", pid) if pid else None
-            samples, why = len(running.stop()), "the sampling process ended at once"
-    yield Check(
-        name="the sampler disturbs nothing",
-        expected=f"1.00 within {100 * RATIO_TOLERANCE:.0f} %",
-        measured=why if log is None else f"{_ratio(log)} with {samples} samples",
-        passed=None if log is None else samples > 0 and abs(math.expm1(log.center)) <= RATIO_TOLERANCE,
-        meaning="sampling clocks and power slows the steps, or nothing was sampled: telemetry is not free here",
-        timed=True,
-    )
-
-
 def broken(name: str, error: str) -> Check:
     """Return the failed check of a group one of whose processes failed."""
     return Check(
@@ -252,7 +230,6 @@ GROUPS: dict[str, Checks] = {
     f"a step against itself, in {PROCESSES} processes": against_itself,
     "memory": memory,
     "energy": energy,
-    "the sampler's effect": sampler,
 }
 """Every device's checks, by the line printed before they run."""
 

@@ -6,9 +6,6 @@ They time steps that take a known time, and a small model in training.
 from __future__ import annotations
 
 import itertools
-import math
-import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +21,7 @@ from bench.doctor.checks import MIB
 from bench.measure import memory
 from bench.measure.energy import burst_steps, doubt, measure
 from bench.measure.operations import observe
-from bench.measure.rounds import Clock, Runner, Sizes, compare
+from bench.measure.rounds import Clock, Runner, compare
 from bench.measure.warmup import empty_block_ns, prepare, warm_up
 from bench.phases.arms import BATCHES, TrainingLoad, TrainingRunner, enter
 from bench.phases.energy import WARM_UP_S
@@ -44,9 +41,6 @@ KNOWN = Protocol(replicates=1, most_replicates=1, time_budget_s=2.0, fewest_roun
 FINE = Protocol(replicates=1, most_replicates=1, time_budget_s=2.0, fewest_rounds=5, target_ci=0.0025)
 """Narrow enough to see 1 %."""
 ADDED = 0.01
-SAMPLED = Protocol(replicates=1, most_replicates=1, time_budget_s=8.0, min_rounds=8, fewest_rounds=5, target_ci=0.002)
-SAMPLED_S, RESUME_S = 0.5, 0.1
-"""While the sampler runs, each block holds a few of its readings: a reading in few blocks would be trimmed away."""
 WINDOWS_S = (5.0, 10.0)
 SMALL = (256, 128)
 SIZES = {"cpu": SMALL, "cuda": (2048, 1024)}
@@ -107,18 +101,6 @@ def against_itself(device: Device, process: int, _send: Send) -> tuple[float, fl
     arms: list[Runner] = [base, again, lengthened("A + 1 %", longer, pause(torch_device(device), ADDED * step_ns))]
     same, added = timed(arms, FINE, seed=process)
     return same.center, added.center
-
-
-def with_sampler(device: Device, pid: int, _send: Send) -> Interval | None:
-    """Return the log-ratio of steps while the sampling process ``pid`` is stopped to steps while it runs."""
-    runner = training_runner(device)
-    step_s = warm_up(runner, SAMPLED.time_budget_s / 4).step_ns / 1e9
-    sizes = Sizes(switch_warmup=math.ceil(RESUME_S / step_s), steps=math.ceil(SAMPLED_S / step_s))
-    arms = [paused_process(name, runner, pid, runs=runs) for name, runs in (("off", False), ("on", True))]
-    try:
-        return compare(arms, [sizes, sizes], SAMPLED, seed=0).logs[1]
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def peak(device: Device, held_bytes: int, _send: Send) -> MemoryPeak:
@@ -239,16 +221,6 @@ def lengthened(name: str, inner: Runner, wait: Callable[[], None]) -> StepRunner
         wait()
 
     return StepRunner(name, inner.asynchronous, step, inner.synchronize, inner.activate, inner.fingerprint)
-
-
-def paused_process(name: str, inner: Runner, pid: int, *, runs: bool) -> StepRunner:
-    """Return an arm with another one's steps, during whose blocks a process runs or is stopped."""
-
-    def activate() -> None:
-        os.kill(pid, signal.SIGCONT if runs else signal.SIGSTOP)
-        inner.activate()
-
-    return StepRunner(name, inner.asynchronous, lambda: inner.run(1), inner.synchronize, activate, inner.fingerprint)
 
 
 def training_runner(device: Device, name: str = "fp32") -> TrainingRunner:

@@ -62,12 +62,7 @@ class Operand:
     def make(self, device: torch.device, generator: torch.Generator | None) -> Tensor:
         """Return such a tensor of normal random numbers; of random indices up to the largest where they are whole.
 
-        Args:
-            device: where, unless the step had it elsewhere.
-            generator: of the numbers on ``device``.
-
-        Raises:
-            TypeError: its numbers are not laid out by strides.
+        It is on ``device`` unless the step had it elsewhere. Raises TypeError if it is not laid out by strides.
         """
         if self.layout is not torch.strided:
             raise TypeError(f"operands that are {str(self.layout).removeprefix('torch.')} are not made up")
@@ -153,14 +148,11 @@ class Call:
         Fused attention has other kernels in other types, so it is that step's own (``others``) on as large a query or
         gradient; where there is none, and of all else, it is the same operator (``in_type``).
         """
-        alike = (
-            other
-            for other in others
-            if dtype != self.dtype
-            and all("attention" in call.name and call.operands for call in (self, other))
-            and ("backward" in other.name, other.dtype) == ("backward" in self.name, dtype)
-            and other.operands[0].shape == self.operands[0].shape
-        )
+        if "attention" not in self.name or dtype == self.dtype:
+            return self.in_type(dtype)
+        kind = "backward" in self.name, dtype, self.operands[0].shape
+        fused = (other for other in others if "attention" in other.name)
+        alike = (each for each in fused if ("backward" in each.name, each.dtype, each.operands[0].shape) == kind)
         return next(alike, self.in_type(dtype))
 
     def padded(self, multiple: int) -> Call:

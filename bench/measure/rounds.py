@@ -41,6 +41,8 @@ CHECK_SHARE = 0.5
 
 Clock = Callable[[], int]
 """A clock in nanoseconds."""
+Look = Callable[[int, int], object]
+"""Takes a round's number and an arm."""
 
 
 class Runner(Interface):
@@ -124,13 +126,7 @@ def palindrome(arms: int, rng: random.Random) -> list[int]:
 
 
 def time_round(
-    runners: Sequence[Runner],
-    sizes: Sequence[Sizes],
-    rng: random.Random,
-    clock: Clock,
-    *,
-    number: int,
-    look: Callable[[int, int], object] = lambda _number, _arm: None,
+    runners: Sequence[Runner], sizes: Sequence[Sizes], rng: random.Random, clock: Clock, *, number: int, look: Look
 ) -> list[TimedBlock]:
     """Time one ABBA round: two blocks of each arm, in an order that ``rng`` draws and that cancels drift.
 
@@ -195,7 +191,7 @@ def compare(
     window: Callable[[], tuple[float, float]] | None = None,
     wait: Callable[[], None] = lambda: None,
     watch: Callable[[int, Sequence[Interval | None]], None] = lambda _rounds, _speedups: None,
-    look: Callable[[int, int], object] = lambda _number, _arm: None,
+    look: Look = lambda _number, _arm: None,
 ) -> Comparison:
     """Time the runners in ABBA rounds until every speedup over the first has a narrow enough interval, or time is up.
 
@@ -314,7 +310,7 @@ def check_long_blocks(
     logs: list[list[float]] = []
     with without_collection():
         for number in range(min(affordable, CHECK_ROUNDS[1])):
-            round_blocks = time_round(runners, long, rng, clock, number=number)
+            round_blocks = time_round(runners, long, rng, clock, number=number, look=lambda *_: None)
             if not poll():  # disturbed rounds are discarded
                 logs.append(_log_ratios(round_blocks, len(runners)))
     checks = [robust_interval([log[arm] for log in logs]) if logs else None for arm in arms]

@@ -22,9 +22,9 @@ from bench.stats import Interval, round_log_ratio, student_interval
 
 WARM_S = 2.0
 """An arm runs alone for so long before the clock is read."""
-ALONE_READINGS = 5
-READINGS, OFTEN, RARELY = 8, 2, 8
-"""Taking turns, the clock is read in every second round until each arm has eight readings, then in every eighth."""
+ALONE_READINGS, READINGS = 5, 8
+OFTEN, RARELY = 2, 8
+"""Taking turns, the clock is read in every second round until each arm has its readings, then in every eighth."""
 APART = 0.01
 """Clocks taking turns and alone that differ by more, of two arms together, as logarithms, may bias their speedup."""
 ROUNDS = 3
@@ -33,8 +33,7 @@ RUN_S, LONGEST_S = 10.0, 60.0
 SETTLED = 0.003
 """A run has settled when the step times of its last two quarters agree within this."""
 WIDEST = 0.02
-"""Nor have runs settled whose rounds differ by so much that their interval is wider to either side: a first run may end
-before its power has reached the cap."""
+"""Nor has it where its rounds' interval is wider to either side: a first run may end before power reaches the cap."""
 UNSETTLED = "not settled"
 QUEUED_S = 0.1
 POLL_S = 5e-4
@@ -88,9 +87,9 @@ class Sustained:
 
     step_s: float
     """Median over its runs of the mean time of a step."""
-    log: Interval | None
-    """The log-speedup over the first arm, Student's over the rounds; of the first itself None."""
-    unsettled: str = ""
+    log: Interval
+    """The log-speedup over the first arm, Student's over the rounds."""
+    unsettled: str
     """Why the figures do not count, such as a run that did not settle; or empty."""
 
 
@@ -125,12 +124,12 @@ def each_alone(
             steps_s[arm].append(step_s)
             causes[arm] += filter(None, [poll(), "" if has_settled else UNSETTLED])
     pairs = [list(zip(times[::2], times[1::2], strict=True)) for times in steps_s]
-    results = [Sustained(step_s=statistics.median(steps_s[0]), log=None, unsettled="; ".join(dict.fromkeys(causes[0])))]
-    for arm in range(1, len(loads)):
-        log = student_interval([round_log_ratio(*both) for both in zip(pairs[0], pairs[arm], strict=True)])
-        wide = [UNSETTLED] if log.half_width is not None and log.half_width > WIDEST else []
-        unsettled = "; ".join(dict.fromkeys(causes[0] + causes[arm] + wide))
-        results.append(Sustained(step_s=statistics.median(steps_s[arm]), log=log, unsettled=unsettled))
+    results = []
+    for times, of_arm, own in zip(steps_s, pairs, (causes[arm] for arm in range(len(loads))), strict=True):
+        log = student_interval([round_log_ratio(*both) for both in zip(pairs[0], of_arm, strict=True)])
+        wide = [UNSETTLED] if (log.half_width or 0.0) > WIDEST else []
+        unsettled = "; ".join(dict.fromkeys(causes[0] + own + wide))
+        results.append(Sustained(step_s=statistics.median(times), log=log, unsettled=unsettled))
     return results
 
 

@@ -116,8 +116,8 @@ class Paired:
         comparison, cut, check = self.comparison, self.cuts[arm], self.checks[arm]
         step_ns, (speedup, low, high) = self.step_ns(arm), self.speedup(arm)
         apart = self.clocks.apart(arm) if self.clocks else None
-        alone = self.alone[arm].log if self.clock_state == "alone" else None
-        sustained, least, most = alone.exp().ends if alone and self.runners[0].name == BASELINE else (None, None, None)
+        is_sustained = arm and self.clock_state == "alone" and self.runners[0].name == BASELINE
+        sustained, least, most = self.alone[arm].log.exp().ends if is_sustained else (None, None, None)
         return Speed(
             clocks=self.clock_state,
             clocks_apart_pct=None if apart is None else 100 * apart,
@@ -149,8 +149,7 @@ class Paired:
 
     def sustained(self, arm: int) -> dict[str, float]:
         """Return an arm's throughput alone, by its column; empty where it was not measured or does not count."""
-        known = self.clock_state == "alone"
-        return {"sustained_samples_per_s": self.samples / self.alone[arm].step_s} if known else {}
+        return {"sustained_samples_per_s": self.samples / self.alone[arm].step_s} if self.clock_state == "alone" else {}
 
     def judge(self, arm: int) -> tuple[Status, str]:
         """Return an arm's status, and the reason if it is not ``ok``, or what of an ``ok`` arm could not be checked."""

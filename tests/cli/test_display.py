@@ -86,10 +86,18 @@ def test_a_trial_is_named_by_what_it_does(tiny_trial):
 @pytest.mark.parametrize(
     ("place", "asked", "said"),
     [
-        ("0", None, "Where a power limit holds clocks down, each precision is also measured alone: 2 min to 12 min"),
+        (
+            "0",
+            None,
+            "Where a power limit acts, each precision is also measured alone, 1 to 6 min each: 2 min to 12 min",
+        ),
         ("0", False, None),
         ("cpu", None, None),
-        ("cpu", True, "Each precision is also measured alone: 2 min to 12 min more in all, 1 to 6 min each."),
+        (
+            "cpu",
+            True,
+            "Asked for, each precision is also measured alone, 1 to 6 min each: 2 min to 12 min more in all.",
+        ),
     ],
 )
 def test_the_plan_says_what_measuring_each_precision_alone_may_take(tiny_trial, machine, capsys, *, place, asked, said):

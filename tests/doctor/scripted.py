@@ -39,7 +39,6 @@ def healthy(device):
             for held in (0, checks.HELD_BYTES)
         },
         "energy_windows": (10.0, 10.1, ""),
-        "with_sampler": log(1.0),
     }
 
 
@@ -66,22 +65,3 @@ def measured(group, device, **other):
         return launcher.call(f"probes:{function}", device, *arguments)
 
     return {check.name: check for check in checks.GROUPS[group](probe, device)}
-
-
-class ScriptedSampler:
-    """A sampling process that has read some samples."""
-
-    name, pid = "ampmeter-sampler", 4711
-
-    def __init__(self, gpus, period_s, samples=40):
-        self.left = samples
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_why):
-        self.stop()
-
-    def stop(self):
-        left, self.left = self.left, 0
-        return [None] * left

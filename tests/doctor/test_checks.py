@@ -8,16 +8,10 @@ import pytest
 from bench.doctor import checks
 from bench.results.records import Device, MemoryPeak
 from bench.stats import Interval
-from tests.doctor.scripted import AGAINST_ITSELF, GPU, MIB, ScriptedSampler, log, measured
+from tests.doctor.scripted import AGAINST_ITSELF, GPU, MIB, measured
 
 CPU = Device(placement="cpu", kind="cpu", name="Test CPU", architecture="x86-64", unsupported={"tf32": "no TF32"})
 CAPABLE = replace(CPU, unsupported={})
-
-
-@pytest.fixture(autouse=True)
-def sampler_of_forty(monkeypatch):
-    monkeypatch.setattr(checks, "Sampler", ScriptedSampler)
-    monkeypatch.setattr(checks, "active_children", lambda: [ScriptedSampler(None, None)])
 
 
 def interval(center, half):
@@ -51,7 +45,6 @@ MIXED = ("mixed precision", "mixed precision reaches the model")
 CLOCK = ("clock and a known ratio", "the clock costs nothing")
 RATIO = "clock and a known ratio"
 ALLOCATED, DRIVER = (("memory", name, GPU) for name in ("allocated memory", "the driver's memory"))
-SAMPLER = ("the sampler's effect", "the sampler disturbs nothing", GPU)
 IDENTICAL = ("which GPU this is", "CUDA and NVML mean one GPU", GPU)
 CASES = [
     (FP32, {"matmul_error": 3e-5}, {"matmul_error": 4e-5}),
@@ -74,7 +67,6 @@ CASES = [
         {"energy_windows": (10.0, 10.4, "")},
         {"energy_windows": (10.0, 10.4, "they differ")},
     ),
-    (SAMPLER, {"with_sampler": interval(1.005, 0.01)}, {"with_sampler": interval(1.02, 0.001)}),
     (IDENTICAL, {"identify": ("one", True)}, {"identify": ("another", False)}),
     ((AGAINST_ITSELF, "A/A", CPU), processes((-0.02, 0), (0.05, 0)), processes((0.019, 0), (0.021, 0))),
     (
@@ -128,7 +120,6 @@ def test_an_interval_of_one_process_shows_no_one_per_cent(monkeypatch):
         ("energy", "energy", CPU, {}, "no NVML"),
         ("energy", "energy", GPU, {"energy_windows": None}, "neither energy nor power"),
         ("energy", "energy", replace(GPU, energy=None), {}, "neither energy nor power"),
-        ("the sampler's effect", "the sampler disturbs nothing", CPU, {}, "no NVML"),
         ("which GPU this is", "CUDA and NVML mean one GPU", CPU, {}, "no NVML"),
         ("which GPU this is", "CUDA and NVML mean one GPU", GPU, {"identify": None}, "NVML does not start"),
     ],
@@ -137,11 +128,3 @@ def test_a_measurement_that_is_not_possible_is_no_failure_and_says_why(group, na
     check = measured(group, device, **other)[name]
     assert (check.passed, check.result) == (None, "not possible")
     assert why in check.measured
-
-
-def test_a_sampler_must_run_and_sample(monkeypatch):
-    group, name = "the sampler's effect", "the sampler disturbs nothing"
-    monkeypatch.setattr(checks, "Sampler", lambda *given: ScriptedSampler(*given, samples=0))
-    assert measured(group, GPU, with_sampler=log(1.0))[name].passed is False
-    monkeypatch.setattr(checks, "active_children", list)
-    assert measured(group, GPU, with_sampler=log(2.0))[name].measured == "the sampling process ended at once"

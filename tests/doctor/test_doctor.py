@@ -12,7 +12,7 @@ from bench.cli.parser import parse
 from bench.doctor import checks, doctor
 from bench.results.records import MemoryPeak
 from bench.spec.errors import UsageError
-from tests.doctor.scripted import GPU, MIB, ScriptedLauncher, ScriptedSampler, log
+from tests.doctor.scripted import GPU, MIB, ScriptedLauncher, log
 
 
 def examine(machine, *words, **other):
@@ -32,7 +32,7 @@ def test_a_healthy_cpu_passes_what_it_can_do_and_the_table_is_kept(machine, tmp_
     possible = {name for name, result in outcomes.items() if result != "not possible"}
     assert {outcomes[name] for name in possible} == {"pass"}
     assert {"FP32 is FP32", "known ratio 1.50", "A/A", "A/A + 1 %", "resident memory"} < possible
-    assert outcomes["energy"] == outcomes["the sampler disturbs nothing"] == outcomes["TF32 is seen"] == "not possible"
+    assert outcomes["energy"] == outcomes["TF32 is seen"] == "not possible"
     assert launcher.called.count("against_itself") == checks.PROCESSES
     record = json.loads((tmp_path / "kept" / "doctor.json").read_text())
     assert (record["torch"], record["devices"]) == (machine.torch, {"cpu": "Test CPU"})
@@ -55,7 +55,7 @@ def test_one_check_that_fails_is_named_explained_and_fails_the_whole(machine, tm
     assert not fine
     assert [key for key, result in results(tmp_path).items() if result == "FAIL"] == [name]
     out = capsys.readouterr().out
-    assert "1 of 13 checks failed." in out
+    assert "1 of 12 checks failed." in out
     assert "FAIL" in out
 
 
@@ -83,7 +83,7 @@ def test_each_group_of_checks_is_counted_before_it_and_timed_after_it(machine, b
     lines = capsys.readouterr().out.splitlines()
     count = len(checks.GROUPS)
     assert lines[:2] == [f"[1/{count}] cpu: which GPU this is", "  took 10.0 s; other programs took 3 % of the cores"]
-    assert lines[2 * (count - 1)].startswith(f"[{count}/{count}] cpu: the sampler")
+    assert lines[2 * (count - 1)].startswith(f"[{count}/{count}] cpu: energy")
     assert lines[-1] == f"No check failed. They took {10 * (2 * count + 1)} s."
 
 
@@ -97,15 +97,13 @@ def test_a_process_that_fails_is_a_failed_check_and_the_rest_goes_on(machine, tm
     assert "peak" in launcher.called
 
 
-def test_a_gpu_is_asked_for_what_it_can_do(machine, tmp_path, monkeypatch):
-    monkeypatch.setattr(checks, "Sampler", ScriptedSampler)
-    monkeypatch.setattr(checks, "active_children", lambda: [ScriptedSampler(None, None)])
+def test_a_gpu_is_asked_for_what_it_can_do(machine, tmp_path):
     fine, _ = examine(replace(machine, devices=(GPU,)), "--out", str(tmp_path))
     assert fine
     outcomes = results(tmp_path)
     assert outcomes.pop("TF32 is seen") == "not possible"
     assert set(outcomes.values()) == {"pass"}
-    assert {"the driver's memory", "energy", "the sampler disturbs nothing", "CUDA and NVML mean one GPU"} < {*outcomes}
+    assert {"the driver's memory", "energy", "CUDA and NVML mean one GPU"} < {*outcomes}
     assert "float16 most" in (tmp_path / "doctor.md").read_text()
 
 

@@ -1,19 +1,15 @@
 """The self-tests' measurements: on a simulated clock, on this CPU, and on a fake NVIDIA driver."""
 
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
-import psutil
 import pytest
 import torch
 
 from bench.devices.backend import Cuda
 from bench.doctor import checks, probes
-from bench.doctor.probes import FINE, KNOWN, known_step, lengthened, paused_process, timed
+from bench.doctor.probes import FINE, KNOWN, known_step, lengthened, timed
 from bench.measure.energy import Window
 from bench.measure.warmup import WarmUp
 from bench.results.records import Device
@@ -87,43 +83,6 @@ def test_a_nap_waits_for_what_it_was_asked_by_the_clock_that_times_it(monkeypatc
     probes.busy_wait(3 * MS, probes.SLEPT)()
     assert 3 * MS <= now["ns"] <= 3 * MS + 3000
     assert 0 < asleep[0] < 0.003
-
-
-def test_the_other_process_stands_still_in_one_arm_and_runs_in_the_other():
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    try:
-        inner = SimulatedRunner("fp32", SimulatedMachine(), MS)
-        off, on = (paused_process(name, inner, child.pid, runs=runs) for name, runs in (("off", False), ("on", True)))
-        off.activate()
-        os.waitpid(child.pid, os.WUNTRACED)  # until it has stopped
-        assert psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
-        on.activate()
-        os.waitpid(child.pid, os.WCONTINUED)
-        assert psutil.Process(child.pid).status() != psutil.STATUS_STOPPED
-        on.run(3)
-        assert inner.steps == on.taken_steps() == 3
-    finally:
-        child.kill()
-        child.wait()
-
-
-def test_the_sampler_goes_on_when_the_comparison_has_ended_or_failed(monkeypatch, cpu):
-    monkeypatch.setitem(probes.SIZES, "cpu", (8, 4))
-    monkeypatch.setattr(probes, "SAMPLED", Protocol(time_budget_s=0.05))
-    monkeypatch.setattr(probes, "SAMPLED_S", 0.001)
-    signals = []
-    monkeypatch.setattr(probes.os, "kill", lambda pid, number: signals.append((pid, number)))
-    assert probes.with_sampler(cpu, 4711, print).n >= 2
-    assert set(signals) == {(4711, probes.signal.SIGSTOP), (4711, probes.signal.SIGCONT)}
-
-    def fail(*_arguments, **_more):
-        signals.append((4711, probes.signal.SIGSTOP))
-        raise RuntimeError
-
-    monkeypatch.setattr(probes, "compare", fail)
-    with pytest.raises(RuntimeError):
-        probes.with_sampler(cpu, 4711, print)
-    assert signals[-1] == (4711, probes.signal.SIGCONT)
 
 
 def test_a_lengthened_arm_is_the_other_one_with_a_wait_after_each_step():

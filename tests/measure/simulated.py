@@ -247,7 +247,7 @@ class Governed:
     apart: float
     """The difference of the clocks that flags a cell, as a logarithm."""
     readings: int
-    alone: Interval | None
+    alone: Interval
     unsettled: str
 
 
@@ -286,7 +286,7 @@ def governed(
         shared=paired.speedups[1].center,
         apart=clocks.apart(1),
         readings=min(map(len, clocks.turns.values())),
-        alone=alone.log and alone.log.exp(),
+        alone=alone.log.exp(),
         unsettled=alone.unsettled,
     )
 

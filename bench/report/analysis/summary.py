@@ -36,13 +36,8 @@ from bench.spec.precisions import BASELINE, find_precision, precision_rank
 
 IEEE_ERROR = 3e-5
 """An fp32 matrix product with a larger error than this was not computed in IEEE fp32."""
-ENERGY_FIGURES = dict.fromkeys(
-    (
-        *("energy_source", "energy_j_per_step", "energy_net_j_per_step", "mean_power_w", "idle_power_w"),
-        *("energy_window_s", "energy_steps"),
-    ),
-    "last",
-)
+ENERGY_FIGURES = ["energy_source", "energy_j_per_step", "energy_net_j_per_step", "mean_power_w", "idle_power_w"]
+ENERGY_FIGURES += ["energy_window_s", "energy_steps"]
 ROUNDED = ("tf32", "bf16")
 """Settings of the fp32 switches under which factors are rounded before they are multiplied."""
 MEASURES = ["speed_status", "memory_status", "train_status"]
@@ -56,14 +51,8 @@ ENTROPY = ["above_entropy", "above_entropy_low", "above_entropy_high"]
 RATES = ["step_ms", "samples_per_s", "tokens_per_s"]
 SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
 DIAGNOSTICS = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]
-DIAGNOSTICS += [
-    "clocks_apart_pct",
-    "switch_warmup_steps",
-    "block_steps",
-    "switch_transient_pct",
-    "long_block_pct",
-    "foreign_load_pct",
-]
+DIAGNOSTICS += ["switch_warmup_steps", "block_steps", "switch_transient_pct", "long_block_pct", "foreign_load_pct"]
+DIAGNOSTICS += ["clocks_apart_pct", "shared_readings"]
 COUNTS = ["rounds", "discarded_rounds", "outlier_rounds"]
 
 
@@ -81,7 +70,10 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     measured = {metric: arms(trials, metric) for metric in METRICS.values()}
     changes = {metric: contrasts(FACTORS["precision"], metric, by_arm) for metric, by_arm in measured.items()}
     every = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY, "missing_trials"]]
-    tried = [_tried(trials, MEMORY, {"all_devices_bytes": "max"}), _tried(trials, ENERGY, ENERGY_FIGURES)]
+    tried = [
+        _tried(trials, MEMORY, {"all_devices_bytes": "max"}),
+        _tried(trials, ENERGY, dict.fromkeys(ENERGY_FIGURES, "last")),
+    ]
     timed = speeds(trials, changes[SPEED], changes[METRICS["sustained"]])
     table = every.join([*tried, timed, details(trials), trainings(trials), _changes(changes)])
     table.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare

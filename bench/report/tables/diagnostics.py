@@ -210,6 +210,7 @@ def how_timed(rows: pd.DataFrame) -> Table | None:
             figures("others' load (%)", "foreign_load_pct", 2),
             words("clocks", "clocks"),
             figures("clocks apart (%)", "clocks_apart_pct", 2),
+            figures("readings of clocks", "shared_readings", whole),
             figures("A/A noise (%)", "noise", lambda share: f"{100 * share:.1f}"),
         ),
     ]
