@@ -9,13 +9,14 @@ from bench.data.sampling import crop
 from bench.devices.backend import backend_of
 from bench.devices.monitor import open_monitor
 from bench.devices.survey import survey
+from bench.doctor.probes import build_runner
 from bench.launch.local import LocalLauncher
 from bench.measure.memory import measure_peaks
 from bench.measure.operations import observe, peak_tflops
 from bench.measure.rounds import Sizes, time_block
 from bench.phases.arms import TrainingRunner
 from bench.planning.max_batch import common_multiple
-from bench.results.records import Operations, TrialResult
+from bench.results.records import Device, Operations, TrialResult
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Placement, Protocol
 from bench.training import amp
@@ -129,6 +130,22 @@ def test_each_gpu_answers_for_itself():
         assert torch.equal(second.rng_state(), seeds[1])
     finally:
         first.set_current()
+
+
+def test_no_step_without_loss_scaling_waits_for_the_gpu():
+    """So the host's share of a step, ``host_ratio``, contains no wait of ours."""
+    device = Device(placement="0", kind="cuda", name="GPU", architecture="Ampere")
+    try:
+        for name in ("fp32", "amp-bf16", "bf16"):
+            runner = build_runner(device, name, name, width=32, batch_size=4)
+            runner.run(3)
+            torch.cuda.set_sync_debug_mode("error")
+            runner.run(2)
+            with pytest.raises(RuntimeError, match="synchroniz"):
+                runner.loss.item()
+            torch.cuda.set_sync_debug_mode("default")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.card
