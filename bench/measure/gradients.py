@@ -1,4 +1,4 @@
-"""Gradients in 16 bits: how large they are, which float16 would round away, how far they are from float64's."""
+"""Gradients: how large they are, in which types, and how far they are from float64's."""
 
 from __future__ import annotations
 
@@ -18,12 +18,6 @@ LOWEST, HIGHEST = -48, 17
 ZERO, BELOW, ABOVE, NONFINITE = "zero", "below", "above", "nonfinite"
 BINS = (ZERO, BELOW, *map(str, range(LOWEST, HIGHEST + 1)), ABOVE, NONFINITE)
 """Names of a histogram's bins, in their order."""
-FP16_NORMAL = 2.0**-14
-"""float16's smallest normal number (IEEE 754-2008, binary16)."""
-REFERENCE_SCALE = 65536.0
-"""GradScaler's first scale, which stands for scaling where a precision has none of its own."""
-FATES = ("nonzero", "zero", "subnormal", "overflow")
-"""Counts of the values that are finite and not zero, and of those that float16 makes zero, subnormal or infinite."""
 
 Named = Sequence[tuple[str, Tensor]]
 """Tensors, each with the name of its parameter, or of its group."""
@@ -59,22 +53,6 @@ def bins(values: Tensor) -> Tensor:
 def histograms(named: Named) -> dict[str, list[int]]:
     """Return the counts of ``BINS`` of all values under the empty name, then of each layer group, in their order."""
     return _counts((name, torch.bincount(bins(values).flatten(), minlength=len(BINS))) for name, values in named)
-
-
-def float16_fates(named: Named, scale: float = 1.0) -> dict[str, list[int]]:
-    """Return the counts of ``FATES`` of all values under the empty name, then of each layer group, in their order.
-
-    The values are multiplied by ``scale``, a power of two, so exactly. Rounding is to nearest: what lies above 2^-25
-    becomes the smallest subnormal, 2^-24, and not zero.
-    """
-    return _counts((name, _fates(values.detach(), scale)) for name, values in named)
-
-
-def _fates(values: Tensor, scale: float) -> Tensor:
-    counted = torch.isfinite(values) & (values != 0)
-    half = (values.float() * scale).half().abs()
-    kinds = (half >= 0, half == 0, (half > 0) & (half < FP16_NORMAL), torch.isinf(half))
-    return torch.stack([(kind & counted).sum() for kind in kinds])
 
 
 def _counts(named: Iterable[tuple[str, Tensor]]) -> dict[str, list[int]]:

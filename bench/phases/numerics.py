@@ -87,9 +87,9 @@ class _Observation:
                 with watched if step in counted else nullcontext() as of_outputs:
                     failure = self._step(step, batch, scale, largest_activations)
                 if of_outputs:
-                    self._counts("output_gradient", step, gradients.BINS, of_outputs())
-                if step in counted or failure:
-                    self._gradients(step, scale)
+                    self._counts("output_gradient", step, of_outputs())
+                if step in counted or failure:  # the scaler has divided them by the scale again
+                    self._counts("gradient", step, gradients.histograms(self._named()))
                 if failure:
                     break
                 self.send(Progress(text=f"{self.arm.precision.name}: step {step + 1}", done=(step + 1) / steps))
@@ -133,19 +133,11 @@ class _Observation:
             return f"gradients became infinite or NaN at step {step}, first in layer {bad[-1]}"
         return ""
 
-    def _gradients(self, step: int, scale: float | None) -> None:
-        """Count the gradients that a step left behind, which the scaler has divided by the scale again."""
-        named = self._named()
-        scaled = gradients.float16_fates(named, scale or gradients.REFERENCE_SCALE)
-        self._counts("gradient", step, gradients.BINS, gradients.histograms(named))
-        self._counts("float16", step, gradients.FATES, gradients.float16_fates(named))
-        self._counts("float16_scaled", step, gradients.FATES, scaled)
-
-    def _counts(self, kind: Kind, step: int, names: tuple[str, ...], groups: dict[str, list[int]]) -> None:
-        """Send counts by layer; those of empty bins are left out."""
+    def _counts(self, kind: Kind, step: int, groups: dict[str, list[int]]) -> None:
+        """Send the counts of a histogram by layer; those of empty bins are left out."""
         for layer, counts in groups.items():
-            for name, value in zip(names, counts, strict=True):
-                if value or names is not gradients.BINS:
+            for name, value in zip(gradients.BINS, counts, strict=True):
+                if value:
                     self._send(kind, step, name, value, layer)
 
     def _types(self) -> None:

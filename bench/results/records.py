@@ -55,7 +55,8 @@ ClockState = Literal["", "own", "shared", "alone", "not settled", "disturbed", "
 Kind = Literal[
     "step", "gradient", "float16", "float16_scaled", "error", "activation", "module", "output_gradient", "type"
 ]
-"""The kinds of figure of the numerics phase; a type counts the numbers that the part in ``layer`` holds in it."""
+"""The kinds of figure of the numerics phase; a type counts the numbers that the part in ``layer`` holds in it. Earlier
+versions wrote float16 and float16_scaled."""
 WorkClass = Literal[
     "matrix units",
     "other products",

@@ -100,8 +100,9 @@ def test_gradients_of_outputs_are_counted_unscaled_as_they_were_planted(tiny_tri
     use_suite(suite.model, **{field: getattr(suite, field) for field in ("data", "loss", "optimizer")})
     rows, _ = watch(tiny_trial, cpu, arms=arms(name))
     assert {row.layer for row in rows if row.kind == "output_gradient"} == {"", "0"}
-    _, outputs, *_ = report_tables.numerics(framed(rows, name))
-    (line,) = lines(outputs)
+    _, table, *_ = report_tables.numerics(framed(rows, name))
+    _, line = lines(table)
+    assert line["gradients of"] == "layers' outputs"
     headers = ("zero (%)", "in fp16: zero (%)", "S brings into range (%)")
     assert [line[header] for header in headers] == shown
     assert line["most in fp16 zero (layer)"] == f"{shown[1]} % (0)"

@@ -12,18 +12,13 @@ import pandas as pd
 from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Bar, Chart, Line, Mark, Panel, Rule, Text
 from bench.report.reading.load import SUBJECT
-from bench.report.tables.measurements import FIRST_SCALE, FP16_NORMAL, FP16_ZERO, first_seed, last_steps
+from bench.report.tables.measurements import FIRST_SCALE, FP16_NORMAL, FP16_ZERO, GRADIENTS, first_seed, last_steps
 
-FEWEST_BINS = (-30, 0)
-"""Exponents that are always drawn, so that float16's limits have a place."""
 SHARES = (0.001, 1500.0)
 """The ends of the axis of shares, in per cent; above 100 there is room for words."""
 LEGEND = (("zero in fp16", chart.LOST), ("subnormal in fp16", chart.COARSE))
-GRADIENTS = {
-    "gradient": ("gradients", "gradients"),
-    "output_gradient": ("output-gradients", "gradients of layers' outputs"),
-}
-"""Kinds of gradients, and how their figures' files and captions call them."""
+FILES = {"gradient": "gradients", "output_gradient": "output-gradients"}
+"""How the files of the kinds of gradients end."""
 EVERY = 4
 """Which powers of two have a dot; those of each precision are others, for the lines may lie on each other."""
 Select = Callable[[pd.DataFrame], pd.DataFrame]
@@ -36,7 +31,7 @@ def charts(summary: pd.DataFrame, numerics: pd.DataFrame) -> Iterator[tuple[str,
         workload, where, slug = (str(rows[column].iloc[0]) for column in ("workload", "where", "slug"))
         for batch, seen in watched[key].groupby("batch_size") if key in watched else ():
             name, subject = f"{slug}-b{batch:.0f}", f"{workload} on {where} at batch size {batch:.0f}"
-            for kind in GRADIENTS:
+            for kind in FILES:
                 if (seen["kind"] == kind).any():
                     yield workload, _gradients(seen, kind, name=name, subject=subject)
 
@@ -45,14 +40,13 @@ def _gradients(rows: pd.DataFrame, kind: str, *, name: str, subject: str) -> Cha
     """Describe the magnitudes of gradients of a kind in the first step and in the last steps."""
     whole = rows[(rows["kind"] == kind) & (rows["layer"] == "")]
     scales = rows.loc[(rows["kind"] == "step") & (rows["name"] == "loss_scale"), "value"]
-    scale = float(scales.max()) if len(scales) else FIRST_SCALE if kind == "output_gradient" else None
-    slug, words = GRADIENTS[kind]
-    exponents = _bins(whole, FEWEST_BINS[0] if scale is None else FP16_ZERO - math.ceil(math.log2(scale)) - 3)
+    scale = float(scales.max()) if len(scales) else FIRST_SCALE
+    exponents = _bins(whole, FP16_ZERO - math.ceil(math.log2(scale)) - 3)
     first = _histogram("First step", whole, lambda arm: arm[arm["step"] == 0], exponents, scale)
     last = _histogram("Last steps", whole, last_steps, exponents, scale)
     return Chart(
-        name=f"{name}-{slug}",
-        caption=f"{subject}: magnitudes of {words}",
+        name=f"{name}-{FILES[kind]}",
+        caption=f"{subject}: gradients of {GRADIENTS[kind]} by magnitude",
         about="The share of all values at each power of two, and of zeros. The arrow: where a loss scale moves them.",
         panels=[first, last],
         columns=2,
@@ -60,33 +54,28 @@ def _gradients(rows: pd.DataFrame, kind: str, *, name: str, subject: str) -> Cha
     )
 
 
-def _histogram(title: str, rows: pd.DataFrame, steps: Select, exponents: np.ndarray, scale: float | None) -> Panel:
+def _histogram(title: str, rows: pd.DataFrame, steps: Select, exponents: np.ndarray, scale: float) -> Panel:
     arms = chart.arms(rows)
     zero = int(exponents[0]) - 3 - len(arms)
     marks: list[Mark] = []
     for index, (name, arm) in enumerate(arms):
         counts = steps(arm).groupby("name")["value"].sum()
         spread = 100 * counts / counts.sum()
-        look: dict[str, Any] = {"tint": name, "says": _says(name, spread)}
+        look: dict[str, Any] = {"tint": name, "says": f"{name}, {spread.get('zero', 0.0):.3g} % zeros"}
         marks.append(Line(points=_heights(spread, exponents), first=index % EVERY, every=EVERY, **look))
         marks.append(Line(points=[(zero + index, spread.get("zero", 0.0) or math.nan)], **look))
-    if scale is not None:
-        moved = FP16_ZERO - math.log2(scale)
-        text = f"zero at a scale of 2^{math.log2(scale):g}"
-        marks += [Rule(at=moved, axis="x"), Text(x=moved + 0.4, y=SHARES[1] / 2, text=text, anchor="start")]
-        arrow = [(moved, SHARES[1] / 4), (FP16_ZERO, SHARES[1] / 4)]
-        marks += [Line(points=arrow, tint=chart.PLAIN, dots=False), Text(x=FP16_ZERO, y=SHARES[1] / 4, text="▶")]
+    moved = FP16_ZERO - math.log2(scale)
+    text = f"zero at a scale of 2^{math.log2(scale):g}"
+    marks += [Rule(at=moved, axis="x"), Text(x=moved + 0.4, y=SHARES[1] / 2, text=text, anchor="start")]
+    arrow = [(moved, SHARES[1] / 4), (FP16_ZERO, SHARES[1] / 4)]
+    marks += [Line(points=arrow, tint=chart.PLAIN, dots=False), Text(x=FP16_ZERO, y=SHARES[1] / 4, text="▶")]
     return _magnitudes(title, marks, exponents, zero + (len(arms) - 1) / 2)
-
-
-def _says(name: str, shares: Any) -> str:
-    return f"{name}, {shares.get('zero', 0.0):.3g} % zeros"
 
 
 def _bins(rows: pd.DataFrame, lowest: int) -> np.ndarray:
     """Return the exponents that are drawn, at least from ``lowest`` on."""
     powers = [int(word) for word in rows["name"].unique() if word.lstrip("-").isdigit()]
-    return np.arange(min([lowest, *powers]), max([FEWEST_BINS[1], *powers]) + 1)
+    return np.arange(min([lowest, *powers]), max([0, *powers]) + 1)
 
 
 def _heights(shares: Any, exponents: np.ndarray) -> list[tuple[float, float]]:

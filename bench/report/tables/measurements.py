@@ -110,6 +110,8 @@ FP16_NORMAL, FP16_ZERO = -14, -25
 """Powers of two below which float16 is subnormal, and below which it rounds to zero."""
 FIRST_SCALE = 2.0**16
 """GradScaler's first scale, which stands for scaling where a precision has none."""
+GRADIENTS = {"gradient": "parameters", "output_gradient": "layers' outputs"}
+"""What gradients of each kind are with respect to."""
 LAST = 5
 """Steps at the end of the phase whose gradients are counted together."""
 STORAGE = {"device": "device", "host": "host memory", "file": "disk"}
@@ -541,7 +543,7 @@ def _time_to_accuracy(row: Row) -> str:
 def numerics(rows: pd.DataFrame) -> list[Table | None]:
     """Return the tables of one workload, of rows of ``Runs.numerics`` in the summary's order with its ``where``."""
     arms = [arm for _, arm in first_seed(rows[rows["kind"] != "module"]).groupby(KEY, sort=False)]
-    return [_gradients(arms), _output_gradients(arms), _errors(arms), _types(arms)]
+    return [_first_steps(arms), _gradients(arms), _errors(arms), _types(arms)]
 
 
 def first_seed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -560,7 +562,7 @@ def _steps(arm: pd.DataFrame, name: str) -> pd.Series:
     return arm[(arm["kind"] == "step") & (arm["name"] == name)].sort_values("step")["value"]
 
 
-def _gradients(arms: list[pd.DataFrame]) -> Table | None:
+def _first_steps(arms: list[pd.DataFrame]) -> Table | None:
     columns = [
         *ARM,
         *optional(
@@ -569,24 +571,12 @@ def _gradients(arms: list[pd.DataFrame]) -> Table | None:
             figures("first loss", "first_loss"),
             figures("last loss", "last_loss"),
             figures("loss scale at the end", "loss_scale"),
-            figures("zero (%)", "zero", 3),
-            figures("of the rest, in fp16: zero (%)", "float16_zero", 3),
-            figures("subnormal (%)", "float16_subnormal", 3),
-            figures("scaled: zero (%)", "float16_scaled_zero", 3),
-            figures("subnormal (%)", "float16_scaled_subnormal", 3),
-            figures("overflow (%)", "float16_scaled_overflow", 3),
             figures("largest activation (layer)", "activation"),
             figures("of fp16's largest (%)", "activation_share", 2, per=FP16_LARGEST / 100),
         ),
     ]
-    about = (
-        "The first steps of training. Gradients are those of the parameters, divided by the loss scale, in the last "
-        "five steps. Zero: the share that is zero already; where fp32 has less, most of it underflowed. The others "
-        "are counted as if rounded to fp16: subnormal below 2^-14, zero at 2^-25 and below. Scaled: the same, "
-        "multiplied by the loss scale, or by 2^16, GradScaler's initial scale, where there is none."
-    )
-    rows = [defaultdict(str, _named(arm) | _course(arm) | _shares(arm) | _activation(arm)) for arm in arms]
-    return table("Numerics: gradients and activations", rows, columns, about)
+    rows = [defaultdict(str, _named(arm) | _course(arm) | _activation(arm)) for arm in arms]
+    return table("Numerics: the first steps", rows, columns)
 
 
 def _named(arm: pd.DataFrame) -> dict[str, Any]:
@@ -607,25 +597,10 @@ def _course(arm: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _shares(arm: pd.DataFrame) -> dict[str, Any]:
-    """Return the shares, in per cent, of gradients in the last steps that are zero, and that fp16 would lose."""
-
-    def counts(kind: str) -> pd.Series:
-        return last_steps(arm[(arm["kind"] == kind) & (arm["layer"] == "")]).groupby("name")["value"].sum()
-
-    gradients = counts("gradient")
-    shares = {"zero": 100 * gradients.get("zero", 0.0) / gradients.sum()} if gradients.sum() else {}
-    for kind in ("float16", "float16_scaled"):
-        rounded = counts(kind)
-        if rounded.get("nonzero"):
-            names = ("zero", "subnormal", "overflow")
-            shares |= {f"{kind}_{name}": 100 * rounded[name] / rounded["nonzero"] for name in names}
-    return shares
-
-
-def _output_gradients(arms: list[pd.DataFrame]) -> Table | None:
+def _gradients(arms: list[pd.DataFrame]) -> Table | None:
     columns = [
         *ARM,
+        words("gradients of", "of"),
         figures("zero (%)", "zero", 3),
         figures("in fp16: zero (%)", "lost", 3),
         figures("subnormal (%)", "subnormal", 3),
@@ -635,17 +610,23 @@ def _output_gradients(arms: list[pd.DataFrame]) -> Table | None:
         figures("overflow at S (%)", "overflow", 3),
     ]
     about = (
-        "Gradients of the loss, unscaled, with respect to the outputs of layers, in the last five steps; shares of all "
-        "values. In fp16: below 2^-25 float16 has only zero, below 2^-14 only subnormal numbers. S is the loss "
-        "scale, or 2^16, GradScaler's initial scale, where there is none; it brings into range what is zero without it."
+        "Gradients of the loss, unscaled, with respect to parameters, and to the outputs of layers, in the last five "
+        "steps; shares of all values. Zero: already; where fp32 has less, most of it underflowed. In fp16: below "
+        "2^-25 float16 has only zero, below 2^-14 only subnormal numbers. S is the loss scale, or 2^16, GradScaler's "
+        "initial scale, where there is none; it brings into range what is zero without it."
     )
-    rows = [_named(arm) | _output_shares(arm) for arm in arms if (arm["kind"] == "output_gradient").any()]
-    return table("Numerics: gradients of layers' outputs", rows, columns, about)
+    rows = [
+        _named(arm) | {"of": words} | _float16_shares(arm, kind)
+        for kind, words in GRADIENTS.items()
+        for arm in arms
+        if (arm["kind"] == kind).any()
+    ]
+    return table("Numerics: gradients", rows, columns, about)
 
 
-def _output_shares(arm: pd.DataFrame) -> dict[str, Any]:
-    """Return the shares of an arm's gradients of outputs that float16 loses, with its loss scale and without."""
-    spread, scales = shares(arm[arm["kind"] == "output_gradient"]), _steps(arm, "loss_scale")
+def _float16_shares(arm: pd.DataFrame, kind: str) -> dict[str, Any]:
+    """Return the shares of an arm's gradients that float16 loses, with its loss scale and without."""
+    spread, scales = shares(arm[arm["kind"] == kind]), _steps(arm, "loss_scale")
     scale = scales.iloc[-1] if len(scales) else FIRST_SCALE
     powers = {"zero": -math.inf, "below": -1e3, "above": 1e3, "nonfinite": 1e3}
     exponents = pd.Series({name: powers[name] if name in powers else float(name) for name in spread.columns})

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -15,6 +16,7 @@ from bench.report.reading.load import load
 from bench.report.tables.measurements import last_steps, numerics, shares
 from bench.results.records import Numeric, TrialResult
 from tests.report.builders import RunBuilder
+from tests.report.tables.lines import lines
 
 
 def figures(trial, precision, *, scale=None, losses=(2.0, 1.5, 1.0), zero=0.0, skipped=()):
@@ -36,10 +38,6 @@ def figures(trial, precision, *, scale=None, losses=(2.0, 1.5, 1.0), zero=0.0, s
             *(row("gradient", step, "-10", 3, layer) for layer in ("fc", "conv1")),
             row("gradient", step, "zero", 1, "conv1"),
         ]
-        for kind in ("float16", "float16_scaled"):
-            lost = {"nonzero": 100, "zero": 25, "subnormal": 75, "overflow": 0} if kind == "float16" else {}
-            shares = lost or {"nonzero": 100, "zero": 0, "subnormal": 25, "overflow": 4}
-            rows += [row(kind, step, name, value) for name, value in shares.items()]
         rows += [row("error", step, "loss", 1e-4), row("error", step, "gradient", 0.01)]
         rows += [row("error", step, "gradient", 0.02, "fc"), row("error", step, "gradient", 0.005, "conv1")]
     return [*rows, row("activation", 1, "largest", 655.04, "fc"), row("activation", 0, "largest", 3, "conv1")]
@@ -62,16 +60,20 @@ def run(tmp_path):
 
 
 def test_tables_hold_the_figures_of_each_precision_in_order(run):
-    gradients, outputs, errors, _ = numerics(run.numerics.assign(where="GPU"))
-    assert outputs is None
-    assert [row[2:7] for row in gradients.rows] == [
+    first, gradients, errors, types = numerics(run.numerics.assign(where="GPU"))
+    assert types is None
+    assert [row[2:7] for row in first.rows] == [
         ["fp32", "3", "–", "2.000", "1.000"],
         ["amp-fp16", "3", "1", "2.000", "1.000"],
         ["fp16", "2", "–", "2.000", "not finite"],
     ]
-    assert gradients.headers[3:7] == ["steps", "skipped", "first loss", "last loss"]
-    assert [row[7:9] for row in gradients.rows[:2]] == [["–", "0.00"], ["1,024", "50.0"]]
-    assert gradients.rows[1][9:] == ["25.0", "75.0", "0.00", "25.0", "4.00", "655.0 (fc)", "1.0"]
+    assert first.headers[3:7] == ["steps", "skipped", "first loss", "last loss"]
+    assert first.rows[1][7:] == ["1,024", "655.0 (fc)", "1.0"]
+    assert [row[3:] for row in gradients.rows] == [
+        ["parameters", "0.00", "25.0", "75.0", "0.00 % (fc)", "65,536", "25.0", "0.00"],
+        ["parameters", "50.0", "12.5", "37.5", "0.00 % (fc)", "1,024", "12.5", "0.00"],
+        ["parameters", "0.00", "25.0", "75.0", "0.00 % (fc)", "65,536", "25.0", "0.00"],
+    ]
     assert errors.rows[0][3:] == ["1.0e−4", "0.01", "1.0e−4", "0.01", "0.02 (fc)"]
     assert [error(value) for value in (1.5e-7, 0.069, 1.0, math.nan)] == ["1.5e−7", "0.069", "1", "–"]
 
@@ -121,13 +123,32 @@ def test_gradients_of_outputs_have_a_table_and_a_figure_with_an_arrow_where_the_
     of_fp16 = run.numerics[(run.numerics["precision"] == "amp-fp16") & (run.numerics["name"] == "loss")].iloc[:1]
     bins = [of_fp16.assign(kind="output_gradient", name=name, value=float(count)) for name, count in counts.items()]
     frame = pd.concat([run.numerics, *bins, bins[1].assign(layer="fc"), bins[0].assign(layer="conv1")])
-    _, outputs, *_ = numerics(frame.assign(where="GPU"))
-    assert outputs.rows == [["GPU", "128", "amp-fp16", "60.0", "30.0", "8.00", "100 % (fc)", "1,024", "30.0", "0.00"]]
+    _, gradients, *_ = numerics(frame.assign(where="GPU"))
+    of_outputs = ["GPU", "128", "amp-fp16", "layers' outputs"]
+    assert gradients.rows[3:] == [[*of_outputs, "60.0", "30.0", "8.00", "100 % (fc)", "1,024", "30.0", "0.00"]]
     figure = {chart.name: chart for _, chart in charts(summarise(run.trials), frame)}[
         "mlp-nvidia-test-1-b128-output-gradients"
     ]
     arrow = next(mark for mark in figure.panels[0].marks if isinstance(mark, Line) and mark.tint == PLAIN)
     assert [x for x, _ in arrow.points] == [-35, -25]
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**10, 2.0**24])
+def test_what_float16_loses_is_what_numpys_casting_loses(run, scale):
+    chance = np.random.default_rng(0)
+    values = np.exp2(chance.uniform(-45, 14, 4000)).astype(np.float32)
+    with np.errstate(over="ignore"):
+        plain, scaled = ((values * np.float32(by)).astype(np.float16) for by in (1.0, scale))
+    names, counts = np.unique(np.floor(np.log2(values)).astype(int).astype(str), return_counts=True)
+    steps = run.numerics[(run.numerics["precision"] == "amp-fp16") & (run.numerics["kind"] == "step")]
+    steps = steps.assign(value=steps["value"].mask(steps["name"] == "loss_scale", scale))
+    last = steps.iloc[-1:].assign(kind="gradient")
+    bins = [last.assign(name=name, value=float(count)) for name, count in zip(names, counts, strict=True)]
+    (line,) = lines(numerics(pd.concat([steps, *bins]).assign(where="GPU"))[1])
+    lost, subnormal = plain == 0, (plain > 0) & (plain < 2.0**-14)
+    expected = [lost, subnormal, lost & (scaled > 0), np.isinf(scaled)]
+    headers = ["in fp16: zero (%)", "subnormal (%)", "S brings into range (%)", "overflow at S (%)"]
+    assert [float(line[each]) for each in headers] == pytest.approx([100 * part.mean() for part in expected], abs=0.1)
 
 
 def test_where_only_numerics_were_looked_at_the_verdict_says_so(run):
