@@ -1,10 +1,12 @@
-"""What the hook of `run_bench.py script` adds to a training step: bare and hooked processes of one loop in turns.
+"""What the hook of `run_bench.py script` adds to a training step: its wrappers are put in and taken out by turns.
 
-    python perf/script_overhead.py [--rounds 5] [--layers 50]
+    python perf/script_overhead.py [--pairs 200] [--layers 50]
 
-The loop trains a small model on the CPU; a step's layers show that only its outermost module pays. Each process prints
-the median of its steps, as CPU time of the thread, which other programs disturb less; the figure is the median
-difference over rounds. On a GPU a step has an event more to record.
+The loop trains a small model on the CPU, in one process for each way of measuring; a step's layers show that only its
+outermost module pays. The figure is the difference of the tenth percentiles of steps with and without the hook, as CPU
+time of the thread: other programs only add to a step. The range is over fifths of the blocks. With
+`--inject amp-bf16` the steps without the hook have autocast and the cast to fp32 in the script, so that the hook alone
+differs. On a GPU a step has an event more to record.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,58 +22,88 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LOOP = """
-import sys, time
+import statistics, sys, time
 import torch
+from torch.optim import optimizer as optimizers
 
+layers, pairs, inject = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(1)
-model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(int(sys.argv[1]))))
+model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(layers)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
-x, times = torch.randn(1, 4), []
-for step in range(2000):
-    begin = time.thread_time()
-    model(x).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    times.append(time.thread_time() - begin)
-times.sort()
-print(1e6 * times[len(times) // 2])
+x, PARTS = torch.randn(1, 4), 5
+
+
+def forward(hooked):
+    if hooked or inject != "amp-bf16":
+        return model(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = model(x)
+    return out.float()
+
+
+def block_us(hooked, steps=20):
+    times = []
+    for _ in range(steps):
+        begin = time.thread_time()
+        forward(hooked).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append(1e6 * (time.thread_time() - begin))
+    return times[5:]  # the first ones warm what was just put in or taken out
+
+
+block_us(True, 100)
+call, backward = vars(torch.nn.Sequential)["__call__"], torch.autograd.backward
+hooks = dict(optimizers._global_optimizer_post_hooks)
+
+
+def turn(hooked):
+    torch.autograd.backward = backward if hooked else backward.__wrapped__
+    optimizers._global_optimizer_post_hooks.clear()
+    optimizers._global_optimizer_post_hooks.update(hooks if hooked else {})
+    torch.nn.Sequential.__call__ = call if hooked else torch.nn.Module.__call__
+    return block_us(hooked)
+
+
+taken = {True: [[] for _ in range(PARTS)], False: [[] for _ in range(PARTS)]}
+for number in range(pairs):
+    for hooked in (False, True) if number % 2 else (True, False):
+        taken[hooked][number % PARTS] += turn(hooked)
+
+
+def low(times):
+    return statistics.quantiles(times, n=10)[0]
+
+
+added = [low(hooked) - low(bare) for hooked, bare in zip(taken[True], taken[False])]
+whole = [low(sum(taken[hooked], [])) for hooked in (False, True)]
+print(f"a step of {whole[0]:.0f} µs takes {whole[1] - whole[0]:+.1f} µs; fifths {min(added):+.1f} to {max(added):+.1f}")
 """
 
 
-def median_us(script: Path, layers: int, *, inject: str | None) -> float:
-    """Return the median step of one process in µs; ``inject`` None is without the hook."""
-    environment = dict(os.environ)
-    if inject is not None:
-        site = script.parent / "site"
-        site.mkdir(exist_ok=True)
-        shutil.copyfile(ROOT / "bench" / "script" / "hook.py", site / "sitecustomize.py")
-        settings = {"main": str(script), "out": str(script.parent / "out"), "scratch": str(site), "seed": 0}
-        settings |= {"warmup": 10, "steps": 10**6, "inject": inject, "census": False, "allow_writes": False}
-        environment |= {"PYTHONPATH": str(site), "AMPMETER_HOOK": json.dumps(settings)}
-    words = [sys.executable, str(script), str(layers)]
-    return float(subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout)
+def measured(script: Path, layers: int, pairs: int, inject: str) -> str:
+    """Return what a process of the loop under the hook printed."""
+    site = script.parent / "site"
+    site.mkdir(exist_ok=True)
+    shutil.copyfile(ROOT / "bench" / "script" / "hook.py", site / "sitecustomize.py")
+    settings = {"main": str(script), "out": str(script.parent / "out"), "scratch": str(site), "seed": 0}
+    settings |= {"warmup": 10, "steps": 10**6, "inject": inject, "census": False, "allow_writes": False}
+    environment = os.environ | {"PYTHONPATH": str(site), "AMPMETER_HOOK": json.dumps(settings)}
+    words = [sys.executable, str(script), str(layers), str(pairs), inject]
+    return subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--layers", type=int, default=50)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder).resolve() / "train.py"
         script.write_text(LOOP)
         for inject in ("", "fp32", "amp-bf16"):
-            pairs = []
-            for number in range(options.rounds):
-                kinds = (None, inject) if number % 2 else (inject, None)
-                times = {kind: median_us(script, options.layers, inject=kind) for kind in kinds}
-                pairs.append((times[None], times[inject]))
-            added = sorted(hooked - bare for bare, hooked in pairs)
-            bare = statistics.median(bare for bare, _ in pairs)
-            print(
-                f"{f'--inject {inject}' if inject else '--arm'}: a step of {bare:.0f} µs takes "
-                f"{statistics.median(added):+.1f} µs [{added[0]:+.1f}, {added[-1]:+.1f}]"
-            )
+            added = measured(script, options.layers, options.pairs, inject)
+            print(f"{f'--inject {inject}' if inject else '--arm'}: {added}")
 
 
 if __name__ == "__main__":

@@ -182,10 +182,16 @@ def describe_trial(trial: Trial) -> str:
     process = f"process {trial.replicate + 1}"
     detail = process if PHASES[trial.phase].key == "replicate" else ", ".join(trial.precisions)
     detail += f", seed {trial.seed}, {_epochs(trial)}" if trial.phase == "train" else ""
-    batch = "largest batch" if trial.phase == "fit" else f"batch {cell.batch_size}"
+    batch = (
+        ""
+        if cell.data.kind == "script"
+        else ", largest batch"
+        if trial.phase == "fit"
+        else f", batch {cell.batch_size}"
+    )
     changed = " ".join(f"{name}={value}" for name, value in cell.suite.parameters)
     suite = f"{cell.suite.name} ({changed})" if changed else cell.suite.name
-    return f"{suite}, {where}, {batch}, {trial.phase.replace('_', ' ')} ({detail})"
+    return f"{suite}, {where}{batch}, {trial.phase.replace('_', ' ')} ({detail})"
 
 
 def describe_results(results: Sequence[TrialResult]) -> str:
@@ -337,7 +343,10 @@ def _describe_group(trials: Sequence[Trial]) -> str:
     batches += ["the largest that fits, found when it runs"] if any(t.phase == "fit" for t in trials) else []
     batches = batches or [str(size) for size in sizes["train"]]
     each = f", {len(variants)} variants" if len(variants) > 1 else ""
-    line = f"{each}: {', '.join(arms)}; batch {', '.join(batches)}"
+    line = f"{each}: {', '.join(arms)}"
+    if trials[0].cell.data.kind == "script":
+        return line
+    line += f"; batch {', '.join(batches)}"
     training = next((trial for trial in trials if trial.phase == "train"), None)
     if training is None:
         return line

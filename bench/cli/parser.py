@@ -209,14 +209,10 @@ def parse_script(argv: Sequence[str]) -> Request:
         raise UsageError(f"The first arm is the reference: put {BASELINE} first, or give it another name.")
     if not command:
         raise UsageError("The command is missing: put it after two dashes, as in -- train.py --epochs 1.")
-    if "out" in given and "resume" in given:
-        raise UsageError("--out starts a run and --resume continues one: give one of the two.")
-    asked = {each.name: given.pop(each.name) for each in fields(Script) if each.name in given and each.name != "inject"}
-    script = Script(command=tuple(command), arms=tuple(arms), inject=bool(given.pop("inject", ())), **asked)
-    depth = RIGOROUS if given.pop("rigorous", False) else QUICK if given.get("quick") else Protocol()
-    depth = replace(depth, **{name: given.pop(name) for name in ("target_ci", "time_budget_s") if name in given})
-    suites, phases = (script.name,), ("memory", "speed")
-    return Request(argv=("script", *argv), suites=suites, phases=phases, protocol=depth, script=script, **given)
+    own = {each.name: given[each.name] for each in fields(Script) if each.name in given}
+    script = Script(**own | {"command": tuple(command), "arms": tuple(arms), "inject": "inject" in given})
+    given |= {"suites": (script.name,), "phases": ("memory", "speed"), "script": script}
+    return _request(("script", *argv), given)
 
 
 def parse_ladder(request: Request, precision: str, techniques: Sequence[str], out: Path) -> Request:
@@ -406,8 +402,6 @@ def parse_run(argv: Sequence[str]) -> Request:
             "--resume repeats the run's own options, to which --seeds may add and --trial-timeout is free; to change "
             f"{', '.join(others)}, start a new run."
         )
-    if "out" in given and "resume" in given:
-        raise UsageError("--out starts a run and --resume continues one: give one of the two.")
     if "accelerators" in given and "on" not in given:
         raise UsageError("--accelerators is for a cluster: add --on ray, or name GPUs of this machine with --gpus.")
     if "gpus" in given and "on" in given:
@@ -420,11 +414,18 @@ def parse_run(argv: Sequence[str]) -> Request:
         given["techniques"] = parse_techniques(",".join((*given.get("techniques", ()), "sync-bn")))
     if (sizes := given.get("batch_sizes")) is not None:
         given |= {"batch_sizes": tuple(size for size in sizes if size != MAX), "largest_batch": MAX in sizes}
+    given |= {"phases": _phases(given), "parameters": _parameters(given), "sweep": _sweeps(given)}
+    return _request(argv, given)
+
+
+def _request(argv: Sequence[str], given: dict[str, Any]) -> Request:
+    """Return the request for options of a run or of a script, with the protocol of its depth."""
+    if "out" in given and "resume" in given:
+        raise UsageError("--out starts a run and --resume continues one: give one of the two.")
     depth = RIGOROUS if "rigorous" in given else QUICK if "quick" in given else Protocol()
     depth = replace(depth, **{name: given[name] for name in DEPTH if name in given})
-    given |= {"phases": _phases(given), "parameters": _parameters(given), "sweep": _sweeps(given), "protocol": depth}
-    names = {each.name for each in fields(Request)}
-    return Request(argv=tuple(argv), **{name: value for name, value in given.items() if name in names})
+    names = {each.name for each in fields(Request)} - {"protocol"}
+    return Request(argv=tuple(argv), protocol=depth, **{name: given[name] for name in names & {*given}})
 
 
 def _phases(given: dict[str, Any]) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
 import shutil
@@ -13,10 +12,11 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from statistics import fmean, geometric_mean
 from typing import Any
 
 import psutil
@@ -24,27 +24,8 @@ import psutil
 import bench.script
 from bench.launch import Ending, OnMessage
 from bench.launch.local import GONE_S, ROOT, LocalLauncher
-from bench.results.records import (
-    Block,
-    Device,
-    MemoryPeak,
-    Operations,
-    Progress,
-    Speed,
-    TrialResult,
-)
-from bench.script.steps import (
-    NARROW,
-    WAIT_PCT,
-    RefusedError,
-    Timing,
-    compared,
-    foreign_load_pct,
-    order,
-    products,
-    shares,
-    timing,
-)
+from bench.results.records import Block, Device, MemoryPeak, Operations, Progress, Speed, TrialResult
+from bench.script.steps import NARROW, WAIT_PCT, RefusedError, Timing, compared, order, products, shares, timing
 from bench.spec import lifetime
 from bench.spec.trial import Rendezvous, Script, Trial
 from bench.worker.failures import last_words, printed
@@ -59,23 +40,6 @@ CENSUS_STEPS = 10
 UNTYPED = "the script's own process ended before torch was imported in it, or it was never started"
 
 
-class FailedError(Exception):
-    """A script's process that failed; the ending says how."""
-
-    def __init__(self, ending: Ending) -> None:
-        super().__init__(ending.text)
-        self.ending = ending
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Process:
-    """One of an arm's timed processes: that of its slowest rank."""
-
-    timing: Timing
-    record: dict[str, Any]
-    load_pct: float | None
-
-
 class ScriptLauncher(LocalLauncher):
     """Runs a script's arms: in the memory phase one profiled process, in the speed phase a round of timed ones."""
 
@@ -83,35 +47,33 @@ class ScriptLauncher(LocalLauncher):
         """Prepare to run a script."""
         super().__init__()
         self.script = script
-        self._options = dict(script.arms)
 
     def run(self, trial: Trial, device: Device, on_message: OnMessage, _rendezvous: Rendezvous | None = None) -> Ending:
         """Run one trial and pass its records on: a profiled process, or a round of timed ones."""
-        try:
-            return (
-                self._profile(trial, device, on_message)
-                if trial.phase == "memory"
-                else self._round(trial, device, on_message)
-            )
-        except RefusedError as error:
-            return Ending(kind="usage", text=str(error))
-        except FailedError as error:
-            return error.ending
-
-    def _profile(self, trial: Trial, device: Device, on_message: OnMessage) -> Ending:
-        """Run an arm under the profiler: what it computed, and its peak of memory."""
         started, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
-        name, reference = trial.precisions[0], trial.cell.reference
-        records = self._run_arm(trial, name, device, on_message, steps=CENSUS_STEPS, census=True)
+        try:
+            results = (self._profile if trial.phase == "memory" else self._round)(trial, device, on_message)
+        except RefusedError as error:
+            return Ending(kind=error.kind, text=str(error), log=error.log)
+        for result in results:
+            on_message(replace(result, started=started, wall_s=time.monotonic() - begun))
+        return (
+            Ending(kind="done")
+            if results
+            else Ending(kind="unsupported", text="there is nothing left to compare it with")
+        )
+
+    def _profile(self, trial: Trial, device: Device, on_message: OnMessage) -> list[TrialResult]:
+        """Run an arm under the profiler: what it computed, and its peak of memory."""
+        name = trial.precisions[0]
+        records = self._run_arm(trial, name, device, on_message)
         record = records[0]
         if len(record["steps"]) <= self.script.warmup:
             timing(record, self.script.warmup)  # which says why
         if self.script.inject and name != "amp-bf16" and any(kind in NARROW for kind in record["computed"]):
             raise RefusedError(f"the script computes in 16 bits itself: {products(record['computed'])}")
-        warnings = list[str]()
-        if name != reference and (first := self._profiled(reference)) is not None:
-            warnings = compared(record, first)
-        self.notes += [f"{self.script.name}, {name}: {warning}." for warning in warnings]
+        reference = None if name == trial.cell.reference else self._profiled(trial.cell.reference)
+        warnings = compared(record, reference) if reference else []
         path = self._profile_path(name)
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(record))
@@ -123,17 +85,8 @@ class ScriptLauncher(LocalLauncher):
             )
             for each in records
         ]
-        result = TrialResult(
-            precision=name,
-            status="ok",
-            detail="; ".join((products(record["computed"]), *warnings)),
-            started=started,
-            wall_s=time.monotonic() - begun,
-            operations=_operations(record),
-            memory=MemoryPeak.of_all(peaks) if len(peaks) > 1 else peaks[0],
-        )
-        on_message(result)
-        return Ending(kind="done")
+        memory = MemoryPeak.of_all(peaks) if len(peaks) > 1 else peaks[0]
+        return [self._result(name, warnings, products(record["computed"]), memory=memory)]
 
     def _profile_path(self, name: str) -> Path:
         return (self.workspace or Path()) / "profiles" / f"{name}.json"
@@ -145,139 +98,106 @@ class ScriptLauncher(LocalLauncher):
             return record
         return None
 
-    def _round(self, trial: Trial, device: Device, on_message: OnMessage) -> Ending:
+    def _round(self, trial: Trial, device: Device, on_message: OnMessage) -> list[TrialResult]:
         """Time the arms in a round of processes, each arm twice; an arm that fails leaves it, the others go on."""
-        started, begun, reference = (
-            datetime.now(UTC).isoformat(timespec="seconds"),
-            time.monotonic(),
-            trial.cell.reference,
-        )
+        reference = trial.cell.reference
         if trial.precisions[0] != reference or len(trial.arms) == 1:
-            return Ending(kind="unsupported", text="there is nothing left to compare it with")
-        timed: dict[str, list[Process]] = {name: [] for name in trial.precisions}
-        failed: dict[str, Ending] = {}
+            return []
+        timed: dict[str, list[Timing]] = {name: [] for name in trial.precisions}
+        failed: dict[str, str] = {}
         turns = order(trial.precisions, trial.replicate)
         for position, name in enumerate(turns):
             if name in failed or reference in failed:
                 continue
             try:
                 records = self._run_arm(trial, name, device, on_message, position=position, turns=len(turns))
-                process = self._slowest(records)
-                if (other := next(iter(timed[reference]), None)) and process.timing.shape != other.timing.shape:
+                slowest = max((timing(record, self.script.warmup) for record in records), key=lambda each: each.step_ms)
+                if timed[reference] and slowest.shape != timed[reference][0].shape:
                     raise RefusedError("its optimizer steps and backward passes are others than the reference's")
             except RefusedError as error:
-                failed[name] = Ending(kind="usage", text=str(error))
+                failed[name] = str(error)
                 continue
-            except FailedError as error:
-                failed[name] = error.ending
-                continue
-            timed[name].append(process)
-            for iteration in process.timing.iterations:
-                on_message(
-                    Block(
-                        trial=trial.id,
-                        precision=name,
-                        round=trial.replicate,
-                        position=position,
-                        steps=1,
-                        time_ms=iteration.ms,
-                        start_s=iteration.start_s,
-                        skipped_steps=iteration.skipped,
-                        discarded=iteration.pause,
-                    )
+            timed[name].append(slowest)
+            for iteration in slowest.iterations:
+                block = Block(
+                    trial=trial.id,
+                    precision=name,
+                    round=trial.replicate,
+                    position=position,
+                    steps=1,
+                    time_ms=iteration.ms,
+                    start_s=iteration.start_s,
+                    skipped_steps=iteration.skipped,
+                    discarded=iteration.pause,
                 )
-        common: dict[str, Any] = {"started": started, "wall_s": time.monotonic() - begun}
-        for name in trial.precisions:
-            ending = failed.get(name) or failed.get(reference)
-            if ending is not None:
-                whose = "" if name in failed else f"the reference {reference} failed: "
-                text = f"{whose}{ending.text}"
-                on_message(TrialResult(precision=name, status="failed", detail=text, **common))
-            else:
-                on_message(self._result(name, timed[name], timed[reference] if name != reference else None, common))
-        return Ending(kind="done")
+                on_message(block)
+        if reference in failed:
+            failed = dict.fromkeys(timed, f"the reference {reference} failed: {failed[reference]}") | failed
+        return [
+            TrialResult(precision=name, status="failed", detail=failed[name])
+            if name in failed
+            else self._timed(name, timings, timed[reference] if name != reference else None)
+            for name, timings in timed.items()
+        ]
 
-    def _slowest(self, records: list[dict[str, Any]]) -> Process:
-        """Return the measurement of the slowest rank."""
-        timings = [timing(record, self.script.warmup) for record in records]
-        place = max(range(len(timings)), key=lambda rank: timings[rank].step_ms)
-        load_pct = foreign_load_pct(records[0]["loads"]) if len(records) == 1 else None
-        return Process(timing=timings[place], record=records[place], load_pct=load_pct)
-
-    def _result(
-        self, name: str, processes: list[Process], reference: list[Process] | None, common: dict[str, Any]
-    ) -> TrialResult:
+    def _timed(self, name: str, timings: list[Timing], reference: list[Timing] | None) -> TrialResult:
         """Return the row of an arm in a round."""
-        log_ms = _log_ms(processes)
-        step_ms = math.exp(log_ms)
-        timings = [process.timing for process in processes]
-        loads = [process.load_pct for process in processes if process.load_pct is not None]
-        waits = [each.wait_pct for each in timings if each.wait_pct is not None]
-        losses = [each.loss for each in timings if each.loss is not None]
-        times = sorted(iteration.ms for each in timings for iteration in each.counted)
-        skipped = sum(each.skipped for each in timings)
-        values = {"script_wait_pct": sum(waits) / len(waits)} if waits else {}
-        values |= {"script_loss": sum(losses) / len(losses)} if losses else {}
+        step_ms, skipped = _mean_ms(timings), sum(each.skipped for each in timings)
+        times = sorted(ms for each in timings for ms in each.counted_ms)
+        figures = {
+            "script_wait_pct": [each.wait_pct for each in timings if each.wait_pct is not None],
+            "script_loss": [each.loss for each in timings if each.loss is not None],
+        }
+        values = {column: fmean(known) for column, known in figures.items() if known}
+        speed = Speed(
+            steady=True,
+            warmup_steps=self.script.warmup,
+            switch_warmup_steps=0,
+            block_steps=len(times) // len(timings),
+            rounds=1,
+            step_ms=step_ms,
+            samples_per_s=1e3 / step_ms,
+            speedup=_mean_ms(reference) / step_ms if reference else None,
+            skipped_steps=skipped,
+            step_p50_ms=times[len(times) // 2],
+            step_p95_ms=times[len(times) * 95 // 100],
+            foreign_load_pct=max((each.load_pct for each in timings if each.load_pct is not None), default=None),
+        )
+        wait_pct = values.get("script_wait_pct", 0.0)
+        warnings = [f"waited for data in {wait_pct:.0f} % of a step"] if wait_pct > WAIT_PCT else []
+        warnings += [f"{skipped} optimizer steps skipped"] if skipped else []
+        return self._result(name, warnings, speed=speed, values=values)
+
+    def _result(self, name: str, warnings: list[str], *details: str, **measured: Any) -> TrialResult:
+        """Return the row of an arm that was measured, with the types of its profiled process; note its warnings."""
+        self.notes += [f"{self.script.name}, {name}: {warning}." for warning in warnings]
         profiled = self._profiled(name)
-        notes = (
-            [f"waited for data in {values['script_wait_pct']:.0f} % of a step"]
-            if sum(waits) > WAIT_PCT * len(waits)
-            else []
-        )
-        notes += [f"{skipped} optimizer steps skipped"] if skipped else []
-        self.notes += [f"{self.script.name}, {name}: {note}." for note in notes]
-        return TrialResult(
-            precision=name,
-            status="ok",
-            detail="; ".join(notes),
-            **common,
-            operations=_operations(profiled) if profiled else None,
-            speed=Speed(
-                steady=True,
-                warmup_steps=self.script.warmup,
-                switch_warmup_steps=0,
-                block_steps=sum(len(each.counted) for each in timings) // len(timings),
-                rounds=1,
-                step_ms=step_ms,
-                samples_per_s=1e3 / step_ms,
-                speedup=math.exp(_log_ms(reference) - log_ms) if reference else None,
-                skipped_steps=skipped,
-                step_p50_ms=times[len(times) // 2],
-                step_p95_ms=times[len(times) * 95 // 100],
-                foreign_load_pct=max(loads, default=None),
-            ),
-            values=values,
-        )
+        parts = shares(profiled["computed"]) if profiled else {}
+        operations = Operations(compute_dtypes=" ".join(f"{kind}:{100 * part:.0f}%" for kind, part in parts.items()))
+        detail = "; ".join((*details, *warnings))
+        return TrialResult(precision=name, status="ok", detail=detail, operations=operations, **measured)
 
     def _run_arm(
-        self,
-        trial: Trial,
-        name: str,
-        device: Device,
-        on_message: OnMessage,
-        *,
-        steps: int | None = None,
-        census: bool = False,
-        position: int = 0,
-        turns: int = 1,
+        self, trial: Trial, name: str, device: Device, on_message: OnMessage, *, position: int = 0, turns: int = 1
     ) -> list[dict[str, Any]]:
         """Run one process of an arm to the end of its measured steps; return the record of each rank.
 
         Raises:
-            RefusedError: it cannot be measured.
-            FailedError: it failed, or hung.
+            RefusedError: it failed, hung or cannot be measured.
         """
         self._require_nothing_left()
-        steps = steps or self.script.steps
+        census = trial.phase == "memory"
+        steps = CENSUS_STEPS if census else self.script.steps
+        total = self.script.warmup + steps
         with tempfile.TemporaryDirectory(prefix="ampmeter-", ignore_cleanup_errors=True) as folder:
             home = Path(folder)
-            site, scratch, log, out = home / "site", home / "scratch", home / "log", home / "out"
+            site, scratch, log = home / "site", home / "scratch", home / "log"
             site.mkdir()
             scratch.mkdir()
             shutil.copyfile(HOOK, site / "sitecustomize.py")
             settings = {
                 "main": self.script.main,
-                "out": str(out),
+                "out": str(home / "out"),
                 "scratch": str(scratch),
                 "steps": steps,
                 "warmup": self.script.warmup,
@@ -286,43 +206,42 @@ class ScriptLauncher(LocalLauncher):
                 "allow_writes": self.script.allow_writes,
                 "seed": trial.replicate,
             }
-            words = [*_command(self.script.command), *shlex.split(self._options[name])]
+            words = [*_command(self.script.command), *shlex.split(dict(self.script.arms)[name])]
             words = [word.replace("{scratch}", str(scratch)).replace("{seed}", str(trial.replicate)) for word in words]
-            environment = _environment(device, site) | {VARIABLE: json.dumps(settings)}
-            groups: set[int] = set()
+
+            def show(count: int) -> None:
+                done = (position + min(1.0, count / total)) / turns
+                on_message(Progress(text=f"{name}: step {count} of {total}", done=done))
+
             with log.open("wb") as output:
                 process = subprocess.Popen(
                     words,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env=environment,
+                    env=_environment(device, site) | {VARIABLE: json.dumps(settings)},
                     start_new_session=True,
                     preexec_fn=partial(lifetime.end_with, os.getpid()),  # noqa: PLW1509 - a call of the kernel alone
                 )
+            records = list[dict[str, Any]]()
             try:
                 self.on_start([process.pid])
-                total = self.script.warmup + steps
-
-                def show(count: int) -> None:
-                    done = (position + min(1.0, count / total)) / turns
-                    on_message(Progress(text=f"{name}: step {count} of {total}", done=done))
-
-                hung = _wait(process, log, out.with_name("out.0.beat"), trial.silence_s, show)
+                hung = _wait(process, log, home / "out.0.beat", trial.silence_s, show)
                 records = _records(home)
-                groups |= {record["group"] for record in records}
             finally:
-                self._end(process, groups)
-            output_text = printed(log)
+                self._end(process, {record["group"] for record in records})
+            text = printed(log)
         if refused := next((record["refused"] for record in records if "refused" in record), None):
             raise RefusedError(
                 f"{refused}, so it was stopped before: name {{scratch}} as its output folder, or give --allow-writes"
             )
         if hung or process.returncode:
             how = f"no sign of life for {trial.silence_s:g} s" if hung else f"exit code {process.returncode}"
-            last = last_words(output_text)
-            kind = "timeout" if hung else "oom" if "OutOfMemoryError" in output_text else "error"
-            raise FailedError(Ending(kind=kind, text=f"{how}; it printed last: {last}", log=output_text))
+            raise RefusedError(
+                f"{how}; it printed last: {last_words(text)}",
+                kind="timeout" if hung else "oom" if "OutOfMemoryError" in text else "error",
+                log=text,
+            )
         if not records or len(records) < records[0]["world"]:
             raise RefusedError(UNTYPED)
         return records
@@ -386,11 +305,6 @@ def _environment(device: Device, site: Path) -> dict[str, str]:
     }
 
 
-def _log_ms(processes: list[Process]) -> float:
-    """Return the mean of the logarithms of processes' step times: of an ABBA round, drift cancels in it."""
-    return sum(math.log(process.timing.step_ms) for process in processes) / len(processes)
-
-
-def _operations(record: dict[str, Any]) -> Operations:
-    text = " ".join(f"{kind}:{100 * share:.0f}%" for kind, share in shares(record["computed"]).items())
-    return Operations(compute_dtypes=text)
+def _mean_ms(timings: list[Timing]) -> float:
+    """Return the geometric mean of processes' step times: of an ABBA round, drift cancels in it."""
+    return geometric_mean(timing.step_ms for timing in timings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -172,6 +172,12 @@ def capital(sentence: str) -> str:
     """Begin a sentence with a capital, unless its first word is a precision's name."""
     word = sentence.split("'", 1)[0].split(maxsplit=1)[0]
     return sentence if find_precision(word) else f"{sentence[0].upper()}{sentence[1:]}"
+
+
+def at_batch(row: Mapping[Any, Any], before: str = ", batch ") -> str:
+    """Write a row's batch size after some words; of a training script, which does not tell it, nothing."""
+    is_unknown = row.get("data") == "script" or not known(row["batch_size"])
+    return "" if is_unknown else f"{before}{row['batch_size']:.0f}"
 
 
 def titled(name: object, *more: object) -> str:

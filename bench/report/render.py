@@ -102,8 +102,8 @@ def _columns(memory: Callable[[Answer], str]) -> list[Column]:
             figures("memory", memory),
             words("accuracy", _accuracy),
         ),
-        figures("batch", lambda answer: str(answer.batch)),
         *optional(
+            figures("batch", lambda answer: answer.batch_text),
             figures("pays from", lambda answer: str(answer.pays_from or UNKNOWN)),
             figures("energy", lambda answer: answer.energy),
         ),

@@ -15,7 +15,6 @@ import json
 import os
 import random
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +26,8 @@ VARIABLE = "AMPMETER_HOOK"
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
 FUSED = ("_scaled_dot_product_", "_linear_pointwise", "_convolution_pointwise", "mkldnn_rnn_layer")
 """Beginnings of the names of operators that are products, too."""
+NAMES = {"float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float16", "double": "float64"}
+"""Types as torch calls them, by the profiler's names."""
 NESTED = "_scaled_dot_product_attention_math"
 """Consists of other products."""
 BEAT_S = 5.0
@@ -53,10 +54,8 @@ class Recorder:
         self._clear()
 
     def _clear(self) -> None:
-        self.marks: set[str] = set()
-        self.losses: list[Any] = []
+        self.marks, self.losses, self.backwards = set[str](), list[Any](), 0
         self.data_s: float | None = None
-        self.backwards = 0
 
     def stepped(self, optimizer: Any, skipped: bool = False) -> None:
         """Note the end of an optimizer's step, or that a GradScaler skipped it."""
@@ -69,7 +68,7 @@ class Recorder:
             event = torch.cuda.Event(enable_timing=True)
             event.record()
         now = time.perf_counter()
-        ends: dict[str, Any] = {"time": now, "event": event}
+        ends: dict[str, Any] = {"s": now, "event": event}
         if not self.backwards and self.steps:  # it belongs to the step before: SAM, Muon and Adam, or a script's bug
             self.extra += 1
             self.steps[-1].update(ends)
@@ -123,26 +122,17 @@ class Recorder:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
         self.loads.append(machine_load())
-        first = self.steps[0] if self.steps else {}
-        rows = []
+        origin = self.steps[0]["event"] if self.steps else None
         for step in self.steps:
-            timed = first["event"] is not None and step["event"] is not None
-            losses = [float(loss) for loss, version in step["losses"] if loss._version == version]
-            known = losses and len(losses) == len(step["losses"])
-            rows.append(
-                {
-                    "s": step["time"] - first["time"],
-                    "gpu_s": first["event"].elapsed_time(step["event"]) / 1e3 if timed else None,
-                    "loss": sum(losses) if known else None,
-                    "marks": sorted(step["marks"]),
-                    "skipped": bool(step["skipped"]),
-                    **{name: step[name] for name in ("optimizer", "backwards", "data_s")},
-                }
-            )
+            event, losses = step.pop("event"), step.pop("losses")
+            known = [float(loss) for loss, version in losses if loss._version == version]
+            step["loss"] = sum(known) if known and len(known) == len(losses) else None
+            step["gpu_s"] = origin.elapsed_time(event) / 1e3 if origin and event else None
+            step |= {"marks": sorted(step["marks"]), "skipped": bool(step["skipped"])}
         self.write(
             {
-                "start_s": time.time() - time.perf_counter() + (first["time"] if first else 0.0),
-                "steps": rows,
+                "start_s": time.time() - time.perf_counter(),
+                "steps": self.steps,
                 "optimizers": [name for _, name in self.optimizers.values()],
                 "extra_steps": self.extra,
                 "computed": self.computed,
@@ -320,7 +310,9 @@ def watch_forward(recorder: Recorder) -> None:
                 return call(self, *args, **kwargs)
             with ExitStack() as stack:
                 for device in ("cpu", "cuda")[: 1 + torch.cuda.is_initialized()]:
-                    stack.enter_context(torch.autocast(device, dtype=dtype))
+                    if not hasattr(inside, device):  # making one takes longer than entering it
+                        setattr(inside, device, torch.autocast(device, dtype=dtype))
+                    stack.enter_context(getattr(inside, device))
                 out = call(self, *args, **kwargs)
             return to_fp32(out)
         finally:
@@ -360,25 +352,26 @@ def census(profile: Any) -> dict[str, int]:
     """Count matrix products by the type of their first tensor; those of fp32 on a GPU by the switch of TF32, too."""
     import torch
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "trace.json")
-        profile.export_chrome_trace(path)
-        with open(path) as file:
-            events = json.load(file)["traceEvents"]
     computed: dict[str, int] = {}
-    for event in events:
-        name = event.get("name", "").rpartition("::")[2]
-        if event.get("cat") != "cpu_op" or not (name in PRODUCTS or name.startswith(FUSED)) or name == NESTED:
+    for event in profile.profiler.kineto_results.events():
+        name = event.name().rpartition("::")[2]
+        if name == NESTED or not (name in PRODUCTS or name.startswith(FUSED)):
             continue
-        kind = next((word for word in event.get("args", {}).get("Input type", []) if word), "?")
-        kind = {"float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float16", "double": "float64"}.get(
-            kind, kind
-        )
-        switch = torch.backends.cudnn if "conv" in name else torch.backends.cuda.matmul
-        if kind == "float32" and torch.cuda.is_initialized() and switch.allow_tf32:
+        word = next(filter(None, event.dtypes()), "?")
+        kind = NAMES.get(word, word)
+        if kind == "float32" and torch.cuda.is_initialized() and uses_tf32(convolution="conv" in name):
             kind = "tf32"
         computed[kind] = computed.get(kind, 0) + 1
     return computed
+
+
+def uses_tf32(*, convolution: bool) -> bool:
+    """Return a switch of TF32; from torch 2.9 on, ``allow_tf32`` raises where a script has set ``fp32_precision``."""
+    import torch
+
+    old = torch.backends.cudnn if convolution else torch.backends.cuda.matmul
+    switch = getattr(old, "conv", old) if convolution else old
+    return bool(switch.fp32_precision == "tf32" if hasattr(switch, "fp32_precision") else old.allow_tf32)
 
 
 def machine_load() -> tuple[float, float, float]:
@@ -410,11 +403,9 @@ def peak(before: int | None) -> dict[str, int | None]:
     """Return the peaks of memory: of a GPU what was allocated, of the process what it added to ``before``."""
     import torch
 
-    most = status_bytes("VmHWM")
-    resident = None if most is None or before is None else max(0, most - before)
-    gpu = torch.cuda.is_initialized()
+    most, gpu = status_bytes("VmHWM"), torch.cuda.is_initialized()
     return {
-        "resident_bytes": resident,
+        "resident_bytes": None if most is None or before is None else max(0, most - before),
         "allocated_bytes": torch.cuda.max_memory_allocated() if gpu else None,
         "reserved_bytes": torch.cuda.max_memory_reserved() if gpu else None,
     }

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 NARROW = ("bfloat16", "float16")
@@ -21,7 +22,14 @@ WAIT_PCT = 20.0
 
 
 class RefusedError(Exception):
-    """A script, or what its options changed, that cannot be measured; the message says why."""
+    """A script, or what its options changed, that cannot be measured; the message says why.
+
+    A process that failed has another ``kind`` of ending, and what it printed as ``log``.
+    """
+
+    def __init__(self, text: str, kind: str = "usage", log: str = "") -> None:
+        super().__init__(text)
+        self.kind, self.log = kind, log
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,16 +58,18 @@ class Timing:
     """Mean loss of an iteration, summed over accumulated parts."""
     shape: tuple[Any, ...]
     """What must be alike in all arms: the optimizers, and the backward passes in an iteration."""
+    load_pct: float | None
+    """Share of the cores that other programs took; None of one of several ranks."""
 
     @property
-    def counted(self) -> list[Iteration]:
-        """The iterations that count."""
-        return [iteration for iteration in self.iterations if not iteration.pause]
+    def counted_ms(self) -> list[float]:
+        """The times of the iterations that count."""
+        return [iteration.ms for iteration in self.iterations if not iteration.pause]
 
     @property
     def step_ms(self) -> float:
         """The mean of an iteration that counts: what comes in bursts, such as data, has its share in it."""
-        return sum(iteration.ms for iteration in self.counted) / len(self.counted)
+        return fmean(self.counted_ms)
 
     @property
     def skipped(self) -> int:
@@ -106,10 +116,9 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
     clock = "gpu_s" if all(step["gpu_s"] is not None for step in steps) else "s"
     ends = range(0, len(steps), length)
     parts = [steps[begin + 1 : end + 1] for begin, end in itertools.pairwise(ends)]
-    marks = [{*itertools.chain.from_iterable(step["marks"] for step in part)} for part in parts]
-    rare = {
-        mark for mark in itertools.chain.from_iterable(marks) if 2 * sum(mark in other for other in marks) < len(marks)
-    }
+    marks = [{mark for step in part for mark in step["marks"]} for part in parts]
+    counts = Counter(itertools.chain.from_iterable(marks))
+    rare = {mark for mark, count in counts.items() if 2 * count < len(marks)}
     iterations = tuple(
         Iteration(
             ms=1e3 * (steps[end][clock] - steps[begin][clock]),
@@ -131,8 +140,9 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
         iterations=iterations,
         period=length,
         wait_pct=min(100.0, 100 * sum(waits) / host_s) if waits else None,
-        loss=sum(losses) / len(losses) if losses else None,
+        loss=fmean(losses) if losses else None,
         shape=(tuple(record["optimizers"]), backwards.most_common(1)[0][0]),
+        load_pct=foreign_load_pct(record["loads"]) if record["world"] == 1 else None,
     )
 
 

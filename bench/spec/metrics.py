@@ -126,6 +126,12 @@ class Metric:
         return [self.change, f"{self.change}_low", f"{self.change}_high"]
 
     @property
+    def figure_title(self) -> str:
+        """The label, with the unit of its figure: a difference of per cent is in points."""
+        unit = "%" if self.unit == "points" else self.unit
+        return f"{self.label} ({unit})" if unit else self.label
+
+    @property
     def title(self) -> str:
         """The label, with the unit of its changes where they have one."""
         return f"{self.label} ({self.unit})" if self.scale == "difference" and self.unit else self.label
@@ -206,10 +212,11 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="script_loss",
             label="loss",
-            unit="units",
+            unit="",
             about="Mean loss of a training script's measured steps, summed over accumulated parts; no accuracy.",
             phase="speed",
             columns=("script_loss",),
+            ratio_key="script_loss_change",
             scale="difference",
             compared=False,
             decimals=4,

@@ -5,15 +5,22 @@ import json
 
 import pytest
 
+from bench.launch.script import ScriptLauncher
+from bench.results.records import Device, TrialResult
+from bench.spec.trial import Cell, DataSource, Placement, Script, SuiteRef, Trial
+from tests.arms import arms
 from tests.conftest import call
 
 METRONOME = """
-import argparse, time
+import argparse, os, time
+from contextlib import suppress
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--ms", type=float, default=30)
 parser.add_argument("--start", type=float, default=0)
+parser.add_argument("--has", default="evaluation,accumulation,optimizers,teacher,infinities")
 parser.add_argument("--slow-evaluation", action="store_true")
+parser.add_argument("--twice", action="store_true")
 parser.add_argument("--bf16", action="store_true")
 parser.add_argument("--no-effect", action="store_true")
 options = parser.parse_args()
@@ -21,29 +28,43 @@ time.sleep(options.start)
 
 import torch
 
+with suppress(OSError):  # other programs then take no core away, where the system allows it
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model, teacher = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
-optimizers = [torch.optim.SGD([model.weight]), torch.optim.Adam([model.bias])]
+groups = [[model.weight], [model.bias]] if "optimizers" in options.has else [model.parameters()]
+optimizers = [torch.optim.SGD(group) for group in groups]
 scaler = torch.amp.GradScaler("cpu")
+
+
+def wait(end):
+    time.sleep(max(0.0, end - 0.003 - time.perf_counter()))
+    while time.perf_counter() < end:
+        pass
+
+
 end = time.perf_counter()
 for step in range(200):
-    for part in range(2):
-        x = torch.randn(4, 8)
-        with torch.no_grad():
-            target = teacher(x)
+    for part in range(2 if "accumulation" in options.has else 1):
+        x = target = torch.randn(4, 8)
+        if "teacher" in options.has:
+            with torch.no_grad():
+                target = teacher(x)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=options.bf16):
             loss = (model(x) - target).square().mean()
-        if step in (20, 31, 32):
+        if "infinities" in options.has and step in (20, 31, 32):
             loss = loss * float("inf")
         scaler.scale(loss).backward()
     end += options.ms / 1e3
-    time.sleep(max(0.0, end - time.perf_counter()))
+    wait(end)
     for optimizer in optimizers:
         scaler.step(optimizer)
+        if options.twice:
+            optimizer.step()
         optimizer.zero_grad()
     scaler.update()
-    if step % 15 == 14:
+    if "evaluation" in options.has and step % 15 == 14:
         model.eval()
         with torch.no_grad():
             model(x)
@@ -69,7 +90,47 @@ def test_a_metronome_reads_what_it_is_set_to(tmp_path):
     measured = rows(tmp_path / "run")["speed", "mixed"]
     assert float(measured["speedup"]) == pytest.approx(1.5, abs=0.02)
     assert measured["skipped_steps"] == "6"  # three in each of its two processes
-    assert "plain, its reference, is called fp32" in (tmp_path / "reports" / "run" / "report.md").read_text()
+    report = (tmp_path / "reports" / "run" / "report.md").read_text()
+    assert "plain, its reference, is called fp32" in report
+    assert "batch" not in done.stdout  # a script's batch size is its own
+    assert not {"batch size", "samples/s"} & {word.strip() for word in report.split("|")}
+
+
+@pytest.mark.slow
+@pytest.mark.timing
+@pytest.mark.parametrize(
+    ("has", "other", "speedup", "skipped"),
+    [
+        ("evaluation", "--ms 20 --slow-evaluation", 1.5, 0),
+        ("accumulation", "--ms 20", 1.5, 0),
+        ("optimizers", "--ms 20", 1.5, 0),
+        ("teacher", "--ms 20", 1.5, 0),
+        ("infinities", "--ms 20", 1.5, 3),
+        ("", "--ms 30 --twice", 1.0, 0),
+    ],
+)
+def test_what_a_step_consists_of_does_not_change_its_time(tmp_path, has, other, speedup, skipped):
+    main = tmp_path / "train.py"
+    main.write_text(METRONOME)
+    options = {"a": "--ms 30", "b": f"{other} --start 1"}
+    script = Script(command=(str(main), f"--has={has}"), arms=tuple(options.items()))
+    cell = Cell(
+        suite=SuiteRef(name="train.py"),
+        placement=Placement(name="cpu"),
+        batch_size=1,
+        data=DataSource(kind="script"),
+        reference="a",
+    )
+    trial = Trial(cell=cell, phase="speed", arms=arms(*options), silence_s=120.0)
+    records = []
+    ScriptLauncher(script).run(
+        trial, Device(placement="cpu", kind="cpu", name="a CPU", architecture="x86"), records.append
+    )
+    measured = next(each for each in records if isinstance(each, TrialResult) and each.precision == "b")
+    assert measured.status == "ok", measured.detail
+    print(f"{has or 'scaler.step plus step'}: {measured.speed.speedup:.4f}")
+    assert measured.speed.speedup == pytest.approx(speedup, abs=0.02)
+    assert measured.speed.skipped_steps == 2 * skipped  # in each of its two processes
 
 
 @pytest.mark.slow

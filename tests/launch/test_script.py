@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from bench.launch import Ending
-from bench.launch.script import FailedError, ScriptLauncher
+from bench.launch.script import ScriptLauncher
 from bench.results.records import Block, Device, TrialResult
 from bench.script.steps import RefusedError
 from bench.spec.trial import Cell, DataSource, Placement, Script, SuiteRef, Trial
@@ -55,11 +54,7 @@ def launch(monkeypatch, tmp_path):
 
 
 def process(ms, **more):
-    return (
-        record([ms] * 12, **more)
-        | {"loads": [], "allocated_bytes": None, "reserved_bytes": None}
-        | {"resident_bytes": 2**20}
-    )
+    return record([ms] * 12, **more) | {"allocated_bytes": None, "reserved_bytes": None} | {"resident_bytes": 2**20}
 
 
 def results(records):
@@ -88,7 +83,7 @@ def test_the_slowest_of_several_ranks_counts(launch):
 
 
 def test_an_arm_that_fails_leaves_the_round_and_the_others_go_on(launch):
-    crash = FailedError(Ending(kind="error", text="exit code 1; it printed last: no such flag"))
+    crash = RefusedError("exit code 1; it printed last: no such flag", "error")
     round_ = [("a", process(10)), ("b", crash), ("c", process(5)), ("c", process(5)), ("a", process(10))]
     _, records, _ = launch(round_, trial("a", "b", "c"))
     rows = results(records)

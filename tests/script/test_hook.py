@@ -41,14 +41,14 @@ for step in range(200):
 """
 
 
-def trial(name="fp32"):
+def trial(name, phase):
     cell = Cell(
         suite=SuiteRef(name="train.py"),
         placement=Placement(name="cpu"),
         batch_size=1,
         data=DataSource(kind="script"),
     )
-    return Trial(cell=cell, phase="speed", arms=arms(name), silence_s=120.0)
+    return Trial(cell=cell, phase=phase, arms=arms(name), silence_s=120.0)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def run(tmp_path, monkeypatch):
             command=(*before, "train.py"), arms=((name, options),), inject=bool(inject), steps=steps, warmup=4
         )
         launcher = ScriptLauncher(script)
-        return launcher._run_arm(trial(name), name, CPU, lambda _message: None, steps=steps, census=census)
+        return launcher._run_arm(trial(name, "memory" if census else "speed"), name, CPU, lambda _message: None)
 
     return run
 
@@ -220,6 +220,16 @@ def test_lightnings_trainer_is_measured_as_it_is(run, precision, dtype):
     assert record["optimizers"] == ["Adam"]
     assert {kind.partition(":")[0] for kind in record["computed"]} == {dtype}
     assert timing(record, 4).loss is not None
+
+
+def test_a_script_started_by_accelerate_is_measured_as_it_is(run):
+    pytest.importorskip("accelerate")
+    example = Path(__file__).resolve().parents[2] / "docs/examples/scripts/accelerate_mlp.py"
+    starter = (str(Path(sys.executable).with_name("accelerate")), "launch", "--cpu", "--num_processes", "1")
+    options = "--mixed_precision bf16 --width 64"
+    (record,) = run(example.read_text(), before=starter, options=options, census=True)
+    assert set(record["computed"]) == {"bfloat16"}
+    assert all(step["loss"] is not None and step["backwards"] == 1 for step in record["steps"])
 
 
 def test_each_process_that_lightning_starts_itself_has_a_record(run):

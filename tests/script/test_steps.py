@@ -28,7 +28,15 @@ def record(times_ms, *, marks=None, optimizers=None, backwards=None, **more):
     ]
     names = [f"Adam{number}" for number in sorted({step["optimizer"] for step in steps})]
     computed = {"float32": 10}
-    return {"steps": steps, "start_s": 100.0, "optimizers": names, "computed": computed} | more
+    return {
+        "steps": steps,
+        "start_s": 100.0,
+        "optimizers": names,
+        "computed": computed,
+        "world": 1,
+        "loads": [],
+        **more,
+    }
 
 
 def test_a_step_is_the_mean_so_that_what_comes_in_bursts_counts():

@@ -250,3 +250,35 @@ def test_a_neighbour_that_only_holds_memory_is_named_and_disturbs_nothing(host):
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"pid {pid}" in done.stdout
     assert set(server.statuses("out").values()) <= TIMED
+
+
+SCRIPT = """
+import sys
+
+import torch
+
+if "--tf32" in sys.argv:
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(100):
+    model(torch.randn(32, 64, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.slow
+def test_a_script_is_timed_by_events_of_its_gpu_and_takes_memory_there(host):
+    server = host("A100", 1)
+    (server.folder / "train.py").write_text(SCRIPT)
+    words = ("--quick", "--steps", 20, "--arm", "fp32=", "--arm", "tf32=--tf32", "--gpus", 0, "--out", "out")
+    done = server.run_anew("script", *words, "--", "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    memory = [row for row in server.rows("out") if row["phase"] == "memory"]
+    assert [row["compute_dtypes"] for row in memory] == ["float32:100%", "tf32:100%"]
+    assert all(value > 0 for value in floats(memory, "peak_allocated_bytes"))
+    profile = json.loads(next(server.folder.rglob("profiles/fp32.json")).read_text())
+    assert all(step["gpu_s"] is not None for step in profile["steps"])
+    assert {row["status"] for row in server.rows("out")} <= TIMED
+    assert not server.left_behind()

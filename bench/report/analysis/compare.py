@@ -21,7 +21,7 @@ from bench.report.analysis.comparability import cautions, environments
 from bench.report.analysis.contrast import Arm, Contrast, estimate, mean, numbers, together
 from bench.report.analysis.judge import IMPROVED, judge_together, worse_than
 from bench.report.analysis.summary import summarise
-from bench.report.format import counted, known, records, titled, written
+from bench.report.format import at_batch, counted, known, records, titled, written
 from bench.report.reading.folders import runs_in
 from bench.report.reading.load import KEY, Run, load
 from bench.results.records import MEASURED
@@ -121,7 +121,7 @@ class Row:
         return f"{self.suite} on {self.where}"
 
     def __str__(self) -> str:
-        return f"{self.subject}, batch {self.question['batch_size']:.0f}, {self.question['precision']}"
+        return f"{self.subject}{at_batch(self.question)}, {self.question['precision']}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

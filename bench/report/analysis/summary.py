@@ -78,6 +78,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     table = every.join([*tried, timed, details(trials), trainings(trials), _changes(changes)])
     table.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare
     table = table.join([_general(metric, by_arm) for metric, by_arm in measured.items()]).copy()  # defragments it
+    table.loc[table["data"] == "script", "samples_per_s"] = None  # a script's batch size is its own
     paces, steps = measured[THROUGHPUT], measured[SPEED]
     gains = {number: {process: gain.center for process, gain in arm.gains.items()} for number, arm in steps.items()}
     table["paces"] = pd.Series({number: tuple(arm.values) for number, arm in paces.items()}, dtype=object)

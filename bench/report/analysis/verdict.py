@@ -21,6 +21,7 @@ from bench.report.analysis.summary import MEASURES, best_rows, over, reference_b
 from bench.report.format import (
     MIB,
     UNKNOWN,
+    at_batch,
     capital,
     change,
     counted,
@@ -90,6 +91,7 @@ class Answer(Verdict):
     """The device's name in the shortest form that no other has."""
     architecture: str
     batch: int
+    batch_text: str
     precision: str | None
     """The advised one; None if there is no advice."""
     arm: Row
@@ -111,7 +113,7 @@ class Answer(Verdict):
         """A verdict on each precision that does not learn, where fp32 does."""
         return [
             Verdict(
-                subject=f"{row['workload']} on {row['where']}, batch {row['batch_size']:.0f}",
+                subject=f"{row['workload']} on {row['where']}{at_batch(row)}",
                 advice=f"{row['precision']} {STALLED}",
                 evidence=row["stalled"],
             )
@@ -152,12 +154,12 @@ class Answer(Verdict):
     @property
     def pays_from(self) -> int | None:
         """The smallest of the batch sizes at which it pays; None where it pays at none."""
-        return self.paying[0] if self.paying else None
+        return self.paying[0] if self.paying and self.batch_text != UNKNOWN else None
 
     @property
     def pays(self) -> str:
         """From which batch size on the precision pays, in words; empty where it pays at none."""
-        if not self.paying:
+        if self.pays_from is None:
             return ""
         sizes = sorted({int(row["batch_size"]) for row in self._compared})
         first, last = self.paying[0], self.paying[-1]
@@ -321,7 +323,7 @@ class _Subject:
         trained = tuple((name, word) for name, word in words.items() if word not in (NOT_SHOWN, NO_ACCURACY))
         in_words = ", ".join(f"{name} {word}" for name, word in trained)
         return Answer(
-            subject=f"{first['workload']} on {first['where']}, batch {self.batch}",
+            subject=f"{first['workload']} on {first['where']}{at_batch(first)}",
             advice=f"{advice} so far" if is_partial else advice,
             evidence=evidence,
             workload=str(first["workload"]),
@@ -329,6 +331,7 @@ class _Subject:
             label=str(first["label"]),
             architecture=str(first["architecture"]),
             batch=self.batch,
+            batch_text=at_batch(first, "") or UNKNOWN,
             precision=BASELINE if stays else name or None,
             arm=arm or {},
             accuracy=self._accuracy_word(name) if name and not stays else in_words,
@@ -603,7 +606,7 @@ def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
     if group[0].is_timed:
         ends = sorted(float(answer.arm["speedup"]) for answer in group)
         size = group[0].faster if len(group) == 1 else span(ends[0], ends[-1])
-        of_only = f" for {only.workload} at batch {only.batch}" if only else ""
+        of_only = f" for {only.workload}{at_batch(only.rows[0], ' at batch ')}" if only else ""
         return [Part(f"{use} is "), Part(size, True), Part(f" as fast as fp32 {where}{of_only}")]
     if use == BASELINE:
         return [Part("stay with fp32", True), Part(f" {where}{_rival(only) if only else ''}")]
@@ -632,7 +635,8 @@ def _rival(stay: Answer) -> str:
         ends = f"from {number(arm['low'], 2)} to {number(arm['high'], 2)} times"
         return f": {arm['precision']} may be anywhere {ends} as fast"
     size = times(arm["speedup"], arm["low"], arm["high"])
-    return f": {arm['precision']} is {size}" + ("" if size.endswith("slower") else " as fast")
+    once = "" if known(arm["low"]) else " in one process, which decides nothing"
+    return f": {arm['precision']} is {size}" + ("" if size.endswith("slower") else " as fast") + once
 
 
 def _memory_range(gains: Sequence[Answer]) -> list[str]:

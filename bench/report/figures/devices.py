@@ -17,7 +17,7 @@ from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Chart, Line, Mark, Panel, Rule, Text, Tint
 from bench.report.figures.svg import CHARACTER, HEIGHT, panel_width
 from bench.report.figures.training import course
-from bench.report.format import capital, known, memory_unit, number, records, times
+from bench.report.format import at_batch, capital, known, memory_unit, number, records, times
 from bench.report.reading.labels import slugs
 from bench.report.reading.load import CELL, SUBJECT
 from bench.results.records import MEASURED
@@ -157,7 +157,9 @@ def against_batch(
     panels = [figure.panel(precision, group) for precision, group in groups]
     what = "speedup" if over_fp32 else metric.label
     sizes = rows["batch_size"].unique()
-    against = f"{what} vs batch size" if len(sizes) > 1 else f"{what} at batch size {sizes[0]:.0f}"
+    against = (
+        f"{what} vs batch size" if len(sizes) > 1 else f"{what}{at_batch(next(iter(records(rows))), ' at batch size ')}"
+    )
     where = f" on {devices[0]}" if len(devices) == 1 else f", all {kind} on one axis"
     return Chart(
         name=name,

@@ -240,7 +240,7 @@ def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
         BATCH,
         *optional(figures("time/epoch (s)", epoch, **trained)),
         figures("step (ms)", lambda row: unmarked(row, "step_ms")),
-        figures("samples/s", lambda row: unmarked(row, "samples_per_s")),
+        *optional(figures("samples/s", lambda row: unmarked(row, "samples_per_s"))),
         *optional(figures("tokens/s", "tokens_per_s")),
         figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
         *optional(figures("at a shared clock", shared)),
@@ -254,10 +254,8 @@ def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
 def _quality(rows: Sequence[Row]) -> list[Column]:
     """Return the column of a suite's own figure of merit, where rows of one suite have one."""
     metric = _described(QUALITY, rows)
-    header = f"{metric.label} ({metric.unit})" if metric.unit else metric.label
-    return (
-        optional(figures(header, metric.figure, status=metric.status, lost="lost_train")) if metric != QUALITY else []
-    )
+    column = figures(metric.figure_title, metric.figure, status=metric.status, lost="lost_train")
+    return optional(column) if metric != QUALITY else []
 
 
 def _described(metric: Metric, rows: Sequence[Row]) -> Metric:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from bench.report.analysis.ablation import AblationSummary, ablations
 from bench.report.analysis.doubts import DOUBTS
 from bench.report.analysis.factors import Varied, varied
-from bench.report.format import UNKNOWN, known, number, ratio
+from bench.report.format import UNKNOWN, at_batch, known, number, ratio
 from bench.report.reading.load import KEY, Runs
 from bench.results.records import MEASURED
 from bench.spec.metrics import Metric, untabled
@@ -278,14 +278,14 @@ def general(change: Callable[[Metric], Value], against: str) -> list[Column]:
         column
         for metric in untabled()
         for column in optional(
-            figures(f"{metric.label} ({metric.unit})", metric.figure),
+            figures(metric.figure_title, metric.figure),
             figures(metric.header.replace(metric.label, f"{metric.label} vs {against}", 1), change(metric)),
         )
     ]
 
 
 DEVICE = words("device", "where")
-BATCH = figures("batch size", "batch_size", whole)
+BATCH = optional(figures("batch size", partial(at_batch, before="")))[0]
 PRECISION = words("precision", "precision")
 ARM = (DEVICE, BATCH, PRECISION)
 """The columns that name what was measured."""
