@@ -78,7 +78,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
                     shutil.copyfile(checkpoint, checkpoint.parent / kept_checkpoint(trial.id, number).name)
         send(rows[-1])
     runner.batches = itertools.cycle(context.resident_batches(1))
-    failure = _nonfinite(rows[-1])
+    failure = _nonfinite(rows[-1], context.suite.quality)
     result = runner.result(
         "nonfinite" if failure else "ok",
         failure or read_failure,
@@ -260,12 +260,11 @@ def time_to_accuracy_s(rows: list[EpochResult], target_pct: float | None) -> flo
     return None
 
 
-def _nonfinite(last: EpochResult) -> str:
-    """Return a message about a loss or figure that is not finite in the last epoch; empty if all are finite."""
+def _nonfinite(last: EpochResult, quality: Quality | None) -> str:
+    """Return a message about a loss, or the figure of quality, that is not finite in the last epoch; empty if none."""
     for name, loss in (("training", last.train_loss), ("test", last.test_loss)):
         if loss is not None and not math.isfinite(loss):
             return f"the {name} loss became {loss} in epoch {last.epoch}"
-    for name, figure in last.figures.items():
-        if figure is None:
-            return f"evaluate's figure {name!r} was NaN or infinite in epoch {last.epoch}"
+    if quality and quality.name in last.figures and last.figures[quality.name] is None:
+        return f"evaluate's figure {quality.name!r} was NaN or infinite in epoch {last.epoch}"
     return ""

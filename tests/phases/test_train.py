@@ -14,7 +14,7 @@ from bench.phases.train import epoch_row, summary, time_to_accuracy_s
 from bench.planning import suite_registry
 from bench.results.records import EpochResult
 from bench.spec.precisions import PRECISIONS
-from bench.spec.suite import Data
+from bench.spec.suite import Data, Quality
 from bench.spec.trial import DataSource
 from bench.training import amp
 from bench.training.checkpoint import read_checkpoint
@@ -203,6 +203,15 @@ def test_a_model_that_answers_nan_after_its_last_step_diverged_and_is_right_abou
     assert (result.status, result.detail) == ("nonfinite", "the test loss became nan in epoch 2")
     assert [row.test_accuracy_pct for row in rows] == [0.0, 0.0]
     assert result.training.time_to_accuracy_s is None
+
+
+@pytest.mark.parametrize(("nan", "status"), [("f1", "nonfinite"), ("precision", "ok")])
+def test_only_the_figure_that_is_judged_makes_a_training_nonfinite(bench, nan, status):
+    figures = {"f1": 0.5, "precision": 0.5, nan: math.nan}
+    bench.change(evaluate=lambda model, batches: figures, quality=Quality(name="f1", better="more", margin=0.01))
+    rows, result = bench.run(epochs=1)
+    assert result.status == status
+    assert rows[-1].figures[nan] is None
 
 
 def test_a_finished_checkpoint_is_reported_again_without_training(bench, tmp_path):
