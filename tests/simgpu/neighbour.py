@@ -10,6 +10,8 @@ import sys
 import time
 
 PERIOD_S = 0.02
+AHEAD_S = 1.0
+"""Work that is queued before it is needed by one that always computes: it may have to wait for a core."""
 
 
 def main(gpu: int, mib: int, busy: float) -> None:
@@ -19,10 +21,13 @@ def main(gpu: int, mib: int, busy: float) -> None:
     assert runtime.cudaSetDevice(gpu) == 0
     assert runtime.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(mib * 2**20)) == 0
     print("begun", flush=True)
+    lasting_s, before_s = AHEAD_S if busy >= 1 else 0.0, time.monotonic()
     while True:
         if busy:
-            runtime.simgpu_run(None, gpu, ctypes.c_uint64(int(busy * PERIOD_S * 1e9)), 0)
+            runtime.simgpu_run(None, gpu, ctypes.c_uint64(int(lasting_s * 1e9)), 0)
         time.sleep(PERIOD_S)
+        now_s = time.monotonic()
+        lasting_s, before_s = busy * (now_s - before_s), now_s
 
 
 if __name__ == "__main__":
