@@ -8,10 +8,11 @@ import importlib
 import importlib.util
 import inspect
 import math
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -197,7 +198,9 @@ def _build(function: Callable[..., object], arguments: tuple[tuple[str, Paramete
         raise
     except BaseException as error:  # it is anybody's code
         file = inspect.getfile(getattr(function, "func", function))
-        raise UsageError(f"Suite '{where}' cannot be built: {_blame(error, file)}") from error
+        unknown = re.search(r"Suite\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+        meant = nearest(unknown[1], [field.name for field in fields(Suite)]) if unknown else ""
+        raise UsageError(f"Suite '{where}' cannot be built: {_blame(error, file)}{meant}") from error
     if not isinstance(suite, Suite):
         raise UsageError(f"Suite '{where}': suite() must return a bench.spec.Suite, not {type(suite).__name__}.")
     return suite

@@ -162,7 +162,7 @@ def _scalar(loss: Any, name: str) -> Tensor:
     if not isinstance(loss, Tensor):
         raise UsageError(f"{name} is a {type(loss).__name__}, and must be a tensor of one number.")
     if loss.numel() != 1:
-        raise UsageError(f"{name} has shape {tuple(loss.shape)}, and must be one number.")
+        raise UsageError(f"{name} has shape {tuple(loss.shape)}, and must be one number, such as its mean.")
     return loss
 
 
@@ -185,7 +185,8 @@ def name_part(error: Exception, arm: Arm, batch: Batch, loss: Any = None) -> Non
     if is_out_of_memory(error):
         return
     if isinstance(loss, Tensor) and loss.numel() != 1:
-        raise UsageError(f"The loss has shape {tuple(loss.shape)}, and must be one number.") from error
+        shape = tuple(loss.shape)
+        raise UsageError(f"The loss has shape {shape}, and must be one number, such as its mean.") from error
     if isinstance(error, KeyError) and isinstance(batch, Mapping) and error.args[0] not in batch:
         keys = ", ".join(map(repr, batch))
         models = f"; the models are {', '.join(map(repr, arm.model))}" if isinstance(arm.model, nn.ModuleDict) else ""

@@ -258,7 +258,8 @@ def build_optimizers(suite: Suite, model: nn.Module, weights: Weights) -> dict[s
                 f"Suite.optimizer returned a {type(optimizer).__name__}, which is no torch.optim.Optimizer."
             )
         if not any(id(weight) in known for group in optimizer.param_groups for weight in group["params"]):
-            raise UsageError(f"The optimizer {name!r} has no parameter of the model.")
+            called = f" {name!r}" if len(optimizers) > 1 else ""
+            raise UsageError(f"The optimizer{called} has no parameter of the model.")
         weights.substitute(optimizer)
     return optimizers
 

@@ -119,3 +119,13 @@ def test_a_batch_size_that_nobody_asked_for_or_that_others_replace_is_not_in_a_s
     ((ref, suite),) = suite_registry.select(Request(suites=("mlp",), **asked), on_cpu=True).items()
     assert (dict(ref.parameters), ref.batch_size) == (parameters, batch_size)
     assert suite.batch_size == dict(parameters).get("batch_size", batch_size) == suite_registry.load(ref).batch_size
+
+
+def test_a_misspelt_field_of_a_suite_is_named_with_the_nearest(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from bench.spec import Data, Suite\n\n\ndef suite():\n"
+        "    return Suite(name='own', title='', data=Data(input_shape=(1,), classes=2), model=None, batchsize=4)\n"
+    )
+    with pytest.raises(UsageError, match=r"argument 'batchsize'\. Did you mean 'batch_size'\?"):
+        suite_registry.load(suite_registry.refer(str(file), {}))

@@ -50,7 +50,7 @@ WAYS = {
     "cpu": ("failed", "batch['held'].targets lies on cpu, and the model on cuda:0."),
     "scaler": ("unsupported", "the step calls .backward() itself, and amp-fp16 scales losses: use training.update"),
     "one batch": ("failed", "batches('train', 4, 0) ended after 1 batch: an epoch needs 2 or more."),
-    "shape": ("failed", "The loss has shape (4,), and must be one number."),
+    "shape": ("failed", "The loss has shape (4,), and must be one number, such as its mean."),
     "nan": ("nonfinite", "evaluate's figure 'f1' was NaN or infinite in epoch 1"),
 }
 

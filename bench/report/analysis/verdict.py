@@ -97,10 +97,10 @@ class Answer(Verdict):
     arm: Row
     """Its row of the summary, for fp32 that of the best other precision; empty where there is no advice."""
     accuracy: str
-    """``not worse``, ``worse``, ``diverged``, ``NO_ACCURACY`` or ``not shown``; empty for fp32 itself. Where no
-    precision is advised, the words of ``trained``, each after its name."""
+    """``not worse``, ``worse``, ``diverged``, ``NO_ACCURACY`` or ``not shown``. Where none but fp32 is advised, the
+    words of ``trained``, each after its name."""
     trained: tuple[tuple[str, str], ...]
-    """Where no precision is advised: each precision whose trainings show something, and what."""
+    """Where none but fp32 is advised: each precision whose trainings show something, and what."""
     ties: tuple[str, ...]
     """Other precisions that are as fast."""
     training: Row
@@ -319,7 +319,7 @@ class _Subject:
             evidence += (
                 "; but what is called fp32 here was not computed in IEEE fp32, so this is no comparison with FP32"
             )
-        words = {name: self._accuracy_word(name) for name in self.trained if name != BASELINE and not arm}
+        words = {name: self._accuracy_word(name) for name in self.trained if name != BASELINE and (stays or not arm)}
         trained = tuple((name, word) for name, word in words.items() if word not in (NOT_SHOWN, NO_ACCURACY))
         in_words = ", ".join(f"{name} {word}" for name, word in trained)
         return Answer(

@@ -40,6 +40,12 @@ def test_without_speeds_it_says_what_trainings_have_shown(tmp_path):
     assert trained == "Compared with fp32 after training, amp-bf16 is not worse and bf16 is worse."
 
 
+def test_where_fp32_is_advised_it_says_what_trainings_have_shown(tmp_path):
+    run = RunBuilder(tmp_path / "one").speed(speedups=[0.5, 0.51, 0.49])
+    run.train("fp32", [90.0] * 5).train("amp-bf16", [90.0] * 5)
+    assert sentences(run.folder)[1] == "Compared with fp32 after training, amp-bf16 is not worse."
+
+
 def test_devices_with_one_advice_share_a_range_and_others_are_named_apart(gain, tmp_path):
     other = RunBuilder(tmp_path / "slow").speed(speedups=[1.5, 1.51, 1.49]).folder
     slow = RunBuilder(tmp_path / "stay").speed(speedups=[0.5, 0.51, 0.49]).folder
