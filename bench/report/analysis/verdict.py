@@ -606,7 +606,8 @@ def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
     if group[0].is_timed:
         ends = sorted(float(answer.arm["speedup"]) for answer in group)
         size = group[0].faster if len(group) == 1 else span(ends[0], ends[-1])
-        of_only = f" for {only.workload}{at_batch(only.rows[0], ' at batch ')}" if only else ""
+        at = f" at batch {only.batch_text}" if only and only.batch_text != UNKNOWN else ""
+        of_only = f" for {only.workload}{at}" if only else ""
         return [Part(f"{use} is "), Part(size, True), Part(f" as fast as fp32 {where}{of_only}")]
     if use == BASELINE:
         return [Part("stay with fp32", True), Part(f" {where}{_rival(only) if only else ''}")]

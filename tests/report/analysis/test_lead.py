@@ -40,6 +40,13 @@ def test_without_speeds_it_says_what_trainings_have_shown(tmp_path):
     assert trained == "Compared with fp32 after training, amp-bf16 is not worse and bf16 is worse."
 
 
+def test_the_batch_size_is_that_of_the_advice_and_not_the_smallest(tmp_path):
+    run = RunBuilder(tmp_path / "one")
+    for batch, gain in ((64, 1.5), (256, 2.0)):
+        run.speed(speedups=[gain] * 3, batch=batch)
+    assert " for mlp at batch 256; it pays from batch 64" in sentences(run.folder)[0]
+
+
 def test_where_fp32_is_advised_it_says_what_trainings_have_shown(tmp_path):
     run = RunBuilder(tmp_path / "one").speed(speedups=[0.5, 0.51, 0.49])
     run.train("fp32", [90.0] * 5).train("amp-bf16", [90.0] * 5)
