@@ -79,9 +79,6 @@ FEATURES: dict[Feature, str] = {
     "nvfp4": "NVFP4 products",
     "triton": "a CPU, or a GPU that Triton compiles for",
     "triton-fp8": "a CPU, or a GPU that Triton rounds to float8 on",
-    "te-bf16": "an NVIDIA GPU with bf16 arithmetic",
-    "te-fp8": "an NVIDIA GPU with float8 products",
-    "te-mxfp8": "an NVIDIA GPU with MXFP8 products",
 }
 """Describes each feature in words."""
 
@@ -139,7 +136,7 @@ def versions() -> str:
     """Say which versions each precision takes at least, from the registry; torch's from pyproject.toml."""
     wanted = map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
     (torch,) = (least.version for needed in wanted if needed.name == "torch" for least in needed.specifier)
-    packages = {"torchao": "torchao", "transformer_engine": "Transformer Engine"}
+    packages = {"torchao": "torchao"}
     alike: dict[tuple[str, ...], list[str]] = {}
     for name, precision in PRECISIONS.items():
         others = (precision.least_package or "any" if package == precision.package else "–" for package in packages)

@@ -34,7 +34,7 @@ SUITES = {"mlp": "128,512", "resnet20": "128,512", "resnet50": "64,256", "vit_b_
 FIRST = {"card": 220, "doctor": 260, "first run": 120}
 """Checks that need a real GPU, with the seconds after which each is killed: ten minutes in all."""
 LIBRARIES = "tests/gpu/test_libraries_gpu.py"
-"""Tests that train in the precisions of torchao and Transformer Engine that the GPU supports; some compile first."""
+"""Tests that train in the precisions of torchao that the GPU supports; some compile first."""
 MEANINGS = {
     "the clock reading follows the clock": "whether precisions share a clock is unknown: believe sw_power_cap",
     "at the power cap the clock reading falls": "the flag of a shared clock does not rise: use --sustained",

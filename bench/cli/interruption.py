@@ -259,7 +259,8 @@ def tell(text: str) -> None:
     try:
         print_plain(text)
     except OSError:
-        os.dup2(2, 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # takes what is still buffered, which would be printed again
+        sys.stdout = sys.stderr
         try:  # noqa: SIM105 - contextlib takes a moment to import
             print_plain(text)
         except OSError:

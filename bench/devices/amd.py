@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.devices.monitor import CLOCK, DeviceLostError, Gpu, Monitor, ThrottleTimes
 from bench.spec.generations import AMD
-from bench.spec.precisions import TE_FEATURES, Feature
+from bench.spec.precisions import Feature
 
 FEATURES: dict[Feature, tuple[tuple[str, ...], str]] = {
     "fp16": (("gfx9", "gfx10", "gfx11", "gfx12"), "float16 arithmetic"),
@@ -24,7 +24,6 @@ FEATURES: dict[Feature, tuple[tuple[str, ...], str]] = {
     "triton": (("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12"), "a GPU that Triton compiles for"),
     "triton-fp8": (("gfx90a", "gfx94", "gfx95", "gfx11", "gfx12"), "a GPU that Triton compiles for"),
     "mxfp8": ((), "kernels of torchao for MXFP8, which are NVIDIA's"),
-    **dict.fromkeys(TE_FEATURES, ((), "Transformer Engine, whose kernels are NVIDIA's")),
 }
 """The gfx names, by how they begin, with each feature (rocm.docs.amd.com, "Data types and precision support")."""
 REASONS = {

@@ -29,7 +29,7 @@ from bench.devices.capabilities import failure_on_cpu, fp32_switches, missing_pa
 from bench.devices.monitor import monitor_problem
 from bench.devices.nvidia import Nvidia
 from bench.spec.errors import first_line
-from bench.spec.precisions import TE_FEATURES, Feature, Precision
+from bench.spec.precisions import Feature, Precision
 
 Value = TypeVar("Value")
 MIB = 2**20
@@ -59,7 +59,6 @@ CPU_LACKS: dict[Feature, str] = {
     "triton-fp8": "",
     "nvfp4": "NVFP4 tensor cores, which are on GPUs",
     "mxfp8": "MXFP8 tensor cores, which are on GPUs",
-    **dict.fromkeys(TE_FEATURES, "Transformer Engine, which is for GPUs"),
 }
 """The hardware that CPUs lack for each feature; empty where torch is asked whether this one has it."""
 

@@ -99,9 +99,7 @@ def missing_package(precision: Precision) -> str | None:
     if not precision.package:
         return None
     if importlib.util.find_spec(precision.package) is None:
-        # Transformer Engine is compiled against the torch that is installed.
-        how = "--no-build-isolation " if precision.package == "transformer_engine" else ""
-        install = f"pip install {how}'ampmeter[{precision.extra}]'"
+        install = f"pip install 'ampmeter[{precision.extra}]'"
         return f"{precision.name} needs {precision.package}, which is not installed: {install}"
     if precision.least_torch and torch.__version__ < precision.least_torch:  # torch compares them as versions
         return f"{precision.name} needs torch {precision.least_torch} or later; this one is {torch.__version__}"

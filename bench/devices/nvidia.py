@@ -28,19 +28,15 @@ FEATURES: dict[Feature, tuple[tuple[int, int], str]] = {
     "nvfp4": ((10, 0), "NVFP4 tensor cores"),
     "triton": ((7, 0), "a GPU that Triton compiles for"),
     "triton-fp8": ((8, 9), "a GPU whose numbers Triton rounds to float8"),
-    "te-bf16": ((8, 0), "bfloat16 arithmetic"),
-    "te-fp8": ((8, 9), "float8 tensor cores"),
-    "te-mxfp8": ((10, 0), "MXFP8 tensor cores"),
 }
 """The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions"; Triton's: its
 README, "Compatibility", and supported_fp8_dtypes of its compiler)."""
 WITHOUT: dict[Feature, tuple[int, str]] = {
     "mxfp8": (11, "MXFP8 kernels of torchao"),
     "nvfp4": (11, "NVFP4 kernels of torchao"),
-    "te-mxfp8": (12, "MXFP8 kernels of Transformer Engine"),
 }
-"""Features that later GPUs lack again, from a major capability on: torchao's kernels for training are for sm_10x alone,
-Transformer Engine's for sm_110, too (docs/capabilities.md)."""
+"""Features that later GPUs lack again, from a major capability on: torchao's kernels for training are for sm_10x alone
+(docs/capabilities.md)."""
 REASONS = {
     0x001: "idle",
     0x002: "applications_clocks",

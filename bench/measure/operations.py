@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -46,8 +43,6 @@ ATTENTION = {
 }
 """The operators of scaled_dot_product_attention by its backend (torch.nn.attention.SDPBackend); the math backend is
 products and a softmax that nothing else uses."""
-TE_TYPES = {"kFloat8E4M3": torch.float8_e4m3fn, "kFloat8E5M2": torch.float8_e5m2}
-"""Types of tensors of Transformer Engine, by its own names."""
 PACKED: torch.dtype | None = getattr(torch, "float4_e2m1fn_x2", None)
 """Two numbers of four bits in a byte; older versions of torch lack it."""
 Type = torch.dtype | str
@@ -76,15 +71,14 @@ def count(step: Callable[[], object]) -> Operations:
     """Do one step under a dispatch mode and count the FLOPs of its products by the type that they computed in.
 
     Products are matrix products, convolutions and attention; each is seen below autocast, so after its casts,
-    and in the backward pass too. Those of Transformer Engine, which torch's dispatcher does not see, are counted where
-    it calls its own extension. The formulas are those of ``torch.utils.flop_counter``, corrected where
+    and in the backward pass too. The formulas are those of ``torch.utils.flop_counter``, corrected where
     ``formulas`` says. A product without one leaves ``flops_per_step`` unknown and its type with a ``?``.
 
     Raises:
         Exception: whatever the step raises.
     """
     mode = _Products()
-    with mode, _past_the_dispatcher(mode):
+    with mode:
         step()
     if mode.unknown:
         print(f"Products without a FLOP formula: {', '.join(sorted({name for name, _ in mode.unknown}))}.")
@@ -208,40 +202,6 @@ class _Products(TorchDispatchMode):
             self.unknown.add((name, dtype))
         else:
             self.flops[dtype] += flops
-
-
-@contextmanager
-def _past_the_dispatcher(mode: _Products) -> Iterator[None]:
-    """Count the products that Transformer Engine, where it is loaded, has done by its own extension.
-
-    Source: general_gemm in transformer_engine/pytorch/cpp_extensions/gemm.py, which calls
-    ``generic_gemm(A, transa, B, transb, ...)`` for every linear layer.
-    """
-    extension: Any = sys.modules.get("transformer_engine_torch")
-    if extension is None:
-        yield
-        return
-    multiply = extension.generic_gemm
-
-    def counted(a: Any, transposes_a: bool, b: Any, transposes_b: bool, *more: Any, **options: Any) -> Any:
-        result = multiply(a, transposes_a, b, transposes_b, *more, **options)
-        *rows, columns = b.size()  # a is multiplied by it, column by column: the extension counts as Fortran does
-        flops = 2 * math.prod(a.size()) * (columns if transposes_b else math.prod(rows))
-        mode.flops[min(_operand_type(b), _operand_type(a), key=lambda dtype: dtype.itemsize)] += flops
-        return result
-
-    extension.generic_gemm = counted
-    try:
-        yield
-    finally:
-        extension.generic_gemm = multiply
-
-
-def _operand_type(operand: Any) -> torch.dtype:
-    """Return the type of a tensor's numbers, or of those that a tensor of Transformer Engine holds."""
-    narrow = getattr(operand, "_fp8_dtype", None)
-    dtype: torch.dtype = operand.dtype if narrow is None else TE_TYPES[narrow.name]
-    return dtype
 
 
 def _quantised(func: Any, args: Any) -> tuple[type, torch.dtype] | None:

@@ -337,10 +337,7 @@ def _batch_sizes(suite: Suite, request: Request, device: Device, phase: str) -> 
 
 
 def _precisions(request: Request, device: Device) -> tuple[str, ...]:
-    """Return the precisions to compare, the baseline first: those named, else those that the device may gain by.
-
-    With one of a library's narrow types that the device supports comes the same library without it.
-    """
+    """Return the precisions to compare, the baseline first: those named, else those that the device may gain by."""
     names = request.precisions or [
         name
         for name, precision in PRECISIONS.items()
@@ -349,13 +346,7 @@ def _precisions(request: Request, device: Device) -> tuple[str, ...]:
         and not unsupported_reason(device, name)
         and not is_emulated(device, name)
     ]
-    arms: list[str] = []
-    for name in names:
-        library = parse_precision(name).beside
-        if library and not unsupported_reason(device, name) and not unsupported_reason(device, library):
-            arms.append(library)
-        arms.append(name)
-    return tuple(sorted(dict.fromkeys(arms), key=lambda name: name != BASELINE))
+    return tuple(sorted(dict.fromkeys(names), key=lambda name: name != BASELINE))
 
 
 def _trials(

@@ -202,8 +202,7 @@ class Conversion:
     """The linear layers of a model at precisions that convert them: how many were, and of which sizes."""
 
     converted_layers: Annotated[tuple[str, ...], Column(added_later=True)]
-    """Linear layers that torchao or Transformer Engine replaced, to multiply in the precision's narrow type (te-bf16:
-    in bfloat16), joined by +."""
+    """Linear layers that torchao replaced, to multiply in the precision's narrow type, joined by +."""
     kept_layers: Annotated[dict[str, str], Column(added_later=True)]
     """Linear layers that were not, each with the reason, as a JSON object."""
     small_layers: Annotated[int | None, Column(added_later=True)]

@@ -27,24 +27,16 @@ Feature = Literal[
     "nvfp4",
     "triton",
     "triton-fp8",
-    "te-bf16",
-    "te-fp8",
-    "te-mxfp8",
 ]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
-TE_FEATURES: tuple[Feature, ...] = ("te-bf16", "te-fp8", "te-mxfp8")
-"""Features of GPUs that Transformer Engine has kernels for."""
 
 
 Fp32 = Literal["ieee", "tf32", "default"]
 """How fp32 numbers are multiplied: in IEEE fp32; rounded to TF32 (8 bits of exponent, 10 of mantissa) in matrix
 products, convolutions and recurrent layers; or as torch does when nobody has touched a switch, which is TF32 in cuDNN's
 convolutions and recurrent layers, and IEEE fp32 in matrix products."""
-Conversion = Literal[
-    "tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", "nvfp4", "te_bfloat16", "te_float8", "te_mxfp8"
-]
-"""Recipes of torchao: of its float8 training by their own names, MXFP8, and NVFP4, which it does not emulate; and what
-Transformer Engine's layers multiply in."""
+Conversion = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", "nvfp4"]
+"""Recipes of torchao: of its float8 training by their own names, MXFP8, and NVFP4, which it does not emulate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,17 +62,13 @@ class Precision:
     master: bool = False
     """Whether the optimizer updates an fp32 copy of the 16-bit weights; batch norm then stays in fp32."""
     conversion: Conversion | None = None
-    """How torchao or Transformer Engine converts linear layers before training: what their products are scaled by."""
-    scaling: Literal["delayed", "current"] | None = None
-    """Whether Transformer Engine takes the scale of a tensor from those before it or from itself; None of others."""
+    """How torchao converts linear layers before training: what their products are scaled by."""
     keep: str = ""
     """Modules that stay in fp32: globs on their whole dotted names, joined by ``+``, as in ``head+blocks.*.norm``."""
     layer_multiple: int = 1
     """A linear layer whose sizes are no multiples of it stays as it is."""
     batch_multiple: int = 1
     """The samples, or tokens, of a training batch are multiples of it, where products are not emulated."""
-    beside: str | None = None
-    """The precision that is measured too, because it is the same library without the narrow type."""
     emulated: bool = False
     """Whether converted layers round to the narrow type and multiply in a wider one, which any device does: what it
     costs is then no figure of the precision."""
@@ -130,10 +118,9 @@ class Precision:
     def options(self) -> tuple[str, ...]:
         """The fields that may be set after a colon, as in ``amp-fp16:init_scale=1024``."""
         emulation = ("emulated",) if self.can_be_emulated else ()
-        scaling = ("scaling",) if self.scaling else ()
         keep = ("keep",) if self.autocast or self.weights else ()
         cache = ("cache",) if self.autocast else ()
-        return (*(SCALING if self.loss_scaling else ()), *cache, *emulation, *scaling, *keep)
+        return (*(SCALING if self.loss_scaling else ()), *cache, *emulation, *keep)
 
     @property
     def can_be_emulated(self) -> bool:
@@ -187,25 +174,12 @@ BASELINE = "fp32"
 TORCHAO, TORCH_OF_TORCHAO = "0.18", "2.11"
 """The oldest torchao with all that is taken from it, and the oldest torch that it loads its compiled kernels with
 (``torchao/__init__.py``)."""
-TE = "2.9"
-"""The oldest Transformer Engine that has ``autocast`` by this name."""
 FLOAT8_MULTIPLE, MX_BLOCK, NVFP4_TILE = 16, 32, 128
-"""Multiples that matrices' sizes must be: of float8 products (torch._scaled_mm; Transformer Engine's
-get_align_size_for_quantization), of MXFP8's blocks, and of torchao's kernels for NVFP4. What is multiplied over the
-rows of a batch is gradients of weights."""
-TE_ALONE = "Transformer Engine's layers were not tried on several devices together"
+"""Multiples that matrices' sizes must be: of float8 products (torch._scaled_mm), of MXFP8's blocks, and of torchao's
+kernels for NVFP4. What is multiplied over the rows of a batch is gradients of weights."""
 _torchao = partial(Precision, package="torchao", extra="fp8", least_package=TORCHAO, least_torch=TORCH_OF_TORCHAO)
 _narrow = partial(_torchao, autocast="bfloat16")
 _float8 = partial(_narrow, layer_multiple=FLOAT8_MULTIPLE, batch_multiple=FLOAT8_MULTIPLE, needs="fp8")
-_transformer_engine = partial(
-    Precision,
-    autocast="bfloat16",
-    layer_multiple=MX_BLOCK,
-    package="transformer_engine",
-    extra="te",
-    least_package=TE,
-    single_device=TE_ALONE,
-)
 PRECISIONS: dict[str, Precision] = {
     precision.name: precision
     for precision in (
@@ -361,40 +335,10 @@ PRECISIONS: dict[str, Precision] = {
             color="#661100",
             marker="8",
         ),
-        _transformer_engine(
-            name="te-bf16",
-            summary="amp-bf16 with linear layers and layer norms of Transformer Engine",
-            conversion="te_bfloat16",
-            needs="te-bf16",
-            color="#ddcc77",
-            marker="3",
-        ),
-        _transformer_engine(
-            name="te-fp8",
-            summary="te-bf16 with linear layers in float8, per-tensor scaling (Transformer Engine)",
-            conversion="te_float8",
-            batch_multiple=FLOAT8_MULTIPLE,
-            scaling="delayed",
-            beside="te-bf16",
-            needs="te-fp8",
-            color="#ee3377",
-            marker="4",
-        ),
-        _transformer_engine(
-            name="te-mxfp8",
-            summary="te-bf16 with linear layers in MXFP8 (Transformer Engine)",
-            conversion="te_mxfp8",
-            batch_multiple=MX_BLOCK,
-            beside="te-bf16",
-            needs="te-mxfp8",
-            color="#33bbee",
-            marker="+",
-        ),
     )
 }
-"""By name, in the order of every table. Colors are Okabe and Ito's (those of
-torchao and Transformer Engine: Tol's), distinct to readers with any
-common color blindness."""
+"""By name, in the order of every table. Colors are Okabe and Ito's (those of torchao: Tol's), distinct to readers
+with any common color blindness."""
 
 
 @cache
@@ -500,7 +444,6 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Parameter | None]]] = {
     "growth_interval": ("a whole number of steps above 0", lambda word: int(_number(str(int(word)), 0, 10**9))),
     "cache": ("on or off", _SWITCH),
     "emulated": ("on or off", _SWITCH),
-    "scaling": ("delayed or current", {"delayed": "delayed", "current": "current"}.__getitem__),
     "keep": ("names of modules or globs, joined by +, as in 'head+blocks.*.norm'", _globs),
 }
 """The values that each option may have, in words, and the conversion of a word."""

@@ -534,7 +534,7 @@ class Trial:
         """A readable name, unique within a run."""
         phase = PHASES[self.phase]
         arms = "" if phase.arms == "together" and len(self.precisions) > 1 else f"-{self.precisions[0]}"
-        key = phase.key or ("seed" if self.seed else None)  # memory has a process for each of two seeds
+        key = phase.key or ("seed" if self.phase == "memory" and self.seed else None)  # a second process on a GPU
         tail = f"-{key[0]}{getattr(self, key)}" if key else ""
         return f"{self.cell_id}-{self.phase}{arms}{tail}"
 

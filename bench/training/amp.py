@@ -30,7 +30,6 @@ from bench.devices.capabilities import all_fp32_switches, matmul_error, set_fp32
 from bench.results.records import Switches
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import Precision
-from bench.training.conversions import TransformerEngineRegion
 
 
 def apply(precision: Precision) -> None:
@@ -57,9 +56,7 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     """Return the region in which the forward pass and the loss run; a no-op for precisions without autocast."""
     if precision.autocast is None:
         return nullcontext()  # entering a disabled autocast costs 5 µs a step
-    region = torch.autocast(device.type, dtype=getattr(torch, precision.autocast), cache_enabled=precision.cache)
-    narrow = precision.package == "transformer_engine" and precision.narrow
-    return TransformerEngineRegion(region, precision) if narrow else region
+    return torch.autocast(device.type, dtype=getattr(torch, precision.autocast), cache_enabled=precision.cache)
 
 
 class StaticScaler(torch.amp.GradScaler):

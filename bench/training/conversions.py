@@ -1,21 +1,16 @@
-"""Conversions: torchao or Transformer Engine replaces linear layers, torchao also AdamW by one of fewer bits.
+"""Conversions: torchao replaces linear layers, or AdamW by one of fewer bits.
 
 The conversion records which layers are converted, which are not, and why. Weights stay in fp32, as the same parameters
 under the same names, so optimizers, checkpoints and evaluation in fp32 do not depend on it.
 
-torchao: when it emulates, it rounds the operands of each product to the narrow type and multiplies them in a wider one,
+When torchao emulates, it rounds the operands of each product to the narrow type and multiplies them in a wider one,
 on any device. Sources: torchao.float8 (per-tensor and row-wise scaling), torchao.prototype.moe_training (MXFP8, OCP
 Microscaling Formats 1.0: blocks of 32 scaled by powers of two).
-
-Transformer Engine: linear layers that fit and layer norms are replaced, as Lightning's and Accelerate's plugins do.
-Source: NVIDIA/TransformerEngine, tag v2.18, transformer_engine/pytorch: module/linear.py, module/layernorm.py,
-quantization.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,21 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.results.records import Conversion
-from bench.spec.errors import UnsupportedError, first_line
+from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import Precision
-from bench.spec.techniques import Techniques
 from bench.training.techniques import require_compiler
-
-PROBES = {
-    "te_bfloat16": "is_bf16_available",
-    "te_float8": "is_fp8_available",
-    "te_mxfp8": "is_mxfp8_available",
-}
-"""Functions of transformer_engine.pytorch that say whether the GPU can do a ``Precision.conversion``, and why not."""
 
 
 def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] = ()) -> Conversion:
-    """Let torchao or Transformer Engine convert the linear layers that fit, in place; return what became of each.
+    """Let torchao convert the linear layers that fit, in place; return what became of each.
 
     A twin, the layer in another's place, has that one's class as ``stands_for``, so that it can still compute as that.
     The modules that ``stay`` are not converted.
@@ -56,9 +43,6 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
     small = _too_small(precision, layers, kept)
     twin = _TWINS[precision.conversion or ""](precision)
     chosen: list[nn.Module] = [layer for name, layer in layers.items() if name not in kept]
-    if precision.package == "transformer_engine":  # it has the layer norms with a weight and a bias
-        norms = [norm for norm in model.modules() if type(norm) is nn.LayerNorm and norm not in stay]
-        chosen += [norm for norm in norms if norm.weight is not None and norm.bias is not None]
     devices = {weight.device for weight in model.parameters() if weight.is_cuda}
     draws = precision.conversion == "nvfp4"  # the signs of each layer's Hadamard transform
     with torch.random.fork_rng(list(devices), enabled=draws):
@@ -234,96 +218,9 @@ def _nvfp4_twins(precision: Precision) -> Twins:
     return twin
 
 
-def _transformer_engine_twins(precision: Precision) -> Twins:
-    """Return a function that makes Transformer Engine's layers of torch's linear layers and norms.
-
-    Raises:
-        UnsupportedError: Transformer Engine cannot be loaded, or says that this GPU cannot do it.
-    """
-    try:
-        import transformer_engine.pytorch as te
-    except (ImportError, OSError, RuntimeError, AssertionError) as error:  # its libraries may not match torch's
-        raise UnsupportedError(f"{precision.name}: transformer_engine does not load: {first_line(error)}") from error
-    available, why = getattr(te, PROBES[precision.conversion or ""])(return_reason=True)
-    if not available:
-        raise UnsupportedError(f"{precision.name}: Transformer Engine says: {why}")
-
-    class TorchState:
-        """Delayed scaling pickles its history into the state dict, and refuses to load a pickle.
-
-        State dicts are those of torch's layers here, and a training that continues begins a new history.
-        """
-
-        get_extra_state, set_extra_state = nn.Module.get_extra_state, nn.Module.set_extra_state
-
-    class Linear(TorchState, te.Linear):  # type: ignore[misc]  # Any, to mypy
-        def forward(self, input: Tensor) -> Tensor:
-            return _padded(precision, super().forward, input)
-
-    class LayerNorm(TorchState, te.LayerNorm):  # type: ignore[misc]
-        pass
-
-    def twin(layer: Any) -> nn.Module:
-        converted: Any
-        if isinstance(layer, nn.LayerNorm):
-            converted = LayerNorm(layer.normalized_shape, eps=layer.eps, device="meta")
-            converted.normalized_shape = layer.normalized_shape
-        else:
-            converted = Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
-        converted.weight, converted.bias = layer.weight, layer.bias
-        return converted  # type: ignore[no-any-return]
-
-    return twin
-
-
 _TWINS: dict[str, Callable[[Precision], Twins]] = {
     "mxfp8": _mxfp8_twins,
     "nvfp4": _nvfp4_twins,
     **dict.fromkeys(("tensorwise", "rowwise", "rowwise_with_gw_hp"), _float8_twins),
-    **dict.fromkeys(PROBES, _transformer_engine_twins),
 }
 """Makers of the layers of each ``Precision.conversion``."""
-
-
-def require_plain(techniques: Techniques, precision: Precision) -> None:
-    """Refuse techniques for which Transformer Engine has ways of its own.
-
-    Raises:
-        UnsupportedError: one is among them.
-    """
-    for name in ("compile", "cuda-graphs", "checkpointing"):
-        if getattr(techniques, name.replace("-", "_")):
-            raise UnsupportedError(
-                f"{precision.name} is not offered with {name}: Transformer Engine has graphs and checkpointing of its "
-                "own, and its delayed scaling cannot be compiled"
-            )
-
-
-class TransformerEngineRegion(AbstractContextManager[None]):
-    """Torch's autocast with Transformer Engine's inside it; it may be entered again when it has been left."""
-
-    def __init__(self, autocast: AbstractContextManager[Any], precision: Precision) -> None:
-        from transformer_engine.common import recipe
-
-        if precision.conversion == "te_mxfp8":
-            self._recipe = recipe.MXFP8BlockScaling()
-        elif precision.scaling == "current":
-            self._recipe = recipe.Float8CurrentScaling()
-        else:
-            self._recipe = recipe.DelayedScaling()
-        self._autocast = autocast
-        self._narrow: AbstractContextManager[Any] | None = None
-
-    def __enter__(self) -> None:
-        import transformer_engine.pytorch as te
-
-        self._autocast.__enter__()
-        self._narrow = te.autocast(enabled=True, recipe=self._recipe)  # anew: before 2.16 one may be entered once
-        self._narrow.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        assert self._narrow is not None
-        try:
-            self._narrow.__exit__(*error)
-        finally:
-            self._autocast.__exit__(*error)

@@ -28,7 +28,7 @@ from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, Techniques
 from bench.training import amp, distributed
 from bench.training.amp import Weights
-from bench.training.conversions import convert, replaced, require_plain
+from bench.training.conversions import convert, replaced
 from bench.training.keep import keep
 from bench.training.own_step import Training, loss_in, name_part, take_steps
 from bench.training.techniques import (
@@ -156,8 +156,6 @@ def build_arm(
         UsageError: the suite's loss or optimizer is none, or an optimizer has no parameter of the model.
     """
     require_supported(techniques, suite, data, device)
-    if precision.package == "transformer_engine":
-        require_plain(techniques, precision)
     seed_all(seed)
     model = build_model(suite, data).to(device).train()
     if techniques.sync_bn:

@@ -167,12 +167,15 @@ def test_ctrl_c_while_modules_are_imported_is_answered(module):
     assert (done.returncode, done.stderr) == (130, "run_bench: stopped.\n")
 
 
-def test_a_line_whose_reader_is_gone_is_printed_to_stderr(tmp_path):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_line_whose_reader_is_gone_is_printed_to_stderr(unbuffered):
     words = "from bench.cli.interruption import tell; tell('first'); tell('second')"
     reading, writing = os.pipe()
     os.close(reading)
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-c", words]
     done = subprocess.run(
-        [sys.executable, "-c", words], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+        command, cwd=ROOT, env=environment, stdout=writing, stderr=subprocess.PIPE, text=True, check=False
     )
     os.close(writing)
     assert (done.returncode, done.stderr.split()) == (0, ["first", "second"])

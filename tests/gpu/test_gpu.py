@@ -171,9 +171,7 @@ def test_a_block_waits_for_the_device():
 def test_the_phases_run_on_the_gpu(environment, tiny_trial):
     (device,) = environment.devices
     fitting = (
-        name
-        for name, spec in PRECISIONS.items()
-        if spec.conversion not in ("mxfp8", "nvfp4") and spec.package != "transformer_engine" and not spec.optimizer
+        name for name, spec in PRECISIONS.items() if spec.conversion not in ("mxfp8", "nvfp4") and not spec.optimizer
     )
     names = tuple(name for name in fitting if name not in (device.unsupported or {}))
     size = common_multiple(names, 1)  # on a GPU with float8, no smaller batch trains in it

@@ -1,4 +1,4 @@
-"""The arithmetic that torchao and Transformer Engine bring, trained where the GPU has it and the library is there.
+"""The arithmetic that torchao brings, trained where the GPU has it and the library is there.
 
 ``perf/gpu_checklist.py`` runs these as its check ``libraries``; the log says of each that was skipped why.
 """
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.skipif(hasattr(torch, "_simgpu"), reason="simulated GPUs have neither these kernels nor Triton"),
 ]
-NAMES = [*(name for name, precision in PRECISIONS.items() if precision.package), "te-fp8:scaling=current"]
+NAMES = [name for name, precision in PRECISIONS.items() if precision.package]
 FITTING = """
 from bench.spec import Data, Suite
 
@@ -48,7 +48,7 @@ def suite():
 LINEAR = ("2", "4")
 WORST_NATS = 0.1
 """By how much a training's loss may end above fp32's, which is 0.04 above the entropy. On a CPU, emulated where it must
-be, all but nvfp4 and Transformer Engine end within 0.001 of it; wrong products end far above."""
+be, all but nvfp4 end within 0.001 of it; wrong products end far above."""
 
 
 @pytest.fixture(scope="module")

@@ -86,10 +86,6 @@ def test_the_limit_on_silence_follows_long_steps_and_is_the_users_where_it_is_na
         (None, (), ("fp32", "tf32", "amp-fp16", "amp-bf16")),  # an Ampere
         (None, ("tf32", "amp-bf16"), ("fp32", "amp-fp16")),  # a Pascal
         (("amp-bf16", "fp32"), (), ("fp32", "amp-bf16")),  # the baseline first, whatever the order
-        (("te-fp8", "fp32", "te-fp8:scaling=current"), (), ("fp32", "te-bf16", "te-fp8", "te-fp8:scaling=current")),
-        (("te-fp8", "fp32"), ("te-fp8", "te-bf16"), ("fp32",)),
-        (("fp32", "te-fp8"), ("te-fp8",), ("fp32",)),  # not te-bf16, which nobody named
-        (("fp32", "te-bf16", "te-fp8"), ("te-fp8",), ("fp32", "te-bf16")),
         (("fp32", "amp-fp16:init_scale=8"), ("amp-fp16",), ("fp32",)),  # options change nothing in what a device can do
     ],
 )
@@ -323,14 +319,10 @@ def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
     assert {t.cell.batch_size for t in named if t.phase == "train"} == {96}
 
 
-TE = ("fp32", "te-bf16", "te-fp8")
-
-
 @pytest.mark.parametrize(
     ("asked", "sizes", "measured"),
     [
-        # the library without float8 where it fits
-        ({"precisions": TE[::2], "phases": ("speed",)}, (64, 96, 160), {64: {*TE}, 96: {*TE[1:]}, 160: {*TE[2:]}}),
+        ({"phases": ("speed",), "precisions": ("fp32", "tf32")}, (64, 96), {64: {"fp32", "tf32"}, 96: {"tf32"}}),
         # a ladder has one mixed precision, though several were searched
         ({"precisions": (), "phases": ("ladder",)}, (96, 96, 96, 96), {96: {"fp32", "amp-bf16"}}),
         # the A/A noise needs fp32

@@ -36,24 +36,17 @@ def test_emulation_is_an_option_of_what_is_converted_and_asks_a_device_for_autoc
     }
 
 
-def test_transformer_engines_scaling_is_an_option_of_its_float8():
-    current = parse_precision("te-fp8:scaling=current")
-    assert (current.scaling, current.conversion, current.ability) == ("current", "te_float8", "te-fp8")
-    assert parse_precision("te-fp8:scaling=delayed") is PRECISIONS["te-fp8"]
-    assert {name for name, precision in PRECISIONS.items() if "scaling" in precision.options} == {"te-fp8"}
-
-
 @pytest.mark.parametrize(
     ("name", "computed", "reason"),
     [
         ("fp8-rowwise", "bfloat16:100%", "no product ran in float8, but in bfloat16:100%"),
-        ("te-mxfp8", "bfloat16:100%", "no product ran in float8, but in bfloat16:100%"),
-        ("te-fp8", "float8_e4m3fn:91% bfloat16:9%", ""),
+        ("mxfp8", "bfloat16:100%", "no product ran in float8, but in bfloat16:100%"),
+        ("fp8-rowwise", "float8_e4m3fn:91% bfloat16:9%", ""),
         ("fp8-tensorwise:emulated=on", "float8_e4m3fn in float32:91% bfloat16:9%", ""),
-        ("te-bf16", "float32:100%", "autocast did not reach the model, whose products ran in float32:100%"),
-        ("te-bf16", "bfloat16:100%", ""),
+        ("amp-bf16", "float32:100%", "autocast did not reach the model, whose products ran in float32:100%"),
+        ("amp-bf16", "bfloat16:100%", ""),
         ("amp-fp16", "", ""),
-        ("te-fp8", "", ""),
+        ("fp8-rowwise", "", ""),
         ("nvfp4", "bfloat16:100%", "no product ran in float4, but in bfloat16:100%"),
         ("nvfp4", "float4_e2m1fn_x2:91% bfloat16:9%", ""),
         ("bf16", "float32:100%", ""),

@@ -239,7 +239,10 @@ def test_steps_that_overflowed_in_every_optimizer_are_counted_as_skipped():
         ({"loss": lambda model, batch: {"los": model(batch["x"]).sum()}}, "no tensor called loss"),
         ({"loss": lambda model, batch: model(batch["inputs"]).sum()}, "no key 'inputs'; it has 'x'"),
         ({"loss": None}, r"not inputs and targets: give the suite a loss\(model, batch\)"),
-        ({"optimizer": lambda model: [torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)]}, "'0' has no parameter"),
+        (
+            {"optimizer": lambda model: [torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)]},
+            "The optimizer has no parameter",
+        ),
         ({"optimizer": lambda parameters: "SGD"}, "returned a str, which is no torch.optim.Optimizer"),
         ({"optimizer": lambda model: {}}, "returned none"),
         ({"model": lambda: "net"}, "Suite.model returned a str"),

@@ -17,8 +17,6 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.analysis.contrast import Arm
-from bench.report.analysis.contrast import estimate as contrasted
 from bench.report.analysis.doubts import doubted
 from bench.report.analysis.explanation import MEMORY_KINDS
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
@@ -40,7 +38,7 @@ from bench.report.format import (
     source,
     written,
 )
-from bench.report.reading.load import CELL, KEY, SUBJECT
+from bench.report.reading.load import KEY, SUBJECT
 from bench.report.tables.table import (
     ARM,
     BATCH,
@@ -62,8 +60,8 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
-from bench.spec.metrics import ENERGY, LOSS, QUALITY, SPEED, Metric, learned
-from bench.spec.precisions import BASELINE, find_precision
+from bench.spec.metrics import ENERGY, LOSS, QUALITY, Metric, learned
+from bench.spec.precisions import BASELINE
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
 SUM = "Of devices that train together, peak memory is the largest device's, and after it the sum of all devices' peaks."
@@ -172,21 +170,8 @@ def every_batch(rows: pd.DataFrame, *, of_one: bool = False) -> Table | None:
         of_one: whether they are of one device, which then needs no name.
     """
     measured = records(rows[rows[MEASURES].notna().any(axis=1)])
-    arms = {(*(row[name] for name in CELL), row["precision"]): row for row in measured}
-
-    def over_library(row: Row) -> str:
-        precision = find_precision(row["precision"])
-        library = arms.get((*(row[name] for name in CELL), precision.beside if precision else None))
-        sides = (row[SPEED.arm], library[SPEED.arm]) if library else ()
-        contrast = contrasted(SPEED, *sides) if sides and all(isinstance(side, Arm) for side in sides) else None
-        return estimate(contrast.gain) if contrast and contrast.is_paired else ""
-
-    libraries = dict.fromkeys(
-        precision.beside for name in rows["precision"] if (precision := find_precision(name)) and precision.beside
-    )
     columns = [
         *_of_arms(measured, "" if of_one else "where"),
-        *optional(figures(f"speedup over {', '.join(libraries)} [95 % interval]", over_library)),
         words("verdict", "verdict"),
         words("measured in", "measured_in"),
         *general(_against_fp32, BASELINE),

@@ -232,12 +232,10 @@ def test_what_is_not_the_hardwares_fault_has_its_own_reason_once(tmp_path):
         run.lost("memory", name, "unsupported", f"{name} {NO_LAYER}")
         run.lost("memory", name, "unsupported", f"{name} {NO_LAYER}", batch=256)
     run.lost("memory", "adamw8bit", "unsupported", "adamw8bit is an AdamW, and this suite trains with SGD")
-    run.lost("memory", "te-fp8:scaling=current", "unsupported", "te-fp8: Transformer Engine says: not yet.")
     run.lost("memory", "tf32", "unsupported")
     assert sentences_on(run) == [
         f"fp8-rowwise, fp8-rowwise-gw-hp: {NO_LAYER}.",
         "adamw8bit: is an AdamW, and this suite trains with SGD.",
-        "te-fp8:scaling=current: Transformer Engine says: not yet.",
         "tf32: unsupported.",
     ]
     other = RunBuilder(tmp_path / "other").speed().lost("memory", "mxfp8", "unsupported", "mxfp8 " + "layer " * 100)

@@ -7,7 +7,7 @@ import pytest
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
 from bench.report.reading.load import load
-from bench.report.tables.measurements import SUM, every_batch
+from bench.report.tables.measurements import SUM
 from bench.results.records import Device, Energy, Inference, MemoryPeak
 from tests.report.builders import GPU, MIB, RunBuilder, write_report
 from tests.report.tables.lines import column, lines, titled, words
@@ -133,15 +133,6 @@ def test_on_a_cpu_peaks_that_differ_no_more_than_processes_do_are_not_told_apart
     run.held("fp32", **{field: 40 * MIB}).held("amp-bf16", **{field: (40 - saved) * MIB})
     (answer,) = answers(summarise(load([run.folder]).trials))
     assert evidence in answer.evidence
-
-
-def test_a_librarys_float8_is_compared_with_the_same_library_in_bf16_by_the_processes_that_timed_both(run):
-    run.speed("amp-bf16", (1.5, 1.5)).speed("te-bf16", (2.0, 2.2)).speed("te-fp8", (3.0, 3.3)).held("fp32", **ON_A_GPU)
-    table = every_batch(run.summary())
-    assert column(table, "speedup over te-bf16 [95 % interval]") == ["–", "–", "–", "1.500 [1.500, 1.500]"]
-    plain = RunBuilder(run.folder.parent / "plain").speed("amp-bf16").summary()
-    table = every_batch(plain)
-    assert "speedup over te-bf16 [95 % interval]" not in table.headers
 
 
 def test_energy_is_compared_with_fp32_of_the_same_cell_and_source(run):
