@@ -130,6 +130,7 @@ def next_step(folder: Path) -> str:
     """Say how to go on after a run."""
     from bench.results.csv_file import counting, read
     from bench.spec.metrics import ACCURACY
+    from bench.spec.precisions import BASELINE
 
     where = shlex.quote(str(folder))
     trials = counting(read(folder / "trials.csv"))
@@ -145,8 +146,10 @@ def next_step(folder: Path) -> str:
     request = read_run(folder).get("request", {})
     most = request.get("protocol", {}).get("most_replicates", 0)
     compared = measured[["speedup", "inference_speedup"]].notna().any(axis=None)
-    trained = measured[measured["phase"] == "train"]
+    trained = trials[trials["phase"] == "train"]
     seeds = list(dict.fromkeys(map(int, trained["seed"])))
+    unknown = ~trained["status"].isin(MEASURED) & (trained["precision"] == BASELINE)  # such a seed compares nothing
+    lacking = ACCURACY.fewest - len(seeds) + trained["seed"][unknown].nunique()
     first = ""
     if request.get("script") and request.get("quick"):
         return "without --quick, as many rounds are measured as a verdict needs."
@@ -154,9 +157,9 @@ def next_step(folder: Path) -> str:
         return _whole(request)
     if compared and most < RIGOROUS.most_replicates:
         first = "--rigorous narrows the intervals, "
-    elif not compared and trained["precision"].nunique() > 1 and len(seeds) < ACCURACY.fewest:
-        more = [seed for seed in range(2 * ACCURACY.fewest) if seed not in seeds]
-        wanted = ",".join(map(str, (seeds + more)[: ACCURACY.fewest]))
+    elif not compared and trained["precision"].nunique() > 1 and lacking > 0:
+        more = [seed for seed in range(max(seeds) + 1 + ACCURACY.fewest) if seed not in seeds]
+        wanted = ",".join(map(str, seeds + more[:lacking]))
         first = f"--resume {where} --seeds {wanted} trains as often as a verdict on accuracy needs, "
     return (
         f"{first}`run_bench.py report {where} OTHER` sets runs side by side, and `run_bench.py list` names suites and "

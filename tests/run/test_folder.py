@@ -494,6 +494,10 @@ def test_the_next_step_is_one_that_the_run_has_a_use_for(tmp_path):
     assert suggested(RunBuilder(tmp_path / "memory").memory("fp32", 10).folder) == set()
     trained = RunBuilder(tmp_path / "trained").train("fp32", [90.0] * 2).train("amp-bf16", [90.0] * 2)
     assert suggested(trained.folder) == {"--resume", "--seeds 0,1,2,3,4"}
+    lost = RunBuilder(tmp_path / "lost")
+    for name in ("fp32", "amp-bf16"):
+        lost.train(name, [90.0] * 4).diverged(name, seed=4)
+    assert suggested(lost.folder) == {"--resume", "--seeds 0,1,2,3,4,5"}  # the fifth compares nothing
     enough = RunBuilder(tmp_path / "enough").train("fp32", [90.0] * 5).train("amp-bf16", [90.0] * 5)
     assert suggested(enough.folder) == set()
 
