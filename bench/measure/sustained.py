@@ -32,6 +32,8 @@ RUN_S, LONGEST_S = 10.0, 60.0
 """A run of one arm takes the one, or twice as long until it has settled, at most the other."""
 SETTLED = 0.003
 """A run has settled when the step times of its last two quarters agree within this."""
+FEWEST_BURSTS = 8
+"""Of a run with fewer, the quarters are not told apart."""
 WIDEST = 0.02
 """Nor has it where its rounds' interval is wider to either side: a first run may end before power reaches the cap."""
 UNSETTLED = "not settled"
@@ -140,7 +142,8 @@ def _settled_step_s(stream: Stream) -> tuple[float, bool]:
         stream.run(more_s)
         end_s = stream.times_s[-1]
         half_s, last_s = (end_s - (end_s - begin_s) / parts for parts in (2, 4))
-        has_settled = abs(math.log(stream.step_s(last_s, end_s) / stream.step_s(half_s, last_s))) <= SETTLED
+        quarters_s = stream.step_s(half_s, last_s), stream.step_s(last_s, end_s)
+        has_settled = len(stream.done) > FEWEST_BURSTS and abs(math.log(quarters_s[1] / quarters_s[0])) <= SETTLED
         if has_settled or length_s >= LONGEST_S:
             break
         more_s = min(length_s, LONGEST_S - length_s)

@@ -107,7 +107,7 @@ class Paired:
             return "alone"
         if self.clocks is None:
             return ""
-        if self.clocks.flags or self.capped:
+        if len(self.runners) > 1 and (self.clocks.flags or self.capped):
             return "shared"
         return "own" if self.clocks.alone else "unread"
 

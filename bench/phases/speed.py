@@ -43,7 +43,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     known = [replace(arm, name=label) for arm in trial.known for label, name in labels.items() if name == arm.name]
     samples = context.samples_per_step(batches)
     first = not trial.known
-    options: dict[str, Any] = {"check": first, "known": known, "clocks": first and not floor}
+    options: dict[str, Any] = {"check": first, "known": known, "clocks": trial.replicate == 0 and not floor}
     paired = measure(trial, runners, device, send, batches=batches, samples=samples, **options)
     for block in paired.blocks():
         send(block)

@@ -34,6 +34,8 @@ def interleave(old: Path, new: Path, words: Sequence[str], out: Path, pairs: int
     Raises:
         UsageError: a side is none of these, or one of its runs was refused.
     """
+    if words and not words[0].startswith("-"):
+        raise UsageError(f"--interleave measures suites: after -- come options of runs, not the command '{words[0]}'.")
     commands = {side: [*_command(path), *words] for side, path in zip(SIDES, (old, new), strict=True)}
     for pair in range(pairs):
         for side in SIDES if pair % 2 == 0 else SIDES[::-1]:

@@ -49,6 +49,8 @@ class Metric:
     """A change within it does not matter: a share, or in the metric's unit. Fixed before anything is measured."""
     has_noise: bool = False
     """Whether the A/A noise of its cell is what a change must exceed, instead of the margin."""
+    freedom: float = math.inf
+    """Degrees of freedom of an interval within one process, which usually has many samples."""
     cpu_resolution: float = 0.0
     """On a CPU, figures of two identical processes differ by up to this much."""
     fewest: int = 2
@@ -194,6 +196,7 @@ METRICS: dict[str, Metric] = {
             phase="speed",
             columns=("sustained_samples_per_s",),
             gain="sustained_speedup",
+            freedom=2.0,  # of three rounds (bench/measure/sustained.py)
             better="more",
             has_noise=True,
             compared=False,

@@ -74,3 +74,10 @@ def test_each_run_begins_with_its_arms_switches_and_a_disturbed_one_is_named(mac
     assert [sorted(order[start : start + 4]) for start in range(0, 4 * ROUNDS, 4)] == [[0, 0, 1, 1]] * ROUNDS
     assert results[1].unsettled == "hardware slowdown"
     assert results[0].step_s == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(("step_s", "settles"), [(0.02, True), (2.0, True), (9.0, False)])
+def test_a_run_of_few_bursts_has_not_settled(machine, step_s, settles):
+    runners = [GovernedRunner(name, machine, int(step_s * 1e9), 0.5) for name in ("fp32", "amp-bf16")]
+    told = {"seed": 0, "activate": lambda _arm: None, "clock": machine.seconds, "sleep": machine.sleep}
+    assert [not result.unsettled for result in each_alone(runners, [1, 1], **told)] == [settles] * 2

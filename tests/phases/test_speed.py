@@ -117,6 +117,7 @@ def test_arms_that_share_a_clock_are_measured_alone_unless_that_is_not_wanted(
     monkeypatch.setattr(sustained, "LONGEST_S", 0.1)
     monkeypatch.setattr(sustained, "SETTLED", 9.0 if settles else -1.0)
     monkeypatch.setattr(sustained, "WIDEST", 9.0)
+    monkeypatch.setattr(sustained, "FEWEST_BURSTS", 0)
     readings = itertools.chain([2e9] * 2 * (1 + sustained.ALONE_READINGS), itertools.repeat(1e9 if shares else 2e9))
     monkeypatch.setattr(Cpu, "clock_hz", lambda _self: None if shares is None else next(readings))
     plain, mixed = run(sustained=asked)[1]
@@ -127,6 +128,15 @@ def test_arms_that_share_a_clock_are_measured_alone_unless_that_is_not_wanted(
         assert ("sustained_samples_per_s" in row.values) == (state == "alone")
     if shares:
         assert mixed.speed.clocks_apart_pct == pytest.approx(200 * math.log(2))
+
+
+@pytest.mark.parametrize(("arms", "state"), [(2, "shared"), (1, "unread")])
+def test_an_arm_that_takes_turns_with_none_shares_no_clock(tiny_trial, arms, state):
+    runners = [SimpleNamespace(name=name, finite=lambda: True) for name in ARMS[:arms]]
+    known = {"trial": tiny_trial, "runners": runners, "cuts": (CUT,) * arms, "checks": (None,) * arms, "samples": 4}
+    clocks = Clocks((), lambda: None, time.perf_counter_ns)
+    known |= {"foreign_load_pct": None, "switches_per_s": None, "clocks": clocks, "capped": True}
+    assert Paired(comparison=compared(2), **known).clock_state == state
 
 
 @pytest.mark.parametrize(("difference", "status"), [(-0.04, "ok"), (-0.2, "invalid")])

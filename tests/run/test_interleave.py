@@ -64,6 +64,8 @@ def test_a_side_is_a_suite_a_checkout_or_an_environment(started, sides, tmp_path
 
 def test_what_is_no_side_and_a_run_that_is_refused_end_it(started, sides, tmp_path):
     commands, codes = started
+    with pytest.raises(UsageError, match="not the command 'script'"):
+        interleave(sides["checkout"], sides["checkout"], ["script", "--", "train.py"], tmp_path / "out", pairs=1)
     with pytest.raises(UsageError, match="no suite's file, no checkout"):
         interleave(sides["model.py"], tmp_path / "nothing", [], tmp_path / "out", pairs=1)
     assert not commands

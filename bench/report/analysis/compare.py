@@ -370,7 +370,10 @@ def _over_runs(change: Contrast, cells: Sequence[Contrast], by_turns: bool) -> C
         return change
     new, old = (_by_run(cells, which) for which in ("arm", "against"))
     if by_turns:
-        difference = stats.student([new[run] - old[run] for run in sorted(new.keys() & old.keys())])
+        pairs = [new[run] - old[run] for run in sorted(new.keys() & old.keys())]
+        if not pairs:  # each side has the cell in other pairs
+            return replace(change, change=Interval(center=change.change.center, low=None, high=None, n=0))
+        difference = stats.student(pairs)
     else:
         difference = stats.between_runs(
             [[value] for value in new.values()], [[value] for value in old.values()], within

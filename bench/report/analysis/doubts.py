@@ -52,7 +52,7 @@ DOUBTS = {
             name=processes(1),
             mark="§",
             about="its speed was measured in one process, and another may land outside the interval",
-            applies=lambda row: row["timed_processes"] == 1,
+            applies=lambda row: row["timed_processes"] == 1 or row["measured_in"] == processes(1),
         ),
         Doubt(
             name="one seed",

@@ -305,6 +305,8 @@ def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast], sustained: M
     wide = ((shared["high"] / shared["low"]) ** 0.5 - 1).reindex(table.index)
     table = table.join(alone.combine_first(shared)).join(shared.reindex(alone.index).add_prefix("shared_"))
     table["clocks"] = rows[rows["clocks"] != ""].groupby(ARM, sort=False)["clocks"].last().astype(object)
+    lost = [number for number in contrasts if number not in alone.index]  # their figures alone do not count
+    table.loc[table.index.isin(lost) & table["clocks"].eq("alone"), "clocks"] = "shared"
     judged = {**contrasts, **sustained}
     of_arms = {number: replace(contrast, noise=noise[number]) for number, contrast in judged.items()}
     words = judge_speedups(list(of_arms.values()))

@@ -431,7 +431,8 @@ class _Subject:
             return ""
         center, brackets, rest = ratio(*over(best, fp32).ends).partition(" ")
         sizes = f"fp32 {fp32['batch_size']:.0f}, {arm['precision']} {best['batch_size']:.0f}"
-        return f"{center}×{brackets}{rest} with each at its best batch ({sizes})"
+        clock = " at a shared clock" if known(arm["shared_speedup"]) else ""
+        return f"{center}×{brackets}{rest} with each at its best batch{clock} ({sizes})"
 
     def _changes(self, arm: Row, first: str) -> str:
         """Write an arm's changes in memory, energy and accuracy, after another one."""

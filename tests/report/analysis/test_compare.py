@@ -393,6 +393,16 @@ def test_runs_that_took_turns_tell_what_two_days_do_not(tmp_path, slower, verdic
     assert "--fail-over" not in paired.limits[0]
 
 
+def test_a_cell_that_the_sides_have_in_other_pairs_decides_nothing(tmp_path):
+    for side, timed in (("old", 0), ("new", 1)):
+        for turn in range(2):
+            run = RunBuilder(tmp_path / side / f"{side}-{turn}").memory("fp32", 100)
+            if turn == timed:
+                run.alone("fp32", [10.0, 10.1])
+    change = by_precision(compare(tmp_path / "old", tmp_path / "new", by_turns=True))["fp32"].changes["speed"]
+    assert (change.verdict, change.interval.low) == ("INCONCLUSIVE", None)
+
+
 def test_sides_of_different_numbers_of_runs_did_not_take_turns(tmp_path):
     taken_in_turns(tmp_path, 1.0)
     with pytest.raises(UsageError, match="different numbers of runs"):
