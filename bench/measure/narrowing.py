@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
+from bench.devices.backend import is_out_of_memory
 from bench.measure.gradients import stop_dropping, wide
 
 ENOUGH = {torch.bfloat16: 1 / 8, torch.float16: 1 / 20}
@@ -142,11 +143,14 @@ class Narrowing:
         torch.manual_seed(0)
         try:
             self._loss(model, tree_map(wide, batch)).backward()
-        except RuntimeError:  # it casts to float32 itself, in which rounding shows by what another one changes
+        except RuntimeError as error:  # it casts to float32 itself, in which rounding shows by what another one changes
+            if is_out_of_memory(error):
+                raise
             model = copy.deepcopy(self.model)
             with torch.no_grad():
                 for weight in model.parameters():
                     weight.mul_(1 + torch.finfo(weight.dtype).eps * torch.randn_like(weight))
+            torch.manual_seed(0)  # for a model that draws numbers itself
             self._loss(model, batch).backward()
         return {name: weight.grad.detach() for name, weight in model.named_parameters() if weight.grad is not None}
 

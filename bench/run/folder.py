@@ -169,9 +169,7 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
     kept_seeds = seeds <= {*(now["seeds"] or ()), *(trial.seed for trial in prepared.plan.trials)}
     free = {*FREE, "seeds"} if kept_seeds else FREE
     changed = [
-        name
-        for name, value in now.items()
-        if (run["request"].get(name) or None) != (value or None) and name not in free
+        name for name, value in now.items() if _given(run["request"].get(name)) != _given(value) and name not in free
     ]
     if changed:
         raise UsageError(
@@ -196,10 +194,15 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
     return started
 
 
+def _given(value: Any) -> Any:
+    """Return what was asked for: what is off or empty is as if it had not been there, as in a run of before."""
+    return {name: each for name, each in value.items() if each} if isinstance(value, dict) else value or None
+
+
 def _options(then: dict[str, Any], now: dict[str, Any], changed: Sequence[str]) -> str:
     """Name the options, as they are typed, of the fields in which two requests differ."""
     options, before = run_options(), then.get("protocol") or {}
-    depth = [name for name, value in now["protocol"].items() if before.get(name) != value]
+    depth = [name for name, value in now["protocol"].items() if (before.get(name) or None) != (value or None)]
     fields = {"largest_batch": ["batch_sizes"], "protocol": depth if {*depth} <= {*options} else ["quick", "rigorous"]}
     names = (name for field in changed for name in fields.get(field, [field]))
     return ", ".join(dict.fromkeys(option_name(name, options[name]) for name in names))

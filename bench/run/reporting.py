@@ -82,12 +82,13 @@ def _kept(request: Request, folder: Path) -> Iterator[Request]:
     """Yield the run of each suite in which modules to keep were found, with and without them in fp32."""
     from bench.report.reading.load import load
     from bench.report.tables.layers import kept_names, snippet
+    from bench.spec.precisions import parse_precision
 
     if "layers" not in request.phases:
         return
     for suite, names in kept_names(load([folder]).numerics).items():
-        patterns = dict.fromkeys(name.partition("keep=")[2] for pair in names for name in pair)
-        for pattern in filter(None, patterns):
+        autocast = [name for _, name in names if parse_precision(name).autocast]  # of narrow weights it says too little
+        for pattern in dict.fromkeys(name.partition("keep=")[2] for name in autocast):
             print_plain(f"In a training loop of your own, before torch.compile:\n\n{snippet(pattern)}", wrap=False)
         if request.quick:
             continue

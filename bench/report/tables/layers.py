@@ -13,7 +13,7 @@ from bench.report.tables.table import ARM, RECIPE, Entry, Material, Table, figur
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE, keeping
 
-LIKE = ["suite", "device", "batch_size"]
+LIKE = ["suite", "parameters", "techniques", "data", "device", "batch_size"]
 """What the search has in common with the run that times what it advises."""
 SHOWN = 12
 """Modules of an arm that are listed, those with the largest errors first."""
@@ -36,7 +36,9 @@ def whole(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def kept(rows: pd.DataFrame) -> str:
-    """Return the value of the option ``keep`` that was found for an arm; empty where there is none."""
+    """Return the value of the option ``keep`` that was found for an arm; empty where no small set is to blame."""
+    if not ((rows["kind"] == "module") & (rows["name"] == "concentrated")).any():
+        return ""
     return "+".join(rows.loc[(rows["kind"] == "module") & (rows["name"] == "keep"), "layer"])
 
 

@@ -611,7 +611,7 @@ def _float16_shares(arm: pd.DataFrame, kind: str) -> dict[str, Any]:
     """Return the shares of an arm's gradients that float16 loses, with its loss scale and without."""
     spread, scales = shares(arm[arm["kind"] == kind]), _steps(arm, "loss_scale")
     scale = scales.iloc[-1] if len(scales) else FIRST_SCALE
-    powers = {"zero": -math.inf, "below": -1e3, "above": 1e3, "nonfinite": 1e3}
+    powers = {"zero": -math.inf, "below": -1e3, "above": 1e3, "nonfinite": math.nan}  # the last is in no range
     exponents = pd.Series({name: powers[name] if name in powers else float(name) for name in spread.columns})
 
     def between(low: float, high: float) -> pd.Series:

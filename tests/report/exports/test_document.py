@@ -143,7 +143,7 @@ def test_a_comparison_fits_the_schema(check, tmp_path):
     assert exported["failures"]
 
 
-@pytest.mark.parametrize("option", ["--published", "--layers", "--figures=all", "--out=there"])
+@pytest.mark.parametrize("option", ["--published", "--figures=all", "--out=there"])
 def test_json_goes_with_no_option_of_the_page(tmp_path, option):
     done = call("report", "--json", option, "run", cwd=tmp_path)
     assert done.returncode == 2

@@ -57,6 +57,8 @@ def test_tables_have_the_answer_and_the_worst_modules_first(run):
     assert [second[name] for name in ("error (%)", "share (%)")] == ["90", "70"]
     assert len(rest) == 10
     assert kept_names(run.numerics) == {"mlp": [("amp-bf16", KEPT)]}
+    diffuse = run.numerics.assign(name=run.numerics["name"].replace("concentrated", "diffuse"))
+    assert kept_names(diffuse) == {}  # what was found is no advice
 
 
 def test_the_figure_has_a_bar_for_each_listed_module(run):
