@@ -73,7 +73,6 @@ DOUBTS = {
             about="a power limit made the precisions share a clock, and none was measured alone until it had settled "
             "(--sustained), so the speedup may be too high",
             applies=lambda row: row["clocks"] in ("shared", "not settled", "disturbed"),
-            of_figure=True,
         ),
         Doubt(
             name="lost trials",
