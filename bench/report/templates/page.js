@@ -92,14 +92,14 @@ function button(attributes, ...children) {
   made.append(...children);
   return made;
 }
-for (const { row } of lines) {
+for (const { row, detail } of lines) {
   const name = $(".device bdi", row), unfold = button({ class: "unfold", "aria-expanded": "false" });
   name.replaceWith(unfold);
   unfold.append(name);
   row.addEventListener("click", event => {
     if (getSelection().toString() && !event.target.closest("button")) return;
-    unfold.setAttribute("aria-expanded", unfold.getAttribute("aria-expanded") === "false");
-    draw();
+    detail.hidden = unfold.getAttribute("aria-expanded") === "true";
+    unfold.setAttribute("aria-expanded", !detail.hidden);  // nothing is drawn anew: a row that moves loses the focus
   });
 }
 for (const head of heads) {
