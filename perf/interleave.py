@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure how often `compare --interleave` finds a planted change, and what it can tell of a real suite.
+"""Count how often `compare --interleave` finds a planted change, and measure the half-width of a real suite's change.
 
     python perf/interleave.py [--changed 10] [--equal 20] [--real NAME]
 

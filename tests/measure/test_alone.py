@@ -107,7 +107,7 @@ EFFICIENT, FLASH = "_scaled_dot_product_efficient_attention", "_scaled_dot_produ
 def attention():
     """A stand-in for CUDA's backward of attention with dropout, by its schema; like there, its seed is the CPU's."""
     schema = str(getattr(torch.ops.aten, f"{EFFICIENT}_backward").default._schema).removeprefix("aten::")
-    library = torch.library.Library("fake", "FRAGMENT")
+    library = torch.library.Library("made_up", "FRAGMENT")
     library.define(schema)
 
     def backward(*arguments, **_options):
@@ -117,7 +117,7 @@ def attention():
         return tuple(map(torch.empty_like, (query, key, value, query)))
 
     library.impl(f"{EFFICIENT}_backward", backward, "CompositeExplicitAutograd")
-    yield getattr(torch.ops.fake, f"{EFFICIENT}_backward").default
+    yield getattr(torch.ops.made_up, f"{EFFICIENT}_backward").default
     library._destroy()
 
 

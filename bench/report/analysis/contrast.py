@@ -304,7 +304,7 @@ def _apart(metric: Metric, *sides: Arm) -> list[Values]:
 
 
 def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:
-    """Return the change of what is read once; its interval is what the instrument and readings cannot tell apart."""
+    """Return the change between readings; its interval spans the instrument's resolution and readings that differ."""
     off = metric.cpu_resolution / 2 if arm.on_cpu or against.on_cpu else 0.0  # of each: A ÷ B is one over B ÷ A
 
     def end(now: float, was: float) -> float:
