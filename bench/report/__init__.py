@@ -16,13 +16,7 @@ if TYPE_CHECKING:
     from bench.report.page import Report
 
 
-def report(
-    runs: list[Path],
-    out: Path,
-    *,
-    published: bool = False,
-    figures: Choice = "overview",
-) -> Report:
+def report(runs: list[Path], out: Path, *, published: bool = False, figures: Choice = "overview") -> Report:
     """Write report.md, details.md, report.html and the figures (SVG and PNG) into ``out``.
 
     Args:

@@ -27,12 +27,10 @@ from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.analysis.verdict import Answer, Grid, Part, Verdict, answers, grid, lead
 from bench.report.figures import devices, files, overview
 from bench.report.figures import explanation as explanation_figures
-from bench.report.figures import layers as layer_figures
 from bench.report.figures import numerics as numerics_figures
 from bench.report.figures import telemetry as telemetry_figures
 from bench.report.figures.ablation import waterfall
 from bench.report.figures.chart import Chart, Plot
-from bench.report.figures.comparisons import against_value
 from bench.report.format import counted, known
 from bench.report.reading.folders import mark
 from bench.report.reading.labels import slugs
@@ -134,11 +132,8 @@ class Report:
     """Faults of the runs' files, for the terminal."""
     unexplained: list[str]
     """Why there is no explanation although it was asked for, for the terminal."""
-
-    @property
-    def how_to_read(self) -> Sequence[str]:
-        """Sentences on how to read the figures."""
-        return HOW_TO_READ
+    how_to_read: Sequence[str] = HOW_TO_READ
+    """Sentences on how to read the figures."""
 
     @property
     def other_verdicts(self) -> list[str]:
@@ -205,11 +200,7 @@ def _drawers() -> Iterator[ProcessPoolExecutor]:
 
 
 def compose(
-    runs: Runs,
-    out: Path,
-    literature: pd.DataFrame | None = None,
-    *,
-    figures: devices.Choice = "overview",
+    runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, figures: devices.Choice = "overview"
 ) -> Report:
     """Build the report and draw its figures into ``out``; ``literature`` holds published results to compare with."""
     summary = summarise(runs.trials)
@@ -222,7 +213,7 @@ def compose(
             rest = {name: getattr(runs, name)[:0] for name in done}  # not drawn there
             fewer = replace(runs, **rest)
             ready = [(OVERVIEW, overview.memory_by_kind(summary, runs.trials, given)), *_stacked(why_sections)]
-            ready += [(comparisons.SWEEPS, against_value(sweep)) for sweep in material.sweeps]
+            ready += [(comparisons.SWEEPS, devices.against_value(sweep)) for sweep in material.sweeps]
             ready += [(ablation_tables.SECTION, waterfall(ladder)) for ladder in material.ladders]
             ready += telemetry_figures.courses(runs)
             charts = partial(_charts, summary, fewer, ready, figures)
@@ -312,7 +303,6 @@ def _charts(summary: pd.DataFrame, runs: Runs, ready: Described, figures: device
     yield from ready
     yield from ((OVERVIEW, each) for metric in learned() for each in overview.differences(summary, metric))
     yield from numerics_figures.charts(summary, runs.numerics)
-    yield from layer_figures.charts(summary, runs.numerics)
 
 
 def _stacked(why_sections: list[Section]) -> Described:

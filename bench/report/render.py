@@ -37,12 +37,7 @@ MOST_FAILURES = 8
 
 
 def render(report: Any, mark: str) -> dict[str, str]:
-    """Return the text of report.md, details.md and report.html, by name.
-
-    Args:
-        report: a ``page.Report``.
-        mark: the digest of its runs.
-    """
+    """Return the text of report.md, details.md and report.html of a ``page.Report``, by name; ``mark`` is its runs'."""
     environment = _environment()
     css = (TEMPLATES / "page.css").read_text(encoding="utf-8") + colours(
         report.drawn
@@ -66,12 +61,9 @@ def render(report: Any, mark: str) -> dict[str, str]:
 
 
 def terminal(report: Any, details: Path, *, tried: bool = False) -> str:
-    """Return what a terminal shows of a report.
+    """Return what a terminal shows of a ``page.Report``.
 
-    Args:
-        report: a ``page.Report``.
-        details: where details.md is.
-        tried: whether what the reasons point at is tried next, so that how to try it is left out.
+    How to try what its reasons point at is left out where that is ``tried`` next.
     """
     explained = [explanation for section in report.why for explanation in section.why]
     values = {"report": report, "answers": answers(report.grid), "details": details, "tried": tried}

@@ -15,8 +15,7 @@ from bench.report.analysis.factors import rows, varied
 from bench.report.analysis.summary import summarise
 from bench.report.exports import data, document
 from bench.report.figures.chart import Chart
-from bench.report.figures.comparisons import against_value
-from bench.report.figures.devices import charts
+from bench.report.figures.devices import against_value, charts
 from bench.report.reading.load import load
 from bench.report.tables.comparisons import changes
 from bench.results.columns import COLUMNS, columns_of, descriptions

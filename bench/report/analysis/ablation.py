@@ -180,13 +180,9 @@ def _limit(usable: pd.DataFrame) -> str:
 
 
 def _accuracy(trained: pd.DataFrame, step: AblationStep) -> tuple[str, Interval | None]:
-    """Return the status, and the accuracy over seeds, of the run's training with the same arithmetic as a step.
+    """Return the status, and the accuracy over seeds, of the run's training, at its batch size, in a step's arithmetic.
 
     Techniques in ``FIXED`` are ignored: dropping gradients and moving batches to the device change no arithmetic.
-
-    Args:
-        trained: rows of the train phase at the ablation's batch size.
-        step: the ablation step.
     """
     wanted = set(step.techniques) - set(FIXED)
     same = trained["techniques"].map(lambda cell: set(listed(cell)) - set(FIXED) == wanted).astype(bool)

@@ -118,11 +118,6 @@ class Contrast:
         return self.shown if self.difference is None else self._in_unit(self.difference.interval(confidence))
 
     @property
-    def is_paired(self) -> bool:
-        """Whether it rests on replicates that both have."""
-        return self.pairing in ("rounds", "processes", "seeds")
-
-    @property
     def is_told(self) -> bool:
         """Whether the two differ by more than the instrument cannot tell apart; always, unless they are read once."""
         low, high = self.change.low, self.change.high
@@ -391,13 +386,7 @@ def contrasts(
 def intervals(
     contrasts: Mapping[int, Contrast], names: Sequence[str], show: Callable[[Contrast], Interval | None]
 ) -> pd.DataFrame:
-    """Return the centers and ends of contrasts as three columns, by the arm's number.
-
-    Args:
-        contrasts: from ``contrasts``.
-        names: of the columns.
-        show: returns what is shown of a contrast; None leaves the columns empty.
-    """
+    """Return the centers and ends of contrasts as three columns, by the arm's number; empty of one not to ``show``."""
     shown = {number: show(contrast) for number, contrast in contrasts.items()}
     ends = [(None, None, None) if interval is None else interval.ends for interval in shown.values()]
     return pd.DataFrame(ends, pd.Index(list(shown), dtype="int64", name=ARM), list(names)).astype(float)

@@ -170,13 +170,7 @@ MemoryPair = tuple[Mapping[Hashable, Any], Mapping[Hashable, Any]]
 
 
 def memory_pair(trials: pd.DataFrame, cell: Mapping[str, object], precision: str) -> MemoryPair | None:
-    """Return what a precision's and the baseline's tensors held in a cell; None where one was not counted.
-
-    Args:
-        trials: rows of ``Runs.trials``.
-        cell: the columns ``CELL``.
-        precision: not the baseline.
-    """
+    """Return what a precision's and the baseline's tensors held in a ``CELL``; None where one was not counted."""
     counted = trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
     measured = trials[(trials["phase"] == "memory") & counted].merge(pd.DataFrame([cell])[CELL], on=CELL)
     held = {str(row["precision"]): row for row in records(measured)}
@@ -232,11 +226,7 @@ class Explanation:
 
 
 def explanations(figures: pd.DataFrame) -> list[Explanation]:
-    """Return an explanation for each precision of each cell.
-
-    Args:
-        figures: rows of ``Runs.explained`` with the columns ``workload`` and ``where``.
-    """
+    """Return an explanation of each precision of each cell; ``figures`` have the columns ``workload`` and ``where``."""
     explained = []
     for _, rows in figures.groupby(CELL, sort=False, dropna=False):
         cell = dict(rows[[*CELL, "workload", "where"]].iloc[0])

@@ -78,12 +78,7 @@ def judge_together(family: Sequence[Contrast]) -> list[str]:
 
 
 def worse_than(family: Sequence[Contrast], share: float | None) -> list[bool]:
-    """Say which contrasts are shown to be worse by more than is allowed; none where nothing is.
-
-    Args:
-        family: contrasts of any metrics.
-        share: what is allowed; a metric with a margin in its own unit has that instead.
-    """
+    """Say which contrasts are shown to be worse by more than a share, or than their metric's margin in its own unit."""
     if share is None:
         return [False] * len(family)
     limits = [

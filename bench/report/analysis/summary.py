@@ -183,13 +183,7 @@ def _lost(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def _tried(trials: pd.DataFrame, metric: Metric, more: Mapping[str, str]) -> pd.DataFrame:
-    """Return the status of each arm that was tried in a metric's phase, by its number, and other columns.
-
-    Args:
-        trials: rows from ``numbered``.
-        metric: what was measured.
-        more: columns of trials.csv, and how those of several trials are put together.
-    """
+    """Return the status of each arm that was tried in a metric's phase, and ``more`` columns, by the arm's number."""
     rows = trials[trials["phase"] == metric.phase]
     usable = rows["status"].isin(MEASURED) & rows[list(metric.columns)].gt(0).any(axis=1)
     others = rows[usable].groupby(ARM, sort=False)[list(more)].agg(dict(more))
@@ -338,9 +332,6 @@ def noises(trials: pd.DataFrame) -> dict[tuple[Any, ...], float]:
 
     It is the larger distance from 1 of the ends of the 95 % interval over fresh processes: no larger difference can be
     excluded to come from nothing.
-
-    Args:
-        trials: rows from ``numbered``.
     """
     timed = arms(trials, SPEED, phase="floor").values()
     gains = {arm.key[:PRECISION]: list(arm.gains.values()) for arm in timed if arm.gains}

@@ -473,12 +473,7 @@ class _Subject:
 
 
 def reason(arm: Row, baseline: Row | None) -> str:
-    """Say why an arm gains nothing; empty where no measured figure shows a cause.
-
-    Args:
-        arm: the arm's row of the summary.
-        baseline: fp32's row of the same cell.
-    """
+    """Say why an arm gains nothing over its cell's fp32; empty where no measured figure shows a cause."""
     precision = find_precision(arm["precision"])
     if precision and known(arm["compute_dtypes"]) and (missed := precision.missed(arm["compute_dtypes"])):
         return missed
@@ -506,7 +501,7 @@ def _tied(arm: Row, fastest: Row) -> bool:
     if arm is fastest:
         return True
     ahead = None if known(arm["shared_speedup"]) else estimate(SPEED, fastest[SPEED.arm], arm[SPEED.arm])
-    if ahead is None or not ahead.is_paired or ahead.change.low is None:
+    if ahead is None or ahead.pairing not in ("rounds", "processes", "seeds") or ahead.change.low is None:
         return bool(arm["high"] >= fastest["low"])
     return ahead.change.low <= 0
 

@@ -63,13 +63,7 @@ def _panel(
 ) -> Panel:
     """Describe a bar for each step, with its difference from the step that it builds on.
 
-    Args:
-        title: of the panel.
-        unit: of the values.
-        rows: of the ablation.
-        values: the bars' lengths; NaN is unknown.
-        dots: estimates, by the number of the row.
-        names: whether the steps are named next to the axis.
+    The bars' lengths are ``values``, NaN where unknown; ``dots`` are estimates, by the number of the row.
     """
     longest = float(values.max())
     most = min(MOST * longest, max([longest, *(high for _, _, high in dots.values())]))

@@ -1,4 +1,4 @@
-"""Figures against batch size, all devices on one axis: speedup, throughput, memory and other metrics."""
+"""Figures against batch size, all devices on one axis, of speedups and other metrics; and against a factor's values."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
+from bench.report.analysis.factors import BATCH_SIZE, Varied
 from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Chart, Line, Mark, Panel, Rule, Text, Tint
-from bench.report.figures.svg import CHARACTER, HEIGHT, panel_width
+from bench.report.figures.svg import CHARACTER, HEIGHT, WIDEST, panel_width
 from bench.report.figures.training import course
 from bench.report.format import at_batch, capital, known, memory_unit, number, records, times
-from bench.report.reading.labels import slugs
+from bench.report.reading.labels import slug, slugs
 from bench.report.reading.load import CELL, SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.metrics import MEMORY, SPEED, THROUGHPUT, Metric, untabled
@@ -39,6 +40,8 @@ LONGEST_LABEL, LONGEST_NAME = 0.4, 0.62
 """Most of a panel's width for labels at the ends of lines, and next to dots."""
 LOG_FROM = 30.0
 """A metric whose largest figure is this many times the smallest has a logarithmic axis."""
+MOST_TICKS = 20
+"""An axis with more values of a factor than this has no tick at each."""
 LOST = "✕: that batch size did not fit in memory"
 
 
@@ -78,10 +81,10 @@ def _courses(rows: pd.DataFrame, epochs: pd.DataFrame, figures: Choice) -> Itera
     if figures != "all" and trained["where"].nunique() > MOST_TRAINED:
         yield LEFT_OUT.format(count=trained["where"].nunique())
         return
-    for (where, slug, batch), group in groups:
+    for (where, subject, batch), group in groups:
         workload = str(group["workload"].iloc[0])
         caption = f"{workload} on {where}: training at batch size {batch:.0f}"
-        name = f"{slug}-training-b{batch:.0f}"
+        name = f"{subject}-training-b{batch:.0f}"
         yield course(group, name=name, caption=caption, workload=workload, where=str(where))
 
 
@@ -118,7 +121,6 @@ def against_batch(
     over_fp32: bool = False,
     in_files: bool = True,
     kind: str = "GPUs",
-    source: str = "",
 ) -> Chart | None:
     """Describe a metric against batch size: a panel for each precision with a line for each device.
 
@@ -135,7 +137,6 @@ def against_batch(
         over_fp32: whether the figures are changes from fp32, so that fp32 itself is left out.
         in_files: whether the figure is drawn to files, too.
         kind: of the devices.
-        source: where the figures come from, if they were not measured.
 
     Returns:
         The figure; None where nothing was measured.
@@ -164,13 +165,51 @@ def against_batch(
     return Chart(
         name=name,
         caption=f"{capital(against)}{where}: {workload}",
-        about=" ".join(_about(rows, over_fp32=over_fp32, rest=len(devices) - len(chart.LOOKS), source=source)),
+        about=" ".join(_about(rows, over_fp32=over_fp32, rest=len(devices) - len(chart.LOOKS))),
         panels=panels,
         columns=figure.columns,
         legend=[] if figure.labelled else [(line, figure.tint(line)) for line in lines],
         in_files=in_files,
         workload=workload,
     )
+
+
+def against_value(varied: Varied) -> Chart | None:
+    """Describe speedup against the value, a panel for each group with all else equal; None where values are words.
+
+    Values that are too close to be read, or not above 0, are evenly spaced.
+    """
+    all_else = varied.groups().ngroup()
+    rows = varied.rows.assign(value=varied.rows["speedup"], line=varied.rows["precision"], status="ok")
+    rows["batch_size"] = pd.to_numeric(varied.rows["value"], errors="coerce")
+    timed = rows[rows["value"].notna()]
+    values = sorted(timed["batch_size"].unique().tolist())
+    if rows["batch_size"].isna().any() or len(values) < 2:
+        return None
+    names: dict[float, str] = {}
+    if values[0] <= 0 or len(labelled(values, CHARACTER / WIDEST)) < len(values) <= MOST_TICKS:
+        names = {float(place): f"{value:g}" for place, value in enumerate(values, 1)}
+        timed = timed.assign(batch_size=timed["batch_size"].map(lambda value: values.index(value) + 1.0))
+    groups = [
+        timed.loc[group.index].assign(device=_all_else(group.iloc[0], varied))
+        for _, group in varied.rows.loc[timed.index].groupby(all_else)
+    ]
+    lines = [name for name, _ in chart.arms(timed)]
+    axes = SharedAxes(timed, lines, {}, "", over_fp32=True, across=len(groups), along=varied.name, names=names)
+    return Chart(
+        name=slug(f"sweep-{varied.suite}-{varied.name}"),
+        caption=f"{varied.suite}: speedup against {varied.name}",
+        about="Speedup over fp32 at the same value, with its 95 % interval.",
+        panels=[axes.panel("", group) for group in groups],
+        columns=axes.columns,
+        legend=[] if axes.labelled else chart.legend(timed),
+    )
+
+
+def _all_else(row: pd.Series, varied: Varied) -> str:
+    """Name what is equal in a panel."""
+    batch = "" if varied.name == BATCH_SIZE else f"batch {row['batch_size']:.0f}"
+    return ", ".join(filter(None, [str(row["where"]), str(row["rest"]), batch]))
 
 
 def _scaled(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, str]:
@@ -183,11 +222,9 @@ def _scaled(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, str]:
     return rows.assign(value=values, low=low, high=high), unit
 
 
-def _about(rows: pd.DataFrame, *, over_fp32: bool, rest: int, source: str) -> Iterator[str]:
+def _about(rows: pd.DataFrame, *, over_fp32: bool, rest: int) -> Iterator[str]:
     """Yield sentences on how to read a figure."""
     interval = " with its 95 % interval" * bool(rows["low"].notna().any())
-    if source:
-        yield source
     if over_fp32:
         yield f"Speedup over fp32{interval}; above 1 is faster."
     elif interval:
@@ -375,9 +412,7 @@ def apart(shares: Sequence[float], gap: float) -> list[float]:
 def labelled(sizes: list[float], character: float) -> list[float]:
     """Return the sizes whose labels have room on a logarithmic axis: the first, the last, and what fits between.
 
-    Args:
-        sizes: from small to large.
-        character: width of a digit, as a share of the axis.
+    The width of a digit, ``character``, is a share of the axis.
     """
     span = math.log2(sizes[-1] / sizes[0]) + math.log2(1.15 * 1.05)
 

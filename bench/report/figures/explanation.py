@@ -32,12 +32,7 @@ ROWS = 2
 
 
 def stacked(name: str, explained: Sequence[Explanation]) -> Chart:
-    """Describe the steps of one workload, a panel for each device and batch size.
-
-    Args:
-        name: of the figure's files.
-        explained: its explanations, one at least.
-    """
+    """Describe the steps of one workload, a panel for each device and batch size; ``name`` is that of its files."""
     cells: dict[tuple[str, float], list[Explanation]] = {}
     for explanation in explained:
         cells.setdefault((explanation.where, explanation.cell["batch_size"]), []).append(explanation)

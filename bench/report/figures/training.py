@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -78,13 +77,10 @@ def falls_far(losses: np.ndarray) -> bool:
 
 def whole_numbers(label: str, last: int) -> Axis:
     """Return an axis of whole numbers from 1 to the last."""
-    step = next(size for size in _round_sizes() if last / size <= MARKS)
+    round_sizes = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
+    step = next(size for size in round_sizes if last / size <= MARKS)
     places = [1, *(place for place in range(step, last + 1, step) if place > 1)]
     return Axis(label=label, ticks=[(place, str(place)) for place in places])
-
-
-def _round_sizes() -> Iterator[int]:
-    return (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
 
 
 def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) -> list[Mark]:

@@ -30,12 +30,7 @@ BATCH = re.compile(r"-b\d+$")
 
 
 def remark(run: Run, trials: pd.DataFrame) -> str:
-    """Return a sentence on a run that did not end or lacks trials of its plan; empty where it is whole.
-
-    Args:
-        run: the run; a run.json that does not say when it ended tells nothing of this.
-        trials: its rows of trials.csv.
-    """
+    """Return a sentence on a run that did not end or lacks trials of its plan; empty where it is whole or unknown."""
     if "finished" not in run.info:
         lacks = f"Run {run.label}: its run.json lacks the request and the plan, so what is missing is not known."
         return "" if run.part("request") or run.list("planned") else lacks
@@ -56,13 +51,9 @@ def remark(run: Run, trials: pd.DataFrame) -> str:
 
 
 def missing_trials(info: Mapping[str, Any], trials: pd.DataFrame) -> pd.Series:
-    """Count for each row of a run the missing trials of its recipe on its device, whatever their batch sizes.
+    """Count for each row of a run's trials.csv the missing trials of its recipe on its device, of any batch size.
 
     Where the plan of a run that did not end is not known, one is missing of each.
-
-    Args:
-        info: its run.json.
-        trials: its rows of trials.csv.
     """
     planned = info.get("planned") or []
     if not planned:

@@ -40,11 +40,7 @@ def read_info(folder: Path) -> dict[str, Any]:
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
-    """Name runs by their folders, each with as much of its path as no other ends in.
-
-    Args:
-        folders: absolute paths, each once.
-    """
+    """Name runs by their folders, absolute paths, each with as much of its path as no other ends in."""
 
     def label(folder: Path) -> str:
         ends = (folder.parts[-size:] for size in range(1, len(folder.parts) + 1))
@@ -103,11 +99,7 @@ def _identity(folder: Path, info: Info) -> str:
 
 
 def mark(infos: Mapping[Path, Info]) -> str:
-    """Return a digest by which a report of these runs is told from one of others, whatever their folders are called.
-
-    Args:
-        infos: run.json of each folder.
-    """
+    """Return a digest of runs' run.json that tells a report of them from one of others, whatever the folders' names."""
     runs = sorted({_identity(folder, info) for folder, info in infos.items()})
     return hashlib.sha256("\n".join(runs).encode()).hexdigest()[:16]
 

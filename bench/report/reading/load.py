@@ -13,13 +13,7 @@ import pandas as pd
 from bench.report.reading.completeness import missing_trials
 from bench.report.reading.folders import copies, labels, read_info, runs_in, shown
 from bench.results.columns import COLUMNS, whole_lines
-from bench.results.csv_file import (
-    PAIR,
-    counting,
-    of_counting,
-    read,
-    stored_whole,
-)
+from bench.results.csv_file import PAIR, counting, of_counting, read, stored_whole
 from bench.results.records import MEASURED
 from bench.results.store import edited
 from bench.spec.errors import UsageError
@@ -244,12 +238,7 @@ def _absent(folder: Path, trials: pd.DataFrame) -> str:
 
 
 def _cut_off(folder: Path, trials: pd.DataFrame) -> str:
-    """Warn, in one sentence, of files whose last write was cut off.
-
-    Args:
-        folder: the run's.
-        trials: all whole rows of its trials.csv.
-    """
+    """Warn, in one sentence, of a run's files whose last write was cut off; ``trials`` are all whole rows."""
     names = [name for name in COLUMNS if whole_lines(folder / name)[1]]
     if not stored_whole(trials).all() and "trials.csv" not in names:
         names.insert(0, "trials.csv")
@@ -263,13 +252,7 @@ def _edited(folder: Path, info: Mapping[str, Any]) -> str:
 
 
 def _with_cells(file: str, rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a CSV of a run, each with the columns of its trial's cell, and the seed where they lack it.
-
-    Args:
-        file: the CSV's name.
-        rows: its rows, of a retried trial the last ones.
-        trials: the run's rows of trials.csv.
-    """
+    """Return rows of a run's CSV with the columns of their trials' cells, and the seed if they lack it."""
     seed = [] if "seed" in rows else ["seed"]
     return rows.merge(_filling(trials, file)[[*PAIR, *seed, *CELL]].drop_duplicates(PAIR, keep="last"), on=PAIR)
 

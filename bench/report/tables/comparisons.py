@@ -1,19 +1,21 @@
-"""Tables that compare more than precisions: devices together with one, and the values of a factor."""
+"""Tables that compare more than precisions: devices together with one, setups, and the values of a factor."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from bench import stats
+from bench.report.analysis import comparability
 from bench.report.analysis.compare import Comparison
 from bench.report.analysis.contrast import Contrast
 from bench.report.analysis.factors import BATCH_SIZE, Varied
-from bench.report.analysis.summary import over
-from bench.report.format import bracketed, estimate, known, number, records, written
+from bench.report.analysis.summary import over, reference_batch
+from bench.report.format import bracketed, estimate, known, number, records, titled, written
 from bench.report.reading.labels import placement
 from bench.report.reading.load import KEY, SUBJECT
 from bench.report.tables.table import (
@@ -35,7 +37,7 @@ from bench.report.tables.table import (
 )
 from bench.results.columns import listed
 from bench.results.records import MEASURED
-from bench.spec.metrics import METRICS, SPEED, compared, untabled
+from bench.spec.metrics import EPOCH, METRICS, SPEED, THROUGHPUT, Metric, compared, untabled
 from bench.spec.techniques import for_one_device
 
 SWEEPS = "Sweeps"
@@ -47,6 +49,14 @@ ABOUT = (
     "(DistributedDataParallel's no_sync), with Student's interval over processes: sending gradients beyond what "
     "overlaps with backward, and each step's wait for the slowest device."
 )
+SETUPS_ABOUT = (
+    "Each ratio is how many times as fast its row is as the setup with the column's number. Between precisions timed "
+    "side by side its interval is the paired one, else Welch's over the processes or seeds of each, which holds for "
+    "these boards alone; one process has none. All setups are at the batch size that most devices measured; a device "
+    "without it is at that of its verdict, and its steps are other work."
+)
+FEWEST = 3
+"""Two setups are in the other tables already."""
 MARGINS = "; ".join(f"{metric.name}: {metric.tolerance}" for metric in compared() if not metric.has_noise)
 CHANGES = (
     "Changes are NEW ÷ OLD, of accuracy and loss NEW − OLD, with 95 % intervals; the speedup is over fp32. REGRESSED "
@@ -248,7 +258,54 @@ def _communication(trials: pd.DataFrame) -> dict[Hashable, stats.Interval]:
     return shares
 
 
+def setups(material: Material) -> list[Table | str | None]:
+    """Return the matrices of each recipe: by the throughput of steps, and by time per epoch on the same data."""
+    matrices = [
+        _matrix(rows, metric)
+        for metric, same in ((THROUGHPUT, comparability.RECIPE), (EPOCH, [*comparability.RECIPE, "data"]))
+        for _, rows in material.rows[material.rows[metric.figure] > 0].groupby(same, sort=False)
+    ]
+    return [*matrices, SETUPS_ABOUT if any(matrices) else None]
+
+
+def _matrix(rows: pd.DataFrame, metric: Metric) -> Table | None:
+    """Return the setups of some rows, the fastest first, each over the slower ones."""
+    lines = _at_one_batch(rows)
+    if len(lines) < FEWEST:
+        return None
+    lines.sort(key=lambda row: -float(np.mean(row[metric.arm].additive(metric))))
+    several = [name for name in ("techniques", "data") if len({row[name] for row in lines}) > 1]
+    for place, row in enumerate(lines):
+        where = titled(row["label"], *(row[name] or f"no {name}" for name in several))
+        row |= {"place": place, "name": f"{place + 1}. {where}, {row['precision']}"}
+    columns = [
+        words("setup", "name"),
+        BATCH,
+        figures(f"{metric.label} ({metric.unit})", metric.figure),
+        *(figures(f"÷ {place}", partial(_over, metric, other)) for place, other in enumerate(lines[1:], 2)),
+    ]
+    return table(f"{titled(*(lines[0][name] for name in comparability.RECIPE))}: {metric.label}", lines, columns)
+
+
+def _at_one_batch(rows: pd.DataFrame) -> list[Row]:
+    """Return each subject's rows at the batch size of most subjects, then of most verdicts; else at its verdict's."""
+    subjects = [group for _, group in rows.groupby(SUBJECT, sort=False)]
+    verdicts = [reference_batch(group) for group in subjects]
+    measured = [size for group in subjects for size in group["batch_size"].unique()]
+    common = max(measured, key=lambda size: (measured.count(size), verdicts.count(size), size))
+    chosen = [
+        group[group["batch_size"] == (common if common in set(group["batch_size"]) else verdict)]
+        for group, verdict in zip(subjects, verdicts, strict=True)
+    ]
+    return records(pd.concat(chosen))
+
+
+def _over(metric: Metric, column: Row, row: Row) -> str:
+    return estimate(over(row, column, metric)) if row["place"] < column["place"] else ""
+
+
 TABLES = (
+    Entry(20, "Setups against each other", setups),
     Entry(40, SWEEPS, lambda material: map(along, material.sweeps)),
     Entry(62, RECIPE, _scaling),
 )

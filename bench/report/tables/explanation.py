@@ -46,15 +46,13 @@ def _times(explanation: Explanation, least: float) -> Iterator[Row]:
     others.append(("the step, not profiled", baseline.timed_ms, arm.timed_ms))
     for work, before, after in [*times_ms, *others]:
         percent = 100 * arm.share(work) if work in shown else 100.0
-        yield {"work": work, "before": before, "after": after, "share": percent, "change": signed_ms(after - before)}
+        sign = "+" if after > before else "−"
+        change = f"{sign}{number(abs(after - before), 3)}" if after != before else "0"
+        yield {"work": work, "before": before, "after": after, "share": percent, "change": change}
 
 
 def time_by_class(explained: Sequence[Explanation]) -> Table | None:
-    """Return the time of a step by class of work, a row for each class of each precision and its baseline.
-
-    Args:
-        explained: explanations of one workload.
-    """
+    """Return a workload's time of a step by class of work, a row for each class of each precision and its baseline."""
     columns = [
         *ARM,
         words("work", "work"),
@@ -147,11 +145,6 @@ def operators_alone(explained: Sequence[Explanation]) -> Table | None:
         "a copy."
     )
     return table("The longest operators alone", rows, columns, about)
-
-
-def signed_ms(value: float) -> str:
-    """Write a difference in ms with its sign and three significant digits."""
-    return f"{'+' if value > 0 else '−'}{number(abs(value), 3)}" if value else "0"
 
 
 def _interval(speedup: Interval) -> str:

@@ -128,10 +128,6 @@ def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
     """Return a table for each workload: every precision on each device, at the batch size of its answer.
 
     The advised row stands out. Legends are below the last table.
-
-    Args:
-        rows: rows of the summary.
-        answers: to them.
     """
     given = {(answer.workload, answer.where): answer for answer in answers}
     lines: dict[str, list[Row]] = {}
@@ -165,9 +161,7 @@ def unfolded(rows: pd.DataFrame, answers: Sequence[Answer]) -> dict[str, Table |
 def every_batch(rows: pd.DataFrame, *, of_one: bool = False) -> Table | None:
     """Return the table of one workload with every device, batch size and precision, and of what speeds rest on.
 
-    Args:
-        rows: of the summary.
-        of_one: whether they are of one device, which then needs no name.
+    The name of a device is left out if the rows are ``of_one``.
     """
     measured = records(rows[rows[MEASURES].notna().any(axis=1)])
     columns = [
@@ -183,12 +177,7 @@ def every_batch(rows: pd.DataFrame, *, of_one: bool = False) -> Table | None:
 
 
 def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
-    """Return the columns of speed, memory and training of arms.
-
-    Args:
-        rows: rows of the summary with ``tie``, the mark of precisions as fast as the advised one.
-        device: the column with the device's name; without one the devices are not named.
-    """
+    """Return the columns of arms that have a mark ``tie``; ``device`` is the column that names the device, if any."""
 
     def marked(row: Row) -> str:
         marks = "".join(doubt.mark for doubt in doubted([row]) if not doubt.of_figure)
@@ -260,11 +249,7 @@ def _against_fp32(metric: Metric, write: Callable[[Row], str] | None = None) -> 
 
 
 def best_batch(rows: pd.DataFrame) -> Table | None:
-    """Return each precision at its own best batch size; where all of a device have the same one, other tables have it.
-
-    Args:
-        rows: rows of the summary, of one workload.
-    """
+    """Return each precision of a workload at its own best batch size, unless all of a device have the same one."""
     best = best_rows(rows)
     best = best[best.groupby(SUBJECT, sort=False)["batch_size"].transform("nunique") > 1]
     lines = records(best)
@@ -410,11 +395,7 @@ def training(rows: pd.DataFrame) -> list[Table | None]:
 
 
 def training_remarks(rows: pd.DataFrame) -> list[str]:
-    """Return a sentence on each arm whose training the loader limits.
-
-    Args:
-        rows: rows of the summary, of any workloads.
-    """
+    """Return a sentence on each arm, of any workloads, whose training the loader limits."""
     shares = rows["train_samples_per_s"] / rows["samples_per_s"]
     waiting = rows.assign(reached=shares)[(rows["data_wait_pct"] >= WAITING_PCT) & ~(shares >= OF_THE_STEP)]
     return [_loader_remark(row) for row in records(waiting)]

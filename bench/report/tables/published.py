@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench.report.analysis.summary import reference_batch
 from bench.report.format import MIB, UNKNOWN, change, known, number, ratio, records, signed, source
-from bench.report.reading.load import KEY, Runs
+from bench.report.reading.load import KEY
 from bench.report.tables.table import (
     RECIPE,
     Entry,
@@ -267,11 +267,11 @@ def compared_with_published(material: Material) -> list[Table | str | None]:
         "compare only at equal epochs on equal data; images of a folder may be re-encoded copies."
     )
     recipe = RECIPES.get(suite, Recipe(suite, ""))
-    used, best, torch = (
-        _driver_used(runs),
-        _best_epochs(runs),
-        {run.label: run.part("environment").get("torch") for run in runs.runs},
-    )
+    memory = runs.trials[(runs.trials["phase"] == "memory") & runs.trials["status"].isin(MEASURED)]
+    used = dict(memory.groupby(KEY, sort=False)["driver_used_bytes"].max())
+    of_seeds = runs.epochs.groupby([*KEY, "seed"], sort=False)["test_accuracy_fp32_pct"].max()
+    best = dict(of_seeds.groupby(KEY, sort=False).mean())
+    torch = {run.label: run.part("environment").get("torch") for run in runs.runs}
     measured = [
         _measured(row, used)
         | {"setup": f"torch {torch[row['run']] or '–'}", "best_pct": best.get(tuple(row[name] for name in KEY))}
@@ -296,18 +296,6 @@ def _matching(rows: pd.DataFrame, published: pd.DataFrame) -> tuple[pd.DataFrame
     if common:
         return rows[rows["batch_size"].isin(common)], published[published["batch_size"].isin([*common, np.nan])]
     return rows[rows["batch_size"] == reference_batch(rows)], published
-
-
-def _driver_used(runs: Runs) -> dict[Any, float]:
-    """Return the most memory that the driver saw in use, in bytes, by ``KEY``."""
-    memory = runs.trials[(runs.trials["phase"] == "memory") & runs.trials["status"].isin(MEASURED)]
-    return dict(memory.groupby(KEY, sort=False)["driver_used_bytes"].max())
-
-
-def _best_epochs(runs: Runs) -> dict[Any, float]:
-    """Return the highest accuracy that any epoch reached in fp32's arithmetic, the mean over seeds, by ``KEY``."""
-    best = runs.epochs.groupby([*KEY, "seed"], sort=False)["test_accuracy_fp32_pct"].max()
-    return dict(best.groupby(KEY, sort=False).mean())
 
 
 def _differences(row: Row, recipe: Recipe, published: pd.DataFrame) -> list[str]:

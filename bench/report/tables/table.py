@@ -268,12 +268,7 @@ def over_fp32(row: Row, center: str = "speedup", low: str = "low", high: str = "
 
 
 def general(change: Callable[[Metric], Value], against: str) -> list[Column]:
-    """Return columns of the figure and of the change of each metric without a place of its own, where there are any.
-
-    Args:
-        change: returns the field with the change, or a function of the row.
-        against: what the change is from.
-    """
+    """Return columns of the figure and of the change of each metric without a place of its own, if there are any."""
     return [
         column
         for metric in untabled()

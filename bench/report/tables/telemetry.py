@@ -44,10 +44,7 @@ def of_gpus(runs: Runs) -> Table | None:
         *optional(words("by", "throttle_reasons")),
     ]
     return table(
-        "Clocks, power and temperature",
-        records(named.assign(gpu=named["gpu"].where(together, ""))),
-        columns,
-        ABOUT,
+        "Clocks, power and temperature", records(named.assign(gpu=named["gpu"].where(together, ""))), columns, ABOUT
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 from bench.report.analysis.factors import varied
 from bench.report.analysis.summary import summarise
 from bench.report.figures.chart import Line
-from bench.report.figures.comparisons import against_value
+from bench.report.figures.devices import against_value
 from bench.report.page import compose
 from bench.report.reading.load import load
 from bench.report.tables.comparisons import ON_A_CPU, scalings

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bench.report.analysis.summary import summarise
-from bench.report.figures.layers import charts
+from bench.report.figures.numerics import charts
 from bench.report.page import compose
 from bench.report.reading.load import load
 from bench.report.tables.layers import kept_names, searched
