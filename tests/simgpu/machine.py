@@ -54,6 +54,7 @@ class Process(ctypes.Structure):
         ("has_context", ctypes.c_int * MAX_GPUS),
         ("allocated_bytes", ctypes.c_uint64 * MAX_GPUS),
         ("busy_ns", ctypes.c_uint64 * MAX_GPUS),
+        ("done_ns", ctypes.c_uint64 * MAX_GPUS),
     )
 
 

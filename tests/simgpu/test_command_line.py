@@ -226,9 +226,9 @@ def neighbour(server, busy):
 
 
 @pytest.mark.needs_nvml("process_utilization")
-def test_rounds_next_to_a_neighbour_that_computes_do_not_count_and_it_is_named(host):
+def test_a_neighbour_that_computes_makes_a_comparison_invalid_and_is_named(host):
     server = host("A100")
-    with neighbour(server, 1.0) as pid:  # always, so that no round slips between its kernels
+    with neighbour(server, 1) as pid:
         words = (*TINY, "--gpus", 0, "--precisions", "fp32,amp-bf16", "--phases", "memory,speed")
         refused = server.run(*words, "--exclusive", "--out", "refused")
         done = server.run(*words, "--out", "out")
@@ -237,9 +237,8 @@ def test_rounds_next_to_a_neighbour_that_computes_do_not_count_and_it_is_named(h
     rows = server.rows("out")
     assert {row["status"] for row in rows if row["phase"] == "memory"} == {"ok"}
     speed = [row for row in rows if row["phase"] == "speed"]
-    for row in speed:  # on a busy machine the neighbour waits for a core now and then, and computes nothing
-        assert int(row["rounds"] or 0) <= 0.1 * int(row["discarded_rounds"])
-        assert row["status"] != "invalid" or f"another process used the GPU (pid {pid}" in row["detail"]
+    assert {row["status"] for row in speed} == {"invalid"}
+    assert all(f"another process used the GPU (pid {pid}" in row["detail"] for row in speed)
     assert f"pid {pid}" in done.stdout
 
 

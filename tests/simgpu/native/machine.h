@@ -27,7 +27,8 @@ struct Process {
   volatile int pid;
   volatile int has_context[MAX_GPUS];
   volatile uint64_t allocated_bytes[MAX_GPUS];
-  volatile uint64_t busy_ns[MAX_GPUS];
+  volatile uint64_t busy_ns[MAX_GPUS];  // what was queued takes so long
+  volatile uint64_t done_ns[MAX_GPUS];  // when all of it will be done
 };
 
 struct Power {  // the energy counter, which moves every 100 ms

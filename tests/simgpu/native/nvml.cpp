@@ -437,7 +437,8 @@ struct LastSeen {
 
 // The share of the time since the last look, of at least 100 ms, in which a process's kernels ran.
 static unsigned busy_pct(const Process& process, int gpu, LastSeen& last) {
-  uint64_t now = now_ns(), busy = process.busy_ns[gpu];
+  uint64_t now = now_ns(), done = process.done_ns[gpu], queued = process.busy_ns[gpu], left = done > now ? done - now : 0;
+  uint64_t busy = queued > left ? queued - left : 0;  // what is queued runs later
   if (last.pid != process.pid) {
     last = {process.pid, busy, now, 0};
   } else if (now - last.at_ns > 100000000ull) {

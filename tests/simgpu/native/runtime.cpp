@@ -166,7 +166,7 @@ static Process* take_slot() {
     if (pid && is_alive(pid)) continue;
     if (!__sync_bool_compare_and_swap((int*)&process.pid, pid, getpid())) continue;
     for (int gpu = 0; gpu < MAX_GPUS; gpu++) {
-      process.allocated_bytes[gpu] = process.busy_ns[gpu] = 0;
+      process.allocated_bytes[gpu] = process.busy_ns[gpu] = process.done_ns[gpu] = 0;
       process.has_context[gpu] = 0;
     }
     return &process;
@@ -222,6 +222,7 @@ static void queue(Stream* stream, uint64_t ns, double power = IDLE_POWER) {
   }
   stream->done_ns = begin + ns;
   own()->busy_ns[stream->gpu] += ns;
+  if (own()->done_ns[stream->gpu] < stream->done_ns) own()->done_ns[stream->gpu] = stream->done_ns;
   __sync_fetch_and_add(&shared()->busy_ns[stream->gpu], ns);
 }
 
