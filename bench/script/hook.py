@@ -36,14 +36,19 @@ REFUSED = 3
 """Exit code after a write that was refused."""
 
 
+STEP = ("s", "event", "optimizer", "backwards", "losses", "data_s", "marks", "skipped")
+"""What is noted of a step, in a list: one costs less than a dictionary, and the caches are cold here."""
+
+
 class Recorder:
     """Notes when optimizer steps end, and what else happened since the one before."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self.settings, self.pid, self.ended = settings, os.getpid(), False
+        self.settings, self.ended = settings, False
+        self.torch: Any = None
         self.warmup: int = settings["warmup"]
         self.total: int = settings["warmup"] + settings["steps"] + 1
-        self.steps: list[dict[str, Any]] = []
+        self.steps: list[list[Any]] = []
         self.optimizers: dict[int, tuple[int, str]] = {}
         self.extra, self.beat_s, self.scaled = 0, 0.0, (None, None)
         self.computed: dict[str, int] = {}
@@ -51,49 +56,50 @@ class Recorder:
         self.settle: Callable[[], None] = lambda: None
         self.loads: list[tuple[float, float, float]] = []
         self.resident_bytes: int | None = None
-        self._clear()
-
-    def _clear(self) -> None:
-        self.marks, self.losses, self.backwards = set[str](), list[Any](), 0
+        self.marks: set[str] = set()
+        self.losses: list[Any] = []
+        self.backwards = 0
         self.data_s: float | None = None
+        os.register_at_fork(after_in_child=self.rest)
+
+    def rest(self) -> None:
+        """Record nothing from now on, as in a data worker that was forked."""
+        self.ended = True
 
     def stepped(self, optimizer: Any, skipped: bool = False) -> None:
         """Note the end of an optimizer's step, or that a GradScaler skipped it."""
-        import torch
-
-        if self.ended or os.getpid() != self.pid:  # a data worker that was forked
+        if self.ended:
             return
-        event = None
-        if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
-            event = torch.cuda.Event(enable_timing=True)
+        cuda, steps, event = self.torch.cuda, self.steps, None
+        if cuda.is_initialized() and not cuda.is_current_stream_capturing():
+            event = cuda.Event(enable_timing=True)
             event.record()
         now = time.perf_counter()
-        ends: dict[str, Any] = {"s": now, "event": event}
-        if not self.backwards and self.steps:  # it belongs to the step before: SAM, Muon and Adam, or a script's bug
+        if not self.backwards and steps:  # it belongs to the step before: SAM, Muon and Adam, or a script's bug
             self.extra += 1
-            self.steps[-1].update(ends)
+            steps[-1][:2] = now, event
             return
-        number = self.optimizers.setdefault(id(optimizer), (len(self.optimizers), type(optimizer).__name__))[0]
-        infinite = getattr(optimizer, "found_inf", None)  # fused optimizers skip inside their step
-        ends |= {"optimizer": number, "backwards": self.backwards, "losses": self.losses, "data_s": self.data_s}
-        self.steps.append({**ends, "marks": self.marks, "skipped": skipped if infinite is None else infinite.clone()})
-        self._clear()
-        count = len(self.steps)
-        if count <= self.warmup:
-            self._warm(count)
+        key, infinite = id(optimizer), getattr(optimizer, "found_inf", None)  # fused ones skip inside their step
+        if key not in self.optimizers:
+            self.optimizers[key] = len(self.optimizers), type(optimizer).__name__
+        skip = skipped if infinite is None else infinite.clone()
+        steps.append([now, event, key, self.backwards, self.losses, self.data_s, self.marks or (), skip])
+        self.losses, self.backwards, self.data_s = [], 0, None
+        if self.marks:
+            self.marks = set()
+        if len(steps) <= self.warmup:
+            self._warm(len(steps))
         if now - self.beat_s > BEAT_S:
             self.beat_s = now
             with suppress(OSError), open(f"{self.path}.beat", "w") as file:
-                file.write(str(count))
+                file.write(str(len(steps)))
 
     def _warm(self, count: int) -> None:
         """Do what is due during warm-up, in which nothing is measured."""
-        import torch
-
         if count == max(1, self.warmup // 2):
             self.settle()
             if self.settings["census"]:
-                self.profile = torch.profiler.profile(record_shapes=True)
+                self.profile = self.torch.profiler.profile(record_shapes=True)
                 self.profile.__enter__()
         if count == self.warmup:
             self._end_profile()
@@ -107,32 +113,32 @@ class Recorder:
 
     def begins(self) -> None:
         """End the process if all steps were measured: a new one begins, so that the last one is whole."""
-        if len(self.steps) >= self.total and not self.ended and os.getpid() == self.pid:
+        if len(self.steps) >= self.total and not self.ended:
             self.finish()
             leave(0)
 
     def finish(self) -> None:
         """Write what was recorded."""
-        import torch
-
-        if self.ended or os.getpid() != self.pid:
+        if self.ended or os.path.exists(self.path):  # a child's write was refused
             return
         self.ended = True
         self._end_profile()  # a script that ended early is still under it
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        if self.torch.cuda.is_initialized():
+            self.torch.cuda.synchronize()
         self.loads.append(machine_load())
-        origin = self.steps[0]["event"] if self.steps else None
-        for step in self.steps:
+        steps = [dict(zip(STEP, step, strict=True)) for step in self.steps]
+        origin = steps[0]["event"] if steps else None
+        for step in steps:
             event, losses = step.pop("event"), step.pop("losses")
             known = [float(loss) for loss, version in losses if loss._version == version]
             step["loss"] = sum(known) if known and len(known) == len(losses) else None
             step["gpu_s"] = origin.elapsed_time(event) / 1e3 if origin and event else None
+            step |= {"optimizer": self.optimizers[step["optimizer"]][0]}
             step |= {"marks": sorted(step["marks"]), "skipped": bool(step["skipped"])}
         self.write(
             {
                 "start_s": time.time() - time.perf_counter(),
-                "steps": self.steps,
+                "steps": steps,
                 "optimizers": [name for _, name in self.optimizers.values()],
                 "extra_steps": self.extra,
                 "computed": self.computed,
@@ -157,7 +163,7 @@ class Recorder:
         self.marks.add("checkpoint")
         if not isinstance(path, str | os.PathLike):
             path = getattr(path, "name", None)
-        if not isinstance(path, str | os.PathLike) or self.settings["allow_writes"] or os.getpid() != self.pid:
+        if not isinstance(path, str | os.PathLike) or self.settings["allow_writes"]:
             return
         target = os.path.realpath(os.fspath(path))
         if not target.startswith(os.path.realpath(self.settings["scratch"]) + os.sep):
@@ -250,6 +256,7 @@ def install(recorder: Recorder) -> None:
         recorder.marks.add("evaluation")
         return old(self)
 
+    recorder.torch = torch
     callback_handler.register_start_callback(lambda _args: recorder.marks.add("compile"))
     watch_forward(recorder)
     recorder.resident_bytes = status_bytes("VmRSS")

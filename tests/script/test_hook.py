@@ -249,6 +249,19 @@ def test_a_checkpoint_is_written_to_the_scratch_folder_only(run, options):
         assert not Path("checkpoint.pt").exists()
 
 
+def test_a_checkpoint_that_a_forked_child_writes_is_refused_too(run):
+    text = """
+import os
+if not (child := os.fork()):
+    torch.save(model.state_dict(), "checkpoint.pt")
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    with pytest.raises(RefusedError, match=r"checkpoint.pt'"):
+        run(text + LOOP)
+    assert not Path("checkpoint.pt").exists()
+
+
 def test_a_script_without_an_optimizer_of_torch_is_refused(run):
     (record,) = run("print(loss())")
     with pytest.raises(RefusedError, match="update rule"):
