@@ -58,7 +58,7 @@ class Recorder:
         self.resident_bytes: int | None = None
         self.marks: set[str] = set()
         self.losses: list[Any] = []
-        self.backwards = 0
+        self.backwards, self.has_gradient = 0, False
         self.data_s: float | None = None
         os.register_at_fork(after_in_child=self.rest)
 
@@ -75,7 +75,7 @@ class Recorder:
             event = cuda.Event(enable_timing=True)
             event.record()
         now = time.perf_counter()
-        if not self.backwards and steps:  # it belongs to the step before: SAM, Muon and Adam, or a script's bug
+        if not self.has_gradient and steps:  # it belongs to the step before: SAM, Muon and Adam, or a script's bug
             self.extra += 1
             steps[-1][:2] = now, event
             return
@@ -84,7 +84,7 @@ class Recorder:
             self.optimizers[key] = len(self.optimizers), type(optimizer).__name__
         skip = skipped if infinite is None else infinite.clone()
         steps.append([now, event, key, self.backwards, self.losses, self.data_s, self.marks or (), skip])
-        self.losses, self.backwards, self.data_s = [], 0, None
+        self.losses, self.backwards, self.has_gradient, self.data_s = [], 0, False, None
         if self.marks:
             self.marks = set()
         if len(steps) <= self.warmup:
@@ -228,10 +228,17 @@ def install(recorder: Recorder) -> None:
             loss = recorder.scaled[1]
         recorder.scaled = (None, None)
         recorder.backwards += 1
+        recorder.has_gradient = True
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
             kept = loss.detach()  # read at the end, if nothing has changed it in place: no synchronisation here
             recorder.losses.append((kept, kept._version))
         return old(tensors, *args, **kwargs)
+
+    @wrap(torch.autograd, "grad")
+    def _(old: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder.begins()
+        recorder.has_gradient = True
+        return old(*args, **kwargs)
 
     @wrap(torch, "save")
     def _(old: Any, obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:

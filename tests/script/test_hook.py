@@ -129,6 +129,17 @@ for step in range(200):
     assert {step["backwards"] for step in record["steps"]} == {1}
 
 
+def test_gradients_may_come_from_autograd_grad(run):
+    text = """
+for step in range(200):
+    for part, gradient in zip(model.parameters(), torch.autograd.grad(loss(), list(model.parameters()))):
+        part.grad = gradient
+    optimizer.step()
+"""
+    (record,) = run(text)
+    assert (len(record["steps"]), record["extra_steps"]) == (4 + 12 + 1, 0)
+
+
 def test_a_gan_of_five_and_one_and_accumulation_have_one_iteration_for_all(run):
     text = """
 critic = torch.nn.Linear(8, 8)
