@@ -236,8 +236,9 @@ def install(recorder: Recorder) -> None:
 
     @wrap(torch.autograd, "grad")
     def _(old: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder.begins()
-        recorder.has_gradient = True
+        if not torch.compiler.is_compiling():
+            recorder.begins()
+            recorder.has_gradient = True
         return old(*args, **kwargs)
 
     @wrap(torch, "save")
