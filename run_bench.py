@@ -75,8 +75,7 @@ def run(request: Request, signals: Interruption) -> int:
     from bench.run import folder as folders
     from bench.run import reporting
     from bench.run.execute import execute, tell_what_remains
-    from bench.run.prepare import prepare
-    from bench.run.script import prepare_script
+    from bench.run.prepare import prepare, prepare_script
     from bench.spec.text import print_plain
 
     request, folder = folders.open_folder(request)

@@ -403,10 +403,7 @@ def count_outliers(values: Values) -> int:
 def verdict(speedup: Interval, noise: float, margin: float = MARGIN) -> Verdict:
     """Return what an interval of a speedup shows: FASTER only if all of it clears the A/A noise.
 
-    Args:
-        speedup: the ratio, not its logarithm.
-        noise: the A/A noise as a share: the reach of the baseline's interval against itself.
-        margin: differences within this share do not matter.
+    The noise is a share, the reach of the baseline's interval against itself; so is the margin that does not matter.
     """
     if speedup.low is None or speedup.high is None:
         return "INCONCLUSIVE"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.data import random_batches
+from bench.devices.backend import backend_of
 from bench.launch.local import LocalLauncher
 from bench.measure.rounds import compare
 from bench.measure.warmup import prepare
@@ -23,7 +24,7 @@ from bench.spec.suite import Suite
 from bench.spec.trial import Protocol
 from bench.stats import Interval, student_interval
 from bench.training import amp
-from bench.training.step import build_arm, build_loss, synchronize
+from bench.training.step import build_arm, build_loss
 
 HARNESS, BY_HAND = "harness", "by hand"
 AGAIN, CALLED = "by hand again", "by hand, in a function"
@@ -72,7 +73,7 @@ class HandRunner:
 
     def synchronize(self) -> None:
         """Wait for the device."""
-        synchronize(self.device)
+        backend_of(self.device).synchronize()
 
     def fingerprint(self) -> object:
         """Return nothing that changes."""

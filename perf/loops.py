@@ -26,9 +26,10 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from bench.data.batches import ImageBatches
 from bench.data.cache import Dataset as Images
 from bench.data.cache import Split
+from bench.devices.backend import backend_of
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data, Suite
-from bench.training.step import build_arm, build_loss, synchronize, train_epoch
+from bench.training.step import build_arm, build_loss, train_epoch
 from perf.arms import half_type
 
 Epoch = Callable[[], float]
@@ -160,7 +161,7 @@ def _usual_epoch(
     model, loader, optimizer, schedule, loss_of = parts
 
     def epoch() -> float:
-        synchronize(device)
+        backend_of(device).synchronize()
         start = time.perf_counter()
         total = torch.zeros((), device=device)
         for inputs, targets in loader:
@@ -173,7 +174,7 @@ def _usual_epoch(
             if schedule is not None:
                 schedule.step()
             total += loss.detach()
-        synchronize(device)
+        backend_of(device).synchronize()
         return time.perf_counter() - start
 
     return epoch
@@ -207,11 +208,11 @@ def lightning(task: Task) -> Epoch:
             return {"optimizer": optimizer, "lr_scheduler": scheduler} if schedule else optimizer
 
         def on_train_epoch_start(self) -> None:
-            synchronize(device)
+            backend_of(device).synchronize()
             self.start = time.perf_counter()
 
         def on_train_epoch_end(self) -> None:
-            synchronize(device)
+            backend_of(device).synchronize()
             self.seconds = time.perf_counter() - self.start
 
     module = Module()
@@ -262,7 +263,7 @@ def rate(batches: Callable[[], Iterator[Any]], device: torch.device) -> Callable
         start = time.perf_counter()
         for images, _ in batches():
             count += len(images.to(device, non_blocking=True))
-        synchronize(device)
+        backend_of(device).synchronize()
         return (time.perf_counter() - start) / count
 
     return pipeline

@@ -178,7 +178,7 @@ def _clock(seconds: float) -> str:
 def describe_trial(trial: Trial) -> str:
     """Return a trial's name in one line."""
     cell = trial.cell
-    where = cell.placement.name if cell.placement.index is None else f"GPU {cell.placement.name}"
+    where = cell.placement.name if cell.placement.device_of() is None else f"GPU {cell.placement.name}"
     process = f"process {trial.replicate + 1}"
     detail = process if PHASES[trial.phase].key == "replicate" else ", ".join(trial.precisions)
     detail += f", seed {trial.seed}, {_epochs(trial)}" if trial.phase == "train" else ""
@@ -301,13 +301,7 @@ def _may_run_alone(trial: Trial) -> bool:
 
 
 def show_remaining(plan: Plan, left: Plan, failed: int) -> None:
-    """Print how much of a plan is finished.
-
-    Args:
-        plan: all of it.
-        left: what has no final rows.
-        failed: how many trials of that have failed or hung.
-    """
+    """Print how much of a plan is finished: all but what is ``left``, of which some trials have ``failed`` or hung."""
     finished, total = len(plan.trials) - len(left.trials), len(plan.trials)
     if not left.trials:
         print_plain(f"{total} of {total} planned trials are finished already, so nothing of the plan remains.")

@@ -46,12 +46,7 @@ class Interruption:
     """
 
     def __init__(self, *, for_good: bool, program: str = "") -> None:
-        """Prepare.
-
-        Args:
-            for_good: nothing follows in this process, whose end then cannot be interrupted either.
-            program: what it is called where it says that it stops.
-        """
+        """Prepare; with ``for_good`` nothing follows in this process, whose end then cannot be interrupted either."""
         self.came: list[int] = []
         self._last = -math.inf
         self._program, self._said = program, False
@@ -172,9 +167,7 @@ def _is_terminal(descriptor: int) -> bool:
 def tell_interrupted(folder: Path | None, *, tries: bool = False) -> None:
     """Say that a run was stopped, how many of its trials are finished, and how to go on.
 
-    Args:
-        folder: the run's; None if it has none yet.
-        tries: whether ladders were to follow it.
+    There may be no folder yet; ``tries`` says that ladders were to follow the run.
     """
     finished, total = _progress(folder) if folder is not None else (0, 0)
     if finished:
@@ -212,13 +205,7 @@ def _progress(folder: Path) -> tuple[int, int]:
 
 
 def report_interrupted(folder: Path | None, signals: Interruption, write: Callable[[Path], None]) -> None:
-    """Write the report of what a run that was stopped has finished, unless the user does not want to wait for it.
-
-    Args:
-        folder: the run's; None if there is nothing to report on.
-        signals: those that stopped it.
-        write: writes the report of a run.
-    """
+    """Let ``write`` report what a stopped run has finished, if it has a folder and the user wants to wait for it."""
 
     def write_part(folder: Path) -> None:
         signals.accept()

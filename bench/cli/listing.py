@@ -66,13 +66,7 @@ def _suites() -> Iterator[tuple[SuiteRef, Suite, dict[str, Parameter]]]:
 
 
 def devices(seen: Sequence[Seen], no_gpu: str, users: Mapping[str, list[GpuProcess]]) -> dict[str, Any]:
-    """Return the devices as a JSON document.
-
-    Args:
-        seen: the devices, with what is free on them.
-        no_gpu: why there is no GPU; empty if there is one.
-        users: the processes on each GPU by UUID; those of a missing GPU are unknown.
-    """
+    """Return the devices as JSON, with the processes on each GPU by UUID; those of a missing GPU are unknown."""
     from bench.report.exports.document import head
 
     documents = []

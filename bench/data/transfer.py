@@ -19,10 +19,7 @@ class Prefetcher:
     """
 
     def __init__(
-        self,
-        batches: Iterable[Batch],
-        device: torch.device,
-        prepare: Callable[[Batch], Batch] = lambda batch: batch,
+        self, batches: Iterable[Batch], device: torch.device, prepare: Callable[[Batch], Batch] = lambda batch: batch
     ) -> None:
         """Begin with the first batch.
 
@@ -33,7 +30,7 @@ class Prefetcher:
         """
         self._prepared = _prepared(batches, prepare)
         backend = backend_of(device)
-        self._stream = backend.side_stream() if backend.is_gpu else None
+        self._stream = backend.side_stream if backend.is_gpu else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ampmeter-prefetcher")  # idle where there is a stream
         if self._stream:  # what the source holds on the device, such as images, was written on the current stream
             self._stream.wait()

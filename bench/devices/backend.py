@@ -127,8 +127,9 @@ class Backend(ABC):
         """Queue the overwriting of such a buffer, after which the caches hold nothing else."""
         raise NotImplementedError(NO_QUEUE)
 
+    @cached_property
     def side_stream(self) -> CudaStream:
-        """Return the device's side stream, the same each time: torch keeps freed memory by stream."""
+        """The device's side stream, the same each time: torch keeps freed memory by stream."""
         raise NotImplementedError(NO_QUEUE)
 
     def graph(self) -> CudaGraph:
@@ -322,11 +323,8 @@ class Cuda(Backend):
         self._buffer.zero_()
 
     @cached_property
-    def _side(self) -> CudaStream:
-        return CudaStream(self.device)
-
     def side_stream(self) -> CudaStream:
-        return self._side
+        return CudaStream(self.device)
 
     def graph(self) -> CudaGraph:
         return CudaGraph(self.device)
@@ -535,9 +533,5 @@ def runtime_problem() -> str:
         return f"this torch ({torch.__version__}) is built without CUDA"
     if problem := monitor_problem():
         return f"no {vendor().library} driver answers ({problem})"
-    return hidden_by() or f"{vendor().runtime} sees no GPU"
-
-
-def hidden_by() -> str:
-    """Return the environment variable that hides GPUs and its value; empty if none is set."""
-    return next((f"{name} is '{os.environ[name]}'" for name in vendor().visible if name in os.environ), "")
+    hiding = (f"{name} is '{os.environ[name]}'" for name in vendor().visible if name in os.environ)
+    return next(hiding, f"{vendor().runtime} sees no GPU")

@@ -118,13 +118,7 @@ class Monitor(AbstractContextManager["Monitor"], ABC):
     """The functions that read energy and power."""
 
     def __init__(self, library: Any, error: type[Exception], gone: Collection[object]) -> None:
-        """Take the library.
-
-        Args:
-            library: its Python module.
-            error: the exception that its functions raise.
-            gone: return codes after which no call succeeds.
-        """
+        """Take the Python module, the exception that its functions raise, and codes after which no call succeeds."""
         self.library, self._error, self._gone = library, error, gone
         self.reasons: dict[tuple[str, str], str] = {}
         """Why the last call of a function returned None, by UUID and function."""

@@ -99,7 +99,7 @@ def _device(placement: Placement, monitor: Monitor | None) -> Device:
 
 
 def _require_present(placements: list[Placement], count: int) -> None:
-    missing = [placement.name for placement in placements if placement.index is not None and placement.index >= count]
+    missing = [one.name for one in placements if (index := one.device_of()) is not None and index >= count]
     if not missing:
         return
     wanted = " and no ".join(f"GPU {name}" for name in missing)

@@ -53,11 +53,7 @@ class Check:
         return "not possible" if self.passed is None else "pass" if self.passed else "FAIL"
 
     def under_load(self, foreign_pct: float | None) -> Check:
-        """Return the check with a busy machine as the reason of its failure, if that is likely.
-
-        Args:
-            foreign_pct: share of the cores' time that other programs took meanwhile; None is unknown.
-        """
+        """Return the check with a busy machine as the likely reason of its failure; a load of None is unknown."""
         if not self.timed or self.passed is not False or foreign_pct is None or foreign_pct < BUSY_PCT:
             return self
         reason = f"the machine was busy: other programs took {foreign_pct:.0f} % of its cores. Repeat it when they rest"

@@ -30,7 +30,7 @@ from bench.results.records import Device, MemoryPeak, Message
 from bench.spec.precisions import parse_precision
 from bench.spec.trial import Placement, Protocol, SuiteRef
 from bench.stats import Interval
-from bench.training.step import build_arm, synchronize
+from bench.training.step import build_arm
 
 Send = Callable[[Message], None]
 
@@ -181,8 +181,7 @@ def energy_windows(device: Device, send: Send) -> tuple[float, float, str] | Non
 
 def torch_device(device: Device) -> torch.device:
     """Return the device as torch names it."""
-    index = Placement(name=device.placement).index
-    return device_at(index)
+    return device_at(Placement(name=device.placement).device_of())
 
 
 @dataclass(slots=True)
@@ -210,7 +209,7 @@ class StepRunner:
 
 def known_step(name: str, device: torch.device, wait: Callable[[], None]) -> StepRunner:
     """Return an arm whose steps are waits."""
-    return StepRunner(name, backend_of(device).is_gpu, wait, lambda: synchronize(device))
+    return StepRunner(name, backend_of(device).is_gpu, wait, lambda: backend_of(device).synchronize())
 
 
 def lengthened(name: str, inner: Runner, wait: Callable[[], None]) -> StepRunner:
@@ -256,17 +255,13 @@ def busy_wait(time_ns: float, slept: float = 0.0) -> Callable[[], None]:
 
 def pause(device: torch.device, time_ns: float) -> Callable[[], None]:
     """Return a wait that is short compared with a step: a busy one on a CPU, a spinning kernel on a GPU."""
-    if backend_of(device).is_gpu:
-        cycles = round(time_ns * cycles_per_ns(device))
-        return lambda: backend_of(device).spin(cycles)
-    return busy_wait(time_ns)
-
-
-def cycles_per_ns(device: torch.device) -> float:
-    """Return the GPU's clock rate as its spinning kernel sees it, in GHz."""
-    backend_of(device).spin(CALIBRATION_CYCLES)
-    synchronize(device)
+    backend = backend_of(device)
+    if not backend.is_gpu:
+        return busy_wait(time_ns)
+    backend.spin(CALIBRATION_CYCLES)
+    backend.synchronize()
     start = time.perf_counter_ns()
-    backend_of(device).spin(CALIBRATION_CYCLES)
-    synchronize(device)
-    return CALIBRATION_CYCLES / (time.perf_counter_ns() - start)
+    backend.spin(CALIBRATION_CYCLES)
+    backend.synchronize()
+    cycles_per_ns = CALIBRATION_CYCLES / (time.perf_counter_ns() - start)  # the clock as the spinning kernel sees it
+    return partial(backend.spin, round(time_ns * cycles_per_ns))

@@ -431,11 +431,7 @@ class AcceleratorActor(LocalLauncher):
     not_started = "lost"  # a node whose processes are being killed still has its actor for a moment
 
     def __init__(self, threads: str | None) -> None:
-        """Prepare this process.
-
-        Args:
-            threads: ``OMP_NUM_THREADS`` of the machine that started the run; None leaves torch's default.
-        """
+        """Prepare this process, with ``OMP_NUM_THREADS`` of the machine that started the run if it is set there."""
         # The fork server starts a new interpreter, which would import the main script of this process: Ray's.
         vars(sys.modules["__main__"]).pop("__file__", None)
         # Ray sets it to the number of CPUs that the actor requested.

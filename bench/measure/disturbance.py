@@ -65,15 +65,6 @@ class Watch:
         return None
 
 
-def involuntary_switches() -> int | None:
-    """Return how often the system has taken a core from this process; None where it does not count that."""
-    with suppress(ImportError):  # as on Windows
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-    return None
-
-
 @contextmanager
 def open_watch(
     device: Device, clock: Callable[[], float] = time.monotonic, *, gather: Gather = alone, rank: int = 0

@@ -220,7 +220,7 @@ def errors_against_float64(
     (value * scale).backward()
     rounded = {name: p.grad.double() / scale for name, p in narrow.named_parameters() if p.grad is not None}
     stop_dropping(exact)
-    true = exact_loss(exact, tree_map(wide, batch))
+    true = exact_loss(exact, cast(batch, torch.float64))
     true.backward()
     squares = _by_group(
         (name, _squares(rounded[name], weight.grad))
@@ -250,6 +250,8 @@ def stop_dropping(module: nn.Module) -> None:
             part.p = 0.0
 
 
-def wide(leaf: Any) -> Any:
-    """Return a leaf of a batch in float64, if it is floating point."""
-    return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+def cast(tree: Any, dtype: torch.dtype | None) -> Any:
+    """Return a structure whose floating-point tensors have a type."""
+    return tree_map(
+        lambda leaf: leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf, tree
+    )

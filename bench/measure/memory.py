@@ -143,8 +143,7 @@ def resident_bytes() -> int:
 
 def model_bytes(model: nn.Module) -> int:
     """Return the bytes of a model's parameters and buffers."""
-    tensors = [*model.parameters(), *model.buffers()]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
 
 
 def tensor_bytes(

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from bench.devices.backend import is_out_of_memory
-from bench.measure.gradients import stop_dropping, wide
+from bench.measure.gradients import cast, stop_dropping
 
 ENOUGH = {torch.bfloat16: 1 / 8, torch.float16: 1 / 20}
 """Errors of gradients that are no harm, by the narrow type."""
@@ -94,13 +94,9 @@ class Narrowing:
     def __init__(
         self, model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], batches: Sequence[Any], recipe: Recipe
     ) -> None:
-        """Copy ``model``, with dropout off, and take the reference gradients of each batch.
+        """Copy ``model``, in fp32, with dropout off, and take the reference gradients of each batch.
 
-        Args:
-            model: in fp32, on the device.
-            loss: computes the loss of (model, batch), inside the precision's autocast region.
-            batches: of any structure, on the device.
-            recipe: how the precision narrows.
+        The ``loss`` of (model, batch) is computed inside the precision's autocast region.
         """
         self.model, self._loss, self.batches, self.recipe = copy.deepcopy(model), loss, batches, recipe
         stop_dropping(self.model)
@@ -142,7 +138,7 @@ class Narrowing:
         model = copy.deepcopy(self.model).double()
         torch.manual_seed(0)
         try:
-            self._loss(model, tree_map(wide, batch)).backward()
+            self._loss(model, cast(batch, torch.float64)).backward()
         except RuntimeError as error:  # it casts to float32 itself, in which rounding shows by what another one changes
             if is_out_of_memory(error):
                 raise
@@ -415,13 +411,6 @@ def _pruned(kept: frozenset[str], fits: Callable[[frozenset[str]], bool], errors
         if rest and rest != kept and fits(rest):
             kept = rest
     return kept
-
-
-def cast(tree: Any, dtype: torch.dtype) -> Any:
-    """Return a structure whose floating-point tensors have a type."""
-    return tree_map(
-        lambda leaf: leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf, tree
-    )
 
 
 def _norm(values: Tensor) -> float:

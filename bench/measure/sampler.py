@@ -67,7 +67,7 @@ def _sample_until_stopped(monitor: Monitor, gpus: dict[str, str], connection: Co
     unsent: list[Sample | Lost] = []
     while gpus and os.getppid() == parent:
         unsent += _read(monitor, gpus, own_pids)
-        if _takes_more(connection):
+        if select.select([], [connection], [], 0)[1]:  # a send that blocks would stop sampling while the parent is busy
             connection.send(unsent)
             unsent = []
         tick_s = next_tick(start_s, time.monotonic(), period_s)
@@ -79,12 +79,6 @@ def _sample_until_stopped(monitor: Monitor, gpus: dict[str, str], connection: Co
                 return
             own_pids = frozenset(message[1])
     connection.send(unsent)
-
-
-def _takes_more(connection: Connection) -> bool:
-    """Say whether a send would not block, so that sampling goes on while the parent is busy."""
-    # Windows cannot tell for a pipe; a full one blocks there.
-    return os.name != "posix" or bool(select.select([], [connection], [], 0)[1])
 
 
 def _read(monitor: Monitor, gpus: dict[str, str], own_pids: frozenset[int] | None) -> list[Sample | Lost]:
@@ -179,9 +173,6 @@ class Sampler:
 @contextmanager
 def sigint_held() -> Iterator[None]:
     """Let a child start with SIGINT blocked, so that Ctrl-C during its imports does not end it with a traceback."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     resource_tracker.ensure_running()  # started later, it would lift the block
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

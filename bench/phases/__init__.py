@@ -18,13 +18,6 @@ RUNNERS: dict[str, Callable[..., Any]] = {
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoint: Path | None = None) -> None:
-    """Run the trial's phase in this process.
-
-    Args:
-        trial: what to measure.
-        device: where.
-        send: takes the records.
-        checkpoint: the file to resume from and to keep the state in, for phases that have checkpoints.
-    """
+    """Run the trial's phase in this process; one with checkpoints resumes from the file, and keeps its state there."""
     more = (checkpoint,) if PHASES[trial.phase].checkpoints else ()
     RUNNERS[trial.phase](trial, device, send, *more)

@@ -26,7 +26,7 @@ from bench.spec.techniques import Techniques, techniques
 from bench.spec.trial import COMPILING_S, Trial
 from bench.training import amp, distributed
 from bench.training.conversions import rehearsal
-from bench.training.step import Arm, build_arm, synchronize
+from bench.training.step import Arm, build_arm
 from bench.training.techniques import compilations, fresh_compiler_cache
 
 BATCHES = 4
@@ -53,13 +53,7 @@ class Context:
     techniques: Techniques
     """Those of all arms; the ablation's steps have their own."""
 
-    def build(
-        self,
-        name: str,
-        *,
-        techniques: Techniques | None = None,
-        steps: int | None = None,
-    ) -> Arm:
+    def build(self, name: str, *, techniques: Techniques | None = None, steps: int | None = None) -> Arm:
         """Set the process to the precision called ``name`` and build its arm.
 
         Args:
@@ -190,7 +184,7 @@ class TrainingRunner:
 
     def synchronize(self) -> None:
         """Wait for the device."""
-        synchronize(self.arm.device)
+        backend_of(self.arm.device).synchronize()
 
     def fingerprint(self) -> object:
         """Return the device allocations, the loss scale and the compilations, of all processes."""
@@ -233,13 +227,7 @@ class TrainingRunner:
             return ""
 
     def result(
-        self,
-        status: Status = "ok",
-        detail: str = "",
-        *,
-        switches: Switches,
-        computed: str = "",
-        **measured: Any,
+        self, status: Status = "ok", detail: str = "", *, switches: Switches, computed: str = "", **measured: Any
     ) -> TrialResult:
         """Return the arm's result, with its status and detail in view of the arithmetic that really ran.
 
@@ -337,10 +325,10 @@ def until_compiled(step: Callable[[], object], device: torch.device) -> float:
     with backend_of(device).fork_rng():
         while True:
             before = compilations()
-            synchronize(device)
+            backend_of(device).synchronize()
             start = time.perf_counter()
             step()
-            synchronize(device)
+            backend_of(device).synchronize()
             step_s = time.perf_counter() - start
             if compilations() == before or steps == MOST_COMPILED_STEPS:
                 break

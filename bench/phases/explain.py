@@ -11,15 +11,13 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
-from bench.data import Batches
-from bench.data.batch import Batch
 from bench.data.prepare import is_synthetic
 from bench.devices.backend import backend_of, is_out_of_memory
 from bench.measure import alone
@@ -227,7 +225,8 @@ class _Explanation:
         for runner in self.runners:
             self._say(f"{runner.name}: training on batches as they are loaded")
             batches = context.open_batches()
-            arm = TrainingRunner(runner.name, runner.arm, _endless(batches))
+            endless = itertools.chain.from_iterable(map(batches.train, itertools.count(1)))
+            arm = TrainingRunner(runner.name, runner.arm, endless)
             steps = max(LOADER_STEPS[0], min(LOADER_STEPS[1], int(1.0 / self.step_s[runner.name])))
             _settle(arm)
             waiting, source = 0.0, arm.batches
@@ -272,12 +271,7 @@ class _Explanation:
         self._rates()
 
     def _products(self, products: Iterable[Call], called: Mapping[str, Sequence[Call]]) -> None:
-        """Time the baseline's products alone, as they are and in the types and with the switches of the others.
-
-        Args:
-            products: of the baseline's step.
-            called: the calls of each arm's step, by the arm's name.
-        """
+        """Time the baseline's products alone, as they are and in the types and with the switches of the others."""
         for call in alone.largest(products, by=lambda call: call.flops):
             self._say(f"{call.name} alone, in all precisions")
             arms = [
@@ -366,10 +360,6 @@ def _step_ms(runner: TrainingRunner, steps: int) -> float:
     runner.run(steps)
     runner.synchronize()
     return 1e3 * (time.perf_counter() - start) / steps
-
-
-def _endless(batches: Batches) -> Iterator[Batch]:
-    return (batch for epoch in itertools.count(1) for batch in batches.train(epoch))
 
 
 def _compute(runner: TrainingRunner) -> torch.dtype | None:

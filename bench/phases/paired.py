@@ -6,6 +6,7 @@ what they measure afterwards.
 
 from __future__ import annotations
 
+import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 from bench.data.batch import Batch
 from bench.devices.backend import backend_of
-from bench.measure.disturbance import Watch, involuntary_switches, open_watch
+from bench.measure.disturbance import Watch, open_watch
 from bench.measure.energy import burst_steps
 from bench.measure.rounds import Comparison, LongBlocks, check_long_blocks, compare
 from bench.measure.sustained import UNSETTLED, Clocks, Sustained, each_alone
@@ -60,7 +61,7 @@ class Paired:
     """Of a step."""
     foreign_load_pct: float | None
     """On a CPU: load of other programs during the timing, in per cent of the cores."""
-    switches_per_s: float | None
+    switches_per_s: float
     """How often the system took a core from this process during the timing."""
     clocks: Clocks | None = None
     """Readings of the device's clock; None where none was asked for."""
@@ -213,7 +214,7 @@ def measure(
     if turn:
         cuts = [replace(cut, sizes=replace(cut.sizes, steps=-(-cut.sizes.steps // turn) * turn)) for cut in cuts]
     report = _progress(trial, runners, send)
-    began_s, switches_before = time.monotonic(), involuntary_switches()
+    began_s, switches_before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as watch:
         poll = _Poll(watch, trial.cell.placement.members)
         for attempt in (1, 2):
@@ -238,7 +239,8 @@ def measure(
             if attempt == 2 or all(each is None or each.agree for each in checks):
                 break
             cuts = [replace(cut, sizes=cut.sizes.lengthen()) for cut in cuts]
-        foreign_pct, switches, took_s = watch.foreign_load_pct(), involuntary_switches(), time.monotonic() - began_s
+        foreign_pct, took_s = watch.foreign_load_pct(), time.monotonic() - began_s
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches_before
         capped, asked = watch.capped if device.is_gpu else None, trial.protocol.sustained
         alone: Sequence[Sustained] = ()
         if clocks and len(runners) > 1 and (asked or (asked is None and (capped or readings.flags))):
@@ -257,7 +259,7 @@ def measure(
         checks=checks,
         samples=samples or trial.cell.batch_size,
         foreign_load_pct=foreign_pct,
-        switches_per_s=None if switches is None or switches_before is None else (switches - switches_before) / took_s,
+        switches_per_s=switches / took_s,
         clocks=readings if clocks else None,
         capped=capped,
         alone=alone,

@@ -145,13 +145,7 @@ class Search:
 
 
 def between(low: int, high: int, unit: int = 1) -> int:
-    """Return the next size to try between one that fits and one that does not; 0 if they are close enough.
-
-    Args:
-        low: fits.
-        high: does not.
-        unit: all sizes are multiples of it, these two included.
-    """
+    """Return the next multiple of a unit between a size that fits and one that does not; 0 if they are close enough."""
     if high - low <= max(unit, low // SHARE):
         return 0
     rough = math.lcm(unit, MULTIPLE)

@@ -385,11 +385,7 @@ def _trials(
         repeated = range(request.protocol.replicates)
         return [replace(common, arms=group, replicate=number) for number in repeated for group in groups] + alone
     if phase.key == "seed":
-        common = replace(
-            common,
-            epochs=request.epochs or suite.epochs,
-            target_accuracy_pct=request.target_accuracy_pct,
-        )
+        common = replace(common, epochs=request.epochs or suite.epochs, target_accuracy_pct=request.target_accuracy_pct)
         # Every other seed in reverse order, so that a linear drift of the machine favours no precision.
         return [
             replace(common, arms=group, seed=seed)
@@ -427,12 +423,9 @@ def named_mixed(names: tuple[str, ...]) -> str:
 
 
 def unsupported_reason(device: Device, name: str, phase: str | None = None) -> str | None:
-    """Return why a device does not support a precision; None if it does.
+    """Return why a device does not support a precision in a phase; None if it does.
 
-    Args:
-        device: as it was surveyed.
-        name: of the precision.
-        phase: the phase to be measured; an emulated precision has no figures in those that are about what steps cost.
+    An emulated precision has no figures in phases that are about what steps cost.
     """
     if (precision := find_precision(name)) is None:  # a free word: an arm of a training script
         return None

@@ -20,7 +20,7 @@ from types import ModuleType
 from bench.results.run_json import MOST
 from bench.spec.errors import UsageError, nearest
 from bench.spec.suite import Parameter, Suite
-from bench.spec.trial import Request, SuiteRef, names_batch_size
+from bench.spec.trial import Request, SuiteRef
 
 LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
 """The packages whose models are suites, by what stands before a model's name. ``suites/_PREFIX.py`` builds them, and
@@ -133,7 +133,8 @@ def select(request: Request, *, on_cpu: bool = False) -> dict[SuiteRef, Suite]:
         smaller = [load(ref).cpu_parameters.items() for ref in refs]
         changes = [{name: value for name, value in each if name not in named} for each in smaller]
         refs = [_changed(ref, change) for ref, change in zip(refs, changes, strict=True)]
-    if not names_batch_size(dict(request.parameters), dict(request.sweep), request.batch_sizes):
+    is_set = "batch_size" in dict(request.parameters) and not request.batch_sizes  # which are measured in its place
+    if not is_set and "batch_size" not in dict(request.sweep):
         refs = [_unlabelled(ref) for ref in refs]
     variants = [variant for ref in refs for variant in _variants(ref, request.sweep)]
     return {ref: load(ref) for ref in variants}

@@ -58,8 +58,9 @@ def read(path: Path, words: str = "object", *, checked: bool = True) -> pd.DataF
     for other in frame.loc[frame["schema"] != SCHEMA, "schema"].iloc[:1]:
         check_schema(path, "" if pd.isna(other) else f"{other:g}")
     frame = _texts(frame, [name for name in present if name not in numbers])
-    if checked:
-        _check(path, frame)
+    for field in COLUMNS[path.name].values() if checked else ():
+        if field.name in frame:
+            _check_column(path, frame, field)
     absent = {name: float("nan") if dtypes[name] is float else "" for name in dtypes if name not in frame}
     if absent:
         frame = pd.concat([frame, pd.DataFrame(absent, index=frame.index)], axis=1)
@@ -107,12 +108,7 @@ def counting(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_counting(rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of another CSV that belong to attempts that count.
-
-    Args:
-        rows: its rows.
-        trials: ``counting`` of trials.csv.
-    """
+    """Return the rows of another CSV that belong to attempts that count, which ``trials`` are."""
     last = trials.drop_duplicates("trial").set_index("trial")["attempt"].fillna(0)
     codes, names = pd.factorize(rows["trial"])
     wanted = last.reindex(names.astype(object)).to_numpy()[codes]
@@ -150,14 +146,8 @@ def _word_for_number(path: Path, whole: bytes, numbers: Collection[str]) -> str:
     return ""
 
 
-def _check(path: Path, frame: pd.DataFrame) -> None:
-    """Refuse values that no measurement gives, with the file, the line and the value."""
-    for field in COLUMNS[path.name].values():
-        if field.name in frame:
-            _check_column(path, frame, field)
-
-
 def _check_column(path: Path, frame: pd.DataFrame, field: Field) -> None:
+    """Refuse values that no measurement gives, with the file, the line and the value."""
     name, column = field.name, field.column
     if field.kind == "number":
         for wrong, why in _wrong_numbers(frame, field):
@@ -211,12 +201,9 @@ def _refuse(path: Path, frame: pd.DataFrame, wrong: pd.Series | NDArray[np.bool_
         value = frame[name].iloc[at[0]]
         shown = "" if pd.isna(value) or value == "" else f" '{value:g}'" if isinstance(value, float) else f" '{value}'"
         more = f" So is it in {len(at) - 1} more lines." if len(at) > 1 else ""
+        row, lines = int(frame.index[at[0]]), rows(path, io.BytesIO(whole_lines(path)[0]))
+        line, _ = next(itertools.islice(lines, row + 1, None))  # a row may have several lines; the number is the last's
         raise UsageError(
-            f"'{path}', line {_line_of(path, int(frame.index[at[0]]))}: {name}{shown} {why}.{more} "
+            f"'{path}', line {line}: {name}{shown} {why}.{more} "
             "No measurement gives that: restore the file, or remove the line."
         )
-
-
-def _line_of(path: Path, row: int) -> int:
-    """Return the line in which a row ends."""
-    return next(itertools.islice(rows(path, io.BytesIO(whole_lines(path)[0])), row + 1, None))[0]

@@ -221,14 +221,10 @@ class Store:
             self._rescue({}, error)
 
     def _rescue(self, pending: Mapping[str, bytes], error: OSError) -> NoReturn:
-        """Write the whole run into another folder: what the files hold, through their descriptors, and what they lack.
-
-        Args:
-            pending: rows that are not in the files, by file.
-            error: why not.
+        """Write the whole run into another folder: what the files hold, by their descriptors, and the ``pending`` rows.
 
         Raises:
-            StoreLostError: always; it says where the rows are.
+            StoreLostError: always; it says why, and where the rows are.
         """
         if isinstance(error, FileNotFoundError):
             what = f"The run's folder '{self.folder}' was deleted or moved"
@@ -394,12 +390,7 @@ def _recover(path: Path, columns: list[str], known: Answers) -> int:
 
 
 def edited(folder: Path, info: Mapping[str, Any]) -> list[str]:
-    """Return the CSVs of a run that are not as it left them, or were not when ``--resume`` went on with it.
-
-    Args:
-        folder: the run's.
-        info: its run.json. A run without checksums there is not checked.
-    """
+    """Return the CSVs that are not as a run left them, or as ``--resume`` found them; none if it has no checksums."""
     then = info.get("sha256") or {}
     now = checksums(folder) if then else {}
     return sorted({*(info.get("edited") or ()), *(name for name in now if now[name] != then.get(name, now[name]))})

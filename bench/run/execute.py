@@ -199,10 +199,7 @@ class Execution:
     def _run_apart(self, trial: Trial, place: tuple[int, int], failed: Ending | None) -> None:
         """Measure arms that cannot be measured together, each in its own process.
 
-        Args:
-            trial: the trial of all arms.
-            place: its number of how many.
-            failed: how that ended, which is not stored; None if they did not fit together, which is.
+        ``failed`` is how they ended together, which is not stored; None if they did not fit together, which is.
         """
         apart = [replace(trial, arms=(arm,)) for arm in trial.arms]
         missing = [
@@ -226,11 +223,7 @@ class Execution:
                 self._run_trial(alone, f"measured alone: together, {failed.text}" if failed is not None else "")
 
     def _run_trial(self, trial: Trial, note: str = "") -> Ending | None:
-        """Run one trial and store what it sent.
-
-        Args:
-            trial: the trial.
-            note: what the detail of a measured row says first.
+        """Run one trial and store what it sent; the detail of a measured row begins with a ``note``.
 
         Returns:
             How it ended if several arms failed together, of which nothing is stored; else None.
@@ -511,11 +504,7 @@ def missing_results(trial: Trial, results: Sequence[TrialResult], ending: Ending
 
 
 def enough(
-    protocol: Protocol,
-    count: int,
-    arms: Sequence[Sequence[Interval]],
-    timed_s: float,
-    noise: float = ASSUMED_NOISE,
+    protocol: Protocol, count: int, arms: Sequence[Sequence[Interval]], timed_s: float, noise: float = ASSUMED_NOISE
 ) -> bool:
     """Say whether the processes that have ended answer the question, or have used up what they may.
 

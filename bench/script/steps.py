@@ -180,17 +180,14 @@ def compared(record: Mapping[str, Any], reference: Mapping[str, Any]) -> list[st
             f"these options changed nothing that was computed: {products(record['computed'])}, as before"
         )
     warnings = []
-    first, before = (_first_loss(each) for each in (record, reference))
+    losses = ([step["loss"] for step in each["steps"] if step["loss"] is not None] for each in (record, reference))
+    first, before = (next(iter(of_steps), None) for of_steps in losses)
     if first is not None and before is not None and not math.isclose(first, before, rel_tol=LOSSES, abs_tol=1e-6):
         warnings.append(f"first losses are {first:.4g} and {before:.4g}, further apart than by rounding")
     rest = [kind for kind in here if kind in PRECISE]
     if rest and any(kind in NARROW for kind in here):
         warnings.append("products left in {}: {:.0f} %".format(", ".join(rest), 100 * sum(here[kind] for kind in rest)))
     return warnings
-
-
-def _first_loss(record: Mapping[str, Any]) -> float | None:
-    return next((step["loss"] for step in record["steps"] if step["loss"] is not None), None)
 
 
 def foreign_load_pct(loads: Sequence[Sequence[float]]) -> float | None:

@@ -21,11 +21,7 @@ _libc: Any = ctypes.CDLL(None)
 
 
 def end_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends; end at once if that has happened.
-
-    Args:
-        parent: the parent's id, as the parent knows it.
-    """
+    """Let the kernel kill this process when its parent, of that id, ends; end at once if that has happened."""
     _ask_for(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

@@ -130,7 +130,7 @@ class Precision:
     @property
     def narrow(self) -> bool:
         """Whether converted layers multiply in a narrower type than autocast's."""
-        return self.conversion not in (None, "te_bfloat16")
+        return self.conversion is not None
 
     @property
     def trained_multiple(self) -> int:
@@ -142,11 +142,7 @@ class Precision:
         return 1 if self.emulated and self.conversion != "mxfp8" else self.batch_multiple
 
     def missed(self, computed: str) -> str:
-        """Say that products did not run in the type that this precision is about; empty where that is not known.
-
-        Args:
-            computed: the types that they ran in, each with its share, as in ``bfloat16:98% float32:2%``.
-        """
+        """Say that products ran in another type, as in ``bfloat16:98% float32:2%``; empty where that is not known."""
         if self.narrow:
             narrow = "float4" if self.conversion == "nvfp4" else "float8"
             return "" if narrow in computed or not computed else f"no product ran in {narrow}, but in {computed}"

@@ -281,9 +281,7 @@ class AblationStep:
 def rebase(planned: Iterable[AblationStep], works: Callable[[AblationStep], bool]) -> Iterator[AblationStep]:
     """Yield each step without what failed steps before it would have added; arms without techniques stay as they are.
 
-    Args:
-        planned: steps in their order.
-        works: whether a yielded step works; called after the consumer resumes the generator.
+    Whether a yielded step ``works`` is asked after the consumer resumes the generator.
     """
     failed: list[AblationStep] = []
     for step in planned:

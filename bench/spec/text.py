@@ -27,12 +27,7 @@ FORMULA = re.compile(rf"(?P<quotes>'*)(?!{NUMBER})(?:\s*[=+\-@＝＋－＠]|[\t\
 
 
 def plain(text: str, *, one_line: bool = False) -> str:
-    r"""Return a text with its unsafe characters written as escapes, such as ``\x1b`` or ``\u202e``.
-
-    Args:
-        text: the text.
-        one_line: whether line feeds and tabulators are written as escapes, too.
-    """
+    r"""Return a text with unsafe characters as escapes, such as ``\x1b``, line feeds and tabs only if ``one_line``."""
     text = UNSAFE.sub(_escape, text)
     return BREAKS.sub(_escape, text) if one_line else text
 
@@ -66,13 +61,7 @@ def unquoted(cell: str) -> str:
 
 
 def print_plain(text: str, *, error: bool = False, wrap: bool = True) -> None:
-    """Print a text from anywhere, at once.
-
-    Args:
-        text: the text.
-        error: whether to stderr.
-        wrap: whether a terminal's lines are broken between words; what programs read is not.
-    """
+    """Print a text from anywhere, at once; what programs read does not ``wrap`` between words as on a terminal."""
     stream = sys.stderr if error else sys.stdout
     text = plain(text)
     if wrap and stream.isatty():

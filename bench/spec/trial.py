@@ -109,24 +109,13 @@ class SuiteRef:
     parameters: tuple[tuple[str, Parameter], ...] = ()
     """Arguments that override the defaults of the file's ``suite()`` function, and are part of the recipe's name."""
     batch_size: Parameter | None = None
-    """Its argument ``batch_size`` where that is not part of the name (``names_batch_size``)."""
+    """Its argument ``batch_size`` where that is not part of the name."""
 
     @property
     def word(self) -> str:
         """What ``--suite`` takes it by: its name, its file, or a library's prefix and the folder of a model."""
         library = f"{self.name.partition(':')[0]}:" if ":" in self.name else ""
         return self.name if self.file is None else f"{library}{self.file}"
-
-
-def names_batch_size(asked: Collection[str], swept: Collection[str], batch_sizes: Collection[int] | None) -> bool:
-    """Say whether a suite's argument ``batch_size`` is part of its name: it was swept, or set and not replaced.
-
-    Args:
-        asked: names of the parameters that ``--set`` gave.
-        swept: those of ``--sweep``.
-        batch_sizes: the sizes of ``--batch-sizes``, which are measured in its place.
-    """
-    return "batch_size" in swept or ("batch_size" in asked and not batch_sizes)
 
 
 EVERY_GPU = "all"
@@ -175,13 +164,8 @@ class Placement:
         """The devices, node by node, by their names there."""
         return tuple(self.local.split("+")) * self.nodes
 
-    @property
-    def index(self) -> int | None:
-        """The CUDA index of the first device; None for the CPU and on a cluster, whose nodes have their own."""
-        return int(self.members[0]) if self.members[0].isdigit() else None
-
-    def device_of(self, rank: int) -> int | None:
-        """Return the CUDA index of one of the devices, or None for the CPU."""
+    def device_of(self, rank: int = 0) -> int | None:
+        """Return the CUDA index of a device; None for the CPU and on a cluster, whose nodes have their own."""
         member = self.members[rank] if len(self.members) > 1 else self.members[0]
         return int(member) if member.isdigit() else None
 
@@ -550,7 +534,7 @@ class Trial:
     @property
     def checkpoint(self) -> Path:
         """Where within a run's folder its training is kept until it has ended (train)."""
-        return Path("checkpoints") / f"{self._file_name}.pt"
+        return Path("checkpoints") / f"{_file_name(self.id)}.pt"
 
     @property
     def recipe(self) -> dict[str, str]:
@@ -573,11 +557,7 @@ class Trial:
     @property
     def log(self) -> Path:
         """Where within a run's folder all that it printed is kept if it fails."""
-        return Path("logs") / f"{self._file_name}.log"
-
-    @property
-    def _file_name(self) -> str:
-        return _file_name(self.id)
+        return Path("logs") / f"{_file_name(self.id)}.log"
 
     @property
     def config(self) -> str:

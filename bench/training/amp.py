@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_map
 
 from bench.devices.backend import backend_of
 from bench.devices.capabilities import all_fp32_switches, matmul_error, set_fp32
+from bench.measure.gradients import cast
 from bench.results.records import Switches
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import Precision
@@ -114,7 +114,7 @@ class Weights:
             if kept and next(module.parameters(recurse=False), None) is not None:
                 module.register_forward_pre_hook(self._narrow_inputs)
             for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-                exact, tensor.data = tensor.data, _to(tensor.data, self._dtype)
+                exact, tensor.data = tensor.data, cast(tensor.data, self._dtype)
                 if precision.master and isinstance(tensor, nn.Parameter) and tensor.dtype != exact.dtype:
                     self._masters[tensor] = nn.Parameter(exact, requires_grad=tensor.requires_grad)
                     if tensor.requires_grad:
@@ -134,8 +134,7 @@ class Weights:
             group["params"] = [self._masters.get(weight, weight) for weight in group["params"]]
         for weight, master in self._masters.items():
             if weight in optimizer.state:
-                state = optimizer.state.pop(weight)
-                optimizer.state[master] = tree_map(lambda leaf: _to(leaf, torch.float32), state)
+                optimizer.state[master] = cast(optimizer.state.pop(weight), torch.float32)
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Copy the masters into the weights after each step that ``optimizer`` takes: its own, for a step may go on."""
@@ -181,10 +180,10 @@ class Weights:
             self._dtype = dtype
 
     def _narrow_inputs(self, _model: nn.Module, inputs: tuple[Any, ...]) -> Any:
-        return tree_map(lambda leaf: _to(leaf, self._dtype), inputs)
+        return cast(inputs, self._dtype)
 
     def _widen_outputs(self, _model: nn.Module, _inputs: tuple[Any, ...], outputs: Any) -> Any:
-        return tree_map(lambda leaf: _to(leaf, torch.float32), outputs)
+        return cast(outputs, torch.float32)
 
     def _widen_gradient(self, weight: Tensor) -> None:
         if weight.grad is None:
@@ -200,7 +199,3 @@ class Weights:
 @torch.no_grad()
 def _copy_masters(weights: list[Tensor], masters: list[Tensor], *_: Any) -> None:
     torch._foreach_copy_(weights, masters)
-
-
-def _to(leaf: Any, dtype: torch.dtype | None) -> Any:
-    return leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf

@@ -21,7 +21,7 @@ from bench.spec.suite import Data, Suite
 from bench.spec.trial import Placement, SuiteRef
 from bench.training import amp
 from bench.training.own_step import loss_in
-from bench.training.step import build_arm, build_model, leave_gradients, loss_of, synchronize
+from bench.training.step import build_arm, build_model, leave_gradients, loss_of
 
 COUNTED_BATCH = 2
 SHORT_S = 3.0
@@ -103,7 +103,7 @@ def step_s(
     report.
     """
     suite, arithmetic = suite_registry.load(ref), parse_precision(precision)
-    device = device_at(Placement(name=placement).index)
+    device = device_at(Placement(name=placement).device_of())
     send(Progress(text=f"timing a step in {precision}"))
     backend_of(device).set_current()
     amp.apply(arithmetic)
@@ -114,7 +114,7 @@ def step_s(
         while not times_s or (sum(times_s) < SHORT_S and len(times_s) < MOST_STEPS):
             start = time.perf_counter()
             arm.step(arm, batch)
-            synchronize(device)
+            backend_of(device).synchronize()
             times_s.append(time.perf_counter() - start)
     except Exception as error:  # a user's model may raise anything, and an estimate is all that is lost
         print(f"{suite.name}: the time of a step in {precision} is unknown: {error}")

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.measure.narrowing import cast, lies_in
+from bench.measure.gradients import cast
+from bench.measure.narrowing import lies_in
 from bench.spec.errors import UnsupportedError, UsageError, nearest
 from bench.spec.precisions import Precision
 

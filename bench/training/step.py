@@ -31,13 +31,7 @@ from bench.training.amp import Weights
 from bench.training.conversions import convert, replaced
 from bench.training.keep import keep
 from bench.training.own_step import Training, loss_in, name_part, take_steps
-from bench.training.techniques import (
-    GraphedStep,
-    checkpoint_activations,
-    compiled,
-    fused,
-    require_supported,
-)
+from bench.training.techniques import GraphedStep, checkpoint_activations, compiled, fused, require_supported
 
 Loss = Callable[[Any, Batch], Any]
 """Computes the loss of (model, batch): a tensor, or an output that has it."""
@@ -386,7 +380,7 @@ def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
     losses: list[Tensor] = []
     wait_ns = samples = 0
     taken = arm.taken.count
-    synchronize(arm.device)
+    backend_of(arm.device).synchronize()
     clock = distributed.clock()
     start, wait_start = clock(), time.perf_counter_ns()
     for batch in batches:
@@ -395,7 +389,7 @@ def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
         samples += arm.count(batch)
         wait_start = time.perf_counter_ns()
     wait_ns += time.perf_counter_ns() - wait_start
-    synchronize(arm.device)
+    backend_of(arm.device).synchronize()
     seconds = (clock() - start) / 1e9
     (loss,) = distributed.summed([float(torch.stack(losses).float().mean())], torch.device("cpu"))
     return Epoch(
@@ -489,8 +483,3 @@ def evaluate_fp32(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | No
             return evaluate(replace(arm, precision=plain), batches)
     finally:
         amp.apply(arm.precision)
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all queued work."""
-    backend_of(device).synchronize()

@@ -192,7 +192,7 @@ def test_one_per_cent_of_a_step_is_spun_in_cycles_of_the_gpus_own_clock(monkeypa
         machine.now_ns += round(cycles / 1.5)  # at 1.5 GHz
 
     monkeypatch.setattr(Cuda, "spin", lambda self, cycles: spin(cycles))
-    monkeypatch.setattr(probes, "synchronize", lambda device: None)
+    monkeypatch.setattr(Cuda, "synchronize", lambda self: None)
     monkeypatch.setattr(probes.time, "perf_counter_ns", machine.clock)
     probes.pause(torch.device("cuda", 0), 20_000)()
     assert spun[-1] == pytest.approx(30_000)

@@ -104,9 +104,9 @@ def test_malformed_placements_are_refused(name):
 def test_members_are_the_devices_in_order():
     assert Placement(name="1+0").members == ("1", "0")
     assert [Placement(name="1+0").device_of(rank) for rank in (0, 1)] == [1, 0]
-    assert Placement(name="cpu+cpu").index is Placement(name="V100").index is None
+    assert Placement(name="cpu+cpu").device_of() is Placement(name="V100").device_of() is None
     assert [Placement(name=name).on_cluster for name in ("V100", "cpu")] == [True, False]
     assert Placement(name="3").device_of(1) == 3
     nodes = Placement(name="2+3@2")
-    assert (nodes.local, nodes.nodes, nodes.index) == ("2+3", 2, 2)
+    assert (nodes.local, nodes.nodes, nodes.device_of()) == ("2+3", 2, 2)
     assert [nodes.device_of(rank) for rank in range(4)] == [2, 3, 2, 3]
