@@ -75,18 +75,14 @@ class Fact(NamedTuple):
 
 def cautions(runs: Runs) -> list[str]:
     """Return cautions to read before comparing: data missing or odd in a run, and differences between runs."""
-    return [*of_files(runs), *runs.remarks, *warnings(runs.runs, _every(runs))]
+    return [*of_files(runs), *runs.remarks, *warnings(runs.runs, runs.tried())]
 
 
 def of_files(runs: Runs) -> list[str]:
     """Return which runs are unfinished, and the faults of files: cut off, edited, without rows, or copies of others."""
-    trials = _every(runs)
+    trials = runs.tried()
     missing = [remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
     return [*filter(None, missing), *(f"Run {run.label}: {text}" for run in runs.runs for text in run.remarks)]
-
-
-def _every(runs: Runs) -> pd.DataFrame:
-    return pd.concat([runs.trials, runs.ablations], ignore_index=True)
 
 
 def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:

@@ -386,7 +386,7 @@ def contrasts(
 def intervals(
     contrasts: Mapping[int, Contrast], names: Sequence[str], show: Callable[[Contrast], Interval | None]
 ) -> pd.DataFrame:
-    """Return the centers and ends of contrasts as three columns, by the arm's number; empty of one not to ``show``."""
+    """Return the center and ends that ``show`` gives of contrasts, as columns by the arm's number; empty for None."""
     shown = {number: show(contrast) for number, contrast in contrasts.items()}
     ends = [(None, None, None) if interval is None else interval.ends for interval in shown.values()]
     return pd.DataFrame(ends, pd.Index(list(shown), dtype="int64", name=ARM), list(names)).astype(float)

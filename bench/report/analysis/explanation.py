@@ -170,7 +170,7 @@ MemoryPair = tuple[Mapping[Hashable, Any], Mapping[Hashable, Any]]
 
 
 def memory_pair(trials: pd.DataFrame, cell: Mapping[str, object], precision: str) -> MemoryPair | None:
-    """Return what a precision's and the baseline's tensors held in a ``CELL``; None where one was not counted."""
+    """Return what a precision's and the baseline's tensors held in a cell, of columns ``CELL``; None if not counted."""
     counted = trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
     measured = trials[(trials["phase"] == "memory") & counted].merge(pd.DataFrame([cell])[CELL], on=CELL)
     held = {str(row["precision"]): row for row in records(measured)}

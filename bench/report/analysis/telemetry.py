@@ -53,7 +53,7 @@ def spans(runs: Runs) -> pd.DataFrame:
     These are a trial's blocks from the first to the last, its window of energy, and each of its epochs.
     """
     blocks = pd.concat([frame[[*TRIAL, "start_s", "time_ms"]] for frame in (runs.blocks, runs.ablation_blocks)])
-    trials = pd.concat([runs.trials, runs.ablations], ignore_index=True)
+    trials = runs.tried()
     ended = blocks.assign(to_s=blocks["start_s"] + blocks["time_ms"] / 1e3).groupby(TRIAL, observed=True)
     parts = [
         ended.agg(from_s=("start_s", "min"), to_s=("to_s", "max")).reset_index(),

@@ -39,7 +39,7 @@ def courses(runs: Runs) -> Iterator[tuple[str, Chart]]:
     names: dict[tuple[Any, ...], str] = {
         (run.label, device["placement"]): device["name"] for run in runs.runs for device in run.devices
     }
-    trials = pd.concat([runs.trials, runs.ablations], ignore_index=True)
+    trials = runs.tried()
     for ((run, gpu), samples), file in zip(boards, files, strict=True):
         here = trials[(trials["run"] == run) & trials["members"].map(listed).map(lambda names, gpu=gpu: gpu in names)]
         of_run = f" {run}" if len(runs.runs) > 1 else ""

@@ -30,7 +30,7 @@ BATCH = re.compile(r"-b\d+$")
 
 
 def remark(run: Run, trials: pd.DataFrame) -> str:
-    """Return a sentence on a run that did not end or lacks trials of its plan; empty where it is whole or unknown."""
+    """Return a sentence on a run that did not end or lacks trials of its plan; empty where it is whole, or unknown."""
     if "finished" not in run.info:
         lacks = f"Run {run.label}: its run.json lacks the request and the plan, so what is missing is not known."
         return "" if run.part("request") or run.list("planned") else lacks

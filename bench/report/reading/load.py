@@ -97,6 +97,10 @@ class Runs:
     remarks: list[str] = field(default_factory=list)
     """Which paths hold the same images, and which one path holds others."""
 
+    def tried(self) -> pd.DataFrame:
+        """Return the rows of all trials, those of ablations after the others."""
+        return pd.concat([self.trials, self.ablations], ignore_index=True)
+
 
 def load(folders: list[Path]) -> Runs:
     """Read runs.

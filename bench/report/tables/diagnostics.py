@@ -235,7 +235,7 @@ ANSWERED = (*MEASURED, "oom", "unsupported")
 
 def failures(runs: Runs) -> list[str]:
     """Return which precision has rows without an answer, in which phases, one line for each on each device."""
-    trials = pd.concat([runs.trials, runs.ablations], ignore_index=True)
+    trials = runs.tried()
     rows = trials[~trials["status"].isin(ANSWERED)]
     if rows.empty:
         return []

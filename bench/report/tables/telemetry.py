@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pandas as pd
-
 from bench.report.analysis.telemetry import telemetry
 from bench.report.figures.telemetry import SECTION
 from bench.report.format import MIB, known, records
@@ -26,7 +24,7 @@ ABOUT = (
 def of_gpus(runs: Runs) -> Table | None:
     """Return what was read of each GPU, by arm; None where nothing was."""
     rows = telemetry(runs)
-    trials = pd.concat([runs.trials, runs.ablations], ignore_index=True)
+    trials = runs.tried()
     named = rows.merge(subjects(trials)[[*SUBJECT, "workload", "where"]], on=SUBJECT)
     together = named["placement"] != named["gpu"]
     columns = [
