@@ -297,8 +297,8 @@ def _command_parsers() -> dict[str, Parser]:
         "--interleave",
         type=Path,
         metavar="DIR",
-        help="measure both by turns first, and keep the runs in DIR: OLD and NEW are then suites' files, checkouts of "
-        "ampmeter or environments (folder or Python), and the runs' options follow --",
+        help="measure both by turns first, and keep the runs in DIR, a new one for other code: OLD and NEW are then "
+        "suites' files, checkouts of ampmeter or environments (folder or Python), and the runs' options follow --",
     )
     compare.add_argument(
         "--pairs", type=partial(whole(1), "--pairs"), default=3, help="of runs that --interleave measures (default: 3)"

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+from bench.spec import lifetime
 from bench.spec.errors import UsageError
 from bench.spec.text import print_plain
 
 PROGRAM = "run_bench.py"
+ROOT = Path(__file__).resolve().parents[2]
 SIDES = ("old", "new")
+ASKED = "sides.json"
+"""The file in the runs' folder with the command of each side."""
+WITHOUT_REPORT = "AMPMETER_WITHOUT_REPORT"
+"""The variable that tells a run that its report is not wanted: the comparison follows."""
 
 
 def interleave(old: Path, new: Path, words: Sequence[str], out: Path, pairs: int) -> tuple[Path, Path]:
@@ -32,33 +41,92 @@ def interleave(old: Path, new: Path, words: Sequence[str], out: Path, pairs: int
         The folders of the runs of both sides.
 
     Raises:
-        UsageError: a side is none of these, or one of its runs was refused.
+        UsageError: a side is none of these, one of its runs was refused, or ``out`` has runs of other code.
     """
     if words and not words[0].startswith("-"):
         raise UsageError(f"--interleave measures suites: after -- come options of runs, not the command '{words[0]}'.")
-    commands = {side: [*_command(path), *words] for side, path in zip(SIDES, (old, new), strict=True)}
+    commands = {side: [*_command(path, words), *words] for side, path in zip(SIDES, (old, new), strict=True)}
+    _require_same(out, commands, (old, new))
+    partly = []
     for pair in range(pairs):
         for side in SIDES if pair % 2 == 0 else SIDES[::-1]:
-            command = [*commands[side], "--resume", str(out / side / str(pair + 1))]
+            folder = out / side / str(pair + 1)
+            command = [*commands[side], "--resume", str(folder)]
             print_plain(f"Pair {pair + 1} of {pairs}, {side.upper()}: {shlex.join(command)}", error=True)
-            code = subprocess.run(command, stdout=sys.stderr, check=False).returncode
-            if code < 0 or code > 1:  # 1: something was not measured, which the comparison shows
+            code = _run(command)
+            if code not in (0, 1) or not (folder / "run.json").is_file():
                 raise UsageError(
                     f"The run of {side.upper()} in pair {pair + 1} ended with exit code {code}, see above."
                 )
+            partly += [f"{side.upper()} in pair {pair + 1}"] * code
+    if partly:
+        print_plain(f"Not everything was measured by {', '.join(partly)}, see above.", error=True)
     return out / "old", out / "new"
 
 
-def _command(side: Path) -> list[str]:
-    """Return how a side is run."""
-    program = str(Path(__file__).resolve().parents[2] / PROGRAM)
+def _run(command: Sequence[str]) -> int:
+    """Run a command to its end; an interruption of this process is passed on once, and waits for the run's own end."""
+    process = subprocess.Popen(
+        command,
+        stdout=sys.stderr,
+        env=os.environ | {WITHOUT_REPORT: "yes"},
+        start_new_session=True,  # else Ctrl-C reaches it twice
+        preexec_fn=partial(lifetime.end_with, os.getpid()),  # noqa: PLW1509 - a call of the kernel alone
+    )
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.terminate()
+        process.wait()
+        print_plain("The same command goes on with what is left.", error=True)
+        raise
+
+
+def _require_same(out: Path, commands: Mapping[str, Sequence[str]], sides: Sequence[Path]) -> None:
+    """Refuse runs of another comparison, or of code that has been edited since the first of them began."""
+    asked, file = json.dumps(commands, indent=1), out / ASKED
+    if not file.exists():
+        if any((out / side).exists() for side in SIDES):
+            raise UsageError(f"'{out}' has runs that --interleave did not start. Choose another folder.")
+        out.mkdir(parents=True, exist_ok=True)
+        file.write_text(asked)
+        return
+    if file.read_text() != asked:
+        raise UsageError(f"'{out}' has runs of other sides or with other options. Choose another folder.")
+    for side in sides:
+        for source in _sources(side):
+            if source.stat().st_mtime > file.stat().st_mtime:
+                raise UsageError(f"'{source}' was edited after the first runs in '{out}'. Choose another folder.")
+
+
+def _sources(side: Path) -> Iterator[Path]:
+    """Yield the modules that a suite may import from its folder, or a checkout's; of an environment none."""
+    folder = side.parent if side.suffix == ".py" else side
+    if folder == side and not (side / PROGRAM).is_file():
+        return
+    for place, folders, files in os.walk(folder):
+        kept = [name for name in folders if name[0] != "." and not Path(place, name, "pyvenv.cfg").exists()]
+        folders[:] = kept
+        yield from (Path(place, name) for name in files if name.endswith(".py"))
+
+
+def _command(side: Path, words: Sequence[str]) -> list[str]:
+    """Return how a side is run: a suite and an environment by this ampmeter, or by the environment's own."""
+    program = str(ROOT / PROGRAM)
     if side.suffix == ".py" and side.is_file():
-        return [sys.executable, program, "--suite", str(side)]
+        if any(word.partition("=")[0] == "--suite" for word in words):
+            raise UsageError(f"'{side}' is the suite of its side: leave out --suite after --.")
+        return [sys.executable, program, "--suite", str(side.resolve())]
     if (checkout := side / PROGRAM).is_file():
-        return [sys.executable, str(checkout)]
+        return [sys.executable, str(checkout.resolve())]
     for python in (side / "bin" / "python", side):
-        if python.is_file():
-            return [str(python), program]
+        if python.is_file() and os.access(python, os.X_OK):
+            if (ROOT / "pyproject.toml").is_file():
+                return [str(python.absolute()), program]
+            # An installed program lies beside this environment's torch, which would hide the other one's.
+            if (own := python.absolute().with_name("ampmeter")).is_file():
+                return [str(own)]
+            raise UsageError(f"'{side}' has no ampmeter: install it there, too.")
     raise UsageError(
         f"'{side}' is no suite's file, no checkout with {PROGRAM}, and no environment's folder or Python: "
         "--interleave measures two of these."

@@ -2,77 +2,166 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bench.cli.parser import parse
-from bench.run.interleave import interleave
+from bench.run.interleave import WITHOUT_REPORT, interleave
 from bench.spec.errors import UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Started:
+    """Processes in place of runs: each notes its command, writes run.json if it ends with 0 or 1, and ends."""
+
+    def __init__(self) -> None:
+        self.commands: list[list[str]] = []
+        self.codes: list[int | str] = []
+        """How the next ones end; "silent" is 1 without a run, as of a Python that lacks a package."""
+
+    def __call__(self, command, **how):
+        assert how["env"][WITHOUT_REPORT]
+        self.commands.append(command)
+        code = self.codes.pop(0) if self.codes else 0
+        if code in (0, 1):
+            folder = Path(command[-1])
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "run.json").touch()
+        return SimpleNamespace(wait=lambda: 1 if code == "silent" else code)
 
 
 @pytest.fixture
-def started(monkeypatch):
-    """Commands of the runs; each ends with the code that stands first in ``codes``."""
-    commands, codes = [], []
-
-    def run(command, **_how):
-        commands.append(command)
-        return subprocess.CompletedProcess(command, codes.pop(0) if codes else 0)
-
-    monkeypatch.setattr("bench.run.interleave.subprocess.run", run)
-    return commands, codes
+def started(monkeypatch) -> Started:
+    """The runs, in place of processes."""
+    processes = Started()
+    monkeypatch.setattr("bench.run.interleave.subprocess.Popen", processes)
+    return processes
 
 
 @pytest.fixture
 def sides(tmp_path: Path) -> dict[str, Path]:
     """A suite's file, a checkout and an environment."""
-    (tmp_path / "model.py").touch()
-    for file in ("checkout/run_bench.py", "environment/bin/python"):
-        (tmp_path / file).parent.mkdir(parents=True)
-        (tmp_path / file).touch()
-    return {name: tmp_path / name for name in ("model.py", "checkout", "environment")}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/model.py").touch()
+    for file in ("checkout/run_bench.py", "environment/bin/python", "environment/bin/ampmeter"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch(mode=0o755)
+    return {name: tmp_path / name for name in ("model/model.py", "checkout", "environment")}
 
 
 def test_each_pair_begins_with_the_side_that_the_one_before_ended_with(started, sides, tmp_path):
-    commands, _ = started
     folders = interleave(sides["checkout"], sides["environment"], ["--suite", "mlp"], tmp_path / "out", pairs=3)
     assert folders == (tmp_path / "out" / "old", tmp_path / "out" / "new")
-    names = [str(Path(command[-1]).relative_to(tmp_path / "out")) for command in commands]
+    names = [str(Path(command[-1]).relative_to(tmp_path / "out")) for command in started.commands]
     assert names == ["old/1", "new/1", "new/2", "old/2", "old/3", "new/3"]
-    assert {tuple(command[-4:-1]) for command in commands} == {("--suite", "mlp", "--resume")}
+    assert {tuple(command[-4:-1]) for command in started.commands} == {("--suite", "mlp", "--resume")}
 
 
 @pytest.mark.parametrize(
     ("side", "start"),
     [
-        ("model.py", [sys.executable, "--suite", "model.py"]),
-        ("checkout", [sys.executable, "checkout/run_bench.py"]),
-        ("environment", ["environment/bin/python"]),
+        ("model/model.py", [sys.executable, "--suite", "model/model.py"]),
+        ("checkout", ["checkout/run_bench.py"]),
+        ("environment", ["environment/bin/python", str(ROOT / "run_bench.py")]),
     ],
 )
 def test_a_side_is_a_suite_a_checkout_or_an_environment(started, sides, tmp_path, side, start):
-    python, *words = start
-    commands, _ = started
-    interleave(sides[side], sides["model.py"], [], tmp_path / "out", pairs=1)
-    command = [word.removeprefix(f"{tmp_path}/") for word in commands[0]]
-    assert command[0] == python
-    assert command[-2 - len(words) : -2] == words
+    interleave(sides[side], sides["checkout"], [], tmp_path / "out", pairs=1)
+    command = [word.removeprefix(f"{tmp_path}/") for word in started.commands[0]]
+    assert [word for word in command if word in start] == start
 
 
-def test_what_is_no_side_and_a_run_that_is_refused_end_it(started, sides, tmp_path):
-    commands, codes = started
-    with pytest.raises(UsageError, match="not the command 'script'"):
-        interleave(sides["checkout"], sides["checkout"], ["script", "--", "train.py"], tmp_path / "out", pairs=1)
-    with pytest.raises(UsageError, match="no suite's file, no checkout"):
-        interleave(sides["model.py"], tmp_path / "nothing", [], tmp_path / "out", pairs=1)
-    assert not commands
-    codes += [1, 2]  # something was not measured; refused
-    with pytest.raises(UsageError, match="NEW in pair 1 ended with exit code 2"):
-        interleave(sides["model.py"], sides["checkout"], [], tmp_path / "out", pairs=2)
-    assert len(commands) == 2
+def test_an_installed_program_does_not_bring_its_torch_into_another_environment(started, sides, tmp_path, monkeypatch):
+    monkeypatch.setattr("bench.run.interleave.ROOT", tmp_path)  # as site-packages, without pyproject.toml
+    interleave(sides["environment"], sides["environment"] / "bin/python", [], tmp_path / "out", pairs=1)
+    assert {command[0] for command in started.commands} == {str(tmp_path / "environment/bin/ampmeter")}
+    (tmp_path / "environment/bin/ampmeter").unlink()
+    with pytest.raises(UsageError, match="install it there"):
+        interleave(sides["environment"], sides["checkout"], [], tmp_path / "other", pairs=1)
+
+
+@pytest.mark.parametrize(
+    ("new", "words", "why"),
+    [
+        ("checkout", ["script", "--", "train.py"], "not the command 'script'"),
+        ("nothing", [], "no suite's file, no checkout"),
+        ("checkout", ["--suite=mlp"], "leave out --suite"),
+    ],
+)
+def test_what_is_no_side_is_refused_before_anything_is_measured(started, sides, new, words, why):
+    folder = sides["checkout"].parent
+    with pytest.raises(UsageError, match=why):
+        interleave(sides["model/model.py"], folder / new, words, folder / "out", pairs=1)
+    assert not started.commands
+
+
+@pytest.mark.parametrize(
+    ("codes", "where"),
+    [([1, 2], "NEW in pair 1 ended with exit code 2"), ([0, 0, "silent"], "NEW in pair 2 ended with exit code 1")],
+)
+def test_a_run_that_is_refused_or_does_not_start_ends_it(started, sides, tmp_path, codes, where):
+    started.codes += codes
+    count = len(codes)
+    with pytest.raises(UsageError, match=where):
+        interleave(sides["model/model.py"], sides["checkout"], [], tmp_path / "out", pairs=2)
+    assert len(started.commands) == count
+
+
+def test_which_runs_measured_a_part_only_is_said(started, sides, tmp_path, capsys):
+    started.codes += [0, 0, 1]
+    interleave(sides["model/model.py"], sides["checkout"], [], tmp_path / "out", pairs=2)
+    assert "NEW in pair 2" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_folder_takes_more_pairs_but_no_runs_of_other_code(started, sides, tmp_path):
+    model, out = sides["model/model.py"], tmp_path / "out"
+    interleave(model, sides["checkout"], [], out, pairs=1)
+    interleave(model, sides["checkout"], [], out, pairs=2)
+    assert len(started.commands) == 6
+    for old, words in ((sides["checkout"], []), (model, ["--quick"])):
+        with pytest.raises(UsageError, match="other sides or with other options"):
+            interleave(old, sides["checkout"], words, out, pairs=2)
+    later = time.time() + 1
+    (model.parent / "layers.py").touch()
+    os.utime(model.parent / "layers.py", (later, later))
+    with pytest.raises(UsageError, match=r"layers\.py' was edited after"):
+        interleave(model, sides["checkout"], [], out, pairs=2)
+    assert len(started.commands) == 6
+
+
+def test_an_interruption_lets_the_run_end_by_itself(tmp_path):
+    side = tmp_path / "checkout"
+    side.mkdir()
+    (side / "run_bench.py").write_text("""
+import signal, sys, time
+from pathlib import Path
+
+def end(*_):
+    time.sleep(0.5)
+    Path(__file__).with_name("ended").touch()
+    sys.exit(143)
+
+signal.signal(signal.SIGTERM, end)
+Path(__file__).with_name("began").touch()
+time.sleep(60)
+""")
+    words = [sys.executable, ROOT / "run_bench.py", "compare", side, side, "--interleave", tmp_path / "out"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    while not (side / "began").exists():
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert (side / "ended").exists()
+    assert process.returncode == 130
+    assert "The same command goes on" in errors
 
 
 def test_options_of_runs_belong_to_interleaving():
