@@ -85,13 +85,11 @@ def _run(command: Sequence[str]) -> int:
 def _require_same(out: Path, commands: Mapping[str, Sequence[str]], sides: Sequence[Path]) -> None:
     """Refuse runs of another comparison, or of code that has been edited since the first of them began."""
     asked, file = json.dumps(commands, indent=1), out / ASKED
-    if not file.exists():
-        if any((out / side).exists() for side in SIDES):
-            raise UsageError(f"'{out}' has runs that --interleave did not start. Choose another folder.")
+    if not any(out.glob("*/*/run.json")):
         out.mkdir(parents=True, exist_ok=True)
         file.write_text(asked)
         return
-    if file.read_text() != asked:
+    if not file.exists() or file.read_text() != asked:
         raise UsageError(f"'{out}' has runs of other sides or with other options. Choose another folder.")
     for side in sides:
         for source in _sources(side):
