@@ -41,6 +41,8 @@ CHECK_SHARE = 0.5
 
 Clock = Callable[[], int]
 """A clock in nanoseconds."""
+Window = Callable[[], tuple[float, float]]
+"""Returns how many seconds before the last poll that which it named began and ended."""
 Look = Callable[[int, int], object]
 """Takes a round's number and an arm."""
 
@@ -188,7 +190,7 @@ def compare(
     seed: int,
     clock: Clock = time.perf_counter_ns,
     poll: Callable[[], str] = lambda: "",
-    window: Callable[[], tuple[float, float]] | None = None,
+    window: Window | None = None,
     wait: Callable[[], None] = lambda: None,
     watch: Callable[[int, Sequence[Interval | None]], None] = lambda _rounds, _speedups: None,
     look: Look = lambda _number, _arm: None,
@@ -225,15 +227,6 @@ def compare(
         intervals = [rounds_interval(logs) if logs else None for logs in _by_arm(counted, arms)]
         return intervals, _narrow(intervals, protocol.process_target)
 
-    def discard(cause: str, round_start: int) -> None:
-        # The driver's counters and samples are late: earlier rounds than the last one may have been disturbed, too.
-        since_ns, until_ns = round_start - LATE_NS, math.inf
-        if window is not None:
-            since_ns, until_ns = (clock() - int(1e9 * ago_s) for ago_s in window())
-        lost = [each for each in counted if each.end_ns > since_ns and each.start_ns < until_ns]
-        invalid.update((each.number, cause) for each in lost)
-        counted[:] = [each for each in counted if each not in lost]
-
     with without_collection() as collect:
         poll()
         for number in range(MAX_ROUNDS):
@@ -242,7 +235,7 @@ def compare(
             blocks += round_blocks
             counted.append(_Round(number, round_start, clock(), _log_ratios(round_blocks, arms)))
             if cause := poll():
-                discard(cause, round_start)
+                invalid.update((each.number, cause) for each in _discard(counted, round_start, clock, window))
             now, count = clock(), len(counted)
             over_budget = now - start > budget_ns and count >= protocol.fewest_rounds
             last = over_budget or (number >= 1 and now - start > HARD_LIMIT * budget_ns) or number == MAX_ROUNDS - 1
@@ -258,7 +251,7 @@ def compare(
                 collect()
         wait()
         if cause := poll():
-            discard(cause, round_start)
+            invalid.update((each.number, cause) for each in _discard(counted, round_start, clock, window))
             estimates, narrow = analyse()
     enough = len(counted) >= protocol.min_rounds
     return Comparison(
@@ -278,6 +271,17 @@ class _Round(NamedTuple):
     logs: list[float]
 
 
+def _discard(counted: list[_Round], round_start: int, clock: Clock, window: Window | None) -> list[_Round]:
+    """Remove and return the rounds that the cause named last may have disturbed; the last began at ``round_start``."""
+    # The driver's counters and samples are late: earlier rounds than the last one may have been disturbed, too.
+    since_ns, until_ns = round_start - LATE_NS, math.inf
+    if window is not None:
+        since_ns, until_ns = (clock() - int(1e9 * ago_s) for ago_s in window())
+    lost = [each for each in counted if each.end_ns > since_ns and each.start_ns < until_ns]
+    counted[:] = [each for each in counted if each not in lost]
+    return lost
+
+
 def _by_arm(counted: Sequence[_Round], arms: int) -> list[list[float]]:
     return [[each.logs[arm] for each in counted] for arm in range(arms)]
 
@@ -291,8 +295,10 @@ def check_long_blocks(
     seed: int,
     clock: Clock = time.perf_counter_ns,
     poll: Callable[[], str] = lambda: "",
+    window: Window | None = None,
+    wait: Callable[[], None] = lambda: None,
 ) -> list[LongBlocks | None]:
-    """Compare again, with blocks and switch warm-ups four times as long.
+    """Compare again, with blocks and switch warm-ups four times as long; discard disturbed rounds as ``compare`` does.
 
     Returns how the log-speedups of each arm compare; None for the first arm, and where there is nothing to compare.
     That includes steps so long that five such rounds take more than half the time budget: a transient of tens of
@@ -307,13 +313,18 @@ def check_long_blocks(
     if len(runners) < 2 or affordable < CHECK_ROUNDS[0]:
         return [None for _ in runners]
     long, rng = [size.lengthen() for size in sizes], random.Random(seed + 1)
-    logs: list[list[float]] = []
+    counted: list[_Round] = []
     with without_collection():
         for number in range(min(affordable, CHECK_ROUNDS[1])):
+            round_start = clock()
             round_blocks = time_round(runners, long, rng, clock, number=number, look=lambda *_: None)
-            if not poll():  # disturbed rounds are discarded
-                logs.append(_log_ratios(round_blocks, len(runners)))
-    checks = [robust_interval([log[arm] for log in logs]) if logs else None for arm in arms]
+            counted.append(_Round(number, round_start, clock(), _log_ratios(round_blocks, len(runners))))
+            if poll():
+                _discard(counted, round_start, clock, window)
+        wait()
+        if poll():
+            _discard(counted, round_start, clock, window)
+    checks = [robust_interval(logs) if logs else None for logs in _by_arm(counted, len(runners))]
     pairs = zip(checks[1:], normal.logs[1:], strict=True)
     return [None, *(_agreement(protocol.process_target, *pair) for pair in pairs)]
 

@@ -217,25 +217,14 @@ def measure(
     began_s, switches_before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as watch:
         poll = _Poll(watch, trial.cell.placement.members)
+        watching: dict[str, Any] = {"seed": seed, "clock": clock}
+        watching |= {"poll": poll, "window": poll.window, "wait": watch.wait}
         for attempt in (1, 2):
             sizes = [cut.sizes for cut in cuts]
-            comparison = compare(
-                runners,
-                sizes,
-                trial.protocol,
-                seed=seed,
-                clock=clock,
-                poll=poll,
-                window=poll.window,
-                wait=watch.wait,
-                watch=report,
-                look=readings.look,
-            )
+            comparison = compare(runners, sizes, trial.protocol, watch=report, look=readings.look, **watching)
             checks: list[LongBlocks | None] = [None for _ in runners]
             if check:
-                checks = check_long_blocks(
-                    runners, sizes, comparison, trial.protocol, seed=seed, clock=clock, poll=poll
-                )
+                checks = check_long_blocks(runners, sizes, comparison, trial.protocol, **watching)
             if attempt == 2 or all(each is None or each.agree for each in checks):
                 break
             cuts = [replace(cut, sizes=cut.sizes.lengthen()) for cut in cuts]

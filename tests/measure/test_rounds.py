@@ -39,9 +39,10 @@ def measure(machine, arms, sizes=ONE, seed=0, **options):
     return compare(arms, [sizes] * len(arms), protocol, seed=seed, clock=machine.clock, **watching)
 
 
-def check(machine, arms, normal, sizes=ONE, *, seed=0, poll=lambda: "", **protocol):
-    sizes, protocol = [sizes] * len(arms), Protocol(**ALONE, **protocol)
-    return check_long_blocks(arms, sizes, normal, protocol, seed=seed, clock=machine.clock, poll=poll)[1]
+def check(machine, arms, normal, sizes=ONE, *, seed=0, **options):
+    watching = {name: options.pop(name) for name in ("poll", "window", "wait") if name in options}
+    sizes, protocol = [sizes] * len(arms), Protocol(**ALONE, **options)
+    return check_long_blocks(arms, sizes, normal, protocol, seed=seed, clock=machine.clock, **watching)[1]
 
 
 def test_two_arms_are_ordered_abba_or_baab_at_random():
@@ -300,7 +301,8 @@ def test_steps_too_long_for_the_check_go_without_it():
     assert machine.now_ns == before
 
 
-def test_what_is_disturbed_while_longer_blocks_are_timed_says_nothing_of_the_arms():
+def test_what_is_disturbed_while_longer_blocks_are_timed_says_nothing_of_the_arms(monkeypatch):
+    monkeypatch.setattr(rounds, "LATE_NS", 0)
     machine, arms = pair(ratio=1.5)
     comparison = measure(machine, arms)
     slow = itertools.cycle([1.0, 3.0])
@@ -314,6 +316,18 @@ def test_what_is_disturbed_while_longer_blocks_are_timed_says_nothing_of_the_arm
     checked = check(machine, arms, comparison, poll=poll)
     assert checked.difference == pytest.approx(0, abs=1e-6)
     assert checked.agree
+
+
+@pytest.mark.parametrize("begun_s", [2.1, 3.5])  # the burst from 3.5 to 5 s is in the last rounds, or the first
+def test_disturbed_rounds_of_the_check_are_discarded_although_the_driver_says_so_late(begun_s):
+    machine, arms = pair(ratio=1.5)
+    comparison = measure(machine, arms)
+    machine.now_ns, bursts = int(1e9 * begun_s), Bursts(machine, 1.0, 5.0)
+    bursts.polled_s, bursts.read = begun_s, int(begun_s)
+    arms[1].drift = lambda now_ns: 1.3 if bursts.load(now_ns / 1e9) else 1.0
+    options = {"sizes": Sizes(switch_warmup=1, steps=3), "time_budget_s": 20.0}
+    options |= {"poll": bursts.poll, "window": bursts.window, "wait": bursts.wait}
+    assert check(machine, arms, comparison, **options).difference == pytest.approx(0, abs=1e-6)
 
 
 def test_a_check_whose_rounds_were_all_disturbed_is_known_not_to_have_been_made():
