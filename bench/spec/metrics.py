@@ -52,7 +52,7 @@ class Metric:
     freedom: float = math.inf
     """Degrees of freedom of an interval within one process, which usually has many samples."""
     cpu_resolution: float = 0.0
-    """On a CPU, figures of two identical processes differ by up to this much."""
+    """On a CPU, figures of two processes that differ by less are not told apart, and less than it may read 0."""
     fewest: int = 2
     """With fewer replicates there is no verdict."""
     figure: str = ""
@@ -94,6 +94,12 @@ class Metric:
             return self
         decimals = max(2, 1 - math.floor(math.log10(margin)))
         return replace(self, label=label, unit=unit, short=unit, better=better, margin=margin, decimals=decimals)
+
+    def is_possible(self, values: Any) -> Any:
+        """Say which of some values can be its own: a ratio needs more than 0, or a resolution that 0 lies within."""
+        if self.scale == "difference":
+            return values > -math.inf  # it is known
+        return values >= 0 if self.cpu_resolution else values > 0
 
     @property
     def sign(self) -> int:

@@ -151,7 +151,7 @@ def arms(
         return {}
     filled = rows[list(metric.columns)].to_numpy(dtype=np.float64)
     values = filled[np.arange(len(rows)), (~np.isnan(filled)).argmax(axis=1)]
-    usable = values > 0 if metric.scale == "ratio" else ~np.isnan(values)
+    usable = metric.is_possible(values)
     if metric.is_cost:
         usable &= ~is_emulated(rows["precision"]).to_numpy()
     if metric.unless:
@@ -299,13 +299,18 @@ def _apart(metric: Metric, *sides: Arm) -> list[Values]:
 
 
 def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:
-    """Return the change between readings; its interval spans the instrument's resolution and readings that differ."""
-    off = metric.cpu_resolution / 2 if arm.on_cpu or against.on_cpu else 0.0  # of each: A ÷ B is one over B ÷ A
+    """Return the change between readings; its interval spans the instrument's resolution and readings that differ.
+
+    In a ratio, a reading below the resolution counts as the resolution: it may be nothing, which has no ratio.
+    """
+    resolution = metric.cpu_resolution if arm.on_cpu or against.on_cpu else 0.0
+    off = resolution / 2  # of each: A ÷ B is one over B ÷ A
+    scaled, least = (math.log, max(resolution, 1.0)) if metric.scale == "ratio" else (float, -math.inf)
 
     def end(now: float, was: float) -> float:
-        return metric.sign * math.log(max(now, 1.0) / max(was, 1.0))
+        return metric.sign * (scaled(now) - scaled(was))
 
-    now, was = arm.values, against.values
+    now, was = (np.maximum(side.values, least) for side in (arm, against))
     low, high = sorted((end(now.min() - off, was.max() + off), end(now.max() + off, was.min() - off)))
     return Interval(center=end(now.max(), was.max()), low=low, high=high, n=1)  # of several readings the largest
 

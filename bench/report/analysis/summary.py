@@ -185,7 +185,7 @@ def _lost(trials: pd.DataFrame) -> pd.DataFrame:
 def _tried(trials: pd.DataFrame, metric: Metric, more: Mapping[str, str]) -> pd.DataFrame:
     """Return the status of each arm that was tried in a metric's phase, and ``more`` columns, by the arm's number."""
     rows = trials[trials["phase"] == metric.phase]
-    usable = rows["status"].isin(MEASURED) & rows[list(metric.columns)].gt(0).any(axis=1)
+    usable = rows["status"].isin(MEASURED) & metric.is_possible(rows[list(metric.columns)]).any(axis=1)
     others = rows[usable].groupby(ARM, sort=False)[list(more)].agg(dict(more))
     return status_of(rows, usable).to_frame(metric.status).join(others)
 

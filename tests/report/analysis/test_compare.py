@@ -118,14 +118,33 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(old, tmp_path, name,
         compare(old, tmp_path / name)
 
 
-@pytest.mark.parametrize(("gained", "shown"), [(4.9, "not told apart"), (5.1, "1.05 [1.00, 1.10]")])
-def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(tmp_path, gained, shown):
-    for name, mib in (("a", 100.0), ("b", 100.0 + gained)):
+@pytest.mark.parametrize(
+    ("was", "now", "shown", "verdict"),
+    [
+        (100.0, 104.9, "not told apart", "INCONCLUSIVE"),
+        (100.0, 105.1, "1.05 [1.00, 1.10]", "INCONCLUSIVE"),
+        (2.0, 8.0, "not told apart", "INCONCLUSIVE"),  # each may be nothing, or 5 MiB more
+        (0.0, 0.0, "not told apart", "INCONCLUSIVE"),
+        (20.0, 0.0, "0.25 [0.11, 0.43]", "IMPROVED"),  # below 5 MiB, which is measured
+        (0.0, 1000.0, "200 [133, 401]", "REGRESSED"),
+    ],
+)
+def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(tmp_path, was, now, shown, verdict):
+    for name, mib in (("a", was), ("b", now)):
         run = RunBuilder(tmp_path / name, device=Device(placement="cpu", kind="cpu", name="CPU", architecture="x86"))
         peak = MemoryPeak(peak_resident_bytes=int(mib * 2**20))
         run.result("memory", "fp32", memory=peak)
     (row,) = compare(tmp_path / "a", tmp_path / "b").rows
-    assert str(row.changes["memory"]) == shown
+    change = row.changes["memory"]
+    assert (str(change), change.verdict, change.statuses) == (shown, verdict, ("ok", "ok"))
+
+
+def test_an_error_that_is_read_once_is_compared_by_its_difference(tmp_path):
+    for name, error in (("a", 0.02), ("b", 0.8)):
+        RunBuilder(tmp_path / name).result("layers", "amp-bf16", values={"gradient_error": error})
+    compared = compare(tmp_path / "a", tmp_path / "b", fail_over=0.03)
+    change = by_precision(compared)["amp-bf16"].changes["gradient_error"]
+    assert (str(change), change.verdict, len(compared.failures)) == ("+0.78", "REGRESSED", 1)
 
 
 @pytest.mark.parametrize(
