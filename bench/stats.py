@@ -293,6 +293,16 @@ def process_interval(processes: Sequence[Interval], confidence: float = REPORTED
     return _around(mean.center, max(mean.half_width, least), mean.n)
 
 
+def aa_noise(processes: Sequence[Interval]) -> float | None:
+    """Return the A/A noise as a share, from the log-speedup of fp32 over itself in each process; None if unknown.
+
+    It is the larger distance from 1 of the ends of ``process_interval``: no larger difference can be excluded to come
+    from nothing. A lone process of a single round has no interval, and so tells nothing.
+    """
+    reach = process_interval(processes).reach if processes else math.inf
+    return math.expm1(reach) if math.isfinite(reach) else None
+
+
 def left_out(processes: Sequence[Interval]) -> list[bool]:
     """Say which processes do not count: those that are disturbed by evidence, and lie far off the undisturbed ones."""
     return [process.is_disturbed and side != 0 for process, side in zip(processes, _far_off(processes), strict=True)]

@@ -31,7 +31,7 @@ from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, KnownArm, Placement, Protocol, Trial
-from bench.stats import ASSUMED_NOISE, EVIDENCE, STOPPING, Interval, disturbed, process_interval, verdict
+from bench.stats import ASSUMED_NOISE, EVIDENCE, STOPPING, Interval, aa_noise, disturbed, process_interval, verdict
 
 SAMPLE_PERIOD_S = 0.2
 JUDGED_SHARE, LEAST_CORRECTION_S = 0.2, 30.0
@@ -167,11 +167,8 @@ class Execution:
         names = dict.fromkeys(name for speeds in each for name in speeds)
         logs = [log_speedups([speeds[name] for speeds in each if name in speeds]) for name in names]
         timed_s = max((sum(speeds[name].timed_s for speeds in each if name in speeds) for name in names), default=0.0)
-        aa = replace(last, phase="floor", replicate=0)
-        against_itself = log_speedups(
-            [speed for replicate in range(len(each)) for speed in self._speeds(aa, replicate).values()]
-        )
-        noise = math.expm1(process_interval(against_itself).reach) if against_itself else ASSUMED_NOISE
+        floors = [replace(last, phase="floor", replicate=number) for number in range(last.protocol.most_replicates)]
+        noise = aa_noise(log_speedups([speed for aa in floors for speed in self._speeds(aa, aa.replicate).values()]))
         return not any(logs) or enough(last.protocol, len(each), [arm for arm in logs if arm], timed_s, noise)
 
     def _known(self, trial: Trial) -> tuple[KnownArm, ...]:
@@ -504,7 +501,7 @@ def missing_results(trial: Trial, results: Sequence[TrialResult], ending: Ending
 
 
 def enough(
-    protocol: Protocol, count: int, arms: Sequence[Sequence[Interval]], timed_s: float, noise: float = ASSUMED_NOISE
+    protocol: Protocol, count: int, arms: Sequence[Sequence[Interval]], timed_s: float, noise: float | None = None
 ) -> bool:
     """Say whether the processes that have ended answer the question, or have used up what they may.
 
@@ -518,12 +515,13 @@ def enough(
         arms: for each arm but the baseline, its log-speedup in each process that measured it; an arm that half of
             them or more did not measure is not waited for.
         timed_s: how long an arm has been timed, in all processes.
-        noise: the A/A noise as a share.
+        noise: the A/A noise as a share; ``ASSUMED_NOISE`` where it is unknown.
     """
     if count < protocol.replicates:
         return False
     if count >= protocol.most_replicates or timed_s >= protocol.time_budget_s:
         return True
+    noise = ASSUMED_NOISE if noise is None else noise
     return all(_answered(arm, protocol, noise) for arm in arms if 2 * len(arm) > count)
 
 

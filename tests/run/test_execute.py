@@ -48,10 +48,12 @@ class ScriptedLauncher:
 
     overlapping = False
 
-    def __init__(self, rules, speedups=()):
+    def __init__(self, rules, speedups=(), against_itself=()):
         self.rules = rules
         self.speedups = speedups
         """Of the second arm, in each process; none sends no speeds."""
+        self.against_itself = against_itself
+        """The speedups of fp32 over itself, in each process of the floor phase."""
         self.ran = []
         self.known = []
 
@@ -67,6 +69,8 @@ class ScriptedLauncher:
             on_message(Block(trial=trial.id, precision="fp32", round=0, position=0, steps=1, time_ms=1.0, start_s=0.0))
         for name in trial.precisions:
             speed = self.speed(name, trial.replicate) if trial.phase == "speed" and self.speedups else None
+            if trial.phase == "floor":
+                speed = replace(self.speed("", 0), speedup=self.against_itself[trial.replicate])
             on_message(TrialResult(precision=name, status="ok", memory=MemoryPeak(model_bytes=1), speed=speed))
         return Ending(kind="done")
 
@@ -517,6 +521,17 @@ def test_a_cell_is_measured_by_as_many_processes_as_its_verdict_needs(tiny_trial
     again = ScriptedLauncher({}, speedups)  # nothing is left to measure
     assert run_with(again, tmp_path, speed_plan(tiny_trial, most_replicates=6), cpu)
     assert again.ran == []
+
+
+def test_the_noise_that_a_gain_must_exceed_is_that_of_all_processes_that_timed_fp32_against_itself(
+    tiny_trial, tmp_path, cpu
+):
+    speed = speed_plan(tiny_trial, most_replicates=9)
+    floor = replace(tiny_trial, phase="floor", arms=arms("fp32"), protocol=speed.trials[0].protocol)
+    floors = [replace(floor, replicate=number) for number in range(9)]
+    launcher = ScriptedLauncher({}, [1.05] * 9, [0.97, 1.03, *[1.0] * 7])  # 11 % in the first three, 1 % in all
+    run_with(launcher, tmp_path, plan_of(*floors, *speed.trials), cpu)
+    assert len(launcher.ran) == 9 + 3
 
 
 def test_processes_that_are_added_have_numbers_of_their_own(tiny_trial, tmp_path, cpu, capsys):

@@ -328,14 +328,10 @@ def measured_in(contrast: Contrast) -> str:
 
 
 def noises(trials: pd.DataFrame) -> dict[tuple[Any, ...], float]:
-    """Return the A/A noise of each cell in which fp32 was timed against itself, as a share, by the cell's columns.
-
-    It is the larger distance from 1 of the ends of the 95 % interval over fresh processes: no larger difference can be
-    excluded to come from nothing.
-    """
+    """Return the A/A noise of each cell of which it is known, by the cell's columns (``stats.aa_noise``)."""
     timed = arms(trials, SPEED, phase="floor").values()
-    gains = {arm.key[:PRECISION]: list(arm.gains.values()) for arm in timed if arm.gains}
-    return {cell: math.expm1(stats.process_interval(of_cell).reach) for cell, of_cell in gains.items()}
+    shares = {arm.key[:PRECISION]: stats.aa_noise([*arm.gains.values()]) for arm in timed}
+    return {cell: share for cell, share in shares.items() if share is not None}
 
 
 def details(trials: pd.DataFrame) -> pd.DataFrame:

@@ -57,6 +57,13 @@ def test_noise_that_was_disturbed_does_not_count(tmp_path):
     assert noises(numbered(load([run.folder]).trials)) == {}
 
 
+def test_a_lone_process_of_a_single_round_leaves_the_noise_unknown(tmp_path):
+    run = RunBuilder(tmp_path / "run").speed(speedups=[1.5] * 3)
+    run.result("floor", "fp32", speed=replace(timed(10.0, 128, speedup=1.01), speedup_low=None, speedup_high=None))
+    assert math.isnan(run.row()["noise"])
+    assert run.row()["verdict"] == "FASTER"
+
+
 def ran(folder, *, fp32, bf16, computed):
     """The summary of a run of which amp-bf16 gains nothing."""
     run = RunBuilder(folder)
