@@ -594,8 +594,9 @@ def silence_s(trial: Trial, request: Request, step: float | None) -> float:
 def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, Status]]) -> Trial | None:
     """Return what a planned trial measures after the memory phase of its cell, or None if nothing is left.
 
-    A precision that did not run there is left out. An ablation step that did not is left out too, and later steps add
-    to the last one that did. An arm without a result yet stays as planned.
+    A precision that did not run there is left out; of two processes that read its memory, one that did is enough. An
+    ablation step that did not run is left out too, and later steps add to the last one that did. An arm without a
+    result yet stays as planned.
 
     Args:
         trial: a trial of the plan.
@@ -605,12 +606,13 @@ def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, St
     ladder = trial.phase in LADDER
     memory = fits.get(("ladder_memory" if ladder else "memory", trial.cell), ())
     if not ladder:
+        readings = [reading for _, config in memory for reading in done.get(config, {}).items()]
         unfit = {
             name
-            for _, config in memory
-            for name, status in done.get(config, {}).items()
+            for name, status in readings
             if status in UNFIT and not (status == "unsupported" and parse_precision(name).emulated)  # it means nothing
         }
+        unfit -= {name for name, status in readings if status in MEASURED}
         arms = [arm for arm in trial.arms if arm.name not in unfit or trial.phase == "memory"]
     else:
         statuses: dict[AblationStep, Status | None] = {}

@@ -202,6 +202,16 @@ def test_an_emulated_precision_trains_and_has_no_speed_nor_memory_and_that_keeps
     assert unsupported_reason(lacking, "mxfp8") == "no MXFP8 here"
 
 
+@pytest.mark.parametrize("statuses", [("ok", "oom"), ("failed", "ok"), ("oom", "oom")])
+def test_a_precision_whose_memory_one_of_two_processes_measured_fits(machine, statuses):
+    planned = plan(machine, gpu(), phases=("memory", "speed"), precisions=("fp32", "amp-fp16"), batch_sizes=(32,))
+    speed = next(trial for trial in planned.trials if trial.phase == "speed")
+    readings = [trial for trial in planned.trials if trial.precisions == ("amp-fp16",)]
+    done = {trial.config: {"amp-fp16": status} for trial, status in zip(readings, statuses, strict=True)}
+    left = resolve(speed, memory_trials(planned), done).precisions
+    assert left == (("fp32", "amp-fp16") if "ok" in statuses else ("fp32",))
+
+
 def test_a_precision_that_a_cpu_emulates_is_left_out_unless_it_is_named(machine, cpu):
     emulating = replace(cpu, fp32_gflops=200.0, bf16_gflops=20.0)
     fast = replace(cpu, fp32_gflops=200.0, bf16_gflops=900.0)

@@ -13,7 +13,7 @@ import pandas as pd
 from bench.report.reading.folders import shown
 from bench.results.columns import listed
 from bench.results.csv_file import counting, read
-from bench.results.records import UNFIT
+from bench.results.records import MEASURED, UNFIT
 from bench.results.store import FAILURES
 from bench.spec.phases import LADDER
 from bench.spec.precisions import find_precision
@@ -84,16 +84,19 @@ def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[st
     says.
     """
     columns = ["cell", "phase", "replicate", "seed", "arm_precision", "arm_techniques", "status"]
-    done, unfit = set(), set()
+    done, fit, unfit = set(), set(), set()
     rows = trials[columns].fillna({"replicate": 0})
     for *question, name, techniques, status in rows.itertuples(index=False):
         arm = AblationStep(precision=name, techniques=listed(techniques)).added
         done.add((*question, arm))
         cell, phase = question[:2]
+        if phase == "memory" and status in MEASURED:  # of two processes one is enough
+            fit.add((cell, False, arm))
         if phase in FINDS_UNFIT and status in UNFIT:
             precision = find_precision(str(name)) if phase == "memory" and status == "unsupported" else None
             if precision is None or not precision.emulated:
                 unfit.add((cell, phase in LADDER, arm))
+    unfit -= fit
     return [
         trial
         for trial in planned

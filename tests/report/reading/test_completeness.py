@@ -76,6 +76,12 @@ def test_what_did_not_fit_is_not_missing(tmp_path):
     assert [trial["trial"] for trial in lost] == ["mlp-0-b128-train-amp-bf16-s0"]
 
 
+def test_a_precision_whose_memory_one_of_two_processes_measured_is_missing(tmp_path):
+    run = RunBuilder(tmp_path / "run").memory("fp32", 8).result("memory", "fp32", seed=1, status="oom")
+    wanted = plan(run, ("train", ["fp32"], {}))
+    assert missing(wanted, load([run.folder]).trials) == wanted
+
+
 def test_arms_measured_apart_are_not_missing_but_half_of_them_is(tmp_path):
     run = RunBuilder(tmp_path / "run").alone("fp32", [10.0])
     wanted = plan(run, ("speed", BOTH, {"replicate": 0}))
