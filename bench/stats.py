@@ -32,11 +32,11 @@ TRIM = 0.2
 EVIDENCE = ("foreign_load_pct", "switches_per_s", "rounds", "discarded_rounds")
 """Columns of trials.csv from which a process is seen to be disturbed, in the order of ``disturbed``."""
 
-BETWEEN_RUNS, PRIOR_RUNS = 0.025, 4.0
-"""Standard deviation of a machine's runs on different days, as a share, and how many degrees of freedom it counts as,
-where it is not known."""
-KNOWN_RUNS = 5
-"""Runs of one question from which their spread is known."""
+BETWEEN_DAYS, PRIOR_DAYS = 0.025, 4.0
+"""Standard deviation of a machine's days, as a share, and how many degrees of freedom it counts as, where it is not
+known."""
+KNOWN_DAYS = 5
+"""Days of one question from which their spread is known."""
 
 ASSUMED_NOISE = 0.01
 """The A/A noise, as a share, where fp32 was not timed against itself."""
@@ -190,24 +190,24 @@ def _variance(data: NDArray[np.float64]) -> float:
 
 
 def between_runs(new: Sequence[Values], old: Sequence[Values], within: Difference) -> Difference:
-    """Return the difference of two sides, each of some runs: runs are the samples, because a machine's days differ.
+    """Return the difference of two sides, each of runs of some days: these are the samples, because days differ.
 
-    The variance of run means is s² = [4 · 2.5 % squared + Σ squares within the sides] / ν, with ν = 4 + the runs less
+    The variance of days is s² = [4 · 2.5 % squared + Σ squares within the sides] / ν, with ν = 4 + the days less
     one of each side; its first term is what days of one machine may differ by where nothing is known of it, and goes
-    where a side has five runs or more. The error is s √(1/m₁ + 1/m₂), or that of the processes where that is wider.
+    where a side has five days or more. The error is s √(1/m₁ + 1/m₂), or that of the processes where that is wider.
 
     Source: a scaled inverse χ² prior, as in Smyth, "Linear models and empirical Bayes methods", Stat. Appl. Genet.
     Mol. Biol. 3 (2004).
 
     Args:
-        new: for each run its values, on the additive scale.
+        new: for each day its values, on the additive scale.
         old: the same of the other side.
         within: the difference of the same values if all processes were independent.
     """
-    means = [np.array([float(np.mean(run)) for run in side]) for side in (new, old)]
-    prior = 0.0 if max(side.size for side in means) >= KNOWN_RUNS else PRIOR_RUNS
+    means = [np.array([float(np.mean(day)) for day in side]) for side in (new, old)]
+    prior = 0.0 if max(side.size for side in means) >= KNOWN_DAYS else PRIOR_DAYS
     freedom = prior + sum(side.size - 1 for side in means)
-    squares = prior * BETWEEN_RUNS**2 + sum(float(np.square(side - side.mean()).sum()) for side in means)
+    squares = prior * BETWEEN_DAYS**2 + sum(float(np.square(side - side.mean()).sum()) for side in means)
     error = math.sqrt(squares / freedom * sum(1 / side.size for side in means))
     center = float(means[0].mean() - means[1].mean())
     own = Difference(center=center, error=within.error, freedom=within.freedom, n=within.n)

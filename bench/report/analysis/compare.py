@@ -1,7 +1,7 @@
 """Runs against earlier runs of the same questions: what improved, regressed or stayed the same, row by row.
 
-Each side is a run or several. Of times and energy the runs are the samples, because a machine's days differ; of runs
-that took turns it is their pairs. Memory, and seeds of all runs alike, do not depend on the day.
+Each side is a run or several. Of times and energy the days of the runs are the samples, because a machine's days
+differ; of runs that took turns it is their pairs. Memory, and seeds of all runs alike, do not depend on the day.
 """
 
 from __future__ import annotations
@@ -170,10 +170,15 @@ class Comparison:
         """A sentence on what the runs cannot tell, and what would help; none where no time was compared."""
         if self.resolution is None:
             return []
-        counts = " and ".join(counted(len(side), "run") for side in (self.old, self.new))
+        of_sides = (
+            f"{counted(len(side), 'run')} on {counted(len({*map(_day, side)}), 'day')}" for side in (self.old, self.new)
+        )
+        counts = f"{counted(len(self.old), 'pair')} of runs" if self.by_turns else " and ".join(of_sides)
         sentence = f"{counts} cannot tell a change of a step's time below {100 * self.resolution:.2g} %."
         if not self.by_turns:
-            sentence += " Runs of both that took turns, compared with --by-turns, tell smaller ones; so do more runs."
+            sentence += (
+                " Runs of both that took turns, compared with --by-turns, tell smaller ones; so do runs on other days."
+            )
         if self.fail_over is not None and self.resolution > self.fail_over:
             sentence += f" --fail-over {100 * self.fail_over:g}% is below that, so smaller regressions pass."
         return [sentence]
@@ -250,7 +255,7 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
     sides = [[run for run in runs.runs if run.folder in of_side] for of_side in folders]
     if not all(sides):
         raise UsageError(f"'{old}' and '{new}' are one run: name, host and start are the same. Give two.")
-    trials = [_pooled(runs.trials, side, name) for side, name in zip(sides, ("OLD", "NEW"), strict=True)]
+    trials = [_pooled(runs.trials, side, name, by_turns) for side, name in zip(sides, ("OLD", "NEW"), strict=True)]
     tables = [summarise(rows) for rows in trials]
     measured = [table[table[[metric.figure for metric in compared()]].notna().any(axis=1)] for table in tables]
     pairs = _matched(tables, measured)
@@ -280,14 +285,21 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
     )
 
 
-def _pooled(trials: pd.DataFrame, runs: Sequence[Run], name: str) -> pd.DataFrame:
-    """Return the rows of a side's runs as those of one run, their trials and processes told apart."""
+def _day(run: Run) -> str:
+    """Return the date of a run's start; runs of one date share the machine's day, and so do those of unknown ones."""
+    return str(run.info.get("started") or "")[:10]
+
+
+def _pooled(trials: pd.DataFrame, runs: Sequence[Run], name: str, by_turns: bool) -> pd.DataFrame:
+    """Return the rows of a side's runs as those of one run, their trials and processes told apart.
+
+    ``of_run`` is the sample that a row counts to: the number of the run where runs took turns, else its day.
+    """
     rows = trials[trials["run"].isin([run.label for run in runs])]
     names = rows["run"].astype(str) + "/" + rows["trial"].astype(str)
-    order = {
-        run.label: number for number, run in enumerate(sorted(runs, key=lambda run: str(run.info.get("started", ""))))
-    }
-    of_run = rows["run"].astype(str).map(order)
+    ordered = sorted(runs, key=lambda run: str(run.info.get("started", "")))
+    samples = {run.label: turn if by_turns else _day(run) for turn, run in enumerate(ordered)}
+    of_run = rows["run"].astype(str).map(samples)
     return rows.assign(run=name, trial=names, replicate=numbers(rows, ["run", "replicate"]), of_run=of_run)
 
 
@@ -360,10 +372,9 @@ def _contrast(pair: Pair, metric: Metric, by_turns: bool) -> Contrast | None:
 
 
 def _over_runs(change: Contrast, cells: Sequence[Contrast], by_turns: bool) -> Contrast:
-    """Return the change of one cell, or the mean of several, of times or energy with runs as its samples.
+    """Return the change of one cell, or the mean of several, of times or energy with days, or turns, as its samples.
 
-    A run's cells share its day, so each run counts once, by the mean over its cells. Other changes are returned as they
-    are.
+    Cells and runs of one day share it, so each day counts once, by their mean. Other changes are returned as they are.
     """
     within = change.difference
     if change.metric.replicate != "process" or within is None or within.n < 2:
@@ -382,7 +393,7 @@ def _over_runs(change: Contrast, cells: Sequence[Contrast], by_turns: bool) -> C
 
 
 def _by_run(cells: Sequence[Contrast], which: str) -> dict[Any, float]:
-    """Return a side's mean over cells by run, on the additive scale, each cell relative to its mean on the OLD side."""
+    """Return a side's means over cells by sample, on the additive scale, each cell relative to its OLD mean."""
     means: dict[Any, list[float]] = {}
     for cell in cells:
         arm: Arm = getattr(cell, which)

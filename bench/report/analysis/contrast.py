@@ -61,7 +61,7 @@ class Arm:
     turns: tuple[float, ...] = ()
     """The number of each process within the cell: arms of one number were measured one after the other, or together."""
     runs: Sequence[Hashable] = ()
-    """The run of each value, where several runs count as one."""
+    """The run or the day of each value, where several runs count as one."""
 
     def figure(self, metric: Metric) -> float:
         """Return one figure of all values: the mean over seeds, the median over processes, the largest if read once."""

@@ -393,6 +393,23 @@ def test_the_figures_of_both_sides_are_of_the_processes_that_are_compared(tmp_pa
     assert row.changes["energy"].values == (10.1, 20.1)
 
 
+def test_runs_of_one_session_are_one_day(tmp_path):
+    """Each batch size stands for a machine: its days differ by 2 %, and five runs a side of one day each by 0.2 %."""
+    rng, batches = np.random.default_rng(1), range(1, 41)
+    for number, side in enumerate(("old", "new")):
+        days = rng.normal(0, 0.02, len(batches))
+        for turn in range(5):
+            run = RunBuilder(tmp_path / side / f"{side}-{turn}")
+            for batch, day in zip(batches, days, strict=True):
+                run.alone("fp32", 10 * np.exp(day + rng.normal(0, 0.002, 2)), batch=batch)
+            start = f"2026-01-{10 + number}T1{turn}:00:00+00:00"
+            fleet.edit_run(run.folder, lambda info, start=start: info.update(started=start))
+    compared = compare(tmp_path / "old", tmp_path / "new")
+    changes = [row.changes["speed"].contrast.change for row in compared.rows]
+    assert sum(max(change.low, -change.high) > math.log(1.01) for change in changes) <= 0.05 * len(batches)
+    assert "5 runs on 1 day and 5 runs on 1 day cannot tell" in compared.limits[0]
+
+
 def taken_in_turns(folder: Path, slower: float) -> None:
     """Three runs of each side, whose pairs share the machine's speed of the moment."""
     for turn, speed in enumerate((1.0, 1.04, 0.97)):
