@@ -305,12 +305,12 @@ def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:
     """
     resolution = metric.cpu_resolution if arm.on_cpu or against.on_cpu else 0.0
     off = resolution / 2  # of each: A ÷ B is one over B ÷ A
-    scaled, least = (math.log, max(resolution, 1.0)) if metric.scale == "ratio" else (float, -math.inf)
+    is_ratio = metric.scale == "ratio"
 
     def end(now: float, was: float) -> float:
-        return metric.sign * (scaled(now) - scaled(was))
+        return metric.sign * (math.log(now / was) if is_ratio else now - was)
 
-    now, was = (np.maximum(side.values, least) for side in (arm, against))
+    now, was = (np.maximum(side.values, max(resolution, 1.0) if is_ratio else -math.inf) for side in (arm, against))
     low, high = sorted((end(now.min() - off, was.max() + off), end(now.max() + off, was.min() - off)))
     return Interval(center=end(now.max(), was.max()), low=low, high=high, n=1)  # of several readings the largest
 
