@@ -19,7 +19,7 @@ import pandas as pd
 from bench import stats
 from bench.report.analysis.comparability import cautions, environments
 from bench.report.analysis.contrast import Arm, Contrast, estimate, mean, numbers, together
-from bench.report.analysis.judge import IMPROVED, judge_together, worse_than
+from bench.report.analysis.judge import IMPROVED, judge_together, least_shown, worse_than
 from bench.report.analysis.summary import summarise
 from bench.report.format import at_batch, counted, known, records, titled, written
 from bench.report.reading.folders import runs_in
@@ -55,6 +55,8 @@ class Change:
     """NEW against OLD; None where the two do not compare."""
     is_beyond: bool = False
     """Whether the regression is shown beyond what ``--fail-over`` allows."""
+    least: tuple[float | None, float | None] = (None, None)
+    """The smallest slowdowns, as shares, that would be REGRESSED, and that ``--fail-over`` would fail on."""
 
     @property
     def samples(self) -> list[tuple[float, ...]]:
@@ -159,11 +161,10 @@ class Comparison:
     """Whether the runs of both sides took turns."""
 
     @property
-    def resolution(self) -> float | None:
-        """The smallest change of a step's time that could be shown, as a share; None where none could."""
-        tested = [row.changes["speed"].contrast for row in self.rows if "speed" in row.changes]
-        halves = [(each, each.change.half_width) for each in tested if each is not None]
-        return min((math.expm1(each.threshold + half) for each, half in halves if half is not None), default=None)
+    def resolution(self) -> tuple[float, float] | None:
+        """The smallest slowdowns that would be shown, and fail, in a row or over all; None where none could."""
+        shown, failing = ([each for _, change in self.changes if (each := change.least[of])] for of in (0, 1))
+        return (min(shown), min(failing)) if shown and failing else None
 
     @property
     def limits(self) -> list[str]:
@@ -174,13 +175,14 @@ class Comparison:
             f"{counted(len(side), 'run')} on {counted(len({*map(_day, side)}), 'day')}" for side in (self.old, self.new)
         )
         counts = f"{counted(len(self.old), 'pair')} of runs" if self.by_turns else " and ".join(of_sides)
-        sentence = f"{counts} cannot tell a change of a step's time below {100 * self.resolution:.2g} %."
+        sentence = f"{counts} cannot tell a change of a step's time below {100 * self.resolution[0]:.2g} %."
         if not self.by_turns:
             sentence += (
                 " Runs of both that took turns, compared with --by-turns, tell smaller ones; so do runs on other days."
             )
-        if self.fail_over is not None and self.resolution > self.fail_over:
-            sentence += f" --fail-over {100 * self.fail_over:g}% is below that, so smaller regressions pass."
+        if self.fail_over is not None:
+            of_them = f"{100 * self.resolution[1]:.2g} %"
+            sentence += f" --fail-over {100 * self.fail_over:g}% fails from a measured slowdown of {of_them} on."
         return [sentence]
 
     @property
@@ -348,10 +350,11 @@ def _rows(pairs: Sequence[Pair], fail_over: float | None, by_turns: bool) -> lis
 def _judged(family: Mapping[Any, Contrast], fail_over: float | None) -> dict[Any, Change]:
     """Return the changes that contrasts show when they are judged together."""
     contrasts = list(family.values())
-    words = zip(family.items(), judge_together(contrasts), worse_than(contrasts, fail_over), strict=True)
+    least = zip(least_shown(contrasts), least_shown(contrasts, fail_over or 0.0), strict=True)
+    words = zip(family.items(), judge_together(contrasts), worse_than(contrasts, fail_over), least, strict=True)
     return {
-        key: Change(metric=contrast.metric, verdict=verdict, contrast=contrast, is_beyond=is_beyond)
-        for (key, contrast), verdict, is_beyond in words
+        key: Change(metric=contrast.metric, verdict=verdict, contrast=contrast, is_beyond=is_beyond, least=smallest)
+        for (key, contrast), verdict, is_beyond, smallest in words
     }
 
 

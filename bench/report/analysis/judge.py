@@ -9,7 +9,7 @@ from typing import Any, Literal
 from bench import stats
 from bench.report.analysis.contrast import Contrast
 from bench.report.format import known
-from bench.spec.metrics import ACCURACY, Metric, learned
+from bench.spec.metrics import ACCURACY, SPEED, Metric, learned
 
 FASTER = ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE")
 IMPROVED = ("IMPROVED", "REGRESSED", "SAME", "INCONCLUSIVE")
@@ -81,22 +81,47 @@ def worse_than(family: Sequence[Contrast], share: float | None) -> list[bool]:
     """Say which contrasts are shown to be worse by more than a share, or than their metric's margin in its own unit."""
     if share is None:
         return [False] * len(family)
-    limits = [
-        max(contrast.threshold, math.log1p(share) if contrast.metric.scale == "ratio" else 0.0) for contrast in family
-    ]
+    limits = _limits(family, share)
     return [
         holds and contrast.change.center < 0 if contrast.difference else judge(contrast, threshold=limit) == FASTER[1]
         for contrast, limit, holds in zip(family, limits, _beyond(family, limits), strict=True)
     ]
 
 
-def _beyond(family: Sequence[Contrast], limits: Sequence[float]) -> list[bool]:
-    """Say which contrasts exceed their limits by more than chance among all of them (``stats.discoveries``)."""
-    ps = {
+def least_shown(family: Sequence[Contrast], share: float = 0.0) -> list[float | None]:
+    """Return the smallest slowdown of each step's time of which ``worse_than`` would hold, the others as they are.
+
+    They are shares; None of other metrics, and where no slowdown would be shown.
+    """
+    limits = _limits(family, share)
+    ps, least = _chances(family, limits), dict[int, float]()
+    for place in ps:
+        contrast = family[place]
+        if contrast.metric == SPEED and (difference := contrast.difference):
+            others = [p for other, p in ps.items() if other != place]
+            level = (1 - stats.CONFIDENCE) * sum(stats.discoveries([*others, 0.0])) / len(ps)
+            least[place] = math.expm1(limits[place] + stats.quantile(difference.freedom, 1 - level) * difference.error)
+    return [least.get(place) for place in range(len(family))]
+
+
+def _limits(family: Sequence[Contrast], share: float) -> list[float]:
+    """Return what a change must exceed to be more than a share, on the additive scale."""
+    allowed = math.log1p(share)
+    return [max(contrast.threshold, allowed * (contrast.metric.scale == "ratio")) for contrast in family]
+
+
+def _chances(family: Sequence[Contrast], limits: Sequence[float]) -> dict[int, float]:
+    """Return the p of each contrast that is tested, by its place."""
+    return {
         place: contrast.difference.beyond(limit)
         for place, (contrast, limit) in enumerate(zip(family, limits, strict=True))
         if contrast.difference is not None and contrast.change.n >= contrast.metric.fewest
     }
+
+
+def _beyond(family: Sequence[Contrast], limits: Sequence[float]) -> list[bool]:
+    """Say which contrasts exceed their limits by more than chance among all of them (``stats.discoveries``)."""
+    ps = _chances(family, limits)
     holding = {place for place, holds in zip(ps, stats.discoveries(list(ps.values())), strict=True) if holds}
     return [place in holding for place in range(len(family))]
 
