@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from bench.report.format import number, percent, records, times
-from bench.report.reading.load import CELL
+from bench.report.reading.load import CELL, KEY
 from bench.results.records import MEASURED, WorkClass
+from bench.spec.metrics import MEMORY
 from bench.spec.precisions import BASELINE, find_precision
 from bench.spec.techniques import TECHNIQUES
 from bench.stats import Interval, robust_interval
@@ -169,10 +170,21 @@ MemoryPair = tuple[Mapping[Hashable, Any], Mapping[Hashable, Any]]
 """The rows of trials.csv that counted the tensors of a step, of the baseline and of another precision."""
 
 
+def memory_held(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return one row of trials.csv for each arm whose tensors of a step were counted, with its ``peak`` in bytes.
+
+    Of the processes that read an arm's peak it is the one with the largest, which is the arm's figure.
+    """
+    counted = trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
+    held = trials[(trials["phase"] == MEMORY.phase) & counted]
+    held = held.assign(peak=held[[*MEMORY.columns]].bfill(axis=1).iloc[:, 0])
+    of_arms = held.groupby(KEY, sort=False, dropna=False)["peak"]
+    return held[of_arms.rank(method="first", ascending=False, na_option="bottom") == 1]
+
+
 def memory_pair(trials: pd.DataFrame, cell: Mapping[str, object], precision: str) -> MemoryPair | None:
     """Return what a precision's and the baseline's tensors held in a cell, of columns ``CELL``; None if not counted."""
-    counted = trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
-    measured = trials[(trials["phase"] == "memory") & counted].merge(pd.DataFrame([cell])[CELL], on=CELL)
+    measured = memory_held(trials).merge(pd.DataFrame([cell])[CELL], on=CELL)
     held = {str(row["precision"]): row for row in records(measured)}
     return (held[BASELINE], held[precision]) if BASELINE in held and precision in held else None
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.analysis.explanation import MEMORY_KINDS
+from bench.report.analysis.explanation import MEMORY_KINDS, memory_held
 from bench.report.analysis.verdict import Answer
 from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Bar, Chart, Mark, Panel, Text
 from bench.report.format import capital, memory_unit, number, records, written
 from bench.report.reading.load import CELL, SUBJECT
-from bench.results.records import MEASURED
 from bench.spec.metrics import MEMORY, Metric
 from bench.spec.precisions import BASELINE
 
@@ -23,10 +22,7 @@ MOST_ROWS = 24
 
 def memory_by_kind(summary: pd.DataFrame, trials: pd.DataFrame, answers: Sequence[Answer]) -> Chart | None:
     """Describe what memory is used for at each answer, in fp32 and in the precision that is advised or came nearest."""
-    held = trials[(trials["phase"] == "memory") & trials["status"].isin(MEASURED)]
-    held = held[held["tracked_peak_bytes"].notna()]
-    held = held.assign(peak=held[list(MEMORY.columns)].bfill(axis=1).iloc[:, 0])
-    held = held.merge(summary[[*SUBJECT, "workload", "where"]].drop_duplicates(), on=SUBJECT)
+    held = memory_held(trials).merge(summary[[*SUBJECT, "workload", "where"]].drop_duplicates(), on=SUBJECT)
     panels, most = [], 0
     for workload in dict.fromkeys(answer.workload for answer in answers):
         lines: list[tuple[str, Mapping[Hashable, Any]]] = []

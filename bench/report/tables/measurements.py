@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from bench.report.analysis.doubts import doubted
-from bench.report.analysis.explanation import MEMORY_KINDS
+from bench.report.analysis.explanation import MEMORY_KINDS, memory_held
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
 from bench.report.analysis.summary import MEASURES, best_rows, over
 from bench.report.analysis.verdict import Answer
@@ -302,9 +302,7 @@ def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
 
 def memory(trials: pd.DataFrame) -> Table | None:
     """Return what memory was used for, by precision."""
-    counted = (trials["phase"] == "memory") & trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
-    rows = trials[counted]
-    rows = rows.assign(peak=rows["peak_allocated_bytes"].fillna(rows["peak_resident_bytes"]))
+    rows = memory_held(trials)
     on_a_gpu, distributed = (rows[name].notna().any() for name in ("peak_allocated_bytes", "all_devices_bytes"))
     peak = "peak" if rows["peak_resident_bytes"].notna().any() else "allocated"
     kinds = {"peak": peak} | ({"all_devices_bytes": "sum of peaks"} if distributed else {}) | KINDS
@@ -320,9 +318,8 @@ def memory(trials: pd.DataFrame) -> Table | None:
 
 def memory_remarks(trials: pd.DataFrame) -> list[str]:
     """Say why the same training takes more memory on one GPU than on another, of the two that differ most."""
-    known_whole = trials["tracked_peak_bytes"].notna() & trials["gpu_used_bytes"].notna()
-    rows = trials[(trials["phase"] == "memory") & trials["status"].isin(MEASURED) & known_whole]
-    rows = rows[rows["all_devices_bytes"].isna()]
+    rows = memory_held(trials)
+    rows = rows[rows["gpu_used_bytes"].notna() & rows["all_devices_bytes"].isna()]
     alike = rows.sort_values("gpu_used_bytes", kind="stable").groupby(["precision", "batch_size"], sort=False)
     pairs = [group.iloc[[0, -1]] for _, group in alike if group["device"].iloc[0] != group["device"].iloc[-1]]
     if not pairs:

@@ -70,7 +70,10 @@ FULL = {"parameters": 100, "gradients": 100, "optimizer": 200, "activations": 60
 
 def trial(precision, kinds, *, status="ok", **more):
     row = dict.fromkeys(CELL, "x") | {"phase": "memory", "status": status, "precision": precision}
-    row |= {name: float("nan") for name in ("peak_allocated_bytes", "peak_reserved_bytes", "weight_copy_bytes")}
+    row |= {
+        name: float("nan")
+        for name in ("peak_allocated_bytes", "peak_resident_bytes", "peak_reserved_bytes", "weight_copy_bytes")
+    }
     row["most_weight_copy_bytes"] = float("nan")
     row |= {MEMORY_KINDS[kind]: value * MIB for kind, value in kinds.items()}
     row |= {"tracked_peak_bytes": sum(kinds.values()) * MIB, "fp32_activation_bytes": float("nan")}

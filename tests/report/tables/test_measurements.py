@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.report.analysis.explanation import memory_pair
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
 from bench.report.reading.load import load
@@ -66,6 +67,19 @@ def test_on_a_cpu_the_peak_is_resident_and_what_only_a_gpu_has_is_left_out(tmp_p
     assert table.headers[3:] == [f"{kind} (MiB)" for kind in kinds]
     assert column(table, "peak (MiB)") == ["95.0"]
     assert "driver" not in table.about
+
+
+@pytest.mark.parametrize("larger", [0, 1])
+def test_of_two_processes_that_read_a_peak_the_larger_is_shown_and_explained(run, larger):
+    sizes = [120, 100][:: 1 - 2 * larger]  # MiB, in the order of the processes
+    for seed, size in enumerate(sizes):
+        peak = MemoryPeak(**ON_A_GPU | {"peak_allocated_bytes": size * MIB})
+        run.result("memory", "fp32", memory=peak, seed=seed).result("memory", "amp-bf16", memory=peak, seed=seed)
+    assert column(run.memory_table, "allocated (MiB)") == ["120.0", "120.0"]
+    trials = load([run.folder]).trials
+    pair = memory_pair(trials, trials.iloc[0].to_dict(), "amp-bf16")
+    assert pair is not None
+    assert [row["peak_allocated_bytes"] for row in pair] == [120 * MIB] * 2
 
 
 def test_rows_go_by_batch_size_and_then_by_precision_with_the_baseline_first(run):
