@@ -534,6 +534,15 @@ def test_the_noise_that_a_gain_must_exceed_is_that_of_all_processes_that_timed_f
     assert len(launcher.ran) == 9 + 3
 
 
+def test_a_precision_whose_second_reading_of_memory_crashes_is_timed(tiny_trial, tmp_path, cpu):
+    memory = replace(tiny_trial, phase="memory", arms=arms("amp-bf16"))
+    plan = plan_of(*(replace(memory, seed=seed) for seed in (0, 1)), *speed_plan(tiny_trial).trials)
+    launcher = ScriptedLauncher({"memory-amp-bf16-s1": Ending(kind="died", text="why")})
+    run_with(launcher, tmp_path, plan, cpu)
+    assert [row["precision"] for row in rows(tmp_path, "trials.csv")].count("amp-bf16") == 2 + 3
+    assert [row["status"] for row in rows(tmp_path, "trials.csv")].count("failed") == 1
+
+
 def test_processes_that_are_added_have_numbers_of_their_own(tiny_trial, tmp_path, cpu, capsys):
     speed = speed_plan(tiny_trial, most_replicates=6)
     train = replace(tiny_trial, phase="train", arms=arms("fp32"))
