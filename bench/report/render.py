@@ -163,7 +163,10 @@ def _regressions(comparison: Comparison) -> str:
     if not comparison.untestable:
         return outcome
     rows = f"{comparison.untestable} of {len(comparison.rows)} rows"
-    return f"The speed of {rows} could not be judged: a side has one process. Measure without --quick. {outcome}"
+    cause = "a side has one process. Measure without --quick."
+    if comparison.by_turns and len(comparison.old) == 1:
+        cause = "there is one pair of runs. Measure at least two with --pairs; without it there are three."
+    return f"The speed of {rows} could not be judged: {cause} {outcome}"
 
 
 @cache

@@ -13,6 +13,7 @@ from bench.report.reading.load import load
 from bench.report.render import answers, comparison_page, show_comparison
 from bench.report.tables.comparisons import changes
 from tests.report import fleet
+from tests.report.builders import RunBuilder
 
 DEVICES = ("NVIDIA GeForce RTX 4090 Laptop GPU with a long name", "NVIDIA A100-SXM4-80GB MIG 3g.40gb")
 SUITE = "a_suite_whose_name_is_longer_than_those_of_the_repository"
@@ -75,6 +76,15 @@ def test_pages_fold_what_did_not_change(compared, kind):
     if kind == "md":
         rows = [line for line in f"{shown}{folded}".splitlines() if line.startswith("|")]
         assert max(map(len, rows)) <= 100
+
+
+@pytest.mark.parametrize(("processes", "by_turns", "advice"), [(3, True, "one pair of runs"), (1, False, "--quick")])
+def test_rows_that_could_not_be_judged_have_the_cause(tmp_path, capsys, processes, by_turns, advice):
+    for name in ("old", "new"):
+        RunBuilder(tmp_path / name).alone("fp32", [10.0, 10.1, 10.2][:processes])
+    show_comparison(compare(tmp_path / "old", tmp_path / "new", 0.03, by_turns=by_turns))
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "could not be judged" in line)
+    assert advice in line
 
 
 def test_regressions_come_before_improvements_and_the_largest_first(tmp_path):

@@ -152,7 +152,7 @@ class Comparison:
     environment: list[tuple[str, str, str]]
     """The differences of the environments: the name, and its value in OLD and in NEW."""
     apart: list[str]
-    """Sentences on rows that only one of the two has."""
+    """Sentences on rows that only one of the two has, or has measured."""
     unreached: list[str]
     """Sentences on what OLD measured, and an unfinished run of NEW planned and has no row of."""
     fail_over: float | None = None
@@ -280,7 +280,7 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
         overall=_overall(in_both, compared_rows, fail_over, by_turns),
         cautions=cautions(runs),
         environment=environments(runs, sides),
-        apart=_apart(measured),
+        apart=[*_lost(compared_rows, trials[1]), *_apart(measured, tables)],
         unreached=_unreached(trials, sides[1]),
         fail_over=fail_over,
         by_turns=by_turns,
@@ -308,7 +308,8 @@ def _pooled(trials: pd.DataFrame, runs: Sequence[Run], name: str, by_turns: bool
 def _matched(tables: Sequence[pd.DataFrame], measured: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return pairs of rows of one question, of which one side was measured and the other at least tried.
 
-    A question that each side asked of one device is compared whatever the devices; else of the same device.
+    None if OLD has no figure, or NEW neither a figure nor a failure. A question that each side asked of one device is
+    compared whatever the devices; else of the same device.
     """
     figures = [metric.figure for metric in compared()]
     devices = [table.groupby(QUESTION, sort=False)["device"].nunique() for table in tables]
@@ -316,8 +317,10 @@ def _matched(tables: Sequence[pd.DataFrame], measured: Sequence[pd.DataFrame]) -
     pairs = tables[0].merge(tables[1], on=QUESTION, suffixes=("_old", "_new"))
     ambiguous = several.reindex(pd.MultiIndex.from_frame(pairs[QUESTION])).to_numpy(dtype=bool)
     pairs = pairs[~ambiguous | (pairs["device_old"] == pairs["device_new"]).to_numpy()]
-    known = pairs[[f"{name}_{side}" for name in figures for side in ("old", "new")]].notna()
-    return pairs.loc[known.any(axis=1) & bool(len(measured[0]) and len(measured[1]))]
+    known = pairs[[f"{name}_{side}" for name in figures for side in SIDES]].notna().any(axis=1)
+    statuses = pairs[[*{f"{metric.status}_new" for metric in compared()}]]
+    failed = (statuses.notna() & ~statuses.isin([*MEASURED, "", "invalid"])).any(axis=1)
+    return pairs.loc[known & (failed | bool(len(measured[1]))) & bool(len(measured[0]))]
 
 
 def _of(pair: Pair, name: str) -> list[Any]:
@@ -518,11 +521,27 @@ def _unreached(trials: Sequence[pd.DataFrame], new: Sequence[Run]) -> list[str]:
     return sentences
 
 
-def _apart(sides: Sequence[pd.DataFrame]) -> list[str]:
-    """Say what one side has and the other lacks."""
-    old, new = (set(side[QUESTION].itertuples(index=False, name=None)) for side in sides)
+def _lost(rows: Sequence[Row], new: pd.DataFrame) -> list[str]:
+    """Say in how many rows NEW failed where OLD was measured, and why first."""
+    changes = [(row, change) for row in rows for change in row.changes.values() if change.verdict == "REGRESSED"]
+    lost = [(row, change) for row, change in changes if change.statuses[1] not in MEASURED]
+    if not lost:
+        return []
+    row, change = lost[0]
+    asked = {**row.question, "phase": change.metric.phase, "status": change.statuses[1]}
+    details = new.loc[(new[[*asked]] == pd.Series(asked)).all(axis=1) & new["detail"].ne(""), "detail"]
+    reason = f": {details.iloc[0]}" if len(details) else ""
+    count = f"{len({str(row) for row, _ in lost})} of {counted(len(rows), 'row')}"
+    return [f"NEW failed in {count} that OLD has. The first is {row}, {change.metric.name} {change}{reason}."]
+
+
+def _apart(sides: Sequence[pd.DataFrame], tried: Sequence[pd.DataFrame]) -> list[str]:
+    """Say what one side measured and the other did not try."""
+    (old, new), (old_tried, new_tried) = (
+        [set(side[QUESTION].itertuples(index=False, name=None)) for side in of_both] for of_both in (sides, tried)
+    )
     sentences = []
-    for name, questions in (("OLD", old - new), ("NEW", new - old)):
+    for name, questions in (("OLD", old - new_tried), ("NEW", new - old_tried)):
         rows = [dict(zip(QUESTION, question, strict=True)) for question in sorted(questions, key=str)]
         named = [
             f"{row['suite']} on {row['placement']} batch {row['batch_size']:.0f} {row['precision']}" for row in rows[:6]

@@ -217,6 +217,22 @@ def test_what_an_unfinished_run_did_not_reach_is_a_failure_if_it_was_planned(tmp
     assert compare(tmp_path / "old", run.folder).failures == []
 
 
+@pytest.mark.parametrize(("status", "refused"), [("failed", False), ("oom", False), ("invalid", True)])
+def test_a_new_side_that_fails_everywhere_is_a_failure_with_its_reason(tmp_path, status, refused):
+    old, new = (RunBuilder(tmp_path / name) for name in ("old", "new"))
+    for batch in (64, 128):
+        old.memory("fp32", 100, batch=batch).alone("fp32", [10.0, 10.1], batch=batch)
+        new.lost("memory", "fp32", status, f"boom at {batch}", batch=batch)
+    if refused:  # what was disturbed says nothing
+        with pytest.raises(UsageError, match="has no figure"):
+            compare(old.folder, new.folder, fail_over=0.03)
+        return
+    compared = compare(old.folder, new.folder, fail_over=0.03)
+    assert [f"ok → {status}" in failure for failure in compared.failures] == [True, True]
+    assert [line for line in compared.apart if "boom at 64" in line and "NEW failed in 2 of 2 rows" in line]
+    assert not any("Only in" in line for line in compared.apart)
+
+
 @pytest.mark.slow
 def test_fail_over_decides_the_exit_code_and_the_form_what_is_printed(old, tmp_path):
     new = later(old, 1 / 1.3)  # a run a side tells no smaller change apart from another day
