@@ -97,9 +97,7 @@ class Metric:
 
     def is_possible(self, values: Any) -> Any:
         """Say which of some values can be its own: a ratio needs more than 0, or a resolution that 0 lies within."""
-        if self.scale == "difference":
-            return values > -math.inf  # it is known
-        return values >= 0 if self.cpu_resolution else values > 0
+        return values >= 0 if self.cpu_resolution else values > (0 if self.scale == "ratio" else -math.inf)
 
     @property
     def sign(self) -> int:

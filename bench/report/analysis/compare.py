@@ -181,8 +181,8 @@ class Comparison:
                 " Runs of both that took turns, compared with --by-turns, tell smaller ones; so do runs on other days."
             )
         if self.fail_over is not None:
-            of_them = f"{100 * self.resolution[1]:.2g} %"
-            sentence += f" --fail-over {100 * self.fail_over:g}% fails from a measured slowdown of {of_them} on."
+            from_on = 100 * self.resolution[1]
+            sentence += f" --fail-over {100 * self.fail_over:g}% fails from a measured slowdown of {from_on:.2g} % on."
         return [sentence]
 
     @property
@@ -293,10 +293,7 @@ def _day(run: Run) -> str:
 
 
 def _pooled(trials: pd.DataFrame, runs: Sequence[Run], name: str, by_turns: bool) -> pd.DataFrame:
-    """Return the rows of a side's runs as those of one run, their trials and processes told apart.
-
-    ``of_run`` is the sample that a row counts to: the number of the run where runs took turns, else its day.
-    """
+    """Return the rows of a side's runs as of one run; ``of_run`` is a row's sample: by turns its run, else its day."""
     rows = trials[trials["run"].isin([run.label for run in runs])]
     names = rows["run"].astype(str) + "/" + rows["trial"].astype(str)
     ordered = sorted(runs, key=lambda run: str(run.info.get("started", "")))
@@ -308,8 +305,7 @@ def _pooled(trials: pd.DataFrame, runs: Sequence[Run], name: str, by_turns: bool
 def _matched(tables: Sequence[pd.DataFrame], measured: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return pairs of rows of one question, of which one side was measured and the other at least tried.
 
-    None if OLD has no figure, or NEW neither a figure nor a failure. A question that each side asked of one device is
-    compared whatever the devices; else of the same device.
+    A question that each side asked of one device is compared whatever the devices; else of the same device.
     """
     figures = [metric.figure for metric in compared()]
     devices = [table.groupby(QUESTION, sort=False)["device"].nunique() for table in tables]
@@ -523,16 +519,15 @@ def _unreached(trials: Sequence[pd.DataFrame], new: Sequence[Run]) -> list[str]:
 
 def _lost(rows: Sequence[Row], new: pd.DataFrame) -> list[str]:
     """Say in how many rows NEW failed where OLD was measured, and why first."""
-    changes = [(row, change) for row in rows for change in row.changes.values() if change.verdict == "REGRESSED"]
-    lost = [(row, change) for row, change in changes if change.statuses[1] not in MEASURED]
-    if not lost:
+    worse = [(row, change) for row in rows for change in row.changes.values() if change.verdict == "REGRESSED"]
+    if not (lost := [(row, change) for row, change in worse if change.statuses[1] not in MEASURED]):
         return []
     row, change = lost[0]
     asked = {**row.question, "phase": change.metric.phase, "status": change.statuses[1]}
     details = new.loc[(new[[*asked]] == pd.Series(asked)).all(axis=1) & new["detail"].ne(""), "detail"]
-    reason = f": {details.iloc[0]}" if len(details) else ""
     count = f"{len({str(row) for row, _ in lost})} of {counted(len(rows), 'row')}"
-    return [f"NEW failed in {count} that OLD has. The first is {row}, {change.metric.name} {change}{reason}."]
+    first = ": ".join([f"{row}, {change.metric.name} {change}", *details[:1]])
+    return [f"NEW failed in {count} that OLD has. The first is {first}."]
 
 
 def _apart(sides: Sequence[pd.DataFrame], tried: Sequence[pd.DataFrame]) -> list[str]:

@@ -89,10 +89,7 @@ def worse_than(family: Sequence[Contrast], share: float | None) -> list[bool]:
 
 
 def least_shown(family: Sequence[Contrast], share: float = 0.0) -> list[float | None]:
-    """Return the smallest slowdown of each step's time of which ``worse_than`` would hold, the others as they are.
-
-    They are shares; None of other metrics, and where no slowdown would be shown.
-    """
+    """Return from which slowdown on, as a share, ``worse_than`` holds of each step time, the others as they are."""
     limits = _limits(family, share)
     ps, least = _chances(family, limits), dict[int, float]()
     for place in ps:
@@ -106,8 +103,7 @@ def least_shown(family: Sequence[Contrast], share: float = 0.0) -> list[float | 
 
 def _limits(family: Sequence[Contrast], share: float) -> list[float]:
     """Return what a change must exceed to be more than a share, on the additive scale."""
-    allowed = math.log1p(share)
-    return [max(contrast.threshold, allowed * (contrast.metric.scale == "ratio")) for contrast in family]
+    return [max(contrast.threshold, math.log1p(share) * (contrast.metric.scale == "ratio")) for contrast in family]
 
 
 def _chances(family: Sequence[Contrast], limits: Sequence[float]) -> dict[int, float]:
