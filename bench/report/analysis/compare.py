@@ -175,14 +175,14 @@ class Comparison:
             f"{counted(len(side), 'run')} on {counted(len({*map(_day, side)}), 'day')}" for side in (self.old, self.new)
         )
         counts = f"{counted(len(self.old), 'pair')} of runs" if self.by_turns else " and ".join(of_sides)
-        sentence = f"{counts} cannot tell a change of a step's time below {100 * self.resolution[0]:.2g} %."
+        change, slowdown = (f"{float(f'{100 * share:.2g}'):g} %" for share in self.resolution)
+        sentence = f"{counts} cannot tell a change of a step's time below {change}."
         if not self.by_turns:
             sentence += (
                 " Runs of both that took turns, compared with --by-turns, tell smaller ones; so do runs on other days."
             )
         if self.fail_over is not None:
-            from_on = 100 * self.resolution[1]
-            sentence += f" --fail-over {100 * self.fail_over:g}% fails from a measured slowdown of {from_on:.2g} % on."
+            sentence += f" --fail-over {100 * self.fail_over:g}% fails from a measured slowdown of {slowdown} on."
         return [sentence]
 
     @property
