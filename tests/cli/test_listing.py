@@ -126,6 +126,7 @@ def test_a_cpu_that_emulates_bfloat16_is_said_to(cpu):
     assert "CPU: Test CPU, CPU, 1.0 GiB free, 2 cores, 2 threads" in lines
 
 
+@pytest.mark.slow
 def test_the_command_lists_this_machine(tmp_path):
     done = call("list", "--gpus", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ import pytest
 from perf import bad_input
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(400, marks=pytest.mark.slow)])
 def test_odd_command_lines_end_with_a_documented_code_and_no_traceback(tmp_path, count):
     tally = bad_input.lines(count, 1, tmp_path)
     assert tally.codes.total() == count
@@ -31,6 +31,7 @@ def test_an_undamaged_run_is_reported_compared_and_resumed(tmp_path):
         assert code == 0, printed
 
 
+@pytest.mark.slow
 def test_a_run_whose_folder_has_a_name_of_any_bytes_is_measured_reported_and_resumed(tmp_path):
     run = bad_input.measured_run(tmp_path / os.fsdecode(b"\xff\x1b[1m"), quick=True)
     out = tmp_path / os.fsdecode(b"\xfe")

@@ -157,8 +157,8 @@ def test_a_second_metric_of_what_is_learned_is_compared_and_leaves_parity_to_the
     ("better", "margin", "verdict", "changed"),
     [
         ("less", 0.5, "EQUIVALENT", "SAME"),
-        ("less", 0.1, "WORSE", "REGRESSED"),
-        ("more", 0.1, "NON-INFERIOR", "IMPROVED"),
+        pytest.param("less", 0.1, "WORSE", "REGRESSED", marks=pytest.mark.slow),
+        pytest.param("more", 0.1, "NON-INFERIOR", "IMPROVED", marks=pytest.mark.slow),
     ],
 )
 def test_a_suites_own_figure_of_merit_is_judged_and_shown_as_the_suite_describes_it(

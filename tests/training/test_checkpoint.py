@@ -234,6 +234,7 @@ def test_a_killed_training_resumes_to_the_same_weights(deadly, cpu, tmp_path):
     assert same(stored.model, other.model)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_checkpoint(deadly, cpu, tmp_path):
     trial, folder = deadly[0], tmp_path / "run"
     plan = Plan(trials=(trial,), seconds=(None,))
