@@ -105,7 +105,8 @@ def _sources(side: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(folder):
         kept = [name for name in folders if name[0] != "." and not Path(place, name, "pyvenv.cfg").exists()]
         folders[:] = kept
-        yield from (Path(place, name) for name in files if name.endswith(".py"))
+        modules = (Path(place, name) for name in files if name.endswith(".py"))
+        yield from filter(Path.is_file, modules)  # an editor's lock is a link to nothing
 
 
 def _command(side: Path, words: Sequence[str]) -> list[str]:
