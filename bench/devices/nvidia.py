@@ -6,7 +6,6 @@ event reasons those of its board, and its power and energy are unknown, because 
 
 from __future__ import annotations
 
-import itertools
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -53,6 +52,8 @@ REASONS = {
 """Names of nvml.h's clock event reasons, by bit; they were called throttle reasons before driver 535."""
 OLD_S = 5.0
 """A time stamp that is further from the clock than this does not refer to it."""
+APART_US, SAMPLE_US = 1e5, 1.1e6
+"""Time stamps of one sample differ by less than the one; a sample is known no later after it began than the other."""
 THROTTLE_FIELDS = {
     "NVML_FI_DEV_PERF_POLICY_POWER": "sw_power_cap",
     "NVML_FI_DEV_PERF_POLICY_THERMAL": "sw_thermal",
@@ -305,13 +306,15 @@ class Nvml(Monitor):
     def process_loads(self, uuid: str) -> Callable[[], list[ProcessLoad] | None]:
         """Watch by the driver's samples, each of 1/6 s to 1 s: from the time stamp before to its own.
 
-        Unknown on a MIG slice, on some cards, and without the permission.
+        The driver may keep only the newest sample of a process, so one whose stamp before is not known may stand for
+        all that was sampled since the last reading. Unknown on a MIG slice, on some cards, and without the permission.
         """
         # A slice's handle, so that NVML refuses, rather than the board's, whose processes compute elsewhere.
-        handle, since_us = self.target(uuid).handle, 0
+        handle, since_us, read_us = self.target(uuid).handle, 0, 0.0
 
         def read() -> list[ProcessLoad] | None:
-            nonlocal since_us
+            nonlocal since_us, read_us
+            before_us, read_us = read_us, time.time() * 1e6
             try:
                 samples = self.library.nvmlDeviceGetProcessUtilization(handle, since_us)
             except self.library.NVMLError as error:
@@ -320,14 +323,14 @@ class Nvml(Monitor):
                 return [] if error.value in (self.library.NVML_ERROR_NOT_FOUND, self.library.NVML_SUCCESS) else None
             # The driver may leave entries of its buffer unwritten or stale.
             fresh = [entry for entry in samples if entry.timeStamp > since_us and entry.pid and entry.smUtil <= 100]
-            stamps = sorted({since_us, *(entry.timeStamp for entry in fresh)})
-            before = {after: stamp for stamp, after in itertools.pairwise(stamps)}
-            since_us, now_us = stamps[-1], time.time() * 1e6
+            stamps = {since_us, *(entry.timeStamp for entry in fresh)}
+            since_us = max(stamps)
             loads = []
             for entry in fresh:
-                ended_s = (now_us - entry.timeStamp) / 1e6
-                began_s = (now_us - max(before.get(entry.timeStamp, 0), entry.timeStamp - 1e6)) / 1e6  # or at most 1 s
-                known = {"began_s": began_s, "ended_s": ended_s} if 0 <= ended_s <= OLD_S else {}
+                last_us = max((stamp for stamp in stamps if stamp < entry.timeStamp - APART_US), default=0)
+                lasted_s = (entry.timeStamp - max(last_us, min(entry.timeStamp, before_us) - SAMPLE_US)) / 1e6
+                ended_s = time.time() - entry.timeStamp / 1e6
+                known = {"began_s": ended_s + lasted_s, "ended_s": ended_s} if 0 <= ended_s <= OLD_S else {}
                 loads.append(ProcessLoad(pid=entry.pid, pct=float(entry.smUtil), **known))
             return [load for load in loads if load.pct]
 

@@ -182,9 +182,10 @@ class GpuWatch(Watch):
         ]
 
     def _others(self) -> list[str]:
-        if self._clock() - self._polled_s < PROCESSES_S:
+        since_s = self._clock() - self._polled_s
+        if since_s < PROCESSES_S:
             return []
-        self._polled_s = self._clock()
+        self._polled_s += since_s
         loads = self._loads() or []
         foreign = [load for load in loads if load.pid not in self._own_pids and load.pct >= FOREIGN_PCT]
         # In a container NVML may give the host's ids, and what looks foreign would be this very process.
@@ -194,7 +195,9 @@ class GpuWatch(Watch):
         busy: dict[int, float] = {}
         for load in foreign:
             busy[load.pid] = max(load.pct, busy.get(load.pid, 0.0))
-            began_s, ended_s = (SAMPLE_S, 0.0) if load.began_s is None else (load.began_s, load.ended_s or 0.0)
+            began_s, ended_s = (
+                (since_s + SAMPLE_S, 0.0) if load.began_s is None else (load.began_s, load.ended_s or 0.0)
+            )
             self._windows.append((began_s + GUARD_S, ended_s - GUARD_S))
         if not busy:
             return []

@@ -259,5 +259,16 @@ def test_a_sample_lasts_from_the_stamp_before_it_to_its_own_where_stamps_are_of_
     assert [(load.began_s, load.ended_s) for load in read()] == [(None, None)]
 
 
+@pytest.mark.parametrize(("stamp_s", "began_s"), [(1002.9, 4.1), (999.9, 4.2)])  # at most 1.1 s before the last reading
+def test_a_sample_may_stand_for_all_since_the_last_reading(machine, monkeypatch, stamp_s, began_s):
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    gpu = FakeGpu("GPU-a")
+    read = machine(gpu).process_loads("GPU-a")
+    monkeypatch.setattr(time, "time", lambda: 1003.0)
+    gpu.work += [(int(1e6 * stamp_s) + lag, pid, 10) for lag, pid in enumerate((5, 6))]
+    spans = [(load.pid, load.began_s, load.ended_s) for load in read()]
+    assert spans == [(pid, *approximately(began_s, 1003 - stamp_s)) for pid in (5, 6)]
+
+
 def approximately(*seconds: float) -> tuple:
     return tuple(pytest.approx(value, abs=1e-6) for value in seconds)

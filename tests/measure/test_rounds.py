@@ -3,7 +3,9 @@
 import gc
 import itertools
 import math
+import os
 import random
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -11,10 +13,14 @@ import numpy as np
 import pytest
 
 from bench.measure import rounds
+from bench.measure.disturbance import open_watch
 from bench.measure.rounds import Sizes, check_long_blocks, compare, palindrome, time_block
+from bench.results.records import Device
 from bench.spec.trial import Protocol
+from tests.devices.fake_nvml import FakeDriver, FakeGpu
 from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, gaussian
 
+OWN, OTHER = os.getpid(), 123
 ONE = Sizes(switch_warmup=1, steps=1)
 
 ALONE = {"replicates": 1, "most_replicates": 1}
@@ -212,49 +218,66 @@ def test_what_disturbed_the_last_rounds_and_is_known_only_later_is_asked_for_bef
 class Bursts:
     """Another program's kernels in bursts of 1.5 s every 5 s, in samples of a driver that are read 0.1 s late."""
 
-    def __init__(self, machine, period_s, every_s):
+    def __init__(self, monkeypatch, machine, period_s, every_s, *, newest=False, epoch_s=1e9):
         self.machine, self.period_s, self.every_s = machine, period_s, every_s
-        self.polled_s, self.read, self.spans, self.rounds_s, self.waited_s = 0.0, 0, [], [], 0.0
+        self.newest, self.epoch_s = newest, epoch_s
+        self.gpu = FakeGpu("GPU-a", processes={OWN: 1, OTHER: 1} if every_s else {OWN: 1})
+        self.sampled, self.ends_s, self.waited_s = int(self.now_s() / period_s), [], 0.0
+        FakeDriver([self.gpu], clock=self.now_s).install(monkeypatch)
+        monkeypatch.setattr(time, "time", lambda: 1e9 + self.now_s())
+        monkeypatch.setattr(time, "sleep", self.sleep)
+        device = Device(placement="0", kind="cuda", name="GPU", architecture="Hopper", uuid="GPU-a")
+        self.context = open_watch(device, self.now_s)
+        self.watch = self.context.__enter__()
+        self.watching = {"poll": self.poll, "window": lambda: self.watch.window_s, "wait": self.watch.wait}
+
+    def now_s(self):
+        return self.machine.now_ns / 1e9
 
     def load(self, now_s):
         return self.every_s and now_s % self.every_s > self.every_s - 1.5
 
+    def sleep(self, seconds):
+        self.waited_s += seconds
+        self.machine.now_ns += round(1e9 * seconds)
+
     def poll(self):
-        now_s = self.machine.now_ns / 1e9
-        self.rounds_s.append(now_s)
-        if now_s - self.polled_s < 0.1:
-            return ""
-        self.polled_s, self.spans = now_s, []
-        while (ended_s := (self.read + 1) * self.period_s) + 0.1 <= now_s:
-            self.read += 1
-            began_s = ended_s - self.period_s
-            if np.mean([bool(self.load(at_s)) for at_s in np.linspace(began_s, ended_s, 100)]) >= 0.05:
-                self.spans.append((now_s - began_s + 0.05, now_s - ended_s - 0.05))
-        return "another process" if self.spans else ""
-
-    def window(self):
-        return max(began for began, _ in self.spans), min(ended for _, ended in self.spans)
-
-    def wait(self):
-        self.waited_s = 1.1 if self.every_s else 0.0  # else no other process is listed
-        self.machine.now_ns += round(1e9 * self.waited_s)
+        self.ends_s.append(self.now_s())
+        while (ended_s := (self.sampled + 1) * self.period_s) + 0.1 <= self.now_s():
+            spent = [bool(self.load(at_s)) for at_s in np.linspace(ended_s - self.period_s, ended_s, 100)]
+            samples = [(OWN, 50), (OTHER, round(100 * np.mean(spent)))]
+            stamps = [(int(1e6 * (self.epoch_s + ended_s)) + lag, *sample) for lag, sample in enumerate(samples)]
+            self.gpu.work += [stamp for stamp in stamps if stamp[2]]
+            self.sampled += 1
+        if self.newest:
+            self.gpu.work = list({pid: sample for sample in self.gpu.work for pid in sample[1:2]}.values())
+        return self.watch.poll()
 
 
-@pytest.mark.parametrize("period_s", [1 / 6, 1.0])
 @pytest.mark.parametrize("every_s", [5.0, 0.0])
-def test_rounds_that_another_process_disturbed_are_discarded_although_the_driver_says_so_late(period_s, every_s):
+@pytest.mark.parametrize(("period_s", "newest", "epoch_s"), [(1 / 6, True, 1e9), (1.0, False, 1e9), (1.0, True, 0)])
+def test_rounds_that_another_process_disturbed_are_discarded_although_the_driver_says_so_late(
+    monkeypatch, period_s, newest, epoch_s, every_s
+):
     machine, arms = pair(noise=gaussian(2, 0.01))
-    bursts = Bursts(machine, period_s, every_s)
+    bursts = Bursts(monkeypatch, machine, period_s, every_s, newest=newest, epoch_s=epoch_s)
     for arm, slower in zip(arms, (1.8, 1.4), strict=True):
         arm.drift = lambda now_ns, slower=slower: slower if bursts.load(now_ns / 1e9) else 1.0
-    asked = {"target_ci": 1e-9, "time_budget_s": 20.0}
-    comparison = measure(machine, arms, poll=bursts.poll, window=bursts.window, wait=bursts.wait, **asked)
-    spans = zip(bursts.rounds_s, bursts.rounds_s[1:], strict=False)
+    comparison = measure(machine, arms, target_ci=1e-9, time_budget_s=20.0, **bursts.watching)
+    spans = zip(bursts.ends_s, bursts.ends_s[1:], strict=False)
     hit = [any(bursts.load(at_s) for at_s in np.linspace(*span, 20)) for span in spans]
     kept = {block.round for block in comparison.blocks if not block.invalid}
     assert np.mean([hit[number] for number in kept]) <= 0.005
     assert comparison.speedups[1].center == pytest.approx(1.5, rel=0.002)
     assert len(kept) == len(hit) - 1 if not every_s else len(kept) > 0.2 * len(hit)
+    assert bursts.waited_s == (1.1 if every_s else 0.1)
+
+
+@pytest.mark.parametrize(("period_s", "newest", "epoch_s"), [(1 / 6, True, 1e9), (1.0, False, 1e9), (1.0, True, 0)])
+def test_beside_a_process_that_always_computes_no_round_counts(monkeypatch, period_s, newest, epoch_s):
+    machine, arms = pair()
+    bursts = Bursts(monkeypatch, machine, period_s, 1.5, newest=newest, epoch_s=epoch_s)
+    assert measure(machine, arms, **bursts.watching).rounds == 0
 
 
 def test_rounds_far_from_the_others_are_counted_and_not_left_out():
@@ -319,15 +342,14 @@ def test_what_is_disturbed_while_longer_blocks_are_timed_says_nothing_of_the_arm
 
 
 @pytest.mark.parametrize("begun_s", [2.1, 3.5])  # the burst from 3.5 to 5 s is in the last rounds, or the first
-def test_disturbed_rounds_of_the_check_are_discarded_although_the_driver_says_so_late(begun_s):
+def test_disturbed_rounds_of_the_check_are_discarded_although_the_driver_says_so_late(monkeypatch, begun_s):
     machine, arms = pair(ratio=1.5)
     comparison = measure(machine, arms)
-    machine.now_ns, bursts = int(1e9 * begun_s), Bursts(machine, 1.0, 5.0)
-    bursts.polled_s, bursts.read = begun_s, int(begun_s)
+    machine.now_ns = int(1e9 * begun_s)
+    bursts = Bursts(monkeypatch, machine, 1.0, 5.0)
     arms[1].drift = lambda now_ns: 1.3 if bursts.load(now_ns / 1e9) else 1.0
     options = {"sizes": Sizes(switch_warmup=1, steps=3), "time_budget_s": 20.0}
-    options |= {"poll": bursts.poll, "window": bursts.window, "wait": bursts.wait}
-    assert check(machine, arms, comparison, **options).difference == pytest.approx(0, abs=1e-6)
+    assert check(machine, arms, comparison, **options, **bursts.watching).difference == pytest.approx(0, abs=1e-6)
 
 
 def test_a_check_whose_rounds_were_all_disturbed_is_known_not_to_have_been_made():

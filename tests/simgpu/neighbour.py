@@ -1,7 +1,7 @@
 """Another program on a simulated GPU: ``python -m tests.simgpu.neighbour GPU MIB BUSY`` until it is ended.
 
-It holds so much memory and, if BUSY is 1, its kernels run all the time: it queues them a second ahead, so that the GPU
-has work while this process waits for a core. It says when it has begun.
+It holds so much memory and, if BUSY is 1, its kernels run all the time: it queues them half a minute ahead, so that the
+GPU has work while this process waits for a core. It says when it has begun.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ctypes
 import sys
 import time
 
-PERIOD_S, AHEAD_S = 0.02, 1.0
+PERIOD_S, AHEAD_S = 0.02, 30.0
 
 
 def main(gpu: int, mib: int, busy: int) -> None:

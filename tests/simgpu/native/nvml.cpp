@@ -433,19 +433,25 @@ struct LastSeen {
   int pid;
   uint64_t busy_ns, at_ns;
   unsigned pct;
+  u64 stamp_us;  // of the time of day, as a driver gives it
 };
 
-// The share of the time since the last look, of at least 100 ms, in which a process's kernels ran.
-static unsigned busy_pct(const Process& process, int gpu, LastSeen& last) {
+static u64 time_of_day_us() {
+  timespec time;
+  clock_gettime(CLOCK_REALTIME, &time);
+  return time.tv_sec * 1000000ull + time.tv_nsec / 1000;
+}
+
+// Look, at least 100 ms after the last time, in what share of the time between a process's kernels ran.
+static void look(const Process& process, int gpu, LastSeen& last) {
   uint64_t now = now_ns(), done = process.done_ns[gpu], queued = process.busy_ns[gpu], left = done > now ? done - now : 0;
   uint64_t busy = queued > left ? queued - left : 0;  // what is queued runs later
   if (last.pid != process.pid) {
-    last = {process.pid, busy, now, 0};
+    last = {process.pid, busy, now, 0, 0};
   } else if (now - last.at_ns > 100000000ull) {
     double pct = 100.0 * (busy - last.busy_ns) / (now - last.at_ns);
-    last = {process.pid, busy, now, (unsigned)(pct < 100 ? pct : 100)};
+    last = {process.pid, busy, now, (unsigned)(pct < 0 ? 0 : pct < 100 ? pct : 100), time_of_day_us()};
   }
-  return last.pct;
 }
 
 EXPORT int nvmlDeviceGetProcessUtilization(Handle board, ProcessSample* found, unsigned* count, u64) {
@@ -456,9 +462,10 @@ EXPORT int nvmlDeviceGetProcessUtilization(Handle board, ProcessSample* found, u
   for (int i = 0; i < MAX_PROCESSES; i++) {
     const Process& process = shared()->processes[i];
     if (!computes_on(process, board->gpu)) continue;
-    unsigned pct = busy_pct(process, board->gpu, seen[board->gpu][i]);
-    if (!pct) continue;
-    if (found && number < room) found[number] = {(unsigned)process.pid, now_ns() / 1000, pct, 10, 0, 0};
+    LastSeen& last = seen[board->gpu][i];
+    look(process, board->gpu, last);
+    if (!last.pct) continue;
+    if (found && number < room) found[number] = {(unsigned)process.pid, last.stamp_us, last.pct, 10, 0, 0};
     number++;
   }
   if (!number) return NOT_FOUND;
