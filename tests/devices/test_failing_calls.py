@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import closing, suppress
 
 import pytest
@@ -104,6 +105,8 @@ def test_a_watch_names_a_gpu_that_is_lost_and_claims_nothing_else(monkeypatch, c
 
 @CODES
 def test_processes_are_listed_or_unknown(monkeypatch, code):
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)  # in which gpustat measures the processes' use of the CPU
+
     def use(_clock):
         assert set(processes.gpu_processes()) <= {"GPU-a"}
 

@@ -146,9 +146,10 @@ def arms(
         phase: another phase than the metric's own that measures it, too.
         blocks: rows of blocks.csv with the columns of their cells, where pairs need each round.
     """
-    rows = trials[(trials["phase"] == (phase or metric.phase)) & trials["status"].isin(MEASURED)]
-    if rows.empty:
+    measured_rows = (trials["phase"] == (phase or metric.phase)) & trials["status"].isin(MEASURED)
+    if not measured_rows.any():
         return {}
+    rows = trials[measured_rows]
     filled = rows[list(metric.columns)].to_numpy(dtype=np.float64)
     values = filled[np.arange(len(rows)), (~np.isnan(filled)).argmax(axis=1)]
     usable = metric.is_possible(values)

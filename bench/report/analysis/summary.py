@@ -23,6 +23,7 @@ from bench.report.analysis.contrast import (
     estimate,
     intervals,
     numbered,
+    numbers,
 )
 from bench.report.analysis.doubts import doubts
 from bench.report.analysis.judge import judge_speedups, parity
@@ -77,7 +78,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     timed = speeds(trials, changes[SPEED], changes[METRICS["sustained"]])
     table = every.join([*tried, timed, details(trials), trainings(trials), _changes(changes)])
     table.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare
-    table = table.join([_general(metric, by_arm) for metric, by_arm in measured.items()]).copy()  # defragments it
+    table = table.join(_general(measured)).copy()  # defragments it
     table.loc[table["data"] == "script", "samples_per_s"] = None  # a script's batch size is its own
     paces, steps = measured[THROUGHPUT], measured[SPEED]
     gains = {number: {process: gain.center for process, gain in arm.gains.items()} for number, arm in steps.items()}
@@ -132,13 +133,15 @@ def _changes(contrasts: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame
     return pd.concat([*parts, pd.DataFrame({"delta_seeds": seeds_of, "parity": words})], axis=1)
 
 
-def _general(metric: Metric, measured: Mapping[int, Arm]) -> pd.DataFrame:
-    """Return what each arm measured of a metric; its figure, too, if no other function makes it."""
-    columns = pd.DataFrame({metric.arm: pd.Series(dict(measured), dtype=object)})
-    if metric is MEMORY or not metric.tabled:
-        figures = {number: arm.figure(metric) for number, arm in measured.items()}
-        columns[metric.figure] = pd.Series(figures, dtype=float)
-    return columns
+def _general(measured: Mapping[Metric, Mapping[int, Arm]]) -> pd.DataFrame:
+    """Return what each arm measured of each metric; its figures, too, if no other function makes them."""
+    columns: dict[str, pd.Series] = {}
+    for metric, by_arm in measured.items():
+        columns[metric.arm] = pd.Series(dict(by_arm), dtype=object)
+        if metric is MEMORY or not metric.tabled:
+            figures = {number: arm.figure(metric) for number, arm in by_arm.items()}
+            columns[metric.figure] = pd.Series(figures, dtype=float)
+    return pd.DataFrame(columns)
 
 
 def stalled(trials: pd.DataFrame) -> pd.Series:
@@ -196,8 +199,9 @@ def _ieee(trials: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
     switches = fp32[["fp32_matmul", "fp32_conv", "fp32_rnn"]].isin(ROUNDED).any(axis=1)
     rounded = switches | (fp32["matmul_error"] > IEEE_ERROR)
     probed = (fp32["fp32_matmul"] != "") | fp32["matmul_error"].notna()
-    ieee = (~rounded[probed]).groupby([fp32.loc[probed, name] for name in SUBJECT], sort=False).all().rename("ieee")
-    by_row = table[SUBJECT].merge(ieee.reset_index(), on=SUBJECT, how="left")["ieee"].astype(object)
+    of_subject = pd.Series(numbers(trials, SUBJECT), trials.index)
+    ieee = (~rounded[probed]).groupby(of_subject, sort=False).all()
+    by_row = table[IN_CELL].map(of_subject.groupby(trials[IN_CELL]).first()).map(ieee).astype(object)
     return by_row.where(by_row.notna(), None)
 
 

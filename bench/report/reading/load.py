@@ -236,7 +236,7 @@ def _absent(folder: Path, trials: pd.DataFrame) -> str:
     """Warn, in one sentence, of files that are not there although measured trials filled them."""
     measured = trials[trials["status"].isin(MEASURED)]
     filled = [name for name in COLUMNS if (folder / name).is_file() and (folder / name).stat().st_size]
-    lost = [name for name in COLUMNS if len(_filling(measured, name)) and name not in filled]
+    lost = [name for name in COLUMNS if name not in filled and len(_filling(measured[["phase"]], name))]
     verb, them = ("is", "it") if len(lost) == 1 else ("are", "them")
     return f"{' and '.join(lost)} {verb} missing, so what is made from {them} is not in the report." if lost else ""
 
@@ -258,12 +258,13 @@ def _edited(folder: Path, info: Mapping[str, Any]) -> str:
 def _with_cells(file: str, rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     """Return rows of a run's CSV with the columns of their trials' cells, and the seed if they lack it."""
     seed = [] if "seed" in rows else ["seed"]
-    return rows.merge(_filling(trials, file)[[*PAIR, *seed, *CELL]].drop_duplicates(PAIR, keep="last"), on=PAIR)
+    cells = _filling(trials[[*PAIR, "phase", *seed, *CELL]], file).drop(columns="phase")
+    return rows.merge(cells.drop_duplicates(PAIR, keep="last"), on=PAIR)
 
 
 def _blocks(blocks: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     """Return the blocks of what is compared, each with the phase and the columns of its cell, as categories."""
-    cells = _filling(trials, "blocks.csv")[[*PAIR, "phase", *CELL]].drop_duplicates(PAIR, keep="last")
+    cells = _filling(trials[[*PAIR, "phase", *CELL]], "blocks.csv").drop_duplicates(PAIR, keep="last")
     for name in PAIR:
         cells = cells[cells[name].isin(blocks[name].cat.categories)]
     repeated = [name for name in ("phase", *CELL) if name != "batch_size"]
