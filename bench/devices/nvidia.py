@@ -52,8 +52,8 @@ REASONS = {
 """Names of nvml.h's clock event reasons, by bit; they were called throttle reasons before driver 535."""
 OLD_S = 5.0
 """A time stamp that is further from the clock than this does not refer to it."""
-APART_US, SAMPLE_US = 1e5, 1.1e6
-"""Time stamps of one sample differ by less than the one; a sample is known no later after it began than the other."""
+SAMPLE_US = 1.1e6
+"""A sample is known no later after it began."""
 THROTTLE_FIELDS = {
     "NVML_FI_DEV_PERF_POLICY_POWER": "sw_power_cap",
     "NVML_FI_DEV_PERF_POLICY_THERMAL": "sw_thermal",
@@ -304,34 +304,35 @@ class Nvml(Monitor):
         return seconds
 
     def process_loads(self, uuid: str) -> Callable[[], list[ProcessLoad] | None]:
-        """Watch by the driver's samples, each of 1/6 s to 1 s: from the time stamp before to its own.
+        """Watch by the driver's samples, each of 1/6 s to 1 s.
 
-        The driver may keep only the newest sample of a process, so one whose stamp before is not known may stand for
-        all that was sampled since the last reading. Unknown on a MIG slice, on some cards, and without the permission.
+        Of each process the driver may give the newest alone, with time stamps that are seconds apart
+        (github.com/NVIDIA/go-nvml/issues/51): it may stand for all since the newest stamp of the last reading, or since
+        the process's own before. Unknown on a MIG slice, on some cards, and without the permission.
         """
         # A slice's handle, so that NVML refuses, rather than the board's, whose processes compute elsewhere.
         handle, since_us, read_us = self.target(uuid).handle, 0, 0.0
 
         def read() -> list[ProcessLoad] | None:
             nonlocal since_us, read_us
-            before_us, read_us = read_us, time.time() * 1e6
+            now_us, samples = time.time() * 1e6, []
             try:
                 samples = self.library.nvmlDeviceGetProcessUtilization(handle, since_us)
             except self.library.NVMLError as error:
                 self.raise_if_gone(f"nvmlDeviceGetProcessUtilization of {uuid}", error)
                 # nvidia-ml-py raises "success" where the driver answers at once that the list has no entries.
-                return [] if error.value in (self.library.NVML_ERROR_NOT_FOUND, self.library.NVML_SUCCESS) else None
+                if error.value not in (self.library.NVML_ERROR_NOT_FOUND, self.library.NVML_SUCCESS):
+                    return None
             # The driver may leave entries of its buffer unwritten or stale.
             fresh = [entry for entry in samples if entry.timeStamp > since_us and entry.pid and entry.smUtil <= 100]
-            stamps = {since_us, *(entry.timeStamp for entry in fresh)}
-            since_us = max(stamps)
-            loads = []
-            for entry in fresh:
-                last_us = max((stamp for stamp in stamps if stamp < entry.timeStamp - APART_US), default=0)
-                lasted_s = (entry.timeStamp - max(last_us, min(entry.timeStamp, before_us) - SAMPLE_US)) / 1e6
-                ended_s = time.time() - entry.timeStamp / 1e6
-                known = {"began_s": ended_s + lasted_s, "ended_s": ended_s} if 0 <= ended_s <= OLD_S else {}
+            loads, before = [], dict[int, int]()
+            for entry in sorted(fresh, key=lambda entry: entry.timeStamp):
+                began_us = max(before.get(entry.pid, since_us), min(entry.timeStamp, read_us) - SAMPLE_US)
+                before[entry.pid] = entry.timeStamp
+                began_s, ended_s = (time.time() - stamp_us / 1e6 for stamp_us in (began_us, entry.timeStamp))
+                known = {"began_s": began_s, "ended_s": ended_s} if 0 <= ended_s <= OLD_S else {}
                 loads.append(ProcessLoad(pid=entry.pid, pct=float(entry.smUtil), **known))
+            since_us, read_us = max([since_us, *before.values()]), now_us
             return [load for load in loads if load.pct]
 
         read()  # passes over what was sampled before

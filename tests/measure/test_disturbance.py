@@ -277,13 +277,13 @@ def test_what_disturbs_one_of_several_discards_the_rounds_of_all(tmp_path, tiny_
         assert "device cpu: thermal slowdown" in result.detail
 
 
-def test_what_another_process_disturbed_began_with_its_sample(watched, monkeypatch):
+def test_what_another_process_disturbed_began_with_the_newest_stamp_of_the_last_reading(watched, monkeypatch):
     machine = watched(FakeGpu("GPU-a", processes={OWN: GiB, 123: GiB}, work=[(1_000_000_000, OWN, 50)]))
     machine.poll()
     monkeypatch.setattr(time, "time", lambda: 1001.0)
     machine.gpu.work += [(1_000_400_000, OWN, 50), (1_000_600_000, 123, 30)]
     assert "pid 123" in machine.poll()
-    assert machine.watch.window_s == pytest.approx((0.65, 0.35))
+    assert machine.watch.window_s == pytest.approx((1.05, 0.35))
     machine.gpu.work += [(2_000_000_000, 123, 30)]  # of another clock
     assert "pid 123" in machine.poll(after_s=0.7)
     assert machine.watch.window_s == pytest.approx((0.7 + 1.15, -0.05))

@@ -222,7 +222,7 @@ class Bursts:
         self.machine, self.period_s, self.every_s = machine, period_s, every_s
         self.newest, self.epoch_s = newest, epoch_s
         self.gpu = FakeGpu("GPU-a", processes={OWN: 1, OTHER: 1} if every_s else {OWN: 1})
-        self.sampled, self.ends_s, self.waited_s = int(self.now_s() / period_s), [], 0.0
+        self.sampled, self.ends_s, self.waited_s, self.idle_s = int(self.now_s() / period_s), [], 0.0, math.inf
         FakeDriver([self.gpu], clock=self.now_s).install(monkeypatch)
         monkeypatch.setattr(time, "time", lambda: 1e9 + self.now_s())
         monkeypatch.setattr(time, "sleep", self.sleep)
@@ -238,14 +238,15 @@ class Bursts:
         return self.every_s and now_s % self.every_s > self.every_s - 1.5
 
     def sleep(self, seconds):
-        self.waited_s += seconds
+        self.waited_s, self.idle_s = self.waited_s + seconds, min(self.idle_s, self.now_s())
         self.machine.now_ns += round(1e9 * seconds)
 
     def poll(self):
         self.ends_s.append(self.now_s())
         while (ended_s := (self.sampled + 1) * self.period_s) + 0.1 <= self.now_s():
             spent = [bool(self.load(at_s)) for at_s in np.linspace(ended_s - self.period_s, ended_s, 100)]
-            samples = [(OWN, 50), (OTHER, round(100 * np.mean(spent)))]
+            own = 50 if ended_s - self.period_s < self.idle_s else 0  # we compute nothing while we wait
+            samples = [(OWN, own), (OTHER, round(100 * np.mean(spent)))]
             stamps = [(int(1e6 * (self.epoch_s + ended_s)) + lag, *sample) for lag, sample in enumerate(samples)]
             self.gpu.work += [stamp for stamp in stamps if stamp[2]]
             self.sampled += 1
