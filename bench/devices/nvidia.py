@@ -234,9 +234,13 @@ class Nvml(Monitor):
         )
 
     def _memory(self, uuid: str) -> Any:
-        """Return memory information, version 2 (the driver's reserve apart) where there is one, else version 1."""
+        """Return memory information, version 2 (the driver's reserve apart) where there is one, else version 1.
+
+        None where the total is 0, as on a GPU that shares the system's memory (github.com/Syllo/nvtop/pull/411).
+        """
         handle, name = self.target(uuid).handle, "nvmlDeviceGetMemoryInfo"
-        return self.call(uuid, name, handle, self.library.nvmlMemory_v2) or self.call(uuid, name, handle)
+        memory = self.call(uuid, name, handle, self.library.nvmlMemory_v2) or self.call(uuid, name, handle)
+        return memory if memory and memory.total else None
 
     def memory_used_bytes(self, uuid: str) -> int | None:
         memory = self._memory(uuid)

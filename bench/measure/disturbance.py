@@ -141,6 +141,7 @@ class GpuWatch(Watch):
         self._throttle, self._loads = monitor.throttle_times(uuid), monitor.process_loads(uuid)
         self._last_s = self._polled_s = clock()
         self._windows: list[tuple[float, float]] = []
+        self._disturbers: set[int] = set()
         self._lost = ""
 
     def poll(self) -> str:
@@ -164,7 +165,8 @@ class GpuWatch(Watch):
     def wait(self) -> None:
         """Sleep for as long as the driver's counters are behind, and its samples if another process could compute."""
         with suppress(DeviceLostError):
-            others = (self._monitor.process_bytes(self._uuid) or {}).keys() - set(self._own_pids)
+            # NVML does not list those that only draw, which have samples all the same.
+            others = self._disturbers.union(self._monitor.process_bytes(self._uuid) or ()).difference(self._own_pids)
             time.sleep(SAMPLE_S if others else LATE_S)
 
     def _throttling(self) -> list[str]:
@@ -193,6 +195,7 @@ class GpuWatch(Watch):
         if os.getpid() not in {load.pid for load in loads}.union(listed):
             return []
         busy: dict[int, float] = {}
+        self._disturbers.update(load.pid for load in foreign)
         for load in foreign:
             busy[load.pid] = max(load.pct, busy.get(load.pid, 0.0))
             began_s, ended_s = (

@@ -102,6 +102,7 @@ def each_alone(
     seed: int,
     activate: Callable[[int], object],
     poll: Callable[[], str] = lambda: "",
+    wait: Callable[[], None] = lambda: None,
     clock: Seconds = time.monotonic,
     sleep: Sleep = lambda _seconds: time.sleep(POLL_S),
 ) -> list[Sustained]:
@@ -113,6 +114,7 @@ def each_alone(
         seed: of the rounds' orders.
         activate: sets the process's switches to an arm's.
         poll: called after each run; names what disturbed it, or returns an empty text.
+        wait: called after the last run, before the last poll; returns when that run's disturbance is known.
         clock: in seconds.
         sleep: waits on that clock.
     """
@@ -125,6 +127,8 @@ def each_alone(
             step_s, has_settled = _settled_step_s(Stream(loads[arm], bursts[arm], clock, sleep))
             steps_s[arm].append(step_s)
             causes[arm] += filter(None, [poll(), "" if has_settled else UNSETTLED])
+    wait()
+    causes[0] += filter(None, [poll()])
     pairs = [list(zip(times[::2], times[1::2], strict=True)) for times in steps_s]
     results = []
     for times, of_arm, own in zip(steps_s, pairs, (causes[arm] for arm in range(len(loads))), strict=True):

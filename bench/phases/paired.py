@@ -239,6 +239,7 @@ def measure(
                 seed=seed,
                 activate=lambda arm: runners[arm].activate(),
                 poll=poll,
+                wait=watch.wait,
             )
     return Paired(
         trial=trial,

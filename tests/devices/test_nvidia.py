@@ -82,6 +82,12 @@ def test_used_memory_leaves_the_reserve_out_where_the_driver_tells_it_apart(mach
     assert machine(gpu, missing=fake.DRIVER_470).memory_used_bytes("GPU-a") == 6 * GiB
 
 
+def test_memory_of_which_there_is_none_is_unknown(machine):
+    nvml = machine(FakeGpu("GPU-a", memory_total=0, memory_used=0, memory_reserved=0))
+    gpu = nvml.gpu("GPU-a")
+    assert gpu.memory_total_bytes is gpu.memory_free_bytes is nvml.memory_used_bytes("GPU-a") is None
+
+
 @pytest.mark.parametrize(
     ("options", "power_w"),
     [

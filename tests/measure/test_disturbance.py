@@ -297,9 +297,13 @@ def test_a_throttle_counter_is_a_tenth_of_a_second_late(watched):
     assert machine.watch.window_s == pytest.approx((0.3, 0.0))
 
 
-@pytest.mark.parametrize(("others", "waited_s"), [({}, 0.1), ({123: GiB}, 1.1)])
-def test_the_end_waits_for_samples_only_where_another_process_is_listed(watched, monkeypatch, others, waited_s):
-    machine = watched(FakeGpu("GPU-a", processes={OWN: GiB, **others}))
+@pytest.mark.parametrize(("others", "drawn", "waited_s"), [({}, 3, 0.1), ({}, 30, 1.1), ({123: GiB}, 3, 1.1)])
+def test_the_end_waits_for_samples_only_where_another_process_is_listed_or_was_one_that_disturbed(
+    watched, monkeypatch, others, drawn, waited_s
+):
+    machine = watched(FakeGpu("GPU-a", processes={OWN: GiB, **others}, graphics={77: GiB}))
+    machine.gpu.work += [(2000, 77, drawn)]
+    machine.poll()
     slept = []
     monkeypatch.setattr(time, "sleep", slept.append)
     machine.watch.wait()
