@@ -41,6 +41,9 @@ MEANINGS = {
     "reading clocks and power slows no step": "telemetry is not free on this card: its steps are too long",
     "operators alone add up to the step": "explain's ceilings and predictions do not hold on this card",
     "the drivers counters and processes call a busy gpu of our own undisturbed": "sound rounds are discarded",
+    "when another program computed is within what the watch names although the driver says so late": (
+        "rounds that another program disturbed are kept"
+    ),
     "tensor cores multiply faster than fp32": "the precisions that this card should gain by are wrong",
 }
 """What it means that a test fails, by its name, where that does not say it."""

@@ -6,11 +6,14 @@
 import math
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from functools import partial
 from multiprocessing import active_children
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -85,6 +88,51 @@ def test_the_drivers_counters_and_processes_call_a_busy_gpu_of_our_own_undisturb
             causes.add(watch.poll())
         assert not {cause for cause in causes if "process" in cause or "lost" in cause}
         assert watch._throttle.counted  # no counter outgrew the clock, as another quantity would
+
+
+OTHER = """
+import time
+
+import torch
+
+for _ in range(3):
+    torch.cuda.synchronize()
+    time.sleep(3.0)
+    begun_s = time.time()
+    while time.time() < begun_s + 1.5:
+        torch.cuda._sleep(10**7)
+        torch.cuda.synchronize()
+    print(begun_s, time.time(), flush=True)
+"""
+"""Another program that computes in bursts and says when."""
+
+
+def test_when_another_program_computed_is_within_what_the_watch_names_although_the_driver_says_so_late(monitor):
+    opened, uuid = monitor
+    torch.cuda.synchronize(GPU)  # so that this process is on the GPU, too
+    if os.getpid() not in (opened.process_bytes(uuid) or {}):
+        pytest.skip("in this container the driver lists the host's process ids, so that nothing is called foreign")
+    (device,) = LocalLauncher().call("bench.devices.survey:survey", ("0",)).devices
+    named, started_s = [], time.time()
+    other = subprocess.Popen([sys.executable, "-c", OTHER], stdout=subprocess.PIPE, text=True)
+    with open_watch(device) as watch:
+
+        def poll():
+            if "another process" in watch.poll():
+                named.append([time.time() - ago_s for ago_s in watch.window_s])
+
+        while other.poll() is None:
+            time.sleep(0.02)
+            poll()
+        watch.wait()
+        poll()
+    bursts = [tuple(map(float, line.split())) for line in other.communicate()[0].splitlines()]
+    assert len(bursts) == 3
+    moments = np.linspace(started_s, time.time(), 5000)
+    within = np.any([(began <= moments) & (moments <= ended) for began, ended in named], axis=0)
+    for began, ended in bursts:
+        assert within[(began <= moments) & (moments <= ended)].mean() > 0.995
+    assert within.mean() < 0.9  # and not all the time
 
 
 def busy(seconds, size=4096):
