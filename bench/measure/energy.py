@@ -11,7 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +20,8 @@ from bench.devices.monitor import POLL_S, SILENT_S, GpuMeter, Source
 from bench.results.records import Energy
 
 WINDOW_S = 5.0
-"""Both ends of a window of the counter are known to some milliseconds, of power to its period: below 1 % of this."""
+"""Both ends of a window of the counter are known to some milliseconds, of power to its period: below 1 % of this. Where
+the host waits for each step, a counter's are known to a tick, below 2 %."""
 IDLE_S = 1.0
 LEAD_IN_S = 1.0
 """Run before a window: power reaches its plateau, and a reading that averages a second forgets what was before."""
@@ -133,6 +134,8 @@ class Window:
     """Steps done in it; where an end falls within a burst, the share of it that was done."""
     sampled_w: float | None = None
     """Mean of the power readings meanwhile, whatever the source; None if half of them are unknown."""
+    readings: float = math.inf
+    """How often power was read."""
     start_s: float | None = None
     """When it began, seconds since 1970."""
 
@@ -145,6 +148,11 @@ class Window:
     def step_s(self) -> float:
         """Mean time of a step."""
         return self.seconds / self.steps
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether power was read at the same part of each of long steps, as where the host waits for each of them."""
+        return self.step_s > LOOKS_EVERY_S and self.readings < 2 * self.steps
 
 
 def measure(
@@ -201,13 +209,15 @@ def doubt(window: Window, idle: Window | None, *, name: str, limit_w: float | No
     """
     causes = []
     for when, stretch in (("while steps ran", window), ("idle", idle)):
-        if stretch is None or stretch.source != "counter" or not stretch.sampled_w:
+        if stretch is None or stretch.source != "counter" or not stretch.sampled_w or stretch.is_in_step:
             continue
         counted_w, sampled_w = stretch.power_w, stretch.sampled_w
         if abs(counted_w / sampled_w - 1) > DISAGREE:
             causes.append(f"{when} its counter rose by {counted_w:.3g} W and its power read {sampled_w:.3g} W")
     if limit_w and window.power_w > ABOVE_LIMIT * limit_w:
         causes.append(f"{window.power_w:.3g} W is more than its power limit of {limit_w:.3g} W")
+    if window.source == "power" and window.is_in_step:
+        causes.append("its power was read at the same part of each step, because the host waits for each")
     if "GH200" in name:  # github.com/ml-energy/zeus, pull request 172, and arXiv 2312.02741
         causes.append("counter and power of a Grace Hopper are its module's, CPU and memory included")
     share = unseen(window.step_s, window.seconds) if any(gpu in name for gpu in PART_TIME) else 0.0
@@ -328,7 +338,7 @@ def _measure(stream: Stream, meters: Sequence[GpuMeter], length_s: float, clock:
         seconds, steps = end_s - begin_s, stream.steps_at(end_s) - stream.steps_at(begin_s)
         if seconds >= length_s and steps >= FEWEST_STEPS:
             break
-    sampled_w = powers.mean_w(begin_s, end_s)
+    sampled_w, readings = powers.mean_w(begin_s, end_s), sum(begin_s <= at_s <= end_s for at_s, _ in powers.samples)
     if source == "counter":
         energy_j = sum(counter.between(begin_s, end_s) for counter in counters)
     elif sampled_w is None:
@@ -336,4 +346,5 @@ def _measure(stream: Stream, meters: Sequence[GpuMeter], length_s: float, clock:
     else:
         energy_j = sampled_w * seconds
     start_s = time.time() - (clock() - begin_s)
-    return Window(source=source, energy_j=energy_j, seconds=seconds, steps=steps, sampled_w=sampled_w, start_s=start_s)
+    window = Window(source=source, energy_j=energy_j, seconds=seconds, steps=steps, readings=readings)
+    return replace(window, sampled_w=sampled_w, start_s=start_s)

@@ -7,7 +7,18 @@ from functools import partial
 import pytest
 
 from bench.devices.monitor import DeviceLostError, energy_source, joint_source, meters, open_monitor
-from bench.measure.energy import AHEAD, BURST_S, Nap, Window, burst_steps, energy_of, integral_j, measure, total
+from bench.measure.energy import (
+    AHEAD,
+    BURST_S,
+    Nap,
+    Window,
+    burst_steps,
+    doubt,
+    energy_of,
+    integral_j,
+    measure,
+    total,
+)
 from bench.results.records import Device
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
@@ -17,10 +28,10 @@ NO_COUNTER = {COUNTER: fake.NOT_SUPPORTED}
 
 
 class SimulatedLoad:
-    """Steps of a fixed length, one after the other; queueing them may take the host's time."""
+    """Steps of a fixed length, one after the other; queueing may take the host's time, or wait for each step."""
 
-    def __init__(self, clock: FakeClock, step_s: float, *, host_s: float = 0.0) -> None:
-        self.clock, self.step_s, self.host_s = clock, step_s, host_s
+    def __init__(self, clock: FakeClock, step_s: float, *, host_s: float = 0.0, waits: bool = False) -> None:
+        self.clock, self.step_s, self.host_s, self.waits = clock, step_s, host_s, waits
         self.busy_until_s, self.idle_s, self.most_queued_s = clock(), 0.0, 0.0
 
     def queue(self, steps: int):
@@ -28,6 +39,7 @@ class SimulatedLoad:
             self.clock.advance(self.host_s)
             self.idle_s += max(0.0, self.clock() - self.busy_until_s)
             self.busy_until_s = max(self.clock(), self.busy_until_s) + self.step_s
+            self.clock.advance(self.busy_until_s - self.clock() if self.waits else 0.0)
         self.most_queued_s = max(self.most_queued_s, self.busy_until_s - self.clock())
         until_s = self.busy_until_s
         return lambda: self.clock() >= until_s
@@ -85,6 +97,20 @@ def test_steps_whose_queueing_takes_as_long_as_they_do_are_measured_too(bench):
     machine = bench(FakeGpu("GPU-a", power_w=300.0))
     window = machine.measure(SimulatedLoad(machine.clock, 0.004, host_s=0.0045))
     assert window.energy_j / window.steps == pytest.approx(300 * 0.0045, rel=0.01)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize(("step_s", "errors"), [(0.08, {}), (0.08, NO_COUNTER), (0.37, {}), (0.37, NO_COUNTER)])
+def test_where_the_host_waits_for_each_step_the_energy_is_right_or_doubtful(bench, waits, step_s, errors):
+    def power_w(now_s: float) -> float:
+        return 400.0 if now_s // 0.1 * 0.1 % step_s < 0.7 * step_s else 200.0  # renewed every 100 ms
+
+    machine = bench(FakeGpu("GPU-a", power_w=power_w, counter_power_w=340.0, errors=errors))
+    window = machine.measure(SimulatedLoad(machine.clock, step_s, waits=waits))
+    is_wrong = waits and step_s > 0.1 and errors
+    assert (abs(window.power_w / 340 - 1) > 0.1) == bool(is_wrong)
+    reason = "the GPU's energy is doubtful: its power was read at the same part of each step, because the host waits"
+    assert doubt(window, None, name="T4", limit_w=None).partition(" for")[0] == (reason if is_wrong else "")
 
 
 def test_what_was_drawn_before_the_window_is_not_in_it(bench):
