@@ -5,9 +5,9 @@ from torch.nn import functional
 from bench.data.sampling import Augmentation, Normalizer, crop, mirror, order, resize
 
 
-def images(dtype=torch.uint8, size=(5, 7)):
+def images(dtype=torch.uint8):
     generator = torch.Generator().manual_seed(1)
-    return torch.randint(256, (16, 3, *size), generator=generator).to(dtype)
+    return torch.randint(256, (16, 3, 5, 7), generator=generator).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])

@@ -46,10 +46,6 @@ def open_(data, source):
     return opened
 
 
-def open_synthetic(data):
-    return open_batches(data, DataSource(kind="synthetic"), batch_size=16, device=CPU, seed=0)
-
-
 def test_an_epoch_is_the_permuted_training_set_without_its_last_partial_batch(open_, folder, stored):
     batches = open_(seed=3)
     assert (batches.data.classes, batches.has_test, batches.steps_per_epoch) == (2, True, 2)
@@ -283,7 +279,7 @@ def test_the_pool_holds_what_fits_but_at_least_two_and_at_most_an_epoch(data, mo
     batch_bytes = inputs.nbytes + targets.nbytes
     monkeypatch.setattr(batches_module, "POOL_BYTES", fitting * batch_bytes + batch_bytes // 2)
     data = replace(data, steps_per_epoch=steps)
-    batches = open_synthetic(data)
+    batches = open_batches(data, DataSource(kind="synthetic"), batch_size=16, device=CPU, seed=0)
     assert (batches.data, batches.steps_per_epoch, batches.has_test, list(batches.test())) == (data, steps, False, [])
     drawn = [inputs.data_ptr() for epoch in range(2) for inputs, _ in batches.train(epoch)]
     assert len(set(drawn)) == distinct

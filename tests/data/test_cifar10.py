@@ -133,8 +133,11 @@ def test_held_out_images_are_not_trained_on(cifar, source, archived):
     assert len(dataset.test.labels) == 10
 
 
-def test_the_digits_are_all_there_and_none_is_trained_and_tested_on():
-    digits = load_digits()
+def test_the_digits_are_all_there_with_their_mean_and_deviation_and_a_plan_knows_their_number_without_reading_them():
+    digits, data = load_digits(), load_suite(refer("digits")).data
+    pixels = digits.train.images[:, 0].double() / 255
+    assert (pixels.mean().item(), pixels.std().item()) == pytest.approx((data.mean[0], data.std[0]), abs=5e-3)
+    assert prepare(data, DataSource(kind="digits")).train_samples == TRAIN_SAMPLES["digits"] == len(pixels)
     images = torch.cat([digits.train.images, digits.test.images])
     labels = torch.cat([digits.train.labels, digits.test.labels])
     assert images.shape == (1797, 3, 8, 8)
@@ -142,15 +145,3 @@ def test_the_digits_are_all_there_and_none_is_trained_and_tested_on():
     assert len(digits.test.labels) == 597
     assert images.max() == 16 * DIGITS_SCALE
     assert (images[:, 0] == images[:, 2]).all()
-
-
-def test_the_suites_mean_and_deviation_are_those_of_its_training_images():
-    data = load_suite(refer("digits")).data
-    pixels = load_digits().train.images[:, 0].double() / 255
-    assert abs(pixels.mean() - data.mean[0]) < 5e-3
-    assert abs(pixels.std() - data.std[0]) < 5e-3
-
-
-def test_a_plan_knows_how_many_digits_there_are_without_reading_them():
-    source = DataSource(kind="digits")
-    assert prepare(load_suite(refer("digits")).data, source).train_samples == TRAIN_SAMPLES["digits"]

@@ -111,11 +111,6 @@ def test_images_are_never_read_as_a_text():
     assert not is_synthetic(DATA, source)
 
 
-def losses(tokens):
-    """Return what the true transitions lose on each token but the first of each sequence, in nats."""
-    return -np.log(chain().transition[tokens[:, :-1], tokens[:, 1:]])
-
-
 def plug_in_entropy(tokens):
     """Return the entropy of the counted transitions, with Miller's and Madow's correction of its bias, in nats."""
     pairs = np.bincount((SYMBOLS * tokens[:, :-1] + tokens[:, 1:]).ravel(), minlength=SYMBOLS**2)
@@ -163,7 +158,8 @@ def test_symbols_have_their_stationary_shares_at_every_place_and_transitions_the
 @pytest.mark.parametrize("count", [10_000, pytest.param(156_250, marks=pytest.mark.slow)])
 def test_long_samples_have_the_computed_entropy(count):
     tokens = chain().sample(count, 65, np.random.default_rng(0))  # 64 transitions each: at most 10⁷
-    entropy, lost = chain().entropy_nats, losses(tokens)
+    entropy = chain().entropy_nats
+    lost = -np.log(chain().transition[tokens[:, :-1], tokens[:, 1:]])  # by each token but the first of a sequence
     assert lost.mean() == pytest.approx(entropy, abs=4 * lost.std() / math.sqrt(lost.size))
     if count > 100_000:
         assert lost.mean() == pytest.approx(entropy, rel=1e-3)

@@ -23,8 +23,7 @@ def fragile(use_suite):
 
 
 def search(trial, device, *names):
-    sent = []
-    run_phase(trial, device, "layers", *names, sent=sent)
+    sent = run_phase(trial, device, "layers", *names)
     return of_kind(Numeric, sent), result_of(sent)
 
 

@@ -28,8 +28,8 @@ def watch(trial, device, *, steps=8, **changes):
     return of_kind(Numeric, messages), result_of(messages)
 
 
-def values(rows, kind, name, layer=""):
-    return {row.step: row.value for row in rows if (row.kind, row.name, row.layer) == (kind, name, layer)}
+def values(rows, kind, name):
+    return {row.step: row.value for row in rows if (row.kind, row.name, row.layer) == (kind, name, "")}
 
 
 def test_every_step_is_told_and_gradients_of_the_first_the_middle_and_the_last_five(tiny_trial, cpu):

@@ -132,22 +132,24 @@ def test_arms_that_share_a_clock_are_measured_alone_unless_that_is_not_wanted(
 
 @pytest.mark.parametrize(("arms", "state"), [(2, "shared"), (1, "unread")])
 def test_an_arm_that_takes_turns_with_none_shares_no_clock(tiny_trial, arms, state):
-    runners = [SimpleNamespace(name=name, finite=lambda: True) for name in ARMS[:arms]]
-    known = {"trial": tiny_trial, "runners": runners, "cuts": (CUT,) * arms, "checks": (None,) * arms, "samples": 4}
     clocks = Clocks((), lambda: None, time.perf_counter_ns)
-    known |= {"foreign_load_pct": None, "switches_per_s": None, "clocks": clocks, "capped": True}
-    assert Paired(comparison=compared(2), **known).clock_state == state
+    assert timed_rounds(tiny_trial, names=ARMS[:arms], clocks=clocks, capped=True).clock_state == state
 
 
 @pytest.mark.parametrize(("difference", "status"), [(-0.04, "ok"), (-0.2, "invalid")])
 def test_longer_blocks_that_come_nearer_to_each_arms_own_clock_are_no_switching(tiny_trial, difference, status):
     clocks = Clocks((), lambda: None, time.perf_counter_ns)
     clocks.alone, clocks.turns = {0: 2e9, 1: 1.8e9}, {0: [1.9e9], 1: [1.9e9]}  # 5 % and 5 % apart
-    runners = [SimpleNamespace(name=name, finite=lambda: True) for name in ARMS]
     checks = (None, LongBlocks(difference=difference, agree=False))
-    known = {"trial": tiny_trial, "runners": runners, "cuts": (CUT, CUT), "checks": checks, "samples": 4}
-    known |= {"foreign_load_pct": None, "switches_per_s": None, "clocks": clocks}
-    assert Paired(comparison=compared(2), **known).judge(1)[0] == status
+    assert timed_rounds(tiny_trial, checks=checks, clocks=clocks).judge(1)[0] == status
+
+
+def timed_rounds(trial, counted=2, *, names=ARMS, **known):
+    """Arms that took turns in some rounds that count."""
+    runners = [SimpleNamespace(name=name, finite=lambda: True) for name in names]
+    known = {"checks": (None,) * len(names), "foreign_load_pct": None, "switches_per_s": None} | known
+    measured = {"comparison": compared(counted), "cuts": (CUT,) * len(names), "samples": 4}
+    return Paired(trial=trial, runners=runners, **measured, **known)
 
 
 def compared(counted: int) -> Comparison:
@@ -164,10 +166,7 @@ def compared(counted: int) -> Comparison:
 
 def test_the_time_of_a_step_is_that_of_rounds_that_count_unless_none_does(tiny_trial):
     trial = replace(tiny_trial, phase="speed", arms=arms(*ARMS))
-    runners = [SimpleNamespace(name=name) for name in ARMS]
-    known = {"trial": trial, "runners": runners, "cuts": (CUT, CUT), "checks": (None, None)}
-    known |= {"foreign_load_pct": None, "switches_per_s": None}
-    some, none = (Paired(comparison=compared(counted), samples=4, **known).speed(1) for counted in (2, 0))
+    some, none = (timed_rounds(trial, counted).speed(1) for counted in (2, 0))
     assert (some.step_ms, some.samples_per_s) == (2.0, 2000.0)
     assert (some.rounds, some.discarded_rounds) == (2, 3)
     assert none.step_ms == 90.0

@@ -108,12 +108,11 @@ class RunBuilder:
         within: float = 0.005,
         status: Status = "ok",
         switches: Switches = IEEE,
-        steady: bool = True,
     ) -> RunBuilder:
         """One process per speedup, each with fp32 at 10 ms a step and the arm, next to arms that it timed before."""
         for replicate, speedup in enumerate(speedups):
             ends = {"speedup_low": speedup * (1 - within), "speedup_high": speedup * (1 + within)}
-            gained = timed(10.0 / speedup, batch, steady=steady, speedup=speedup, **ends)
+            gained = timed(10.0 / speedup, batch, speedup=speedup, **ends)
             rows = [
                 TrialResult(precision="fp32", status="ok", switches=switches, speed=timed(10.0, batch)),
                 TrialResult(precision=arm, status=status, switches=switches, speed=gained),
@@ -199,9 +198,9 @@ class RunBuilder:
             self.append(*(epoch_of(trial.id, precision, epoch=number, **course) for number in range(1, epochs + 1)))
         return self
 
-    def diverged(self, precision: str, *, seed: int = 0, batch: int = 128, finite: int = 1) -> RunBuilder:
+    def diverged(self, precision: str, *, seed: int = 0, finite: int = 1) -> RunBuilder:
         """A training whose loss is NaN in the epoch after ``finite`` ones, which ends it."""
-        trial = self.trial("train", [precision], batch, seed=seed, epochs=2)
+        trial = self.trial("train", [precision], 128, seed=seed, epochs=2)
         self.add(trial, TrialResult(precision=precision, status="nonfinite", detail="the training loss became nan"))
         rows = [
             epoch_of(trial.id, precision, seed=seed, epoch=number, accuracy=90.0, epoch_s=3.0)
@@ -214,8 +213,7 @@ class RunBuilder:
 def write_report(runs: list[Path], out: Path, **options: Any) -> Path:
     """Report some runs; return the path of details.md, which has every table."""
     report(runs, out, **options)
-    page = out / "report.md"
-    return page.with_name("details.md")
+    return out / "details.md"
 
 
 def block(trial: str, precision: str = "fp32", **more: Any) -> Block:

@@ -154,18 +154,9 @@ def fleet_file(tmp_path_factory, chromium):
 
 @pytest.mark.parametrize("unfolded", [False, True])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_nothing_is_cut_off_at_any_width(chromium, page_file, width, unfolded):
-    nothing_is_cut_off(chromium, page_file, width, unfolded=unfolded)
-
-
-@pytest.mark.parametrize("unfolded", [False, True])
-@pytest.mark.parametrize("width", WIDTHS)
-def test_nothing_of_a_fleet_is_cut_off(chromium, fleet_file, width, unfolded):
-    nothing_is_cut_off(chromium, fleet_file, width, unfolded=unfolded)
-
-
-def nothing_is_cut_off(chromium, file, width, *, unfolded):
-    with opened(chromium, file, width=width) as page:
+@pytest.mark.parametrize("file", ["page_file", "fleet_file"])
+def test_nothing_is_cut_off_at_any_width(chromium, request, file, width, unfolded):
+    with opened(chromium, request.getfixturevalue(file), width=width) as page:
         if unfolded:
             page.evaluate(UNFOLD)
             assert page.locator(".detail:visible").count() == page.locator(".line").count()
@@ -224,16 +215,15 @@ def test_axe_finds_no_serious_violation(chromium, page_file, width, theme):
     assert serious == []
 
 
-def test_the_page_of_a_fleet_is_small_and_has_every_advice_on_its_first_screen(chromium, tmp_path):
-    page_file = write_report([write_run(tmp_path / "run")], tmp_path / "out").with_name("report.html")
-    assert page_file.stat().st_size <= 300_000
-    head = page_file.with_name("report.md").read_text().splitlines()
+def test_the_page_of_a_fleet_is_small_and_has_every_advice_on_its_first_screen(chromium, fleet_file):
+    assert fleet_file.stat().st_size <= 300_000
+    head = fleet_file.with_name("report.md").read_text().splitlines()
     assert len(head) < 150
     marks = ("| model", "![", "| device", "**Not")
     first = {mark: next(at for at, line in enumerate(head) if line.startswith(mark)) for mark in marks}
     assert sorted(first, key=first.get) == [*first]
-    assert page_file.with_name("details.md").read_text().count("unsupported") < 20
-    with opened(chromium, page_file) as page:
+    assert fleet_file.with_name("details.md").read_text().count("unsupported") < 20
+    with opened(chromium, fleet_file) as page:
         boxes = [line.bounding_box() for line in page.locator(".line").all()]
         assert len(boxes) == 15
         assert max(box["y"] + box["height"] for box in boxes) <= 900

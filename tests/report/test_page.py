@@ -285,8 +285,8 @@ def test_a_report_into_a_runs_own_folder_leaves_the_run_whole(tmp_path):
     assert files(run) == there | REPORT
 
 
-def begun(folder, when, speedup=2.0):
-    run = RunBuilder(folder).speed(speedups=[speedup]).folder
+def begun(folder, when):
+    run = RunBuilder(folder).speed(speedups=[2.0]).folder
     fleet.edit_run(run, lambda info: info.update(started=when))
     return run
 

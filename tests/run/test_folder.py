@@ -232,13 +232,6 @@ def test_a_file_that_was_edited_is_still_named_when_the_run_has_gone_on(tmp_path
         assert edited(folder, read_run(folder)) == ["trials.csv"]
 
 
-def started_with(folder: Path, machine: Environment, *words: str, suite: SuiteRef) -> Path:
-    """Write the run.json of a run that was started with these words."""
-    request = replace(REQUEST, argv=words)
-    execute(replace(prepared(machine, request), suites=(suite,)), folder, LAUNCHER)
-    return folder
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -267,7 +260,8 @@ def test_a_suite_file_of_the_users_is_found_from_another_folder_or_its_path_is_s
     (elsewhere := tmp_path / "elsewhere").mkdir()
     (file := tmp_path / "tiny.py").write_text(TINY)
     ref = SuiteRef(name="tiny", file=str(file))
-    folder = started_with(tmp_path / "run", machine, "--suite", "./tiny.py", suite=ref)
+    request, folder = replace(REQUEST, argv=("--suite", "./tiny.py")), tmp_path / "run"
+    execute(replace(prepared(machine, request), suites=(ref,)), folder, LAUNCHER)
     monkeypatch.chdir(elsewhere)
     assert open_folder(Request(suites=(), resume=folder))[0].suites == (str(file),)
     file.unlink()
@@ -336,24 +330,18 @@ def test_what_failed_is_said_under_the_answers_with_where_its_reason_is_unless_t
     assert (str(tmp_path / "details.md") in said.replace(" ", "")) == under == ("under Notes" in said)
 
 
-def test_a_folder_is_taken_if_it_is_empty_and_resumed_only_if_it_holds_a_run(tmp_path):
-    request = Request(suites=("mlp",), out=tmp_path)
-    assert open_folder(request) == (request, tmp_path)
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(UsageError, match=r"another --out\.$") as refused:
-        open_folder(request)
-    assert "--resume" not in str(refused.value)
-
-
-def test_a_folder_that_a_run_left_before_it_had_a_run_json_is_taken(tmp_path):
+def test_a_folder_is_taken_if_it_is_empty_or_a_run_left_it_before_it_had_a_run_json(tmp_path):
     out = tmp_path / "out"
-    with Store(out):
-        (out / "run.lock").touch()
+    out.mkdir()
     request = replace(REQUEST, out=out)
     assert open_folder(request) == (request, out)
+    with Store(out):
+        (out / "run.lock").touch()
+    assert open_folder(request) == (request, out)
     (out / "notes.txt").touch()
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match=r"exists already.*another --out\.$") as refused:
         open_folder(request)
+    assert "--resume" not in str(refused.value)
 
 
 @pytest.mark.parametrize("fault", ["a stranger's file", "rows without run.json", "another process"])
@@ -399,22 +387,16 @@ def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go
     assert not list(tmp_path.iterdir())
 
 
-def refusing(folder: str):
-    """A tempfile.TemporaryFile that fails in one folder."""
-
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path, machine, monkeypatch, capsys):
     def make(*_: object, dir: Path) -> BytesIO:
-        if dir.name == folder:
+        if dir.name == "here":
             raise OSError(errno.EROFS, "Read-only file system")
         return BytesIO()
 
-    return make
-
-
-def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path, machine, monkeypatch, capsys):
     for name in ("here", "elsewhere"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr("tempfile.TemporaryFile", refusing("here"))
+    monkeypatch.setattr("tempfile.TemporaryFile", make)
     with pytest.raises(UsageError, match=r"'results': Read-only file system\..*--out"):
         check(prepared(machine), None)
     check(prepared(machine), tmp_path / "elsewhere" / "run")

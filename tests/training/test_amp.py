@@ -87,16 +87,11 @@ def test_a_general_switch_that_leaves_cudnns_alone_is_not_relied_on():
 
 
 @newer
-def test_the_switch_itself_is_read_back_and_not_what_was_asked():
+def test_each_devices_own_switches_are_read_back_and_not_what_was_asked():
     amp.apply(PRECISIONS["fp32"])
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
-    assert amp.read_back(PRECISIONS["fp32"], CPU).fp32_matmul == "bf16"
-
-
-@newer
-def test_a_gpus_switches_are_those_of_cuda_and_cudnn():
-    amp.apply(PRECISIONS["fp32"])
     torch.backends.cuda.matmul.fp32_precision = "tf32"
+    assert amp.read_back(PRECISIONS["fp32"], CPU).fp32_matmul == "bf16"
     assert backend_of(torch.device("cuda", 0)).fp32_switches() == ("tf32", "ieee", "ieee")
 
 
@@ -155,9 +150,9 @@ def layers(_data=None):
     )
 
 
-def make(name, seed=0, model=layers, optimizer=None):
-    optimizer = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9))
-    return conftest.make(name, seed=seed, model=model, optimizer=optimizer)
+def make(name, **given):
+    usual = {"model": layers, "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9)}
+    return conftest.make(name, **{**usual, **given})
 
 
 def batches(count=4):
@@ -224,16 +219,17 @@ def test_a_master_keeps_updates_that_16_bits_would_lose(name, kept):
 
 
 @pytest.mark.parametrize(
-    ("name", "after"),
+    ("name", "clip_grad", "after"),
     [
-        ("fp16-master", 2**15),
-        ("fp16-master:scale=128", 128),
-        ("amp-fp16:init_scale=128", 64),
-        ("amp-fp16:scale=128", 128),
+        ("fp16-master", None, 2**15),
+        ("fp16-master:scale=128", None, 128),
+        ("amp-fp16", 1.0, 2**15),
+        ("amp-fp16:init_scale=128", None, 64),
+        ("amp-fp16:scale=128", None, 128),
     ],
 )
-def test_an_overflow_skips_the_step_and_halves_a_scale_that_is_not_static(name, after):
-    arm, (inputs, targets) = make(name), batches(1)[0]
+def test_an_overflow_skips_the_step_and_halves_a_scale_that_is_not_static(name, clip_grad, after):
+    arm, (inputs, targets) = make(name, clip_grad=clip_grad), batches(1)[0]
     before = [weight.detach().clone() for weight in (*arm.weights.trained(), *arm.model.parameters())]
     assert train_epoch(arm, iter([(inputs * 1e30, targets)])).skipped_steps == 1
     assert same(before, (*arm.weights.trained(), *arm.model.parameters()))

@@ -15,11 +15,6 @@ from bench.training.step import evaluate, evaluate_fp32, train_epoch, training_s
 from tests.training.conftest import CPU, batches, layers, make, momentum, plain_sgd, train, weights
 
 
-def overflowing():
-    inputs, targets = batches(1)[0]
-    return inputs * 1e30, targets
-
-
 def test_the_step_is_plain_sgd_in_fp32():
     arm, data = make(), batches()
     train(arm, data)
@@ -52,16 +47,6 @@ def test_the_model_computes_in_the_precisions_type():
         arm.model[1].register_forward_hook(lambda _layer, _inputs, outputs: seen.append(outputs.dtype))
         train(arm, batches(1))
     assert seen == [torch.float32, torch.bfloat16, torch.float16]
-
-
-@pytest.mark.parametrize("clip_grad", [None, 1.0])
-def test_steps_with_infinite_gradients_are_skipped_and_counted(clip_grad):
-    arm = make("amp-fp16", clip_grad=clip_grad)
-    before = weights(arm)
-    assert train_epoch(arm, iter([overflowing()] * 2)).skipped_steps == 2
-    assert torch.equal(weights(arm), before)
-    assert arm.loss_scale == 2.0**14
-    assert train_epoch(make(), iter(batches())).skipped_steps == 0
 
 
 def test_an_epoch_trains_on_every_batch_and_steps_the_schedule():

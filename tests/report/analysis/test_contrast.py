@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,12 +24,6 @@ def measured(metric: Metric, *folders: Path) -> dict[tuple[str, str], Arm]:
     return {(arm.key[0], arm.key[PRECISION]): arm for arm in every}
 
 
-def ratio(metric: Metric, arm: Arm, against: Arm) -> Any:
-    contrast = estimate(metric, arm, against)
-    assert contrast is not None
-    return contrast
-
-
 STEADY = (1.999, 2.0, 2.001, 2.002, 1.998, 2.0)
 
 
@@ -40,7 +33,7 @@ def test_a_process_that_a_speedup_leaves_out_is_left_out_of_the_ratio_of_two_oth
     run = RunBuilder(tmp_path / "run").together({"amp-fp16": disturbed, "amp-bf16": STEADY}, loads_pct=loads_pct)
     assert run.row("amp-fp16")["measured_in"] == "5 of 6 processes"
     sides = measured(SPEED, run.folder)
-    contrast = ratio(SPEED, sides["run", "amp-fp16"], sides["run", "amp-bf16"])
+    contrast = estimate(SPEED, sides["run", "amp-fp16"], sides["run", "amp-bf16"])
     assert (contrast.gain.center, contrast.gain.n, contrast.replicates) == (pytest.approx(1.053), 5, 6)
     assert contrast.gain.high < 1.06
 
@@ -56,9 +49,9 @@ def test_trials_of_the_same_name_in_two_runs_are_no_pair(tmp_path: Path) -> None
     runs = [RunBuilder(tmp_path / name).together({"amp-bf16": STEADY}).folder for name in ("a", "b")]
     sides = measured(SPEED, *runs)
     assert {arm.replicates[0][1] for arm in sides.values()} == {"mlp-0-b128-speed-r0"}
-    assert ratio(SPEED, sides["a", "fp32"], sides["b", "fp32"]).pairing == "apart"
-    assert ratio(SPEED, sides["a", "amp-bf16"], sides["b", "fp32"]).pairing == "apart"
-    assert ratio(SPEED, sides["a", "amp-bf16"], sides["b", "amp-bf16"]).pairing == "apart"
+    assert estimate(SPEED, sides["a", "fp32"], sides["b", "fp32"]).pairing == "apart"
+    assert estimate(SPEED, sides["a", "amp-bf16"], sides["b", "fp32"]).pairing == "apart"
+    assert estimate(SPEED, sides["a", "amp-bf16"], sides["b", "amp-bf16"]).pairing == "apart"
 
 
 def test_a_seed_pairs_what_was_learned_in_two_runs_but_times_within_one_cell_alone(tmp_path: Path) -> None:
@@ -67,8 +60,8 @@ def test_a_seed_pairs_what_was_learned_in_two_runs_but_times_within_one_cell_alo
         run.train("amp-bf16", [90.0, 91.0], epoch_s=[2.0, 3.0])
     for metric, pairing in ((ACCURACY, "seeds"), (EPOCH, "apart")):
         sides = measured(metric, tmp_path / "a", tmp_path / "b")
-        assert ratio(metric, sides["a", "fp32"], sides["b", "fp32"]).pairing == pairing
-        assert ratio(metric, sides["a", "amp-bf16"], sides["a", "fp32"]).pairing == "seeds"
+        assert estimate(metric, sides["a", "fp32"], sides["b", "fp32"]).pairing == pairing
+        assert estimate(metric, sides["a", "amp-bf16"], sides["a", "fp32"]).pairing == "seeds"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +80,7 @@ def test_a_single_shared_seed_makes_no_pair_where_both_have_more(tmp_path: Path,
         replace(arm, values=np.arange(len(each), dtype=float), replicates=[(None, seed) for seed in each])
         for each in (seeds, against)
     ]
-    assert ratio(ACCURACY, *sides).pairing == pairing
+    assert estimate(ACCURACY, *sides).pairing == pairing
 
 
 def test_a_gain_is_that_of_one_metric_alone(tmp_path: Path) -> None:
@@ -98,7 +91,7 @@ def test_a_gain_is_that_of_one_metric_alone(tmp_path: Path) -> None:
         speed = timed(5.0, 128, speedup=7.0, speedup_low=6.9, speedup_high=7.1)
         run.result("energy", name, energy=figures, speed=speed)
     sides = measured(ENERGY, run.folder)
-    assert ratio(ENERGY, sides["run", "amp-bf16"], sides["run", "fp32"]).shown.center == pytest.approx(0.75)
+    assert estimate(ENERGY, sides["run", "amp-bf16"], sides["run", "fp32"]).shown.center == pytest.approx(0.75)
 
 
 def test_other_sources_of_energy_do_not_compare(tmp_path: Path) -> None:
@@ -122,7 +115,7 @@ def test_turned_round_a_contrast_is_its_inverse(tmp_path: Path, metric: Metric) 
     for arm in every:
         for other in every:
             if arm is not other:
-                gain, back = (ratio(metric, *sides).change for sides in ((arm, other), (other, arm)))
+                gain, back = (estimate(metric, *sides).change for sides in ((arm, other), (other, arm)))
                 assert (back.center, back.low, back.high) == pytest.approx((-gain.center, -gain.high, -gain.low))
 
 
@@ -136,7 +129,7 @@ def test_readings_of_a_gpus_memory_that_differ_are_the_ends_of_the_change() -> N
         Arm(key=("",) * len(KEY), values=np.array(mib) * 2**20, replicates=("", ""), alone=np.array([True, True]))
         for mib in ((100.0, 110.0), (200.0, 200.0))
     ]
-    change = ratio(MEMORY, *sides).change
+    change = estimate(MEMORY, *sides).change
     assert [math.exp(-gain) for gain in (change.center, change.high, change.low)] == pytest.approx([0.55, 0.5, 0.55])
 
 
@@ -148,6 +141,6 @@ def test_memory_of_a_cpu_turned_round_is_one_over(mib: float) -> None:
         )
         for size in (100.0, mib)
     ]
-    there, back = ratio(MEMORY, *sides), ratio(MEMORY, *sides[::-1])
+    there, back = estimate(MEMORY, *sides), estimate(MEMORY, *sides[::-1])
     assert back.change.ends == pytest.approx(there.change.negative().ends)
     assert there.is_told == back.is_told == (mib > 105)

@@ -168,30 +168,17 @@ def test_the_least_slowdown_that_is_shown_is_that_from_which_on_it_is(share: flo
 
 
 def test_one_process_takes_part_with_its_own_interval() -> None:
-    single = Contrast(
-        metric=SPEED,
-        arm=BARELY.arm,
-        against=BARELY.against,
-        change=Interval(center=0.03, low=0.011, high=0.049, n=20),
-        pairing="rounds",
-        replicates=1,
-    )
-    unknown = Contrast(
-        metric=SPEED,
-        arm=BARELY.arm,
-        against=BARELY.against,
-        change=Interval(center=0.5, low=None, high=None, n=1),
-        pairing="rounds",
-        replicates=1,
-    )
+    single = replace(BARELY, change=Interval(center=0.03, low=0.011, high=0.049, n=20), replicates=1)
+    unknown = replace(BARELY, change=Interval(center=0.5, low=None, high=None, n=1), replicates=1)
     assert judge_speedups([single, unknown]) == ["FASTER", "INCONCLUSIVE"]
     assert judge_speedups([single, *NOTHING])[0] == "INCONCLUSIVE"
 
 
 def test_an_interval_of_few_rounds_has_the_tails_of_students_distribution() -> None:
     change = Interval(center=0.5, low=0.25, high=0.75, n=3)
-    sides = {"arm": BARELY.arm, "against": BARELY.against, "change": change, "pairing": "rounds", "replicates": 1}
-    timed, alone = (Contrast(metric=metric, **sides) for metric in (SPEED, METRICS["sustained"]))
+    timed, alone = (
+        replace(BARELY, metric=metric, change=change, replicates=1) for metric in (SPEED, METRICS["sustained"])
+    )
     assert METRICS["sustained"].freedom == sustained.ROUNDS - 1
     assert judge_speedups([timed, *NOTHING])[0] == judge_speedups([alone])[0] == "FASTER"
     assert judge_speedups([alone, *NOTHING])[0] == "INCONCLUSIVE"

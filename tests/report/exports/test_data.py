@@ -3,21 +3,15 @@
 import json
 
 import pandas as pd
-import pytest
 
 from bench.report.exports.data import FIELDS, rows
 from tests.report.builders import RunBuilder
 
 
-@pytest.fixture
-def run(tmp_path):
+def test_every_value_is_that_of_its_column_and_nan_is_null(tmp_path):
     run = RunBuilder(tmp_path / "run").speed().memory("fp32", 100).memory("amp-bf16", 60)
     run.train("fp32", [90.0, 90.2]).train("amp-bf16", [90.1, 90.4])
-    return run.lost("speed", "amp-fp16", "oom", "tried to allocate 2 GiB")
-
-
-def test_every_value_is_that_of_its_column_and_nan_is_null(run):
-    summary = run.summary()
+    summary = run.lost("speed", "amp-fp16", "oom", "tried to allocate 2 GiB").summary()
     objects = json.loads(json.dumps(rows(summary), allow_nan=False))
     assert len(objects) == len(summary) == 3
     for row, (_, line) in zip(objects, summary.iterrows(), strict=True):

@@ -39,18 +39,15 @@ def test_the_report_is_named_after_its_runs_in_less_than_200_characters() -> Non
     assert max(map(len, many)) < 200
 
 
-def test_a_report_of_two_runs_has_the_names_of_both(tmp_path: Path) -> None:
-    runs = [RunBuilder(tmp_path / name).folder for name in "ab"]
-    assert report_folder(runs, tmp_path / "reports") == tmp_path / "reports" / "a+b"
-
-
-def test_the_report_of_a_folder_of_runs_is_named_after_the_folder(tmp_path: Path) -> None:
+def test_a_report_is_named_after_the_runs_or_the_folder_of_runs_that_were_given(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     for number in range(9):
         RunBuilder(folder / f"resnet50-nvidia-a100-2026-01-0{number}")
     reports = tmp_path / "reports"
+    a, b = (RunBuilder(tmp_path / name).folder for name in "ab")
     assert report_folder([folder], reports) == reports / "results"
-    assert report_folder([folder, RunBuilder(tmp_path / "a").folder], reports) == reports / "results+a"
+    assert report_folder([folder, a], reports) == reports / "results+a"
+    assert report_folder([a, b], reports) == reports / "a+b"
 
 
 def test_a_reports_folder_is_refused_with_the_one_of_its_run(tmp_path: Path) -> None:

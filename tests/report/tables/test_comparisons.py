@@ -155,14 +155,6 @@ def measured(
         run.add(trial, TrialResult(precision="fp32", status=status, speed=speed))
 
 
-def alone_in(folder: Path, placement: str, batch: int, pace: float, *, host: str = "box", **changed: Any) -> RunBuilder:
-    """A run of one placement, three processes of one pace; ``changed`` goes into its environment."""
-    run = RunBuilder(folder)
-    measured(run, placement, batch, (pace, pace, pace))
-    claim(run, host=host, **changed)
-    return run
-
-
 def claim(run: RunBuilder, **changed: Any) -> None:
     described = asdict(replace(environment(run.device), **changed))
     with Store(run.folder) as store:
@@ -219,8 +211,9 @@ def test_devices_of_several_nodes_are_all_counted(tmp_path: Path) -> None:
 
 
 def test_the_reference_is_a_device_of_the_same_run(tmp_path: Path) -> None:
-    other = alone_in(tmp_path / "other", "0", 64, 500.0)
-    run = RunBuilder(tmp_path / "run")
+    other, run = (RunBuilder(tmp_path / name) for name in ("other", "run"))
+    measured(other, "0", 64, (500.0,) * 3)
+    claim(other)
     measured(run, "0+1", 64, (1500.0,), communication_pct=-0.5)
     table, (sentence,) = comparison(other.folder, run.folder)
     assert table is None

@@ -16,9 +16,10 @@ KEPT = "amp-bf16:keep=blocks.*.norm"
 DETAIL = f"keep blocks.*.norm in fp32, as in --precisions '{KEPT}': gradients differ by 3 % then, by 80 % without"
 
 
-def searched_run(folder, *, name="searched"):
+@pytest.fixture
+def run(tmp_path):
     """A run that searched one precision: an infinite module, a bad one, and more healthy ones than tables list."""
-    builder = RunBuilder(folder / name)
+    builder = RunBuilder(tmp_path / "searched")
     trial = builder.trial("layers", ["amp-bf16"], 128)
     builder.add(trial, TrialResult(precision="amp-bf16", status="ok", detail=DETAIL, values={"gradient_error": 0.8}))
     modules = {"blocks.0.norm": (0.9, 0.7), "blocks.1.norm": (math.inf, 1.0)} | {
@@ -39,12 +40,7 @@ def searched_run(folder, *, name="searched"):
             for figure, value, layer in figures
         )
     )
-    return builder
-
-
-@pytest.fixture
-def run(tmp_path):
-    return load([searched_run(tmp_path).folder])
+    return load([builder.folder])
 
 
 def test_tables_have_the_answer_and_the_worst_modules_first(run):
