@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -12,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from bench.measure.disturbance import Watch
 from bench.measure.trace import CLASSES
 from bench.phases import explain
 from bench.report.analysis.explanation import explanations
@@ -20,7 +18,9 @@ from bench.report.reading.load import CELL
 from bench.results.records import Explained, TrialResult
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource, Protocol
-from tests.phases.conftest import of_kind, run_phase, shorten_explain
+from tests.devices import fake_nvml as fake
+from tests.devices.fake_nvml import FakeGpu
+from tests.phases.conftest import install_gpus, of_kind, run_phase, shorten_explain
 
 EMULATED = {"no gain from products"}
 """Reasons that hold for any suite on a CPU without instructions for bfloat16."""
@@ -199,31 +199,31 @@ def test_a_loader_that_sleeps_is_found(tiny_trial, cpu, monkeypatch):
     assert "loader" in {reason.rule for reason in explanation.reasons}
 
 
-class Disturbed(Watch):
-    """Names a cause at some of its polls."""
+@pytest.fixture
+def slowed(monkeypatch, cpu):
+    """Return a function that makes a GPU whose driver gives these clock event reasons in turn, and 0 from then on."""
 
-    def __init__(self, *causes):
-        self.causes = list(causes)
+    def make(*bits):
+        monkeypatch.setitem(fake._READINGS, "CurrentClocksEventReasons", lambda *_: turns.pop(0) if turns else 0)
+        turns = list(bits)
+        install_gpus(monkeypatch, FakeGpu("GPU-a"))
+        return replace(cpu, kind="cuda", uuid="GPU-a")
 
-    def poll(self):
-        return self.causes.pop(0) if self.causes else ""
+    return make
 
 
 @pytest.mark.slow
-def test_disturbed_rounds_do_not_count_and_others_take_their_place(tiny_trial, cpu, monkeypatch):
-    watch = Disturbed("", "another process used the GPU")  # the first poll is before the first round
-    monkeypatch.setattr(explain, "open_watch", lambda _device: nullcontext(watch))
-    figures, results, _ = explained(tiny_trial, cpu, "fp32", "amp-bf16")
+def test_disturbed_rounds_do_not_count_and_others_take_their_place(tiny_trial, slowed):
+    gpu = slowed(0, 0x20)  # the first poll is before the first round
+    figures, results, _ = explained(tiny_trial, gpu, "fp32", "amp-bf16")
     rounds = {row.round for row in figures if row.name == "timed"}
     assert rounds == set(range(1, explain.ROUNDS[0] + 1))
     assert {result.status for result in results} == {"ok"}
 
 
 @pytest.mark.slow
-def test_where_every_round_is_disturbed_nothing_counts(tiny_trial, cpu, monkeypatch):
-    watch = Disturbed(*["thermal slowdown"] * 100)
-    monkeypatch.setattr(explain, "open_watch", lambda _device: nullcontext(watch))
-    figures, results, explanation = explained(tiny_trial, cpu, "fp32", "amp-bf16")
+def test_where_every_round_is_disturbed_nothing_counts(tiny_trial, slowed):
+    figures, results, explanation = explained(tiny_trial, slowed(*[0x20] * 100), "fp32", "amp-bf16")
     assert [row for row in figures if row.kind == "class"] == explanation == []
     assert [(result.status, result.detail) for result in results] == [
         ("invalid", "every round was disturbed: thermal slowdown")
