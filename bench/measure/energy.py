@@ -198,7 +198,7 @@ def energy_of(window: Window, idle_power_w: float | None) -> Energy:
     )
 
 
-def doubt(window: Window, idle: Window | None, *, name: str, limit_w: float | None) -> str:
+def doubt(window: Window, idle: Window | None, *, name: str, limit_w: float | None, disturbed: str = "") -> str:
     """Return why a GPU's energy is doubtful; an empty text where nothing speaks against it.
 
     Args:
@@ -206,6 +206,7 @@ def doubt(window: Window, idle: Window | None, *, name: str, limit_w: float | No
         idle: of the idle GPU; None if unknown.
         name: the vendor's name of the GPU.
         limit_w: the power limit that is enforced, of all its GPUs; None if unknown.
+        disturbed: what disturbed it meanwhile; empty if nothing is known.
     """
     causes = []
     for when, stretch in (("while steps ran", window), ("idle", idle)):
@@ -224,6 +225,7 @@ def doubt(window: Window, idle: Window | None, *, name: str, limit_w: float | No
     if share > DISAGREE:
         step_ms = 1000 * window.step_s
         causes.append(f"steps of {step_ms:.3g} ms are in step with its sensor, which misses {100 * share:.0f} %")
+    causes += [f"while steps ran {disturbed}"] if disturbed else []
     return f"the GPU's energy is doubtful: {'; '.join(causes)}" if causes else ""
 
 

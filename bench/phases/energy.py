@@ -6,12 +6,14 @@ the steps that it says.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 
 from bench.devices.monitor import DeviceLostError, GpuMeter, energy_source, monitor_problem, open_monitor
 from bench.devices.monitor import meters as open_meters
 from bench.measure import energy
+from bench.measure.disturbance import open_watch
 from bench.measure.energy import Nap, burst_steps
 from bench.measure.warmup import warm_up
 from bench.phases.arms import BATCHES, Context, TrainingLoad, TrainingRunner, open_context
@@ -57,20 +59,19 @@ def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[GpuMeter, ...]
     return meters, ""
 
 
-def _build(context: Context) -> TrainingRunner:
-    """Build the precision's arm, and wait until all processes have built theirs."""
+def _build(context: Context) -> tuple[TrainingRunner, tuple[int, ...]]:
+    """Build the precision's arm, and wait until all processes have built theirs; return their ids, too."""
     (name,) = context.trial.precisions
     runner = context.runner(name, context.resident_batches(BATCHES))
     runner.synchronize()
-    distributed.gathered(None)
-    return runner
+    return runner, distributed.gathered(os.getpid())
 
 
 def _follow(trial: Trial, send: Callable[[Message], None]) -> None:
     """Run the steps that the first process queues, while it reads the meters."""
     if not distributed.from_first(0):
         return
-    runner = _build(open_context(trial))
+    runner, _ = _build(open_context(trial))
     distributed.from_first(0)
     warm_up(runner, WARM_UP_S, distributed.clock())
     while steps := distributed.from_first(0):
@@ -85,7 +86,7 @@ def _measure(
     trial: Trial, device: Device, meters: tuple[GpuMeter, ...], send: Callable[[Message], None]
 ) -> TrialResult:
     context = open_context(trial)
-    runner = _build(context)
+    runner, pids = _build(context)
     send(Progress(text=f"{runner.name}: power with nothing running"))
     idle = energy.measure(Nap(), *meters, seconds=energy.IDLE_S)
     runner.compile(context, send)
@@ -93,16 +94,22 @@ def _measure(
     distributed.from_first(0)  # the others have been idle until now
     warm = warm_up(runner, WARM_UP_S, distributed.clock())
     recompilations = Recompilations()
-    window = energy.measure(TrainingLoad(runner, send), *meters, burst=burst_steps(warm.step_ns / 1e9))
-    distributed.from_first(0)
-    runner.synchronize()
+    with ExitStack() as stack:
+        opened = (open_watch(device, gather=lambda _own: pids, rank=rank) for rank in range(len(pids)))
+        watches = list(map(stack.enter_context, opened))
+        window = energy.measure(TrainingLoad(runner, send), *meters, burst=burst_steps(warm.step_ns / 1e9))
+        distributed.from_first(0)
+        runner.synchronize()
+        for watch in watches:
+            watch.wait()
+        disturbed = "; ".join(filter(None, (watch.poll() for watch in watches)))
     switches = runner.read_back()  # last: the model may have changed them
     finite = all(distributed.gathered(runner.finite()))
     cause, computed = recompilations.cause(), runner.compute_dtypes()
     if window is None:
         return _unsupported(trial, "the GPU stopped telling its energy and its power while steps ran")
     status: Status = "ok"
-    detail = energy.doubt(window, idle, name=device.name, limit_w=device.power_limit_w)
+    detail = energy.doubt(window, idle, name=device.name, limit_w=device.power_limit_w, disturbed=disturbed)
     if not finite:
         status, detail = "nonfinite", "the loss became NaN or Inf while energy was measured"
     elif cause:

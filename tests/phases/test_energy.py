@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -33,7 +35,8 @@ def run(monkeypatch, tiny_trial, cpu):
             install_gpus(monkeypatch, *gpus)
         else:
             fake.without_driver(monkeypatch)
-        return result_of(run_phase(tiny_trial, replace(cpu, uuid=uuid), "energy", "amp-bf16"))
+        device = replace(cpu, kind="cuda" if gpus else "cpu", uuid=uuid)
+        return result_of(run_phase(tiny_trial, device, "energy", "amp-bf16"))
 
     return go
 
@@ -59,6 +62,22 @@ def test_a_counter_that_does_not_fit_the_power_makes_the_row_doubtful(run):
     assert (result.status, result.energy.energy_source) == ("ok", "counter")
     assert result.detail.startswith("the GPU's energy is doubtful: while steps ran its counter rose by")
     assert "its power read 200 W; idle its counter" in result.detail
+
+
+class Now(list):
+    """Samples of processes that compute all the time."""
+
+    def __iter__(self):
+        return ((int(time.time() * 1e6), *sample) for sample in super().__iter__())
+
+
+def test_another_process_that_computes_makes_the_energy_doubtful(run):
+    work = Now([(os.getpid(), 60), (123, 40)])
+    result = run(FakeGpu("GPU-a", power_w=200.0, errors=NO_COUNTER, work=work))
+    assert (result.status, result.energy.mean_power_w) == ("ok", pytest.approx(200))
+    assert result.detail == (
+        "the GPU's energy is doubtful: while steps ran another process used the GPU (pid 123, 40 % of its time)"
+    )
 
 
 @pytest.mark.parametrize(
