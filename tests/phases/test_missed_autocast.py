@@ -99,5 +99,5 @@ def test_products_in_other_types_are_no_figure_of_a_narrow_precision(use_suite, 
     results = measure(phase, "fp8-rowwise:emulated=on")
     result = results.pop("fp8-rowwise:emulated=on")
     missed = result.detail.startswith("no product ran in float8, but in bfloat16:")
-    assert (result.status, missed) == ("ok", False) if properly else ("invalid", True)
+    assert (result.status, missed) == (("ok", False) if properly else ("invalid", True))
     assert all(other.status == "ok" for other in results.values())

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
 
 from bench.data import random_batches
 from bench.devices.backend import Cpu
@@ -21,14 +20,13 @@ from bench.phases import paired, speed
 from bench.phases.arms import BATCHES, FEWEST_STEPS, TrainingRunner, step_times
 from bench.phases.paired import Paired
 from bench.phases.speed import _observe
-from bench.results.records import Block, Operations, TrialResult
+from bench.results.records import Block, TrialResult
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol
 from bench.stats import Interval
 from bench.training import distributed
 from bench.training.step import build_arm
 from tests.arms import arms
-from tests.libraries import WITHOUT_TORCHAO
 from tests.phases.conftest import CUT, of_kind, result_of, run_phase, use_suite
 from tests.processes import together
 from tests.training.test_distributed import SUITE
@@ -57,16 +55,6 @@ def test_each_process_takes_the_arms_in_an_order_of_its_own(run):
     shared = 4 * 2  # blocks of two rounds, which a slow machine has time for, too
     assert min(len(first), len(other)) >= shared
     assert first[:shared] != other[:shared]
-
-
-@pytest.mark.skipif(bool(WITHOUT_TORCHAO), reason=WITHOUT_TORCHAO)
-@pytest.mark.parametrize("types", ["bfloat16:100%", "float8_e4m3fn:60% bfloat16:40%"])
-def test_an_arm_whose_products_all_ran_in_other_types_is_no_figure_of_its_precision(run, use_suite, monkeypatch, types):
-    use_suite(lambda _data: nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.Linear(32, 2)))
-    monkeypatch.setattr(speed, "_observe", lambda _runner: Operations(compute_dtypes=types, flops_per_step=1e6))
-    row = run(names=("fp32", "fp8-rowwise:emulated=on"))[1][1]
-    judged = (row.status, row.detail) == ("invalid", "no product ran in float8, but in bfloat16:100%")
-    assert judged == ("float8" not in types)
 
 
 def test_where_longer_blocks_disagree_the_arms_are_timed_again_with_those(run, monkeypatch):

@@ -148,15 +148,6 @@ def test_techniques_that_mean_nothing_get_a_sentence(words, sentence):
     assert sentence in str(error.value)
 
 
-def test_what_a_device_cannot_do_is_said_before_it_starts_and_takes_no_time(tmp_path, tiny_file):
-    dry = call(*TINY, "--techniques", "cuda-graphs", "--phases", "speed,numerics", "--dry-run", cwd=tmp_path)
-    assert "Warning: On cpu, speed, numerics will be unsupported: cuda-graphs needs a CUDA device." in dry.stdout
-    assert "about 4 s in all" in dry.stdout
-    alone = call(*TINY, "--sync-bn", "--dry-run", cwd=tmp_path)
-    assert "Warning: On cpu, memory, speed will be unsupported: sync-bn is for devices that train toge" in alone.stdout
-    assert "unsupported" not in call(*TINY, "--techniques", "channels-last", "--dry-run", cwd=tmp_path).stdout
-
-
 def test_techniques_are_brought_into_one_order():
     assert parse(["--suite", "mlp", "--techniques", "compile, set-to-none"]).techniques == ("set-to-none", "compile")
     assert parse(["--suite", "mlp"]).techniques == ()

@@ -1,4 +1,4 @@
-"""One quantity has one value: in report.md, details.md, the page, the terminal and JSON, of a fleet of five GPUs."""
+"""One quantity has one value: in report.md, details.md, the page, the terminal and JSON, of three GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from bench.report import report, terminal
 from bench.report.exports import document
 from bench.report.reading.load import load
-from perf.synthetic_fleet import write_run
+from perf.synthetic_fleet import Shape, write_run
 
 NUMBER = re.compile(r"([−+]?[\d,]+(?:\.\d+)?)( (?:GiB|MiB|s|%))?")
 PEAK = re.compile(r"([\d,.]+) MiB")
@@ -67,7 +67,7 @@ class Fleet(NamedTuple):
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     folder = tmp_path_factory.mktemp("fleet")
-    run = write_run(folder / "run")
+    run = write_run(folder / "run", Shape(gpus=["P100", "A100", "H100"], models=["resnet50", "mlp"]))
     contents = report([run], folder, figures="none")
     return Fleet(folder, terminal(contents, folder), document.report(load([run])))
 

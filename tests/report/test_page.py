@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import itertools
-import json
 import multiprocessing
 import os
 import re
@@ -23,7 +22,6 @@ from bench.report.page import FILES
 from bench.report.reading.load import load
 from bench.report.tables import diagnostics
 from bench.report.tables.table import PRECISION, Entry, table
-from bench.results.columns import SCHEMA
 from bench.results.records import Explained, TrialResult
 from bench.run.reporting import report, report_folder
 from tests.report import fleet
@@ -55,56 +53,54 @@ def markdown_tables(text):
     return [[re.split(r"(?<!\\)\|", line)[1:-1] for line in block.splitlines()] for block in blocks]
 
 
-def test_every_markdown_table_has_as_many_cells_in_every_line(tmp_path):
-    hostile = "bad|detail\n| --- | [x](javascript:1) `code`"
-    text = written(full(tmp_path / "run").lost("speed", "amp-fp16", "failed", hostile))[0]
-    assert not re.search(r"(?<!\\)\]\(javascript", text)
-    tables = markdown_tables(text)
-    assert tables
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory):
+    """The markdown, the HTML and the folder of a run that was warned and of which much went wrong."""
+    run = RunBuilder(tmp_path_factory.mktemp("troubled") / "run", target_ci=0.01).speed(status="unconverged")
+    run.lost("speed", "amp-bf16", "timeout", "hung").lost("speed", "amp-fp16", "oom", "tried to allocate 2 GiB")
+    run.lost("speed", "fp16", "failed", "bad|detail\n| --- | [x](javascript:1) `code`")
+    long = f"device 2 of 2 (CPU): ValueError: bad | {'File torch/nn, line 1 / ' * 50}raise ValueError(bad)"
+    run.lost("speed", "bf16", "failed", long)
+    fleet.edit_run(run.folder, lambda info: info.update(warnings=["The GPU is <shared>."]))
+    return written(run)
+
+
+def test_every_markdown_table_has_as_many_cells_in_every_line(troubled, whole):
+    assert not re.search(r"(?<!\\)\]\(javascript", troubled[0])
+    tables = [table for text in (troubled[0], whole[1]) for table in markdown_tables(text)]
+    assert len(tables) > 10
     for lines in tables:
         assert len({len(line) for line in lines}) == 1
         assert re.fullmatch(r"( -+:? \|?)+", "|".join(lines[1]))
         assert len(lines) >= 3
 
 
-def test_what_did_not_fit_stays_in_the_table_as_its_word_and_in_the_notes_with_its_reason(tmp_path):
-    run = RunBuilder(tmp_path / "run").speed().lost("speed", "amp-fp16", "oom", "tried to allocate 2 GiB")
-    text = written(run)[0]
-    line = next(line for line in text.splitlines() if "| amp-fp16 | 128 |" in line)
+def test_what_did_not_fit_stays_in_the_table_as_its_word_and_in_the_notes_with_its_reason(troubled):
+    line = next(line for line in troubled[0].splitlines() if "| amp-fp16 | 128 |" in line)
     assert line.count("oom") == 3
-    assert "tried to allocate 2 GiB" in text.split("## Notes")[1]
-
-
-def test_a_note_on_a_long_error_keeps_the_device_that_failed_and_the_errors_end(tmp_path):
-    detail = f"device 2 of 2 (CPU): ValueError: bad | {'File torch/nn, line 1 / ' * 50}raise ValueError(bad)"
-    run = RunBuilder(tmp_path / "run").speed().lost("speed", "amp-fp16", "failed", detail)
-    note = next(line for line in written(run)[0].split("## Notes")[1].splitlines() if "device 2" in line)
+    notes = troubled[0].split("## Notes")[1]
+    assert "tried to allocate 2 GiB" in notes
+    note = next(line for line in notes.splitlines() if "device 2" in line)  # which is long
     assert "device 2 of 2 (CPU): ValueError: bad … " in note
     assert note.endswith("raise ValueError(bad) |")
     assert len(note) < 600
 
 
-def test_unknown_is_a_dash_and_never_zero_or_nan(tmp_path):
-    text, html, _ = written(RunBuilder(tmp_path / "run").speed())
+def test_unknown_is_a_dash_and_never_zero_or_nan_and_what_is_doubtful_is_marked_and_explained(troubled):
+    text, html, _ = troubled
     (table,) = (table for table in markdown_tables(text) if "measured in" in "".join(table[0]))
-    cells = {head.strip(): cell.strip() for head, cell in zip(table[0], table[-1], strict=True)}
-    assert (cells["precision"], cells["peak memory (MiB, vs fp32)"]) == ("amp-bf16", "–")
+    rows = [dict(zip(map(str.strip, table[0]), map(str.strip, row), strict=True)) for row in table[2:]]
+    (cells,) = (row for row in rows if row["precision"].startswith("amp-bf16"))
+    assert cells["peak memory (MiB, vs fp32)"] == "–"
     assert not re.search(r"\bnan\b|\bNone\b", text + html)
-
-
-def test_an_unconverged_figure_and_a_lost_replicate_are_marked_and_explained(tmp_path):
-    run = RunBuilder(tmp_path / "run", target_ci=0.01).speed(status="unconverged")
-    text = written(run.lost("speed", "amp-bf16", "timeout", "hung"))[0]
     assert re.search(r"2\.00 \[.*?\]†‡ \|", text)
     assert "\n† unconverged" in text
     assert "\n‡ some of its trials" in text
 
 
-def test_what_a_run_warned_of_is_told_after_the_verdict(tmp_path):
-    run = RunBuilder(tmp_path / "run").speed()
-    (run.folder / "run.json").write_text(json.dumps({"schema": SCHEMA, "warnings": ["The GPU is <shared>."]}))
-    text, html, _ = written(run)
-    head = (tmp_path / "out" / "report.md").read_text()
+def test_what_a_run_warned_of_is_told_after_the_verdict(troubled):
+    text, html, folder = troubled
+    head = (folder / "report.md").read_text()
     assert all("- The GPU is &lt;shared&gt;.\n" in page for page in (head, text.split("## Machines")[0]))
     assert "<li><bdi>The GPU is &lt;shared&gt;.</bdi></li>" in html
 

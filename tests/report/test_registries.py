@@ -14,6 +14,7 @@ from bench.report.analysis.contrast import FACTORS, Factor, contrasts
 from bench.report.analysis.factors import rows, varied
 from bench.report.analysis.summary import summarise
 from bench.report.exports import data, document
+from bench.report.figures import files
 from bench.report.figures.chart import Chart
 from bench.report.figures.devices import against_value, charts
 from bench.report.reading.load import load
@@ -162,7 +163,7 @@ def test_a_second_metric_of_what_is_learned_is_compared_and_leaves_parity_to_the
     ],
 )
 def test_a_suites_own_figure_of_merit_is_judged_and_shown_as_the_suite_describes_it(
-    better, margin, verdict, changed, tmp_path
+    better, margin, verdict, changed, *, tmp_path, monkeypatch
 ) -> None:
     def describe(row):
         error = 4.0 + 0.3 * (row["precision"] == "amp-bf16") + 0.01 * int(row["seed"]) ** 2
@@ -178,6 +179,7 @@ def test_a_suites_own_figure_of_merit_is_judged_and_shown_as_the_suite_describes
     row = runs[0].row("amp-bf16")
     assert (row["parity"], row["quality"]) == (verdict, pytest.approx(4.36))
     assert row["quality_change"] == pytest.approx(0.3)
+    monkeypatch.setattr(files, "write", lambda *_: None)
     page = write_report([runs[0].folder], tmp_path / "out", figures="overview").read_text()
     assert "RMSE (°C)" in page
     assert "RMSE less fp32" in page

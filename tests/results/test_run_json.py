@@ -70,7 +70,10 @@ def test_a_value_of_another_type_is_refused_by_the_name_of_its_field(folder, whe
     [
         (b"\xff\xfe{}", "cannot be read"),
         (b"[]", "Expected `object`, got `array`"),
+        (b"{", "cannot be read"),
+        (b"{}", "has schema null; this version"),
         (b'{"schema": 6}', "has schema 6; this version reads schema 5"),
+        *((b'{"schema": %s}' % text, f"has schema {text.decode()}; this") for text in (b"4", b'"5"', b"true", b"5.5")),
         (b'{"schema": 5, "started": NaN}', "NaN is no number of a run"),
         (b'{"schema": 5, "data": ' + b"[" * 100_000, "nested too deep"),
         (b'{"schema": ' + b"9" * 5000 + b"}", "cannot be read"),

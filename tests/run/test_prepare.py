@@ -131,6 +131,18 @@ def test_the_plan_that_is_made_anew_is_checked_as_the_first_was(machine, tiny_fi
         prepared.replan({(cell, "fp32"): 10})
 
 
+def test_what_a_device_cannot_do_is_said_before_it_starts_and_takes_no_time(machine, tiny_file):
+    def prepared(*words):
+        return prepare(parse(["--suite", str(tiny_file), "--gpus", "cpu", "--quick", *words]), Surveyed(machine))
+
+    graphed = prepared("--techniques", "cuda-graphs", "--phases", "speed,numerics")
+    assert "On cpu, speed, numerics will be unsupported: cuda-graphs needs a CUDA device." in graphed.warnings
+    assert set(graphed.plan.seconds) == {0}
+    (alone,) = (warning for warning in prepared("--sync-bn").warnings if "unsupported" in warning)
+    assert alone.startswith("On cpu, memory, speed will be unsupported: sync-bn is for devices that train toge")
+    assert "unsupported" not in " ".join(prepared("--techniques", "channels-last").warnings)
+
+
 @pytest.mark.parametrize(("phase", "refused"), [("train", True), ("ladder", True), ("speed", False)])
 def test_an_epoch_without_a_whole_batch_is_refused_where_there_are_epochs(machine, phase, refused):
     made = plan(machine, gpu())

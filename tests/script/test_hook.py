@@ -3,20 +3,19 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from bench.launch.script import ScriptLauncher
-from bench.results.records import Device
 from bench.script.steps import RefusedError, timing
-from bench.spec.trial import Cell, DataSource, Placement, Script, SuiteRef, Trial
-from tests.arms import arms
+from bench.spec.trial import Script
+from tests.launch.test_script import CPU, trial
 
 pytestmark = pytest.mark.slow
 
-CPU = Device(placement="cpu", kind="cpu", name="a CPU", architecture="x86")
 START = """
 import sys
 from pathlib import Path
@@ -41,16 +40,6 @@ for step in range(200):
 """
 
 
-def trial(name, phase):
-    cell = Cell(
-        suite=SuiteRef(name="train.py"),
-        placement=Placement(name="cpu"),
-        batch_size=1,
-        data=DataSource(kind="script"),
-    )
-    return Trial(cell=cell, phase=phase, arms=arms(name), silence_s=120.0)
-
-
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Return a function that runs a script to the end of its measured steps and returns the record of each rank."""
@@ -63,7 +52,8 @@ def run(tmp_path, monkeypatch):
             command=(*before, "train.py"), arms=((name, options),), inject=bool(inject), steps=steps, warmup=4
         )
         launcher = ScriptLauncher(script)
-        return launcher._run_arm(trial(name, "memory" if census else "speed"), name, CPU, lambda _message: None)
+        asked = replace(trial(name, phase="memory" if census else "speed"), silence_s=120.0)
+        return launcher._run_arm(asked, name, CPU, lambda _message: None)
 
     return run
 

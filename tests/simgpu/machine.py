@@ -135,20 +135,6 @@ class Machine:
         """Return the processes that still have a context on a GPU."""
         return [slot.pid for slot in self.shared.processes if slot.pid and any(slot.has_context) and _runs(slot.pid)]
 
-    def repair(self) -> None:
-        """End all faults."""
-        for name in (
-            "holder",
-            "clock_reasons",
-            "thermal_since_ns",
-            "taken_bytes",
-            "lost",
-            "nvml_error",
-            "sticky_error",
-        ):
-            for gpu in range(MAX_GPUS):
-                self.poke(name, gpu, 0)
-
 
 def _runs(pid: int) -> bool:
     try:

@@ -32,12 +32,13 @@ def pair(host):
     return server
 
 
-def test_gpus_are_measured_one_after_the_other_and_together(pair):
+def test_gpus_are_measured_one_after_the_other_and_together_and_nothing_is_left_behind(pair):
     rows = pair.rows("out")
     assert {(row["placement"], row["phase"]) for row in rows} == {
         (device, phase) for device in ("0", "1", "0+1") for phase in ("memory", "speed", "train")
     }
     assert {row["status"] for row in rows} <= TIMED, [row["detail"] for row in rows]
+    assert pair.left_behind() == []
 
 
 def test_the_driver_tells_the_memory_of_the_very_gpu_that_cuda_used(pair):
@@ -120,8 +121,9 @@ def test_the_ladder_is_climbed_up_to_a_captured_step(single):
     assert rows[-1]["precision"] == "fp32+set-to-none+non-blocking+prefetcher+cuda-graphs"
 
 
-def test_captured_steps_are_measured_and_trained(single):
+def test_captured_steps_are_measured_and_trained_and_nothing_is_left_behind(single):
     assert set(single.statuses("graphs").values()) <= TIMED
+    assert single.left_behind() == []
 
 
 def test_gradients_of_outputs_are_counted_as_they_were_planted(host):
@@ -150,14 +152,6 @@ def test_a_training_goes_on_in_fp16_and_back_in_fp32_without_a_jump(host):
     assert whole["4"] < whole["1"]
     for epoch, loss in ({**half, **back} | {"2": half["2"]}).items():
         assert loss == pytest.approx(whole[epoch], rel=1e-2)
-
-
-def test_nothing_is_left_behind_by_two_gpus(pair):
-    assert pair.left_behind() == []
-
-
-def test_nothing_is_left_behind_by_one_gpu(single):
-    assert single.left_behind() == []
 
 
 def test_the_largest_batch_is_where_memory_ends(host):

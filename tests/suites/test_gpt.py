@@ -1,5 +1,6 @@
 """The transformer: its shapes and sizes, that it learns, and what it is validated against."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.data import Shard, open_batches, random_batches
+from bench.data import open_batches, random_batches
 from bench.data.sampling import token_generator
 from bench.data.tokens import chain
 from bench.measure.memory import model_bytes
@@ -98,33 +99,23 @@ def test_the_loss_falls_within_a_few_steps(precision):
     assert losses[-1] < losses[0] - 0.1
 
 
-def test_sequences_follow_from_the_seed_and_the_epoch_and_none_is_validated_on():
-    suite = suite_of(batches=3)
-    batches = markov(suite)
-    inputs, targets = next(batches.train(1))
-    assert inputs.shape == targets.shape == (8, 64)
-    assert inputs.dtype == targets.dtype == torch.int64
-    assert torch.equal(inputs[:, 1:], targets[:, :-1])
-    assert torch.equal(inputs, next(markov(suite).train(1))[0])
-    others = [next(batches.train(2)), next(markov(suite, seed=1).train(1)), next(batches.test())]
-    assert not any(torch.equal(inputs, other) for other, _ in others)
-    assert len(list(batches.train(1))) == 3
-    assert torch.equal(next(batches.test())[0], next(batches.test())[0])
+def test_an_epoch_is_what_the_chain_draws_with_its_seed_and_number_and_no_sequence_of_it_is_validated_on():
+    suite, epochs = suite_of(batches=3), []
+    for seed, epoch in ((0, 1), (0, 2), (7, 1)):
+        batches = markov(suite, seed=seed)
+        expected = torch.from_numpy(chain().sample(3 * 8, 65, token_generator(seed, epoch)))
+        inputs, targets = (torch.cat(parts) for parts in zip(*batches.train(epoch), strict=True))
+        assert torch.equal(inputs, expected[:, :-1])
+        assert torch.equal(targets, expected[:, 1:])
+        assert inputs.dtype == targets.dtype == torch.int64
+        validated, again = (next(batches.test())[0] for _ in range(2))
+        assert torch.equal(validated, again)
+        epochs += [inputs[: len(validated)], validated]
+    assert not any(torch.equal(*pair) for pair in itertools.combinations(epochs[:2] + epochs[2::2], 2))
 
 
-@pytest.mark.parametrize(("seed", "epoch"), [(0, 1), (0, 2), (7, 1)])
-def test_an_epoch_is_what_the_chain_draws_with_its_seed_and_number(seed, epoch):
-    suite = suite_of(batches=3)
-    expected = torch.from_numpy(chain().sample(3 * 8, 65, token_generator(seed, epoch)))
-    inputs, targets = (torch.cat(parts) for parts in zip(*markov(suite, seed=seed).train(epoch), strict=True))
-    assert torch.equal(inputs, expected[:, :-1])
-    assert torch.equal(targets, expected[:, 1:])
-
-
-def test_the_ranks_shards_are_the_batch_and_a_small_vocabulary_is_refused():
+def test_a_small_vocabulary_is_refused():
     suite = suite_of()
-    shards = [next(markov(suite, shard=Shard(rank=rank, ranks=2)).train(1))[0] for rank in (0, 1)]
-    assert torch.equal(torch.cat(shards), next(markov(suite).train(1))[0])
     with pytest.raises(UsageError, match="256 symbols and the model a vocabulary of 100"):
         open_batches(replace(suite.data, classes=100), DataSource(kind="markov"), batch_size=8, device=CPU, seed=0)
 

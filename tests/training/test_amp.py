@@ -258,7 +258,7 @@ def test_every_16_bit_precision_trains_nearly_as_fp32_does(name):
     assert losses != plain
 
 
-@pytest.mark.parametrize("name", ["fp16-master", "fp16", "bf16"])
+@pytest.mark.parametrize("name", ["amp-bf16", "fp16-master", "fp16", "bf16"])
 def test_evaluating_in_fp32_uses_the_masters_and_leaves_training_as_it_was(name):
     arm, undisturbed = make(name), make(name)
     data = batches(6)
@@ -272,7 +272,8 @@ def test_evaluating_in_fp32_uses_the_masters_and_leaves_training_as_it_was(name)
     assert torch.equal(weight, arm.weights.trained()[0].float())
     plain = make("fp32", seed=3)
     plain.weights.load_state_dict(arm.weights.state_dict())
-    assert result == evaluate(plain, iter(data))
+    assert result == evaluate(plain, iter(data)) != evaluate(arm, iter(data))
+    assert arm.model.training
     assert train(arm, data[3:]) == train(undisturbed, data[3:])
     assert same(arm.weights.trained(), undisturbed.weights.trained())
 

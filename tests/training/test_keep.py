@@ -10,11 +10,11 @@ from torch import nn
 from bench.report.tables.layers import snippet
 from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.precisions import keeping, parse_precision
-from bench.spec.suite import Data, Suite
+from bench.spec.suite import Data
 from bench.spec.techniques import techniques
-from bench.training.step import build_arm, leave_gradients, training_step
+from bench.training.step import leave_gradients, training_step
+from tests.training.conftest import make, plain_sgd, train
 
-CPU = torch.device("cpu")
 BATCH = (torch.randn(8, 16, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 4)
 
 
@@ -40,15 +40,11 @@ class TiedNet(Net):
 
 def build(precision, model=Net, **options):
     data = Data(input_shape=(16,), classes=4)
-    suite = Suite(
-        name="t", title="t", data=data, model=model, optimizer=lambda p: torch.optim.SGD(p, lr=0.1), batch_size=8
-    )
-    return build_arm(suite, data, parse_precision(precision), CPU, seed=0, **options)
+    return make(precision, model=model, optimizer=plain_sgd(0.1), data=data, **options)
 
 
-def losses(precision, steps=3, **options):
-    arm = build(precision, **options)
-    return [training_step(arm, BATCH).item() for _ in range(steps)]
+def losses(precision, **options):
+    return train(build(precision, **options), [BATCH] * 3)
 
 
 @pytest.mark.parametrize("precision", ["amp-bf16", "amp-fp16", "bf16", "fp16-master"])
