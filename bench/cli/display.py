@@ -240,7 +240,7 @@ def _speedup(center: float | None, low: float | None, high: float | None) -> str
     """Return a speedup with its interval, to be appended to the figure that it is of; empty where there is none."""
     if center is None or low is None or high is None:
         return ""
-    return f" = {center:.3f}× {BASELINE} [{low:.3f}, {high:.3f}]"
+    return f", {center:.3f}× {BASELINE} [{low:.3f}, {high:.3f}]"
 
 
 def describe_gpu(sample: Sample, board: Device | None = None) -> str:

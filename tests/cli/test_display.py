@@ -21,7 +21,7 @@ TRAINING = Training(**dict.fromkeys(Training.__slots__) | LEARNT)
     ("precision", "status", "figures", "text"),
     [
         ("fp32", "ok", {"speed": SPEED}, "fp32 2.5 ms"),
-        ("amp-bf16", "ok", {"speed": ARM}, "amp-bf16 1.25 ms = 2.000× fp32 [1.900, 2.100]"),
+        ("amp-bf16", "ok", {"speed": ARM}, "amp-bf16 1.25 ms, 2.000× fp32 [1.900, 2.100]"),
         ("fp32", "unconverged", {"speed": SPEED}, "fp32 2.5 ms (unconverged)"),
         ("fp32", "ok", {"memory": MemoryPeak()}, "peak unknown"),
         ("fp32", "ok", {"memory": MemoryPeak(peak_allocated_bytes=2**30)}, "peak 1,024 MiB"),
@@ -32,7 +32,7 @@ TRAINING = Training(**dict.fromkeys(Training.__slots__) | LEARNT)
             "bf16",
             "ok",
             {"inference": FASTER},
-            "bf16 812.5 samples/s = 2.000× fp32 [1.900, 2.100], one sample in 1.5 ms",
+            "bf16 812.5 samples/s, 2.000× fp32 [1.900, 2.100], one sample in 1.5 ms",
         ),
         ("fp32", "ok", {"detail": "loss 2.3000 in the first step"}, "fp32 ok: loss 2.3000 in the first step"),
         ("fp32", "oom", {"detail": "too big"}, "fp32 oom: too big"),
