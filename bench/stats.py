@@ -114,7 +114,12 @@ def robust_interval(values: Values) -> Interval:
         return Interval(center=center, low=None, high=None, n=count)
     winsorised = data.clip(kept[0], kept[-1])
     error = float(winsorised.std(ddof=1)) / ((1 - 2 * TRIM) if trimmed else 1.0) / math.sqrt(count)
-    return _around(center, quantile(kept.size - 1) * error, count)
+    return _around(center, quantile(trimmed_freedom(count)) * error, count)
+
+
+def trimmed_freedom(count: int) -> int:
+    """Return the degrees of freedom of ``robust_interval`` of two values or more."""
+    return count - 2 * int(TRIM * count) - 1
 
 
 def student_interval(values: Values, confidence: float = CONFIDENCE) -> Interval:

@@ -50,7 +50,7 @@ class Metric:
     has_noise: bool = False
     """Whether the A/A noise of its cell is what a change must exceed, instead of the margin."""
     freedom: float = math.inf
-    """Degrees of freedom of an interval within one process, which usually has many samples."""
+    """Degrees of freedom of an interval within one process, where its rounds do not leave fewer."""
     cpu_resolution: float = 0.0
     """On a CPU, figures of two processes that differ by less are not told apart, and less than it may read 0."""
     fewest: int = 2

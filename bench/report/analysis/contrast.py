@@ -184,7 +184,7 @@ def arms(
             values=part["value"],
             replicates=[(cell, seed) for seed in part["seed"]] if metric.replicate == "seed" else processes,
             alone=part["paired"] == "no",
-            gains=_gains(processes, disturbed, *(part[name] for name in ends)) if ends else {},
+            gains=_gains(processes, disturbed, *(part[name] for name in (*ends, "rounds"))) if ends else {},
             disturbed=frozenset(disturbed),
             rounds={
                 process: by_round[name] for process in processes if (name := (*process, key[PRECISION])) in by_round
@@ -198,16 +198,19 @@ def arms(
     return measured
 
 
-def _gains(processes: Sequence[Hashable], disturbed: Container[Hashable], *ends: Values) -> dict[Hashable, Interval]:
+def _gains(
+    processes: Sequence[Hashable], disturbed: Container[Hashable], *ends_and_rounds: Values
+) -> dict[Hashable, Interval]:
     """Return the logarithm of the gain over fp32 in each process that has one; ends that are not finite are unknown."""
+    *ends, rounds = ends_and_rounds
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.log(np.column_stack(ends).astype(float)).tolist()
     gains: dict[Hashable, Interval] = {}
-    for process, (center, low, high) in zip(processes, logs, strict=True):
+    for process, (center, low, high), count in zip(processes, logs, np.nan_to_num(rounds, nan=1.0), strict=True):
         if math.isfinite(center):
             within = (low, high) if math.isfinite(low) and math.isfinite(high) else (None, None)
             seen = process in disturbed
-            gains[process] = Interval(center=center, low=within[0], high=within[1], n=1, is_disturbed=seen)
+            gains[process] = Interval(center=center, low=within[0], high=within[1], n=int(count), is_disturbed=seen)
     return gains
 
 

@@ -56,7 +56,8 @@ def _chance(contrast: Contrast) -> float:
         return contrast.difference.beyond(contrast.threshold) / (1 - stats.CONFIDENCE)
     change, is_alone = contrast.change, contrast.replicates == 1
     confidence = stats.CONFIDENCE if is_alone else stats.REPORTED
-    freedom = contrast.metric.freedom if is_alone else change.n - 1.0
+    within = min(contrast.metric.freedom, max(1, stats.trimmed_freedom(change.n)))
+    freedom = within if is_alone else change.n - 1.0
     error = (change.half_width or 0.0) / stats.quantile(freedom, confidence)
     difference = stats.Difference(center=change.center, error=error, freedom=freedom, n=2)
     return difference.beyond(contrast.threshold) / (1 - confidence)

@@ -17,6 +17,7 @@ from bench.report.analysis.judge import judge, judge_speedups, judged_by, least_
 from bench.report.analysis.verdict import answers
 from bench.spec.metrics import ACCURACY, LOSS, METRICS, SPEED, Metric
 from bench.stats import REPORTED, Difference, Interval, student_interval
+from tests.report import fleet
 from tests.report.builders import RunBuilder
 
 
@@ -175,10 +176,19 @@ def test_one_process_takes_part_with_its_own_interval() -> None:
 
 
 def test_an_interval_of_few_rounds_has_the_tails_of_students_distribution() -> None:
-    change = Interval(center=0.5, low=0.25, high=0.75, n=3)
+    change = Interval(center=0.5, low=0.25, high=0.75, n=100)
     timed, alone = (
         replace(BARELY, metric=metric, change=change, replicates=1) for metric in (SPEED, METRICS["sustained"])
     )
     assert METRICS["sustained"].freedom == sustained.ROUNDS - 1
     assert judge_speedups([timed, *NOTHING])[0] == judge_speedups([alone])[0] == "FASTER"
     assert judge_speedups([alone, *NOTHING])[0] == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize(("rounds", "verdict"), [(100, "FASTER"), (5, "INCONCLUSIVE")])
+def test_among_many_speedups_of_one_process_one_of_few_rounds_is_chance(tmp_path: Path, rounds: int, verdict: str):
+    run = RunBuilder(tmp_path / "run").speed(speedups=[1.2], within=0.09)
+    for batch in range(1, 40):
+        run.speed(speedups=[1.0], within=0.09, batch=batch)
+    fleet.edit_rows(run.folder, lambda row: row.update(rounds=str(rounds)))
+    assert run.row()["verdict"] == verdict
