@@ -54,19 +54,19 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
     rows, trained, read_failure = _resume(arm, trial, checkpoint)
     for row in rows:
         send(row)
-    energy_j = _energy_counter(device)
+    counters_j = _energy_counters(device)
     switches = runner.read_back()
     while (number := trained + len(rows) + 1) <= trial.epochs and (not rows or math.isfinite(rows[-1].train_loss)):
         rate = float(arm.optimizer.param_groups[0]["lr"])
         heartbeat = partial(_heartbeat, send, number, trial.epochs)
         drawn = batches.train(number)  # tokens are drawn here, before the clock and the counter
-        before_j = energy_j()
+        before_j = counters_j()
         with feed(drawn, context.device, prefetch=context.techniques.prefetcher) as device_batches:
             start_s = time.time()
             epoch = train_epoch(arm, heartbeat("step", device_batches))
-        after_j = energy_j()
+        after_j = counters_j()
         switches = runner.read_back()  # before evaluating in fp32, which sets them
-        epoch_j = after_j - before_j if before_j is not None and after_j is not None else None
+        epoch_j = total([_moved_j(*readings) for readings in zip(before_j, after_j, strict=False)])
         row = epoch_row(trial, rows, epoch, number=number, rate=rate, scale=arm.loss_scale, energy_j=epoch_j)
         row = replace(row, start_s=start_s)
         rows.append(_tested(row, context.suite, arm, batches, heartbeat=heartbeat, shard=shard))
@@ -168,23 +168,28 @@ def _tested(
     )
 
 
-def _energy_counter(device: Device) -> Callable[[], float | None]:
-    """Return a function that reads the joules that the device, or all that train together, have drawn so far.
+def _energy_counters(device: Device) -> Callable[[], list[float | None]]:
+    """Return a function that reads the joules that the device, or each that trains with it, has drawn so far.
 
-    It returns None where one of them has no counter.
+    It returns none where one of them cannot be asked or is lost.
     """
     monitor = open_monitor() if device.energy == "counter" else None
     boards = meters(monitor, device) if monitor is not None else ()
     if len(boards) < distributed.ranks():
-        return lambda: None
+        return lambda: []
 
-    def read() -> float | None:
+    def read() -> list[float | None]:
         try:
-            return total([board.energy_j() for board in boards])
+            return [board.energy_j() for board in boards]
         except DeviceLostError:
-            return None
+            return []
 
     return read
+
+
+def _moved_j(before: float | None, after: float | None) -> float | None:
+    """Return the joules by which a counter rose; None if unknown, or if it fell, which is a reset or a wrap."""
+    return None if before is None or after is None or after < before else after - before
 
 
 def epoch_row(

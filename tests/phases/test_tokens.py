@@ -64,7 +64,7 @@ def test_an_epoch_is_drawn_before_its_counter_and_its_clock_and_no_other_is_kept
     training = batches.TokenBatches._training
     monkeypatch.setattr(batches.TokenBatches, "_training", noted("draw", draw))
     monkeypatch.setattr(train, "train_epoch", noted("clock", train.train_epoch))
-    monkeypatch.setattr(train, "_energy_counter", lambda device: noted("counter", lambda: 1.0))
+    monkeypatch.setattr(train, "_energy_counters", lambda device: noted("counter", lambda: [1.0]))
     run_phase(on_tokens, cpu, "train", "fp32", techniques=techniques, epochs=3)
     assert events == 3 * ["draw", "counter", "clock", "counter"]
 

@@ -131,18 +131,19 @@ TOGETHER = {"uuids": ("GPU-a", "GPU-b"), "energy": "counter"}
 
 
 @pytest.mark.parametrize(
-    ("device", "errors", "joules"),
+    ("device", "second", "joules"),
     [
         ({"uuid": "GPU-a", "energy": "counter"}, {}, 900.0),
         ({"uuid": "GPU-a", "energy": "power"}, {}, None),
         (TOGETHER, {}, 1200.0),
-        (TOGETHER, {"nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED}, None),
+        (TOGETHER, {"errors": {"nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED}}, None),
+        (TOGETHER, {"energy_start_j": 50.0, "energy_wraps_at_j": 310.0}, None),
     ],
 )
 def test_energy_is_what_all_counters_moved_while_training_and_not_while_testing(
-    bench, monkeypatch, device, errors, joules
+    bench, monkeypatch, device, second, joules
 ):
-    boards = [FakeGpu("GPU-a", power_w=300.0), FakeGpu("GPU-b", power_w=100.0, errors=errors)]
+    boards = [FakeGpu("GPU-a", power_w=300.0), FakeGpu("GPU-b", power_w=100.0, **second)]
     FakeDriver([*boards, FakeGpu("GPU-c", power_w=1000.0)], clock=bench.clock).install(monkeypatch)
     bench.device = replace(bench.device, **device)
     rows, result = bench.run()
