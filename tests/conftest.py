@@ -1,7 +1,5 @@
 """Parts that several tests share: a tiny suite of a user's own, trials made of it, and the command line."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """The figures of trials.csv, computed again from the blocks and epochs that the harness stored with them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Processes that train together, for tests: each calls one function, and what they return comes back in their order."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

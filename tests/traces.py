@@ -1,7 +1,5 @@
 """Traces in Chrome's format as torch.profiler writes them, made up."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``list --gpus`` describes a machine: with fake GPUs under the real nvidia-ml-py and gpustat, and without."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The workflow in the document: its steps are shell commands that do what the page says, here with a tiny suite."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

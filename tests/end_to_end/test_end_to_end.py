@@ -1,16 +1,15 @@
 """The command line as a user meets it: words in; an exit code, files and a report out."""
 
-import csv
 import json
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,17 +24,14 @@ from bench.planning import max_batch
 from bench.run import execute
 from tests.conftest import TINY, call
 from tests.consistency import assert_consistent
+from tests.results.test_store import rows
 
 ROOT = Path(__file__).resolve().parents[2]
+table = partial(rows, name="trials.csv")
 CPU = ("--suite", "tiny.py", "--gpus", "cpu")
 SHORT = (*CPU, "--quick", "--time-budget", "0.3")
 ARMS = ("--precisions", "fp32,amp-bf16")
 FULL = (*SHORT, *ARMS, "--epochs", "2", "--set", "lr=0.1", "--batch-sizes", "4", "--data", "folder:images")
-
-
-def table(folder, name="trials"):
-    with (folder / f"{name}.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def fill(folder):
@@ -67,12 +63,12 @@ def finished(tmp_path_factory):
 def test_from_images_to_rows(finished):
     folder, done = finished
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = table(folder / "results" / "mine")
-    assert [(row["phase"], row["precision"]) for row in rows] == [
+    trials = table(folder / "results" / "mine")
+    assert [(row["phase"], row["precision"]) for row in trials] == [
         (phase, precision) for phase in ("memory", "speed", "train") for precision in ("fp32", "amp-bf16")
     ]
-    assert all(float(row["test_accuracy_pct"]) > 80 for row in rows if row["phase"] == "train")
-    assert all(float(row["peak_resident_bytes"]) > 0 for row in rows if row["phase"] == "memory")
+    assert all(float(row["test_accuracy_pct"]) > 80 for row in trials if row["phase"] == "train")
+    assert all(float(row["peak_resident_bytes"]) > 0 for row in trials if row["phase"] == "memory")
 
 
 def test_the_figures_of_trials_are_those_that_blocks_and_epochs_give(finished):
@@ -94,40 +90,27 @@ def test_a_run_ends_with_its_report(finished):
 def test_run_json_tells_the_plan_and_what_the_images_are_known_by(finished):
     folder, _ = finished
     run = json.loads((folder / "results" / "mine" / "run.json").read_text())
-    rows = table(folder / "results" / "mine")
+    trials = table(folder / "results" / "mine")
     assert run["version"] == bench.__version__
-    assert {trial["trial"] for trial in run["planned"]} == {row["trial"] for row in rows}
+    assert {trial["trial"] for trial in run["planned"]} == {row["trial"] for row in trials}
     (images,) = run["data"]
     assert images["source"] == f"folder:{folder / 'images'}"
     assert (images["classes"], images["train_samples"]) == (2, 48)
     assert images["fingerprint"] == image_folder.fingerprint(str(folder / "images"))
 
 
-def test_a_run_cut_short_is_reported_as_unfinished_with_what_is_missing(finished, tmp_path):
-    folder, _ = finished
-    shutil.copytree(folder / "results" / "mine", tmp_path / "cut")
-    path, trials = tmp_path / "cut" / "run.json", tmp_path / "cut" / "trials.csv"
-    run = json.loads(path.read_text())
-    path.write_text(json.dumps({**run, "finished": None}))
-    kept = [line for line in trials.read_text().splitlines(keepends=True) if "-train-" not in line]
-    trials.write_text("".join(kept))
-    assert call("report", "cut", cwd=tmp_path).returncode == 0
-    page = (tmp_path / "reports" / "cut" / "details.md").read_text()
-    assert f"2 of {len(run['planned'])} planned trials are missing (2 train)" in page
-
-
 @pytest.mark.slow
 def test_a_finished_run_gone_on_with_measures_nothing(finished):
     folder = finished[0]
-    rows = table(folder / "results" / "mine")
+    trials = table(folder / "results" / "mine")
     for words in ((*FULL, "--resume", "results/mine"), ("--resume", "results/mine")):
         again = call(*words, cwd=folder)
         assert again.returncode == 0, again.stderr
-        assert table(folder / "results" / "mine") == rows
+        assert table(folder / "results" / "mine") == trials
     other = call(*FULL, "--seeds", 1, "--resume", "results/mine", cwd=folder)
     assert other.returncode == 2
     assert "was started with other --seeds" in other.stderr
-    assert table(folder / "results" / "mine") == rows
+    assert table(folder / "results" / "mine") == trials
 
 
 @contextmanager
@@ -273,17 +256,17 @@ def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monke
     assert not (place / "out").exists()
     done = call(*words, cwd=place)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = table(place / "out")
-    assert [(row["phase"], row["batch_size"]) for row in rows] == [
+    trials = table(place / "out")
+    assert [(row["phase"], row["batch_size"]) for row in trials] == [
         (phase, "4") for phase in ("fit", "fit", "memory", "memory", "speed", "speed")
     ]
-    assert "4 fits, 8 not tried (time)" in rows[0]["detail"]
+    assert "4 fits, 8 not tried (time)" in trials[0]["detail"]
     planned = json.loads((place / "out" / "run.json").read_text())["planned"]
     assert [trial["phase"] for trial in planned] == ["memory", "memory", "speed"]
     assert "Largest batch" in (place / "reports" / "out" / "details.md").read_text()
     monkeypatch.setattr(execute.Search, "run", lambda _self: pytest.fail("was looked for again"))
     assert call("--resume", "out", cwd=place).returncode == 0
-    assert table(place / "out") == rows
+    assert table(place / "out") == trials
 
 
 @pytest.mark.slow
@@ -308,8 +291,8 @@ def test_a_sweep_is_a_row_for_each_combination_and_one_table(place):
 def test_a_trial_that_fails_is_a_row_and_exit_code_1(place):
     done = call(*SHORT, "--batch-sizes", "4,8", "--set", "fail=raise", "--out", "out", cwd=place)
     assert done.returncode == 1
-    rows = table(place / "out")
-    assert {(row["batch_size"], row["phase"], row["status"]) for row in rows} == {
+    trials = table(place / "out")
+    assert {(row["batch_size"], row["phase"], row["status"]) for row in trials} == {
         (batch, "memory", "failed") for batch in ("4", "8")
     }
-    assert all("the model broke" in row["detail"] for row in rows)
+    assert all("the model broke" in row["detail"] for row in trials)

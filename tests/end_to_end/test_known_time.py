@@ -1,7 +1,5 @@
 """Steps that take a known time, measured by the command line alone."""
 
-from __future__ import annotations
-
 import multiprocessing
 
 import pytest

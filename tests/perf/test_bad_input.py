@@ -1,7 +1,5 @@
 """Bad input in small numbers: no traceback, and documented exit codes."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Phases in this process, on suites of the tests' own and with fake GPUs."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

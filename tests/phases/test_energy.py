@@ -1,7 +1,5 @@
 """The energy phase, from trial to result: a tiny suite on the CPU with fake GPUs' meters."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

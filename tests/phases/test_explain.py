@@ -1,7 +1,5 @@
 """The explain phase on small suites: what it sends, and which causes are planted and found."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from dataclasses import dataclass, replace

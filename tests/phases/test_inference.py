@@ -1,7 +1,5 @@
 """The inference phase: paired with fp32, and its answers compared with fp32's."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The ladder's phases on the CPU: each step's own input pipeline, and its row."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import threading

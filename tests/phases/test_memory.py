@@ -1,7 +1,5 @@
 """The memory phase of processes that train together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

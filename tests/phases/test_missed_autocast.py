@@ -1,7 +1,5 @@
 """Every phase says that a model goes past autocast or past converted layers; memory that the loss was NaN."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

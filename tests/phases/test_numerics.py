@@ -1,7 +1,5 @@
 """The numerics phase on small suites: what it sends, and what it says when numbers cease to be finite."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, replace
 

@@ -1,7 +1,5 @@
 """The registry of phases: each phase has a runner, and no two of its trials share an id."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

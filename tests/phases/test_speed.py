@@ -1,7 +1,5 @@
 """The speed phase: orders of its own in each process, longer blocks where short ones mislead, and what counts."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import time

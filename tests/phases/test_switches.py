@@ -1,7 +1,5 @@
 """Every phase reads the fp32 switches back as its last step left them."""
 
-from __future__ import annotations
-
 import pytest
 from torch import nn
 

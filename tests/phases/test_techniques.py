@@ -3,9 +3,8 @@
 Compiling is done before anything is observed or timed, and told apart, in every phase that times.
 """
 
-from __future__ import annotations
-
 import itertools
+import re
 import time
 from dataclasses import replace
 from functools import cache
@@ -143,9 +142,8 @@ def test_a_batch_that_cannot_be_cut_evenly_is_refused_before_anything_runs(tmp_p
     ],
 )
 def test_techniques_that_mean_nothing_get_a_sentence(words, sentence):
-    with pytest.raises(UsageError) as error:
+    with pytest.raises(UsageError, match=re.escape(sentence)):
         parse(["--suite", "mlp", f"--techniques={words}"])
-    assert sentence in str(error.value)
 
 
 def test_techniques_are_brought_into_one_order():

@@ -1,7 +1,5 @@
 """The search for the largest batch, with attempts that answer by a rule instead of starting processes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

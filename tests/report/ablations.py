@@ -1,7 +1,5 @@
 """Runs of ablations, from blocks and step times that are known."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from bench.report.analysis.ablation import AblationSummary, ablations

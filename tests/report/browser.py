@@ -1,7 +1,5 @@
 """Debian's Chromium, driven by Playwright, and axe-core: each is looked for, and a test is skipped where it is not."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

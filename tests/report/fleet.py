@@ -1,7 +1,5 @@
 """Runs that claim to be of several machines: copies of one, with their devices, software and figures edited."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

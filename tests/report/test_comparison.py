@@ -1,7 +1,5 @@
 """A comparison with earlier runs, as it is printed: what changed comes first, and every line fits."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

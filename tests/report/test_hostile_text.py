@@ -1,7 +1,5 @@
 """Names and messages that want to be more than text, in every field of every file, through every form of output."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """One quantity has one value: in report.md, details.md, the page, the terminal and JSON, of three GPUs."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """A metric and a factor that are registered here alone reach every part of a report, and ``compare``."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

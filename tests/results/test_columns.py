@@ -1,7 +1,5 @@
 """The registry of columns, and the dictionary of columns that is made from it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import get_args

@@ -1,7 +1,5 @@
 """Figures of trials.csv follow from the blocks and epochs of the run, in runs that the harness measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Figures that no measurement gives are refused with the file and the line; what can be left out is, with a warning."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

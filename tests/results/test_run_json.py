@@ -1,7 +1,5 @@
 """run.json is refused in a sentence that names the field, whatever stands in it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

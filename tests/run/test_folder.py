@@ -1,7 +1,5 @@
 """A run is continued only where its rows can be compared, by one process at a time, and says how it goes on."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Two sides measured by turns; the runs' processes are recorded, not started."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The work of a run besides measuring grows in proportion to its trials: calls are counted, not time."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections import Counter

@@ -4,8 +4,6 @@ Where they cannot be built, it says why and exits with 1; with ``--if-possible``
 ``python -m tests.simgpu poke FIELD GPU VALUE`` sets a fault; the fields are those of ``machine.Shared``.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

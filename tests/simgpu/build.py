@@ -1,7 +1,5 @@
 """Building the simulated libraries against the installed torch, into a cache outside the checkout."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Machines with simulated GPUs, on which the command line runs as a user would run it."""
 
-from __future__ import annotations
-
 import csv
 import os
 import signal

@@ -3,8 +3,6 @@
 The fault befalls each process that runs the model, once, and ends with it at the latest.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """A machine with simulated GPUs: which, and the faults that befall them in the middle of a run."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

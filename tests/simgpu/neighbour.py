@@ -4,8 +4,6 @@ It holds so much memory and, if BUSY is 1, its kernels run all the time: it queu
 GPU has work while this process waits for a core. It says when it has begun.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import time

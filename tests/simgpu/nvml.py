@@ -10,8 +10,6 @@ Options, before the words: ``--asked FILE`` keeps what was asked for there, or t
 It is also the plugin of pytest that does this, with the options ``--record-nvml`` and ``--asked-nvml``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ A run as a user starts it takes five seconds to import that twice: in its own pr
 are forks. All else is as there: the command line's words, its streams, environment, session and exit code.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import pickle

@@ -3,8 +3,6 @@
 The lists are read from the symbol tables of the installed libraries, so a torch newer than the simulation loads.
 """
 
-from __future__ import annotations
-
 import mmap
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A comparison on a GPU at its power cap: the flag, each precision alone, and what --quick and --sustained do."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.report.exports import document

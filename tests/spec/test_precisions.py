@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from bench.spec.errors import UsageError
@@ -105,9 +107,8 @@ def test_options_change_their_field_alone_and_the_name_is_canonical(typed, canon
     ],
 )
 def test_a_wrong_option_gets_a_sentence_that_names_the_right_ones(typed, sentence):
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=re.escape(sentence)):
         parse_precision(typed)
-    assert sentence in str(caught.value)
     assert find_precision(typed) is None
 
 

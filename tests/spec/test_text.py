@@ -1,7 +1,5 @@
 """Text from outside is text: nothing in it has an effect on a terminal, a page or a spreadsheet."""
 
-from __future__ import annotations
-
 import ast
 import random
 import sys

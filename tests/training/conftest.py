@@ -1,7 +1,5 @@
 """Small models, batches of random numbers, and the arms that train them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import torch

@@ -1,7 +1,5 @@
 """Linear layers in 8 bits, by torchao's emulation: what is converted, what products see, how exact it is; its AdamW."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from dataclasses import replace

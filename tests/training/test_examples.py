@@ -1,6 +1,5 @@
 """The examples of trainings of one's own: each runs, and its losses in fp32 are those of a plain loop."""
 
-import csv
 from itertools import islice
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from bench.planning import suite_registry
 from bench.spec.precisions import PRECISIONS
 from bench.training.step import build_arm, seed_all
 from tests.conftest import call
+from tests.results.test_store import rows
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(ROOT.glob("docs/examples/*.py"))
@@ -77,7 +77,7 @@ def test_an_example_is_measured_and_trained_in_two_precisions(file, tmp_path):
     words = ("--precisions", "fp32,amp-bf16", "--quick", "--epochs", 1, "--gpus", "cpu", "--time-budget", 0.5)
     done = call("--suite", file, *words, "--batch-sizes", 2, "--out", tmp_path / "run", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
-    with (tmp_path / "run" / "trials.csv").open(newline="") as rows:
-        statuses = {(row["phase"], row["precision"]): row["status"] for row in csv.DictReader(rows)}
+    trials = rows(tmp_path / "run", "trials.csv")
+    statuses = {(row["phase"], row["precision"]): row["status"] for row in trials}
     assert set(statuses) == {(p, a) for p in ("memory", "speed", "train") for a in ("fp32", "amp-bf16")}
     assert set(statuses.values()) <= {"ok", "unconverged"}

@@ -1,6 +1,7 @@
 """Modules that a precision keeps in fp32."""
 
 import copy
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -91,9 +92,8 @@ def test_a_copy_of_the_model_keeps_its_own_modules():
     [("haed", "no module of the model is called 'haed'. Did you mean 'head'?"), ("bod", "is called 'bod'.")],
 )
 def test_a_pattern_without_a_match_is_refused_with_the_nearest_name(pattern, says):
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match=re.escape(says)):
         build(f"amp-bf16:keep={pattern}")
-    assert says in str(refused.value)
 
 
 def test_narrow_weights_that_a_kept_module_shares_are_refused_and_autocast_casts_them():

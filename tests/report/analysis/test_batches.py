@@ -1,7 +1,5 @@
 """Speedup at one batch and at each precision's best, and what fits."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

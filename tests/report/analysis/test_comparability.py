@@ -1,7 +1,5 @@
 """The report names each difference between runs once, and nothing that does not differ."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

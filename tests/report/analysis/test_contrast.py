@@ -1,7 +1,5 @@
 """One arm against another: what is paired with what, what is left out, and that every ratio has its inverse."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

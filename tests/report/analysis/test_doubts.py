@@ -1,7 +1,5 @@
 """What makes a figure doubtful stands next to it: in table, grid, lead, on the terminal and in JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Why a precision gains: ceilings, predictions and reasons of made-up figures, one cause at a time."""
 
-from __future__ import annotations
-
 import math
 from operator import itemgetter
 

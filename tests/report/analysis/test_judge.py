@@ -1,7 +1,5 @@
 """Parity: what differences over seeds show, in accuracy and in the loss of tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

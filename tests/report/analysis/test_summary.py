@@ -1,7 +1,5 @@
 """One row for each precision of a cell: what of its trials counts, and how it is put together."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The sentences say what was shown, and nothing that was not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

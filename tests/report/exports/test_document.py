@@ -1,7 +1,5 @@
 """JSON documents: they fit the committed schema, and their figures are those of the summary and the CSVs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

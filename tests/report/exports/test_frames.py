@@ -1,7 +1,5 @@
 """Runs as typed frames, and the example in the document on them."""
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path

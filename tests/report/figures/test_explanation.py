@@ -1,7 +1,5 @@
 """The bars of a step: each class where it belongs, on one axis, with the marks."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import replace

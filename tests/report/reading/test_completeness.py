@@ -1,7 +1,5 @@
 """A run that did not end says so, and how much of its plan is missing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

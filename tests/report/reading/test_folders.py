@@ -1,7 +1,5 @@
 """Names of runs and of their reports, and which run is a copy of another."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

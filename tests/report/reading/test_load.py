@@ -1,7 +1,5 @@
 """Runs are read: checked, and with a retried trial's last answer only."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -161,16 +159,6 @@ def test_without_fingerprints_paths_are_all_there_is(pair):
     read = load(list(pair))
     assert list(read.trials["data"].unique()) == ["folder:/x", "folder:/y"]
     assert read.remarks == []
-
-
-def test_a_trial_that_lacks_a_row_does_not_count(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").speed(speedups=(2.0, 2.02, 3.0))
-    before = load([run.folder]).trials
-    path = run.folder / "trials.csv"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    runs = load([run.folder])
-    assert runs.trials.equals(before[:4])
-    assert runs.runs[0].remarks == ("The last write to trials.csv was cut off, and does not count.",)
 
 
 def test_of_a_trial_that_was_cut_off_when_tried_again_the_first_attempt_is_left(tmp_path: Path) -> None:

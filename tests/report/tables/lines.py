@@ -1,7 +1,5 @@
 """Tables of a run's report, and their rows by their headers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from bench.report.page import compose

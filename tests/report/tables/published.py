@@ -1,7 +1,5 @@
 """Published rows, made up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from bench.report.tables.published import FIGURES, WORDS

@@ -1,7 +1,5 @@
 """An ablation's table, verdict and notes, from blocks that are known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

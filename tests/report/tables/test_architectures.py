@@ -1,7 +1,5 @@
 """The table of each model with every precision on each device, and from which batch size a precision pays."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A swept parameter: its values in one table and one plot."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace

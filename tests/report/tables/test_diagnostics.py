@@ -1,7 +1,5 @@
 """A/A noise, what ran, notes on trials, and why there is no gain."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

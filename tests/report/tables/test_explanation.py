@@ -1,7 +1,5 @@
 """The explanation of a precision as a terminal shows it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Published figures compared with measured ones: the same recipe only, and its differences in words."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import date

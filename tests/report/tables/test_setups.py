@@ -1,7 +1,5 @@
 """The matrix of setups: which is over which, by which figure, at which batch size, and with which interval."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tables of training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
