@@ -54,6 +54,9 @@ OLD_S = 5.0
 """A time stamp that is further from the clock than this does not refer to it."""
 SAMPLE_US = 1.1e6
 """A sample is known no later after it began."""
+SAMPLED = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo")
+"""Functions that read processes' samples; some Blackwell boards support the newer one alone
+(github.com/Project-HAMi/HAMi-core/pull/218)."""
 THROTTLE_FIELDS = {
     "NVML_FI_DEV_PERF_POLICY_POWER": "sw_power_cap",
     "NVML_FI_DEV_PERF_POLICY_THERMAL": "sw_thermal",
@@ -307,6 +310,19 @@ class Nvml(Monitor):
                 seconds[name] = violation.violationTime / 1e9
         return seconds
 
+    def _samples(self, uuid: str, handle: Any, since_us: int) -> list[Any] | None:
+        """Return the samples of processes after a time stamp; None if no function reads them."""
+        for name in filter(partial(hasattr, self.library), SAMPLED):
+            try:
+                samples: list[Any] = getattr(self.library, name)(handle, since_us)
+                return samples
+            except self.library.NVMLError as error:
+                self.raise_if_gone(f"{name} of {uuid}", error)
+                # nvidia-ml-py raises "success" where the driver answers at once that the list has no entries.
+                if error.value in (self.library.NVML_ERROR_NOT_FOUND, self.library.NVML_SUCCESS):
+                    return []
+        return None
+
     def process_loads(self, uuid: str) -> Callable[[], list[ProcessLoad] | None]:
         """Watch by the driver's samples, each of 1/6 s to 1 s.
 
@@ -319,14 +335,9 @@ class Nvml(Monitor):
 
         def read() -> list[ProcessLoad] | None:
             nonlocal since_us, read_us
-            now_us, samples = time.time() * 1e6, []
-            try:
-                samples = self.library.nvmlDeviceGetProcessUtilization(handle, since_us)
-            except self.library.NVMLError as error:
-                self.raise_if_gone(f"nvmlDeviceGetProcessUtilization of {uuid}", error)
-                # nvidia-ml-py raises "success" where the driver answers at once that the list has no entries.
-                if error.value not in (self.library.NVML_ERROR_NOT_FOUND, self.library.NVML_SUCCESS):
-                    return None
+            now_us, samples = time.time() * 1e6, self._samples(uuid, handle, since_us)
+            if samples is None:
+                return None
             # The driver may leave entries of its buffer unwritten or stale.
             fresh = [entry for entry in samples if entry.timeStamp > since_us and entry.pid and entry.smUtil <= 100]
             loads, before = [], dict[int, int]()

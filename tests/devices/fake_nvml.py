@@ -32,6 +32,7 @@ SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 0, 1, 2
 NOT_FOUND, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, GPU_IS_LOST, MISMATCH, UNKNOWN = 6, 7, 9, 15, 18, 999
 NOT_AVAILABLE = 2**64 - 1
 POWER_INSTANT = 186
+UTILIZATION = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo")
 DRIVER_470 = frozenset(
     {
         "nvmlDeviceGetMemoryInfo_v2",
@@ -39,6 +40,7 @@ DRIVER_470 = frozenset(
         "nvmlDeviceGetGraphicsRunningProcesses_v3",
         "nvmlDeviceGetCurrentClocksEventReasons",
         "nvmlDeviceGetTemperatureV",
+        "nvmlDeviceGetProcessesUtilizationInfo",
     }
 )
 """Functions that a driver of 2021 does not have; pass it as ``missing``."""
@@ -95,7 +97,7 @@ class FakeGpu:
     violations: dict[int, int] = field(default_factory=dict)
     """Nanoseconds of nvmlDeviceGetViolationStatus by policy."""
     work: list[tuple[int, int, int]] = field(default_factory=list)
-    """Samples of nvmlDeviceGetProcessUtilization: time in microseconds, process id, share of the time in percent."""
+    """Samples of processes (``UTILIZATION``): time in microseconds, process id, share of the time in percent."""
     repeats_work: bool = False
     """Whether the driver gives samples again that were asked for before."""
     processes: dict[int, int | None] = field(default_factory=dict)
@@ -286,11 +288,17 @@ class FakeDriver:
         count._obj.value = len(fresh)
         if not fresh:
             return NOT_FOUND
-        if samples is None:
+        if not samples:
             return INSUFFICIENT_SIZE
-        for entry, (time_us, pid, sm_pct) in zip(samples, fresh, strict=True):
-            entry.timeStamp, entry.pid, entry.smUtil = time_us, pid, sm_pct
+        for number, (time_us, pid, sm_pct) in enumerate(fresh):
+            samples[number].timeStamp, samples[number].pid, samples[number].smUtil = time_us, pid, sm_pct
         return SUCCESS
+
+    def nvmlDeviceGetProcessesUtilizationInfo(self, gpu: FakeGpu, info: Any) -> int:
+        info, count, since = info._obj, ctypes.c_uint(), ctypes.c_ulonglong(info._obj.lastSeenTimeStamp)
+        code = self.nvmlDeviceGetProcessUtilization(gpu, info.procUtilArray, ctypes.byref(count), since)
+        info.processSamplesCount = count.value
+        return code
 
     def _point(self, device: Any, gpu: FakeGpu) -> int:
         device._obj.contents = next(struct for struct, other, _ in self._handles.values() if other is gpu)

@@ -244,7 +244,7 @@ def test_a_field_that_says_the_gpu_is_lost_is_a_failure(machine):
     [(None, [(5, 10.0), (5, 30.0)]), (fake.SUCCESS, []), (fake.NOT_SUPPORTED, None), (fake.NO_PERMISSION, None)],
 )
 def test_samples_of_processes_are_read_once_and_no_work_is_told_from_unknown_work(machine, code, loads):
-    errors = {} if code is None else {"nvmlDeviceGetProcessUtilization": code}
+    errors = {} if code is None else dict.fromkeys(fake.UTILIZATION, code)
     gpu = FakeGpu("GPU-a", errors=errors, work=[(1000, 5, 99)])
     read = machine(gpu).process_loads("GPU-a")
     gpu.work += [(2000, 5, 10), (3000, 5, 30), (4000, 6, 0)]
@@ -271,7 +271,7 @@ def test_a_sample_may_stand_for_all_since_the_last_reading(machine, monkeypatch,
     gpu = FakeGpu("GPU-a")
     read = machine(gpu).process_loads("GPU-a")
     monkeypatch.setattr(time, "time", lambda: 1003.0)
-    gpu.errors["nvmlDeviceGetProcessUtilization"] = fake.INSUFFICIENT_SIZE  # a process was added between two calls
+    gpu.errors |= dict.fromkeys(fake.UTILIZATION, fake.INSUFFICIENT_SIZE)  # a process was added between two calls
     assert read() is None
     gpu.errors.clear()
     gpu.work += [(int(1e6 * stamp_s) + lag, pid, 10) for lag, pid in enumerate((5, 6))]
