@@ -257,6 +257,8 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
     sides = [[run for run in runs.runs if run.folder in of_side] for of_side in folders]
     if not all(sides):
         raise UsageError(f"'{old}' and '{new}' are one run: name, host and start are the same. Give two.")
+    if by_turns and (why := _out_of_turn(sides)):
+        raise UsageError(f"'{old}' and '{new}' did not take turns: {why}. Leave out --by-turns.")
     trials = [_pooled(runs.trials, side, name, by_turns) for side, name in zip(sides, ("OLD", "NEW"), strict=True)]
     tables = [summarise(rows) for rows in trials]
     measured = [table[table[[metric.figure for metric in compared()]].notna().any(axis=1)] for table in tables]
@@ -270,8 +272,6 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
             "Measure the same in both."
         )
     in_both = records(pairs)
-    if by_turns and len(sides[0]) != len(sides[1]):
-        raise UsageError(f"'{old}' and '{new}' have different numbers of runs, so these did not take turns.")
     compared_rows = _rows(in_both, fail_over, by_turns)
     return Comparison(
         old=sides[0],
@@ -287,16 +287,33 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
     )
 
 
+def _out_of_turn(sides: Sequence[Sequence[Run]]) -> str:
+    """Say why runs did not take turns: a pair is one of each side; empty if they did, or where no start is known."""
+    if len(sides[0]) != len(sides[1]):
+        return "they have different numbers of runs"
+    starts = sorted((_start(run), name) for side, name in zip(sides, ("OLD", "NEW"), strict=True) for run in side)
+    alike = [
+        f"two runs of {one[1]} follow each other, at {one[0]} and {other[0]}"
+        for one, other in zip(starts[::2], starts[1::2], strict=True)
+        if one[1] == other[1] and one[0] != other[0]
+    ]
+    return next(iter(alike), "")
+
+
+def _start(run: Run) -> str:
+    return str(run.info.get("started") or "")
+
+
 def _day(run: Run) -> str:
     """Return the date of a run's start; runs of one date share the machine's day, and so do those of unknown ones."""
-    return str(run.info.get("started") or "")[:10]
+    return _start(run)[:10]
 
 
 def _pooled(trials: pd.DataFrame, runs: Sequence[Run], name: str, by_turns: bool) -> pd.DataFrame:
     """Return the rows of a side's runs as of one run; ``of_run`` is a row's sample: by turns its run, else its day."""
     rows = trials[trials["run"].isin([run.label for run in runs])]
     names = rows["run"].astype(str) + "/" + rows["trial"].astype(str)
-    ordered = sorted(runs, key=lambda run: str(run.info.get("started", "")))
+    ordered = sorted(runs, key=_start)
     samples = {run.label: turn if by_turns else _day(run) for turn, run in enumerate(ordered)}
     of_run = rows["run"].astype(str).map(samples)
     return rows.assign(run=name, trial=names, replicate=numbers(rows, ["run", "replicate"]), of_run=of_run)
@@ -405,9 +422,9 @@ def _by_run(cells: Sequence[Contrast], which: str) -> dict[Any, float]:
     return {run: float(np.mean(values)) for run, values in means.items()}
 
 
-def _noise(pair: Pair) -> float | None:
-    """Return the larger A/A noise of both sides."""
-    return max((share for share in _of(pair, "noise") if share is not None), default=None)
+def _noise(pair: Pair) -> float:
+    """Return the larger A/A noise of both sides; where it was not measured it counts as ``ASSUMED_NOISE``."""
+    return max(stats.ASSUMED_NOISE if share is None else float(share) for share in _of(pair, "noise"))
 
 
 def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None, by_turns: bool) -> list[Overall]:
@@ -440,8 +457,7 @@ def _of_cell(pairs: Sequence[Pair]) -> Contrast | None:
     if min(len(old.values), len(new.values)) < 2:
         return None
     contrast = estimate(SPEED, new, old)
-    noises = [noise for pair in pairs if (noise := _noise(pair)) is not None]
-    return contrast and replace(contrast, noise=max(noises, default=None))
+    return contrast and replace(contrast, noise=max(map(_noise, pairs)))
 
 
 def _diverging(pair: Pair, metric: Metric) -> int:

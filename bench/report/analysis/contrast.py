@@ -335,7 +335,7 @@ def mean(contrasts: Sequence[Contrast]) -> Contrast:
     difference = stats.mean_difference(
         [contrast.difference for contrast in contrasts if contrast.difference is not None]
     )
-    noise = max((contrast.noise for contrast in contrasts if contrast.noise is not None), default=None)
+    noise = max(stats.ASSUMED_NOISE if contrast.noise is None else contrast.noise for contrast in contrasts)
     return replace(contrasts[0], change=difference.interval(), difference=difference, noise=noise)
 
 

@@ -468,6 +468,39 @@ def test_a_cell_that_the_sides_have_in_other_pairs_decides_nothing(tmp_path):
     assert (change.verdict, change.interval.low) == ("INCONCLUSIVE", None)
 
 
+@pytest.mark.parametrize(("turns", "refused"), [("ONNOON", False), ("ONONNO", False), ("OOONNN", True)])
+def test_runs_of_one_side_that_follow_each_other_did_not_take_turns(tmp_path, turns, refused):
+    """Two days would look like a change."""
+    taken_in_turns(tmp_path, 1.0)
+    for letter, side in (("O", "old"), ("N", "new")):
+        for turn, hour in enumerate(place for place, of in enumerate(turns) if of == letter):
+            start = f"2026-01-01T1{hour}:00:00+00:00"
+            folder = tmp_path / side / f"{side}-{turn}"
+            fleet.edit_run(folder, lambda info, start=start: info.update(started=start))
+    if not refused:
+        assert by_precision(compare(tmp_path / "old", tmp_path / "new", by_turns=True))
+        return
+    with pytest.raises(UsageError, match="did not take turns: two runs of OLD follow each other, at 2026-01-01T10"):
+        compare(tmp_path / "old", tmp_path / "new", by_turns=True)
+
+
+@pytest.mark.parametrize("side", ["old", "new"])
+def test_noise_that_one_side_or_one_batch_size_did_not_measure_is_assumed(tmp_path, side):
+    for name, slower in (("old", 1.0), ("new", 1.006)):
+        for turn in range(3):
+            run = RunBuilder(tmp_path / name / f"{name}-{turn}")
+            steps_ms = [10 * slower * (1 + 1e-5 * (replicate + turn)) for replicate in range(6)]
+            for batch in (64, 128):
+                run.alone("fp32", steps_ms, batch=batch)
+            run.floor([1.0] * 6, within=0.0005, batch=64)
+            if name == side:
+                run.floor([1.0] * 6, within=0.0005)
+    compared = compare(tmp_path / "old", tmp_path / "new", by_turns=True)
+    verdicts = {row.question["batch_size"]: row.changes["speed"].verdict for row in compared.rows}
+    assert verdicts == {64: "REGRESSED", 128: "SAME"}
+    assert [overall.change.verdict for overall in compared.overall] == ["SAME"]
+
+
 def test_sides_of_different_numbers_of_runs_did_not_take_turns(tmp_path):
     taken_in_turns(tmp_path, 1.0)
     with pytest.raises(UsageError, match="different numbers of runs"):
