@@ -8,6 +8,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -175,14 +176,11 @@ def _energy_counters(device: Device) -> Callable[[], list[float | None]]:
     """
     monitor = open_monitor() if device.energy == "counter" else None
     boards = meters(monitor, device) if monitor is not None else ()
-    if len(boards) < distributed.ranks():
-        return lambda: []
 
     def read() -> list[float | None]:
-        try:
-            return [board.energy_j() for board in boards]
-        except DeviceLostError:
-            return []
+        with suppress(DeviceLostError):
+            return [board.energy_j() for board in boards if len(boards) >= distributed.ranks()]
+        return []
 
     return read
 
