@@ -59,11 +59,12 @@ FEWEST = 3
 """Two setups are in the other tables already."""
 MARGINS = "; ".join(f"{metric.name}: {metric.tolerance}" for metric in compared() if not metric.has_noise)
 CHANGES = (
-    "Changes are NEW ÷ OLD, of accuracy and loss NEW − OLD, with 95 % intervals; the speedup is over fp32. REGRESSED "
-    f"and IMPROVED: the interval clears the A/A noise ({MARGINS}), and so clearly that at most 5 % of such verdicts "
-    "are expected to be chance. SAME: the interval lies within 1 %, or those margins. INCONCLUSIVE: neither, or too "
-    "few samples: both sides need two processes, for energy two trials, for accuracy and loss five seeds. A GPU's "
-    "peak of memory is read in two processes, and the interval spans them; a CPU's is told apart beyond 5 MiB. "
+    "Changes are NEW ÷ OLD, of accuracy and loss NEW − OLD, with 95 % intervals; the speedup is over fp32, its "
+    "interval over processes, not days. REGRESSED and IMPROVED: the interval clears the A/A noise "
+    f"({MARGINS}), and so clearly that at most 5 % of such verdicts are expected to be chance. SAME: the interval lies "
+    "within 1 %, or those margins. INCONCLUSIVE: neither, or too few samples: both sides need two processes, for "
+    "energy two trials, for accuracy and loss five seeds. A GPU's peak of memory is read in two processes, and the "
+    "interval spans them; a CPU's is told apart beyond 5 MiB. "
     "'all' is the mean over all rows: what slows each of them shows there first."
 )
 ON_A_CPU = (
