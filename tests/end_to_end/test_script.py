@@ -2,14 +2,15 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 
 from bench.launch.script import ScriptLauncher
-from bench.results.records import Device, TrialResult
-from bench.spec.trial import Cell, DataSource, Placement, Script, SuiteRef, Trial
-from tests.arms import arms
+from bench.results.records import TrialResult
+from bench.spec.trial import Script
 from tests.conftest import call
+from tests.launch.test_script import CPU, trial
 
 METRONOME = """
 import argparse, os, time
@@ -114,18 +115,8 @@ def test_what_a_step_consists_of_does_not_change_its_time(tmp_path, has, other, 
     main.write_text(METRONOME)
     options = {"a": "--ms 30", "b": f"{other} --start 1"}
     script = Script(command=(str(main), f"--has={has}"), arms=tuple(options.items()))
-    cell = Cell(
-        suite=SuiteRef(name="train.py"),
-        placement=Placement(name="cpu"),
-        batch_size=1,
-        data=DataSource(kind="script"),
-        reference="a",
-    )
-    trial = Trial(cell=cell, phase="speed", arms=arms(*options), silence_s=120.0)
     records = []
-    ScriptLauncher(script).run(
-        trial, Device(placement="cpu", kind="cpu", name="a CPU", architecture="x86"), records.append
-    )
+    ScriptLauncher(script).run(replace(trial(*options), silence_s=120.0), CPU, records.append)
     measured = next(each for each in records if isinstance(each, TrialResult) and each.precision == "b")
     assert measured.status == "ok", measured.detail
     print(f"{has or 'scaler.step plus step'}: {measured.speed.speedup:.4f}")

@@ -28,12 +28,12 @@ from bench.measure.operations import peak_tflops
 from bench.measure.rounds import Sizes, compare
 from bench.measure.sampler import Sampler
 from bench.measure.warmup import warm_up
-from bench.results.records import TrialResult
 from bench.run.execute import SAMPLE_PERIOD_S
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Placement, Protocol
 from bench.training import amp
 from tests.arms import arms
+from tests.gpu.test_gpu import run
 
 pytestmark = [
     pytest.mark.gpu,
@@ -210,15 +210,10 @@ def test_operators_alone_add_up_to_the_step():
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_two_gpus_train_together_and_each_process_knows_its_own(tiny_trial):
-    launcher = LocalLauncher()
-    (device,) = launcher.call("bench.devices.survey:survey", ("0+1",)).devices
+    (device,) = LocalLauncher().call("bench.devices.survey:survey", ("0+1",)).devices
     cell = replace(tiny_trial.cell, placement=Placement(name="0+1"))
     for phase in ("memory", "speed"):
-        messages = []
-        trial = replace(tiny_trial, cell=cell, phase=phase, arms=arms("fp32"))
-        ending = launcher.run(trial, device, messages.append)
-        assert ending.kind == "done", ending.text
-        (result,) = [message for message in messages if isinstance(message, TrialResult)]
+        (result,) = run(replace(tiny_trial, cell=cell, phase=phase, arms=arms("fp32")), device)
         assert result.status in ("ok", "unconverged"), result.detail
         if phase == "memory":
             assert result.memory.driver_used_bytes > result.memory.peak_reserved_bytes

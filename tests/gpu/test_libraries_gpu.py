@@ -8,10 +8,10 @@ import torch
 
 from bench.launch.local import LocalLauncher
 from bench.planning import suite_registry
-from bench.results.records import TrialResult
 from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.spec.trial import Cell, DataSource, Placement, Trial
 from tests.arms import arms
+from tests.gpu.test_gpu import run
 
 pytestmark = [
     pytest.mark.gpu,
@@ -68,15 +68,12 @@ def train(tmp_path_factory, device):
         data=DataSource(kind="markov"),
     )
 
-    def run(name):
-        messages = []
-        ending = LocalLauncher().run(Trial(cell=cell, phase="train", arms=arms(name)), device, messages.append)
-        assert ending.kind == "done", ending.text
-        (result,) = (message for message in messages if isinstance(message, TrialResult))
+    def train(name):
+        (result,) = run(Trial(cell=cell, phase="train", arms=arms(name)), device)
         assert (result.status, result.detail) == ("ok", "")
         return result
 
-    return run
+    return train
 
 
 @pytest.fixture(scope="module")

@@ -17,17 +17,13 @@ class Offset(nn.Module):
         return (inputs.to(narrow) + 500) - 500
 
 
-@pytest.fixture
-def fragile(use_suite):
-    return use_suite(lambda data: nn.Sequential(nn.Flatten(), nn.Linear(192, 16), Offset(), nn.Linear(16, 2)))
-
-
 def search(trial, device, *names):
     sent = run_phase(trial, device, "layers", *names)
     return of_kind(Numeric, sent), result_of(sent)
 
 
-def test_a_fragile_module_is_named_with_the_option_that_keeps_it(fragile, tiny_trial, cpu):
+def test_a_fragile_module_is_named_with_the_option_that_keeps_it(use_suite, tiny_trial, cpu):
+    use_suite(lambda data: nn.Sequential(nn.Flatten(), nn.Linear(192, 16), Offset(), nn.Linear(16, 2)))
     rows, result = search(tiny_trial, cpu, "amp-bf16")
     assert result.status == "ok"
     assert result.detail.startswith("keep 2 in fp32, as in --precisions amp-bf16:keep=2: ")

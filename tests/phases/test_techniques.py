@@ -237,15 +237,6 @@ COMPILING_S = 0.2
 
 
 @pytest.fixture
-def count(monkeypatch):
-    """A number of compilations, as torch would count them."""
-    known = [0]
-    for module in ("arms", "paired"):
-        monkeypatch.setattr(f"bench.phases.{module}.compilations", lambda: known[0])
-    return known
-
-
-@pytest.fixture
 def run(monkeypatch, tiny_trial, cpu):
     """Run a phase quickly, with a GPU whose energy is measured; return its result."""
     shorten_energy(monkeypatch)
@@ -258,10 +249,12 @@ def run(monkeypatch, tiny_trial, cpu):
 
 
 @pytest.fixture
-def compiler(monkeypatch, count):
+def compiler(monkeypatch):
     """A compiler that takes its time at each new shape; keeps when it was called."""
     monkeypatch.setattr(techniques, "require_compiler", lambda kind: None)
     sent, during = [], []
+    for module in ("arms", "paired"):  # the number of compilations, as torch would count them
+        monkeypatch.setattr(f"bench.phases.{module}.compilations", lambda: len(during))
 
     def compiled(model, mode=None, *, one_shape=True):
         seen = set()
@@ -269,7 +262,6 @@ def compiler(monkeypatch, count):
         def forward(inputs):
             if inputs.shape not in seen:
                 seen.add(inputs.shape)
-                count[0] += 1
                 during.append([message.text for message in sent if isinstance(message, Progress)][-1])
                 time.sleep(COMPILING_S)
             return model(inputs)

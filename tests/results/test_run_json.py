@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,6 @@ from bench.spec.errors import UsageError
 
 MEASURED = Path(__file__).parents[2] / "results"
 PARITY = "resnet20-cpu-epyc-parity"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    shutil.copy(MEASURED / PARITY / "run.json", tmp_path)
-    return tmp_path
 
 
 @pytest.mark.parametrize("name", ["resnet20-cpu-epyc", PARITY])
@@ -52,15 +45,15 @@ def test_what_runs_wrote_is_read(name):
         (("data", 0, "fingerprint"), ["a"], "at `$.data[0].fingerprint`"),
     ],
 )
-def test_a_value_of_another_type_is_refused_by_the_name_of_its_field(folder, where, value, message):
-    run = json.loads((folder / "run.json").read_text())
+def test_a_value_of_another_type_is_refused_by_the_name_of_its_field(tmp_path, where, value, message):
+    run = json.loads((MEASURED / PARITY / "run.json").read_text())
     part = run
     for key in where[:-1]:
         part = part[key]
     part[where[-1]] = value
-    (folder / "run.json").write_text(json.dumps(run))
+    (tmp_path / "run.json").write_text(json.dumps(run))
     with pytest.raises(UsageError, match=re.escape(message)):
-        read_run(folder)
+        read_run(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pytest
 from scipy import stats as scipy_stats
 
 from bench.report.analysis.verdict import answers
@@ -20,23 +19,18 @@ def rows(run: RunBuilder, title: str) -> list[list[str]]:
     return table.rows if table else []
 
 
-@pytest.fixture
-def two_sizes(tmp_path: Path) -> RunBuilder:
+def test_each_precision_is_compared_at_its_own_best_batch_with_welchs_interval(tmp_path: Path) -> None:
     """fp32 fits at 128, where amp-bf16 is twice as fast; amp-bf16 also at 512, alone, at three times the pace."""
     run = RunBuilder(tmp_path / "run").speed(speedups=[1.9, 2.0, 2.1], batch=128)
-    pace = [10.0 / 3 * 4 * factor for factor in (1.0, 1.1, 0.9)]
-    return run.alone("amp-bf16", pace, batch=512)
-
-
-def test_each_precision_is_compared_at_its_own_best_batch_with_welchs_interval(two_sizes: RunBuilder) -> None:
-    fp32, row = rows(two_sizes, "Best batch")
+    run.alone("amp-bf16", [10.0 / 3 * 4 * factor for factor in (1.0, 1.1, 0.9)], batch=512)
+    fp32, row = rows(run, "Best batch")
     paces = np.log([512 / (40.0 / 3 * factor) for factor in (1.0, 1.1, 0.9)])
     baseline = np.log([12.8] * 3)
     bounds = scipy_stats.ttest_ind(paces, baseline, equal_var=False).confidence_interval(0.95)
     center = math.exp(paces.mean() - baseline.mean())
     assert (fp32[1:3], row[1:3]) == (["fp32", "128"], ["amp-bf16", "512"])
     assert row[4] == f"{center:.2f} [{math.exp(bounds.low):.2f}, {math.exp(bounds.high):.2f}]"
-    (answer,) = answers(two_sizes.summary())
+    (answer,) = answers(run.summary())
     assert "2.00× as fast as fp32 [1.6" in answer.evidence
     assert "3.01× [" in answer.evidence
     assert "with each at its best batch (fp32 128, amp-bf16 512)" in answer.evidence
