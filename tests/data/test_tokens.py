@@ -164,9 +164,3 @@ def test_long_samples_have_the_computed_entropy(count):
     if count > 100_000:
         assert lost.mean() == pytest.approx(entropy, rel=1e-3)
         assert plug_in_entropy(tokens) == pytest.approx(entropy, rel=1e-3)
-
-
-def test_samples_follow_from_the_generator():
-    first, same, other = (chain().sample(3, 50, np.random.default_rng(seed)) for seed in (0, 0, 1))
-    assert (first == same).all()
-    assert (first != other).any()

@@ -99,8 +99,8 @@ def test_arms_that_share_a_clock_are_measured_alone_unless_that_is_not_wanted(
 ):
     """``shares`` is whether the clock taking turns is another than alone; None is a device without one to read."""
     monkeypatch.setattr(sustained, "WARM_S", 0.0)
-    monkeypatch.setattr(sustained, "RUN_S", 0.1)
-    monkeypatch.setattr(sustained, "LONGEST_S", 0.1)
+    monkeypatch.setattr(sustained, "RUN_S", 0.03)
+    monkeypatch.setattr(sustained, "LONGEST_S", 0.03)
     monkeypatch.setattr(sustained, "SETTLED", 9.0 if settles else -1.0)
     monkeypatch.setattr(sustained, "WIDEST", 9.0)
     monkeypatch.setattr(sustained, "FEWEST_BURSTS", 0)

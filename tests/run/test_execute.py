@@ -130,14 +130,6 @@ def test_what_cannot_fit_is_out_of_memory_and_never_started(tmp_path, plan, cpu)
     assert set(counted(tmp_path / "run")["detail"]) >= {"it is too large"}
 
 
-def test_every_trial_is_run_in_order_and_stored(tmp_path, plan, cpu):
-    ran, stored, fine = execute(tmp_path / "run", plan, cpu)
-    assert ran == [trial.id for trial in plan.trials]
-    assert len(stored) == 2 + 2 * 2 + 2
-    assert fine
-    assert len(rows(tmp_path / "run", "blocks.csv")) == 2
-
-
 def test_a_precision_that_does_not_fit_is_a_row_and_is_left_out_of_what_follows(tmp_path, plan, cpu):
     ran, stored, fine = execute(tmp_path / "run", plan, cpu, {"memory-fp32": TOO_BIG})
     assert ("tiny-cpu-b4-memory-fp32", "fp32", "oom") in stored
@@ -359,12 +351,6 @@ def test_resuming_runs_only_what_is_missing_or_failed(tmp_path, plan, cpu):
     assert ran == ["tiny-cpu-b4-speed-r1", "tiny-cpu-b4-train-fp32-s0", "tiny-cpu-b4-train-amp-bf16-s0"]
     assert fine
     assert execute(folder, plan, cpu)[0] == []
-
-
-def test_a_run_in_which_nothing_could_be_measured_is_no_success(tmp_path, plan, cpu):
-    _, stored, fine = execute(tmp_path / "run", plan, cpu, {"tiny": TOO_BIG})
-    assert {status for _, _, status in stored} == {"oom"}
-    assert not fine
 
 
 @pytest.mark.parametrize("first", [0, 2], ids=["with the memory phase", "without"])

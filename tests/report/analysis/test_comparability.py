@@ -30,11 +30,6 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return first, copy(first, tmp_path / "b", device="NVIDIA Test 1", architecture="Hopper")
 
 
-def test_equal_runs_have_no_warning(pair):
-    assert warned(*pair) == []
-    assert warned(pair[0]) == []
-
-
 def test_gpu_libraries_of_a_run_on_a_cpu_do_not_matter(pair):
     for folder in pair:
         fleet.edit_rows(folder, lambda row: fleet.place(row, "cpu"))

@@ -136,11 +136,8 @@ def test_a_cause_planted_in_a_gpus_trace_is_found_and_no_other(cause):
     assert [reason.rule for reason in explain(*CAUSES[cause]).reasons] == [cause]
 
 
-def test_loss_scaling_in_a_gpus_trace_is_found():
+def test_loss_scaling_in_a_gpus_trace_is_found_and_the_same_wait_in_a_shorter_step_is_none():
     assert [reason.rule for reason in explain(scaling, 1.9, 0.36, arm="amp-fp16").reasons] == ["loss scaling"]
-
-
-def test_the_same_wait_in_a_shorter_step_is_not_loss_scaling():
     assert explain(step(), 1.9, 0.36, arm="amp-fp16").reasons == ()
 
 

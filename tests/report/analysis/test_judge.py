@@ -97,17 +97,11 @@ def test_tokens_are_judged_by_their_loss_of_which_less_is_better(tmp_path: Path,
     assert np.isnan(result["delta_points"])
 
 
-def test_classes_are_judged_by_their_accuracy_alone(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").train("fp32", [90.0] * 5, test_loss=1.0)
-    result = run.train("amp-bf16", [90.0] * 5, test_loss=2.0).row()
-    assert (result["parity"], judged_by(result)) == ("EQUIVALENT", ACCURACY)
+def test_classes_are_judged_by_their_accuracy_alone_also_next_to_tokens(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", *[0.02] * 5).train("fp32", [90.0] * 5, batch=64, test_loss=1.0)
+    result = run.train("amp-bf16", [90.0] * 5, batch=64, test_loss=2.0).row(batch=64)
+    assert (result["parity"], judged_by(result), run.row()["parity"]) == ("EQUIVALENT", ACCURACY, "WORSE")
     assert result[["delta_nats", "perplexity"]].isna().all()
-
-
-def test_accuracy_and_loss_are_judged_side_by_side_in_one_report(tmp_path: Path) -> None:
-    run = trained(tmp_path / "run", *[0.02] * 5)
-    run.train("fp32", [90.0] * 5, batch=64).train("amp-bf16", [90.1] * 5, batch=64)
-    assert (run.row()["parity"], run.row(batch=64)["parity"]) == ("WORSE", "EQUIVALENT")
 
 
 def test_a_loss_that_is_shown_worse_rules_a_precision_out_and_the_sentence_is_in_nats(tmp_path: Path) -> None:

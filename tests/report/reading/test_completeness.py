@@ -37,15 +37,12 @@ def remark_of(run: RunBuilder, **info) -> str:
     return remark(read.runs[0], read.trials)
 
 
-def test_an_unfinished_run_says_how_many_trials_are_missing_and_of_which_phase(run):
+def test_an_unfinished_run_says_how_many_trials_are_missing_and_of_which_phase(run, tmp_path, monkeypatch):
     text = remark_of(run, finished=None)
     assert text.startswith("Run run is unfinished: it was stopped, or is still running; ")
     assert "3 of 7 planned trials are missing (1 speed, 2 train)" in text
     assert text.endswith(f"Go on with --resume {run.folder}.")
-
-
-def test_a_folder_below_here_is_named_from_here(run, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)  # a folder below here is named from here
     assert remark_of(run, finished=None).endswith("Go on with --resume run.")
 
 
