@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+from typing import Any
+
 from bench import stats
 from bench.report.analysis.ablation import AblationSummary
 from bench.report.analysis.contrast import Contrast
-from bench.report.analysis.judge import judge
+from bench.report.analysis.judge import judge, judge_speedups
 from bench.report.analysis.summary import measured_in
 from bench.report.analysis.verdict import Verdict, marked
 from bench.report.format import MIB, UNKNOWN, bracketed, estimate, known, ratio, records, signed
@@ -24,7 +27,8 @@ ABOUT = (
     "Limited by: loader, where waiting takes 10 % or more of a run of this step alone; launch, where queueing kernels "
     "takes the host 80 % of the GPU's time; else arithmetic, memory traffic included. Accuracy is that of the run's "
     "training at this batch size with the same arithmetic. The verdict advises the lowest step that is faster than "
-    "fp32 and that no higher one is shown to beat. A gain is shown where the whole interval clears the A/A noise"
+    "fp32 and that no higher one is shown to beat. Of the gains that a ladder shows at most 5 % are "
+    "expected to be chance. A gain is shown where the whole interval clears the A/A noise"
 )
 LIMITS = {
     "loader": "limited by the loader, not by arithmetic",
@@ -102,7 +106,8 @@ def sentence(ladder: AblationSummary) -> Verdict:
     timed = [row for row in records(ladder.rows) if row["first"] is not None]
     if not timed:
         return Verdict(subject=subject, advice="no verdict", evidence="nothing was timed together with fp32")
-    top, faster = max(timed, key=_over_first), [row for row in timed if _is_faster(row["first"])]
+    _judge(timed)
+    top, faster = max(timed, key=_over_first), [row for row in timed if row["first_word"] == "FASTER"]
     if faster:
         advised = _lowest_unbeaten(ladder, faster)
         evidence = f"{_evidence(advised, 'first', BASELINE)}{_memory(ladder, advised)}; {LIMITS[advised['limit']]}"
@@ -117,6 +122,13 @@ def sentence(ladder: AblationSummary) -> Verdict:
     return Verdict(subject=subject, advice=advice, evidence=f"{why}: {evidence}{_largest_gain(timed)}")
 
 
+def _judge(timed: list[dict[Hashable, Any]]) -> None:
+    """Add the words for the speedups over fp32, and over the step below, to their rows; all are judged together."""
+    gains = [(row, of) for row in timed for of in ("first", "last") if row[of] is not None]
+    for (row, of), word in zip(gains, judge_speedups([row[of] for row, of in gains]), strict=True):
+        row[f"{of}_word"] = word
+
+
 def _over_first(row: Row) -> float:
     return float(row["over_first"].center)
 
@@ -125,7 +137,7 @@ def _is_faster(contrast: Contrast | None) -> bool:
     return contrast is not None and judge(contrast) == "FASTER"
 
 
-def _lowest_unbeaten(ladder: AblationSummary, faster: list[Row]) -> Row:
+def _lowest_unbeaten(ladder: AblationSummary, faster: Sequence[Row]) -> Row:
     """Return the lowest step faster than fp32 that no higher one is shown to beat, at the latest the last."""
     for position, row in enumerate(faster):
         if not any(_is_faster(ladder.gain(row["step"], higher["step"])) for higher in faster[position + 1 :]):
@@ -133,9 +145,9 @@ def _lowest_unbeaten(ladder: AblationSummary, faster: list[Row]) -> Row:
     return row
 
 
-def _largest_gain(timed: list[Row]) -> str:
+def _largest_gain(timed: Sequence[Row]) -> str:
     """Name the ablation step with the largest gain over the step it builds on, if that gain is shown."""
-    gains = [row for row in timed if _is_faster(row["last"])]
+    gains = [row for row in timed if row.get("last_word") == "FASTER"]
     if not gains:
         return "; none is shown to gain on the one that it builds on"
     best = max(gains, key=lambda row: float(row["over_last"].center))
@@ -145,7 +157,7 @@ def _largest_gain(timed: list[Row]) -> str:
 def _evidence(row: Row, of: str, reference: str) -> str:
     """Write the first or the last speedup of a step over its reference, with the caveats of ``marked``."""
     contrast: Contrast = row[of]
-    marks = marked(judge(contrast), measured_in(contrast), row["status"])
+    marks = marked(row[f"{of}_word"], measured_in(contrast), row["status"])
     return f"{written(contrast.gain)}× as fast as {reference} ({marks})"
 
 

@@ -187,6 +187,17 @@ def test_the_verdict_is_marked_where_it_rests_on_one_process_or_did_not_converge
     assert "× as fast as fp32 (INCONCLUSIVE, one process)" in sentence(wide).evidence
 
 
+@pytest.mark.parametrize(("steps", "advice"), [(1, "go up to amp-bf16"), (7, "no verdict")])
+def test_among_many_steps_of_few_rounds_one_that_barely_clears_the_noise_is_chance(tmp_path, steps, advice):
+    techniques = ["set-to-none", "non-blocking", "prefetcher", "channels-last", "fused-optimizer", "compile"]
+    names = ["+".join([AMP, *techniques[:count]]) for count in range(1, steps)]
+    speeds = {"fp32": [[1.0] * 5], AMP: [[1.05, 1.17, 1.1, 1.08, 1.12]]}
+    speeds |= {name: [[0.9, 1.1, 1.0, 1.05, 0.95]] for name in names}
+    verdict = sentence(together(RunBuilder(tmp_path / "run"), speeds))
+    assert verdict.advice == advice
+    assert ("(FASTER, one process)" in verdict.evidence) == (steps == 1)
+
+
 @pytest.mark.parametrize(
     ("batch", "least", "gain", "texts"),
     [
