@@ -326,9 +326,9 @@ class Nvml(Monitor):
     def process_loads(self, uuid: str) -> Callable[[], list[ProcessLoad] | None]:
         """Watch by the driver's samples, each of 1/6 s to 1 s.
 
-        Of each process the driver may give the newest alone, with time stamps that are seconds apart
-        (github.com/NVIDIA/go-nvml/issues/51): it may stand for all since the newest stamp of the last reading, or since
-        the process's own before. Unknown on a MIG slice, on some cards, and without the permission.
+        Of each process the driver may give one sample, whose time stamp may lie seconds before the others'
+        (github.com/NVIDIA/go-nvml/issues/51): what it stands for is any time between the newest stamps of two readings.
+        Unknown on a MIG slice, on some cards, and without the permission.
         """
         # A slice's handle, so that NVML refuses, rather than the board's, whose processes compute elsewhere.
         handle, since_us, read_us = self.target(uuid).handle, 0, 0.0
@@ -340,15 +340,12 @@ class Nvml(Monitor):
                 return None
             # The driver may leave entries of its buffer unwritten or stale.
             fresh = [entry for entry in samples if entry.timeStamp > since_us and entry.pid and entry.smUtil <= 100]
-            loads, before = [], dict[int, int]()
-            for entry in sorted(fresh, key=lambda entry: entry.timeStamp):
-                began_us = max(before.get(entry.pid, since_us), min(entry.timeStamp, read_us) - SAMPLE_US)
-                before[entry.pid] = entry.timeStamp
-                began_s, ended_s = (time.time() - stamp_us / 1e6 for stamp_us in (began_us, entry.timeStamp))
-                known = {"began_s": began_s, "ended_s": ended_s} if 0 <= ended_s <= OLD_S else {}
-                loads.append(ProcessLoad(pid=entry.pid, pct=float(entry.smUtil), **known))
-            since_us, read_us = max([since_us, *before.values()]), now_us
-            return [load for load in loads if load.pct]
+            last_us = max([since_us, *(entry.timeStamp for entry in fresh)])
+            began_us = max(since_us, min(last_us, read_us) - SAMPLE_US)
+            since_us, read_us = last_us, now_us
+            began_s, ended_s = (time.time() - stamp_us / 1e6 for stamp_us in (began_us, last_us))
+            known = {"began_s": began_s, "ended_s": ended_s} if 0 <= ended_s <= OLD_S else {}
+            return [ProcessLoad(pid=entry.pid, pct=float(entry.smUtil), **known) for entry in fresh if entry.smUtil]
 
         read()  # passes over what was sampled before
         return read
