@@ -27,8 +27,8 @@ ABOUT = (
     "Limited by: loader, where waiting takes 10 % or more of a run of this step alone; launch, where queueing kernels "
     "takes the host 80 % of the GPU's time; else arithmetic, memory traffic included. Accuracy is that of the run's "
     "training at this batch size with the same arithmetic. The verdict advises the lowest step that is faster than "
-    "fp32 and that no higher one is shown to beat. Of the gains that a ladder shows at most 5 % are "
-    "expected to be chance. A gain is shown where the whole interval clears the A/A noise"
+    "fp32 and that no higher one is shown to beat. Of the gains that a ladder shows at most 5 % are expected to be "
+    "chance. A gain is shown where the whole interval clears the A/A noise"
 )
 LIMITS = {
     "loader": "limited by the loader, not by arithmetic",
@@ -133,14 +133,11 @@ def _over_first(row: Row) -> float:
     return float(row["over_first"].center)
 
 
-def _is_faster(contrast: Contrast | None) -> bool:
-    return contrast is not None and judge(contrast) == "FASTER"
-
-
 def _lowest_unbeaten(ladder: AblationSummary, faster: Sequence[Row]) -> Row:
     """Return the lowest step faster than fp32 that no higher one is shown to beat, at the latest the last."""
     for position, row in enumerate(faster):
-        if not any(_is_faster(ladder.gain(row["step"], higher["step"])) for higher in faster[position + 1 :]):
+        gains = (ladder.gain(row["step"], higher["step"]) for higher in faster[position + 1 :])
+        if not any(gain is not None and judge(gain) == "FASTER" for gain in gains):
             break
     return row
 
