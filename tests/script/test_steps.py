@@ -105,14 +105,10 @@ def test_each_arm_has_the_same_mean_place_in_a_round():
     assert order("ABC", 0) == list("ABCCBA")
 
 
-def test_options_that_change_nothing_are_refused():
-    with pytest.raises(RefusedError, match="changed nothing"):
-        compared(record([10.0] * 5), record([10.0] * 5))
-
-
-def test_another_optimizer_is_refused():
-    with pytest.raises(RefusedError, match="another training"):
-        compared(record([10.0] * 5, optimizers=[0, 0, 1, 0, 0]), record([10.0] * 5))
+@pytest.mark.parametrize(("optimizers", "why"), [([0] * 5, "changed nothing"), ([0, 0, 1, 0, 0], "another training")])
+def test_an_arm_that_changes_nothing_or_the_optimizer_is_refused(optimizers, why):
+    with pytest.raises(RefusedError, match=why):
+        compared(record([10.0] * 5, optimizers=optimizers), record([10.0] * 5))
 
 
 def test_products_left_in_fp32_and_other_first_losses_are_warned_of():

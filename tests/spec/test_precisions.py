@@ -116,9 +116,3 @@ def test_variants_are_ranked_next_to_what_they_are_variants_of_and_the_unknown_l
     names = ["new", "amp-bf16", "amp-fp16:init_scale=8", "fp32", "amp-fp16", "a:b=c"]
     ordered = ["fp32", "amp-fp16", "amp-fp16:init_scale=8", "amp-bf16", "a:b=c", "new"]
     assert sorted(names, key=precision_rank) == ordered
-
-
-@pytest.mark.parametrize("field", ["color", "marker"])
-def test_no_two_precisions_look_the_same_in_figures(field):
-    chosen = [getattr(precision, field) for precision in PRECISIONS.values()]
-    assert len(set(chosen)) == len(chosen)

@@ -92,6 +92,12 @@ def test_ids_tell_trials_apart(tiny_trial):
     assert tiny_trial.id == "tiny-cpu-b4-memory-fp32"
 
 
+def test_a_checkpoints_path_stays_within_the_runs_folder(tiny_trial):
+    suite = replace(tiny_trial.cell.suite, parameters=(("marker", "/a/../b"),))
+    trial = replace(tiny_trial, cell=replace(tiny_trial.cell, suite=suite))
+    assert ("/" in trial.id, len(trial.checkpoint.parts), ".." in trial.checkpoint.parts) == (True, 2, False)
+
+
 MALFORMED = "gpu0 -1 0+0 0+00 cpu+0 0+ +1 a+b 0+V100 0+1@ 0+1@1 0+1@x @2 0+0@2 0+1@2@2 cpu@-1"
 
 

@@ -83,14 +83,11 @@ def test_a_product_is_compared_along_each_parameter_with_the_others_alike(tmp_pa
     }
 
 
-def test_what_was_only_set_is_no_sweep_and_neither_is_a_single_value(tmp_path):
+def test_what_was_only_set_is_no_sweep_and_neither_is_a_single_value_nor_what_was_not_timed(tmp_path):
     variants = [((("lr", 0.1), ("width", width)), ALIGNED) for width in (8, 16)]
     assert [sweep.name for sweep in swept_in(run_of(tmp_path / "a", {"width": ["8", "16"]}, *variants))] == ["width"]
     assert swept_in(run_of(tmp_path / "b", {}, *variants)) == []
     assert swept_in(run_of(tmp_path / "c", {"width": ["8"]}, variants[0])) == []
-
-
-def test_a_sweep_of_which_nothing_was_timed_is_none(tmp_path):
     run = run_of(tmp_path / "run", {"width": ["8", "16"]})
     run.lost("ladder_memory", "fp32", "failed", "it broke")
     assert swept_in(run) == []  # a ladder alone

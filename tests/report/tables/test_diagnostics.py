@@ -31,7 +31,7 @@ from tests.report.fleet import edit_run
 from tests.report.tables.lines import column, lines
 
 
-def test_the_noise_is_the_reach_of_the_interval_of_fp32_against_itself(tmp_path):
+def test_the_noise_is_the_reach_of_the_interval_of_fp32_against_itself_unless_that_was_disturbed(tmp_path):
     ratios = [1.01, 0.98, 1.04, 1.02]
     run = RunBuilder(tmp_path / "run").speed().floor(ratios, within=0.0001)
     logs = np.log(ratios)
@@ -39,6 +39,8 @@ def test_the_noise_is_the_reach_of_the_interval_of_fp32_against_itself(tmp_path)
     assert [*noises(numbered(load([run.folder]).trials)).values()] == pytest.approx(
         [math.expm1(max(abs(low), abs(high)))]
     )
+    disturbed = RunBuilder(tmp_path / "disturbed").speed().floor([3.0, 2.0, 1.0], status="invalid")
+    assert noises(numbered(load([disturbed.folder]).trials)) == {}
 
 
 def test_a_small_gain_is_faster_above_the_noise_and_not_below_it(tmp_path):
@@ -48,11 +50,6 @@ def test_a_small_gain_is_faster_above_the_noise_and_not_below_it(tmp_path):
     unknown = RunBuilder(tmp_path / "unknown").speed(speedups=gain)
     assert [run.row()["verdict"] for run in (quiet, noisy, unknown)] == ["FASTER", "SAME", "SAME"]
     assert math.isnan(unknown.row()["noise"])
-
-
-def test_noise_that_was_disturbed_does_not_count(tmp_path):
-    run = RunBuilder(tmp_path / "run").speed().floor([3.0, 2.0, 1.0], status="invalid")
-    assert noises(numbered(load([run.folder]).trials)) == {}
 
 
 def test_a_lone_process_of_a_single_round_leaves_the_noise_unknown(tmp_path):
