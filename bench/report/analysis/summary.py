@@ -147,9 +147,10 @@ def _general(measured: Mapping[Metric, Mapping[int, Arm]]) -> pd.DataFrame:
 def stalled(trials: pd.DataFrame) -> pd.Series:
     """Return the losses of each arm that does not learn where fp32 does, in words, by its number.
 
-    Fp32 learns if its loss falls by more than its last losses differ between seeds, or with one seed by a tenth. An arm
-    does not if its own falls by less than a tenth of that. Where an arm was trained, epochs count, else the steps of
-    the numerics phase; the share of its gradients that are zero is the latter's.
+    Fp32 learns if its loss falls by more than its last losses differ between seeds, with one seed or two, which may
+    agree by chance, by a tenth as well. An arm does not if its own falls by less than a tenth of that. Where an arm was
+    trained, epochs count, else the steps of the numerics phase; the share of its gradients that are zero is the
+    latter's.
     """
     rows = trials[trials["phase"].isin(("train", "numerics")) & trials["status"].isin(MEASURED)]
     zeros = rows.groupby(ARM)["zero_gradients_pct"].mean()
@@ -157,7 +158,8 @@ def stalled(trials: pd.DataFrame) -> pd.Series:
     for phase in ("numerics", "train"):  # the last counts
         of_arms = rows[(rows["phase"] == phase) & rows["first_loss"].notna()].groupby([IN_CELL, ARM, "precision"])
         means, last = of_arms[["first_loss", "last_loss"]].mean(), of_arms["last_loss"]
-        spread = (last.max() - last.min()).mask(last.size() == 1, 0.1 * means["first_loss"].abs())
+        spread = last.max() - last.min()
+        spread = spread.mask(last.size() < 3, np.maximum(spread, 0.1 * means["first_loss"].abs()))
         courses = records(means.assign(fall=means["first_loss"] - means["last_loss"], spread=spread).reset_index())
         baselines = {row[IN_CELL]: row for row in courses if row["precision"] == BASELINE}
         for row in courses:
