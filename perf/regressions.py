@@ -85,7 +85,8 @@ class Source:
 def write(source: Source, folder: Path, rng: np.random.Generator, *, draw: str, processes: int, slower: float) -> None:
     """Write a copy of the committed run, with its speed measured anew in ``processes`` processes."""
     folder.mkdir(parents=True)
-    info = {**source.info, "run": folder.name, "started": f"{folder.name} {rng.integers(2**62)}"}
+    side, _, turn = folder.name.rpartition("-")  # runs are in the order of their starts
+    info = {**source.info, "run": folder.name, "started": f"{turn:0>4} {side} {rng.integers(2**62)}"}
     (folder / "run.json").write_text(json.dumps(info))
     like = {(row["trial"], row["precision"]): row for row in source.rows if row["phase"] == "speed"}
     rows = [row for row in source.rows if row["phase"] != "speed"]
