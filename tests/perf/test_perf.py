@@ -11,7 +11,7 @@ from bench.report.reading.load import load
 from bench.results.columns import COLUMNS
 from bench.stats import Interval
 from bench.training import amp
-from perf import arms, loops, outcome, peers, report, scale, synthetic_run
+from perf import arms, limits, loops, outcome, peers, report, scale, synthetic_run
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -190,3 +190,11 @@ def test_a_peer_that_fails_is_named_and_loses_nothing_of_the_others():
     assert runs == [7, 3, 7]
     with pytest.raises(RuntimeError, match="choose one"):
         peers.turns([timed(0, 1.0), timed(1, 2.0, fails_at=runs[1] + 1)], 1)
+
+
+@pytest.mark.slow
+def test_the_known_limits_are_simulated_with_the_shipped_rules():
+    shares = {situation: float(found.split(" %")[0]) for situation, found in limits.lines(200)}
+    assert shares["one process, 20 rounds correlated by 0.7: holds the truth"] < 80
+    assert shares["30 % of ten processes 3 % slower, 1 % noise in theirs: holds the mean"] > 92
+    assert shares["10 seeds, one in ten loses 5 points: EQUIVALENT"] < 50
