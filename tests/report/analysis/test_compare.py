@@ -117,25 +117,26 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(old, tmp_path, name,
         compare(old, tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("was", "now", "shown", "verdict"),
-    [
-        (100.0, 104.9, "not told apart", "INCONCLUSIVE"),
-        (100.0, 105.1, "1.05 [1.00, 1.10]", "INCONCLUSIVE"),
-        (2.0, 8.0, "not told apart", "INCONCLUSIVE"),  # each may be nothing, or 5 MiB more
-        (0.0, 0.0, "not told apart", "INCONCLUSIVE"),
-        (20.0, 0.0, "0.25 [0.11, 0.43]", "IMPROVED"),  # below 5 MiB, which is measured
-        (0.0, 1000.0, "200 [133, 401]", "REGRESSED"),
-    ],
-)
-def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(tmp_path, was, now, shown, verdict):
-    for name, mib in (("a", was), ("b", now)):
+def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(tmp_path):
+    of_batches = {
+        1: (100.0, 104.9, "not told apart", "INCONCLUSIVE"),
+        2: (100.0, 105.1, "1.05 [1.00, 1.10]", "INCONCLUSIVE"),
+        3: (2.0, 8.0, "not told apart", "INCONCLUSIVE"),  # each may be nothing, or 5 MiB more
+        4: (0.0, 0.0, "not told apart", "INCONCLUSIVE"),
+        5: (20.0, 0.0, "0.25 [0.11, 0.43]", "IMPROVED"),  # below 5 MiB, which is measured
+        6: (0.0, 1000.0, "200 [133, 401]", "REGRESSED"),
+    }
+    for side, name in enumerate(("a", "b")):
         run = RunBuilder(tmp_path / name, device=Device(placement="cpu", kind="cpu", name="CPU", architecture="x86"))
-        peak = MemoryPeak(peak_resident_bytes=int(mib * 2**20))
-        run.result("memory", "fp32", memory=peak)
-    (row,) = compare(tmp_path / "a", tmp_path / "b").rows
-    change = row.changes["memory"]
-    assert (str(change), change.verdict, change.statuses) == (shown, verdict, ("ok", "ok"))
+        for batch, mib in of_batches.items():
+            peak = MemoryPeak(peak_resident_bytes=int(mib[side] * 2**20))
+            run.result("memory", "fp32", batch=batch, memory=peak)
+    rows = compare(tmp_path / "a", tmp_path / "b").rows
+    assert {row.question["batch_size"] for row in rows} == set(of_batches)
+    for row in rows:
+        change = row.changes["memory"]
+        assert (str(change), change.verdict) == of_batches[row.question["batch_size"]][2:]
+        assert change.statuses == ("ok", "ok")
 
 
 def test_an_error_that_is_read_once_is_compared_by_its_difference(tmp_path):
