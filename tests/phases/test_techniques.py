@@ -14,7 +14,6 @@ import torch
 
 from bench.cli.parser import parse
 from bench.data.transfer import Prefetcher
-from bench.launch.local import LocalLauncher
 from bench.phases import memory, paired
 from bench.phases.arms import TrainingRunner
 from bench.report.reading.load import load
@@ -102,12 +101,11 @@ def test_a_round_in_which_something_was_compiled_is_discarded(tiny_trial, cpu, m
 TINY = ("--suite", "tiny.py", "--gpus", "cpu", "--batch-sizes", "4", "--quick", "--time-budget", "0.1")
 
 
-def test_what_a_suite_cannot_do_ends_its_process_as_unsupported_with_the_reason(tiny_trial, tiny_file, cpu):
+def test_what_a_suite_cannot_do_is_unsupported_and_has_the_reason(tiny_trial, tiny_file, cpu):
     tiny_file.write_text(tiny_file.read_text().replace("optim.SGD(parameters", "optim.RMSprop(parameters"))
-    trial = replace(tiny_trial, cell=replace(tiny_trial.cell, techniques=("fused-optimizer",)))
-    ending = LocalLauncher().run(trial, cpu, print)
-    why = "fused-optimizer needs an optimizer with torch's fused=True, which RMSprop lacks"
-    assert (ending.kind, ending.text) == ("unsupported", why)
+    why = "^fused-optimizer needs an optimizer with torch's fused=True, which RMSprop lacks$"
+    with pytest.raises(UnsupportedError, match=why):
+        run_phase(tiny_trial, cpu, "speed", techniques=("fused-optimizer",))
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from bench.spec.errors import UnsupportedError, UsageError
 from bench.training.techniques import refused
 from bench.worker.failures import exit_cause, failure, last_words, place
 
@@ -77,6 +78,12 @@ def test_after_a_sticky_error_the_failures_own_cause_is_kept(monkeypatch):
 def test_parameters_without_a_gradient_are_unsupported_on_several_devices():
     error = RuntimeError("Expected to have finished reduction in the prior iteration before starting a new one.")
     assert failure(error).kind == "unsupported"
+
+
+@pytest.mark.parametrize(("refusal", "kind"), [(UnsupportedError, "unsupported"), (UsageError, "usage")])
+def test_what_is_refused_in_words_of_its_own_has_no_others(refusal, kind):
+    failed = failure(refusal("RMSprop has no fused kernel"))
+    assert (failed.kind, failed.text) == (kind, "RMSprop has no fused kernel")
 
 
 def test_without_a_gpu_a_missing_engine_is_no_lack_of_memory():
