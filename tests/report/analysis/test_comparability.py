@@ -37,33 +37,29 @@ def test_gpu_libraries_of_a_run_on_a_cpu_do_not_matter(pair):
     assert warned(*pair) == []
 
 
-@pytest.mark.parametrize(
-    ("key", "values", "text"),
-    [
-        ("torch", ("2.11.0", "2.6.0"), "torch: 2.11.0 in a; 2.6.0 in b. "),
-        ("cuda", ("12.6", "13.2"), "CUDA: 12.6 in a; 13.2 in b. "),
-        ("cudnn", ("9.1", "9.9"), "cuDNN: 9.1 in a; 9.9 in b. "),
-        ("driver", ("550.1", None), "driver: 550.1 in a; not known in b. "),
-    ],
-)
-def test_other_software_is_named_with_both_values_and_runs(pair, key, values, text):
-    for folder, value in zip(pair, values, strict=True):
-        fleet.edit_run(folder, lambda run, value=value: run["environment"].update({key: value}))
-    assert only(warned(*pair)).startswith(f"Different {text}")
+def test_other_software_is_named_with_both_values_and_runs(pair):
+    software = {"torch": "2.11.0", "cuda": "12.6", "cudnn": "9.1", "driver": "550.1"}
+    other = {"torch": "2.6.0", "cuda": "13.2", "cudnn": "9.9", "driver": None}
+    for folder, known in zip(pair, (software, other), strict=True):
+        fleet.edit_run(folder, lambda run, known=known: run["environment"].update(known))
+    assert [line.partition(". ")[0] for line in warned(*pair)] == [
+        "Different torch: 2.11.0 in a; 2.6.0 in b",
+        "Different CUDA: 12.6 in a; 13.2 in b",
+        "Different cuDNN: 9.1 in a; 9.9 in b",
+        "Different driver: 550.1 in a; not known in b",
+    ]
 
 
-@pytest.mark.parametrize(
-    ("key", "values", "text"),
-    [
-        ("power_limit_w", (700.0, 500.0), "power limit of NVIDIA Test 1: 700 W in a; 500 W in b"),
-        ("sm_clock_limit_mhz", (1980, 1755), "clock limit of NVIDIA Test 1: 1,980 MHz in a; 1,755 MHz in b"),
-        ("threads", (8, 4), "threads of NVIDIA Test 1: 8 in a; 4 in b"),
-    ],
-)
-def test_another_limit_of_the_same_device_is_told_and_of_another_device_is_not(pair, key, values, text):
-    for folder, value in zip(pair, values, strict=True):
-        fleet.edit_run(folder, lambda run, value=value: run["environment"]["devices"][0].update({key: value}))
-    assert text in only(warned(*pair))
+def test_another_limit_of_the_same_device_is_told_and_of_another_device_is_not(pair):
+    names = ("power_limit_w", "sm_clock_limit_mhz", "threads")
+    for folder, values in zip(pair, ((700.0, 1980, 8), (500.0, 1755, 4)), strict=True):
+        limits = dict(zip(names, values, strict=True))
+        fleet.edit_run(folder, lambda run, limits=limits: run["environment"]["devices"][0].update(limits))
+    assert [line.partition(". ")[0] for line in warned(*pair)] == [
+        "Different power limit of NVIDIA Test 1: 700 W in a; 500 W in b",
+        "Different clock limit of NVIDIA Test 1: 1,980 MHz in a; 1,755 MHz in b",
+        "Different threads of NVIDIA Test 1: 8 in a; 4 in b",
+    ]
     fleet.edit_run(pair[1], lambda run: run["environment"]["devices"][0].update(name="Another"))
     assert warned(*pair) == []
 

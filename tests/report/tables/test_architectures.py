@@ -10,6 +10,7 @@ from bench.report.analysis.verdict import answers, grid, lead
 from bench.report.reading.load import load
 from bench.report.render import in_one
 from bench.report.tables.measurements import architectures
+from bench.spec.trial import SuiteRef
 from tests.report import fleet
 from tests.report.builders import RunBuilder
 from tests.report.tables.lines import lines
@@ -71,27 +72,27 @@ def test_devices_are_shown_at_the_batch_that_was_trained_else_at_the_largest_com
     assert [str(answer.batch) for answer in given] == [*expected]
 
 
-@pytest.mark.parametrize(
-    ("gains", "pays"),
-    [
-        ({128: 2.0}, "at batch 128, the only one measured"),
-        ({32: 2.0, 64: 2.0, 128: 2.0}, "from batch 32, the smallest measured"),
-        ({32: 1.0, 64: 2.0, 128: 2.0}, "from batch 64"),
-        ({32: 2.0, 64: 1.0, 128: 2.0}, "from batch 128"),
-        ({32: 1.0, 64: 1.0, 128: 1.0}, ""),
-    ],
-)
-def test_an_answer_says_from_which_batch_size_on_its_precision_pays(tmp_path: Path, gains, pays: str) -> None:
+def test_an_answer_says_from_which_batch_size_on_its_precision_pays(tmp_path: Path) -> None:
+    of_gains = [
+        ("at batch 128, the only one measured", {128: 2.0}),
+        ("from batch 32, the smallest measured", {32: 2.0, 64: 2.0, 128: 2.0}),
+        ("from batch 64", {32: 1.0, 64: 2.0, 128: 2.0}),
+        ("from batch 128", {32: 2.0, 64: 1.0, 128: 2.0}),
+        ("", {32: 1.0, 64: 1.0, 128: 1.0}),
+    ]
     run = RunBuilder(tmp_path / "run")
-    for batch, gain in gains.items():
-        run.speed(speedups=[gain, gain * 1.001, gain * 0.999, gain], batch=batch).memory("fp32", 100, batch=batch)
-        run.memory("amp-bf16", 60, batch=batch)
-    _, (answer,) = answered(run.folder)
-    assert answer.pays == pays
-    assert ("".join(part.text for part in lead([answer])[0]).endswith(f"; it pays {pays}.")) == bool(pays)
-    (line, _) = lines(in_one(grid([answer, answer])))
-    assert line["memory"] == "−40 % (60.00 MiB)"
-    assert line.get("pays from", "–") == (str(answer.pays_from) if pays else "–")
+    for number, (_, gains) in enumerate(of_gains):
+        run.suite = SuiteRef(name="mlp", parameters=(("width", number),))
+        for batch, gain in gains.items():
+            run.speed(speedups=[gain, gain * 1.001, gain * 0.999, gain], batch=batch).memory("fp32", 100, batch=batch)
+            run.memory("amp-bf16", 60, batch=batch)
+    _, given = answered(run.folder)
+    for (pays, _), answer in zip(of_gains, given, strict=True):
+        assert answer.pays == pays
+        assert ("".join(part.text for part in lead([answer])[0]).endswith(f"; it pays {pays}.")) == bool(pays)
+        (line, _) = lines(in_one(grid([answer, answer])))
+        assert line["memory"] == "−40 % (60.00 MiB)"
+        assert line.get("pays from", "–") == (str(answer.pays_from) if pays else "–")
 
 
 def test_where_fp32_is_advised_it_says_from_which_batch_size_another_precision_pays(tmp_path: Path) -> None:
