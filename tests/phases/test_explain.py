@@ -42,6 +42,7 @@ def explained(trial, device, *names, **changes):
     return figures, of_kind(TrialResult, sent), explanations(frame)
 
 
+@pytest.mark.slow
 def test_every_arm_is_timed_profiled_and_taken_apart(tiny_trial, cpu):
     figures, results, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
     assert [(result.precision, result.status) for result in results] == [("fp32", "ok"), ("amp-bf16", "ok")]

@@ -89,9 +89,9 @@ def test_a_check_with_longer_blocks_that_was_disturbed_is_told_in_the_row(run, m
         (None, None, True, "unread"),
         (None, False, True, "own"),
         (None, True, True, "alone"),
-        (None, True, False, "not settled"),
+        pytest.param(None, True, False, "not settled", marks=pytest.mark.slow),
         (False, True, True, "shared"),
-        (True, None, True, "alone"),
+        pytest.param(True, None, True, "alone", marks=pytest.mark.slow),
     ],
 )
 def test_arms_that_share_a_clock_are_measured_alone_unless_that_is_not_wanted(

@@ -150,6 +150,7 @@ def in_terminal(text: str) -> Iterator[Shown]:
             workload = line
 
 
+@pytest.mark.slow
 def test_every_figure_of_a_quantity_is_the_one_in_json_as_far_as_it_is_shown(fleet: Fleet) -> None:
     results, workloads = {}, {row["workload"] for row in fleet.document["results"]}
     for row in fleet.document["results"]:

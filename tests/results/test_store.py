@@ -208,7 +208,7 @@ class Failing:
         return do(*words, **named)
 
 
-@pytest.mark.parametrize("kill", [True, False])
+@pytest.mark.parametrize("kill", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_trial_is_stored_as_a_whole_or_not_at_all_at_whatever_call_it_fails(
     tmp_path, tiny_trial, cpu, monkeypatch, kill
 ):

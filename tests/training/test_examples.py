@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize(
     "file",
-    [pytest.param(file, marks=[pytest.mark.slow] * (file.stem == "detection")) for file in EXAMPLES],
+    [pytest.param(file, marks=[pytest.mark.slow] * (file.stem in ("detection", "contrastive"))) for file in EXAMPLES],
     ids=lambda file: file.stem,
 )
 def test_the_losses_of_an_example_in_fp32_are_those_of_a_plain_loop(file, monkeypatch):

@@ -341,7 +341,7 @@ def test_a_slowdown_of_all_rows_is_shown_where_each_row_alone_is_too_noisy(tmp_p
     assert "REGRESSED over all 6 rows" in compared.summary
 
 
-@pytest.mark.parametrize("share", [0.001, 0.03])
+@pytest.mark.parametrize("share", [pytest.param(0.001, marks=pytest.mark.slow), 0.03])
 def test_fail_over_fails_from_the_slowdown_on_that_the_comparison_names(tmp_path, share):
     def compared(name: str, slower: float) -> Comparison:
         rng = np.random.default_rng(5)
@@ -425,6 +425,7 @@ def test_the_figures_of_both_sides_are_of_the_processes_that_are_compared(tmp_pa
     assert row.changes["energy"].values == (10.1, 20.1)
 
 
+@pytest.mark.slow
 def test_runs_of_one_session_are_one_day(tmp_path):
     """Each batch size stands for a machine: its days differ by 2 %, and five runs a side of one day each by 0.2 %."""
     rng, batches = np.random.default_rng(1), range(1, 41)
@@ -450,7 +451,9 @@ def taken_in_turns(folder: Path, slower: float) -> None:
             RunBuilder(folder / side / f"{side}-{turn}").alone("fp32", [step * (1 + 1e-4 * turn) for step in steps_ms])
 
 
-@pytest.mark.parametrize(("slower", "verdict"), [(1.03, "REGRESSED"), (1.0, "SAME"), (0.97, "IMPROVED")])
+@pytest.mark.parametrize(
+    ("slower", "verdict"), [(1.03, "REGRESSED"), (1.0, "SAME"), pytest.param(0.97, "IMPROVED", marks=pytest.mark.slow)]
+)
 def test_runs_that_took_turns_tell_what_two_days_do_not(tmp_path, slower, verdict):
     taken_in_turns(tmp_path, slower)
     apart, paired = (compare(tmp_path / "old", tmp_path / "new", 0.02, by_turns=by_turns) for by_turns in (False, True))
