@@ -26,6 +26,8 @@ POLL_S = 0.005
 """How often an energy counter is polled."""
 SILENT_S = 1.0
 """A counter that has not moved for this long does not tick."""
+SAMPLE_S = 1.1
+"""A sample of a process is known at most this long after it began."""
 LAG_S = 2.0
 """More than the driver's counters may lag: they move in steps, of about 100 ms."""
 CLOCK = "counter"

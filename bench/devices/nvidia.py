@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from bench.devices.monitor import DeviceLostError, Gpu, Monitor, ProcessLoad, ThrottleTimes
+from bench.devices.monitor import SAMPLE_S, DeviceLostError, Gpu, Monitor, ProcessLoad, ThrottleTimes
 from bench.spec.generations import NVIDIA
 from bench.spec.precisions import Feature
 
@@ -52,8 +52,6 @@ REASONS = {
 """Names of nvml.h's clock event reasons, by bit; they were called throttle reasons before driver 535."""
 OLD_S = 5.0
 """A time stamp that is further from the clock than this does not refer to it."""
-SAMPLE_US = 1.1e6
-"""A sample is known no later after it began."""
 SAMPLED = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo")
 """Functions that read processes' samples; some Blackwell boards support the newer one alone
 (github.com/Project-HAMi/HAMi-core/pull/218)."""
@@ -341,7 +339,7 @@ class Nvml(Monitor):
             # The driver may leave entries of its buffer unwritten or stale.
             fresh = [entry for entry in samples if entry.timeStamp > since_us and entry.pid and entry.smUtil <= 100]
             last_us = max([since_us, *(entry.timeStamp for entry in fresh)])
-            began_us = max(since_us, min(last_us, read_us) - SAMPLE_US)
+            began_us = max(since_us, min(last_us, read_us) - 1e6 * SAMPLE_S)
             since_us, read_us = last_us, now_us
             began_s, ended_s = (time.time() - stamp_us / 1e6 for stamp_us in (began_us, last_us))
             known = {"began_s": began_s, "ended_s": ended_s} if 0 <= ended_s <= OLD_S else {}

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from bench.devices.monitor import POWER_CAP, DeviceLostError, Monitor, open_monitor
+from bench.devices.monitor import POWER_CAP, SAMPLE_S, DeviceLostError, Monitor, open_monitor
 from bench.results.records import Device
 
 CAUSES = {
@@ -31,8 +31,8 @@ PROCESSES_S = 0.1
 """Processes are polled no more often than this."""
 LATE_S = 0.1
 """The throttle counters advance this much late."""
-SAMPLE_S, GUARD_S = 1.1, 0.05
-"""A process's sample is known at most this long after it began, and its ends are known to within this."""
+GUARD_S = 0.05
+"""The ends of a process's sample are known to within this."""
 FOREIGN_PCT = 5.0
 """Another process disturbs when its kernels ran this share of the time: more than the drawing of a desktop."""
 

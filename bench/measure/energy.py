@@ -21,7 +21,7 @@ from bench.results.records import Energy
 
 WINDOW_S = 5.0
 """Both ends of a window of the counter are known to some milliseconds, of power to its period: below 1 % of this. Where
-the host waits for each step, a counter's are known to a tick, below 2 %."""
+the host waits for each step, a counter's are known to a tick, about 2 %."""
 IDLE_S = 1.0
 LEAD_IN_S = 1.0
 """Run before a window: power reaches its plateau, and a reading that averages a second forgets what was before."""

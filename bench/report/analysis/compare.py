@@ -297,7 +297,7 @@ def _out_of_turn(sides: Sequence[Sequence[Run]]) -> str:
         for one, other in zip(starts[::2], starts[1::2], strict=True)
         if one[1] == other[1] and one[0] != other[0]
     ]
-    return next(iter(alike), "")
+    return alike[0] if alike else ""
 
 
 def _start(run: Run) -> str:
