@@ -59,7 +59,8 @@ class Clocks:
         while self._clock() < until_ns:
             self._runners[arm].run(max(1, int(QUEUED_S * 1e9 / step_ns)))
             self._runners[arm].synchronize()
-        self.alone[arm] = statistics.median(self._read() or math.nan for _ in range(ALONE_READINGS))
+        if readings := [hz for _ in range(ALONE_READINGS) if (hz := self._read()) is not None]:
+            self.alone[arm] = statistics.median(readings)
 
     def look(self, number: int, arm: int) -> None:
         """Read the clock after an arm's second block of a round, by the round's number, if it is time to."""

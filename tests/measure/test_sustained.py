@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.measure.sustained import APART, READINGS, ROUNDS, UNSETTLED, Clocks, each_alone
+from bench.measure.sustained import ALONE_READINGS, APART, READINGS, ROUNDS, UNSETTLED, Clocks, each_alone
 from tests.measure.simulated import MS, GovernedMachine, GovernedRunner, governed, sustained
 from tests.measure.test_rounds import Bursts
 
@@ -47,6 +47,16 @@ def test_without_a_clock_to_read_nothing_runs_for_it_and_nothing_is_known(machin
     clocks.settle(0, MS)
     clocks.look(1, 0)
     assert (runner.steps, clocks.apart(0), clocks.flags) == (0, None, False)
+
+
+@pytest.mark.parametrize("missed", [3, ALONE_READINGS])
+def test_a_reading_that_was_not_had_does_not_count(machine, missed):
+    readings = iter([2.0] + [None] * missed + [2.0] * (ALONE_READINGS - missed) + [None, 2.0])
+    clocks = Clocks([GovernedRunner("fp32", machine, MS, 1.0)], lambda: next(readings), machine.clock)
+    clocks.settle(0, MS)
+    for number in (1, 3):
+        clocks.look(number, 0)
+    assert clocks.apart(0) == (None if missed == ALONE_READINGS else 0.0)
 
 
 def test_the_clock_is_read_in_every_second_round_and_later_in_every_eighth(machine):
