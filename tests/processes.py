@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import multiprocessing
 
+from bench.launch.local import PRELOAD
 from bench.training import distributed
 
 
@@ -27,7 +28,8 @@ def together(folder: Path, function: Callable[..., Any], *arguments: Any, ranks:
         port = listener.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
     given = (shared, folder, function, arguments)
-    multiprocessing.set_forkserver_preload([__name__, function.__module__])  # which import torch once for all
+    modules = [PRELOAD, __name__, function.__module__]  # the first is the harness's, which may use the same server
+    multiprocessing.set_forkserver_preload(modules)  # which imports torch once for all
     multiprocessing.start_processes(_call, given, nprocs=ranks, start_method="forkserver")
     return [torch.load(folder / f"returned-{rank}.pt", weights_only=False) for rank in range(ranks)]
 

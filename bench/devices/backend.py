@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import math
 import os
 import re
 import time
@@ -35,8 +34,8 @@ Value = TypeVar("Value")
 MIB = 2**20
 CLOCK_CYCLES = 300_000
 """Of a reading of the clock: about 200 µs."""
-CLOCK_READINGS, MOST_CLOCK_READINGS = 3, 10
-"""At least so many, and more until one counts; the fastest counts."""
+CLOCK_READINGS, CLOCK_ATTEMPTS = 3, 10
+"""The fastest of so many counts, for other programs lengthen one, too; of at most so many that the host is late for."""
 OUT_OF_MEMORY = ("defaultcpuallocator", "out of memory", "alloc_failed", "allocation_failed")
 """Parts of the messages, in lower case, of torch's allocators, CUDA's runtime and driver, Triton, cuBLAS and cuDNN."""
 NO_WORKSPACE = ("unable to find an engine", "cublas_status_not_initialized", "cudnn_status_not_initialized")
@@ -299,8 +298,8 @@ class Cuda(Backend):
         # On gfx11, torch counts the ticks of a clock of constant rate (aten/src/ATen/native/cuda/Sleep.cu).
         if torch.version.hip and self._model().startswith("gfx11"):
             return None
-        fastest_ms, busy_cycles = math.inf, CLOCK_CYCLES // 4
-        for reading in range(MOST_CLOCK_READINGS):
+        busy_cycles, read_ms = CLOCK_CYCLES // 4, list[float]()
+        for _ in range(CLOCK_ATTEMPTS):
             self.spin(busy_cycles)  # the GPU is busy while the host queues the rest
             first = self.record_event(timing=True)
             self.spin(CLOCK_CYCLES)
@@ -310,10 +309,10 @@ class Cuda(Backend):
             if is_late:
                 busy_cycles *= 2
             else:
-                fastest_ms = min(fastest_ms, float(first.elapsed_time(last)))
-            if reading + 1 >= CLOCK_READINGS and fastest_ms < math.inf:
-                return 1e3 * CLOCK_CYCLES / fastest_ms
-        return None
+                read_ms.append(float(first.elapsed_time(last)))
+            if len(read_ms) == CLOCK_READINGS:
+                break
+        return 1e3 * CLOCK_CYCLES / min(read_ms) if read_ms else None
 
     @cached_property
     def cold_bytes(self) -> int:

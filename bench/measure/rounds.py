@@ -234,8 +234,7 @@ def compare(
             round_blocks = time_round(runners, sizes, rng, clock, number=number, look=look)
             blocks += round_blocks
             counted.append(_Round(number, round_start, clock(), _log_ratios(round_blocks, arms)))
-            if cause := poll():
-                invalid.update((each.number, cause) for each in _discard(counted, round_start, clock, window))
+            invalid.update(_discard_disturbed(counted, round_start, clock, poll, window))
             now, count = clock(), len(counted)
             over_budget = now - start > budget_ns and count >= protocol.fewest_rounds
             last = over_budget or (number >= 1 and now - start > HARD_LIMIT * budget_ns) or number == MAX_ROUNDS - 1
@@ -250,8 +249,8 @@ def compare(
             if number % 20 == 19:
                 collect()
         wait()
-        if cause := poll():
-            invalid.update((each.number, cause) for each in _discard(counted, round_start, clock, window))
+        if lost := _discard_disturbed(counted, round_start, clock, poll, window):
+            invalid.update(lost)
             estimates, narrow = analyse()
     enough = len(counted) >= protocol.min_rounds
     return Comparison(
@@ -271,15 +270,21 @@ class _Round(NamedTuple):
     logs: list[float]
 
 
-def _discard(counted: list[_Round], round_start: int, clock: Clock, window: Window | None) -> list[_Round]:
-    """Remove and return the rounds that the cause named last may have disturbed; the last began at ``round_start``."""
+def _discard_disturbed(
+    counted: list[_Round], round_start: int, clock: Clock, poll: Callable[[], str], window: Window | None
+) -> dict[int, str]:
+    """Remove the rounds that may be disturbed, the last of which began at ``round_start``; return causes by number."""
+    before_ns = clock()
+    if not (cause := poll()):
+        return {}
     # The driver's counters and samples are late: earlier rounds than the last one may have been disturbed, too.
     since_ns, until_ns = round_start - LATE_NS, math.inf
     if window is not None:
-        since_ns, until_ns = (clock() - int(1e9 * ago_s) for ago_s in window())
+        began_s, ended_s = window()  # before the poll, which was between the two readings of the clock
+        since_ns, until_ns = before_ns - int(1e9 * began_s), clock() - int(1e9 * ended_s)
     lost = [each for each in counted if each.end_ns > since_ns and each.start_ns < until_ns]
     counted[:] = [each for each in counted if each not in lost]
-    return lost
+    return {each.number: cause for each in lost}
 
 
 def _by_arm(counted: Sequence[_Round], arms: int) -> list[list[float]]:
@@ -319,11 +324,9 @@ def check_long_blocks(
             round_start = clock()
             round_blocks = time_round(runners, long, rng, clock, number=number, look=lambda *_: None)
             counted.append(_Round(number, round_start, clock(), _log_ratios(round_blocks, len(runners))))
-            if poll():
-                _discard(counted, round_start, clock, window)
+            _discard_disturbed(counted, round_start, clock, poll, window)
         wait()
-        if poll():
-            _discard(counted, round_start, clock, window)
+        _discard_disturbed(counted, round_start, clock, poll, window)
     checks = [robust_interval(logs) if logs else None for logs in _by_arm(counted, len(runners))]
     pairs = zip(checks[1:], normal.logs[1:], strict=True)
     return [None, *(_agreement(protocol.process_target, *pair) for pair in pairs)]

@@ -53,7 +53,7 @@ class Clocks:
 
     def settle(self, arm: int, step_ns: float) -> None:
         """Run a warm arm alone for two seconds, then read the clock; do nothing where there is none to read."""
-        if self._read() is None:
+        if all(self._read() is None for _ in range(ALONE_READINGS)):
             return
         until_ns = self._clock() + WARM_S * 1e9
         while self._clock() < until_ns:

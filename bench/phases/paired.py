@@ -110,7 +110,7 @@ class Paired:
             return ""
         if len(self.runners) > 1 and (self.clocks.flags or self.capped):
             return "shared"
-        return "own" if self.clocks.alone else "unread"
+        return "unread" if any(self.clocks.apart(arm) is None for arm in range(len(self.runners))) else "own"
 
     def speed(self, arm: int) -> Speed:
         """Return an arm's record of speed."""

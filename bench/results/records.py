@@ -330,7 +330,7 @@ class Speed:
     clocks: Annotated[ClockState, Column(added_later=True)] = ""
     """First process of a cell: `own`, taking turns each arm had the clock that it has alone; `shared`, the clock or the
     power limit says that it had not, and neither was measured alone; `alone`, each was, with the figures below; or
-    `not settled`, or `disturbed`, while it was; `unread`, there is no clock to read. Empty in later processes."""
+    `not settled`, or `disturbed`, while it was; `unread`, a clock could not be read. Empty in later processes."""
     clocks_apart_pct: Annotated[float | None, Column(added_later=True)] = None
     """By how much the clock taking turns differs from that alone, of the baseline and this precision together."""
     shared_readings: Annotated[int | None, Column(added_later=True)] = None

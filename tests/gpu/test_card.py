@@ -98,11 +98,13 @@ import torch
 for _ in range(3):
     torch.cuda.synchronize()
     time.sleep(3.0)
+    torch.cuda._sleep(10**7)
     begun_s = time.time()
-    while time.time() < begun_s + 1.5:
+    while (now_s := time.time()) < begun_s + 1.5:
+        queued_s = now_s
         torch.cuda._sleep(10**7)
         torch.cuda.synchronize()
-    print(begun_s, time.time(), flush=True)
+    print(begun_s, queued_s, flush=True)
 """
 """Another program that computes in bursts and says when."""
 

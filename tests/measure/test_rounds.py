@@ -281,6 +281,21 @@ def test_beside_a_process_that_always_computes_no_round_counts(monkeypatch, peri
     assert measure(machine, arms, **bursts.watching).rounds == 0
 
 
+def test_a_host_that_is_late_after_the_poll_discards_the_rounds_that_were_disturbed_before_it():
+    machine, arms = pair()
+    ended_s = []
+
+    def poll():
+        ended_s.append(machine.now_ns / 1e9)
+        if len(ended_s) != 11:
+            return ""
+        machine.now_ns += 10**9
+        return "hot"
+
+    comparison = measure(machine, arms, poll=poll, window=lambda: (ended_s[10] - ended_s[8] - 1e-4, 1e-4))
+    assert {block.round for block in comparison.blocks if block.invalid} == {8, 9}
+
+
 def test_rounds_far_from_the_others_are_counted_and_not_left_out():
     machine, arms = pair(noise=gaussian(1, 0.01))
     steady, calls = arms[1].noise, itertools.count()

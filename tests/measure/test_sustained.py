@@ -51,7 +51,7 @@ def test_without_a_clock_to_read_nothing_runs_for_it_and_nothing_is_known(machin
 
 @pytest.mark.parametrize("missed", [3, ALONE_READINGS])
 def test_a_reading_that_was_not_had_does_not_count(machine, missed):
-    readings = iter([2.0] + [None] * missed + [2.0] * (ALONE_READINGS - missed) + [None, 2.0])
+    readings = iter([None, 2.0] + [None] * missed + [2.0] * (ALONE_READINGS - missed) + [None, 2.0])
     clocks = Clocks([GovernedRunner("fp32", machine, MS, 1.0)], lambda: next(readings), machine.clock)
     clocks.settle(0, MS)
     for number in (1, 3):

@@ -116,6 +116,17 @@ def test_arms_that_share_a_clock_are_measured_alone_unless_that_is_not_wanted(
         assert mixed.speed.clocks_apart_pct == pytest.approx(200 * math.log(2))
 
 
+@pytest.mark.parametrize(
+    ("alone", "turns", "state"), [((0, 1), (0, 1), "own"), ((0,), (0,), "unread"), ((0, 1), (0,), "unread")]
+)
+def test_a_clock_that_was_not_read_for_each_arm_is_not_called_its_own(tiny_trial, alone, turns, state):
+    clocks = Clocks((None, None), lambda: 1.0, time.perf_counter_ns)
+    clocks.alone.update(dict.fromkeys(alone, 1.0))
+    for arm in turns:
+        clocks.look(1, arm)
+    assert timed_rounds(tiny_trial, names=ARMS[:2], clocks=clocks, capped=False).clock_state == state
+
+
 @pytest.mark.parametrize(("arms", "state"), [(2, "shared"), (1, "unread")])
 def test_an_arm_that_takes_turns_with_none_shares_no_clock(tiny_trial, arms, state):
     clocks = Clocks((), lambda: None, time.perf_counter_ns)

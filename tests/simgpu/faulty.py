@@ -3,6 +3,7 @@
 The fault befalls each process that runs the model, once, and ends with it at the latest.
 """
 
+import gc
 import os
 import signal
 import time
@@ -27,7 +28,7 @@ def suite(
         fault: of ``FAULTS``, or "synchronize", which waits for the GPU in every forward pass under autocast; empty for
             none.
         at: the forward pass that it befalls.
-        after_s: instead of ``at``, how long after the first pass.
+        after_s: instead of ``at``, how long after the first pass of a timed round.
         for_s: after how long it ends; 0: with the process.
         value: what it is called with.
         rank: the only process, of several that train together, that it befalls.
@@ -44,11 +45,12 @@ def suite(
             def forward(self, inputs):
                 self.passes += 1
                 now = time.monotonic()
-                self.first_s = self.first_s or now
+                if not self.first_s and not gc.isenabled():  # as in timed rounds
+                    self.first_s = now
                 if fault == "synchronize":
                     synchronize_under_autocast(inputs)
                     return inputs
-                due = now - self.first_s >= after_s if after_s else self.passes == at
+                due = self.first_s and now - self.first_s >= after_s if after_s else self.passes == at
                 if fault and not self.begun_s and due and int(os.environ.get("RANK", "0")) == rank:
                     self.begun_s = now
                     FAULTS[fault](inputs, value)

@@ -89,7 +89,7 @@ def test_a_gpu_whose_memory_others_hold_is_out_of_memory_and_the_next_gpu_is_mea
 def test_clocks_held_down_in_the_middle_of_a_round_discard_the_rounds_they_touch(host):
     server = host("A100")
     words = (*WORDS, "--gpus", 0, *BOTH, "--phases", "speed", "--time-budget", 6)
-    heat = with_fault(fault="throttle", value=0x20, after_s=8, for_s=0.3)
+    heat = with_fault(fault="throttle", value=0x20, after_s=2, for_s=0.3)
     done = server.run(*words, "--target-ci", "0.01%", *heat, "--out", "out")
     assert done.returncode == 0, done.stdout + done.stderr
     rows, blocks = server.rows("out"), server.rows("out", "blocks")

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from bench.data import Shard, random_batches
-from bench.doctor.probes import SLEPT, busy_wait
 from bench.measure.warmup import prepare
 from bench.phases.arms import BATCHES, TrainingRunner
 from bench.phases.speed import communication_pct
@@ -234,15 +233,17 @@ class Talks(nn.Module):
 def test_communication_is_the_share_of_a_step_that_sending_takes(tiny_trial, monkeypatch):
     suite = suite_registry.load(suite_registry.refer("mlp", {"width": "4", "depth": "1"}))
     arm = build_arm(suite, suite.data, PRECISIONS["fp32"], CPU, seed=0)
-    arm = replace(arm, forward=Talks(arm.model, busy_wait(10e6, SLEPT)))
+    now_ns = itertools.count(step=10_000_000)
+    moments = [next(now_ns)]
+    arm = replace(arm, forward=Talks(arm.model, lambda: moments.append(next(now_ns))))
     batches = random_batches(suite.data, batch_size=2, count=BATCHES, device=CPU, seed=0)
     runner = TrainingRunner("fp32", arm, itertools.cycle(batches))
-    (cut,) = prepare([runner], 1.0)
+    (cut,) = prepare([runner], 1.0, clock=lambda: moments[-1])
     assert communication_pct(runner, cut, tiny_trial) is None  # it trains alone
     monkeypatch.setattr(distributed, "ranks", lambda: 2)
     monkeypatch.setattr(distributed, "gathered", lambda local: (local,))
-    monkeypatch.setattr(distributed, "clock", lambda: time.perf_counter_ns)
-    assert communication_pct(runner, cut, tiny_trial) == pytest.approx(100 * 2 / 3, abs=15)
+    monkeypatch.setattr(distributed, "clock", lambda: lambda: moments[-1])
+    assert communication_pct(runner, cut, tiny_trial) == pytest.approx(100 * 2 / 3, abs=1e-6)
 
 
 def test_memory_is_the_largest_of_the_devices_and_their_sum():

@@ -218,7 +218,7 @@ def how_timed(rows: pd.DataFrame) -> Table | None:
         "Counts are sums over all processes, other figures medians. A discarded ABBA round was disturbed by what "
         "blocks.csv names; an outlier lies far from the other rounds and counts. A/A noise is how far fp32 measured "
         "against itself was from 1; where it was not measured, 1 % is assumed. Clocks while arms took turns: own, "
-        "as each has alone; shared; alone, shared and each also measured alone; unread, none to read. Apart: how far "
+        "as each has alone; shared; alone, shared and each also measured alone; unread, not read. Apart: how far "
         "fp32's and this one's lie from those alone, together."
     )
     return table("How it was timed", records(rows[rows["block_steps"].notna()]), columns, about)
