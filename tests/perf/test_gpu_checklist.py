@@ -153,6 +153,7 @@ def test_the_rest_follows_without_a_limit_and_a_lone_check_prints_its_own_table(
     assert "| check |" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_check_that_takes_too_long_is_ended_with_what_it_started(tmp_path):
     child = (
         "import subprocess, sys, time; subprocess.Popen(['sleep', '60']); print('begun', flush=True); time.sleep(60)"
