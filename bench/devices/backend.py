@@ -35,7 +35,7 @@ MIB = 2**20
 CLOCK_CYCLES = 300_000
 """Of a reading of the clock: about 200 µs."""
 CLOCK_READINGS, CLOCK_ATTEMPTS = 3, 10
-"""The fastest of so many counts, for other programs lengthen one, too; of at most so many that the host is late for."""
+"""A reading is the fastest of three, for another program may lengthen one; a host that is late may spoil attempts."""
 OUT_OF_MEMORY = ("defaultcpuallocator", "out of memory", "alloc_failed", "allocation_failed")
 """Parts of the messages, in lower case, of torch's allocators, CUDA's runtime and driver, Triton, cuBLAS and cuDNN."""
 NO_WORKSPACE = ("unable to find an engine", "cublas_status_not_initialized", "cudnn_status_not_initialized")

@@ -233,9 +233,8 @@ class Talks(nn.Module):
 def test_communication_is_the_share_of_a_step_that_sending_takes(tiny_trial, monkeypatch):
     suite = suite_registry.load(suite_registry.refer("mlp", {"width": "4", "depth": "1"}))
     arm = build_arm(suite, suite.data, PRECISIONS["fp32"], CPU, seed=0)
-    now_ns = itertools.count(step=10_000_000)
-    moments = [next(now_ns)]
-    arm = replace(arm, forward=Talks(arm.model, lambda: moments.append(next(now_ns))))
+    moments = [0]
+    arm = replace(arm, forward=Talks(arm.model, lambda: moments.append(moments[-1] + 10_000_000)))
     batches = random_batches(suite.data, batch_size=2, count=BATCHES, device=CPU, seed=0)
     runner = TrainingRunner("fp32", arm, itertools.cycle(batches))
     (cut,) = prepare([runner], 1.0, clock=lambda: moments[-1])
