@@ -26,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ``run_bench.py list | head -3``.
     """
     _open_streams()
+    _import_own_packages()
     try:
         from bench.cli.interruption import Interrupted, Interruption
 
@@ -99,12 +100,12 @@ def run(request: Request, signals: Interruption) -> int:
             if WITHOUT_REPORT in os.environ:
                 return 0 if fine else 1
     except interruption.Interrupted as stop:
-        interruption.report_interrupted(stop.folder, signals, lambda folder: reporting.report([folder]))
+        interruption.report_interrupted(stop.folder, signals, reporting.report_run)
         raise
     except KeyboardInterrupt as stop:
         interruption.tell_interrupted(folder, tries=request.tries)
         raise interruption.Interrupted from stop
-    interruption.skippable(folder, lambda folder: reporting.report([folder], tried=request.tries))
+    interruption.skippable(folder, lambda folder: reporting.report_run(folder, tried=request.tries))
     if request.tries or "layers" in request.phases:
         return max(0 if fine else 1, follow(request, folder, signals))
     print_plain(f"Next: {reporting.next_step(folder)}")
@@ -219,6 +220,15 @@ def _open_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free: this one
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def _import_own_packages() -> None:
+    """Import this project's packages before any of the same name on PYTHONPATH or beside a suite can be found."""
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib takes time
+    import bench  # noqa: F401
+    import suites  # noqa: F401
+
+    del sys.path[0]
 
 
 def _unread() -> bool:

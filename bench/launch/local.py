@@ -22,12 +22,12 @@ from bench.results.environment import recorded, remove_overrides
 from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Progress
 from bench.spec import lifetime
 from bench.spec.errors import UsageError
+from bench.spec.own_modules import ROOT, own_modules_first
 from bench.spec.phases import PHASES
 from bench.spec.trial import Rendezvous, Trial
 from bench.worker.failures import STACK_SIGNAL, exit_cause, last_words, oom_kills, printed, reason
 
 PRELOAD = "bench.worker.fork_server"
-ROOT = Path(__file__).resolve().parents[2]
 SILENCE_S = 1800.0
 """A process that surveys, downloads or decodes before the run is taken to hang if it is silent for so long."""
 CALL_LIMITS_S = {
@@ -205,7 +205,10 @@ class LocalLauncher(Launcher):
         """
         process = self._context.Process(target=_serve, args=call, daemon=daemon)
         try:
-            with sigint_held():  # the worker, a child of the server, lifts it when what it prints goes to its log
+            with (
+                own_modules_first(),
+                sigint_held(),
+            ):  # the worker, a child of the server, lifts it when what it prints goes to its log
                 forkserver.ensure_running()
             process.start()
         except (EOFError, OSError) as error:

@@ -27,11 +27,12 @@ from typing import Any
 import psutil
 
 from bench.launch import Ending, Launcher, OnMessage, run_concurrently
-from bench.launch.local import ROOT, LocalLauncher
+from bench.launch.local import LocalLauncher
 from bench.launch.ranks import Rank, free_port, run_ranks
 from bench.results.environment import Surveys, merge
 from bench.results.records import Device, Environment, Message
 from bench.spec.errors import UsageError, first_line
+from bench.spec.own_modules import ROOT
 from bench.spec.text import print_plain
 from bench.spec.trial import Placement, Rendezvous, SuiteRef, Trial
 

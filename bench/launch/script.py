@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,14 +24,26 @@ import psutil
 
 import bench.script
 from bench.launch import Ending, OnMessage
-from bench.launch.local import GONE_S, ROOT, LocalLauncher
-from bench.results.records import Block, Device, MemoryPeak, Operations, Progress, Speed, TrialResult
-from bench.script.steps import NARROW, WAIT_PCT, RefusedError, Timing, compared, order, products, shares, timing
+from bench.launch.local import GONE_S, LocalLauncher
+from bench.results.records import Block, Device, MemoryPeak, Operations, Progress, Speed, Status, TrialResult
+from bench.script.steps import (
+    NARROW,
+    WAIT_PCT,
+    RefusedError,
+    Timing,
+    compared,
+    has_diverged,
+    order,
+    products,
+    shares,
+    timing,
+)
 from bench.spec import lifetime
+from bench.spec.own_modules import ROOT
 from bench.spec.trial import Rendezvous, Script, Trial
-from bench.worker.failures import last_words, printed
+from bench.worker.failures import exit_cause, last_words, oom_kills, printed
 
-HOOK = Path(bench.script.__file__).with_name("hook.py")
+HOOK, OVERLAY = (Path(bench.script.__file__).with_name(name) for name in ("hook.py", "overlay.py"))
 VARIABLE = "AMPMETER_HOOK"
 POLL_S = 0.05
 LATE_S = 5.0
@@ -47,6 +60,12 @@ class ScriptLauncher(LocalLauncher):
         """Prepare to run a script."""
         super().__init__()
         self.script = script
+        self._compiled = tempfile.TemporaryDirectory(prefix="ampmeter-compiled-", ignore_cleanup_errors=True)
+
+    def close(self) -> None:
+        """Remove the code that torch compiled."""
+        self._compiled.cleanup()
+        super().close()
 
     def run(self, trial: Trial, device: Device, on_message: OnMessage, _rendezvous: Rendezvous | None = None) -> Ending:
         """Run one trial and pass its records on: a profiled process, or a round of timed ones."""
@@ -86,7 +105,8 @@ class ScriptLauncher(LocalLauncher):
             for each in records
         ]
         memory = MemoryPeak.of_all(peaks) if len(peaks) > 1 else peaks[0]
-        return [self._result(name, warnings, products(record["computed"]), memory=memory)]
+        diverged = any(has_diverged(each["steps"]) for each in records)
+        return [self._result(name, warnings, products(record["computed"]), diverged=diverged, memory=memory)]
 
     def _profile_path(self, name: str) -> Path:
         return (self.workspace or Path()) / "profiles" / f"{name}.json"
@@ -149,6 +169,7 @@ class ScriptLauncher(LocalLauncher):
             "script_loss": [each.loss for each in timings if each.loss is not None],
         }
         values = {column: fmean(known) for column, known in figures.items() if known}
+        diverged = any(each.diverged for each in timings)
         speed = Speed(
             steady=True,
             warmup_steps=self.script.warmup,
@@ -166,16 +187,21 @@ class ScriptLauncher(LocalLauncher):
         wait_pct = values.get("script_wait_pct", 0.0)
         warnings = [f"waited for data in {wait_pct:.0f} % of a step"] if wait_pct > WAIT_PCT else []
         warnings += [f"{skipped} optimizer steps skipped"] if skipped else []
-        return self._result(name, warnings, speed=speed, values=values)
+        return self._result(name, warnings, diverged=diverged, speed=speed, values=values)
 
-    def _result(self, name: str, warnings: list[str], *details: str, **measured: Any) -> TrialResult:
+    def _result(
+        self, name: str, warnings: list[str], *details: str, diverged: bool = False, **measured: Any
+    ) -> TrialResult:
         """Return the row of an arm that was measured, with the types of its profiled process; note its warnings."""
+        if diverged:
+            warnings = ["the loss became NaN or Inf while timing", *warnings]
         self.notes += [f"{self.script.name}, {name}: {warning}." for warning in warnings]
         profiled = self._profiled(name)
         parts = shares(profiled["computed"]) if profiled else {}
         operations = Operations(compute_dtypes=" ".join(f"{kind}:{100 * part:.0f}%" for kind, part in parts.items()))
         detail = "; ".join((*details, *warnings))
-        return TrialResult(precision=name, status="ok", detail=detail, operations=operations, **measured)
+        status: Status = "nonfinite" if diverged else "ok"
+        return TrialResult(precision=name, status=status, detail=detail, operations=operations, **measured)
 
     def _run_arm(
         self, trial: Trial, name: str, device: Device, on_message: OnMessage, *, position: int = 0, turns: int = 1
@@ -186,19 +212,21 @@ class ScriptLauncher(LocalLauncher):
             RefusedError: it failed, hung or cannot be measured.
         """
         self._require_nothing_left()
-        census = trial.phase == "memory"
+        census, kills = trial.phase == "memory", oom_kills()
         steps = CENSUS_STEPS if census else self.script.steps
         total = self.script.warmup + steps
         with tempfile.TemporaryDirectory(prefix="ampmeter-", ignore_cleanup_errors=True) as folder:
             home = Path(folder)
             site, scratch, log = home / "site", home / "scratch", home / "log"
-            site.mkdir()
-            scratch.mkdir()
+            for made in (site, scratch, home / "tmp"):
+                made.mkdir()
             shutil.copyfile(HOOK, site / "sitecustomize.py")
+            shutil.copyfile(OVERLAY, site / "ampmeter_overlay.py")
             settings = {
                 "main": self.script.main,
                 "out": str(home / "out"),
-                "scratch": str(scratch),
+                "home": str(home),
+                "started_s": time.time(),
                 "steps": steps,
                 "warmup": self.script.warmup,
                 "inject": name if self.script.inject else "",
@@ -219,90 +247,117 @@ class ScriptLauncher(LocalLauncher):
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env=_environment(device, site) | {VARIABLE: json.dumps(settings)},
+                    env=self._environment(device, home) | {VARIABLE: json.dumps(settings)},
                     start_new_session=True,
                     preexec_fn=partial(lifetime.end_with, os.getpid()),  # noqa: PLW1509 - a call of the kernel alone
                 )
             records = list[dict[str, Any]]()
             try:
                 self.on_start([process.pid])
-                hung = _wait(process, log, home / "out.0.beat", trial.silence_s, show)
+                hung = _wait(process, home, trial.silence_s, show)
                 records = _records(home)
+                exit_code = process.poll()
             finally:
-                self._end(process, {record["group"] for record in records})
+                self._end(process, home)
+                _remove_empty(home / "made")
             text = printed(log)
         if refused := next((record["refused"] for record in records if "refused" in record), None):
-            raise RefusedError(
-                f"{refused}, so it was stopped before: name {{scratch}} as its output folder, or give --allow-writes"
-            )
-        if hung or process.returncode:
-            how = f"no sign of life for {trial.silence_s:g} s" if hung else f"exit code {process.returncode}"
-            raise RefusedError(
-                f"{how}; it printed last: {last_words(text)}",
-                kind="timeout" if hung else "oom" if "OutOfMemoryError" in text else "error",
-                log=text,
-            )
-        if not records or len(records) < records[0]["world"]:
-            raise RefusedError(UNTYPED)
-        return records
+            raise RefusedError(refused)
+        if _is_complete(records):
+            return records
+        if hung or exit_code:
+            cause, how = exit_cause(exit_code, kills)
+            how = f"no sign of life for {trial.silence_s:g} s" if hung else f"ended {how}"
+            kind = "timeout" if hung else "oom" if cause == "oom" or "OutOfMemoryError" in text else "error"
+            raise RefusedError(f"{how}; it printed last: {last_words(text)}", kind=kind, log=text)
+        if records:  # which have no steps, or lack those of other ranks
+            return records
+        raise RefusedError(UNTYPED)
 
-    def _end(self, process: subprocess.Popen[bytes], groups: set[int]) -> None:
-        """End a process and all that it has started, and wait until nothing of that runs."""
-        with suppress(psutil.NoSuchProcess):
-            for descendant in psutil.Process(process.pid).children(recursive=True):
-                with suppress(psutil.NoSuchProcess):
-                    groups.add(os.getpgid(descendant.pid))
-                    descendant.kill()
-        for group in {process.pid, *groups}:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)
-            self._left.add(group)
+    def _end(self, process: subprocess.Popen[bytes], home: Path) -> None:
+        """End a process and all that was started with its hook, and wait until nothing of that runs."""
+        for other in psutil.process_iter():
+            with suppress(psutil.Error, ProcessLookupError):
+                if other.pid == process.pid or str(home) in other.environ().get(VARIABLE, ""):
+                    self._left.add(os.getpgid(other.pid))
+                    lifetime.end_tree(other)
         process.wait()
         self._wait_until_gone(GONE_S)
 
+    def _environment(self, device: Device, home: Path) -> dict[str, str]:
+        """Return the environment of a script: the hook first on its path, this package not, and only its devices.
+
+        What it and its libraries write for themselves goes to its own folders; compiled code lasts as long as the run.
+        """
+        paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(ROOT)]
+        environment = {name: value for name, value in os.environ.items() if name != lifetime.LAUNCHER}
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        every = dict(enumerate(seen.split(","))) if seen else {}
+        visible = [every.get(int(word), word) for word in device.placement.split("+") if word.isdigit()]
+        return (
+            {"TORCHINDUCTOR_CACHE_DIR": self._compiled.name}
+            | environment
+            | {
+                "PYTHONPATH": os.pathsep.join((str(home / "site"), *paths)),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "TMPDIR": str(home / "tmp"),
+                "CUDA_VISIBLE_DEVICES": ",".join(visible),
+                "WANDB_MODE": "offline",
+                "WANDB_DIR": str(home / "scratch"),
+                "KINETO_LOG_LEVEL": "5",  # it reports errors where there is no GPU
+            }
+        )
+
 
 def _records(home: Path) -> list[dict[str, Any]]:
-    """Return the record of each rank; the first rank may end a moment before the others have written theirs."""
-    until_s = time.monotonic() + LATE_S
-    while True:
-        records = [json.loads(path.read_text()) for path in sorted(home.glob("out.*")) if path.suffix[1:].isdigit()]
-        if not records or len(records) >= records[0]["world"] or time.monotonic() > until_s:
-            return records
-        time.sleep(POLL_S)
+    """Return the records of the processes that took steps, by rank; without any, those of other processes."""
+    records = [json.loads(path.read_text()) for path in home.glob("out.*") if path.suffix[1:].isdigit()]
+    training = [record for record in records if record.get("steps") or "refused" in record]
+    return sorted(training or records, key=lambda record: record["rank"])
 
 
-def _wait(process: subprocess.Popen[bytes], log: Path, beat: Path, silence_s: float, show: Any) -> bool:
-    """Wait until a process has ended; return whether it neither printed nor stepped for too long instead."""
-    heard, life = time.monotonic(), (0, "")
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(POLL_S)
-            return False
+def _is_complete(records: list[dict[str, Any]]) -> bool:
+    """Return whether all processes that train together took their steps, or one says why it cannot be measured."""
+    if any("refused" in record for record in records):
+        return True
+    whole = [record for record in records if record["whole"]]
+    return bool(whole) and len(whole) >= whole[0]["world"]
+
+
+def _wait(process: subprocess.Popen[bytes], home: Path, silence_s: float, show: Callable[[int], None]) -> bool:
+    """Wait until the records are complete, or the process and what it started have ended.
+
+    Returns:
+        Whether it neither printed nor stepped for too long instead.
+    """
+    log, beat = home / "log", home / "out.beat"
+    heard_s, life, ended_s = time.monotonic(), (0, ""), math.inf
+    while not _is_complete(records := _records(home)):
+        if process.poll() is not None:
+            ended_s = min(ended_s, time.monotonic())
+            if not records or time.monotonic() - ended_s > LATE_S:
+                return False
         now = (log.stat().st_size, beat.read_text() if beat.exists() else "")
         if now != life:
-            heard, life = time.monotonic(), now
-        if time.monotonic() - heard > silence_s:
+            heard_s, life = time.monotonic(), now
+        if time.monotonic() - heard_s > silence_s:
             return True
         show(int(now[1] or 0))
+        time.sleep(POLL_S)
+    return False
+
+
+def _remove_empty(made: Path) -> None:
+    """Remove the folders that a script made outside of its own, the innermost first, if nothing is in them."""
+    folders = made.read_text().splitlines() if made.exists() else []
+    for folder in sorted(folders, key=len, reverse=True):
+        with suppress(OSError):
+            Path(folder).rmdir()
 
 
 def _command(words: tuple[str, ...]) -> list[str]:
     """Return the words that start a script: Python's own first where they begin with the script."""
     return [sys.executable, *words] if words[0].endswith(".py") or words[0] == "-m" else list(words)
-
-
-def _environment(device: Device, site: Path) -> dict[str, str]:
-    """Return the environment of a script: the hook first on its path, this package not, and only its devices."""
-    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(ROOT)]
-    environment = {name: value for name, value in os.environ.items() if name != lifetime.LAUNCHER}
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    every = dict(enumerate(seen.split(","))) if seen else {}
-    visible = [every.get(int(word), word) for word in device.placement.split("+") if word.isdigit()]
-    return environment | {
-        "PYTHONPATH": os.pathsep.join((str(site), *paths)),
-        "CUDA_VISIBLE_DEVICES": ",".join(visible),
-        "WANDB_MODE": "offline",
-    }
 
 
 def _mean_ms(timings: list[Timing]) -> float:

@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 
 from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
 from bench.results.records import Sample
+from bench.spec.own_modules import own_modules_first
 
 PERIOD_S = 0.1
 """NVML's own figures change no faster, and reading them disturbs the GPU."""
@@ -117,7 +118,7 @@ class Sampler:
         self.connection, theirs = context.Pipe()
         arguments = (self._gpus, theirs, self._period_s)
         self._process = context.Process(target=sample_forever, args=arguments, name="ampmeter-sampler", daemon=True)
-        with sigint_held():
+        with own_modules_first(), sigint_held():
             self._process.start()
         theirs.close()  # Else the stream would not end with the child.
         return self

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
+import suites  # before any folder of the user's is on sys.path
 from bench.results.run_json import MOST
 from bench.spec.errors import UsageError, nearest
 from bench.spec.suite import Parameter, Suite
@@ -29,8 +30,7 @@ ampmeter's extra of that name installs the package."""
 
 def names() -> list[str]:
     """Return the names of the suites that come with the project, sorted."""
-    package = importlib.import_module("suites")
-    return sorted(path.stem for path in Path(package.__path__[0]).glob("*.py") if not path.stem.startswith("_"))
+    return sorted(path.stem for path in Path(suites.__path__[0]).glob("*.py") if not path.stem.startswith("_"))
 
 
 def refer(word: str, settings: Mapping[str, str] | None = None) -> SuiteRef:
@@ -238,6 +238,15 @@ def _import_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"The suite file '{path}' cannot be imported.")
+    try:
+        names_at_top = compile(path.read_bytes(), str(path), "exec").co_names
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"The suite file '{path}' cannot be loaded: {_blame(error, str(path))}") from error
+    if "suite" not in names_at_top:  # it may be a training, which must not run
+        raise UsageError(
+            f"The suite file '{path}' has no function suite() that returns a Suite, so it was not run. A training "
+            f"script is measured as it is by: run_bench.py script --inject fp32,amp-bf16 -- {path.name}"
+        )
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))

@@ -96,10 +96,18 @@ def check(prepared: PreparedRun, folder: Path | None) -> None:
             pass
     if prepared.request.dry_run:
         return
+    reports = reports_of(folder)
     try:
-        _require_writable(Path("reports"))
+        _require_writable(reports)
     except OSError as error:
-        print_plain(f"Warning: no report can be written to 'reports' here: {error.strerror or error}. Results can be.")
+        print_plain(f"Warning: no report can be written to '{reports}': {error.strerror or error}. Results can be.")
+
+
+def reports_of(folder: Path | None) -> Path:
+    """Return where a run's report goes: reports/ of the working folder, or beside a run that is elsewhere."""
+    if folder is None or folder.resolve().is_relative_to(Path.cwd()):
+        return Path("reports")
+    return folder.resolve().parent / "reports"
 
 
 def new_folder(prepared: PreparedRun) -> Path:

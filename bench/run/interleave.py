@@ -13,10 +13,10 @@ from pathlib import Path
 
 from bench.spec import lifetime
 from bench.spec.errors import UsageError
+from bench.spec.own_modules import ROOT
 from bench.spec.text import print_plain
 
 PROGRAM = "run_bench.py"
-ROOT = Path(__file__).resolve().parents[2]
 SIDES = ("old", "new")
 ASKED = "sides.json"
 """The file in the runs' folder with the command of each side."""

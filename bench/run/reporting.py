@@ -16,6 +16,7 @@ from bench.report.reading import folders
 from bench.results.records import MEASURED
 from bench.results.run_json import read_run
 from bench.results.store import FAILURES, reason_of
+from bench.run.folder import reports_of
 from bench.spec.errors import UsageError
 from bench.spec.text import print_plain
 from bench.spec.trial import Request
@@ -61,6 +62,11 @@ def report(
         tell(written)
         raise Interrupted from stop
     print_plain(written)
+
+
+def report_run(folder: Path, *, tried: bool = False) -> None:
+    """Write the report of a run that has just ended, and print it as ``report`` does."""
+    report([folder], folders.report_folder([folder], reports_of(folder)), tried=tried)
 
 
 def report_folder(runs: list[Path]) -> Path:

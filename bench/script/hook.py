@@ -1,16 +1,19 @@
 """Records the training steps of a script that knows nothing of it, inside the script's own process.
 
-The launcher copies this file as ``sitecustomize.py`` into a folder on PYTHONPATH, so that it also reaches the children
-of torchrun and accelerate launch. It imports nothing of this package, and acts only in a process whose main module is
-the script. It records events; ``bench.script.steps`` makes figures of them.
+The launcher copies this file as ``sitecustomize.py`` into a folder on PYTHONPATH, so that it reaches every Python
+process that the script starts: the children of torchrun, of accelerate launch and of ``multiprocessing``. It imports
+nothing of this package but the overlay, which is copied beside it. A process that trains has a record of its events;
+``bench.script.steps`` makes figures of them.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import importlib.machinery
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -33,8 +36,13 @@ NESTED = "_scaled_dot_product_attention_math"
 BEAT_S = 5.0
 """How often the number of steps is written, for the launcher."""
 REFUSED = 3
-"""Exit code after a write that was refused."""
-
+"""Exit code of a process that ended itself because it cannot be measured."""
+RANKS = "AMPMETER_RANKS"
+"""The variable with the number of processes that ``torch.multiprocessing.spawn`` starts."""
+MOST_BYTES = 2**28
+"""How much the process may grow under the profiler, which takes about six times as much again to end."""
+UNUSED = {20: "no optimizer of torch was built", 1000: "no optimizer took a step"}
+"""After how many backward passes without a step a process is ended, and what is then true of it."""
 
 STEP = ("s", "event", "optimizer", "backwards", "losses", "data_s", "marks", "skipped")
 """What is noted of a step, in a list: one costs less than a dictionary, and the caches are cold here."""
@@ -45,7 +53,9 @@ class Recorder:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings, self.ended = settings, False
+        self.is_main = runs_script(sys.orig_argv, settings["main"])
         self.torch: Any = None
+        self.overlay: Any = None
         self.warmup: int = settings["warmup"]
         self.total: int = settings["warmup"] + settings["steps"] + 1
         self.steps: list[list[Any]] = []
@@ -53,18 +63,21 @@ class Recorder:
         self.extra, self.beat_s, self.scaled = 0, 0.0, (None, None)
         self.computed: dict[str, int] = {}
         self.profile: Any = None
+        self.profile_bytes = 0
         self.settle: Callable[[], None] = lambda: None
         self.loads: list[tuple[float, float, float]] = []
         self.resident_bytes: int | None = None
         self.marks: set[str] = set()
         self.losses: list[Any] = []
-        self.backwards, self.has_gradient = 0, False
+        self.backwards, self.has_gradient, self.passes = 0, False, 0
         self.data_s: float | None = None
-        os.register_at_fork(after_in_child=self.rest)
+        os.register_at_fork(after_in_child=self.restart)
 
-    def rest(self) -> None:
-        """Record nothing from now on, as in a data worker that was forked."""
-        self.ended = True
+    def restart(self) -> None:
+        """Forget what the parent did, in a child that it has forked: a data worker, or a rank."""
+        self.is_main, self.profile = False, None
+        self.steps, self.marks, self.losses = [], set(), []
+        self.backwards, self.has_gradient, self.passes, self.extra = 0, False, 0, 0
 
     def stepped(self, optimizer: Any, skipped: bool = False) -> None:
         """Note the end of an optimizer's step, or that a GradScaler skipped it."""
@@ -91,7 +104,7 @@ class Recorder:
             self._warm(len(steps))
         if now - self.beat_s > BEAT_S:
             self.beat_s = now
-            with suppress(OSError), open(f"{self.path}.beat", "w") as file:
+            with suppress(OSError), open(f"{self.settings['out']}.beat", "w") as file:
                 file.write(str(len(steps)))
 
     def _warm(self, count: int) -> None:
@@ -99,6 +112,7 @@ class Recorder:
         if count == max(1, self.warmup // 2):
             self.settle()
             if self.settings["census"]:
+                self.profile_bytes = status_bytes("VmRSS") or 0
                 self.profile = self.torch.profiler.profile(record_shapes=True)
                 self.profile.__enter__()
         if count == self.warmup:
@@ -112,14 +126,33 @@ class Recorder:
             self.computed, self.profile = census(self.profile), None
 
     def begins(self) -> None:
-        """End the process if all steps were measured: a new one begins, so that the last one is whole."""
-        if len(self.steps) >= self.total and not self.ended:
+        """Note that a backward pass begins.
+
+        The process ends if all steps were measured: the last one is whole. It also ends if no step was seen in many
+        passes, for the script may go on for ever.
+        """
+        if self.ended:
+            return
+        if len(self.steps) >= self.total:
             self.finish()
             leave(0)
+        self.has_gradient = True
+        self.passes += 1
+        if self.steps or self.passes not in UNUSED:
+            return
+        optimizer = self.torch.optim.Optimizer
+        built = any(isinstance(each, optimizer) for each in gc.get_objects())
+        if built == (self.passes > min(UNUSED)):
+            self.refuse(f"after {self.passes} backward passes {UNUSED[self.passes]}: it has an update rule of its own")
+
+    def passed(self) -> None:
+        """Note that a backward pass has ended: the profile ends with it if it has become large."""
+        if self.profile is not None and (status_bytes("VmRSS") or 0) > self.profile_bytes + MOST_BYTES:
+            self._end_profile()
 
     def finish(self) -> None:
         """Write what was recorded."""
-        if self.ended or os.path.exists(self.path):  # a child's write was refused
+        if self.ended or not (self.steps or self.is_main):
             return
         self.ended = True
         self._end_profile()  # a script that ended early is still under it
@@ -137,6 +170,7 @@ class Recorder:
             step |= {"marks": sorted(step["marks"]), "skipped": bool(step["skipped"])}
         self.write(
             {
+                "whole": len(steps) >= self.total,
                 "start_s": time.time() - time.perf_counter(),
                 "steps": steps,
                 "optimizers": [name for _, name in self.optimizers.values()],
@@ -147,28 +181,53 @@ class Recorder:
             }
         )
 
-    @property
-    def path(self) -> str:
-        """Where the record of this rank goes; processes that Lightning starts itself have a LOCAL_RANK only."""
-        return f"{self.settings['out']}.{os.environ.get('RANK', os.environ.get('LOCAL_RANK', '0'))}"
-
     def write(self, record: dict[str, Any]) -> None:
-        """Write a record for the launcher, whole or not at all."""
-        with open(f"{self.path}.part", "w") as file:
-            json.dump({"group": os.getpgid(0), "world": int(os.environ.get("WORLD_SIZE", "1")), **record}, file)
-        os.replace(f"{self.path}.part", self.path)
+        """Write a record of this process for the launcher, whole or not at all."""
+        path = f"{self.settings['out']}.{os.getpid()}"
+        with open(f"{path}.part", "w") as file:
+            json.dump({"rank": rank(), "world": world(), **record}, file)
+        os.replace(f"{path}.part", path)
 
-    def require_scratch(self, path: Any, function: str) -> None:
-        """End the process before it writes a checkpoint to another place than its scratch folder."""
-        self.marks.add("checkpoint")
-        if not isinstance(path, str | os.PathLike):
-            path = getattr(path, "name", None)
-        if not isinstance(path, str | os.PathLike) or self.settings["allow_writes"]:
-            return
-        target = os.path.realpath(os.fspath(path))
-        if not target.startswith(os.path.realpath(self.settings["scratch"]) + os.sep):
-            self.write({"refused": f"{function} was about to write '{target}'"})
-            leave(REFUSED)
+    def writing(self, path: Any) -> Any:
+        """Return where a file is written."""
+        return self.overlay.writing(path) if self.overlay else path
+
+    def reading(self, path: Any) -> Any:
+        """Return where a file is read."""
+        return self.overlay.reading(path) if self.overlay else path
+
+    def with_hook(self, environment: Any) -> dict[str, str]:
+        """Return the environment of a process that the script starts, with the hook in it."""
+        site = os.path.dirname(os.path.abspath(__file__))
+        paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", site)]
+        hooked = {VARIABLE: json.dumps(self.settings), "PYTHONPATH": os.pathsep.join([site, *paths])}
+        return {**environment, **hooked}
+
+    def refuse(self, why: str) -> None:
+        """End the process because the script cannot be measured."""
+        self.write({"refused": why})
+        leave(REFUSED)
+
+
+def rank() -> int:
+    """Return this process's number among those that train together."""
+    number = os.environ.get(
+        "RANK", os.environ.get("LOCAL_RANK")
+    )  # processes that Lightning starts have the latter only
+    if number is not None:
+        return int(number)
+    process = sys.modules.get("multiprocessing.process")
+    identity = process.current_process()._identity if process else ()
+    return identity[-1] - 1 if identity else 0
+
+
+def world() -> int:
+    """Return how many processes train together, as far as torchrun, torch's spawn or its process group tell."""
+    sizes = [int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", RANKS)]
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        sizes.append(distributed.get_world_size())
+    return max(sizes)
 
 
 def leave(code: int) -> None:
@@ -228,23 +287,17 @@ def install(recorder: Recorder) -> None:
             loss = recorder.scaled[1]
         recorder.scaled = (None, None)
         recorder.backwards += 1
-        recorder.has_gradient = True
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
             kept = loss.detach()  # read at the end, if nothing has changed it in place: no synchronisation here
             recorder.losses.append((kept, kept._version))
-        return old(tensors, *args, **kwargs)
+        old(tensors, *args, **kwargs)
+        recorder.passed()
 
     @wrap(torch.autograd, "grad")
     def _(old: Any, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
             recorder.begins()
-            recorder.has_gradient = True
         return old(*args, **kwargs)
-
-    @wrap(torch, "save")
-    def _(old: Any, obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder.require_scratch(f, "torch.save")
-        return old(obj, f, *args, **kwargs)
 
     @wrap(dataloader._BaseDataLoaderIter, "__next__")
     def _(old: Any, self: Any) -> Any:
@@ -267,9 +320,31 @@ def install(recorder: Recorder) -> None:
     recorder.torch = torch
     callback_handler.register_start_callback(lambda _args: recorder.marks.add("compile"))
     watch_forward(recorder)
+    redirect_torch(recorder)
     recorder.resident_bytes = status_bytes("VmRSS")
     torch.manual_seed(recorder.settings["seed"])
     atexit.register(recorder.finish)
+
+
+def redirect_torch(recorder: Recorder) -> None:
+    """Hook into what torch writes by itself, and into the processes that its spawn starts."""
+    import torch
+
+    for owner in (torch, torch.jit):
+
+        @wrap(owner, "save")
+        def _(old: Any, obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            recorder.marks.add("checkpoint")
+            return old(obj, recorder.writing(f), *args, **kwargs)
+
+        @wrap(owner, "load")
+        def _(old: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            return old(recorder.reading(f), *args, **kwargs)
+
+    @wrap(torch.multiprocessing, "start_processes")
+    def _(old: Any, fn: Any, args: Any = (), nprocs: int = 1, *rest: Any, **kwargs: Any) -> Any:
+        os.environ[RANKS] = str(nprocs)
+        return old(fn, args, nprocs, *rest, **kwargs)
 
 
 def seed_numpy(recorder: Recorder) -> None:
@@ -279,13 +354,41 @@ def seed_numpy(recorder: Recorder) -> None:
     np.random.seed(recorder.settings["seed"])
 
 
-def guard(recorder: Recorder) -> None:
+def redirect_safetensors(recorder: Recorder) -> None:
     """Hook into safetensors, which has just been imported."""
+
+    @wrap(sys.modules["safetensors"], "safe_open")
+    def _(old: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
+        return old(recorder.reading(filename), *args, **kwargs)
+
+
+def redirect_safetensors_torch(recorder: Recorder) -> None:
+    """Hook into its functions for torch, which have just been imported."""
 
     @wrap(sys.modules["safetensors.torch"], "save_file")
     def _(old: Any, tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder.require_scratch(filename, "safetensors")
-        return old(tensors, filename, *args, **kwargs)
+        recorder.marks.add("checkpoint")
+        return old(tensors, recorder.writing(filename), *args, **kwargs)
+
+
+def watch_children(recorder: Recorder) -> None:
+    """Hook into subprocess, which has just been imported: a Python that it starts has the hook, too."""
+    module: Any = sys.modules["subprocess"]
+
+    @wrap(module.Popen, "__init__")
+    def _(old: Any, self: Any, args: Any, *rest: Any, env: Any = None, **kwargs: Any) -> Any:
+        words = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)
+        if ignores_hook([os.fsdecode(word) for word in words]):
+            recorder.refuse(f"it was about to start a Python in which its writes cannot be redirected: {words}")
+        return old(self, args, *rest, env=recorder.with_hook(os.environ if env is None else env), **kwargs)
+
+
+def ignores_hook(words: list[str]) -> bool:
+    """Return whether a command starts a Python that ignores PYTHONPATH or imports no ``sitecustomize``."""
+    if not os.path.basename(words[0]).startswith("python"):
+        return False
+    options = itertools.takewhile(lambda word: word.startswith("-") and word not in ("-c", "-m"), words[1:])
+    return any(letter in option for option in options for letter in "EIS" if not option.startswith("--"))
 
 
 def watch_forward(recorder: Recorder) -> None:
@@ -438,12 +541,15 @@ def status_bytes(name: str) -> int | None:
 class Waiting:
     """A finder that calls functions when modules have been imported, and is then gone."""
 
-    def __init__(self, functions: dict[str, Callable[[], None]]) -> None:
+    def __init__(self, functions: dict[str, Any]) -> None:
         self.functions = functions
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec that another finder has, with a loader that calls the function afterwards."""
-        if (function := self.functions.pop(name, None)) is None:
+        """Return the spec that another finder has, with a loader that calls the function afterwards.
+
+        Whoever only looks for a module drops the spec, so the function stays until the module has been imported.
+        """
+        if name not in self.functions:
             return None
         specs = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
         if (spec := next(filter(None, specs), None)) is not None and spec.loader is not None:
@@ -451,7 +557,7 @@ class Waiting:
 
             def exec_module(module: Any) -> None:
                 execute(module)
-                function()
+                self.functions.pop(name, lambda: None)()
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -468,20 +574,32 @@ def runs_script(words: list[str], main: str) -> bool:
 
 
 def begin() -> None:
-    """Leave sys.path as it would be without this file, run the sitecustomize that it hides, and wait for torch."""
+    """Redirect writes, wait for torch, and leave ``sys.path`` as it would be without this file."""
+    import ampmeter_overlay as overlay  # type: ignore[import-not-found]
+
     folder = os.path.dirname(os.path.abspath(__file__))
+    settings = json.loads(os.environ[VARIABLE])
+    recorder = Recorder(settings)
+    if not settings["allow_writes"]:
+        recorder.overlay = overlay.Overlay(settings["home"], settings["started_s"], recorder.refuse)
+        overlay.install(recorder.overlay)
+    functions = {
+        "torch": install,
+        "safetensors": redirect_safetensors,
+        "safetensors.torch": redirect_safetensors_torch,
+        "subprocess": watch_children,
+        "numpy": seed_numpy,
+    }
+    waiting = {name: functools.partial(call, recorder) for name, call in functions.items()}
+    for name in [name for name in waiting if name in sys.modules]:  # by a .pth file of some package
+        waiting.pop(name)()
+    sys.meta_path.insert(0, Waiting(waiting))
+    random.seed(settings["seed"])  # each generator before the script can seed it itself
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != folder]
     if (spec := importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)) is not None:
         hidden = importlib.util.module_from_spec(spec)
         sys.modules["sitecustomize"] = hidden
         spec.loader.exec_module(hidden)  # type: ignore[union-attr]
-    settings = json.loads(os.environ[VARIABLE])
-    if not runs_script(sys.orig_argv, settings["main"]):
-        return
-    recorder = Recorder(settings)
-    functions = {"torch": install, "safetensors.torch": guard, "numpy": seed_numpy}
-    sys.meta_path.insert(0, Waiting({name: functools.partial(call, recorder) for name, call in functions.items()}))
-    random.seed(settings["seed"])  # each generator before the script can seed it itself
 
 
 if __name__ == "sitecustomize" and VARIABLE in os.environ:

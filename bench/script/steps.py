@@ -17,6 +17,8 @@ LOSSES = 0.03
 """Share by which first losses may differ by rounding."""
 ALIKE = 0.01
 """Shares of types that differ by less are the same."""
+LAST = 5
+"""How many losses must not be finite: a new GradScaler skips up to four steps in a row."""
 WAIT_PCT = 20.0
 """Share of a step, in per cent, from which waiting for data is warned of."""
 
@@ -60,6 +62,8 @@ class Timing:
     """What must be alike in all arms: the optimizers, and the backward passes in an iteration."""
     load_pct: float | None
     """Share of the cores that other programs took; None of one of several ranks."""
+    diverged: bool
+    """Whether the loss is not finite at the end."""
 
     @property
     def counted_ms(self) -> list[float]:
@@ -143,7 +147,14 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
         loss=fmean(losses) if losses else None,
         shape=(tuple(record["optimizers"]), backwards.most_common(1)[0][0]),
         load_pct=foreign_load_pct(record["loads"]) if record["world"] == 1 else None,
+        diverged=has_diverged(record["steps"]),
     )
+
+
+def has_diverged(steps: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the last losses are all NaN or infinite: a GradScaler skips some steps with such a loss."""
+    losses = [step["loss"] for step in steps if step["loss"] is not None]
+    return bool(losses) and not any(math.isfinite(loss) for loss in losses[-LAST:])
 
 
 def order(arms: Sequence[str], turn: int) -> list[str]:

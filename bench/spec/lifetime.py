@@ -47,13 +47,20 @@ def end_group(process: Any) -> None:
 
     if process.is_alive():
         with suppress(psutil.NoSuchProcess):
-            descendants = psutil.Process(process.pid).children(recursive=True)  # some may have left its group
-            process.kill()
-            for descendant in descendants:
-                with suppress(psutil.NoSuchProcess):
-                    descendant.kill()
+            end_tree(psutil.Process(process.pid))
     with suppress(ProcessLookupError):  # nothing is left of its group, or it has not made it yet
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def end_tree(process: Any) -> None:
+    """Kill a process of psutil with all that it has started, some of which may have left its group."""
+    import psutil
+
+    descendants = process.children(recursive=True)
+    process.kill()
+    for descendant in descendants:
+        with suppress(psutil.NoSuchProcess):
+            descendant.kill()
 
 
 def group_members(group: int) -> list[int]:

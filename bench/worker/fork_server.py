@@ -17,7 +17,9 @@ import traceback
 
 from bench.results.records import Failed
 from bench.spec import lifetime
+from bench.spec.own_modules import SAFE_PATH
 
+os.environ.pop(SAFE_PATH, None)  # it was for the start of this process
 lifetime.end_with(int(os.environ.get(lifetime.LAUNCHER, os.getppid())))
 _PID = os.getpid()
 

@@ -45,8 +45,8 @@ def run(tmp_path, monkeypatch):
     """Return a function that runs a script to the end of its measured steps and returns the record of each rank."""
     monkeypatch.chdir(tmp_path)
 
-    def run(text, *, before=(), options="", inject="", steps=12, census=False):
-        Path("train.py").write_text(START + text)
+    def run(text, *, before=(), options="", inject="", steps=12, census=False, start=""):
+        Path("train.py").write_text(f"{start}\n{START}{text}")
         name = inject or "fp32"
         script = Script(
             command=(*before, "train.py"), arms=((name, options),), inject=bool(inject), steps=steps, warmup=4
@@ -239,28 +239,70 @@ def test_each_process_that_lightning_starts_itself_has_a_record(run):
     assert len(run(example.read_text(), options="--devices 2 --width 64")) == 2
 
 
-@pytest.mark.parametrize("options", ["checkpoint.pt", "{scratch}/checkpoint.pt"])
-def test_a_checkpoint_is_written_to_the_scratch_folder_only(run, options):
-    text = "torch.save(model.state_dict(), sys.argv[1])" + LOOP
-    if options.startswith("{"):
-        assert run(text, options=options)
-    else:
-        with pytest.raises(RefusedError, match=r"checkpoint.pt'.*\{scratch\}"):
-            run(text, options=options)
-        assert not Path("checkpoint.pt").exists()
+@pytest.mark.parametrize("start", ["", "import importlib.util; importlib.util.find_spec('torch')"])
+def test_the_hook_holds_in_a_script_that_looks_for_torch_before_it_imports_it(run, start):
+    (record,) = run(LOOP, start=start)
+    assert len(record["steps"]) == 4 + 12 + 1
 
 
-def test_a_checkpoint_that_a_forked_child_writes_is_refused_too(run):
-    text = """
-import os
-if not (child := os.fork()):
-    torch.save(model.state_dict(), "checkpoint.pt")
-    os._exit(0)
-os.waitpid(child, 0)
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_children_that_train_have_a_record_each_and_write_to_the_scratch_folder(run, method):
+    text = f"""
+def train(rank):
+    assert torch.load("checkpoint.pt") == "the first"
+    for step in range(200):
+        loss().backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    torch.save("the first", "checkpoint.pt")
+    torch.multiprocessing.start_processes(train, nprocs=2, start_method="{method}")
 """
-    with pytest.raises(RefusedError, match=r"checkpoint.pt'"):
-        run(text + LOOP)
-    assert not Path("checkpoint.pt").exists()
+    Path("checkpoint.pt").write_text("the user's")
+    records = run(text)
+    assert [(record["rank"], record["world"], len(record["steps"])) for record in records] == [(0, 2, 17), (1, 2, 17)]
+    assert Path("checkpoint.pt").read_text() == "the user's"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("while True:\n    loss().backward()", "20 backward passes no optimizer of torch was built"),
+        ("while True:\n    torch.autograd.grad(loss(), list(model.parameters()))", "20 backward passes"),
+        ("while True:\n    loss().backward()", "1000 backward passes no optimizer took a step"),
+    ],
+    ids=["backward", "grad", "an optimizer that takes no step"],
+)
+def test_a_script_that_takes_no_step_is_ended(run, text, why):
+    if "1000" not in why:
+        text = f"del optimizer\n{text}"
+    with pytest.raises(RefusedError, match=why):
+        run(text)
+
+
+def test_the_profile_of_steps_with_very_many_operations_ends_before_the_memory_does(run):
+    text = """
+cell = torch.nn.LSTMCell(4, 4)
+optimizer = torch.optim.LBFGS(cell.parameters(), max_iter=5)
+
+
+def closure():
+    optimizer.zero_grad()
+    state = None
+    for _ in range(1500):
+        state = cell(torch.zeros(2, 4), state)
+    value = state[0].sum()
+    value.backward()
+    return value
+
+
+for step in range(200):
+    optimizer.step(closure)
+"""
+    (record,) = run(text, census=True)
+    passes = sum(step["backwards"] for step in record["steps"][2:4])
+    assert 1500 <= record["computed"]["float32"] < passes * 1500 * 6 / 2  # a cell has six products in a pass
 
 
 def test_a_script_without_an_optimizer_of_torch_is_refused(run):

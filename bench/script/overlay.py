@@ -1,0 +1,205 @@
+"""Redirects the files that a script writes to a folder of its own, and reads them from there.
+
+The launcher copies this file beside the hook, which installs it in every Python process that a script starts. It sees
+what goes through ``open``, ``os``, torch and safetensors, but neither other programs nor libraries that open files in
+C++. For these, folders are made where the script asks for them; the launcher removes those that stay empty. Caches, in
+hidden folders of the home folder and where ``CACHES`` say, are written as ever.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import functools
+import io
+import os
+import stat
+from collections.abc import Callable
+from typing import Any
+
+CACHES = (
+    *("XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME"),
+    *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"),
+)
+"""Variables that name folders of caches."""
+SYSTEM = ("/dev", "/proc", "/sys")
+READERS = ("stat", "lstat", "access", "chmod", "utime", "readlink", "listxattr", "getxattr", "setxattr")
+"""Functions of ``os`` that take a path first, and change no contents."""
+
+_open, _open_descriptor, _lstat = builtins.open, os.open, os.lstat
+_mkdir, _rename, _remove = os.mkdir, os.replace, os.remove
+
+
+class Overlay:
+    """Maps the paths that a script uses to those that hold their contents."""
+
+    def __init__(self, home: str, started_s: float, refuse: Callable[[str], None]) -> None:
+        """Prepare to redirect.
+
+        Args:
+            home: the launcher's folder for this process; what the script writes in it is not redirected.
+            started_s: when the launcher started the script, seconds since 1970. Files that are older are the user's.
+            refuse: ends the process, with what it was about to do.
+        """
+        self.redirected, self.made = os.path.join(home, "redirected"), os.path.join(home, "made")
+        self.started_s, self.refuse = started_s, refuse
+        caches = [os.path.abspath(os.environ[name]) for name in CACHES if os.environ.get(name)]
+        folders = [os.path.join(folder, "") for folder in (home, *SYSTEM, *caches)]
+        self.left_alone = (os.path.expanduser("~/."), *folders)
+
+    def twin(self, path: Any, dir_fd: int | None = None) -> str:
+        """Return the path that a file is redirected to; empty if it is written where the script says."""
+        if not isinstance(path, str | bytes | os.PathLike):  # a descriptor, or an open file
+            return ""
+        text = os.fsdecode(path)
+        if dir_fd is not None:
+            text = os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), text)
+        text = os.path.abspath(text)
+        return "" if text.startswith(self.left_alone) else self.redirected + text
+
+    def reading(self, path: Any, dir_fd: int | None = None) -> Any:
+        """Return the path to read: where the file is redirected to, if it is."""
+        twin = self.twin(path, dir_fd)
+        return twin if twin and is_file(twin) else path
+
+    def writing(self, path: Any, *, keep: bool = False) -> Any:
+        """Return the path to write; with ``keep`` the user's file is copied there before it is changed.
+
+        Without a folder for it this is the script's own path, so that writing fails as it would.
+        """
+        twin = self.twin(path)
+        if not twin or not os.path.isdir(os.path.dirname(os.path.abspath(os.fsdecode(path)))):
+            return path
+        os.makedirs(os.path.dirname(twin), exist_ok=True)
+        if keep and is_file(path) and not is_file(twin):
+            copy(path, twin)
+        return twin
+
+    def protect(self, path: Any, doing: str, dir_fd: int | None = None) -> None:
+        """End the process before it changes the user's own file."""
+        twin = self.twin(path, dir_fd)
+        if not twin:
+            return
+        try:
+            changed_s = _lstat(path, dir_fd=dir_fd).st_ctime
+        except OSError:  # there is none
+            return
+        if changed_s < self.started_s:
+            self.refuse(f"it was about to {doing} '{twin.removeprefix(self.redirected)}'")
+
+    def move(self, source: Any, target: Any) -> None:
+        """Rename a file or a folder, of the script's or redirected, with what is redirected inside."""
+        twin, new_twin = self.twin(source), self.twin(target)
+        if twin and is_file(twin):
+            source = twin
+        else:
+            self.protect(source, "move")
+        if os.path.isdir(source):
+            self.protect(target, "replace")
+            _rename(source, target)
+            self.note_folder(target)
+            if twin and new_twin and os.path.isdir(twin):
+                os.makedirs(os.path.dirname(new_twin), exist_ok=True)
+                _rename(twin, new_twin)
+            return
+        target = self.writing(target)
+        try:
+            _rename(source, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:  # the folder of redirected files may be on another file system
+                raise
+            copy(source, target)
+            _remove(source)
+
+    def note_folder(self, path: Any) -> None:
+        """Let the launcher remove a folder, if it is empty at the end."""
+        if self.twin(path):
+            with _open(self.made, "a") as file:
+                file.write(os.path.abspath(os.fsdecode(path)) + "\n")
+
+
+def is_file(path: Any) -> bool:
+    """Return whether there is a file at just this path."""
+    try:
+        return not stat.S_ISDIR(_lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def copy(source: Any, target: str) -> None:
+    """Copy the contents of a file."""
+    with _open(source, "rb") as old, _open(target, "wb") as new:
+        while part := old.read(2**20):
+            new.write(part)
+
+
+def install(overlay: Overlay) -> None:
+    """Put functions in the places of Python's own that open, move and remove files."""
+
+    @functools.wraps(_open)
+    def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("opener") is None:  # which opens a path of its own, as that of a temporary file does
+            changes = any(letter in mode for letter in "wax+")
+            file = overlay.writing(file, keep="w" not in mode) if changes else overlay.reading(file)
+        return _open(file, mode, *args, **kwargs)
+
+    builtins.open = io.open = opened
+    for name in READERS:
+        if hasattr(os, name):
+            replace(name, reader(overlay, getattr(os, name)))
+
+    def made(path: Any, *args: Any, **kwargs: Any) -> None:
+        _mkdir(path, *args, **kwargs)
+        overlay.note_folder(path)
+
+    def removed(path: Any, *, dir_fd: int | None = None) -> None:
+        twin = overlay.twin(path, dir_fd)
+        if twin and is_file(twin):
+            _remove(twin)
+            return
+        overlay.protect(path, "remove", dir_fd)
+        _remove(path, dir_fd=dir_fd)
+
+    def moved(src: Any, dst: Any, **kwargs: Any) -> None:
+        if kwargs:  # relative to open folders
+            overlay.refuse(f"it was about to move '{os.fsdecode(src)}'")
+        overlay.move(src, dst)
+
+    def truncated(path: Any, flags: int, *args: Any, dir_fd: int | None = None) -> int:
+        if flags & os.O_TRUNC:
+            overlay.protect(path, "overwrite", dir_fd)
+        return _open_descriptor(path, flags, *args, dir_fd=dir_fd)
+
+    replacements: dict[str, Callable[..., Any]] = {
+        "mkdir": made,
+        "open": truncated,
+        "remove": removed,
+        "unlink": removed,
+        "rename": moved,
+        "replace": moved,
+    }
+    for name, function in replacements.items():
+        replace(name, function)
+
+
+def reader(overlay: Overlay, old: Any) -> Callable[..., Any]:
+    """Return a function of ``os`` that looks at a redirected file where it is."""
+
+    def read(path: Any, *args: Any, **kwargs: Any) -> Any:
+        twin = overlay.twin(path, kwargs.get("dir_fd"))
+        if twin and is_file(twin):
+            kwargs.pop("dir_fd", None)
+            path = twin
+        return old(path, *args, **kwargs)
+
+    return read
+
+
+def replace(name: str, function: Callable[..., Any]) -> None:
+    """Put a function in the place of one of ``os``, also where that says what it can do."""
+    old = getattr(os, name)
+    new = functools.wraps(old)(function)
+    for supporting in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
+        if old in supporting:
+            supporting.add(new)
+    setattr(os, name, new)

@@ -1,0 +1,132 @@
+"""Nothing of a script stays: its folder, the temporary folder and the processes are as they were before."""
+
+import sys
+import tempfile
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.launch.script import ScriptLauncher
+from bench.script.steps import RefusedError
+from bench.spec.trial import Script
+from tests.conftest import call
+from tests.launch.test_script import CPU, trial
+from tests.script.test_hook import START
+
+pytestmark = pytest.mark.slow
+
+TRAIN = """
+for step in range(200):
+    loss().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == 3:
+        save()
+"""
+SPAWNED = """
+def train(rank=0):
+    for step in range(200):
+        loss().backward()
+        optimizer.step()
+        if step == 3:
+            save()
+
+
+if __name__ == "__main__":
+    {start}
+"""
+SHAPES = {
+    "a checkpoint by its path": "def save(): torch.save(model.state_dict(), 'model.pt')" + TRAIN,
+    "a checkpoint by an open file": "def save():\n    with open('model.pt', 'wb') as f: torch.save(model, f)\n" + TRAIN,
+    "new folders, and the best of the checkpoints": """
+import os, shutil
+def save():
+    os.makedirs("runs/first", exist_ok=True)
+    torch.save(model.state_dict(), "runs/first/last.pt")
+    shutil.copyfile("runs/first/last.pt", "runs/first/best.pt")
+    assert torch.load("runs/first/best.pt")
+"""
+    + TRAIN,
+    "safetensors": "import safetensors.torch as st\ndef save(): st.save_file(model.state_dict(), 'model.pt')" + TRAIN,
+    "logs, and wandb's folder": """
+import os, logging
+logging.basicConfig(filename="train.log")
+def save():
+    logging.error("saved")
+    os.makedirs(os.path.join(os.environ.get("WANDB_DIR", "."), "wandb"))
+    Path("metrics.csv").write_text("1")
+"""
+    + TRAIN,
+    "a neighbour": "from neighbour import save" + TRAIN,
+    "multiprocessing's own files": "from multiprocessing import Manager\nsave = Manager().dict().copy" + TRAIN,
+    "a compiled model": "import torch._inductor\nmodel.compile()\ndef save(): pass" + TRAIN,
+    "spawned children": "def save(): torch.save(1, 'model.pt')"
+    + SPAWNED.format(start="torch.multiprocessing.spawn(train, nprocs=2)"),
+    "torchrun": "def save(): torch.save(1, 'model.pt')" + TRAIN,
+    "a program that goes on by itself": """
+import subprocess
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+def save(): torch.save(1, "model.pt")
+"""
+    + TRAIN,
+    "a failure after a checkpoint": "def save(): torch.save(1, 'model.pt'); raise SystemExit(7)" + TRAIN,
+}
+
+
+def contents(folder):
+    """Return the files and folders of a folder, with the contents of the small ones."""
+    return {path: path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+@pytest.fixture
+def folder(monkeypatch):
+    """Yield the user's folder, with a temporary folder beside it, both in use; sockets need a short path."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "mine"
+        for made in (folder, folder.with_name("temporary")):
+            made.mkdir()
+        (folder / "model.pt").write_text("mine")
+        (folder / "neighbour.py").write_text("def save(): pass")
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("TMPDIR", str(folder.with_name("temporary")))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.setenv("HOME", str(folder.with_name("home")))
+        yield folder
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_script_leaves_no_file_and_no_process(folder, shape):
+    (folder / "train.py").write_text(START + SHAPES[shape])
+    starter = (str(Path(sys.executable).with_name("torchrun")), "--nproc_per_node", "2") if shape == "torchrun" else ()
+    before, processes = contents(folder.parent), set(psutil.pids())
+    script = Script(command=(*starter, "train.py"), arms=(("fp32", ""),), steps=8, warmup=4)
+    with closing(ScriptLauncher(script)) as launcher:
+        fails = pytest.raises(RefusedError, match="exit code 7") if "failure" in shape else nullcontext()
+        with fails:
+            records = launcher._run_arm(replace(trial("fp32"), silence_s=120.0), "fp32", CPU, lambda _message: None)
+            assert {len(record["steps"]) for record in records} == {4 + 8 + 1}
+    assert contents(folder.parent) == before
+    left = [pid for pid in set(psutil.pids()) - processes if is_of(pid, folder)]
+    assert left == []
+
+
+def is_of(pid, folder):
+    """Return whether a process runs that was started in a folder."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(folder)
+    except psutil.Error:
+        return False
+
+
+def test_a_whole_run_leaves_its_results_where_they_were_asked_for_and_nothing_else(folder, tmp_path):
+    (folder / "train.py").write_text(START + SHAPES["a checkpoint by its path"])
+    before = contents(folder)
+    words = ["script", "--quick", "--inject", "fp32,amp-bf16", "--steps", "8", "--warmup", "4", "--gpus", "cpu"]
+    done = call(*words, "--out", tmp_path / "elsewhere" / "run", "--", "train.py", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert contents(folder) == before
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == ["reports", "run"]

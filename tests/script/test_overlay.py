@@ -1,0 +1,126 @@
+"""What a script writes is redirected and read back, in each of its Python processes; the user's files stay."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bench.launch.script import HOOK, OVERLAY, _remove_empty
+
+MINE = {"model.pt": "mine", "runs/old.txt": "mine", "log.txt": "mine\n"}
+"""The user's files."""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Return a function that runs a script under the hook in a folder with the user's files, and checks those."""
+    home, folder = tmp_path / "home", tmp_path / "mine"
+    for made in (home / "site", home / "tmp", folder / "runs"):
+        made.mkdir(parents=True)
+    for name, text in MINE.items():
+        (folder / name).write_text(text)
+    (home / "site/sitecustomize.py").write_bytes(HOOK.read_bytes())
+    (home / "site/ampmeter_overlay.py").write_bytes(OVERLAY.read_bytes())
+    monkeypatch.chdir(folder)
+    time.sleep(0.05)  # files of the user's are older than the script, by the file system's clock
+
+    def run(text):
+        main = folder / "train.py"
+        main.write_text(f"import os, shutil, subprocess, sys\nfrom pathlib import Path\n{text}")
+        os.utime(main)
+        settings = {"main": str(main), "out": str(home / "out"), "home": str(home), "started_s": time.time()}
+        settings |= {"warmup": 2, "steps": 4, "census": False, "inject": "", "seed": 0, "allow_writes": False}
+        environment = os.environ | {"PYTHONPATH": str(home / "site"), "TMPDIR": str(home / "tmp")}
+        environment |= {"PYTHONDONTWRITEBYTECODE": "1", "AMPMETER_HOOK": json.dumps(settings)}
+        done = subprocess.run([sys.executable, str(main)], check=False, capture_output=True, text=True, env=environment)
+        _remove_empty(home / "made")
+        main.unlink()
+        files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+        assert files == MINE
+        assert sorted(path.name for path in folder.rglob("*") if path.is_dir()) == ["runs"]
+        refused = [json.loads(path.read_text())["refused"] for path in home.glob("out.*")]
+        return done, refused[0] if refused else ""
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'open("model.pt", "w").write("new"); assert open("model.pt").read() == "new"',
+        'open("log.txt", "a").write("more"); assert open("log.txt").read() == "mine\\nmore"',
+        'with open("log.txt", "r+") as file: file.write("M")\nassert Path("log.txt").read_text() == "Mine\\n"',
+        'Path("new.txt").write_text("new"); assert Path("new.txt").stat().st_size == 3 and os.path.exists("new.txt")',
+        'os.makedirs("out/deep"); Path("out/deep/a").write_text("a"); assert Path("out/deep").is_dir()',
+        'Path("a").write_text("a"); os.replace("a", "model.pt"); assert Path("model.pt").read_text() == "a"',
+        'os.mkdir("a"); Path("a/b").write_text("b"); os.rename("a", "c"); assert Path("c/b").read_text() == "b"',
+        'Path("a").write_text("a"); shutil.copy2("a", "model.pt"); assert Path("model.pt").read_text() == "a"',
+        'Path("a").write_text("a"); shutil.move("a", "b"); os.remove("b"); assert not os.path.exists("b")',
+        'import tempfile; name = tempfile.mkstemp()[1]; Path(name).write_text("a"); shutil.move(name, "b")\n'
+        'assert Path("b").read_text() == "a"',
+        'import tempfile\nwith tempfile.NamedTemporaryFile("w", dir=".", delete=False) as file: file.write("a")\n'
+        'os.replace(file.name, "b"); assert Path("b").read_text() == "a"',
+        'import numpy as np; np.savez("b.npz", a=np.ones(2)); assert np.load("b.npz")["a"].sum() == 2',
+        'import logging; logging.basicConfig(filename="a"); logging.error("b"); assert "b" in Path("a").read_text()',
+        'os.makedirs("a"); Path("a/b").write_text("b"); shutil.rmtree("a"); assert not os.path.isdir("a")',
+    ],
+)
+def test_a_file_that_a_script_writes_is_redirected_and_read_back(run, text):
+    done, refused = run(text)
+    assert (done.returncode, refused) == (0, ""), done.stderr
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "subprocess.run([sys.executable, '-c', text], check=True)",
+        "subprocess.run([sys.executable, '-c', text], check=True, env={})",
+        "os.environ.pop('PYTHONPATH'); subprocess.run([sys.executable, '-c', text], check=True)",
+        "import multiprocessing\nif __name__ == '__main__':\n"
+        "    child = multiprocessing.get_context('spawn').Process(target=exec, args=(text,))\n"
+        "    child.start(); child.join()\n"
+        "    assert child.exitcode == 0",
+        "child = os.fork()\nif not child: exec(text); os._exit(0)\nassert os.waitpid(child, 0)[1] == 0",
+    ],
+    ids=["subprocess", "without an environment", "with another path", "spawn", "fork"],
+)
+def test_the_processes_that_a_script_starts_write_to_the_same_folder(run, start):
+    read = "if __name__ == '__main__': assert open('model.pt').read() == 'new'"
+    done, refused = run(f'text = \'open("model.pt", "w").write("new")\'\n{start}\n{read}')
+    assert (done.returncode, refused) == (0, ""), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('os.remove("model.pt")', "remove .*model.pt"),
+        ('Path("model.pt").unlink()', "remove .*model.pt"),
+        ('os.rename("model.pt", "old.pt")', "move .*model.pt"),
+        ('shutil.rmtree("runs")', "remove .*runs/old.txt"),
+        ('os.rename("runs", "old")', "move .*runs"),
+        ('os.open("model.pt", os.O_WRONLY | os.O_TRUNC)', "overwrite .*model.pt"),
+        ("subprocess.run([sys.executable, '-I', '-c', 'open(\"model.pt\", \"w\")'])", "cannot be redirected"),
+        ("subprocess.run([sys.executable, '-u', '-S', 'other.py'])", "cannot be redirected"),
+    ],
+)
+def test_a_process_ends_before_it_does_to_the_users_files_what_cannot_be_redirected(run, text, why):
+    done, refused = run(f"{text}\nprint('went on')")
+    assert done.returncode == 3
+    assert "went on" not in done.stdout
+    assert re.search(why, refused)
+
+
+def test_caches_and_temporary_files_are_written_where_they_belong(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    (tmp_path / "user").mkdir()
+    cached = "os.makedirs(os.environ['HF_HOME']); open(os.environ['HF_HOME'] + '/a', 'w').write('a')\n"
+    hidden = "path = Path.home() / '.cache'; path.mkdir(); (path / 'b').write_text('b')"
+    done, _ = run(cached + hidden)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "cache/a").read_text() == "a"
+    assert (tmp_path / "user/.cache/b").read_text() == "b"
