@@ -73,6 +73,7 @@ def run(request: Request, signals: Interruption) -> int:
     from bench.cli import interruption
     from bench.cli.display import show_plan
     from bench.launch import open_launcher
+    from bench.planning.plan import without_a_pair
     from bench.run import folder as folders
     from bench.run import reporting
     from bench.run.execute import execute, tell_what_remains
@@ -108,6 +109,11 @@ def run(request: Request, signals: Interruption) -> int:
     interruption.skippable(folder, lambda folder: reporting.report_run(folder, tried=request.tries))
     if request.tries or "layers" in request.phases:
         return max(0 if fine else 1, follow(request, folder, signals))
+    refused = without_a_pair(request, prepared.environment.devices)
+    for sentence in refused:
+        print_plain(f"Nothing could be compared. {sentence}")
+    if refused:
+        return 1
     print_plain(f"Next: {reporting.next_step(folder)}")
     return 0 if fine else 1
 

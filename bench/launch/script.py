@@ -50,7 +50,7 @@ LATE_S = 5.0
 """How long the other ranks may take to write their records after the first has ended."""
 CENSUS_STEPS = 10
 """Steps of an arm's profiled process after its warm-up."""
-UNTYPED = "the script's own process ended before torch was imported in it, or it was never started"
+UNTYPED = "the script ended before torch was imported in it, or it was never started"
 
 
 class ScriptLauncher(LocalLauncher):
@@ -194,7 +194,7 @@ class ScriptLauncher(LocalLauncher):
     ) -> TrialResult:
         """Return the row of an arm that was measured, with the types of its profiled process; note its warnings."""
         if diverged:
-            warnings = ["the loss became NaN or Inf while timing", *warnings]
+            warnings = ["the loss became NaN or Inf", *warnings]
         self.notes += [f"{self.script.name}, {name}: {warning}." for warning in warnings]
         profiled = self._profiled(name)
         parts = shares(profiled["computed"]) if profiled else {}

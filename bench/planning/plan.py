@@ -284,10 +284,24 @@ def _require_supported(request: Request, devices: tuple[Device, ...]) -> None:
     names = request.precisions or (BASELINE,)
     if any(unsupported_reason(device, name) is None for device in devices for name in names):
         return
-    device = devices[0]
+    raise UsageError(_cannot_do(devices[0], names))
+
+
+def without_a_pair(request: Request, devices: tuple[Device, ...]) -> list[str]:
+    """Return a sentence for each device on which no two of the named precisions can be compared."""
+    names = tuple(dict(request.script.arms)) if request.script else request.precisions or ()
+    sentences = []
+    for device in devices:
+        refused = tuple(name for name in names if unsupported_reason(device, name))
+        if refused and len(names) > 1 and len(names) - len(refused) < 2:
+            sentences.append(_cannot_do(device, refused))
+    return sentences
+
+
+def _cannot_do(device: Device, names: tuple[str, ...]) -> str:
     reasons = "; ".join(f"{name}: {unsupported_reason(device, name)}" for name in names)
     rest = ", ".join(name for name in PRECISIONS if not unsupported_reason(device, name))
-    raise UsageError(f"{device.name} cannot do {reasons}. It can do: {rest}.")
+    return f"{device.name} cannot do {reasons}. It can do: {rest}."
 
 
 def _trials_on(

@@ -106,8 +106,7 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
     steps = record["steps"][warmup - 1 :]
     if not record["steps"]:
         raise RefusedError(
-            "no step of a torch optimizer was seen in the script's own process: it has an update rule of its own, or "
-            "it trains in processes that it spawns (start those by torchrun)"
+            "no step of a torch optimizer was seen: it ended without one, or has an update rule of its own"
         )
     if len(steps) < 4:
         raise RefusedError(

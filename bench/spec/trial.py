@@ -297,7 +297,7 @@ class Script:
     steps: int = option("optimizer steps to time in each process (default: 50)", "N", whole(4), default=50)
     warmup: int = option("optimizer steps to leave out before (default: 10)", "N", whole(2), default=10)
     allow_writes: bool = option(
-        "let it write checkpoints outside {scratch}, which may overwrite yours or be resumed by the next arm",
+        "let it write its files outside {scratch}, which may overwrite yours or be resumed by the next arm",
         default=False,
     )
 

@@ -63,14 +63,14 @@ def test_the_example_in_the_documentation_is_short_and_runs(tmp_path):
     ("text", "sentence"),
     [
         ("def suite(:\n  pass", "line 1"),
-        ("import nothing_like_that", "line 1: ModuleNotFoundError"),
-        ("raise ValueError('No model.')", "line 1: ValueError: No model."),
+        ("import nothing_like_that\nsuite = None", "line 1: ModuleNotFoundError"),
+        ("raise ValueError('No model.')\nsuite = None", "line 1: ValueError: No model."),
         ("x = 1", "has no function suite()"),
         ("def suite(lr):\n  pass", "'lr' needs a default"),
         ("def suite(lr=None):\n  pass", "'lr' needs a default"),
         ("suite = int", "suite must be a function"),
-        ("import sys\nsys.exit(3)", "line 2: SystemExit"),
-        ("class Stop(BaseException):\n  pass\nraise Stop", "line 3: Stop"),
+        ("import sys\nsys.exit(3)\nsuite = None", "line 2: SystemExit"),
+        ("class Stop(BaseException):\n  pass\nraise Stop\nsuite = None", "line 3: Stop"),
         ("class Stop(BaseException):\n  pass\ndef suite():\n  raise Stop", "line 4: Stop"),
         ("def suite():\n  return 1", "must return a bench.spec.Suite, not int"),
         ("def suite():\n  x = 0\n  return 1 / x", "line 3: ZeroDivisionError"),
@@ -86,6 +86,14 @@ def test_a_broken_suite_file_is_refused_with_the_line_at_fault(tmp_path, monkeyp
         assert sentence in str(caught.value)
         assert ".." not in str(caught.value).replace("./", "")
         assert path.name in str(caught.value)
+
+
+def test_a_training_script_is_not_run_to_see_that_it_is_no_suite(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(f"open({str(tmp_path / 'model.pt')!r}, 'w')\ndef main():\n    suite = 1\nmain()")
+    with pytest.raises(UsageError, match=r"was not run.*run_bench.py script"):
+        suite_registry.refer(str(path))
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_unknown_suite_gets_the_nearest_name():

@@ -387,18 +387,18 @@ def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path, machine, monkeypatch, capsys):
     def make(*_: object, dir: Path) -> BytesIO:
-        if dir.name == "here":
+        if dir.name in ("here", "reports"):
             raise OSError(errno.EROFS, "Read-only file system")
         return BytesIO()
 
-    for name in ("here", "elsewhere"):
-        (tmp_path / name).mkdir()
+    for name in ("here", "elsewhere/reports"):
+        (tmp_path / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr("tempfile.TemporaryFile", make)
     with pytest.raises(UsageError, match=r"'results': Read-only file system\..*--out"):
         check(prepared(machine), None)
     check(prepared(machine), tmp_path / "elsewhere" / "run")
-    assert "no report can be written to 'reports'" in capsys.readouterr().out
+    assert f"no report can be written to '{tmp_path / 'elsewhere/reports'}'" in capsys.readouterr().out
     check(prepared(machine, replace(REQUEST, dry_run=True)), None)
 
 

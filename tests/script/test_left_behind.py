@@ -1,5 +1,6 @@
 """Nothing of a script stays: its folder, the temporary folder and the processes are as they were before."""
 
+import subprocess
 import sys
 import tempfile
 from contextlib import closing, nullcontext
@@ -11,8 +12,8 @@ import pytest
 
 from bench.launch.script import ScriptLauncher
 from bench.script.steps import RefusedError
+from bench.spec.own_modules import ROOT
 from bench.spec.trial import Script
-from tests.conftest import call
 from tests.launch.test_script import CPU, trial
 from tests.script.test_hook import START
 
@@ -77,8 +78,9 @@ def save(): torch.save(1, "model.pt")
 
 
 def contents(folder):
-    """Return the files and folders of a folder, with the contents of the small ones."""
-    return {path: path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+    """Return the files with their contents, and the folders, that are somewhere in a folder; caches aside."""
+    paths = [path for path in folder.rglob("*") if ".cache" not in path.parts and path.name != "home"]
+    return {path: path.read_bytes() if path.is_file() else None for path in paths}
 
 
 @pytest.fixture
@@ -122,11 +124,13 @@ def is_of(pid, folder):
         return False
 
 
-def test_a_whole_run_leaves_its_results_where_they_were_asked_for_and_nothing_else(folder, tmp_path):
+def test_a_whole_run_leaves_its_results_where_they_were_asked_for_and_nothing_else(folder):
     (folder / "train.py").write_text(START + SHAPES["a checkpoint by its path"])
-    before = contents(folder)
+    before, out = contents(folder.parent), folder.with_name("out")
     words = ["script", "--quick", "--inject", "fp32,amp-bf16", "--steps", "8", "--warmup", "4", "--gpus", "cpu"]
-    done = call(*words, "--out", tmp_path / "elsewhere" / "run", "--", "train.py", cwd=folder)
+    command = [sys.executable, str(ROOT / "run_bench.py"), *words, "--out", str(out / "run"), "--", "train.py"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert contents(folder) == before
-    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == ["reports", "run"]
+    after = contents(folder.parent)
+    assert {path.name for path in after if path.parent == out} == {"reports", "run"}
+    assert {path: text for path, text in after.items() if not path.is_relative_to(out)} == before

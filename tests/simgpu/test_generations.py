@@ -95,6 +95,18 @@ def test_whether_bfloat16_is_native_is_asked_of_torch_and_listed(host, name, nat
     assert ("bfloat16 is emulated (torch.cuda" in server.run("list", "--gpus").stdout) != native
 
 
+@pytest.mark.parametrize("is_script", [False, True])
+def test_a_run_whose_precisions_leave_no_pair_says_what_the_gpu_can_do_and_exits_with_1(host, is_script):
+    server = host("T4")
+    (server.folder / "train.py").write_text("import torch\nraise SystemExit('never reached')")
+    started = ["script", "--inject", "fp32,amp-bf16"] if is_script else ["--precisions", "fp32,amp-bf16"]
+    asked = ["--", "train.py"] if is_script else ["--suite", "mlp", "--set", "width=8", "--phases", "speed"]
+    done = server.run(*started, "--quick", "--gpus", "0", "--out", f"pair-{is_script}", *asked)
+    assert done.returncode == 1, done.stderr
+    assert "It can do: fp32, amp-fp16" in done.stdout
+    assert "Next:" not in done.stdout
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_run_tells_the_gpu_as_cuda_and_nvml_know_it(runs, name):
     (device,) = json.loads((runs(name).folder / "out" / "run.json").read_text())["environment"]["devices"]
