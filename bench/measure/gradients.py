@@ -24,12 +24,12 @@ Named = Sequence[tuple[str, Tensor]]
 
 
 def named_gradients(model: nn.Module, weights: Iterable[nn.Parameter]) -> list[tuple[str, Tensor]]:
-    """Return the gradients that there are, each with the name of its parameter.
+    """Return the gradients that there are, each with the name of its parameter; sparse ones with all their zeros.
 
     ``weights`` are what the optimizer updates: the model's parameters, or a master copy of them in the same order.
     """
     named = zip(model.named_parameters(), weights, strict=True)
-    return [(name, weight.grad.detach()) for (name, _), weight in named if weight.grad is not None]
+    return [(name, weight.grad.detach().to_dense()) for (name, _), weight in named if weight.grad is not None]
 
 
 def nonfinite_layers(named: Named) -> list[str]:
@@ -218,15 +218,12 @@ def errors_against_float64(
         value = loss(narrow, batch)
     output, outputs[:] = list(outputs), []
     (value * scale).backward()
-    rounded = {name: p.grad.double() / scale for name, p in narrow.named_parameters() if p.grad is not None}
+    rounded = {name: grad.double() / scale for name, grad in named_gradients(narrow, narrow.parameters())}
     stop_dropping(exact)
     true = exact_loss(exact, cast(batch, torch.float64))
     true.backward()
-    squares = _by_group(
-        (name, _squares(rounded[name], weight.grad))
-        for name, weight in exact.named_parameters()
-        if weight.grad is not None
-    )
+    gradients = named_gradients(exact, exact.parameters())
+    squares = _by_group((name, _squares(rounded[name], grad)) for name, grad in gradients)
     relative = torch.stack([(difference / size).sqrt() for difference, size in squares.values()]).tolist()
     both = (output, outputs)  # of a model with several outputs, all of them together
     tensors = ([leaf.detach() for leaf in tree_leaves(each) if isinstance(leaf, Tensor)] for each in both)

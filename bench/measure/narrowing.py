@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from bench.devices.backend import is_out_of_memory
-from bench.measure.gradients import cast, stop_dropping
+from bench.measure.gradients import cast, named_gradients, stop_dropping
 
 ENOUGH = {torch.bfloat16: 1 / 8, torch.float16: 1 / 20}
 """Errors of gradients that are no harm, by the narrow type."""
@@ -148,7 +148,7 @@ class Narrowing:
                     weight.mul_(1 + torch.finfo(weight.dtype).eps * torch.randn_like(weight))
             torch.manual_seed(0)  # for a model that draws numbers itself
             self._loss(model, batch).backward()
-        return {name: weight.grad.detach() for name, weight in model.named_parameters() if weight.grad is not None}
+        return dict(named_gradients(model, model.parameters()))
 
     def _owned(self) -> dict[nn.Parameter, set[str]]:
         """Return the active modules that use each parameter: its owners, or those that hold them and call them not."""
@@ -229,11 +229,8 @@ class Narrowing:
             with self._region(enabled=kept is not None):
                 loss = self._loss(self.model, self.batches[batch])
             (loss * scale).backward()
-            gradients = {
-                name: weight.grad.detach().float() / scale
-                for name, weight in self._parameters.items()
-                if weight.grad is not None
-            }
+            named = named_gradients(self.model, self._parameters.values())
+            gradients = {name: gradient.float() / scale for name, gradient in named}
             finite = bool(
                 torch.stack([loss.isfinite().all(), *(each.isfinite().all() for each in gradients.values())]).all()
             )

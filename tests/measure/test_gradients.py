@@ -47,6 +47,29 @@ def test_no_gradients_are_no_counts() -> None:
     assert gradients.nonfinite_layers(named) == []
 
 
+def test_a_sparse_gradient_is_counted_and_compared_as_a_dense_one() -> None:
+    words = torch.tensor([[0, 2], [2, 2]])
+    seen = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        model = nn.Embedding(4, 3, sparse=sparse)
+        exact = nn.Embedding(4, 3, sparse=sparse).double()
+        exact.load_state_dict(model.state_dict())
+        errors = gradients.errors_against_float64(
+            model,
+            exact,
+            lambda model, batch: model(batch).square().sum(),
+            words,
+            exact_loss=lambda model, batch: model(batch).square().sum(),
+            autocast=contextlib.nullcontext,
+        )
+        model(words).square().sum().backward()
+        named = gradients.named_gradients(model, model.parameters())
+        seen.append((errors, gradients.histograms(named), gradients.nonfinite_layers(named)))
+    assert model.weight.grad.is_sparse
+    assert seen[0] == seen[1]
+
+
 def test_a_gradient_that_is_not_finite_is_found_in_its_layer() -> None:
     model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
     for weight in model.parameters():

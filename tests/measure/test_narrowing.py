@@ -121,6 +121,20 @@ def test_layers_that_share_a_narrow_weight_are_narrow_or_kept_together():
     assert model.within({"first"}) == {"first", "second"} == model.sharing("second")
 
 
+def test_a_model_with_sparse_gradients_is_searched_as_one_with_dense_ones():
+    def squares(model, batch):
+        return (model(batch[0]) - batch[1]).square().mean()
+
+    found = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(9, 4, sparse=sparse), nn.Flatten(), nn.Linear(8, 1))
+        batches = [(torch.randint(9, (16, 2)), torch.randn(16, 1)) for _ in range(2)]
+        found.append(search(Narrowing(model, squares, batches, BF16)))
+    assert found[0].error > 0
+    assert found[0] == found[1]
+
+
 def test_batch_norm_that_a_precision_leaves_in_fp32_has_fp32_weights_within_a_narrow_module():
     class Block(nn.Module):
         def __init__(self):

@@ -47,7 +47,7 @@ def _batches(summary: pd.DataFrame, numerics: pd.DataFrame) -> Iterator[tuple[st
 
 def _modules(rows: pd.DataFrame, *, name: str, subject: str) -> Chart | None:
     """Describe the modules' shares of the harm that a narrow precision does; None where none was searched."""
-    arms = modules(rows).groupby(KEY, sort=False)
+    arms = modules(rows).dropna(subset="share").groupby(KEY, sort=False)
     panels = [_shares(str(arm["precision"].iloc[0]), arm.head(SHOWN)) for _, arm in arms]
     if not panels:
         return None

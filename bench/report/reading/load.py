@@ -14,7 +14,7 @@ from bench.report.reading.completeness import missing_trials
 from bench.report.reading.folders import copies, labels, read_info, runs_in, shown
 from bench.results.columns import COLUMNS, whole_lines
 from bench.results.csv_file import PAIR, counting, of_counting, read, stored_whole
-from bench.results.records import MEASURED
+from bench.results.records import MEASURED, Status
 from bench.results.store import edited
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
@@ -32,6 +32,8 @@ EPOCH_COST = ["train_s", "test_s", "elapsed_s", "data_wait_s", "samples_per_s", 
 """The costs of training, of which an emulated precision has no figure."""
 OF_TRIALS = {"epochs": "epochs.csv", "numerics": "numerics.csv", "explained": "explain.csv"}
 """The frames whose rows get the columns of their trials' cells, and their files."""
+STOPPED: tuple[Status, ...] = ("oom", "unsupported", "timeout", "failed")
+"""The statuses of trials that did not come to their end: their figures in long form are a part that has no meaning."""
 WORKLOAD = ["suite", "parameters", "techniques", "data"]
 """The columns in which devices and runs must agree to be compared: the same recipe on the same data."""
 
@@ -89,9 +91,9 @@ class Runs:
     ablation_blocks: pd.DataFrame
     """One row per timed block of an ablation, with the columns of its cell."""
     numerics: pd.DataFrame
-    """One row per figure of the numerics phase, with the seed and the columns of its cell."""
+    """One row per figure of a numerics or layers phase that came to its end, with the seed and the cell's columns."""
     explained: pd.DataFrame
-    """One row per figure of the explain phase, with the columns of its cell."""
+    """One row per figure of an explain phase that came to its end, with the columns of its cell."""
     telemetry: pd.DataFrame
     """One row per reading of a GPU."""
     remarks: list[str] = field(default_factory=list)
@@ -135,8 +137,10 @@ def load(folders: list[Path]) -> Runs:
         readings.append(read(folder / "telemetry.csv", words="category").drop(columns="uuid").assign(run=label))
         parts["blocks"].append(_blocks(of_counting(read(folder / "blocks.csv", words="category"), rows), rows))
         of_trials = {name: of_counting(read(folder / file), rows) for name, file in OF_TRIALS.items()}
+        ended = rows[~rows["status"].isin(STOPPED)]
         for name, file in OF_TRIALS.items():
-            parts[name].append(_without_emulated_cost(_with_cells(file, of_trials[name], rows), EPOCH_COST))
+            trials = rows if name == "epochs" else ended  # an epoch is whole by itself
+            parts[name].append(_without_emulated_cost(_with_cells(file, of_trials[name], trials), EPOCH_COST))
         rows = _with_losses(_with_steady_epochs(rows, of_trials["epochs"]), of_trials)
         parts["trials"].append(_without_emulated_cost(rows, TRAIN_COST))
     names = _data_names(runs)

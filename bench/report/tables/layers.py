@@ -23,10 +23,11 @@ def modules(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each module of each arm, of rows of ``Runs.numerics``: its figures, the largest error first."""
     each = rows[(rows["kind"] == "module") & (rows["layer"] != "") & (rows["name"] != "keep")]
     names = [*dict.fromkeys((*KEY, "where", "batch_size", "precision")), "layer"]
+    columns = [*names, "error", "worst", "share", "flops"]
     if each.empty:
-        return pd.DataFrame(columns=[*names, "error", "worst", "share", "flops"])
+        return pd.DataFrame(columns=columns)
     wide = each.pivot_table(index=names, columns="name", values="value", sort=False).reset_index()
-    return wide.sort_values("error", ascending=False, kind="stable")
+    return wide.reindex(columns=columns).sort_values("error", ascending=False, kind="stable")
 
 
 def whole(rows: pd.DataFrame) -> dict[str, float]:
@@ -98,12 +99,12 @@ def searched(rows: pd.DataFrame) -> list[Table | None]:
     answers = [
         {name: arm.iloc[0][name] for name in ("where", "batch_size", "precision")}
         | whole(arm)
-        | {"answer": next(word for word in ANSWERS if word in whole(arm)), "keep": kept(arm)}
+        | {"answer": next((ANSWERS[word] for word in ANSWERS if word in whole(arm)), ""), "keep": kept(arm)}
         for arm in arms
     ]
     columns = [
         *ARM,
-        words("which modules need fp32", lambda row: ANSWERS[row["answer"]]),
+        words("which modules need fp32", "answer"),
         words("keep", "keep", wrap=True),
         figures("error of the gradients (%)", lambda row: row.get("error"), per=0.01, write=_percent),
         figures("with these kept (%)", lambda row: row.get("kept"), per=0.01, write=_percent),

@@ -545,10 +545,12 @@ def _named(arm: pd.DataFrame) -> dict[str, Any]:
 
 
 def _course(arm: pd.DataFrame) -> dict[str, Any]:
-    """Return how an arm's steps began and ended."""
+    """Return how an arm's steps began and ended; nothing where none is in the file."""
     losses, scales = _steps(arm, "loss"), _steps(arm, "loss_scale")
+    if losses.empty:
+        return {}
     last = losses.iloc[-1]
-    failed = not known(last) or (scales.empty and not _steps(arm, "finite").tail(1).any())
+    failed = not known(last) or (scales.empty and (_steps(arm, "finite").tail(1) == 0).any())
     return {
         "steps": len(losses),
         "skipped": _steps(arm, "skipped").sum() if len(scales) else None,
@@ -605,7 +607,8 @@ def _float16_shares(arm: pd.DataFrame, kind: str) -> dict[str, Any]:
     }
     by_layer = lost[lost.index != ""]
     worst = f"{number(by_layer.max(), 3)} % ({by_layer.idxmax()})" if len(by_layer) else UNKNOWN
-    return {name: part[""] for name, part in of_all.items()} | {"scale": scale, "worst": worst}
+    whole_model: dict[str, Any] = {name: part.get("") for name, part in of_all.items()}
+    return whole_model | {"scale": scale, "worst": worst}
 
 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
@@ -615,7 +618,7 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
     exponents of powers of two, and zero.
     """
     counts = last_steps(rows).pivot_table(index="layer", columns="name", values="value", aggfunc="sum", fill_value=0.0)
-    counts = counts.reindex(rows["layer"].unique())
+    counts = counts.loc[[layer for layer in rows["layer"].unique() if layer in counts.index]]
     return 100 * counts.div(counts.sum(axis=1), axis=0)
 
 
@@ -657,11 +660,11 @@ def _errors(arms: list[pd.DataFrame]) -> Table | None:
 
 
 def _error(arm: pd.DataFrame) -> dict[str, Any]:
-    """Return the errors of an arm in the first and the last step of those in which they were taken."""
+    """Return the errors of an arm in the first and the last step, in which they were taken."""
     errors_of = arm[arm["kind"] == "error"].sort_values("value")
-    steps = [*sorted(errors_of["step"].unique()), None, None][:2]
-    errors = {"worst": UNKNOWN}
-    for end, step in zip(("first", "last"), steps, strict=True):
+    last = errors_of.loc[errors_of["step"] > 0, "step"].max()
+    errors: dict[str, Any] = {"worst": UNKNOWN}
+    for end, step in (("first", 0), ("last", last)):
         rows = errors_of[errors_of["step"] == step]
         whole_model = rows[rows["layer"] == ""].set_index("name")["value"]
         errors |= {f"{end}_{name}": whole_model.get(name) for name in ("loss", "gradient", "output")}

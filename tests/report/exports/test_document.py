@@ -102,6 +102,13 @@ def test_a_training_has_its_epochs_and_a_loss_that_is_not_finite_is_null(exporte
     assert [epoch.get("train_loss") for epoch in epochs] == [pytest.approx(1.35), None]
 
 
+def test_a_training_whose_epochs_are_lost_has_none(check, tmp_path):
+    folder = original(tmp_path / "run")
+    (folder / "epochs.csv").unlink()
+    trainings = [trial for trial in check(document.report(load([folder])))["trials"] if trial["phase"] == "train"]
+    assert [trial.get("epochs") for trial in trainings] == [None] * 4
+
+
 def test_answers_and_ablations_are_those_of_the_report(exported):
     answer = exported["answers"][0]
     assert (answer["workload"], answer["where"], answer["batch_size"]) == ("mlp", "NVIDIA Test 1", 128)

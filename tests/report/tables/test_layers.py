@@ -2,6 +2,7 @@
 
 import math
 
+import pandas as pd
 import pytest
 
 from bench.report.analysis.summary import summarise
@@ -11,6 +12,7 @@ from bench.report.reading.load import load
 from bench.report.tables.layers import kept_names, searched
 from bench.results.records import Numeric, TrialResult
 from tests.report.builders import RunBuilder
+from tests.report.fleet import edit_rows
 
 KEPT = "amp-bf16:keep=blocks.*.norm"
 DETAIL = f"keep blocks.*.norm in fp32, as in --precisions '{KEPT}': gradients differ by 3 % then, by 80 % without"
@@ -55,6 +57,31 @@ def test_tables_have_the_answer_and_the_worst_modules_first(run):
     assert kept_names(run.numerics) == {"mlp": [("amp-bf16", KEPT)]}
     diffuse = run.numerics.assign(name=run.numerics["name"].replace("concentrated", "diffuse"))
     assert kept_names(diffuse) == {}  # what was found is no advice
+
+
+@pytest.mark.parametrize(
+    ("lost", "answer", "module"),
+    [
+        ({"name": "concentrated"}, ["–", "–", "80"], ["blocks.1.norm", "∞", "100"]),
+        ({"name": "error"}, ["these", "blocks.*.norm", "–"], ["blocks.0.norm", "–", "70"]),
+        ({"name": "share"}, ["these", "blocks.*.norm", "80"], ["blocks.1.norm", "∞", "–"]),
+    ],
+)
+def test_of_a_file_that_lost_rows_the_rest_is_shown(run, lost, answer, module):
+    rows = run.numerics.assign(where="GPU")
+    kept = rows[~(rows[[*lost]] == pd.Series(lost)).all(axis=1)]
+    answers, modules = searched(kept)
+    assert answers.rows[0][3:6] == answer
+    assert modules.rows[0][3:6] == module
+    drawn = [chart for _, chart in charts(summarise(run.trials), kept) if chart is not None]
+    assert len(drawn) == (lost["name"] != "share")  # which is what the figure shows
+
+
+@pytest.mark.parametrize("status", ["failed", "timeout", "oom", "unsupported"])
+def test_modules_that_a_search_had_named_before_it_stopped_are_no_advice(run, status):
+    folder = run.runs[0].folder
+    edit_rows(folder, lambda row: row.update(status=status))
+    assert kept_names(load([folder]).numerics) == {}
 
 
 def test_the_figure_has_a_bar_for_each_listed_module(run):

@@ -15,7 +15,7 @@ from bench.report.page import compose
 from bench.report.reading.load import load
 from bench.report.tables.measurements import last_steps, numerics, shares
 from bench.results.records import Numeric, TrialResult
-from tests.report.builders import RunBuilder
+from tests.report.builders import RunBuilder, write_report
 from tests.report.tables.lines import lines
 
 
@@ -76,6 +76,36 @@ def test_tables_hold_the_figures_of_each_precision_in_order(run):
     ]
     assert errors.rows[0][3:] == ["1.0e−4", "0.01", "1.0e−4", "0.01", "0.02 (fc)"]
     assert [error(value) for value in (1.5e-7, 0.069, 1.0, math.nan)] == ["1.5e−7", "0.069", "1", "–"]
+
+
+def test_a_phase_that_stopped_after_its_first_rows_has_its_reason_and_no_figures(tmp_path):
+    run = RunBuilder(tmp_path / "run").speed()
+    trial = run.trial("numerics", ["fp32"], 128)
+    first = [row for row in figures(trial.id, "fp32") if (row.kind, row.step) == ("error", 0)]
+    run.add(trial, TrialResult(precision="fp32", status="failed", detail="it stopped"), records=first)
+    text = write_report([run.folder], tmp_path / "out", figures="none").read_text()
+    assert "it stopped" in text
+    assert "### How it was timed" in text
+    assert "### Numerics" not in text
+
+
+@pytest.mark.parametrize(
+    ("lost", "table", "row"),
+    [
+        ({"kind": "step"}, 0, ["–", "–", "–", "–", "–", "655.0 (fc)"]),
+        ({"kind": "step", "name": "finite"}, 0, ["3", "–", "2.000", "1.000", "–", "655.0 (fc)"]),
+        ({"kind": "activation"}, 0, ["3", "–", "2.000", "1.000", "–", "–"]),
+        ({"kind": "gradient", "layer": ""}, 1, ["parameters", "–", "–", "–", "0.00 % (fc)", "65,536", "–", "–"]),
+        ({"kind": "gradient", "step": 2, "layer": "fc"}, 1, ["parameters", "0.00", "25.0", "75.0", "0.00 % (conv1)"]),
+        ({"kind": "error", "step": 0}, 2, ["–", "–", "1.0e−4", "0.01", "0.02 (fc)"]),
+        ({"kind": "error", "step": 2}, 2, ["1.0e−4", "0.01", "–", "–", "–"]),
+    ],
+)
+def test_of_a_file_that_lost_rows_the_rest_is_shown_for_what_it_is(run, lost, table, row):
+    rows = run.numerics.assign(where="GPU")
+    is_lost = (rows["precision"] == "fp32") & (rows[[*lost]] == pd.Series(lost)).all(axis=1)
+    (line,) = (line for line in numerics(rows[~is_lost])[table].rows if line[2] == "fp32")
+    assert line[3 : 3 + len(row)] == row
 
 
 def test_the_outputs_error_is_shown_as_a_ratio_of_signal_to_noise(run):
