@@ -167,11 +167,8 @@ def to_paste(rows: Sequence[Row], out: Path) -> Iterator[str]:
     environment = _read(out / "first-run" / "run.json").get("environment", {})  # the doctor may have been killed
     names = record.get("devices", {}).values() or {device["name"] for device in environment.get("devices", ())}
     machine = ", ".join(names) or "unknown GPU"
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
     driver, torch = (record.get(name) or environment.get(name) or "unknown" for name in ("driver", "torch"))
-    yield f"{machine}; driver {driver}; torch {torch}; commit {commit}."
+    yield f"{machine}; driver {driver}; torch {torch}; commit {_commit()}."
     yield ""
     yield "| check | result | measured |"
     yield "| --- | --- | --- |"
@@ -184,6 +181,14 @@ def to_paste(rows: Sequence[Row], out: Path) -> Iterator[str]:
         if row.name == "doctor":
             for check in record.get("checks", ()):
                 yield f"| doctor: {_cell(check['name'])} | {check['result']} | {_cell(check['measured'])} |"
+
+
+def _commit() -> str:
+    """Return this checkout's commit; "unknown" where git is not installed, or this is no checkout."""
+    with suppress(FileNotFoundError, subprocess.CalledProcessError):
+        command = ["git", "rev-parse", "--short", "HEAD"]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return "unknown"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -112,6 +112,9 @@ def open_loader(samples: ImageFiles | TensorDataset, *, batch_size: int, seed: i
         num_workers=WORKERS,
         prefetch_factor=AHEAD,
         pin_memory=pinned,
+        # Processes started anew would import torch for seconds, and hold a copy of all images each. A fork lacks the
+        # threads that this process may have: those that feed another loader's workers or pin its batches, and CUDA's.
+        # A worker uses nothing of theirs.
         multiprocessing_context="fork",
     )
 

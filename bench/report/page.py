@@ -185,6 +185,8 @@ def _drawers() -> Iterator[ProcessPoolExecutor]:
 
     Ctrl-C goes to all: those processes start, and stay, with signals blocked.
     """
+    # Forks are safe here: a process that reports has no other thread, as BLAS ends its own before a fork. Processes
+    # started anew import pandas and matplotlib first, which takes as long as their share of the drawing saves.
     with ProcessPoolExecutor(DRAWERS, get_context("fork"), lifetime.end_with, (os.getpid(),)) as others:
         try:
             before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

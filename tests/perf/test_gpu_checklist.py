@@ -142,6 +142,19 @@ def test_the_first_run_tells_the_machine_where_the_doctor_was_ended_and_patience
     assert (tmp_path / "first.md").read_text().startswith("NVIDIA Y; driver 570.1; torch 2.13; commit ")
 
 
+def test_the_table_is_made_where_git_is_not_installed_and_where_this_is_no_checkout(tmp_path, ran, monkeypatch):
+    (tmp_path / "out").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    gpu_checklist.main([str(tmp_path / "out"), "--only", "card"])
+    table = (tmp_path / "out" / "first.md").read_text()
+    assert table.startswith("unknown GPU; driver unknown; torch unknown; commit unknown.\n")
+    git = tmp_path / "git"
+    git.write_text("#!/bin/sh\necho 'fatal: not a git repository' >&2; exit 128\n")
+    git.chmod(0o755)
+    gpu_checklist.main([str(tmp_path / "out"), "--only", "card"])
+    assert (tmp_path / "out" / "first.md").read_text() == table
+
+
 def test_the_rest_follows_without_a_limit_and_a_lone_check_prints_its_own_table(tmp_path, ran, capsys):
     gpu_checklist.main([str(tmp_path)])
     names = [name for name, _ in ran]

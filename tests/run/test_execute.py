@@ -253,10 +253,25 @@ def new_fork_server(monkeypatch):
     server._stop()
 
 
+BREAK_TORCH = """
+import sys
+from importlib.util import spec_from_file_location
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return spec_from_file_location(name, {broken!r}) if name == "torch" else None
+
+sys.meta_path.insert(0, Finder)
+"""
+"""A finder that is asked before any folder of sys.path: a fork server takes its parent's since Python 3.13."""
+
+
 def _break_torch(folder, source, monkeypatch):
-    """Let processes started from now on import another torch, from a folder without suites: theirs are on sys.path."""
+    """Let processes that are started from now on import another torch: each runs sitecustomize.py at its start."""
     folder.mkdir()
-    (folder / "torch.py").write_text(source)
+    (folder / "broken.py").write_text(source)
+    (folder / "sitecustomize.py").write_text(BREAK_TORCH.format(broken=str(folder / "broken.py")))
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
 

@@ -71,8 +71,9 @@ def test_functions_that_a_library_wants_and_no_other_has_are_found_whatever_thei
     versions.write_text("libcudart.so.99 { global: *; };")
     real = compiled("libcudart.so.99", "int cudaNew() { return 0; }", f"-Wl,--version-script={versions}")
     calls = ("cudaNew", "cudaOld", "cuNew", "cuFileRead", "ncclNew", "nvmlNew", "cuptiNew", "cublasNew", "getpid")
-    body = " + ".join(f"{name}()" for name in calls)
-    declared = "int cudaRare() __attribute__((weak)); "
+    called = [f"{name}()" for name in calls]
+    body = " + ".join(called)
+    declared = f"int {', '.join(called)}; int cudaRare() __attribute__((weak)); "
     declared += 'const char* names[] = {"cuLookedUp", "cudaLookedUp", "see cuNothing"}; '
     torch = compiled("libtorch.so", declared + f"int all() {{ return {body} + (cudaRare ? cudaRare() : 0); }}", real)
     files = [real, torch, compiled("libcufile.so.0", "int cuFileRead() { return 0; }")]
