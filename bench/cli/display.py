@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import psutil
 
 from bench.planning.plan import ESTIMATE_ERROR, REPORT_S, Plan
-from bench.results.records import MEASURED, Device, Environment, Progress, Sample, TrialResult
+from bench.results.records import MEASURED, Device, Environment, Operations, Progress, Sample, TrialResult
 from bench.results.store import FAILURES, reason_of
 from bench.spec.phases import PHASES
-from bench.spec.precisions import BASELINE, find_precision
+from bench.spec.precisions import BASELINE, find_precision, strayed
 from bench.spec.text import plain, print_plain
 from bench.spec.trial import Trial
 
@@ -196,7 +196,8 @@ def describe_trial(trial: Trial) -> str:
 
 def describe_results(results: Sequence[TrialResult]) -> str:
     """Return a trial's results in one line."""
-    return "; ".join(_describe(result) for result in results)
+    text = "; ".join(_describe(result) for result in results)
+    return text.replace(f"× {BASELINE} [", f"× {BASELINE} ≠ [") if ", but computed " in text else text
 
 
 def _describe(result: TrialResult) -> str:
@@ -232,7 +233,10 @@ def _describe_timed(result: TrialResult) -> str:
         return f"{name} {rate}, one sample in {inference.latency_p50_ms:.3g} ms{unconverged}"
     if (speed := result.speed) is not None and speed.step_ms is not None:
         times = _speedup(speed.speedup, speed.speedup_low, speed.speedup_high)
-        return f"{name} {speed.step_ms:.4g} ms{times}{unconverged}"
+        seen = result.operations or Operations()
+        words = strayed(name, seen.compute_dtypes, seen.other_modules)
+        types = f", but {words}" if words else ""
+        return f"{name} {speed.step_ms:.4g} ms{times}{unconverged}{types}"
     return f"{name} {result.status}" + (f": {result.detail}" if result.detail else "")
 
 

@@ -16,11 +16,12 @@ from torch import Tensor
 from bench.data import WHOLE, Batches, Shard, SuiteBatches, first_batches, open_batches
 from bench.data.batch import Batch, first_dimension, tensors
 from bench.devices.backend import backend_of, device_at
+from bench.measure.alone import Call, calls_of
 from bench.measure.energy import Done
 from bench.measure.operations import observe
 from bench.planning import suite_registry
-from bench.results.records import Message, Progress, Status, Switches, TrialResult
-from bench.spec.precisions import Precision, parse_precision
+from bench.results.records import Message, Operations, Progress, Status, Switches, TrialResult
+from bench.spec.precisions import Precision, parse_precision, strayed
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import Techniques, techniques
 from bench.spec.trial import COMPILING_S, Trial
@@ -35,6 +36,8 @@ FEWEST_STEPS, MOST_STEPS = 20, 200
 """Single steps that are timed, if they fit into the time budget."""
 SINGLE_STEPS = 10
 """Steps that are queued one at a time, for the host's share."""
+MOST_MODULES = 3
+"""Modules that are named."""
 HEARTBEAT_S = 0.5
 """Shortest interval between two progress messages of continuous steps."""
 MOST_COMPILED_STEPS = 8
@@ -210,46 +213,76 @@ class TrainingRunner:
         self.synchronize()
         return self.read_back()
 
-    def compute_dtypes(self) -> str:
-        """Return the types that the products of a step run in; empty where that is unknown or nothing is expected.
+    def operations(self) -> Operations | None:
+        """Return the products of a step and the types that they run in; None where they are unknown.
 
         Call it after all that is measured, in all processes that train together: a model's layers may wait for each
         other. It takes another batch, forward and backward, without an update, and neither compiled nor captured.
         """
-        if self.arm.precision.autocast is None:
-            return ""
         observable = self.observable()
         observable.activate()
         try:
-            return observe(observable.compute).compute_dtypes
+            return self.located(observe(observable.compute))
         except Exception as error:  # out of memory, for one: all that is measured is known by now
             print(f"Which types products run in is unknown: {type(error).__name__}: {error}")
-            return ""
+            return None
+
+    def located(self, operations: Operations) -> Operations:
+        """Name the modules whose products ran in a narrower type than the precision's, as far as they can be seen."""
+        name = self.arm.precision.name
+        if not strayed(name, operations.compute_dtypes, ""):
+            return operations
+        products = [call for call in self.calls() if call.work == "other products"]
+        strange = (call.module for call in products if strayed(name, f"{call.dtype}:100%", ""))
+        modules = filter(None, dict.fromkeys(strange))
+        return replace(operations, other_modules=", ".join(itertools.islice(modules, MOST_MODULES)))
+
+    def calls(self) -> list[Call]:
+        """Return the operators that a step calls, forward and backward; none where they cannot be followed."""
+        observable = self.observable()
+        observable.activate()
+        try:
+            return calls_of(observable.compute)
+        except Exception as error:  # a model that cannot be observed; that it trains is known
+            print(f"{self.name}: the operators of its step are unknown: {type(error).__name__}: {error}")
+            return []
+        finally:
+            self.arm.zero_grad()
 
     def result(
-        self, status: Status = "ok", detail: str = "", *, switches: Switches, computed: str = "", **measured: Any
+        self,
+        status: Status = "ok",
+        detail: str = "",
+        *,
+        switches: Switches,
+        operations: Operations | None = None,
+        **measured: Any,
     ) -> TrialResult:
         """Return the arm's result, with its status and detail in view of the arithmetic that really ran.
 
         It is ``invalid`` where the model changed the fp32 switches that were ``wanted``, or where no product ran in the
         narrow type that the precision is about. That autocast did not reach a model, which may do without for reasons
-        of its own, is only in the detail. A result that is ``nonfinite`` stays so.
+        of its own, or that a model multiplied in a narrower type, is only in the detail. A result that is ``nonfinite``
+        stays so.
 
         Args:
             status: as it is otherwise.
             detail: likewise.
             switches: as the last step left them.
-            computed: the types that products ran in, as in ``Operations.compute_dtypes``.
+            operations: what a step computed; None if it is unknown.
             measured: other fields of the result, such as ``speed``.
         """
         precision, both = self.arm.precision, (self.wanted or switches, switches)
         before, after = (f"matmul {each.fp32_matmul}, conv {each.fp32_conv}, rnn {each.fp32_rnn}" for each in both)
         if before != after and status != "nonfinite":
             status, detail = "invalid", f"the model changed the fp32 switches from {before} to {after}"
-        if (missed := precision.missed(computed)) and status != "nonfinite":
-            status, detail = "invalid" if precision.narrow else status, "; ".join(filter(None, (missed, detail)))
+        if operations is not None and status != "nonfinite":
+            missed = precision.missed(operations.compute_dtypes)
+            other_types = strayed(precision.name, operations.compute_dtypes, operations.other_modules)
+            status = "invalid" if missed and precision.narrow else status
+            detail = "; ".join(filter(None, (missed, other_types, detail)))
         fields = {"precision": self.name, "compile_s": self.compile_s} | measured
-        return TrialResult(status=status, detail=detail, switches=switches, **fields)
+        return TrialResult(status=status, detail=detail, switches=switches, operations=operations, **fields)
 
     def observable(self) -> TrainingRunner:
         """Return a runner of the same arm whose operations can be observed: neither compiled nor captured."""

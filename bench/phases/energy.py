@@ -79,7 +79,7 @@ def _follow(trial: Trial, send: Callable[[Message], None]) -> None:
         runner.run(steps)
     runner.synchronize()
     distributed.gathered(runner.finite())
-    runner.compute_dtypes()
+    runner.operations()
 
 
 def _measure(
@@ -105,7 +105,7 @@ def _measure(
         disturbed = "; ".join(filter(None, (watch.poll() for watch in watches)))
     switches = runner.read_back()  # last: the model may have changed them
     finite = all(distributed.gathered(runner.finite()))
-    cause, computed = recompilations.cause(), runner.compute_dtypes()
+    cause, operations = recompilations.cause(), runner.operations()
     if window is None:
         return _unsupported(trial, "the GPU stopped telling its energy and its power while steps ran")
     status: Status = "ok"
@@ -115,7 +115,7 @@ def _measure(
     elif cause:
         status, detail = "invalid", f"{cause} while energy was measured, so compiling is in it"
     figures = energy.energy_of(window, idle.power_w if idle else None)
-    return runner.result(status, detail, switches=switches, computed=computed, energy=figures)
+    return runner.result(status, detail, switches=switches, operations=operations, energy=figures)
 
 
 def _unsupported(trial: Trial, why: str) -> TrialResult:

@@ -76,7 +76,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         if not runner.finite():
             status, detail = "nonfinite", "the loss became NaN or Inf"
         switches = runner.switches_after_a_step()
-        send(runner.result(status, detail, switches=switches, computed=runner.compute_dtypes()))
+        send(runner.result(status, detail, switches=switches, operations=runner.operations()))
 
 
 @dataclass(slots=True)
@@ -244,7 +244,7 @@ class _Explanation:
 
     def time_operators(self) -> None:
         """Time the large operators of each arm's step alone, and the baseline's products in the other arms' types."""
-        called = {runner.name: self._calls(runner) for runner in self.runners}
+        called = {runner.name: runner.calls() for runner in self.runners}
         baseline = self.runners[0]
         products = [call for call in called[baseline.name] if call.flops]
         for runner in self.runners:
@@ -302,18 +302,6 @@ class _Explanation:
                 self._send(runner, "rate", "copies GB/s", alone.copy_gb_per_s(device, dtype))
                 if dtype != full:
                     self._send(runner, "rate", "casts GB/s", alone.copy_gb_per_s(device, full, to=dtype))
-
-    def _calls(self, runner: TrainingRunner) -> list[Call]:
-        observable = runner.observable()
-        observable.activate()
-        batch = next(observable.batches)
-        try:
-            return alone.calls_of(lambda: observable.arm.gradients(observable.arm, batch))
-        except Exception as error:  # a model that cannot be observed; that it trains is known
-            print(f"{runner.name}: the operators of its step are unknown: {type(error).__name__}: {error}")
-            return []
-        finally:
-            runner.arm.zero_grad()
 
     def _alone(self, runner: TrainingRunner, call: Call, kind: Finding = "alone") -> None:
         (taken,) = alone.times([call], self.context.device, ALONE_S, cached=kind == "cached")

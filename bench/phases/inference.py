@@ -92,7 +92,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             status,
             detail,
             switches=switches,
-            computed=runner.compute_dtypes(),
+            operations=runner.operations(),
             inference=Inference(
                 latency_p50_ms=float(p50),
                 latency_p95_ms=float(p95),

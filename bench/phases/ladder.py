@@ -62,7 +62,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         waits_ns = [runner.wait_ns + runner.last_wait_ns for runner in runners]
         ratios = [_host_ratio(runner, TAIL_SHARE * trial.protocol.process_s) for runner in runners]
         switches = [runner.switches_after_a_step() for runner in runners]
-        computed = [runner.compute_dtypes() for runner in runners]
+        operations = [runner.operations() for runner in runners]
     for block in paired.blocks():
         send(block)
     for index, runner in enumerate(runners):
@@ -77,7 +77,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         result = runner.result(
             *paired.judge(index),
             switches=switches[index],
-            computed=computed[index],
+            operations=operations[index],
             speed=replace(paired.speed(index), host_ratio=ratios[index]),
             ablation=ablation,
         )

@@ -115,8 +115,8 @@ def _measure(trial: Trial, device: Device, send: Callable[[Message], None]) -> N
         runner = TrainingRunner(asked.name, arm, batches)
         switches = runner.read_back()  # last: the model may have changed them
         odd = [f"the loss was {float(loss)} after a few steps" for loss in losses if not torch.isfinite(loss)]
-        computed = runner.compute_dtypes()
-    send(runner.result("ok", "; ".join(odd), switches=switches, computed=computed, memory=peaks))
+        operations = runner.operations()
+    send(runner.result("ok", "; ".join(odd), switches=switches, operations=operations, memory=peaks))
 
 
 def _load_libraries(context: Context, precision: str, step: AblationStep | None) -> None:

@@ -15,7 +15,6 @@ import torch
 from bench.data import Batches
 from bench.data.batch import Batch
 from bench.measure import gradients
-from bench.measure.operations import observe
 from bench.phases.arms import Context, TrainingRunner, open_context
 from bench.results.records import Device, Kind, Message, Numeric, Progress
 from bench.spec.errors import UnsupportedError
@@ -47,13 +46,11 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     failure, losses = observation.train(batches, steps), observation.losses
     runner = TrainingRunner(name, arm, cycle(context.resident_batches(1)))
     switches = runner.read_back()
-    operations = observe(runner.compute) if arm.conversion else None
     result = runner.result(
         "nonfinite" if failure else "ok",
         failure or f"loss {losses[0]:#.4g} in the first step, {losses[-1]:#.4g} in the last of {len(losses)}",
         switches=switches,
-        computed=operations.compute_dtypes if operations else "",
-        operations=operations,
+        operations=runner.operations(),
         conversion=arm.conversion,
     )
     send(result)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from bench.measure.energy import total
@@ -62,7 +61,6 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             status,
             detail,
             switches=switches,
-            computed=observed.compute_dtypes if observed else "",
             precision=runner.arm.precision.name,
             operations=observed,
             conversion=runner.arm.conversion,
@@ -73,15 +71,12 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
 
 
 def _observe(runner: TrainingRunner) -> Operations:
-    """Observe a step's operations; where several train together, those of all their parts, without the update.
+    """Observe a step's operations without the update; where several train together, those of all their parts.
 
-    The update would set their weights apart, for gradients are not averaged in what is observed. An update that
-    compiles is left out, too: its operations cannot be observed, and products are none of them.
+    The update would set their weights apart, for gradients are not averaged in what is observed; one that compiles
+    cannot be observed; and the products of one such as Muon's are not the model's.
     """
-    observable = runner.observable()
-    if distributed.ranks() == 1:
-        return observe(observable.compute if runner.arm.precision.optimizer else partial(observable.run, 1))
-    operations = observe(observable.compute)
+    operations = runner.located(observe(runner.observable().compute))
     return replace(operations, flops_per_step=total(distributed.gathered(operations.flops_per_step)))
 
 

@@ -84,7 +84,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         "nonfinite" if failure else "ok",
         failure or read_failure,
         switches=switches,
-        computed=runner.compute_dtypes(),
+        operations=runner.operations(),
         conversion=arm.conversion,
         training=summary(trial, rows, arm, batches, context.suite.quality),
     )

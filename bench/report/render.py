@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from bench.report.analysis.compare import Comparison
 from bench.report.analysis.explanation import Explanation
-from bench.report.analysis.verdict import Answer, Grid
+from bench.report.analysis.verdict import Answer, Grid, strayed
 from bench.report.figures.chart import class_of, colour
 from bench.report.format import UNKNOWN
 from bench.report.tables import comparisons, explanation
@@ -180,7 +180,12 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= {"md": markdown, "anchor": anchor, "precision": class_of}
-    environment.globals |= {"gain": explanation.gain, "reasons": explanation.sentences, "short": explanation.short}
+    environment.globals |= {
+        "strayed": strayed,
+        "gain": explanation.gain,
+        "reasons": explanation.sentences,
+        "short": explanation.short,
+    }
     return environment
 
 

@@ -185,16 +185,18 @@ class Operations:
     """Operations of one training step, as seen by a dispatch pass outside the timing."""
 
     compute_dtypes: str = ""
-    """Types that matrix products and convolutions computed in during one step, each with its share of their FLOPs,
-    such as `bfloat16:98% float32:2%`; `float8_e4m3fn in float32` where operands that were rounded to the one were
-    multiplied in the other, which is emulation; `?` where a product's FLOPs are not known, and `flops_per_step` is then
-    empty; TF32 is written as float32."""
+    """Types that matrix products and convolutions computed in, forward and backward, during one step, each with its
+    share of their FLOPs, such as `bfloat16:98% float32:2%`; `float8_e4m3fn in float32` where operands that were
+    rounded to the one were multiplied in the other, which is emulation; `?` where a product's FLOPs are not known, and
+    `flops_per_step` is then empty; of suites TF32 is written as float32."""
     flops_per_step: float | None = None
-    """FLOPs of matrix products and convolutions in one training step, a multiply-add counted as two; of several
-    devices, the sum."""
+    """FLOPs of matrix products and convolutions in one training step, forward and backward, a multiply-add counted as
+    two; of several devices, the sum."""
     attention: Annotated[str, Column(added_later=True)] = ""
     """Backends that scaled_dot_product_attention used in that step, each with its calls, such as `flash:4`; empty where
     there was none."""
+    other_modules: Annotated[str, Column(added_later=True)] = ""
+    """Modules that computed products in a narrower type than the precision's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -520,8 +522,8 @@ class TrialResult:
     that its process printed; of an arm measured alone: why the arms failed together; fit: the batch sizes tried;
     train: that a checkpoint could not be read and training began anew; memory: that the loss was NaN or infinite;
     speed: that its rounds of longer blocks were disturbed, so that there is no such check; numerics: the loss of the
-    first and of the last step; all phases but fit, floor and numerics: that autocast did not reach the
-    model."""
+    first and of the last step; all phases but fit and floor: that autocast did not reach the model, or which products
+    ran in a narrower type than the precision's."""
     started: str = ""
     """When the trial began, UTC, ISO 8601."""
     wall_s: float | None = None

@@ -6,6 +6,7 @@ bench/training/amp.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -30,7 +31,8 @@ Feature = Literal[
 ]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
 
-
+NARROW = re.compile(r"tf32|b?float16|float[48]_\w+")
+"""Types that are no fp32."""
 Fp32 = Literal["ieee", "tf32", "default"]
 """How fp32 numbers are multiplied: in IEEE fp32; rounded to TF32 (8 bits of exponent, 10 of mantissa) in matrix
 products, convolutions and recurrent layers; or as torch does when nobody has touched a switch, which is TF32 in cuDNN's
@@ -375,6 +377,30 @@ def find_precision(name: str) -> Precision | None:
         return parse_precision(name)
     except UsageError:
         return None
+
+
+def strayed(name: str, computed: str, modules: str) -> str:
+    """Say which share of a step's products ran in a narrower type than a precision's; empty without any.
+
+    Nothing is said of a script's arm that has another name, and of layers that were converted. The rest of a mixed
+    precision may be in TF32.
+
+    Args:
+        name: the precision's.
+        computed: types with their shares, as in ``bfloat16:98% float32:2%``.
+        modules: those that ran them, as far as they are known.
+    """
+    precision = find_precision(name)
+    if precision is None or precision.narrow:
+        return ""
+    is_fp32 = precision.compute == "float32" and precision.fp32 == "ieee"
+    own = (precision.compute, "" if is_fp32 else "tf32")
+    parts = []
+    for kind, share in re.findall(r"(\w+):(\S+)", computed):
+        if NARROW.fullmatch(kind) and kind not in own:
+            parts.append(f"{share.replace('%', ' %').replace('?', 'some')} of its products in {kind}")
+    where = f" ({modules})" if modules else ""
+    return f"computed {' and '.join(parts)}{where}" if parts else ""
 
 
 def precision_rank(name: str) -> tuple[int, str]:

@@ -5,7 +5,17 @@ import pytest
 
 from bench.cli.display import LiveDisplay, describe_gpu, describe_results, describe_trial, show_plan
 from bench.planning.plan import Plan
-from bench.results.records import Device, Inference, MemoryPeak, Progress, Sample, Speed, Training, TrialResult
+from bench.results.records import (
+    Device,
+    Inference,
+    MemoryPeak,
+    Operations,
+    Progress,
+    Sample,
+    Speed,
+    Training,
+    TrialResult,
+)
 from bench.spec.trial import Placement
 from tests.arms import arms
 
@@ -40,6 +50,18 @@ TRAINING = Training(**dict.fromkeys(Training.__slots__) | LEARNT)
 )
 def test_a_result_is_told_in_a_line(precision, status, figures, text):
     assert describe_results([TrialResult(precision=precision, status=status, **figures)]) == text
+
+
+def test_a_speedup_over_products_of_another_type_says_so():
+    operations = Operations(compute_dtypes="bfloat16:100%", other_modules="middle")
+    results = [
+        TrialResult(precision=name, status="ok", speed=speed, operations=operations)
+        for name, speed in (("fp32", SPEED), ("amp-bf16", ARM))
+    ]
+    assert describe_results(results) == (
+        "fp32 2.5 ms, but computed 100 % of its products in bfloat16 (middle); "
+        "amp-bf16 1.25 ms, 2.000× fp32 ≠ [1.900, 2.100]"
+    )
 
 
 CARD = {"kind": "cuda", "name": "Card", "architecture": "Hopper"}

@@ -238,5 +238,6 @@ def test_products_are_seen_though_the_update_compiles(name):
 
     ones = torch.ones(4, 4)
     seen = SimpleNamespace(run=compiles, compute=lambda: ones @ ones)
-    runner = SimpleNamespace(arm=SimpleNamespace(precision=PRECISIONS[name]), observable=lambda: seen)
+    arm = SimpleNamespace(precision=PRECISIONS[name])
+    runner = SimpleNamespace(arm=arm, observable=lambda: seen, located=lambda operations: operations)
     assert _observe(runner).compute_dtypes == "float32:100%"

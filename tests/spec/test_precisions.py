@@ -3,7 +3,7 @@ import re
 import pytest
 
 from bench.spec.errors import UsageError
-from bench.spec.precisions import PRECISIONS, find_precision, parse_precision, precision_rank
+from bench.spec.precisions import PRECISIONS, find_precision, parse_precision, precision_rank, strayed
 
 
 def test_precisions_go_by_name_and_by_lightnings_alias():
@@ -56,6 +56,51 @@ def test_emulation_is_an_option_of_what_is_converted_and_asks_a_device_for_autoc
 )
 def test_products_prove_that_a_precision_ran(name, computed, reason):
     assert parse_precision(name).missed(computed) == reason
+
+
+@pytest.mark.parametrize(
+    ("name", "computed", "words"),
+    [
+        ("fp32", "bfloat16:100%", "100 % of its products in bfloat16"),
+        ("fp32", "bfloat16:92% float32:8%", "92 % of its products in bfloat16"),
+        ("fp32", "float16:60% bfloat16:40%", "60 % of its products in float16 and 40 % of its products in bfloat16"),
+        ("fp32", "float32:>99% bfloat16:<1%", "<1 % of its products in bfloat16"),
+        ("fp32", "float32:100% bfloat16:?", "some of its products in bfloat16"),
+        ("fp32", "tf32:100%", "100 % of its products in tf32"),
+        ("fp32", "int8 in bfloat16:100%", "100 % of its products in bfloat16"),
+        ("fp32", "float8_e4m3fn:100%", "100 % of its products in float8_e4m3fn"),
+        ("adamw8bit", "tf32:50% float32:50%", "50 % of its products in tf32"),
+        ("tf32", "bfloat16:100%", "100 % of its products in bfloat16"),
+        ("amp-fp16", "float16:70% bfloat16:30%", "30 % of its products in bfloat16"),
+        ("32-true", "tf32:100%", "100 % of its products in tf32"),
+    ],
+)
+def test_products_in_a_narrower_type_than_the_precisions_are_told_with_their_share(name, computed, words):
+    assert strayed(name, computed, "") == f"computed {words}"
+    assert strayed(name, computed, "middle") == f"computed {words} (middle)"
+
+
+@pytest.mark.parametrize(
+    ("name", "computed"),
+    [
+        ("fp32", ""),
+        ("fp32", "float32:100%"),
+        ("fp32", "float64:60% complex64:20% complex128:20%"),
+        ("fp32", "int8 in float32:90% int64:10%"),
+        ("tf32", "tf32:90% float32:10%"),
+        ("default", "tf32:90% float32:10%"),
+        ("amp-bf16", "bfloat16:50% float32:50%"),
+        ("amp-fp16:init_scale=1024", "float32:90% float16:10%"),
+        ("amp-bf16", "bfloat16:90% tf32:10%"),
+        ("fp16-master", "float16:90% float32:10%"),
+        ("fp8-tensorwise", "float8_e4m3fn:66% float8_e5m2:33% bfloat16:1%"),
+        ("nvfp4", "float4_e2m1fn_x2:90% bfloat16:10%"),
+        ("mxfp8:emulated=on", "float8_e4m3fn in bfloat16:99% float32:1%"),
+        ("a script's arm", "bfloat16:100%"),
+    ],
+)
+def test_nothing_is_said_of_products_in_types_that_a_precision_allows(name, computed):
+    assert strayed(name, computed, "middle") == ""
 
 
 @pytest.mark.parametrize(

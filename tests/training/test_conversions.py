@@ -109,9 +109,10 @@ def test_training_learns_and_evaluation_in_fp32_leaves_the_narrow_products_out(n
 def test_products_of_one_more_step_prove_that_layers_were_converted(name):
     arm = make(f"{name}:emulated=on", model=wide)
     runner = TrainingRunner(name, arm, itertools.repeat(batch()))
-    assert arm.precision.missed(runner.compute_dtypes()) == ""
+    assert arm.precision.missed(runner.operations().compute_dtypes) == ""
     with arm.weights.in_fp32():
-        assert arm.precision.missed(runner.compute_dtypes()) == "no product ran in float8, but in bfloat16:100%"
+        plain = runner.operations().compute_dtypes
+    assert arm.precision.missed(plain) == "no product ran in float8, but in bfloat16:100%"
 
 
 class Doubled(nn.Linear):
@@ -186,7 +187,7 @@ def test_numerics_has_the_layers_the_types_and_larger_errors_than_bfloat16s(use_
         rows, results[name] = of_kind(Numeric, sent), result_of(sent)
         errors[name] = {row.name: row.value for row in rows if (row.kind, row.layer, row.step) == ("error", "", 0)}
     plain, narrow = results.values()
-    assert (plain.conversion, plain.operations) == (None, None)
+    assert (plain.conversion, plain.operations.compute_dtypes) == (None, "bfloat16:100%")
     assert narrow.conversion.converted_layers == ("1", "4")
     assert "float8_e4m3fn in float32" in narrow.operations.compute_dtypes
     bfloat16, float8 = (each["gradient"] for each in errors.values())

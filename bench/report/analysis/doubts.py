@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.report.format import processes
+from bench.report.format import known, processes
 
 Row = Mapping[Hashable, Any]
 """A row of the summary."""
@@ -32,7 +32,7 @@ class Doubt:
     """Whether tables have the mark at the figure, not after the precision's name."""
 
 
-PARTIAL = "partial"
+PARTIAL, OTHER_TYPES = "partial", "other types"
 DOUBTS = {
     doubt.name: doubt
     for doubt in (
@@ -41,6 +41,13 @@ DOUBTS = {
             mark="◊",
             about="not all planned trials of this model on this device were measured",
             applies=lambda row: row["missing_trials"] > 0,
+        ),
+        Doubt(
+            name=OTHER_TYPES,
+            mark="≠",
+            about="its products, or those of the fp32 that it is compared with, ran in another type than the "
+            "precision's name says",
+            applies=lambda row: known(row["strayed"]) or known(row["fp32_strayed"]),
         ),
         Doubt(
             name="crowded",
@@ -84,6 +91,12 @@ DOUBTS = {
     )
 }
 """By name, in the order in which they are listed."""
+
+
+def marked_verdict(row: Row) -> Any:
+    """Return the verdict on a row's speed, with a mark where it is on products of other types; NaN without one."""
+    is_marked = known(row["verdict"]) and OTHER_TYPES in row["doubts"]
+    return f"{row['verdict']} ≠" if is_marked else row["verdict"]
 
 
 def doubts(row: Row) -> str:

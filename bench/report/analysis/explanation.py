@@ -16,7 +16,7 @@ from bench.report.format import number, percent, records, times
 from bench.report.reading.load import CELL, KEY
 from bench.results.records import MEASURED, WorkClass
 from bench.spec.metrics import MEMORY
-from bench.spec.precisions import BASELINE, find_precision
+from bench.spec.precisions import BASELINE, find_precision, strayed
 from bench.spec.techniques import TECHNIQUES
 from bench.stats import Interval, robust_interval
 
@@ -435,7 +435,12 @@ class Rule:
 
 
 def reasons(baseline: Step, arm: Step) -> list[Reason]:
-    """Return the causes that hold a precision back; one sentence alone where too much of a step is unknown."""
+    """Return the causes that hold a precision back; one sentence alone where too much is unknown or fp32 was none."""
+    types = baseline.of("types")
+    computed = " ".join(types["name"] + types["value"].map(":{:.0f}%".format))
+    if other := strayed(baseline.precision, computed, ""):
+        sentence = f"{baseline.precision} {other}, so this is no comparison with FP32 and no reason is given"
+        return [Reason(rule="other types", sentence=sentence)]
     unknown = max(baseline.share("unknown"), arm.share("unknown"))
     if unknown > MOST_UNKNOWN:
         rows = pd.concat([step.of("operator")[step.of("operator")["work"] == "unknown"] for step in (baseline, arm)])
@@ -546,7 +551,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "optimizer-bound",
         0.30,
-        lambda _, arm: (arm.share("optimizer"), ", in fp32 in either precision" * arm.updates_fp32),
+        lambda _, arm: (arm.share("optimizer"), ", alike in either precision" * arm.updates_fp32),
         "the optimizer takes {share} of the step{0}",
         ("fused-optimizer",),
     ),

@@ -23,7 +23,6 @@ from bench.report.analysis.contrast import (
     estimate,
     intervals,
     numbered,
-    numbers,
 )
 from bench.report.analysis.doubts import doubts
 from bench.report.analysis.judge import judge_speedups, parity
@@ -33,7 +32,7 @@ from bench.report.reading.load import CELL, KEY, SUBJECT, is_emulated
 from bench.results.records import MEASURED
 from bench.spec.generations import generation_rank
 from bench.spec.metrics import ENERGY, EPOCH, MEMORY, METRICS, QUALITY_OF, SPEED, THROUGHPUT, Metric, learned
-from bench.spec.precisions import BASELINE, find_precision, precision_rank
+from bench.spec.precisions import BASELINE, find_precision, precision_rank, strayed
 
 IEEE_ERROR = 3e-5
 """An fp32 matrix product with a larger error than this was not computed in IEEE fp32."""
@@ -63,9 +62,9 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     As well as the columns of ``KEY`` it has those of ``speeds``, ``details``, ``trainings`` and ``_changes``,
     ``memory_status``, ``memory_bytes``, ``all_devices_bytes`` (the sum over devices that train together),
     ``energy_status`` and ``ENERGY_FIGURES``, of which ``energy_j_per_step`` is gross,
-    ``matmul_error`` and ``ieee`` (whether fp32's products were IEEE; None where it was not probed), ``lost_speed`` and
-    ``lost_train`` (how many trials did not count), the status of every other phase, what each arm measured of each
-    metric (``Metric.arm``), and the names of ``labels.subjects``.
+    ``matmul_error``, ``strayed`` (``other_types``) and ``fp32_strayed`` (that of the fp32 that it is compared with),
+    ``lost_speed`` and ``lost_train`` (how many trials did not count), the status of every other phase, what each arm
+    measured of each metric (``Metric.arm``), and the names of ``labels.subjects``.
     """
     trials = numbered(trials)
     measured = {metric: arms(trials, metric) for metric in METRICS.values()}
@@ -85,6 +84,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     table["paces"] = pd.Series({number: tuple(arm.values) for number, arm in paces.items()}, dtype=object)
     table["log_speedups"] = pd.Series(gains, dtype=object)
     table["matmul_error"] = trials.groupby(ARM, sort=False)["matmul_error"].max()
+    table["strayed"] = other_types(trials).groupby(trials[ARM], sort=False).first()
     table["stalled"] = stalled(trials)
     lost = _lost(trials)
     for phase in {"numerics", "inference", *(metric.phase for metric in METRICS.values())}:
@@ -95,7 +95,8 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
         counts = lost[lost["phase"] == phase].groupby(ARM, sort=False).size()
         table[f"lost_{phase}"] = counts.reindex(table.index, fill_value=0)
     table = table.merge(subjects(trials), on=SUBJECT, how="left")
-    table["ieee"] = _ieee(trials, table)
+    of_fp32 = table["strayed"].where(table["precision"] == BASELINE)
+    table["fp32_strayed"] = of_fp32.groupby([table[name] for name in SUBJECT]).transform("first")
     table["in_common"] = _in_common(table)
     table["rank"] = table["precision"].map({name: precision_rank(name) for name in table["precision"].unique()})
     table["generation"] = table["architecture"].map(generation_rank)
@@ -195,16 +196,16 @@ def _tried(trials: pd.DataFrame, metric: Metric, more: Mapping[str, str]) -> pd.
     return status_of(rows, usable).to_frame(metric.status).join(others)
 
 
-def _ieee(trials: pd.DataFrame, table: pd.DataFrame) -> pd.Series:
-    """Return for each row whether its subject's fp32 was IEEE fp32, by the switches read back and the probed error."""
-    fp32 = trials[trials["precision"] == BASELINE]
-    switches = fp32[["fp32_matmul", "fp32_conv", "fp32_rnn"]].isin(ROUNDED).any(axis=1)
-    rounded = switches | (fp32["matmul_error"] > IEEE_ERROR)
-    probed = (fp32["fp32_matmul"] != "") | fp32["matmul_error"].notna()
-    of_subject = pd.Series(numbers(trials, SUBJECT), trials.index)
-    ieee = (~rounded[probed]).groupby(of_subject, sort=False).all()
-    by_row = table[IN_CELL].map(of_subject.groupby(trials[IN_CELL]).first()).map(ieee).astype(object)
-    return by_row.where(by_row.notna(), None)
+def other_types(trials: pd.DataFrame) -> pd.Series:
+    """Return for each trial's row which products ran in another type than its precision's, in words; None without any.
+
+    They are those that a step was seen to compute, and of fp32 all where its switches or a probed product say so.
+    """
+    seen = trials[["precision", "compute_dtypes", "other_modules"]].itertuples(index=False)
+    words = pd.Series([strayed(*row) or None for row in seen], trials.index, dtype=object)
+    switched = trials[["fp32_matmul", "fp32_conv", "fp32_rnn"]].isin(ROUNDED).any(axis=1)
+    rounded = (trials["precision"] == BASELINE) & (switched | (trials["matmul_error"] > IEEE_ERROR))
+    return words.mask(words.isna() & rounded, "rounded its products to TF32 or less")
 
 
 def trainings(trials: pd.DataFrame) -> pd.DataFrame:

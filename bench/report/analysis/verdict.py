@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from bench.report.analysis.contrast import estimate
-from bench.report.analysis.doubts import DOUBTS, PARTIAL, Doubt, doubted
+from bench.report.analysis.doubts import DOUBTS, OTHER_TYPES, PARTIAL, Doubt, doubted, marked_verdict
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
 from bench.report.analysis.summary import MEASURES, best_rows, over, reference_batch
 from bench.report.format import (
@@ -315,10 +315,8 @@ class _Subject:
         first, name = self.cell[0], str(arm["precision"]) if arm else ""
         stays = advice == "stay with fp32"
         is_partial = DOUBTS[PARTIAL] in doubted(self.rows)
-        if known(first["ieee"]) and not first["ieee"]:
-            evidence += (
-                "; but what is called fp32 here was not computed in IEEE fp32, so this is no comparison with FP32"
-            )
+        if known(first["fp32_strayed"]):
+            evidence += f"; but what is called fp32 here {first['fp32_strayed']}, so this is no comparison with FP32"
         words = {name: self._accuracy_word(name) for name in self.trained if name != BASELINE and (stays or not arm)}
         trained = tuple((name, word) for name, word in words.items() if word not in (NOT_SHOWN, NO_ACCURACY))
         in_words = ", ".join(f"{name} {word}" for name, word in trained)
@@ -418,7 +416,7 @@ class _Subject:
     def _evidence(self, arm: Row) -> str:
         """Write an arm's speedup with its interval and caveats, that at the best batch sizes, and other changes."""
         speedup, _, interval = ratio(arm["speedup"], arm["low"], arm["high"]).partition(" ")
-        marks = marked(arm["verdict"], arm["measured_in"], arm["speed_status"])
+        marks = marked(marked_verdict(arm), arm["measured_in"], arm["speed_status"])
         text = f"{speedup}× as fast as fp32 {interval or '(no interval)'} ({marks})"
         if known(arm["shared_speedup"]):
             text += f" each alone at its own clock, {ratio(arm['shared_speedup'])}× at a shared one"
@@ -479,6 +477,8 @@ def reason(arm: Row, baseline: Row | None) -> str:
         return missed
     if baseline is None:
         return ""
+    if known(baseline["fp32_strayed"]):
+        return f"fp32 itself {baseline['fp32_strayed']}"
     host, gain, reached = arm["host_ratio"], arm["peak_tflops"] / baseline["peak_tflops"], baseline["pct_of_peak"]
     causes = {
         f"launching kernels limits it, not arithmetic (the host takes {number(host, 2)} of the GPU's time; try larger "
@@ -571,7 +571,7 @@ Sentence = list[Part]
 
 
 def lead(answers: Sequence[Answer]) -> list[Sentence]:
-    """Return the sentences: what to use where and how much faster it is; at what memory and accuracy; maybe none."""
+    """Return the sentences: whose types are not its own; what to use where and how much faster; at what cost."""
     if not answers:
         return []
     by_use: dict[tuple[str, bool], list[Answer]] = {}
@@ -588,8 +588,20 @@ def lead(answers: Sequence[Answer]) -> list[Sentence]:
     parts += [Part(f"; it pays {only.pays}")] if only and only.pays and not only.stays else []
     if any(PARTIAL in answer.doubts for answer in answers):
         parts.insert(0, Part("so far, "))
-    sentences = [[*parts, Part(".")], [Part(f"{'; '.join(cost)}.")] if cost else [], _doubtful(answers)]
+    costs = [Part(f"{'; '.join(cost)}.")] if cost else []
+    sentences = [strayed(answers), [*parts, Part(".")], costs, _doubtful(answers)]
     return [[Part(capital(first.text), first.strong), *more] for first, *more in filter(None, sentences)]
+
+
+def strayed(answers: Sequence[Answer]) -> Sentence:
+    """Say which precisions' products ran in other types than theirs; nothing where none did."""
+    rows = itertools.chain(*(answer.rows for answer in answers))
+    words = (
+        f"{row['precision']} {row['strayed']}, so it is no {row['precision']}" for row in rows if known(row["strayed"])
+    )
+    text = "; ".join(dict.fromkeys(words))
+    meaning = " Speedups, FASTER and SLOWER below compare with that."
+    return [Part(f"{text}.", strong=True), Part(meaning)] if text else []
 
 
 def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
@@ -599,14 +611,15 @@ def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
     if any(answer.label in labels and answer.use != use for answer in answers):  # of other suites
         where = f"in {cases(len(group), len(answers))}"
     only = answers[0] if len(answers) == 1 else None
+    fp32 = f"{BASELINE} ≠" if any(OTHER_TYPES in answer.doubts for answer in group) else BASELINE
     if group[0].is_timed:
         ends = sorted(float(answer.arm["speedup"]) for answer in group)
         size = group[0].faster if len(group) == 1 else span(ends[0], ends[-1])
         at = f" at batch {only.batch_text}" if only and only.batch_text != UNKNOWN else ""
         of_only = f" for {only.workload}{at}" if only else ""
-        return [Part(f"{use} is "), Part(size, True), Part(f" as fast as fp32 {where}{of_only}")]
+        return [Part(f"{use} is "), Part(size, True), Part(f" as fast as {fp32} {where}{of_only}")]
     if use == BASELINE:
-        return [Part("stay with fp32", True), Part(f" {where}{_rival(only) if only else ''}")]
+        return [Part(f"stay with {fp32}", True), Part(f" {where}{_rival(only) if only else ''}")]
     return [Part(f"{use} {where}" if group[0].precision is None else f"only {use} fits {where}")]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from bench.report.analysis.doubts import CROWDED_PCT
-from bench.report.analysis.summary import IEEE_ERROR, MEASURES, UNSUPPORTED
+from bench.report.analysis.summary import IEEE_ERROR, MEASURES, UNSUPPORTED, other_types
 from bench.report.format import GIB, change, enumerated, known, records
 from bench.report.reading.labels import short, subjects
 from bench.report.reading.load import KEY, SUBJECT, Run, Runs, is_emulated
@@ -35,7 +35,7 @@ from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.generations import generation_rank
 from bench.spec.phases import LADDER, PHASES
-from bench.spec.precisions import find_precision, precision_rank
+from bench.spec.precisions import BASELINE, find_precision, precision_rank
 
 CROWDED = "other programs took up to {:.0f} % of the machine's cores while timing"
 UNSTEADY = "step times had not settled when warm-up ended"
@@ -99,7 +99,9 @@ def switches(trials: pd.DataFrame) -> Table | None:
     """Return the switches of each precision as read back; a precision has two rows where its trials differ."""
     names = ["fp32_matmul", "fp32_conv", "fp32_rnn", "autocast", "loss_scaling"]
     reported = trials[(trials[names] != "").any(axis=1) | trials["matmul_error"].notna()]
-    settings = reported.groupby(["run", "device", "precision", *names], sort=False)["matmul_error"].max().reset_index()
+    reported = reported.assign(strayed=other_types(reported))
+    alike = reported.groupby(["run", "device", "precision", *names], sort=False)
+    settings = alike.agg({"matmul_error": "max", "strayed": "first"}).reset_index()
     settings["rank"] = settings["precision"].map(precision_rank)
     settings = settings.sort_values(["run", "device", "rank"], kind="stable")
     columns = [
@@ -120,6 +122,8 @@ def switches(trials: pd.DataFrame) -> Table | None:
 def _arithmetic(row: Row) -> str:
     if not known(row["matmul_error"]):
         return ""
+    if row["precision"] == BASELINE and known(row["strayed"]):
+        return f"not fp32: it {row['strayed']}"
     return "IEEE fp32" if row["matmul_error"] <= IEEE_ERROR else "rounded (TF32 or less)"
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.analysis.doubts import doubted
+from bench.report.analysis.doubts import doubted, marked_verdict
 from bench.report.analysis.explanation import MEMORY_KINDS, memory_held
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
 from bench.report.analysis.summary import MEASURES, best_rows, over
@@ -166,7 +166,7 @@ def every_batch(rows: pd.DataFrame, *, of_one: bool = False) -> Table | None:
     measured = records(rows[rows[MEASURES].notna().any(axis=1)])
     columns = [
         *_of_arms(measured, "" if of_one else "where"),
-        words("verdict", "verdict"),
+        words("verdict", marked_verdict),
         words("measured in", "measured_in"),
         *general(_against_fp32, BASELINE),
     ]

@@ -1,6 +1,7 @@
 """What makes a figure doubtful stands next to it: in table, grid, lead, on the terminal and in JSON."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from bench.report import report, terminal
 from bench.report.analysis.doubts import DOUBTS
 from bench.report.exports import document
 from bench.report.reading.load import load
-from bench.results.records import TrialResult
+from bench.results.records import Operations, TrialResult
 from bench.results.run_json import planned
-from tests.report.builders import RunBuilder, capped, timed
+from bench.spec.trial import DataSource
+from tests.report.builders import IEEE, RunBuilder, capped, timed
 from tests.report.fleet import edit_run
 
 
@@ -31,8 +33,23 @@ def crowded(run: RunBuilder) -> RunBuilder:
     return run
 
 
+def strayed(run: RunBuilder, computed: str = "bfloat16:90% float32:10%", arm: str = "bfloat16:100%") -> RunBuilder:
+    """Three processes in which fp32 multiplied in other types, in a known module."""
+    for replicate in range(3):
+        speeds = {"fp32": timed(10.0, 128), "amp-bf16": timed(5.0, 128, speedup=2.0)}
+        rows = []
+        for name, types in (("fp32", computed), ("amp-bf16", arm)):
+            operations = Operations(compute_dtypes=types, other_modules="middle")
+            rows.append(
+                TrialResult(precision=name, status="ok", switches=IEEE, operations=operations, speed=speeds[name])
+            )
+        run.add(run.trial("speed", [*speeds], 128, replicate=replicate), *rows)
+    return run
+
+
 CASES: dict[str, Callable[[RunBuilder], RunBuilder]] = {
     "partial": partial,
+    "other types": strayed,
     "crowded": crowded,
     "one process": lambda run: run.speed(speedups=[2.0]),
     "one seed": lambda run: run.speed().train("fp32", [90.0]).train("amp-bf16", [90.1]),
@@ -97,3 +114,84 @@ def test_a_run_is_partial_where_a_trial_of_the_same_recipe_and_device_is_missing
     missing = [planned(run.trial("speed", ["fp32"], batch)) | {"cell": cell}] if cell else []  # without a plan, all
     edit_run(run.folder, lambda info: info.update(planned=missing, finished=None))
     assert (run.row()["doubts"] == "partial") == is_partial
+
+
+FIRST = "fp32 computed 90 % of its products in bfloat16 (middle), so it is no fp32."
+
+
+def test_that_fp32_was_none_is_the_first_sentence_everywhere_and_at_every_verdict_over_it(tmp_path: Path) -> None:
+    run = strayed(RunBuilder(tmp_path / "run"))
+    contents = report([run.folder], tmp_path / "out", figures="none")
+    head, page, details = (
+        unescape((tmp_path / "out" / name).read_text()) for name in ("report.md", "report.html", "details.md")
+    )
+    meaning = " Speedups, FASTER and SLOWER below compare with that."
+    assert head.splitlines()[2] == f"**{FIRST}**{meaning}"
+    assert "as fast as fp32 ≠ on Test 1" in head.splitlines()[4]
+    assert "| fp32 ≠ |" in head
+    assert page.partition('aria-label="In short">')[2].lstrip().startswith(f"<p><strong>{FIRST}</strong>")
+    assert terminal(contents, tmp_path).startswith(FIRST + meaning)
+    assert "| FASTER ≠ |" in details
+    assert "so this is no comparison with FP32" in details
+    assert "not fp32: it computed 90 % of its products" in details
+    rows = document.report(load([run.folder]))["results"]
+    assert [row["other_types"] for row in rows] == ["computed 90 % of its products in bfloat16 (middle)", None]
+
+
+@pytest.mark.parametrize(
+    ("computed", "arm"),
+    [
+        ("float32:100%", "bfloat16:100%"),
+        ("float32:100%", "bfloat16:60% float32:40%"),
+        ("float64:50% complex128:50%", "bfloat16:100%"),
+    ],
+    ids=["fp32", "a mixed precision with a part in fp32", "float64"],
+)
+def test_products_in_types_that_a_precision_allows_are_no_doubt(tmp_path: Path, computed: str, arm: str) -> None:
+    run = strayed(RunBuilder(tmp_path / "run"), computed, arm)
+    contents = report([run.folder], tmp_path / "out", figures="none")
+    assert "≠" not in "".join(path.read_text() for path in (tmp_path / "out").glob("*.md"))
+    assert terminal(contents, tmp_path).startswith("mlp")
+    assert {row["other_types"] for row in document.report(load([run.folder]))["results"]} == {None}
+
+
+def test_an_arm_in_another_type_than_its_name_is_told_and_fp32_is_not(tmp_path: Path) -> None:
+    run = strayed(RunBuilder(tmp_path / "run"), "float32:100%", "float16:75% bfloat16:25%")
+    report([run.folder], tmp_path / "out", figures="none")
+    head = (tmp_path / "out" / "report.md").read_text()
+    assert head.splitlines()[2] == (
+        "**amp-bf16 computed 75 % of its products in float16 (middle), so it is no amp-bf16.** "
+        "Speedups, FASTER and SLOWER below compare with that."
+    )
+    assert "| fp32 |" in head
+    assert "| **amp-bf16 ≠** |" in head
+
+
+def test_a_scripts_reference_in_tf32_is_no_fp32_whatever_it_is_called(tmp_path: Path) -> None:
+    for reference in ("fp32", "plain"):
+        run = RunBuilder(tmp_path / reference)
+        for replicate in range(3):
+            trial = run.trial("speed", [reference, "bf16"], 128, replicate=replicate)
+            trial = replace(trial, cell=replace(trial.cell, data=DataSource(kind="script"), reference=reference))
+            gained = timed(5.0, 128, speedup=2.0, speedup_low=1.99, speedup_high=2.01)
+            rows = [
+                TrialResult(precision=name, status="ok", operations=Operations(compute_dtypes=types), speed=speed)
+                for name, types, speed in (
+                    (reference, "tf32:100%", timed(10.0, 128)),
+                    ("bf16", "bfloat16:90% float32:10%", gained),
+                )
+            ]
+            run.add(trial, *rows)
+        report([run.folder], tmp_path / "out", figures="none")
+        head = (tmp_path / "out" / "report.md").read_text()
+        assert head.splitlines()[2].startswith("**fp32 computed 100 % of its products in tf32, so it is no fp32.** ")
+        assert "bf16 ≠" in head
+
+
+def test_of_two_models_only_the_one_whose_fp32_was_none_is_marked(tmp_path: Path) -> None:
+    sound = RunBuilder(tmp_path / "sound", suite="gpt").speed()
+    report([strayed(RunBuilder(tmp_path / "run")).folder, sound.folder], tmp_path / "out", figures="none")
+    head = (tmp_path / "out" / "report.md").read_text()
+    assert head.splitlines()[2].startswith(f"**{FIRST}**")
+    assert "precision's name says (1 of 2 cases)" in head
+    assert [line.count("≠") for line in head.splitlines() if line.startswith(("| gpt", "| mlp"))] == [0, 1]

@@ -106,13 +106,13 @@ def test_products_that_gain_in_the_step_are_no_reason_though_they_do_not_alone()
 
 
 @pytest.mark.parametrize(("arm", "optimizer_ms"), [("bf16", 5.0), ("fp16-master", 10.0), ("amp-bf16", 10.0)])
-def test_the_optimizer_may_gain_and_is_not_said_to_stay_in_fp32_where_the_weights_have_16_bits(arm, optimizer_ms):
+def test_the_optimizer_may_gain_and_is_not_said_to_be_alike_where_the_weights_have_16_bits(arm, optimizer_ms):
     alone = operators({"fp32": 2.0, arm: 0.8})
     result = explain(step("fp32", FP32), step(arm, GAINS), alone, arm=arm)
     assert result.ceiling == pytest.approx(100 / (24 + 10 + 10 + optimizer_ms), rel=1e-3)
     slow = [step(name, ms | {"optimizer": 40.0}, gpu=False) for name, ms in (("fp32", FP32), (arm, GAINS))]
     (reason,) = explain(*slow, alone, arm=arm).reasons
-    assert (reason.rule, "in fp32" in reason.sentence) == ("optimizer-bound", optimizer_ms == 10.0)
+    assert (reason.rule, "alike in either precision" in reason.sentence) == ("optimizer-bound", optimizer_ms == 10.0)
 
 
 @pytest.mark.parametrize(("kind", "ms", "left"), [("alone", 1.0, 60), ("alone", 0.5, 57), ("cached", 0.5, 57)])
@@ -179,7 +179,13 @@ def test_idle_time_that_grows_is_loss_scalings_only_as_far_as_the_gpu_waits_for_
 
 
 MISSED = figure("amp-bf16", "types", "float32", 40.0, detail="head, body.3")
+STRAYED = figure("fp32", "types", "bfloat16", 92.0, detail="middle")
 CAUSES = {
+    "other types": {
+        "alone": {"fp32": 2.0, "amp-bf16": 2.1},
+        "arm": FP32,
+        "extra": [STRAYED, figure("fp32", "types", "float32", 8.0), figure("fp32", "rate", "products TFLOP/s", 800.0)],
+    },
     "launch-bound": {
         "base": {"other products": 10.0, "idle": 50.0},
         "arm": {"other products": 8.0, "idle": 50.0},
@@ -218,6 +224,12 @@ def test_products_that_gain_nothing_are_not_the_devices_fault_where_large_ones_g
     assert "the device has no gain to give" in device
     assert "large square ones run 4.00× as fast" in sizes
     assert "the device" not in sizes
+
+
+def test_the_first_sentence_says_that_fp32_was_none_and_the_device_is_not_blamed():
+    sentences = [reason.sentence for reason in plain(**CAUSES["other types"]).reasons]
+    text = "fp32 computed 92 % of its products in bfloat16, so this is no comparison with FP32 and no reason is given"
+    assert sentences == [text]
 
 
 def test_launching_is_ruled_out_where_twice_the_batch_takes_twice_as_long():

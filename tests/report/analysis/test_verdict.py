@@ -117,8 +117,13 @@ def test_a_baseline_that_does_not_fit_leaves_no_speedup(tmp_path: Path, phase: s
 
 def test_a_baseline_in_tf32_is_no_comparison_with_fp32(tmp_path: Path) -> None:
     claimed = Switches(fp32_matmul="ieee", fp32_conv="ieee", matmul_error=3e-4)
-    assert "not computed in IEEE fp32" in verdict(RunBuilder(tmp_path / "run").speed(switches=claimed))
-    assert "not computed in IEEE fp32" not in verdict(RunBuilder(tmp_path / "honest").speed())
+    rounded, text = (
+        RunBuilder(tmp_path / "run").speed(switches=claimed),
+        "fp32 here rounded its products to TF32 or less",
+    )
+    assert f"{text}, so this is no comparison with FP32" in verdict(rounded)
+    assert rounded.row()["doubts"] == "other types"
+    assert text not in verdict(RunBuilder(tmp_path / "honest").speed())
 
 
 def test_training_alone_tells_how_much_faster_epochs_were(tmp_path: Path) -> None:

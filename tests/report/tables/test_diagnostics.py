@@ -59,10 +59,10 @@ def test_a_lone_process_of_a_single_round_leaves_the_noise_unknown(tmp_path):
     assert run.row()["verdict"] == "FASTER"
 
 
-def ran(folder, *, fp32, bf16, computed):
+def ran(folder, *, fp32, bf16, computed, fp32_computed="float32:100%"):
     """The summary of a run of which amp-bf16 gains nothing."""
     run = RunBuilder(folder)
-    for name, figures, dtypes in (("fp32", fp32, "float32:100%"), ("amp-bf16", bf16, computed)):
+    for name, figures, dtypes in (("fp32", fp32, fp32_computed), ("amp-bf16", bf16, computed)):
         speedup = {} if name == "fp32" else {"speedup": 1.0, "speedup_low": 0.999, "speedup_high": 1.001}
         operations = Operations(compute_dtypes=dtypes, flops_per_step=2e9)
         speed = timed(10.0, 128, **figures, **speedup)
@@ -96,6 +96,19 @@ def test_where_nothing_is_gained_the_verdict_has_the_reason(tmp_path, figures, c
 def test_only_what_autocasts_can_have_an_autocast_that_did_not_reach_the_model(name, expected):
     arm = {"precision": name, "compute_dtypes": "float8_e4m3fn:100%", "host_ratio": None}
     assert reason(pd.Series(arm), None).startswith("autocast did not reach") is expected
+
+
+def test_where_fp32_was_none_that_is_the_reason_and_not_the_device(tmp_path):
+    table = ran(
+        tmp_path / "run",
+        fp32={"peak_tflops": 2.0, "pct_of_peak": 10.0},
+        bf16={"peak_tflops": 2.1},
+        computed="bfloat16:100%",
+        fp32_computed="bfloat16:100%",
+    )
+    (answer,) = answers(table)
+    assert "the reason: fp32 itself computed 100 % of its products in bfloat16" in str(answer)
+    assert "the device" not in str(answer)
 
 
 def test_what_ran_and_how_it_was_timed_are_tables(tmp_path):
