@@ -13,6 +13,7 @@ launcher, nothing that it started stays:
 
 import atexit
 import os
+import tempfile
 import traceback
 
 from bench.results.records import Failed
@@ -40,7 +41,13 @@ from bench.worker.failures import import_failure  # noqa: E402
 import_error: tuple[Failed, str] | None = None
 """Why torch or another library cannot be imported, and the traceback; None if all of them can."""
 try:
-    import bench.worker.worker  # noqa: F401 - this takes seconds
+    # torch makes the folder of its compiler's cache when it is imported; each trial has one of its own.
+    with tempfile.TemporaryDirectory(prefix="ampmeter-") as folder:
+        before = os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", folder)
+        import bench.worker.worker  # noqa: F401 - this takes seconds
+
+        if before == folder:
+            del os.environ["TORCHINDUCTOR_CACHE_DIR"]
 except Exception as error:  # a library that cannot be loaded raises OSError, too
     import_error = import_failure(error), traceback.format_exc()
 
