@@ -304,7 +304,7 @@ def test_runs_of_one_name_have_reports_of_their_own_and_a_copy_has_its_runs(tmp_
     assert report_folder([other]) == Path("reports/run")
 
 
-REPORT = """
+COUNT_THREADS = """
 import os, psutil, runpy, sys
 
 os.register_at_fork(after_in_parent=lambda: print("threads:", psutil.Process().num_threads()))
@@ -314,7 +314,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def test_a_process_that_reports_has_no_other_thread_when_it_forks_those_that_draw(whole, tmp_path):
-    command = [sys.executable, "-c", REPORT, "report", str(whole[0].folder), "--out", str(tmp_path)]
+    command = [sys.executable, "-c", COUNT_THREADS, "report", str(whole[0].folder), "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
     assert re.findall("threads: (.*)", done.stdout) == ["1"] * page.DRAWERS
 
