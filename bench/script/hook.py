@@ -547,7 +547,7 @@ class Waiting:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Return the spec that another finder has, with a loader that calls the function afterwards.
 
-        Whoever only looks for a module drops the spec, so the function stays until the module has been imported.
+        A caller may look for a module without importing it, so the function stays until the module is imported.
         """
         if name not in self.functions:
             return None
