@@ -25,7 +25,7 @@ from packaging.requirements import Requirement
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.devices import amd, nvidia
+from bench.devices import nvidia
 from bench.planning import suite_registry
 from bench.report.exports import document
 from bench.report.exports.data import DTYPES, TELEMETRY, Field, summary_fields
@@ -111,7 +111,6 @@ CARDS = {
     "H100": "sm_90",
     "B200": "sm_100",
     "RTX 5090": "sm_120",
-    "MI300X": "gfx942",
 }
 """Cards of the table of capabilities, with torch's names of their architectures."""
 
@@ -120,11 +119,7 @@ def capabilities() -> str:
     """Say which card does which precision."""
 
     def does(precision: Precision, model: str) -> str:
-        if model.startswith("gfx"):
-            has = not precision.required or model.startswith(amd.FEATURES[precision.required][0])
-        else:
-            has = nvidia.Nvidia().lacks(precision.required, model) is None
-        return "yes" if has else "–"
+        return "yes" if nvidia.Nvidia().lacks(precision.required, model) is None else "–"
 
     rows = [
         (f"`{name}`", *(does(precision, card) for card in CARDS.values())) for name, precision in PRECISIONS.items()

@@ -23,10 +23,10 @@ import psutil
 import torch
 from torch import Tensor
 
-from bench.devices.amd import Amd
 from bench.devices.capabilities import failure_on_cpu, fp32_switches, missing_package, no_tf32_on_cpu
 from bench.devices.monitor import monitor_problem
 from bench.devices.nvidia import Nvidia
+from bench.devices.rocm import Rocm
 from bench.spec.errors import first_line
 from bench.spec.precisions import Feature, Precision
 
@@ -295,8 +295,7 @@ class Cuda(Backend):
         torch.cuda._sleep(cycles)
 
     def clock_hz(self) -> float | None:
-        # On gfx11, torch counts the ticks of a clock of constant rate (aten/src/ATen/native/cuda/Sleep.cu).
-        if torch.version.hip and self._model().startswith("gfx11"):
+        if torch.version.hip:  # on some, torch counts the ticks of a clock of constant rate (Sleep.cu of ATen)
             return None
         busy_cycles, read_ms = CLOCK_CYCLES // 4, list[float]()
         for _ in range(CLOCK_ATTEMPTS):
@@ -371,7 +370,7 @@ class Cuda(Backend):
 
     def native_bf16(self) -> bool | None:
         if torch.version.hip:  # torch says yes of every AMD GPU
-            return vendor().lacks("bf16", self._model()) is None
+            return None
         try:
             with torch.cuda.device(self.device):
                 return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -386,7 +385,7 @@ class Cuda(Backend):
         return vendor().lacks(precision.required, self._model())
 
     def unsupported_reason(self, precision: Precision) -> str | None:
-        missing = self.missing_arithmetic(precision) or vendor().missing_switch(precision.required)
+        missing = self.missing_arithmetic(precision)
         return f"{precision.name} needs {missing}" if missing else missing_package(precision)
 
 
@@ -453,9 +452,9 @@ class CudaGraph:
         self.graph.replay()
 
 
-def vendor() -> Nvidia | Amd:
+def vendor() -> Nvidia | Rocm:
     """Return the vendor that torch is built for: what its device properties mean."""
-    return Amd() if torch.version.hip else Nvidia()
+    return Rocm() if torch.version.hip else Nvidia()
 
 
 @cache

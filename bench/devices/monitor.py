@@ -30,8 +30,6 @@ SAMPLE_S = 1.1
 """A sample of a process is known at most this long after it began."""
 LAG_S = 2.0
 """More than the driver's counters may lag: they move in steps, of about 100 ms."""
-CLOCK = "counter"
-"""The counter of the time that the others refer to, where they do not count seconds."""
 
 Source = Literal["counter", "power"]
 """The reading that a GPU's energy comes from."""
@@ -53,7 +51,7 @@ class Gpu:
     """The limit that is enforced now."""
     power_default_w: float | None
     model: str | None
-    """A compute capability as major.minor, or a gfx name."""
+    """The compute capability as major.minor."""
     sm_clock_limit_mhz: int | None
     memory_clock_limit_mhz: int | None
 
@@ -82,8 +80,7 @@ class ThrottleTimes:
         """Begin to count.
 
         Args:
-            read: returns the values of the named counters, and of ``CLOCK`` where they are shares of it, without those
-                that do not answer; in seconds where there is no ``CLOCK``.
+            read: returns the values of the named counters in seconds, without those that do not answer.
             reasons: the reason whose time each counter counts, by the counter's name.
         """
         self._read, self._last = read, read(reasons)
@@ -98,12 +95,9 @@ class ThrottleTimes:
         """Return the seconds since the last call by reason, without those that did not hold."""
         now, last = self._read(self._reasons), self._last
         self._last = last | now
-        unit_s, held = 1.0, dict[str, float]()
-        if CLOCK in now:
-            ticks = now[CLOCK] - last.get(CLOCK, now[CLOCK])
-            unit_s = elapsed_s / ticks if ticks > 0 else 0.0
+        held: dict[str, float] = {}
         for name, reason in list(self._reasons.items()):
-            growth_s = (now[name] - last.get(name, now[name])) * unit_s if name in now else 0.0
+            growth_s = now[name] - last.get(name, now[name]) if name in now else 0.0
             if growth_s > elapsed_s + LAG_S:
                 del self._reasons[name]
             elif growth_s > 0:  # a counter that fell was reset
@@ -261,25 +255,18 @@ def _is_child(pid: int, parents: Collection[int]) -> bool:
 
 
 def start_monitor() -> Monitor:
-    """Start NVML, or else AMD SMI.
+    """Start NVML.
 
     Raises:
-        RuntimeError: neither starts; the message says why NVML does not.
+        RuntimeError: it does not start; the message says why.
     """
-    from bench.devices.amd import AmdSmi
     from bench.devices.nvidia import Nvml
 
-    try:
-        return Nvml()
-    except RuntimeError as problem:
-        try:
-            return AmdSmi()
-        except RuntimeError:
-            raise problem from None
+    return Nvml()
 
 
 def open_monitor() -> Monitor | None:
-    """Start NVML, or else AMD SMI; None where neither starts (``monitor_problem`` says why)."""
+    """Start NVML; None where it does not start (``monitor_problem`` says why)."""
     try:
         return start_monitor()
     except RuntimeError:
@@ -287,7 +274,7 @@ def open_monitor() -> Monitor | None:
 
 
 def monitor_problem() -> str | None:
-    """Return why ``open_monitor`` returns None; None when a library starts."""
+    """Return why ``open_monitor`` returns None; None when NVML starts."""
     try:
         start_monitor().close()
     except RuntimeError as problem:

@@ -72,7 +72,7 @@ _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
 class Nvidia:
-    """The meaning of torch's device properties in a build with CUDA; ``amd.Amd`` is the same for ROCm."""
+    """The meaning of torch's device properties in a build with CUDA; ``rocm.Rocm`` is the same for ROCm."""
 
     runtime = "CUDA"
     library = "NVIDIA"
@@ -121,10 +121,6 @@ class Nvidia:
         end, kernels = WITHOUT.get(feature, (None, ""))
         if end is not None and _capability(model)[0] >= end:
             return f"{kernels}, which there are from sm_{major}{minor} on and before sm_{end}0; this GPU is {model}"
-        return None
-
-    def missing_switch(self, _feature: Feature) -> str | None:
-        """Return what switch a feature needs that this torch lacks; None if it lacks none."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""The processes of others on the GPUs, before a run: by gpustat on NVIDIA's, by AMD SMI on AMD's.
+"""The processes of others on the GPUs, before a run: by gpustat.
 
 gpustat is imported only here, and only where there is a driver, because its import replaces functions of pynvml: call
 this in the process that plans, never in one that measures.
@@ -9,13 +9,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
-import psutil
-
-from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
-from bench.devices.nvidia import Nvml
+from bench.devices.monitor import monitor_problem
 from bench.results.records import Environment
 from bench.spec.errors import UsageError
 
@@ -50,16 +46,13 @@ def gpu_processes() -> dict[str, list[GpuProcess]]:
         An empty list for a GPU that is free. GPUs whose processes are unknown are left out; without a driver those are
         all. Processes of other containers are not seen.
     """
-    monitor = open_monitor()
-    if monitor is None:
+    if monitor_problem():
         return {}
-    with monitor:
-        everyone = _by_gpustat() if isinstance(monitor, Nvml) else _by_monitor(monitor)
     return {
         uuid: [
             process for process in processes if process.pid != os.getpid() and process.command not in DISPLAY_SERVERS
         ]
-        for uuid, processes in everyone.items()
+        for uuid, processes in _by_gpustat().items()
     }
 
 
@@ -89,24 +82,6 @@ def _by_gpustat() -> dict[str, list[GpuProcess]]:
         for gpu in gpus
         if gpu.available and gpu.processes is not None
     }
-
-
-def _by_monitor(monitor: Monitor) -> dict[str, list[GpuProcess]]:
-    everyone: dict[str, list[GpuProcess]] = {}
-    for gpu in monitor.gpus():
-        with suppress(DeviceLostError):
-            processes = monitor.process_bytes(gpu.uuid)
-            if processes is not None:
-                everyone[gpu.uuid] = [_by_psutil(pid, held) for pid, held in processes.items()]
-    return everyone
-
-
-def _by_psutil(pid: int, memory_bytes: int | None) -> GpuProcess:
-    user = command = None
-    with suppress(psutil.Error):
-        process = psutil.Process(pid)
-        command, user = process.name(), process.username()
-    return GpuProcess(pid=pid, user=user, command=command, memory_bytes=memory_bytes)
 
 
 def describe(processes: Mapping[str, list[GpuProcess]], names: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.torch_version import TorchVersion
 
-from bench.devices import amd, capabilities, nvidia
+from bench.devices import capabilities, nvidia
 from bench.devices.backend import CPU_LACKS, backend_of
 from bench.spec.precisions import PRECISIONS, Feature, emulation_of, parse_precision
 from tests.libraries import WITHOUT_TORCHAO
@@ -34,14 +34,8 @@ MODELS = {
     "B300": ((10, 3), {*ADA, "mxfp8", "nvfp4"}),
     "Thor": ((11, 0), ADA),
     "RTX 5090": ((12, 0), ADA),
-    "MI60": ("gfx906", ANY),
-    "MI250": ("gfx90a", {*BF16, "adamwfp8"}),
-    "MI300X": ("gfx942", {*BF16, *FP8, "tf32"}),
-    "MI355X": ("gfx950", {*BF16, *FP8}),
-    "RX 7900": ("gfx1100", {*BF16, "adamwfp8"}),
-    "RX 9070": ("gfx1201", {*BF16, *FP8}),
 }
-ASKED = ("P100", "V100", "T4", "A100", "L4", "H100", "B200", "RTX 5090", "MI300X")
+ASKED = ("P100", "V100", "T4", "A100", "L4", "H100", "B200", "RTX 5090")
 """The cards of docs/capabilities.md."""
 MORE_BY_THE_GATE = {("mxfp8", "RTX 5090"), ("nvfp4", "RTX 5090")}
 """Where a library's gate lets through what its kernels do not do (docs/capabilities.md)."""
@@ -70,15 +64,13 @@ def card(monkeypatch, software):
 
     def see(name):
         model = MODELS[name][0]
-        is_amd = isinstance(model, str)
-        properties = {"gcnArchName": f"{model}:sramecc+"} if is_amd else {"major": model[0], "minor": model[1]}
-        monkeypatch.setattr(torch.version, "hip", "7.0" if is_amd else None)
-        monkeypatch.setattr(torch.version, "cuda", None if is_amd else "13.0")
+        properties = {"major": model[0], "minor": model[1]}
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "device", nullcontext)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(**properties))
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 4) if is_amd else model)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: model)
         software()
         return backend_of(torch.device("cuda", 0))
 
@@ -90,7 +82,7 @@ def test_each_card_supports_what_the_table_says_and_names_what_it_lacks(card, na
     backend, (model, supported) = card(name), MODELS[name]
     reasons = {each: backend.unsupported_reason(precision) for each, precision in PRECISIONS.items()}
     assert {each for each, reason in reasons.items() if reason is None} == supported
-    named = model if isinstance(model, str) else "sm_{}{}".format(*model)
+    named = "sm_{}{}".format(*model)
     assert all(reason.startswith(f"{each} needs ") and named in reason for each, reason in reasons.items() if reason)
     emulated = [parse_precision(emulation_of(each)) for each, kind in PRECISIONS.items() if kind.can_be_emulated]
     assert {backend.unsupported_reason(precision) is None for precision in emulated} == {"amp-bf16" in supported}
@@ -106,7 +98,7 @@ def test_the_libraries_own_gates_say_the_same_but_where_it_is_known_that_they_do
     gates = {
         "amp-bf16": torch.cuda.is_bf16_supported(including_emulation=False),
         "tf32": torch.cuda.is_tf32_supported(),
-        "fp8-tensorwise": utils.is_MI300() or bool(utils.is_sm_at_least_89()),
+        "fp8-tensorwise": bool(utils.is_sm_at_least_89()),
         "mxfp8": bool(utils.is_sm_at_least_100()),
         "nvfp4": bool(utils.is_sm_at_least_100()),
     }
@@ -122,7 +114,7 @@ def test_without_its_package_a_precision_names_it(card, software, name):
     assert backend.unsupported_reason(PRECISIONS[name]).startswith(f"{name} needs {package}, which is not installed")
 
 
-@pytest.mark.parametrize("features", [nvidia.FEATURES, amd.FEATURES, CPU_LACKS], ids=["nvidia", "amd", "cpu"])
+@pytest.mark.parametrize("features", [nvidia.FEATURES, CPU_LACKS], ids=["nvidia", "cpu"])
 def test_every_kind_of_device_says_whether_it_has_each_feature(features):
     assert {*features} == {*get_args(Feature)} - {""}
 

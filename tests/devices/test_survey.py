@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from bench.devices import backend, survey
-from bench.devices.amd import Amd
 from bench.devices.capabilities import missing_package
 from bench.devices.nvidia import Nvidia
+from bench.devices.rocm import Rocm
 from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS, emulation_of
 from tests.devices import fake_nvml as fake
@@ -50,7 +50,7 @@ def test_compute_capabilities_have_their_generations_name(capability, name):
     ],
 )
 def test_a_build_runs_where_it_has_a_binary_of_the_generation_or_older_ptx(model, built, runs):
-    assert (Amd() if model.startswith("gfx") else Nvidia()).has_kernels(model, built) is runs
+    assert (Rocm() if model.startswith("gfx") else Nvidia()).has_kernels(model, built) is runs
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import pytest
 
 from bench.devices.monitor import GpuMeter, energy_source, open_monitor
 from bench.measure.energy import Nap, Window, doubt
-from tests.devices import fake_amdsmi
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
 from tests.measure.test_energy import COUNTER, NO_COUNTER, Bench, SimulatedLoad
@@ -204,21 +203,10 @@ def test_a_counter_that_ticks_every_ten_milliseconds_is_as_good(record):
     assert window.energy_j / window.steps == pytest.approx(200 * 0.007, rel=0.003)
 
 
-@pytest.mark.parametrize(
-    ("power_w", "source"),
-    [
-        (35, "power"),  # github.com/ROCm/amdsmi/issues/38: 16.43 J before and after a second at 35 W
-        (0, None),  # github.com/ml-energy/zeus/pull/203: the second die of an MI250X reads 0 W
-    ],
-)
+@pytest.mark.parametrize(("power_w", "source"), [(35, "power"), (0, None)])
 def test_a_counter_that_stands_still_is_no_source(monkeypatch, power_w, source):
-    # github.com/AMDResearch/hpcfund/issues/21: an MI100 whose accumulator stayed at 8,152,136 under full load.
-    still = {"energy_accumulator": 8_152_136, "counter_resolution": 15.3, "timestamp": 3_824_190_842_400_799}
-    power = {"current_socket_power": power_w, "average_socket_power": power_w}
-    gpu = fake_amdsmi.AmdGpu(readings={"get_energy_count": still, "get_power_info": power})
-    fake.without_driver(monkeypatch)
-    fake_amdsmi.install(monkeypatch, gpu)
-    clock = FakeClock()
+    gpu, clock = FakeGpu("GPU-a", power_w=power_w, counter_power_w=0.0, energy_start_j=16.43), FakeClock()
+    FakeDriver([gpu], clock=clock).install(monkeypatch)
     assert energy_source(GpuMeter(open_monitor(), gpu.uuid), clock, clock.advance) == source
 
 

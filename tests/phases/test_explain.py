@@ -74,7 +74,7 @@ def test_a_model_that_cannot_be_observed_is_explained_as_far_as_it_goes(tiny_tri
     def refuse(_step):
         raise RuntimeError("no such thing under a dispatch mode")
 
-    monkeypatch.setattr(explain.alone, "calls_of", refuse)
+    monkeypatch.setattr("bench.phases.arms.calls_of", refuse)
     figures, results, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
     assert {result.status for result in results} == {"ok"}
     assert (explanation.ceiling, explanation.predicted) == (None, None)
