@@ -467,13 +467,25 @@ def to_fp32(value: Any) -> Any:
 
 
 def census(profile: Any) -> dict[str, int]:
-    """Count matrix products by the type of their first tensor; those of fp32 on a GPU by the switch of TF32, too."""
+    """Count matrix products by the type of their first tensor; those of fp32 on a GPU by the switch of TF32, too.
+
+    An optimizer's own products, such as Muon's in bfloat16, are not the model's and do not count; a step with a
+    backward pass in it has a closure, whose products do.
+    """
     import torch
 
+    def during(steps: list[Any], event: Any) -> list[Any]:
+        return [step for step in steps if step.start_ns() <= event.start_ns() < step.end_ns()]
+
     computed: dict[str, int] = {}
-    for event in profile.profiler.kineto_results.events():
+    events = profile.profiler.kineto_results.events()
+    steps = [event for event in events if event.name().startswith("Optimizer.step#")]
+    for event in events:
+        if event.name().startswith("autograd::engine::"):
+            steps = [step for step in steps if step not in during(steps, event)]
+    for event in events:
         name = event.name().rpartition("::")[2]
-        if name == NESTED or not (name in PRODUCTS or name.startswith(FUSED)):
+        if name == NESTED or not (name in PRODUCTS or name.startswith(FUSED)) or during(steps, event):
             continue
         word = next(filter(None, event.dtypes()), "?")
         kind = NAMES.get(word, word)

@@ -305,6 +305,21 @@ for step in range(200):
     assert 1500 <= record["computed"]["float32"] < passes * 1500 * 6 / 2  # a cell has six products in a pass
 
 
+def test_products_of_an_optimizer_are_not_the_models(run):
+    text = """
+class Orthogonal(torch.optim.SGD):
+    def step(self, closure=None):
+        narrow = torch.ones(4, 4, dtype=torch.bfloat16)
+        narrow @ narrow
+        return super().step(closure)
+
+
+optimizer = Orthogonal(model.parameters(), lr=0.1)
+""" + LOOP
+    (record,) = run(text, census=True)
+    assert set(record["computed"]) == {"float32"}
+
+
 def test_a_script_without_an_optimizer_of_torch_is_refused(run):
     (record,) = run("print(loss())")
     with pytest.raises(RefusedError, match="update rule"):
