@@ -4,7 +4,7 @@ import numpy as np
 
 from bench.report.analysis.ablation import AblationSummary, ablations
 from bench.report.reading.load import load
-from bench.results.records import AblationResult, MemoryPeak, Status, TrialResult
+from bench.results.records import AblationResult, MemoryPeak, Operations, Status, TrialResult
 from tests.report.builders import MIB, RunBuilder, block, timed
 
 AMP, ZEROED_AMP = "amp-bf16", "amp-bf16+set-to-none"
@@ -37,10 +37,12 @@ def together(
     status: Status = "ok",
     host_ratios: tuple[float | None, ...] = (None,) * 9,
     limited: int | None = None,
+    operations: Operations | None = None,
 ) -> AblationSummary:
     """Ablation steps timed together: how fast each is, process by process and round by round; fp32 takes 8 ms.
 
-    ``status`` is that of the first process; ``limited`` is the step that the loader limits.
+    ``status`` is that of the first process; ``limited`` is the step that the loader limits;
+    ``operations`` are those of every step.
     """
     for replicate in range(len(speeds["fp32"])):
         trial = builder.trial("ladder", list(speeds), 64, replicate=replicate)
@@ -53,6 +55,7 @@ def together(
             TrialResult(
                 precision=name,
                 status=status if replicate == 0 else "ok",
+                operations=operations,
                 speed=timed(8 / float(np.median(processes[replicate])), 64, host_ratio=host_ratios[step]),
                 ablation=ablation_result(step, loader_ms=3.0, limited=step == limited),
             )

@@ -11,7 +11,7 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.contrast import PRECISION, Arm, Contrast, arms, estimate, numbered
-from bench.report.analysis.summary import noises
+from bench.report.analysis.summary import noises, other_types
 from bench.report.analysis.verdict import LAUNCH_BOUND
 from bench.report.format import UNKNOWN, known
 from bench.report.reading.labels import subjects
@@ -40,6 +40,7 @@ class AblationSummary:
     - limit: what limits it, in a word
     - accuracy: an interval in per cent, or None
     - trained: the status of the training; empty where there was none
+    - has_other_types: whether a step's products ran in another type than its precision's; the same in every row
     """
     arms: Mapping[str, Arm]
     """The measurements of each step that was timed, by its name."""
@@ -78,11 +79,12 @@ def ablations(runs: Runs) -> list[AblationSummary]:
         steps = [
             _step(step, trials, measured, held.get(key, {}), trained=trainings, noise=share) for step in _steps(trials)
         ]
+        has_other_types = other_types(trials.assign(precision=trials["arm_precision"])).notna().any()
         summaries.append(
             AblationSummary(
                 title=f"{first['workload']} on {first['where']} at batch size {batch}",
                 slug=f"{first['slug']}-b{batch}-ladder",
-                rows=pd.DataFrame(steps),
+                rows=pd.DataFrame(steps).assign(has_other_types=has_other_types),
                 arms=measured,
                 measured_noise=share,
             )

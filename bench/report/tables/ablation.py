@@ -154,7 +154,8 @@ def _largest_gain(timed: Sequence[Row]) -> str:
 def _evidence(row: Row, of: str, reference: str) -> str:
     """Write the first or the last speedup of a step over its reference, with the caveats of ``marked``."""
     contrast: Contrast = row[of]
-    marks = marked(row[f"{of}_word"], measured_in(contrast), row["status"])
+    word = row[f"{of}_word"] + (" ≠" if row["has_other_types"] else "")
+    marks = marked(word, measured_in(contrast), row["status"])
     return f"{written(contrast.gain)}× as fast as {reference} ({marks})"
 
 

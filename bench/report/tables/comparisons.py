@@ -13,6 +13,7 @@ from bench import stats
 from bench.report.analysis import comparability
 from bench.report.analysis.compare import Comparison
 from bench.report.analysis.contrast import Contrast
+from bench.report.analysis.doubts import marked_verdict
 from bench.report.analysis.factors import BATCH_SIZE, Varied
 from bench.report.analysis.summary import over, reference_batch
 from bench.report.format import bracketed, estimate, known, number, records, titled, written
@@ -117,7 +118,7 @@ def along(sweep: Varied) -> Table | None:
         figures("step (ms)", "step_ms"),
         figures("× step of the first value [95 % interval]", "against_speed"),
         figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
-        words("verdict", "verdict"),
+        words("verdict", marked_verdict),
         *general(lambda metric: f"against_{metric.name}", "the first value's"),
     ]
     about = (

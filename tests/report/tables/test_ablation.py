@@ -10,7 +10,7 @@ from bench.report.figures.ablation import waterfall
 from bench.report.figures.chart import Text
 from bench.report.reading.load import load
 from bench.report.tables.ablation import full, sentence, short
-from bench.results.records import Device, TrialResult
+from bench.results.records import Device, Operations, TrialResult
 from tests.report.ablations import (
     AMP,
     ZEROED_AMP,
@@ -185,6 +185,14 @@ def test_the_verdict_is_marked_where_it_rests_on_one_process_or_did_not_converge
     wide = together(RunBuilder(tmp_path / "wide"), {"fp32": [[1.0] * 5], AMP: [[0.8, 1.3, 1.25, 0.7, 1.1]]})
     assert sentence(wide).advice == "no verdict"
     assert "× as fast as fp32 (INCONCLUSIVE, one process)" in sentence(wide).evidence
+
+
+def test_a_verdict_over_an_fp32_that_computed_in_another_type_is_marked(tmp_path):
+    gains = {"fp32": scattered(1), AMP: scattered(2)}
+    for types, word in (("float32:100%", "FASTER"), ("bfloat16:90% float32:10%", "FASTER ≠")):
+        builder = RunBuilder(tmp_path / word)
+        ladder = together(builder, gains, operations=Operations(compute_dtypes=types))
+        assert f"× as fast as fp32 ({word})" in sentence(ladder).evidence
 
 
 @pytest.mark.parametrize(("steps", "advice"), [(1, "go up to amp-bf16"), (7, "no verdict")])
