@@ -76,7 +76,6 @@ FEATURES: dict[Feature, str] = {
     "bf16": "bf16 arithmetic",
     "fp8": "float8 products",
     "mxfp8": "MXFP8 products",
-    "nvfp4": "NVFP4 products",
     "triton": "a CPU, or a GPU that Triton compiles for",
     "triton-fp8": "a CPU, or a GPU that Triton rounds to float8 on",
 }

@@ -56,7 +56,6 @@ CPU_LACKS: dict[Feature, str] = {
     "fp8": "float8 tensor cores, which are on GPUs",
     "triton": "",
     "triton-fp8": "",
-    "nvfp4": "NVFP4 tensor cores, which are on GPUs",
     "mxfp8": "MXFP8 tensor cores, which are on GPUs",
 }
 """The hardware that CPUs lack for each feature; empty where torch is asked whether this one has it."""

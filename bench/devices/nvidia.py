@@ -24,16 +24,12 @@ FEATURES: dict[Feature, tuple[tuple[int, int], str]] = {
     "bf16": ((8, 0), "bfloat16 arithmetic"),
     "fp8": ((8, 9), "float8 tensor cores"),
     "mxfp8": ((10, 0), "MXFP8 tensor cores"),
-    "nvfp4": ((10, 0), "NVFP4 tensor cores"),
     "triton": ((7, 0), "a GPU that Triton compiles for"),
     "triton-fp8": ((8, 9), "a GPU whose numbers Triton rounds to float8"),
 }
 """The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions"; Triton's: its
 README, "Compatibility", and supported_fp8_dtypes of its compiler)."""
-WITHOUT: dict[Feature, tuple[int, str]] = {
-    "mxfp8": (11, "MXFP8 kernels of torchao"),
-    "nvfp4": (11, "NVFP4 kernels of torchao"),
-}
+WITHOUT: dict[Feature, tuple[int, str]] = {"mxfp8": (11, "MXFP8 kernels of torchao")}
 """Features that later GPUs lack again, from a major capability on: torchao's kernels for training are for sm_10x alone
 (docs/capabilities.md)."""
 REASONS = {

@@ -43,8 +43,6 @@ ATTENTION = {
 }
 """The operators of scaled_dot_product_attention by its backend (torch.nn.attention.SDPBackend); the math backend is
 products and a softmax that nothing else uses."""
-PACKED: torch.dtype | None = getattr(torch, "float4_e2m1fn_x2", None)
-"""Two numbers of four bits in a byte; older versions of torch lack it."""
 Type = torch.dtype | str
 """The type of a product; in words where operands were rounded to another."""
 _Formula = Callable[..., int]
@@ -136,9 +134,8 @@ def _matrix_vector(matrix: Tensor, _vector: Tensor, **_result: Any) -> int:
 
 
 def _scaled_product(a: Tensor, b: Tensor, *_scales: Any, **_result: Any) -> int:
-    """Of packed operands the inner dimension is that of their bytes."""
     rows, inner = a.shape
-    return 2 * rows * inner * b.shape[1] * (2 if a.dtype is PACKED else 1)
+    return 2 * rows * inner * b.shape[1]
 
 
 def is_product(name: str) -> bool:

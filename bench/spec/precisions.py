@@ -25,7 +25,6 @@ Feature = Literal[
     "bf16",
     "fp8",
     "mxfp8",
-    "nvfp4",
     "triton",
     "triton-fp8",
 ]
@@ -37,8 +36,8 @@ Fp32 = Literal["ieee", "tf32", "default"]
 """How fp32 numbers are multiplied: in IEEE fp32; rounded to TF32 (8 bits of exponent, 10 of mantissa) in matrix
 products, convolutions and recurrent layers; or as torch does when nobody has touched a switch, which is TF32 in cuDNN's
 convolutions and recurrent layers, and IEEE fp32 in matrix products."""
-Conversion = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", "nvfp4"]
-"""Recipes of torchao: of its float8 training by their own names, MXFP8, and NVFP4, which it does not emulate."""
+Conversion = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8"]
+"""Recipes of torchao: of its float8 training by their own names, and MXFP8."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +126,7 @@ class Precision:
     @property
     def can_be_emulated(self) -> bool:
         """Whether its narrow products can be emulated on any device."""
-        return self.package == "torchao" and self.conversion not in (None, "nvfp4")
+        return self.narrow
 
     @property
     def narrow(self) -> bool:
@@ -146,8 +145,7 @@ class Precision:
     def missed(self, computed: str) -> str:
         """Say that products ran in another type, as in ``bfloat16:98% float32:2%``; empty where that is not known."""
         if self.narrow:
-            narrow = "float4" if self.conversion == "nvfp4" else "float8"
-            return "" if narrow in computed or not computed else f"no product ran in {narrow}, but in {computed}"
+            return "" if "float8" in computed or not computed else f"no product ran in float8, but in {computed}"
         if self.autocast is None or not computed or self.autocast in computed:
             return ""
         return f"autocast did not reach the model, whose products ran in {computed}"
@@ -172,9 +170,9 @@ BASELINE = "fp32"
 TORCHAO, TORCH_OF_TORCHAO = "0.18", "2.11"
 """The oldest torchao with all that is taken from it, and the oldest torch that it loads its compiled kernels with
 (``torchao/__init__.py``)."""
-FLOAT8_MULTIPLE, MX_BLOCK, NVFP4_TILE = 16, 32, 128
-"""Multiples that matrices' sizes must be: of float8 products (torch._scaled_mm), of MXFP8's blocks, and of torchao's
-kernels for NVFP4. What is multiplied over the rows of a batch is gradients of weights."""
+FLOAT8_MULTIPLE, MX_BLOCK = 16, 32
+"""Multiples that matrices' sizes must be: of float8 products (torch._scaled_mm), and of MXFP8's blocks. What is
+multiplied over the rows of a batch is gradients of weights."""
 _torchao = partial(Precision, package="torchao", extra="fp8", least_package=TORCHAO, least_torch=TORCH_OF_TORCHAO)
 _narrow = partial(_torchao, autocast="bfloat16")
 _float8 = partial(_narrow, layer_multiple=FLOAT8_MULTIPLE, batch_multiple=FLOAT8_MULTIPLE, needs="fp8")
@@ -322,16 +320,6 @@ PRECISIONS: dict[str, Precision] = {
             needs="mxfp8",
             color="#332288",
             marker="h",
-        ),
-        _narrow(
-            name="nvfp4",
-            summary="amp-bf16 with linear layers in NVFP4, gradients rounded stochastically (torchao)",
-            conversion="nvfp4",
-            layer_multiple=NVFP4_TILE,
-            batch_multiple=NVFP4_TILE,
-            needs="nvfp4",
-            color="#661100",
-            marker="8",
         ),
     )
 }

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from bench.results.records import Conversion
 from bench.spec.errors import UnsupportedError
@@ -43,10 +42,7 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
     small = _too_small(precision, layers, kept)
     twin = _TWINS[precision.conversion or ""](precision)
     chosen: list[nn.Module] = [layer for name, layer in layers.items() if name not in kept]
-    devices = {weight.device for weight in model.parameters() if weight.is_cuda}
-    draws = precision.conversion == "nvfp4"  # the signs of each layer's Hadamard transform
-    with torch.random.fork_rng(list(devices), enabled=draws):
-        twins: dict[Any, Any] = {layer: twin(layer) for layer in chosen}
+    twins: dict[Any, Any] = {layer: twin(layer) for layer in chosen}
     for layer, converted in twins.items():
         converted.train(layer.training).stands_for = type(layer)
     for parent in list(model.modules()):  # a layer may stand in several places
@@ -124,26 +120,6 @@ def _require_rows(precision: Precision, rows: int) -> None:
         )
 
 
-def _padded(precision: Precision, multiply: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-    """Return a linear layer's output, (..., out), for kernels that multiply certain numbers of rows only.
-
-    Without gradients, rows of zeros are added up to ``precision.trained_multiple`` and cut off the output: no row of it
-    depends on another, and no scale does on zeros, because all are made of the largest absolute value of a tensor, a
-    row or a block.
-
-    Args:
-        precision: with the multiple.
-        multiply: returns the output, (rows, out) or (..., out), of an input with enough rows.
-        inputs: the layer's, (..., in).
-    """
-    rows = inputs.numel() // inputs.shape[-1]
-    _require_rows(precision, rows)
-    if not (lacking := -rows % precision.trained_multiple):
-        return multiply(inputs)
-    output = multiply(functional.pad(inputs.reshape(rows, -1), (0, 0, 0, lacking)))
-    return output[:rows].reshape(*inputs.shape[:-1], -1)
-
-
 def _float8_twins(precision: Precision) -> Twins:
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
     from torchao.float8.float8_linear import Float8Linear
@@ -201,26 +177,8 @@ def _mxfp8_twins(precision: Precision) -> Twins:
     return twin
 
 
-def _nvfp4_twins(precision: Precision) -> Twins:
-    from torchao.prototype.moe_training.nvfp4_training.nvfp4_training import NVFP4Linear
-
-    class PaddedNVFP4Linear(NVFP4Linear):  # type: ignore[misc,unused-ignore]  # torchao may be missing
-        """torchao's layer, for which the samples of a batch and the tokens of its sequences are rows of one matrix."""
-
-        def forward(self, x: Tensor) -> Tensor:
-            output = _padded(precision, super().forward, x.reshape(-1, self.in_features))
-            return output.reshape(*x.shape[:-1], -1)
-
-    def twin(layer: nn.Linear) -> nn.Module:
-        converted: nn.Module = PaddedNVFP4Linear.from_linear(layer)
-        return converted
-
-    return twin
-
-
 _TWINS: dict[str, Callable[[Precision], Twins]] = {
     "mxfp8": _mxfp8_twins,
-    "nvfp4": _nvfp4_twins,
     **dict.fromkeys(("tensorwise", "rowwise", "rowwise_with_gw_hp"), _float8_twins),
 }
 """Makers of the layers of each ``Precision.conversion``."""

@@ -30,14 +30,14 @@ MODELS = {
     "A100": ((8, 0), AMPERE),
     "L4": ((8, 9), ADA),
     "H100": ((9, 0), ADA),
-    "B200": ((10, 0), {*ADA, "mxfp8", "nvfp4"}),
-    "B300": ((10, 3), {*ADA, "mxfp8", "nvfp4"}),
+    "B200": ((10, 0), {*ADA, "mxfp8"}),
+    "B300": ((10, 3), {*ADA, "mxfp8"}),
     "Thor": ((11, 0), ADA),
     "RTX 5090": ((12, 0), ADA),
 }
 ASKED = ("P100", "V100", "T4", "A100", "L4", "H100", "B200", "RTX 5090")
 """The cards of docs/capabilities.md."""
-MORE_BY_THE_GATE = {("mxfp8", "RTX 5090"), ("nvfp4", "RTX 5090")}
+MORE_BY_THE_GATE = {("mxfp8", "RTX 5090")}
 """Where a library's gate lets through what its kernels do not do (docs/capabilities.md)."""
 
 
@@ -100,7 +100,6 @@ def test_the_libraries_own_gates_say_the_same_but_where_it_is_known_that_they_do
         "tf32": torch.cuda.is_tf32_supported(),
         "fp8-tensorwise": bool(utils.is_sm_at_least_89()),
         "mxfp8": bool(utils.is_sm_at_least_100()),
-        "nvfp4": bool(utils.is_sm_at_least_100()),
     }
     differs = {each for each, passes in gates.items() if passes != (each in MODELS[name][1])}
     assert differs == {each for each, other in MORE_BY_THE_GATE if other == name}
@@ -173,7 +172,7 @@ def test_torchao_is_refused_with_a_torch_that_is_too_old_for_it(software, versio
     [
         ("fp8-rowwise", "0.9.0", "torchao 0.18"),
         ("adamwfp8", "0.17.0+cu130", "torchao 0.18"),
-        ("nvfp4", "0.18.0", None),
+        ("mxfp8", "0.18.0", None),
         ("fp8-rowwise", "0.100.0+cu130", None),
         ("fp8-rowwise", "no version", None),
         ("fp8-rowwise", None, None),  # as where only its folder was copied

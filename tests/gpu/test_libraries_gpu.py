@@ -48,7 +48,7 @@ def suite():
 LINEAR = ("2", "4")
 WORST_NATS = 0.1
 """By how much a training's loss may end above fp32's, which is 0.04 above the entropy. On a CPU, emulated where it must
-be, all but nvfp4 end within 0.001 of it; wrong products end far above."""
+be, all end within 0.001 of it; wrong products end far above."""
 
 
 @pytest.fixture(scope="module")

@@ -64,8 +64,8 @@ def test_only_multiples_of_the_parts_and_of_what_is_wanted_of_each_are_tried(tin
         (("fp32", "amp-bf16"), 1, 1),
         (("fp32", "fp8-rowwise", "mxfp8"), 1, 32),
         (("fp32", "fp8-rowwise:emulated=on"), 1, 1),
-        (("nvfp4", "fp8-rowwise"), 64, 2),
-        (("nvfp4", "mxfp8"), 256, 1),
+        (("mxfp8", "fp8-rowwise"), 16, 2),
+        (("mxfp8", "fp8-rowwise"), 64, 1),
         (("mxfp8",), 197, 32),
     ],
 )

@@ -428,9 +428,9 @@ def test_a_search_is_one_row_and_is_read_back_when_resuming(tmp_path, tiny_trial
 
 
 def test_batches_are_searched_at_sizes_that_all_that_is_compared_can_be_trained_at(tmp_path, tiny_trial, cpu):
-    cpu, launcher = replace(cpu, unsupported={"nvfp4": "no NVFP4"}), FitsUpTo(100)
+    cpu, launcher = replace(cpu, unsupported={"bf16": "no bfloat16"}), FitsUpTo(100)
     fit = replace(tiny_trial, phase="fit", cell=replace(tiny_trial.cell, batch_size=20))
-    plan = plan_of(*(replace(fit, arms=arms(name)) for name in ("fp32", "mxfp8", "nvfp4")))
+    plan = plan_of(*(replace(fit, arms=arms(name)) for name in ("fp32", "mxfp8", "bf16")))
     with Store(tmp_path / "run") as store:
         running = execution(store, cpu, launcher)
         running.run(plan)

@@ -306,7 +306,8 @@ for step in range(200):
 
 
 def test_products_of_an_optimizer_are_not_the_models(run):
-    text = """
+    text = (
+        """
 class Orthogonal(torch.optim.SGD):
     def step(self, closure=None):
         narrow = torch.ones(4, 4, dtype=torch.bfloat16)
@@ -315,7 +316,9 @@ class Orthogonal(torch.optim.SGD):
 
 
 optimizer = Orthogonal(model.parameters(), lr=0.1)
-""" + LOOP
+"""
+        + LOOP
+    )
     (record,) = run(text, census=True)
     assert set(record["computed"]) == {"float32"}
 

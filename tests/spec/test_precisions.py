@@ -49,8 +49,6 @@ def test_emulation_is_an_option_of_what_is_converted_and_asks_a_device_for_autoc
         ("amp-bf16", "bfloat16:100%", ""),
         ("amp-fp16", "", ""),
         ("fp8-rowwise", "", ""),
-        ("nvfp4", "bfloat16:100%", "no product ran in float4, but in bfloat16:100%"),
-        ("nvfp4", "float4_e2m1fn_x2:91% bfloat16:9%", ""),
         ("bf16", "float32:100%", ""),
     ],
 )
@@ -94,7 +92,6 @@ def test_products_in_a_narrower_type_than_the_precisions_are_told_with_their_sha
         ("amp-bf16", "bfloat16:90% tf32:10%"),
         ("fp16-master", "float16:90% float32:10%"),
         ("fp8-tensorwise", "float8_e4m3fn:66% float8_e5m2:33% bfloat16:1%"),
-        ("nvfp4", "float4_e2m1fn_x2:90% bfloat16:10%"),
         ("mxfp8:emulated=on", "float8_e4m3fn in bfloat16:99% float32:1%"),
         ("a script's arm", "bfloat16:100%"),
     ],

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn import functional
 
 from bench.measure.memory import tensor_bytes
-from bench.measure.operations import count, observe
+from bench.measure.operations import observe
 from bench.phases import numerics
 from bench.phases.arms import TrainingRunner
 from bench.results.records import MemoryPeak, Numeric, Operations
@@ -144,7 +143,7 @@ def test_a_layer_of_the_users_own_is_not_converted_nor_taken_for_a_plain_one_in_
     assert evaluate_fp32(arm, iter([batch()]))[0] == pytest.approx(evaluate(twin, iter([batch()]))[0], rel=1e-6)
 
 
-@pytest.mark.parametrize("name", [f"{name}:emulated=on" for name in CONVERTED] + ["nvfp4"])
+@pytest.mark.parametrize("name", [f"{name}:emulated=on" for name in CONVERTED])
 def test_a_layer_in_two_places_is_converted_in_both(name):
     layer = nn.Linear(128, 128)
     model = nn.Sequential(layer, nn.Sequential(nn.ReLU(), layer))
@@ -284,73 +283,3 @@ def test_its_update_is_compiled_before_the_first_step_and_not_again():
     training_step(arm, batch())
     assert compilations() == before > 0
     assert arm.optimizer.state[arm.model[1].weight]["step"] == 1
-
-
-@pytest.fixture
-def exact_nvfp4(monkeypatch):
-    """Let NVFP4's layers multiply exactly, and refuse what torchao's kernels for GPUs do."""
-    from torchao.prototype.moe_training.nvfp4_training import nvfp4_training
-
-    def multiply(inputs, weight, bias, **_settings):
-        if any(size % 128 for size in (inputs.shape[-2], *weight.shape)):
-            raise ValueError("nvfp4_mm_triton requires M, K, N all divisible by 128")
-        return functional.linear(inputs, weight, bias)
-
-    monkeypatch.setattr(nvfp4_training, "nvfp4_linear", multiply)
-
-
-def test_nvfp4_converts_layers_of_128(exact_nvfp4):
-    model = nn.Sequential(nn.Linear(128, 256), nn.Linear(256, 64), nn.Linear(64, 128), nn.Linear(128, 128))
-    torch.manual_seed(0)
-    weight, state = model[0].weight, torch.get_rng_state()
-    conversion = convert(model, PRECISIONS["nvfp4"])
-    assert conversion.converted_layers == ("0", "3")
-    assert conversion.kept_layers == {
-        "1": "256 to 64, not multiples of 128",
-        "2": "64 to 128, not multiples of 128",
-    }
-    assert model[0].weight is weight
-    assert model[0].rht_sign_vector != model[3].rht_sign_vector
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("shape", [(100,), (1,), (2, 50), (), (128,), (4, 32), (3, 200)])
-def test_nvfp4_refuses_to_train_on_other_batches_and_evaluates_them_together_with_zeros(exact_nvfp4, shape):
-    plain = nn.Linear(128, 256)
-    model = nn.Sequential(plain)
-    convert(model, PRECISIONS["nvfp4"])
-    inputs = torch.randn(*shape, 128)
-    with torch.no_grad():
-        torch.testing.assert_close(model(inputs), plain(inputs))
-    if shape in ((128,), (4, 32)):  # the tokens of all sequences together
-        assert model(inputs).shape == (*shape, 256)
-    else:
-        with pytest.raises(UnsupportedError, match=r"^nvfp4 needs .* multiples of 128 in a batch, not \d+$"):
-            model(inputs)
-
-
-def test_nvfp4s_products_are_seen_in_4_bits_with_every_number_that_a_byte_holds(monkeypatch):
-    from torchao.prototype.moe_training.nvfp4_training import nvfp4_linear
-
-    def quantised(rows, columns):
-        """Return a matrix in 4 bits and its scales, as torchao's kernels lay them out, without numbers."""
-        scales = torch.empty(rows // 128, columns // 64, 32, 16, dtype=torch.float8_e4m3fn, device="meta")
-        return torch.empty(rows, columns // 2, dtype=torch.uint8, device="meta"), scales
-
-    def both_ways(matrix, *_amax, **_options):
-        return *quantised(*matrix.shape[::-1]), *quantised(*matrix.shape)
-
-    def weight(matrix, _amax):
-        return *quantised(*matrix.shape), *quantised(*matrix.shape[::-1])
-
-    amax = torch.empty((), device="meta")
-    monkeypatch.setattr(nvfp4_linear, "triton_rht_amax", lambda *_, **__: (amax, amax))
-    monkeypatch.setattr(nvfp4_linear, "triton_rht_quantize_row_col", both_ways)
-    monkeypatch.setattr(nvfp4_linear, "triton_weight_quantize_2d", weight)
-    model = nn.Sequential(nn.Linear(128, 256))
-    convert(model, PRECISIONS["nvfp4"])
-    model.to("meta")
-    inputs = torch.empty(384, 128, device="meta", requires_grad=True)
-    operations = count(lambda: model(inputs).sum().backward())
-    assert operations == Operations(compute_dtypes="float4_e2m1fn_x2:100%", flops_per_step=3 * 2 * 384 * 128 * 256)
-    assert model[0].weight.grad.shape == (256, 128)

@@ -79,7 +79,7 @@ def ablations(runs: Runs) -> list[AblationSummary]:
         steps = [
             _step(step, trials, measured, held.get(key, {}), trained=trainings, noise=share) for step in _steps(trials)
         ]
-        has_other_types = other_types(trials.assign(precision=trials["arm_precision"])).notna().any()
+        has_other_types = bool(other_types(trials.assign(precision=trials["arm_precision"])).notna().any())
         summaries.append(
             AblationSummary(
                 title=f"{first['workload']} on {first['where']} at batch size {batch}",
