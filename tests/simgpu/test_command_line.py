@@ -276,3 +276,42 @@ def test_a_script_is_timed_by_events_of_its_gpu_and_takes_memory_there(host):
     assert all(step["gpu_s"] is not None for step in profile["steps"])
     assert {row["status"] for row in server.rows("out")} <= TIMED
     assert not server.left_behind()
+
+
+SPAWNED = """
+import torch
+from torch import distributed, multiprocessing
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(rank, world):
+    distributed.init_process_group("nccl", "tcp://127.0.0.1:29533", rank=rank, world_size=world)
+    torch.cuda.set_device(rank)
+    model = DistributedDataParallel(torch.nn.Linear(64, 64).cuda(), device_ids=[rank])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(100):
+        model(torch.randn(32, 64, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if rank == 0 and step == 5:
+            torch.save(model.state_dict(), "checkpoint.pt")
+
+
+if __name__ == "__main__":
+    multiprocessing.spawn(train, (torch.cuda.device_count(),), torch.cuda.device_count())
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_a_script_spawns_are_measured_together_and_overwrite_no_checkpoint(host):
+    server = host("A100", 2)
+    (server.folder / "train.py").write_text(SPAWNED)
+    (server.folder / "checkpoint.pt").write_text("the user's")
+    words = ("--quick", "--steps", 20, "--inject", "fp32,amp-bf16", "--gpus", "0+1", "--out", "out")
+    done = server.run_anew("script", *words, "--", "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {row["status"] for row in server.rows("out")} <= TIMED
+    memory = [row for row in server.rows("out") if row["phase"] == "memory"]
+    assert [row["compute_dtypes"] for row in memory] == ["float32:100%", "bfloat16:100%"]
+    assert (server.folder / "checkpoint.pt").read_text() == "the user's"
+    assert not server.left_behind()
