@@ -155,10 +155,6 @@ class Monitor(AbstractContextManager["Monitor"], ABC):
         """Return the driver's version."""
 
     @abstractmethod
-    def gpus(self) -> list[Gpu]:
-        """Describe every board that answers, in the library's order."""
-
-    @abstractmethod
     def gpu(self, uuid: str) -> Gpu:
         """Describe one GPU; raise DeviceLostError if there is none of that UUID, or it is lost."""
 

@@ -198,16 +198,6 @@ class Nvml(Monitor):
         version: str | None = self.call("", "nvmlSystemGetDriverVersion")
         return version
 
-    def gpus(self) -> list[Gpu]:
-        """Describe every board that answers, in NVML's order, without MIG slices."""
-        boards = []
-        for index in range(self.call("", "nvmlDeviceGetCount") or 0):
-            with suppress(DeviceLostError):  # One lost GPU must not hide the others.
-                handle = self.call("", "nvmlDeviceGetHandleByIndex", index)
-                uuid = handle and self.call("", "nvmlDeviceGetUUID", handle)
-                boards += [self.gpu(uuid)] if uuid else []
-        return boards
-
     def gpu(self, uuid: str) -> Gpu:
         handle, board, is_slice = self.target(uuid)
         memory = self._memory(uuid)

@@ -23,11 +23,13 @@ CACHES = (
 )
 """Variables that name folders of caches."""
 SYSTEM = ("/dev", "/proc", "/sys")
-READERS = ("stat", "lstat", "access", "chmod", "utime", "readlink", "listxattr", "getxattr", "setxattr")
-"""Functions of ``os`` that take a path first, and change no contents."""
+READERS = ("stat", "lstat", "access", "readlink", "listxattr", "getxattr")
+"""Functions of ``os`` that take a path first, and change nothing."""
+ATTRIBUTES = ("chmod", "utime", "setxattr", "chown")
+"""Those that change no contents: of the user's own files and folders they change nothing."""
 
 _open, _open_descriptor, _lstat = builtins.open, os.open, os.lstat
-_mkdir, _rename, _remove = os.mkdir, os.replace, os.remove
+_mkdir, _rename, _remove, _symlink = os.mkdir, os.replace, os.remove, os.symlink
 
 
 class Overlay:
@@ -75,16 +77,17 @@ class Overlay:
             copy(path, twin)
         return twin
 
+    def is_users(self, path: Any, dir_fd: int | None = None) -> bool:
+        """Return whether a file or folder was there before the script was started."""
+        try:
+            return bool(self.twin(path, dir_fd)) and _lstat(path, dir_fd=dir_fd).st_ctime < self.started_s
+        except OSError:  # there is none
+            return False
+
     def protect(self, path: Any, doing: str, dir_fd: int | None = None) -> None:
         """End the process before it changes the user's own file."""
-        twin = self.twin(path, dir_fd)
-        if not twin:
-            return
-        try:
-            changed_s = _lstat(path, dir_fd=dir_fd).st_ctime
-        except OSError:  # there is none
-            return
-        if changed_s < self.started_s:
+        if self.is_users(path, dir_fd):
+            twin = self.twin(path, dir_fd)
             self.refuse(f"it was about to {doing} '{twin.removeprefix(self.redirected)}'")
 
     def move(self, source: Any, target: Any) -> None:
@@ -147,6 +150,9 @@ def install(overlay: Overlay) -> None:
     for name in READERS:
         if hasattr(os, name):
             replace(name, reader(overlay, getattr(os, name)))
+    for name in ATTRIBUTES:
+        if hasattr(os, name):
+            replace(name, reader(overlay, getattr(os, name), changes=True))
 
     def made(path: Any, *args: Any, **kwargs: Any) -> None:
         _mkdir(path, *args, **kwargs)
@@ -165,14 +171,40 @@ def install(overlay: Overlay) -> None:
             overlay.refuse(f"it was about to move '{os.fsdecode(src)}'")
         overlay.move(src, dst)
 
-    def truncated(path: Any, flags: int, *args: Any, dir_fd: int | None = None) -> int:
-        if flags & os.O_TRUNC:
+    def opened_descriptor(path: Any, flags: int, *args: Any, dir_fd: int | None = None) -> int:
+        if flags & os.O_DIRECTORY:  # a folder, or a file without a name in it
+            pass
+        elif not flags & (os.O_WRONLY | os.O_RDWR):
+            path = overlay.reading(path, dir_fd)
+        elif dir_fd is None:
+            path = overlay.writing(path, keep=True)
+        else:
             overlay.protect(path, "overwrite", dir_fd)
         return _open_descriptor(path, flags, *args, dir_fd=dir_fd)
 
+    def truncated(path: Any, length: int) -> None:
+        if isinstance(path, int):
+            os.ftruncate(path, length)
+        else:
+            with opened(path, "r+b") as file:
+                file.truncate(length)
+
+    def linked(src: Any, dst: Any, **_options: Any) -> None:
+        copy(overlay.reading(src), overlay.writing(dst))  # what is written through a link would change the user's
+
+    def symlinked(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("dir_fd") is not None:
+            overlay.refuse(f"it was about to link '{os.fsdecode(dst)}'")
+        target = os.path.join(os.path.dirname(os.path.abspath(os.fsdecode(dst))), os.fsdecode(src))
+        found = overlay.twin(target)
+        _symlink(found if os.path.lexists(found) else target, overlay.writing(dst), *args)
+
     replacements: dict[str, Callable[..., Any]] = {
         "mkdir": made,
-        "open": truncated,
+        "open": opened_descriptor,
+        "truncate": truncated,
+        "link": linked,
+        "symlink": symlinked,
         "remove": removed,
         "unlink": removed,
         "rename": moved,
@@ -182,14 +214,16 @@ def install(overlay: Overlay) -> None:
         replace(name, function)
 
 
-def reader(overlay: Overlay, old: Any) -> Callable[..., Any]:
-    """Return a function of ``os`` that looks at a redirected file where it is."""
+def reader(overlay: Overlay, old: Any, *, changes: bool = False) -> Callable[..., Any]:
+    """Return a function of ``os`` that looks at a redirected file where it is, and ``changes`` none of the user's."""
 
     def read(path: Any, *args: Any, **kwargs: Any) -> Any:
         twin = overlay.twin(path, kwargs.get("dir_fd"))
         if twin and is_file(twin):
             kwargs.pop("dir_fd", None)
             path = twin
+        elif changes and overlay.is_users(path, kwargs.get("dir_fd")):
+            return None
         return old(path, *args, **kwargs)
 
     return read

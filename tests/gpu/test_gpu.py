@@ -44,7 +44,7 @@ def test_cuda_and_nvml_mean_the_same_gpu(environment):
     nvml = open_monitor()
     assert nvml is not None
     with nvml:
-        (gpu,) = [gpu for gpu in nvml.gpus() if gpu.uuid == device.uuid]
+        gpu = nvml.gpu(device.uuid)
     assert gpu.name == device.name
     assert environment.driver
 
