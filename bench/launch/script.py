@@ -26,6 +26,7 @@ import bench.script
 from bench.launch import Ending, OnMessage
 from bench.launch.local import GONE_S, LocalLauncher
 from bench.results.records import Block, Device, MemoryPeak, Operations, Progress, Speed, Status, TrialResult
+from bench.script.hook import ignores_hook
 from bench.script.steps import (
     NARROW,
     WAIT_PCT,
@@ -236,6 +237,10 @@ class ScriptLauncher(LocalLauncher):
             }
             words = [*_command(self.script.command), *shlex.split(dict(self.script.arms)[name])]
             words = [word.replace("{scratch}", str(scratch)).replace("{seed}", str(trial.replicate)) for word in words]
+            if ignores_hook(words):
+                raise RefusedError("it would start a Python in which its steps cannot be seen (-E, -I, -S)")
+            if os.pathsep in folder:
+                raise RefusedError(f"PYTHONPATH cannot hold the temporary folder {folder}: set TMPDIR to another")
 
             def show(count: int) -> None:
                 done = (position + min(1.0, count / total)) / turns

@@ -13,14 +13,14 @@ import functools
 import gc
 import importlib.machinery
 import importlib.util
-import itertools
 import json
 import os
 import random
+import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -203,6 +203,12 @@ class Recorder:
         hooked = {VARIABLE: json.dumps(self.settings), "PYTHONPATH": os.pathsep.join([site, *paths])}
         return {**environment, **hooked}
 
+    def require_hook(self, command: Iterable[Any]) -> None:
+        """End the process before it starts a Python without the hook."""
+        words = [os.fsdecode(word) for word in command]
+        if ignores_hook(words):
+            self.refuse(f"it was about to start a Python in which its writes cannot be redirected: {words}")
+
     def refuse(self, why: str) -> None:
         """End the process because the script cannot be measured."""
         self.write({"refused": why})
@@ -341,6 +347,13 @@ def redirect_torch(recorder: Recorder) -> None:
         def _(old: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
             return old(recorder.reading(f), *args, **kwargs)
 
+    jit: Any = torch.jit
+    for kind, name in ((jit.RecursiveScriptModule, "save"), (torch.profiler.profile, "export_chrome_trace")):
+
+        @wrap(kind, name)
+        def _(old: Any, self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+            return old(self, recorder.writing(path), *args, **kwargs)
+
     @wrap(torch.multiprocessing, "start_processes")
     def _(old: Any, fn: Any, args: Any = (), nprocs: int = 1, *rest: Any, **kwargs: Any) -> Any:
         os.environ[RANKS] = str(nprocs)
@@ -355,17 +368,13 @@ def seed_numpy(recorder: Recorder) -> None:
 
 
 def redirect_safetensors(recorder: Recorder) -> None:
-    """Hook into safetensors, which has just been imported."""
+    """Hook into safetensors, which has just been imported; its parts for torch and others call these functions."""
 
     @wrap(sys.modules["safetensors"], "safe_open")
     def _(old: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
         return old(recorder.reading(filename), *args, **kwargs)
 
-
-def redirect_safetensors_torch(recorder: Recorder) -> None:
-    """Hook into its functions for torch, which have just been imported."""
-
-    @wrap(sys.modules["safetensors.torch"], "save_file")
+    @wrap(sys.modules["safetensors"], "serialize_file")
     def _(old: Any, tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
         recorder.marks.add("checkpoint")
         return old(tensors, recorder.writing(filename), *args, **kwargs)
@@ -377,18 +386,50 @@ def watch_children(recorder: Recorder) -> None:
 
     @wrap(module.Popen, "__init__")
     def _(old: Any, self: Any, args: Any, *rest: Any, env: Any = None, **kwargs: Any) -> Any:
-        words = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)
-        if ignores_hook([os.fsdecode(word) for word in words]):
-            recorder.refuse(f"it was about to start a Python in which its writes cannot be redirected: {words}")
+        recorder.require_hook([args] if isinstance(args, str | bytes | os.PathLike) else args)
         return old(self, args, *rest, env=recorder.with_hook(os.environ if env is None else env), **kwargs)
+
+
+def keep_in_environment(recorder: Recorder) -> None:
+    """Let every process that inherits this one's environment have the hook, whatever the script sets there."""
+    put, unset = os.putenv, os.unsetenv
+
+    def putenv(name: Any, value: Any) -> None:
+        word = os.fsdecode(name)
+        put(word, recorder.with_hook({word: os.fsdecode(value)})[word])
+
+    def unsetenv(name: Any) -> None:
+        hooked = recorder.with_hook({})
+        word = os.fsdecode(name)
+        put(word, hooked[word]) if word in hooked else unset(word)
+
+    os.putenv, os.unsetenv = putenv, unsetenv
+    for name in ("execve", "posix_spawn", "posix_spawnp"):
+
+        @wrap(os, name)
+        def _(old: Any, path: Any, args: Any, env: Any, *rest: Any, **kwargs: Any) -> Any:
+            recorder.require_hook(args)
+            return old(path, args, recorder.with_hook(env), *rest, **kwargs)
+
+    @wrap(os, "system")
+    def _(old: Any, command: Any) -> Any:
+        recorder.require_hook([command])
+        return old(command)
 
 
 def ignores_hook(words: list[str]) -> bool:
     """Return whether a command starts a Python that ignores PYTHONPATH or imports no ``sitecustomize``."""
-    if not os.path.basename(words[0]).startswith("python"):
-        return False
-    options = itertools.takewhile(lambda word: word.startswith("-") and word not in ("-c", "-m"), words[1:])
-    return any(letter in option for option in options for letter in "EIS" if not option.startswith("--"))
+    words = " ".join(words).split()
+    while words:
+        if not os.path.basename(words.pop(0)).startswith("python"):
+            continue
+        while words and words[0].startswith("-") and words[0] not in ("-c", "-m"):
+            option = words.pop(0)
+            if option in ("-W", "-X"):  # the next word is its own
+                del words[:1]
+            elif not option.startswith("--") and set(re.split("[WX]", option)[0]) & set("EIS"):
+                return True
+    return False
 
 
 def watch_forward(recorder: Recorder) -> None:
@@ -595,10 +636,10 @@ def begin() -> None:
     if not settings["allow_writes"]:
         recorder.overlay = overlay.Overlay(settings["home"], settings["started_s"], recorder.refuse)
         overlay.install(recorder.overlay)
+    keep_in_environment(recorder)
     functions = {
         "torch": install,
         "safetensors": redirect_safetensors,
-        "safetensors.torch": redirect_safetensors_torch,
         "subprocess": watch_children,
         "numpy": seed_numpy,
     }

@@ -14,7 +14,7 @@ import functools
 import io
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 CACHES = (
@@ -29,7 +29,8 @@ ATTRIBUTES = ("chmod", "utime", "setxattr", "chown")
 """Those that change no contents: of the user's own files and folders they change nothing."""
 
 _open, _open_descriptor, _lstat = builtins.open, os.open, os.lstat
-_mkdir, _rename, _remove, _symlink = os.mkdir, os.replace, os.remove, os.symlink
+_mkdir, _rename, _remove, _symlink, _rmdir = os.mkdir, os.replace, os.remove, os.symlink, os.rmdir
+_listdir, _scandir = os.listdir, os.scandir
 
 
 class Overlay:
@@ -45,9 +46,10 @@ class Overlay:
         """
         self.redirected, self.made = os.path.join(home, "redirected"), os.path.join(home, "made")
         self.started_s, self.refuse = started_s, refuse
-        caches = [os.path.abspath(os.environ[name]) for name in CACHES if os.environ.get(name)]
-        folders = [os.path.join(folder, "") for folder in (home, *SYSTEM, *caches)]
-        self.left_alone = (os.path.expanduser("~/."), *folders)
+        caches = [os.path.join(os.path.abspath(os.environ[name]), "") for name in CACHES if os.environ.get(name)]
+        here = os.path.join(os.getcwd(), "")
+        caches = [start for start in (os.path.expanduser("~/."), *caches) if not here.startswith(start)]
+        self.left_alone = (*(os.path.join(folder, "") for folder in (home, *SYSTEM)), *caches)
 
     def twin(self, path: Any, dir_fd: int | None = None) -> str:
         """Return the path that a file is redirected to; empty if it is written where the script says."""
@@ -78,11 +80,20 @@ class Overlay:
         return twin
 
     def is_users(self, path: Any, dir_fd: int | None = None) -> bool:
-        """Return whether a file or folder was there before the script was started."""
+        """Return whether a file was there before the script was started, or a folder that it has not made."""
+        twin = self.twin(path, dir_fd)
         try:
-            return bool(self.twin(path, dir_fd)) and _lstat(path, dir_fd=dir_fd).st_ctime < self.started_s
+            state = _lstat(path, dir_fd=dir_fd)
         except OSError:  # there is none
             return False
+        if not twin or not stat.S_ISDIR(state.st_mode):
+            return bool(twin) and state.st_ctime < self.started_s
+        try:
+            with _open(self.made) as file:
+                made = tuple(os.path.join(line.rstrip("\n"), "") for line in file)
+        except OSError:
+            return True
+        return not os.path.join(twin.removeprefix(self.redirected), "").startswith(made)
 
     def protect(self, path: Any, doing: str, dir_fd: int | None = None) -> None:
         """End the process before it changes the user's own file."""
@@ -166,8 +177,27 @@ def install(overlay: Overlay) -> None:
         overlay.protect(path, "remove", dir_fd)
         _remove(path, dir_fd=dir_fd)
 
+    def emptied(path: Any, *, dir_fd: int | None = None) -> None:
+        import shutil
+
+        twin = overlay.twin(path, dir_fd)
+        overlay.protect(path, "remove", dir_fd)
+        _rmdir(path, dir_fd=dir_fd)
+        if twin:  # what was redirected into it is not seen by all that look whether it is empty
+            shutil.rmtree(twin, ignore_errors=True)
+
+    def listed(path: Any = ".") -> list[Any]:
+        names, twin = _listdir(path), overlay.twin(path or ".")
+        more = _listdir(twin) if os.path.isdir(twin) and not isinstance(path, bytes) else []
+        return [*names, *(name for name in more if name not in names)]
+
+    def scanned(path: Any = ".") -> Entries:
+        twin = overlay.twin(path or ".")
+        entries = {entry.name: entry for entry in _scandir(twin)} if os.path.isdir(twin) else {}
+        return Entries({**entries, **{entry.name: entry for entry in _scandir(path)}}.values())
+
     def moved(src: Any, dst: Any, **kwargs: Any) -> None:
-        if kwargs:  # relative to open folders
+        if any(descriptor is not None for descriptor in kwargs.values()):
             overlay.refuse(f"it was about to move '{os.fsdecode(src)}'")
         overlay.move(src, dst)
 
@@ -201,6 +231,9 @@ def install(overlay: Overlay) -> None:
 
     replacements: dict[str, Callable[..., Any]] = {
         "mkdir": made,
+        "rmdir": emptied,
+        "listdir": listed,
+        "scandir": scanned,
         "open": opened_descriptor,
         "truncate": truncated,
         "link": linked,
@@ -220,7 +253,6 @@ def reader(overlay: Overlay, old: Any, *, changes: bool = False) -> Callable[...
     def read(path: Any, *args: Any, **kwargs: Any) -> Any:
         twin = overlay.twin(path, kwargs.get("dir_fd"))
         if twin and is_file(twin):
-            kwargs.pop("dir_fd", None)
             path = twin
         elif changes and overlay.is_users(path, kwargs.get("dir_fd")):
             return None
@@ -229,11 +261,28 @@ def reader(overlay: Overlay, old: Any, *, changes: bool = False) -> Callable[...
     return read
 
 
+class Entries:
+    """What ``os.scandir`` returns, of two folders."""
+
+    def __init__(self, entries: Iterable[Any]) -> None:
+        self._entries = iter(entries)
+
+    def __iter__(self) -> Entries:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._entries)
+
+    def __enter__(self) -> Entries:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def close(self) -> None:
+        """Do nothing: the folders have been read."""
+
+
 def replace(name: str, function: Callable[..., Any]) -> None:
-    """Put a function in the place of one of ``os``, also where that says what it can do."""
-    old = getattr(os, name)
-    new = functools.wraps(old)(function)
-    for supporting in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids):
-        if old in supporting:
-            supporting.add(new)
-    setattr(os, name, new)
+    """Put a function in the place of one of ``os``."""
+    setattr(os, name, functools.wraps(getattr(os, name))(function))

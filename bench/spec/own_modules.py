@@ -28,5 +28,5 @@ def own_modules_first() -> Iterator[None]:
         yield
     finally:
         sys.path.remove(str(ROOT))
-        if before is None:
+        if not before:
             del os.environ[SAFE_PATH]

@@ -79,7 +79,7 @@ def save(): torch.save(1, "model.pt")
 
 def contents(folder):
     """Return the files with their contents, and the folders, that are somewhere in a folder; caches aside."""
-    paths = [path for path in folder.rglob("*") if "home" not in path.parts]
+    paths = [path for path in folder.rglob("*") if "home" not in path.relative_to(folder).parts]
     return {path: path.read_bytes() if path.is_file() else None for path in paths}
 
 

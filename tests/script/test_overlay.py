@@ -76,6 +76,12 @@ def run(tmp_path, monkeypatch):
         'Path("a").write_text("a"); os.symlink("a", "b"); assert Path("b").read_text() == "a" and os.path.islink("b")',
         'os.symlink("model.pt", "b"); assert Path("b").read_text() == "mine"; os.unlink("b")',
         'os.mkdir("c"); Path("c/a").write_text("a"); os.symlink("c", "d"); assert Path("d/a").read_text() == "a"',
+        'Path("s1.pt").write_text("a"); import glob; assert glob.glob("s*.pt") == ["s1.pt"] and "s1.pt" in os.listdir()',
+        'Path("a").write_text("a"); assert "a" in [x for _, _, names in os.walk(".") for x in names]',
+        'os.makedirs("a/b"); Path("a/b/c").write_text("c"); shutil.rmtree("a"); os.mkdir("a")\n'
+        'assert not os.listdir("a")',
+        'os.mkdir("a"); os.mkdir("a/b"); os.rename("a", "c"); shutil.rmtree("c"); assert not os.path.exists("c")',
+        'Path("a").write_text("a"); os.fsync(os.open("a", os.O_RDONLY))',
         'os.link("model.pt", "b"); Path("b").write_text("b"); assert Path("model.pt").read_text() == "mine"',
     ],
 )
@@ -90,13 +96,17 @@ def test_a_file_that_a_script_writes_is_redirected_and_read_back(run, text):
         "subprocess.run([sys.executable, '-c', text], check=True)",
         "subprocess.run([sys.executable, '-c', text], check=True, env={})",
         "os.environ.pop('PYTHONPATH'); subprocess.run([sys.executable, '-c', text], check=True)",
+        "import shlex; os.environ.clear(); assert os.system(shlex.join([sys.executable, '-c', text])) == 0",
+        "os.environ['PYTHONPATH'] = os.curdir; "
+        "assert os.spawnv(os.P_WAIT, sys.executable, ['python', '-c', text]) == 0",
+        "assert os.spawnve(os.P_WAIT, sys.executable, ['python', '-c', text], {}) == 0",
         "import multiprocessing\nif __name__ == '__main__':\n"
         "    child = multiprocessing.get_context('spawn').Process(target=exec, args=(text,))\n"
         "    child.start(); child.join()\n"
         "    assert child.exitcode == 0",
         "child = os.fork()\nif not child: exec(text); os._exit(0)\nassert os.waitpid(child, 0)[1] == 0",
     ],
-    ids=["subprocess", "without an environment", "with another path", "spawn", "fork"],
+    ids=["subprocess", "empty", "another path", "cleared", "path set", "spawnve", "spawn", "fork"],
 )
 def test_the_processes_that_a_script_starts_write_to_the_same_folder(run, start):
     read = "if __name__ == '__main__': assert open('model.pt').read() == 'new'"
@@ -111,6 +121,12 @@ def test_the_processes_that_a_script_starts_write_to_the_same_folder(run, start)
         ('Path("model.pt").unlink()', "remove .*model.pt"),
         ('os.rename("model.pt", "old.pt")', "move .*model.pt"),
         ('shutil.rmtree("runs")', "remove .*runs/old.txt"),
+        ('os.chmod("model.pt", 0o644); os.remove("model.pt")', "remove .*model.pt"),
+        ('Path("model.pt").touch(); os.rename("model.pt", "old.pt")', "move .*model.pt"),
+        ('os.makedirs("runs/new"); os.rename("runs", "old")', "move .*runs"),
+        ('os.makedirs("runs/new"); os.rmdir("runs/new"); os.rmdir("runs")', "remove .*runs"),
+        ("os.system(f'{sys.executable} -I train.py')", "cannot be redirected"),
+        ("subprocess.run(f'{sys.executable} -W ignore -I train.py', shell=True)", "cannot be redirected"),
         ('os.rename("runs", "old")', "move .*runs"),
         ('os.open("model.pt", os.O_RDWR, dir_fd=os.open(".", os.O_RDONLY))', "overwrite .*model.pt"),
         ('os.symlink("model.pt", "b", dir_fd=os.open(".", os.O_RDONLY))', "link 'b'"),
