@@ -76,8 +76,6 @@ FEATURES: dict[Feature, str] = {
     "bf16": "bf16 arithmetic",
     "fp8": "float8 products",
     "mxfp8": "MXFP8 products",
-    "triton": "a CPU, or a GPU that Triton compiles for",
-    "triton-fp8": "a CPU, or a GPU that Triton rounds to float8 on",
 }
 """Describes each feature in words."""
 

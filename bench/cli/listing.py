@@ -128,7 +128,7 @@ def _precisions(device: Device) -> list[str]:
 def _would(device: Device, name: str) -> str:
     if reason := unsupported_reason(device, name):
         emulated = emulation_of(name)
-        runs = PRECISIONS[name].can_be_emulated and not unsupported_reason(device, emulated)
+        runs = PRECISIONS[name].narrow and not unsupported_reason(device, emulated)
         return f"unsupported: {reason}" + (f"; {emulated} does its arithmetic, without speed" if runs else "")
     if device.kind == "cpu" and is_emulated(device, name):
         return f"emulated: {device.bf16_gflops:.0f} GFLOP/s in bfloat16, {device.fp32_gflops:.0f} in fp32"

@@ -54,8 +54,6 @@ CPU_LACKS: dict[Feature, str] = {
     "fp16": "",
     "bf16": "",
     "fp8": "float8 tensor cores, which are on GPUs",
-    "triton": "",
-    "triton-fp8": "",
     "mxfp8": "MXFP8 tensor cores, which are on GPUs",
 }
 """The hardware that CPUs lack for each feature; empty where torch is asked whether this one has it."""
@@ -451,7 +449,7 @@ class CudaGraph:
         self.graph.replay()
 
 
-def vendor() -> Nvidia | Rocm:
+def vendor() -> Nvidia:
     """Return the vendor that torch is built for: what its device properties mean."""
     return Rocm() if torch.version.hip else Nvidia()
 

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import psutil
 
@@ -22,6 +22,8 @@ NO_REASON = "none"
 """The throttle reason of a sample when none is active, to tell it from unknown."""
 POWER_CAP = "sw_power_cap"
 """The throttle reason that is the power limit."""
+ENERGY_FUNCTIONS = ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage")
+"""Those of NVML that read energy and power."""
 POLL_S = 0.005
 """How often an energy counter is polled."""
 SILENT_S = 1.0
@@ -108,11 +110,6 @@ class ThrottleTimes:
 class Monitor(AbstractContextManager["Monitor"], ABC):
     """An initialised library; a context manager that shuts it down."""
 
-    package: ClassVar[str]
-    """The name of its Python package, for messages."""
-    energy_functions: ClassVar[tuple[str, str]]
-    """The functions that read energy and power."""
-
     def __init__(self, library: Any, error: type[Exception], gone: Collection[object]) -> None:
         """Take the Python module, the exception that its functions raise, and codes after which no call succeeds."""
         self.library, self._error, self._gone = library, error, gone
@@ -130,7 +127,7 @@ class Monitor(AbstractContextManager["Monitor"], ABC):
         """
         function = getattr(self.library, name, None)
         if function is None:
-            self.reasons[uuid, name] = f"this {self.package} does not offer it"
+            self.reasons[uuid, name] = "this nvidia-ml-py does not offer it"
             return None
         try:
             value = function(*arguments)
@@ -177,7 +174,7 @@ class Monitor(AbstractContextManager["Monitor"], ABC):
     def energy_problem(self, uuid: str) -> str:
         """Return why neither energy nor power is known."""
         silent = "the GPU answers, but not with a figure"
-        energy, power = (self.reasons.get((uuid, function), silent) for function in self.energy_functions)
+        energy, power = (self.reasons.get((uuid, function), silent) for function in ENERGY_FUNCTIONS)
         return f"the GPU tells neither energy nor power (energy: {energy}; power: {power})"
 
     @abstractmethod

@@ -24,14 +24,11 @@ FEATURES: dict[Feature, tuple[tuple[int, int], str]] = {
     "bf16": ((8, 0), "bfloat16 arithmetic"),
     "fp8": ((8, 9), "float8 tensor cores"),
     "mxfp8": ((10, 0), "MXFP8 tensor cores"),
-    "triton": ((7, 0), "a GPU that Triton compiles for"),
-    "triton-fp8": ((8, 9), "a GPU whose numbers Triton rounds to float8"),
 }
 """The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions"; Triton's: its
 README, "Compatibility", and supported_fp8_dtypes of its compiler)."""
-WITHOUT: dict[Feature, tuple[int, str]] = {"mxfp8": (11, "MXFP8 kernels of torchao")}
-"""Features that later GPUs lack again, from a major capability on: torchao's kernels for training are for sm_10x alone
-(docs/capabilities.md)."""
+NO_MXFP8 = 11
+"""The major capability from which on torchao has no kernels for MXFP8 (docs/capabilities.md)."""
 REASONS = {
     0x001: "idle",
     0x002: "applications_clocks",
@@ -114,9 +111,8 @@ class Nvidia:
         (major, minor), what = FEATURES[feature]
         if _capability(model) < (major, minor):
             return f"{what}, from sm_{major}{minor} on; this GPU is {model}"
-        end, kernels = WITHOUT.get(feature, (None, ""))
-        if end is not None and _capability(model)[0] >= end:
-            return f"{kernels}, which there are from sm_{major}{minor} on and before sm_{end}0; this GPU is {model}"
+        if feature == "mxfp8" and _capability(model)[0] >= NO_MXFP8:
+            return f"MXFP8 kernels of torchao, which are for sm_10x; this GPU is {model}"
         return None
 
 
@@ -141,9 +137,6 @@ class Nvml(Monitor):
     Raises:
         RuntimeError: there is no NVIDIA driver, or none that answers.
     """
-
-    package = "nvidia-ml-py"
-    energy_functions = ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage")
 
     def __init__(self) -> None:
         try:

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bench.devices.nvidia import Nvidia
 from bench.spec.generations import AMD
 from bench.spec.precisions import Feature
 
 
-class Rocm:
-    """The meaning of torch's device properties in a build with ROCm; ``nvidia.Nvidia`` is the same for CUDA."""
+class Rocm(Nvidia):
+    """The meaning of torch's device properties in a build with ROCm, where it is another than in one with CUDA."""
 
     runtime = "ROCm"
     library = "AMD"
-    visible: tuple[str, ...] = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    visible = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
     hint = "Install a build of torch, or of ROCm, that supports it."
-
-    def uuid(self, properties: Any) -> str:
-        return str(properties.uuid)
 
     def model(self, properties: Any) -> str:
         """Return the gfx name without its modes, such as gfx90a for gfx90a:sramecc+:xnack-."""

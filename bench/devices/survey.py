@@ -189,7 +189,7 @@ def describe_cpu() -> Device:
 def _refusals(device: torch.device) -> dict[str, Any]:
     """Return a device's ``unsupported`` and ``lacking``, over all precisions and their emulated variants."""
     backend = backend_of(device)
-    emulated = [parse_precision(emulation_of(name)) for name, kind in PRECISIONS.items() if kind.can_be_emulated]
+    emulated = [parse_precision(emulation_of(name)) for name, kind in PRECISIONS.items() if kind.narrow]
     precisions = [*PRECISIONS.values(), *emulated]
     reasons = {precision.name: backend.unsupported_reason(precision) for precision in precisions}
     return {

@@ -26,7 +26,6 @@ from bench.spec.suite import Data, Suite
 from bench.spec.techniques import Techniques, techniques
 from bench.spec.trial import COMPILING_S, Trial
 from bench.training import amp, distributed
-from bench.training.conversions import rehearsal
 from bench.training.step import Arm, build_arm
 from bench.training.techniques import compilations, fresh_compiler_cache
 
@@ -306,18 +305,14 @@ class TrainingRunner:
     @property
     def compiles(self) -> bool:
         """Whether the arm compiles before its first ordinary step."""
-        return bool(self.arm.techniques.compile) or self.arm.precision.optimizer is not None
+        return bool(self.arm.techniques.compile)
 
     def compiled_steps(self, batch: Batch) -> Iterator[Callable[[], object]]:
-        """Yield the parts of a training step that compile: an optimizer's update, forward and backward.
+        """Yield the parts of a training step that compile: forward and backward.
 
-        Nothing is learned: the update is of copies of the weights, batch norm's statistics are restored, and gradients
-        are dropped.
+        Nothing is learned: batch norm's statistics are restored, and gradients are dropped.
         """
         arm = self.arm
-        if arm.precision.optimizer:
-            for optimizer in arm.optimizers.values():
-                yield rehearsal(optimizer, arm.precision, arm.device.type)
         if arm.techniques.compile:
             buffers = [(buffer, buffer.clone()) for buffer in arm.model.buffers()]
             yield lambda: arm.gradients(arm, batch)

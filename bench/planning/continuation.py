@@ -8,7 +8,7 @@ from typing import Any
 from bench.planning.plan import Plan
 from bench.results.run_json import read_run
 from bench.spec.errors import UsageError
-from bench.spec.precisions import BASELINE, parse_precision
+from bench.spec.precisions import BASELINE
 from bench.spec.trial import Request, Trial, kept_checkpoint
 
 
@@ -48,9 +48,6 @@ def _start(trial: Trial, request: Request, kept: list[dict[str, Any]]) -> str:
         raise UsageError(
             f"'{request.start}' trained {', '.join(by_precision)}, and not fp32: continue a run of one precision."
         )
-    before, after = (parse_precision(each).optimizer for each in (name, trial.precisions[0]))
-    if before != after:
-        raise UsageError(f"{trial.precisions[0]} cannot continue {name}: their optimizers keep other states.")
     if request.from_epoch >= trial.epochs:
         raise UsageError(f"--from-epoch {request.from_epoch} leaves no epoch to train: the recipe has {trial.epochs}.")
     path = request.start / kept_checkpoint(by_precision[name], request.from_epoch)

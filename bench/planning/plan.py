@@ -230,12 +230,12 @@ def _fit_batches(suite: Suite, ref: SuiteRef, device: Device, footprint: Footpri
 def unfit_reason(trial: Trial, device: Device, footprint: Footprint) -> str:
     """Return why a device's memory cannot hold any of a trial's arms, whatever the batch; empty where it may.
 
-    16-bit weights and an optimizer's narrow states halve the least that an arm takes.
+    16-bit weights halve the least that an arm takes.
     """
     if device.memory_total_bytes is None:
         return ""
     precisions = [parse_precision(arm.precision) for arm in trial.arms]
-    halvings = max((each.weights is not None) + (each.optimizer is not None) for each in precisions)
+    halvings = max(each.weights is not None for each in precisions)
     training = trial.phase != "inference"
     least = (footprint.state_bytes if training else footprint.model_bytes) / 2**halvings
     total = device.memory_total_bytes / len(trial.cell.placement.members)

@@ -35,8 +35,6 @@ NESTED = "_scaled_dot_product_attention_math"
 """Consists of other products."""
 BEAT_S = 5.0
 """How often the number of steps is written, for the launcher."""
-REFUSED = 3
-"""Exit code of a process that ended itself because it cannot be measured."""
 RANKS = "AMPMETER_RANKS"
 """The variable with the number of processes that ``torch.multiprocessing.spawn`` starts."""
 MOST_BYTES = 2**28
@@ -188,14 +186,6 @@ class Recorder:
             json.dump({"rank": rank(), "world": world(), **record}, file)
         os.replace(f"{path}.part", path)
 
-    def writing(self, path: Any) -> Any:
-        """Return where a file is written."""
-        return self.overlay.writing(path) if self.overlay else path
-
-    def reading(self, path: Any) -> Any:
-        """Return where a file is read."""
-        return self.overlay.reading(path) if self.overlay else path
-
     def with_hook(self, environment: Any) -> dict[str, str]:
         """Return the environment of a process that the script starts, with the hook in it."""
         site = os.path.dirname(os.path.abspath(__file__))
@@ -212,7 +202,7 @@ class Recorder:
     def refuse(self, why: str) -> None:
         """End the process because the script cannot be measured."""
         self.write({"refused": why})
-        leave(REFUSED)
+        leave(3)
 
 
 def rank() -> int:
@@ -341,18 +331,20 @@ def redirect_torch(recorder: Recorder) -> None:
         @wrap(owner, "save")
         def _(old: Any, obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
             recorder.marks.add("checkpoint")
-            return old(obj, recorder.writing(f), *args, **kwargs)
+            return old(obj, recorder.overlay.writing(f), *args, **kwargs)
 
         @wrap(owner, "load")
         def _(old: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            return old(recorder.reading(f), *args, **kwargs)
+            return old(recorder.overlay.reading(f), *args, **kwargs)
 
-    jit: Any = torch.jit
-    for kind, name in ((jit.RecursiveScriptModule, "save"), (torch.profiler.profile, "export_chrome_trace")):
+    for kind, name in (
+        (torch.jit._script.RecursiveScriptModule, "save"),
+        (torch.profiler.profile, "export_chrome_trace"),
+    ):
 
         @wrap(kind, name)
         def _(old: Any, self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-            return old(self, recorder.writing(path), *args, **kwargs)
+            return old(self, recorder.overlay.writing(path), *args, **kwargs)
 
     @wrap(torch.multiprocessing, "start_processes")
     def _(old: Any, fn: Any, args: Any = (), nprocs: int = 1, *rest: Any, **kwargs: Any) -> Any:
@@ -372,12 +364,12 @@ def redirect_safetensors(recorder: Recorder) -> None:
 
     @wrap(sys.modules["safetensors"], "safe_open")
     def _(old: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
-        return old(recorder.reading(filename), *args, **kwargs)
+        return old(recorder.overlay.reading(filename), *args, **kwargs)
 
     @wrap(sys.modules["safetensors"], "serialize_file")
     def _(old: Any, tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
         recorder.marks.add("checkpoint")
-        return old(tensors, recorder.writing(filename), *args, **kwargs)
+        return old(tensors, recorder.overlay.writing(filename), *args, **kwargs)
 
 
 def watch_children(recorder: Recorder) -> None:
@@ -399,8 +391,7 @@ def keep_in_environment(recorder: Recorder) -> None:
         put(word, recorder.with_hook({word: os.fsdecode(value)})[word])
 
     def unsetenv(name: Any) -> None:
-        hooked = recorder.with_hook({})
-        word = os.fsdecode(name)
+        hooked, word = recorder.with_hook({}), os.fsdecode(name)
         put(word, hooked[word]) if word in hooked else unset(word)
 
     os.putenv, os.unsetenv = putenv, unsetenv
@@ -633,8 +624,10 @@ def begin() -> None:
     folder = os.path.dirname(os.path.abspath(__file__))
     settings = json.loads(os.environ[VARIABLE])
     recorder = Recorder(settings)
-    if not settings["allow_writes"]:
-        recorder.overlay = overlay.Overlay(settings["home"], settings["started_s"], recorder.refuse)
+    recorder.overlay = overlay.Overlay(settings["home"], settings["started_s"], recorder.refuse)
+    if settings["allow_writes"]:
+        recorder.overlay.left_alone = ("/",)
+    else:
         overlay.install(recorder.overlay)
     keep_in_environment(recorder)
     functions = {

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import builtins
 import errno
-import functools
 import io
 import os
 import stat
 from collections.abc import Callable, Iterable
+from functools import partial, wraps
 from typing import Any
 
 CACHES = (
@@ -90,7 +90,7 @@ class Overlay:
             return bool(twin) and state.st_ctime < self.started_s
         try:
             with _open(self.made) as file:
-                made = tuple(os.path.join(line.rstrip("\n"), "") for line in file)
+                made = tuple(file.read().splitlines())
         except OSError:
             return True
         return not os.path.join(twin.removeprefix(self.redirected), "").startswith(made)
@@ -129,7 +129,7 @@ class Overlay:
         """Let the launcher remove a folder, if it is empty at the end."""
         if self.twin(path):
             with _open(self.made, "a") as file:
-                file.write(os.path.abspath(os.fsdecode(path)) + "\n")
+                file.write(os.path.join(os.path.abspath(os.fsdecode(path)), "\n"))
 
 
 def is_file(path: Any) -> bool:
@@ -150,7 +150,7 @@ def copy(source: Any, target: str) -> None:
 def install(overlay: Overlay) -> None:
     """Put functions in the places of Python's own that open, move and remove files."""
 
-    @functools.wraps(_open)
+    @wraps(_open)
     def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("opener") is None:  # which opens a path of its own, as that of a temporary file does
             changes = any(letter in mode for letter in "wax+")
@@ -158,12 +158,7 @@ def install(overlay: Overlay) -> None:
         return _open(file, mode, *args, **kwargs)
 
     builtins.open = io.open = opened
-    for name in READERS:
-        if hasattr(os, name):
-            replace(name, reader(overlay, getattr(os, name)))
-    for name in ATTRIBUTES:
-        if hasattr(os, name):
-            replace(name, reader(overlay, getattr(os, name), changes=True))
+    install_readers(overlay)
 
     def made(path: Any, *args: Any, **kwargs: Any) -> None:
         _mkdir(path, *args, **kwargs)
@@ -186,30 +181,18 @@ def install(overlay: Overlay) -> None:
         if twin:  # what was redirected into it is not seen by all that look whether it is empty
             shutil.rmtree(twin, ignore_errors=True)
 
-    def listed(path: Any = ".") -> list[Any]:
-        names, twin = _listdir(path), overlay.twin(path or ".")
-        more = _listdir(twin) if os.path.isdir(twin) and not isinstance(path, bytes) else []
-        return [*names, *(name for name in more if name not in names)]
-
-    def scanned(path: Any = ".") -> Entries:
-        twin = overlay.twin(path or ".")
-        entries = {entry.name: entry for entry in _scandir(twin)} if os.path.isdir(twin) else {}
-        return Entries({**entries, **{entry.name: entry for entry in _scandir(path)}}.values())
-
     def moved(src: Any, dst: Any, **kwargs: Any) -> None:
         if any(descriptor is not None for descriptor in kwargs.values()):
             overlay.refuse(f"it was about to move '{os.fsdecode(src)}'")
         overlay.move(src, dst)
 
     def opened_descriptor(path: Any, flags: int, *args: Any, dir_fd: int | None = None) -> int:
-        if flags & os.O_DIRECTORY:  # a folder, or a file without a name in it
-            pass
-        elif not flags & (os.O_WRONLY | os.O_RDWR):
+        if not flags & (os.O_WRONLY | os.O_RDWR):
             path = overlay.reading(path, dir_fd)
-        elif dir_fd is None:
-            path = overlay.writing(path, keep=True)
-        else:
+        elif dir_fd is not None:
             overlay.protect(path, "overwrite", dir_fd)
+        elif not flags & os.O_DIRECTORY:  # O_TMPFILE has it: a file without a name in a folder
+            path = overlay.writing(path, keep=True)
         return _open_descriptor(path, flags, *args, dir_fd=dir_fd)
 
     def truncated(path: Any, length: int) -> None:
@@ -232,8 +215,6 @@ def install(overlay: Overlay) -> None:
     replacements: dict[str, Callable[..., Any]] = {
         "mkdir": made,
         "rmdir": emptied,
-        "listdir": listed,
-        "scandir": scanned,
         "open": opened_descriptor,
         "truncate": truncated,
         "link": linked,
@@ -245,6 +226,25 @@ def install(overlay: Overlay) -> None:
     }
     for name, function in replacements.items():
         replace(name, function)
+
+
+def install_readers(overlay: Overlay) -> None:
+    """Put functions in the places of those that look at files and folders."""
+
+    def listed(path: Any = ".") -> list[Any]:
+        names, twin = _listdir(path), overlay.twin(path)
+        more = _listdir(twin) if os.path.isdir(twin) and not isinstance(path, bytes) else []
+        return [*names, *(name for name in more if name not in names)]
+
+    def scanned(path: Any = ".") -> Entries:
+        twin = overlay.twin(path)
+        entries = {entry.name: entry for entry in _scandir(twin)} if os.path.isdir(twin) else {}
+        return Entries({**entries, **{entry.name: entry for entry in _scandir(path)}}.values())
+
+    for name in filter(partial(hasattr, os), (*READERS, *ATTRIBUTES)):
+        replace(name, reader(overlay, getattr(os, name), changes=name in ATTRIBUTES))
+    replace("listdir", listed)
+    replace("scandir", scanned)
 
 
 def reader(overlay: Overlay, old: Any, *, changes: bool = False) -> Callable[..., Any]:
@@ -279,10 +279,7 @@ class Entries:
     def __exit__(self, *_error: object) -> None:
         pass
 
-    def close(self) -> None:
-        """Do nothing: the folders have been read."""
-
 
 def replace(name: str, function: Callable[..., Any]) -> None:
     """Put a function in the place of one of ``os``."""
-    setattr(os, name, functools.wraps(getattr(os, name))(function))
+    setattr(os, name, wraps(getattr(os, name))(function))

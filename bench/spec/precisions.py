@@ -25,8 +25,6 @@ Feature = Literal[
     "bf16",
     "fp8",
     "mxfp8",
-    "triton",
-    "triton-fp8",
 ]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
 
@@ -73,8 +71,6 @@ class Precision:
     emulated: bool = False
     """Whether converted layers round to the narrow type and multiply in a wider one, which any device does: what it
     costs is then no figure of the precision."""
-    optimizer: Literal["stochastic rounding", "8-bit states", "float8 states"] | None = None
-    """A feature of torchao's AdamW, which takes the place of torch's; None is the suite's own optimizer."""
     fp32: Fp32 = "ieee"
     """How fp32 numbers are multiplied."""
     loss_scaling: bool = False
@@ -118,19 +114,14 @@ class Precision:
     @property
     def options(self) -> tuple[str, ...]:
         """The fields that may be set after a colon, as in ``amp-fp16:init_scale=1024``."""
-        emulation = ("emulated",) if self.can_be_emulated else ()
+        emulation = ("emulated",) if self.narrow else ()
         keep = ("keep",) if self.autocast or self.weights else ()
         cache = ("cache",) if self.autocast else ()
         return (*(SCALING if self.loss_scaling else ()), *cache, *emulation, *keep)
 
     @property
-    def can_be_emulated(self) -> bool:
-        """Whether its narrow products can be emulated on any device."""
-        return self.narrow
-
-    @property
     def narrow(self) -> bool:
-        """Whether converted layers multiply in a narrower type than autocast's."""
+        """Whether converted layers multiply in a narrower type than autocast's, which any device can emulate."""
         return self.conversion is not None
 
     @property
@@ -173,8 +164,14 @@ TORCHAO, TORCH_OF_TORCHAO = "0.18", "2.11"
 FLOAT8_MULTIPLE, MX_BLOCK = 16, 32
 """Multiples that matrices' sizes must be: of float8 products (torch._scaled_mm), and of MXFP8's blocks. What is
 multiplied over the rows of a batch is gradients of weights."""
-_torchao = partial(Precision, package="torchao", extra="fp8", least_package=TORCHAO, least_torch=TORCH_OF_TORCHAO)
-_narrow = partial(_torchao, autocast="bfloat16")
+_narrow = partial(
+    Precision,
+    package="torchao",
+    extra="fp8",
+    least_package=TORCHAO,
+    least_torch=TORCH_OF_TORCHAO,
+    autocast="bfloat16",
+)
 _float8 = partial(_narrow, layer_multiple=FLOAT8_MULTIPLE, batch_multiple=FLOAT8_MULTIPLE, needs="fp8")
 PRECISIONS: dict[str, Precision] = {
     precision.name: precision
@@ -261,32 +258,6 @@ PRECISIONS: dict[str, Precision] = {
             needs="bf16",
             color="#e69f00",
             marker="*",
-        ),
-        _torchao(
-            name="bf16-sr",
-            summary="bf16 with weights rounded stochastically, and AdamW's states in bfloat16 (torchao)",
-            weights="bfloat16",
-            optimizer="stochastic rounding",
-            needs="bf16",
-            single_device="its rounding would draw other numbers on each device",
-            color="#999933",
-            marker="d",
-        ),
-        _torchao(
-            name="adamw8bit",
-            summary="fp32 with AdamW's states in 8 bits (torchao)",
-            optimizer="8-bit states",
-            needs="triton",
-            color="#44aa99",
-            marker="H",
-        ),
-        _torchao(
-            name="adamwfp8",
-            summary="fp32 with AdamW's states in float8 (torchao)",
-            optimizer="float8 states",
-            needs="triton-fp8",
-            color="#88ccee",
-            marker="2",
         ),
         _float8(
             name="fp8-tensorwise",

@@ -108,11 +108,6 @@ TECHNIQUES: dict[str, Technique] = {
             needs_gpu="sync-bn is torch's SyncBatchNorm, which needs GPUs",
             devices="several",
         ),
-        Technique(
-            name="bf16-allreduce",
-            summary="gradients are sent to the other devices as bfloat16",
-            devices="several",
-        ),
     )
 }
 """By name, in the order in which names are canonical."""
@@ -135,7 +130,6 @@ class Techniques:
     """Parts that each batch is cut into."""
     checkpointing: bool = False
     sync_bn: bool = False
-    bf16_allreduce: bool = False
 
     @property
     def hidden(self) -> bool:

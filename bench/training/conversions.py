@@ -1,4 +1,4 @@
-"""Conversions: torchao replaces linear layers, or AdamW by one of fewer bits.
+"""Conversions: torchao replaces linear layers.
 
 The conversion records which layers are converted, which are not, and why. Weights stay in fp32, as the same parameters
 under the same names, so optimizers, checkpoints and evaluation in fp32 do not depend on it.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ from torch import Tensor, nn
 from bench.results.records import Conversion
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import Precision
-from bench.training.techniques import require_compiler
 
 
 def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] = ()) -> Conversion:
@@ -72,39 +70,6 @@ def _too_small(precision: Precision, layers: dict[str, nn.Linear], kept: dict[st
 
     gains = _auto_filter_for_recipe(precision.conversion, [])
     return sum(not gains(layer, name) for name, layer in layers.items() if name not in kept)
-
-
-def replaced(optimizer: torch.optim.Optimizer, precision: Precision, kind: str) -> torch.optim.Optimizer:
-    """Return torchao's AdamW in place of torch's, before its first step; it compiles its update of each shape.
-
-    ``precision.optimizer`` says which; ``kind`` is the device's, as torch calls it.
-
-    Raises:
-        UnsupportedError: it is no AdamW, or torch.compile does not work here.
-    """
-    from torchao import optim
-
-    if type(optimizer) is not torch.optim.AdamW:
-        raise UnsupportedError(f"{precision.name} is an AdamW, and this suite trains with {type(optimizer).__name__}")
-    require_compiler(kind)
-    names = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
-    groups = [{name: group[name] for name in names} for group in optimizer.param_groups]
-    builds: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-        "8-bit states": optim.AdamW8bit,
-        "float8 states": optim.AdamWFp8,
-        "stochastic rounding": partial(optim._AdamW, bf16_stochastic_round=True),
-    }
-    return builds[precision.optimizer or ""](groups)
-
-
-def rehearsal(optimizer: torch.optim.Optimizer, precision: Precision, kind: str) -> Callable[[], object]:
-    """Return what takes a step of copies of all that an optimizer updates, for its update to be compiled."""
-    groups = [{**group, "lr": float(group["lr"])} for group in optimizer.param_groups]
-    for group in groups:
-        group["params"] = [nn.Parameter(weight.detach().clone()) for weight in group["params"]]
-        for weight in group["params"]:
-            weight.grad = torch.zeros_like(weight)
-    return replaced(torch.optim.AdamW(groups, foreach=False), precision, kind).step
 
 
 Twins = Callable[[Any], nn.Module]

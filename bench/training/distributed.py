@@ -18,7 +18,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.devices.backend import backend_of
 from bench.spec.errors import UnsupportedError
-from bench.spec.techniques import Techniques
 from bench.spec.trial import Rendezvous
 
 Value = TypeVar("Value")
@@ -112,17 +111,12 @@ def share_buffers(model: nn.Module) -> None:
             buffer.copy_(dense)
 
 
-def parallel(model: nn.Module, device: torch.device, techniques: Techniques) -> Callable[..., Any]:
+def parallel(model: nn.Module, device: torch.device) -> Callable[..., Any]:
     """Return the model's forward pass, after which backward averages gradients over the ranks.
 
-    Every rank starts from rank 0's weights; ``bf16-allreduce`` sends gradients as bfloat16.
+    Every rank starts from rank 0's weights.
     """
-    wrapped = nn.parallel.DistributedDataParallel(model, device_ids=[device] if backend_of(device).is_gpu else None)
-    if techniques.bf16_allreduce:
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-
-        wrapped.register_comm_hook(None, bf16_compress_hook)
-    return wrapped
+    return nn.parallel.DistributedDataParallel(model, device_ids=[device] if backend_of(device).is_gpu else None)
 
 
 def synchronised_norms(model: nn.Module) -> nn.Module:

@@ -28,7 +28,7 @@ from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, Techniques
 from bench.training import amp, distributed
 from bench.training.amp import Weights
-from bench.training.conversions import convert, replaced
+from bench.training.conversions import convert
 from bench.training.keep import keep
 from bench.training.own_step import Training, loss_in, name_part, take_steps
 from bench.training.techniques import GraphedStep, checkpoint_activations, compiled, fused, require_supported
@@ -164,8 +164,6 @@ def build_arm(
     weights = Weights(model, precision, kept)
     scaler = amp.grad_scaler(precision, device)
     optimizers = build_optimizers(suite, model, weights)
-    if precision.optimizer:
-        optimizers = {name: replaced(each, precision, device.type) for name, each in optimizers.items()}
     if techniques.fused_optimizer:
         optimizers = {name: fused(each, scaled=scaler.is_enabled()) for name, each in optimizers.items()}
     schedules = [suite.schedule(each, steps) for each in optimizers.values()] if suite.schedule and steps else []
@@ -206,7 +204,7 @@ def build_arm(
 def _forward(suite: Suite, model: nn.Module, device: torch.device, techniques: Techniques, seed: int) -> Any:
     if distributed.ranks() > 1:
         seed_all(seed + 7919 * distributed.rank())  # so that dropout differs between the parts of a batch
-        return distributed.parallel(model, device, techniques)
+        return distributed.parallel(model, device)
     if not techniques.compile:
         return model
     mode = techniques.compile if isinstance(techniques.compile, str) else None

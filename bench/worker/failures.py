@@ -117,7 +117,8 @@ def last_words(output: str) -> str:
     """Return the last line of a process's output before faulthandler's dump, if there is one; empty if none."""
     dump = FATAL.search(output) or DUMP.search(output)
     lines = (output[: dump.start()] if dump else output).strip().splitlines()
-    return lines[-1].strip()[-LONGEST_LINE:] if lines else ""
+    words = [line for line in lines if not line.startswith("USDT:")]  # of torch's profiler, as it ends
+    return words[-1].strip()[-LONGEST_LINE:] if words else ""
 
 
 def reason(text: str, output: str, doing: str | None, source: Path | None) -> str:

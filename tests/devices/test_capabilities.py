@@ -17,16 +17,15 @@ from tests.libraries import WITHOUT_TORCHAO
 
 CPU = backend_of(torch.device("cpu"))
 ANY = {"fp32", "amp-fp16", "amp-fp16-noscale", "fp16-master", "fp16"}
-VOLTA = {*ANY, "adamw8bit"}
-BF16 = {*VOLTA, "amp-bf16", "bf16", "bf16-sr"}
+BF16 = {*ANY, "amp-bf16", "bf16"}
 AMPERE = {*BF16, "tf32", "default"}
-FP8 = {"adamwfp8", "fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp"}
+FP8 = {"fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp"}
 ADA = {*AMPERE, *FP8}
 MODELS = {
     "K80": ((3, 7), {"fp32"}),
     "P100": ((6, 0), ANY),
-    "V100": ((7, 0), VOLTA),
-    "T4": ((7, 5), VOLTA),
+    "V100": ((7, 0), ANY),
+    "T4": ((7, 5), ANY),
     "A100": ((8, 0), AMPERE),
     "L4": ((8, 9), ADA),
     "H100": ((9, 0), ADA),
@@ -84,7 +83,7 @@ def test_each_card_supports_what_the_table_says_and_names_what_it_lacks(card, na
     assert {each for each, reason in reasons.items() if reason is None} == supported
     named = "sm_{}{}".format(*model)
     assert all(reason.startswith(f"{each} needs ") and named in reason for each, reason in reasons.items() if reason)
-    emulated = [parse_precision(emulation_of(each)) for each, kind in PRECISIONS.items() if kind.can_be_emulated]
+    emulated = [parse_precision(emulation_of(each)) for each, kind in PRECISIONS.items() if kind.narrow]
     assert {backend.unsupported_reason(precision) is None for precision in emulated} == {"amp-bf16" in supported}
     assert backend.native_bf16() is ("amp-bf16" in supported)
 
@@ -162,8 +161,9 @@ def test_float8_is_not_for_cpus_and_its_emulation_needs_torchao(software):
 @pytest.mark.parametrize(("version", "refused"), [("2.6.0", True), ("2.9.1", True), ("2.11.0+cu130", False)])
 def test_torchao_is_refused_with_a_torch_that_is_too_old_for_it(software, version, refused):
     software(version=version)
-    reason = CPU.unsupported_reason(PRECISIONS["adamw8bit"])
-    assert reason == (f"adamw8bit needs torch 2.11 or later; this one is {version}" if refused else None)
+    name = "mxfp8:emulated=on"
+    reason = CPU.unsupported_reason(parse_precision(name))
+    assert reason == (f"{name} needs torch 2.11 or later; this one is {version}" if refused else None)
     assert CPU.unsupported_reason(PRECISIONS["fp32"]) is None
 
 
@@ -171,7 +171,7 @@ def test_torchao_is_refused_with_a_torch_that_is_too_old_for_it(software, versio
     ("name", "version", "least"),
     [
         ("fp8-rowwise", "0.9.0", "torchao 0.18"),
-        ("adamwfp8", "0.17.0+cu130", "torchao 0.18"),
+        ("fp8-tensorwise", "0.17.0+cu130", "torchao 0.18"),
         ("mxfp8", "0.18.0", None),
         ("fp8-rowwise", "0.100.0+cu130", None),
         ("fp8-rowwise", "no version", None),

@@ -50,7 +50,6 @@ def test_any_precision_continues_from_fp32_else_from_the_only_precision_of_the_r
         ({"epochs": 6}, 2, "--epochs: 6, there 5"),
         ({"seed": 1}, 2, "the seed: 1, there 0"),
         ({"clip_grad": 1.0}, 2, r"--clip-grad: 1\.0, there None"),
-        ({"arms": arms("adamw8bit")}, 2, "their optimizers keep other states"),
         ({}, 3, "no checkpoint of epoch 3"),
         ({}, 5, "leaves no epoch to train"),
         ({}, None, "--from RUN and --from-epoch K go together"),

@@ -234,7 +234,7 @@ def test_a_precision_that_a_cpu_emulates_is_left_out_unless_it_is_named(machine,
 
 
 def test_what_is_about_several_devices_is_left_out_on_one_where_both_are_measured(machine):
-    asked = {"techniques": ("channels-last", "sync-bn", "bf16-allreduce"), "phases": ("memory", "speed", "train")}
+    asked = {"techniques": ("channels-last", "sync-bn"), "phases": ("memory", "speed", "train")}
     both = replace(gpu(), placement="0+1", name="2 × Test GPU")
     cells = {(trial.cell.placement.name, trial.cell.techniques) for trial in plan(machine, gpu(), both, **asked).trials}
     assert cells == {("0", ("channels-last",)), ("0+1", asked["techniques"])}

@@ -18,7 +18,7 @@ def test_devices_of_several_nodes_are_one(machine):
     joint = Device.joint(gpus)
     assert (joint.name, joint.memory_total_bytes, joint.uuid, joint.energy) == (f"2 × {GPU.name}", 12, None, None)
     assert joint.fp32_gflops == 3.0  # the estimate is of the slowest
-    assert set(joint.unsupported) == {"tf32", "fp16-master", "bf16-sr"}
+    assert set(joint.unsupported) == {"tf32", "fp16-master"}
     assert Device.joint([GPU, replace(GPU, name="NVIDIA Other")]).name == f"{GPU.name} + NVIDIA Other"
     assert Device.joint([machine.devices[0]] * 2).name == "Test CPU"  # which is not counted
     assert Device.joint([GPU, replace(GPU, memory_total_bytes=None)]).memory_total_bytes is None

@@ -1,6 +1,5 @@
 """Linear layers in 8 bits, by torchao's emulation: what is converted, what products see, how exact it is; its AdamW."""
 
-import functools
 import itertools
 from dataclasses import replace
 
@@ -9,26 +8,23 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from bench.measure.memory import tensor_bytes
 from bench.measure.operations import observe
 from bench.phases import numerics
 from bench.phases.arms import TrainingRunner
-from bench.results.records import MemoryPeak, Numeric, Operations
+from bench.results.records import Numeric, Operations
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS, parse_precision
-from bench.training.checkpoint import Checkpoint, read_checkpoint
 from bench.training.conversions import convert
 from bench.training.step import evaluate, evaluate_fp32, training_step
-from bench.training.techniques import compilations
 from tests.arms import arms
 from tests.libraries import WITHOUT_TORCHAO
 from tests.phases.conftest import of_kind, result_of, use_suite
-from tests.training.conftest import CPU, IMAGES, batch, compiled_s, make, wide
+from tests.training.conftest import batch, make, wide
 
 if WITHOUT_TORCHAO:
     pytest.skip(WITHOUT_TORCHAO, allow_module_level=True)
 __all__ = ["use_suite"]
-CONVERTED = [name for name, precision in PRECISIONS.items() if precision.can_be_emulated]
+CONVERTED = [name for name, precision in PRECISIONS.items() if precision.narrow]
 SQNR_DB = 20.0
 """The ratio that torchao's own tests ask of a converted layer's output and gradients."""
 
@@ -200,86 +196,3 @@ def adamw(parameters):
 
 def two_products(_data=None):
     return nn.Sequential(nn.Flatten(), nn.Linear(192, 64, bias=False), nn.Linear(64, 3, bias=False))
-
-
-@pytest.fixture
-def uncompiled():
-    """Let torchao's updates run uncompiled: compiling takes seconds for each shape."""
-    with torch.compiler.set_stance("force_eager"):
-        yield
-
-
-def test_stochastic_rounding_is_right_on_average_where_rounding_to_nearest_loses_every_update(uncompiled):
-    def tiny_steps(parameters):
-        return torch.optim.AdamW(parameters, lr=1e-5, weight_decay=0.0)
-
-    moved = {}
-    for name in ("bf16", "bf16-sr", "fp32"):
-        torch.manual_seed(0)
-        arm = make(name, model=two_products, optimizer=tiny_steps)
-        before = arm.model[1].weight.detach().float().clone()
-        training_step(arm, batch())
-        moved[name] = (arm.model[1].weight.detach().float() - before).abs().mean().item()
-        assert arm.optimizer.state[arm.model[1].weight]["exp_avg"].dtype == before.to(arm.model[1].weight.dtype).dtype
-    assert moved["bf16"] < 0.3 * moved["fp32"]
-    assert moved["bf16-sr"] == pytest.approx(moved["fp32"], rel=0.2)
-
-
-@pytest.mark.parametrize("narrow", ["adamw8bit", "adamwfp8"])
-def test_states_in_8_bits_train_nearly_as_those_in_fp32_and_take_a_quarter_of_their_bytes(uncompiled, narrow):
-    def wider(_data=None):  # small tensors, and tables of codes, stay as they are
-        return nn.Sequential(nn.Flatten(), nn.Linear(192, 256), nn.GELU(), nn.Linear(256, 256), nn.Linear(256, 3))
-
-    def slower(parameters):
-        return torch.optim.AdamW(parameters, lr=0.001, betas=(0.8, 0.99), weight_decay=0.1)
-
-    losses, bytes_ = {}, {}
-    for name in ("fp32", narrow):
-        arm = make(name, model=wider, optimizer=slower)
-        losses[name] = [training_step(arm, batch()).item() for _ in range(8)]
-        step = functools.partial(training_step, arm, batch())
-        bytes_[name] = tensor_bytes(
-            MemoryPeak(), step, CPU, modules=[arm.model, arm.criterion], optimizers=[arm.optimizer]
-        ).optimizer_bytes
-    assert losses[narrow] == pytest.approx(losses["fp32"], rel=0.05)
-    assert losses[narrow] != losses["fp32"]
-    assert 0.25 < bytes_[narrow] / bytes_["fp32"] < 0.28
-
-
-def test_torchaos_adamw_takes_over_what_the_suites_was_told_and_its_checkpoint_goes_on(uncompiled, tmp_path):
-    def grouped(parameters):
-        first, *rest = parameters
-        return torch.optim.AdamW([{"params": [first], "weight_decay": 0.0}, {"params": rest, "lr": 0.5}], lr=0.01)
-
-    def halved(optimizer, _steps):
-        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
-
-    groups = make("bf16-sr", model=wide, optimizer=grouped).optimizer.param_groups
-    assert [(group["weight_decay"], pytest.approx(group["lr"].item())) for group in groups] == [
-        (0.0, 0.01),
-        (0.01, 0.5),
-    ]
-    straight, begun, resumed = (
-        make("adamw8bit", model=wide, optimizer=adamw, steps=4, schedule=halved) for _ in range(3)
-    )
-    expected = [training_step(straight, batch()).item() for _ in range(4)]
-    assert [training_step(begun, batch()).item() for _ in range(2)] == expected[:2]
-    Checkpoint.of(begun, "config", []).write(tmp_path / "one.pt")
-    read_checkpoint(tmp_path / "one.pt").restore(resumed)
-    assert [training_step(resumed, batch()).item() for _ in range(2)] == expected[2:]
-    assert [arm.optimizer.param_groups[0]["lr"].item() for arm in (begun, resumed)] == pytest.approx([0.0025, 0.000625])
-
-
-def test_a_suite_that_trains_without_adamw_has_no_such_optimizer():
-    with pytest.raises(UnsupportedError, match="adamw8bit is an AdamW, and this suite trains with SGD"):
-        make("adamw8bit", model=wide)
-
-
-@pytest.mark.slow
-def test_its_update_is_compiled_before_the_first_step_and_not_again():
-    arm = make("adamw8bit", model=two_products, optimizer=adamw)
-    assert compiled_s(arm, IMAGES, 32) > 0
-    before = compilations()
-    training_step(arm, batch())
-    assert compilations() == before > 0
-    assert arm.optimizer.state[arm.model[1].weight]["step"] == 1

@@ -190,7 +190,7 @@ def compiling(trials: pd.DataFrame) -> Table | None:
     columns = [*ARM, figures("compiling (s)", "median", 3), figures("processes", "size", whole)]
     about = (
         "Time of the steps until none compiled, less that of as many ordinary ones: of forward and backward "
-        "with the technique compile, of the optimizer's update with bf16-sr, adamw8bit and adamwfp8. Each arm "
+        "with the technique compile. Each arm "
         "begins with an empty cache, but the first of a process takes up to a quarter longer; 0 is that of one whose "
         "graphs another arm of its process had compiled. No other time includes it. A training pays it once."
     )

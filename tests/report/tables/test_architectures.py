@@ -36,7 +36,7 @@ def test_the_advised_row_stands_out_and_one_that_ties_with_it_is_marked(tmp_path
 
 def test_the_word_of_what_was_not_measured_stands_in_its_cell(tmp_path: Path) -> None:
     words = {"tf32": "oom", "amp-fp16": "unsupported", "fp16-master": "nonfinite", "fp16": "invalid"}
-    words |= {"bf16": "timeout", "bf16-sr": "failed"}
+    words |= {"bf16": "timeout", "mxfp8": "failed"}
     run = RunBuilder(tmp_path / "run").speed().memory("fp32", 100).train("fp32", [90.0])
     for (precision, status), phase in itertools.product(words.items(), ("speed", "memory", "train")):
         run.lost(phase, precision, status)

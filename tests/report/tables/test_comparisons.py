@@ -235,7 +235,7 @@ def test_what_means_nothing_on_one_device_does_not_keep_it_from_being_compared(t
     run = RunBuilder(tmp_path / "run")
     measured(run, "0", 64, (1000.0,), techniques=("channels-last",))
     measured(run, "0", 64, (700.0,))
-    measured(run, "0+1", 64, (1500.0,), techniques=("channels-last", "sync-bn", "bf16-allreduce"))
+    measured(run, "0+1", 64, (1500.0,), techniques=("channels-last", "sync-bn"))
     (row,) = table_of(run.folder).rows
     assert row[5:7] == ["GPU 0", "1,000"]
 
@@ -243,7 +243,7 @@ def test_what_means_nothing_on_one_device_does_not_keep_it_from_being_compared(t
 def test_on_a_cpu_there_is_no_efficiency_and_a_note_says_why(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run")
     measured(run, "cpu", 64, (1000.0, 1000.0))
-    measured(run, "cpu+cpu", 64, (900.0, 900.0), techniques=("bf16-allreduce",))
+    measured(run, "cpu+cpu", 64, (900.0, 900.0), techniques=("sync-bn",))
     table = table_of(run.folder)
     assert table.rows[0][0] == "Test CPU (cpu+cpu)"
     assert [row[5:9] for row in table.rows] == [["cpu", "1,000", "0.900 [0.900, 0.900]", "–"]]

@@ -246,11 +246,11 @@ def test_what_is_not_the_hardwares_fault_has_its_own_reason_once(tmp_path):
     for name in ("fp8-rowwise-gw-hp", "fp8-rowwise"):
         run.lost("memory", name, "unsupported", f"{name} {NO_LAYER}")
         run.lost("memory", name, "unsupported", f"{name} {NO_LAYER}", batch=256)
-    run.lost("memory", "adamw8bit", "unsupported", "adamw8bit is an AdamW, and this suite trains with SGD")
+    run.lost("memory", "mxfp8", "unsupported", "mxfp8 converts none of the model's linear layers")
     run.lost("memory", "tf32", "unsupported")
     assert sentences_on(run) == [
         f"fp8-rowwise, fp8-rowwise-gw-hp: {NO_LAYER}.",
-        "adamw8bit: is an AdamW, and this suite trains with SGD.",
+        "mxfp8: converts none of the model's linear layers.",
         "tf32: unsupported.",
     ]
     other = RunBuilder(tmp_path / "other").speed().lost("memory", "mxfp8", "unsupported", "mxfp8 " + "layer " * 100)
