@@ -412,13 +412,14 @@ def ignores_hook(words: list[str]) -> bool:
     """Return whether a command starts a Python that ignores PYTHONPATH or imports no ``sitecustomize``."""
     words = " ".join(words).split()
     while words:
-        if not os.path.basename(words.pop(0)).startswith("python"):
+        word = words.pop(0)
+        if not re.fullmatch(r"[\"']?([^-].*/)?python[\d.]*[\"']?", word) or os.path.isdir(word):
             continue
         while words and words[0].startswith("-") and words[0] not in ("-c", "-m"):
             option = words.pop(0)
             if option in ("-W", "-X"):  # the next word is its own
                 del words[:1]
-            elif not option.startswith("--") and set(re.split("[WX]", option)[0]) & set("EIS"):
+            elif re.fullmatch("-[bBdiOPqsuvx]*[EIS][bBdEiIOPqsSuvx]*", option):
                 return True
     return False
 

@@ -5,11 +5,13 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import time
 
 import pytest
 
 from bench.launch.script import HOOK, OVERLAY, _remove_empty
+from bench.script.hook import ignores_hook
 
 MINE = {"model.pt": "mine", "runs/old.txt": "mine", "log.txt": "mine\n"}
 """The user's files."""
@@ -152,3 +154,21 @@ def test_caches_and_temporary_files_are_written_where_they_belong(run, tmp_path,
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "cache/a").read_text() == "a"
     assert (tmp_path / "user/.cache/b").read_text() == "b"
+
+
+@pytest.mark.parametrize(
+    ("command", "does"),
+    [
+        ("python -I a.py", True),
+        ("/usr/bin/python3.13 -uS a.py", True),
+        ("sh -c 'python -E a.py'", True),
+        ("env -i python -X dev -W ignore -I a.py", True),
+        ("python a.py -I", False),
+        ("python -m a -S", False),
+        ("python -Werror::SyntaxWarning -c 1", False),
+        ("g++ -I/usr/include/python3.11 -DNDEBUG -fPIC", False),
+        (f"g++ -isystem {sysconfig.get_path('include')} -I/usr/include -S", False),
+    ],
+)
+def test_a_command_that_starts_a_python_without_the_hook_is_known(command, does):
+    assert ignores_hook(command.split()) is does
