@@ -187,7 +187,7 @@ def test_a_late_host_lengthens_no_reading_of_the_clock(monkeypatch, late_s, is_r
 
 def test_the_phases_run_on_the_gpu(environment, tiny_trial):
     (device,) = environment.devices
-    fitting = (name for name, spec in PRECISIONS.items() if spec.conversion != "mxfp8" and not spec.optimizer)
+    fitting = (name for name, spec in PRECISIONS.items() if spec.conversion != "mxfp8")
     names = tuple(name for name in fitting if name not in (device.unsupported or {}))
     size = common_multiple(names, 1)  # on a GPU with float8, no smaller batch trains in it
     cell = replace(tiny_trial.cell, placement=Placement(name="0"), batch_size=max(4, size))
