@@ -247,29 +247,22 @@ def _is_child(pid: int, parents: Collection[int]) -> bool:
         return False
 
 
-def start_monitor() -> Monitor:
-    """Start NVML.
-
-    Raises:
-        RuntimeError: it does not start; the message says why.
-    """
-    from bench.devices.nvidia import Nvml
-
-    return Nvml()
-
-
 def open_monitor() -> Monitor | None:
     """Start NVML; None where it does not start (``monitor_problem`` says why)."""
+    from bench.devices.nvidia import Nvml
+
     try:
-        return start_monitor()
+        return Nvml()
     except RuntimeError:
         return None
 
 
 def monitor_problem() -> str | None:
     """Return why ``open_monitor`` returns None; None when NVML starts."""
+    from bench.devices.nvidia import Nvml
+
     try:
-        start_monitor().close()
+        Nvml().close()
     except RuntimeError as problem:
         return str(problem)
     return None

@@ -25,8 +25,7 @@ FEATURES: dict[Feature, tuple[tuple[int, int], str]] = {
     "fp8": ((8, 9), "float8 tensor cores"),
     "mxfp8": ((10, 0), "MXFP8 tensor cores"),
 }
-"""The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions"; Triton's: its
-README, "Compatibility", and supported_fp8_dtypes of its compiler)."""
+"""The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
 NO_MXFP8 = 11
 """The major capability from which on torchao has no kernels for MXFP8 (docs/capabilities.md)."""
 REASONS = {

@@ -99,7 +99,7 @@ def formulas() -> dict[Any, _Formula]:
 
     They are torch's, but for four things: its backward of a grouped convolution counts the weight's gradient as if
     there were one group; older ones lack the CPU's fused attention; all lack matrix times vector; and none counts what
-    ``torch.nn.functional.scaled_mm`` multiplies, or that a byte holds two numbers of four bits.
+    ``torch.nn.functional.scaled_mm`` multiplies.
     """
     attention = "_scaled_dot_product_flash_attention"
     scaled = [getattr(_aten, name) for name in ("_scaled_mm", "_scaled_mm_v2") if hasattr(_aten, name)]

@@ -293,7 +293,7 @@ class TrainingRunner:
         It runs over a batch of each shape, from an empty cache, until nothing is compiled any more. The seconds are
         those beyond as many steps that compile nothing. The random generators are restored.
         """
-        if not self.compiles:
+        if not self.arm.techniques.compile:
             return
         send(Progress(text=f"{self.name}: compiling", silence_s=COMPILING_S))
         self.activate()
@@ -302,24 +302,18 @@ class TrainingRunner:
         with fresh_compiler_cache():
             self.compile_s = sum(until_compiled(step, self.arm.device) for step in steps)
 
-    @property
-    def compiles(self) -> bool:
-        """Whether the arm compiles before its first ordinary step."""
-        return bool(self.arm.techniques.compile)
-
     def compiled_steps(self, batch: Batch) -> Iterator[Callable[[], object]]:
         """Yield the parts of a training step that compile: forward and backward.
 
         Nothing is learned: batch norm's statistics are restored, and gradients are dropped.
         """
         arm = self.arm
-        if arm.techniques.compile:
-            buffers = [(buffer, buffer.clone()) for buffer in arm.model.buffers()]
-            yield lambda: arm.gradients(arm, batch)
-            arm.zero_grad()
-            with torch.no_grad():
-                for buffer, kept in buffers:
-                    buffer.copy_(kept)
+        buffers = [(buffer, buffer.clone()) for buffer in arm.model.buffers()]
+        yield lambda: arm.gradients(arm, batch)
+        arm.zero_grad()
+        with torch.no_grad():
+            for buffer, kept in buffers:
+                buffer.copy_(kept)
 
 
 @dataclass(slots=True)

@@ -54,11 +54,6 @@ class ForwardRunner(TrainingRunner):
         """Return the number of passes; none is ever skipped."""
         return self.passes
 
-    @property
-    def compiles(self) -> bool:
-        """Whether the model compiles: an optimizer is of no account."""
-        return bool(self.arm.techniques.compile)
-
     def compiled_steps(self, batch: Batch) -> Iterator[Callable[[], object]]:
         """Yield the forward passes over a batch and over a single sample."""
         return (partial(self.forward, inputs) for inputs in (batch[0], batch[0][:1].contiguous()))

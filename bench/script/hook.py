@@ -35,6 +35,8 @@ NESTED = "_scaled_dot_product_attention_math"
 """Consists of other products."""
 BEAT_S = 5.0
 """How often the number of steps is written, for the launcher."""
+REFUSED = 3
+"""Exit code of a process that ended itself because it cannot be measured."""
 RANKS = "AMPMETER_RANKS"
 """The variable with the number of processes that ``torch.multiprocessing.spawn`` starts."""
 MOST_BYTES = 2**28
@@ -187,7 +189,9 @@ class Recorder:
         os.replace(f"{path}.part", path)
 
     def with_hook(self, environment: Any) -> dict[str, str]:
-        """Return the environment of a process that the script starts, with the hook in it."""
+        """Return the environment of a process that the script starts, with the hook in it; None is this one's."""
+        if environment is None:
+            environment = os.environ
         site = os.path.dirname(os.path.abspath(__file__))
         paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", site)]
         hooked = {VARIABLE: json.dumps(self.settings), "PYTHONPATH": os.pathsep.join([site, *paths])}
@@ -202,7 +206,7 @@ class Recorder:
     def refuse(self, why: str) -> None:
         """End the process because the script cannot be measured."""
         self.write({"refused": why})
-        leave(3)
+        leave(REFUSED)
 
 
 def rank() -> int:
@@ -379,7 +383,7 @@ def watch_children(recorder: Recorder) -> None:
     @wrap(module.Popen, "__init__")
     def _(old: Any, self: Any, args: Any, *rest: Any, env: Any = None, **kwargs: Any) -> Any:
         recorder.require_hook([args] if isinstance(args, str | bytes | os.PathLike) else args)
-        return old(self, args, *rest, env=recorder.with_hook(os.environ if env is None else env), **kwargs)
+        return old(self, args, *rest, env=recorder.with_hook(env), **kwargs)
 
 
 def keep_in_environment(recorder: Recorder) -> None:
@@ -391,7 +395,8 @@ def keep_in_environment(recorder: Recorder) -> None:
         put(word, recorder.with_hook({word: os.fsdecode(value)})[word])
 
     def unsetenv(name: Any) -> None:
-        hooked, word = recorder.with_hook({}), os.fsdecode(name)
+        hooked = recorder.with_hook({})
+        word = os.fsdecode(name)
         put(word, hooked[word]) if word in hooked else unset(word)
 
     os.putenv, os.unsetenv = putenv, unsetenv

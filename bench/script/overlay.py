@@ -14,7 +14,7 @@ import io
 import os
 import stat
 from collections.abc import Callable, Iterable
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 CACHES = (
@@ -23,7 +23,7 @@ CACHES = (
 )
 """Variables that name folders of caches."""
 SYSTEM = ("/dev", "/proc", "/sys")
-READERS = ("stat", "lstat", "access", "readlink", "listxattr", "getxattr")
+READERS = ("stat", "lstat", "statvfs", "access", "readlink", "listxattr", "getxattr")
 """Functions of ``os`` that take a path first, and change nothing."""
 ATTRIBUTES = ("chmod", "utime", "setxattr", "chown")
 """Those that change no contents: of the user's own files and folders they change nothing."""
@@ -82,12 +82,15 @@ class Overlay:
     def is_users(self, path: Any, dir_fd: int | None = None) -> bool:
         """Return whether a file was there before the script was started, or a folder that it has not made."""
         twin = self.twin(path, dir_fd)
+        if not twin:
+            return False
         try:
             state = _lstat(path, dir_fd=dir_fd)
         except OSError:  # there is none
             return False
-        if not twin or not stat.S_ISDIR(state.st_mode):
-            return bool(twin) and state.st_ctime < self.started_s
+        if not stat.S_ISDIR(state.st_mode):
+            return state.st_ctime < self.started_s
+        # The time of a folder changes with each entry, so it does not tell who made it.
         try:
             with _open(self.made) as file:
                 made = tuple(file.read().splitlines())
@@ -159,6 +162,7 @@ def install(overlay: Overlay) -> None:
 
     builtins.open = io.open = opened
     install_readers(overlay)
+    install_links(overlay)
 
     def made(path: Any, *args: Any, **kwargs: Any) -> None:
         _mkdir(path, *args, **kwargs)
@@ -176,9 +180,10 @@ def install(overlay: Overlay) -> None:
         import shutil
 
         twin = overlay.twin(path, dir_fd)
-        overlay.protect(path, "remove", dir_fd)
+        if twin and not _listdir(twin.removeprefix(overlay.redirected)):  # else it fails, as os.removedirs expects
+            overlay.protect(path, "remove", dir_fd)
         _rmdir(path, dir_fd=dir_fd)
-        if twin:  # what was redirected into it is not seen by all that look whether it is empty
+        if twin:  # a listing by descriptor, such as rmtree's, has not shown what was redirected into it
             shutil.rmtree(twin, ignore_errors=True)
 
     def moved(src: Any, dst: Any, **kwargs: Any) -> None:
@@ -202,23 +207,11 @@ def install(overlay: Overlay) -> None:
             with opened(path, "r+b") as file:
                 file.truncate(length)
 
-    def linked(src: Any, dst: Any, **_options: Any) -> None:
-        copy(overlay.reading(src), overlay.writing(dst))  # what is written through a link would change the user's
-
-    def symlinked(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
-        if kwargs.get("dir_fd") is not None:
-            overlay.refuse(f"it was about to link '{os.fsdecode(dst)}'")
-        target = os.path.join(os.path.dirname(os.path.abspath(os.fsdecode(dst))), os.fsdecode(src))
-        found = overlay.twin(target)
-        _symlink(found if os.path.lexists(found) else target, overlay.writing(dst), *args)
-
     replacements: dict[str, Callable[..., Any]] = {
         "mkdir": made,
         "rmdir": emptied,
         "open": opened_descriptor,
         "truncate": truncated,
-        "link": linked,
-        "symlink": symlinked,
         "remove": removed,
         "unlink": removed,
         "rename": moved,
@@ -228,21 +221,48 @@ def install(overlay: Overlay) -> None:
         replace(name, function)
 
 
+def install_links(overlay: Overlay) -> None:
+    """Put functions in the places of those that make links."""
+
+    def linked(src: Any, dst: Any, **_options: Any) -> None:
+        if os.path.lexists(dst):
+            raise FileExistsError(errno.EEXIST, "File exists", dst)
+        copy(overlay.reading(src), overlay.writing(dst))  # what is written through a link would change the user's
+
+    def symlinked(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("dir_fd") is not None:
+            overlay.refuse(f"it was about to link '{os.fsdecode(dst)}'")
+        target = os.path.join(os.path.dirname(os.path.abspath(os.fsdecode(dst))), os.fsdecode(src))
+        found = overlay.twin(target)
+        _symlink(found if os.path.lexists(found) else target, overlay.writing(dst), *args)
+
+    replace("link", linked)
+    replace("symlink", symlinked)
+
+
 def install_readers(overlay: Overlay) -> None:
     """Put functions in the places of those that look at files and folders."""
 
+    def folders(path: Any) -> list[Any]:
+        twin = overlay.twin(path)
+        return [path, twin] if os.path.isdir(twin) and not isinstance(path, bytes) else [path]
+
     def listed(path: Any = ".") -> list[Any]:
-        names, twin = _listdir(path), overlay.twin(path)
-        more = _listdir(twin) if os.path.isdir(twin) and not isinstance(path, bytes) else []
-        return [*names, *(name for name in more if name not in names)]
+        names: dict[Any, None] = {}
+        for folder in folders(path):
+            names |= dict.fromkeys(_listdir(folder))
+        return list(names)
 
     def scanned(path: Any = ".") -> Entries:
-        twin = overlay.twin(path)
-        entries = {entry.name: entry for entry in _scandir(twin)} if os.path.isdir(twin) else {}
-        return Entries({**entries, **{entry.name: entry for entry in _scandir(path)}}.values())
+        entries: dict[Any, Any] = {}
+        for folder in folders(path):
+            for entry in _scandir(folder):
+                entries.setdefault(entry.name, entry)
+        return Entries(entries.values())
 
-    for name in filter(partial(hasattr, os), (*READERS, *ATTRIBUTES)):
-        replace(name, reader(overlay, getattr(os, name), changes=name in ATTRIBUTES))
+    for name in (*READERS, *ATTRIBUTES):
+        if hasattr(os, name):
+            replace(name, reader(overlay, getattr(os, name), changes=name in ATTRIBUTES))
     replace("listdir", listed)
     replace("scandir", scanned)
 
