@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from bench.results.columns import COLUMNS
-from bench.results.records import Explained, Identity, Numeric, TrialResult
+from bench.results.records import Explained, Identity, MemoryPeak, Numeric, TrialResult
 from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
-from perf.synthetic_fleet import Shape, write_run
+from perf.synthetic_fleet import GIB, Shape, write_run
 from tests.arms import arms
 from tests.report import ablations, fleet
 from tests.report.analysis.test_explanation import FP32, GAINS, figure, operators, step
@@ -126,13 +126,18 @@ def of_scripts(folder: Path) -> Path:
     )
     names = ("plain", "amp")
     for name in names:
-        run.add(Trial(cell=cell, phase="memory", arms=arms(name)), TrialResult(precision=name, status="ok"))
+        peak = MemoryPeak(peak_allocated_bytes=GIB)
+        run.add(
+            Trial(cell=cell, phase="memory", arms=arms(name)), TrialResult(precision=name, status="ok", memory=peak)
+        )
     for replicate in range(3):
         trial = Trial(cell=cell, phase="speed", arms=arms(*names), replicate=replicate)
         gain = {"speedup": 2.0 + replicate / 100, "speedup_low": 1.9, "speedup_high": 2.1}
         speeds = (timed(10.0, 1), timed(5.0, 1, **gain))
+        observed = {"script_loss": 1.0 + replicate / 10, "script_wait_pct": 5.0}
         results = [
-            TrialResult(precision=name, status="ok", speed=speed) for name, speed in zip(names, speeds, strict=True)
+            TrialResult(precision=name, status="ok", speed=speed, values=observed)
+            for name, speed in zip(names, speeds, strict=True)
         ]
         blocks = [block(trial.id, name, round=number) for number in range(4) for name in names]
         run.add(trial, *results, records=blocks)
