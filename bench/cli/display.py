@@ -289,19 +289,8 @@ def show_plan(
     for (suite, placement), group in groups.items():
         trials, seconds = [trial for trial, _ in group], [estimate for _, estimate in group]
         print_plain(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}{_compiling(trials)}")
-    if arms := sum(len(trial.precisions) for trial in plan.trials if _may_run_alone(trial)):
-        when = "Asked for" if any(trial.protocol.sustained for trial in plan.trials) else "Where a power limit acts"
-        more = f"{_time(60 * arms)} to {_time(360 * arms)} more in all"
-        print_plain(f"{when}, each precision is also measured alone, 1 to 6 min each: {more}.")
     counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
     print_plain(f"{counted}, {_duration([*plan.seconds, REPORT_S])} in all{_range(plan)}{_compiling(plan.trials)}")
-
-
-def _may_run_alone(trial: Trial) -> bool:
-    """Say whether a trial may measure each of its arms alone too, or is asked to."""
-    is_first = trial.phase == "speed" and trial.replicate == 0 and len(trial.precisions) > 1
-    asked, place = trial.protocol.sustained, trial.cell.placement
-    return is_first and len(place.members) == 1 and (bool(asked) or (asked is None and place.name != "cpu"))
 
 
 def show_remaining(plan: Plan, left: Plan, failed: int) -> None:

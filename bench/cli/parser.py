@@ -18,9 +18,9 @@ from bench.spec.precisions import BASELINE
 from bench.spec.techniques import parse_techniques
 from bench.spec.trial import MAX, DataSource, Protocol, Request, Script
 
-QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5, sustained=False)
+QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5)
 RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)
-TRY, DEPTH = "--try", ("target_ci", "time_budget_s", "sustained")
+TRY, DEPTH = "--try", ("target_ci", "time_budget_s")
 EXAMPLES = """
 examples:
   run_bench.py --suite resnet50 --gpus 0,1        compare the precisions on each of two GPUs (all: of all)

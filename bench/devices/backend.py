@@ -32,10 +32,6 @@ from bench.spec.precisions import Feature, Precision
 
 Value = TypeVar("Value")
 MIB = 2**20
-CLOCK_CYCLES = 300_000
-"""Of a reading of the clock: about 200 µs."""
-CLOCK_READINGS, CLOCK_ATTEMPTS = 3, 10
-"""A reading is the fastest of three, for another program may lengthen one; a host that is late may spoil attempts."""
 OUT_OF_MEMORY = ("defaultcpuallocator", "out of memory", "alloc_failed", "allocation_failed")
 """Parts of the messages, in lower case, of torch's allocators, CUDA's runtime and driver, Triton, cuBLAS and cuDNN."""
 NO_WORKSPACE = ("unable to find an engine", "cublas_status_not_initialized", "cudnn_status_not_initialized")
@@ -109,10 +105,6 @@ class Backend(ABC):
     def spin(self, cycles: int) -> None:
         """Queue a wait of that many cycles of the GPU's clock."""
         raise NotImplementedError(NO_QUEUE)
-
-    def clock_hz(self) -> float | None:
-        """Return the clock of the multiprocessors, by a wait of known cycles; None where none can be read."""
-        return None
 
     @cached_property
     def cold_bytes(self) -> int:
@@ -290,25 +282,6 @@ class Cuda(Backend):
 
     def spin(self, cycles: int) -> None:
         torch.cuda._sleep(cycles)
-
-    def clock_hz(self) -> float | None:
-        if torch.version.hip:  # on some, torch counts the ticks of a clock of constant rate (Sleep.cu of ATen)
-            return None
-        busy_cycles, read_ms = CLOCK_CYCLES // 4, list[float]()
-        for _ in range(CLOCK_ATTEMPTS):
-            self.spin(busy_cycles)  # the GPU is busy while the host queues the rest
-            first = self.record_event(timing=True)
-            self.spin(CLOCK_CYCLES)
-            last = self.record_event(timing=True)
-            is_late = first.query()  # the GPU may have waited for the host
-            self.synchronize()
-            if is_late:
-                busy_cycles *= 2
-            else:
-                read_ms.append(float(first.elapsed_time(last)))
-            if len(read_ms) == CLOCK_READINGS:
-                break
-        return 1e3 * CLOCK_CYCLES / min(read_ms) if read_ms else None
 
     @cached_property
     def cold_bytes(self) -> int:

@@ -43,8 +43,6 @@ Clock = Callable[[], int]
 """A clock in nanoseconds."""
 Window = Callable[[], tuple[float, float]]
 """Returns how many seconds before the last poll that which it named began and ended."""
-Look = Callable[[int, int], object]
-"""Takes a round's number and an arm."""
 
 
 class Runner(Interface):
@@ -128,12 +126,12 @@ def palindrome(arms: int, rng: random.Random) -> list[int]:
 
 
 def time_round(
-    runners: Sequence[Runner], sizes: Sequence[Sizes], rng: random.Random, clock: Clock, *, number: int, look: Look
+    runners: Sequence[Runner], sizes: Sequence[Sizes], rng: random.Random, clock: Clock, *, number: int
 ) -> list[TimedBlock]:
     """Time one ABBA round: two blocks of each arm, in an order that ``rng`` draws and that cancels drift.
 
     Between rounds the device idles for a moment, so the first block always has a switch warm-up; within a round, a
-    block that follows one of the same arm needs none. ``look`` is called after each arm's second block.
+    block that follows one of the same arm needs none.
     """
     blocks: list[TimedBlock] = []
     for position, arm in enumerate(palindrome(len(runners), rng)):
@@ -144,8 +142,6 @@ def time_round(
         run = (0 if warm else size.switch_warmup) + size.steps
         skipped = run - (runner.taken_steps() - taken)
         blocks.append(TimedBlock(arm, number, position, size.steps, time_ns, start_s, skipped))
-        if position >= len(runners):
-            look(number, arm)
     return blocks
 
 
@@ -193,7 +189,6 @@ def compare(
     window: Window | None = None,
     wait: Callable[[], None] = lambda: None,
     watch: Callable[[int, Sequence[Interval | None]], None] = lambda _rounds, _speedups: None,
-    look: Look = lambda _number, _arm: None,
 ) -> Comparison:
     """Time the runners in ABBA rounds until every speedup over the first has a narrow enough interval, or time is up.
 
@@ -211,7 +206,6 @@ def compare(
             names may have disturbed all rounds that ended up to a tenth of a second before the last one.
         wait: called after the last round, before the last poll; returns when that round's disturbance is known.
         watch: called with the number of rounds and the running speedups, outside the timed blocks.
-        look: called with a round's number and an arm after the arm's second block in it, outside the timed blocks.
     """
     rng = random.Random(seed)
     arms = len(runners)
@@ -231,7 +225,7 @@ def compare(
         poll()
         for number in range(MAX_ROUNDS):
             round_start = clock()
-            round_blocks = time_round(runners, sizes, rng, clock, number=number, look=look)
+            round_blocks = time_round(runners, sizes, rng, clock, number=number)
             blocks += round_blocks
             counted.append(_Round(number, round_start, clock(), _log_ratios(round_blocks, arms)))
             invalid.update(_discard_disturbed(counted, round_start, clock, poll, window))
@@ -322,7 +316,7 @@ def check_long_blocks(
     with without_collection():
         for number in range(min(affordable, CHECK_ROUNDS[1])):
             round_start = clock()
-            round_blocks = time_round(runners, long, rng, clock, number=number, look=lambda *_: None)
+            round_blocks = time_round(runners, long, rng, clock, number=number)
             counted.append(_Round(number, round_start, clock(), _log_ratios(round_blocks, len(runners))))
             _discard_disturbed(counted, round_start, clock, poll, window)
         wait()

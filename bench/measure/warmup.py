@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.measure.rounds import Clock, Runner, Sizes, time_block
+from bench.measure.rounds import LONGER, Clock, Runner, Sizes, time_block
 from bench.spec.trial import KnownArm
 
 WARM_UP_SHARE = 0.5
@@ -90,23 +90,20 @@ def prepare(
     clock: Clock = time.perf_counter_ns,
     say: Callable[[str], None] = lambda _text: None,
     known: Sequence[KnownArm] = (),
-    settle: Callable[[int, float], object] = lambda _arm, _step_ns: None,
 ) -> list[Cut]:
     """Warm the arms up, watch the cost of switching between them, and cut their blocks.
 
     Takes up to 1.15 of the arms' time budget, in addition to it, or longer where the fewest blocks do; ``say`` is
     called with the stage. Where an earlier process has cut the blocks of all arms (``known``), and no step takes
-    another time than there, they are cut alike. ``settle`` is called at the end of each arm's warm-up with its number
-    and the time of its step.
+    another time than there, they are cut alike.
     """
     empty_ns = empty_block_ns(runners[0], clock)
     by_name = {arm.name: arm for arm in known}
     earlier = [by_name.get(runner.name) for runner in runners]
     warm = []
-    for number, (runner, arm) in enumerate(zip(runners, earlier, strict=True)):
+    for runner, arm in zip(runners, earlier, strict=True):
         say(f"{runner.name}: warming up")
         warm.append(warm_up(runner, WARM_UP_SHARE * budget_s, clock, expected_ms=arm.step_ms if arm else 0.0))
-        settle(number, warm[-1].step_ns)
     alike = [
         arm
         for hot, arm in zip(warm, earlier, strict=True)
@@ -122,8 +119,22 @@ def prepare(
             block_steps(runner, hot, profile.switch_warmup, empty_ns, clock, cap_s=LENGTH_SHARE * budget_s)
             for runner, hot, profile in zip(runners, warm, profiles, strict=True)
         ]
+    steps = _as_long(runners, warm, steps)
     sizes = [Sizes(profile.switch_warmup, length) for profile, length in zip(profiles, steps, strict=True)]
     return [Cut(*parts, empty_ns) for parts in zip(warm, profiles, sizes, strict=True)]
+
+
+def _as_long(runners: Sequence[Runner], warm: Sequence[WarmUp], steps: Sequence[int]) -> list[int]:
+    """Lengthen the blocks of arms that are queued to the time of the longest arm's blocks; return their steps.
+
+    The steps of an arm that waits for the host to launch kernels scatter so much that its own search finds no excess of
+    short blocks. In equally long ones that excess, and the scatter, are no larger than the longest arm's.
+    """
+    longest_ns = max(length * arm.step_ns for length, arm in zip(steps, warm, strict=True))
+    return [
+        max(length, round(longest_ns / max(1.0, arm.step_ns))) if runner.asynchronous else length
+        for runner, arm, length in zip(runners, warm, steps, strict=True)
+    ]
 
 
 def single_step(runner: Runner, clock: Clock) -> int:
@@ -137,13 +148,13 @@ def single_step(runner: Runner, clock: Clock) -> int:
 def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns, *, expected_ms: float = 0.0) -> WarmUp:
     """Run at least three steps, then windows of steps until two agree and nothing new was allocated or compiled.
 
-    After ``cap_s`` seconds it gives up, and the arm counts as not steady. ``expected_ms`` is the time of a step in an
-    earlier process, which a first window may agree with; 0 if unknown.
+    ``cap_s`` seconds after the first three steps it gives up, and the arm counts as not steady. ``expected_ms`` is the
+    time of a step in an earlier process, which a first window may agree with; 0 if unknown.
     """
     runner.activate()
-    begin = clock()
-    limit = begin + int(cap_s * 1e9)
     now: float = [single_step(runner, clock) for _ in range(MIN_STEPS)][-1]
+    begin = clock()  # in the first steps cuDNN loads and tries its kernels, for seconds
+    limit = begin + int(cap_s * 1e9)
     before, error, steps, window = 0.0, 0.0, MIN_STEPS, 0
     expected_ns = 1e6 * expected_ms
     while True:
@@ -226,17 +237,27 @@ def block_steps(
     *,
     cap_s: float = math.inf,
 ) -> int:
-    """Return the smallest number of timed steps that clock, scheduler and launch queue do not distort.
+    """Return a number of timed steps that clock, scheduler and launch queue do not distort.
 
-    After ``cap_s`` seconds, each length is judged by the fewest pairs of blocks, and their scatter.
+    Blocks are compared with those of four times the length. What a block takes beyond its steps is spread over more
+    of them in a longer one, so the excess of short blocks says how long they must be. That length is compared in turn.
+    Where the fewest pairs of a comparison take longer than is left of ``cap_s`` seconds, there is none: of long steps a
+    block takes half a second.
     """
     shortest_ns = max(SHORTEST_BLOCK_S * 1e9, empty_ns / CLOCK_SHARE)
     steps = max(1, math.ceil(shortest_ns / max(1.0, warm.step_ns)))
     if not runner.asynchronous:
         return steps
-    begin = clock()
-    while steps * warm.step_ns < LONGEST_BLOCK_S * 1e9:
-        short, long = (Sizes(switch_warmup=switch_warmup, steps=length) for length in (steps, 4 * steps))
+    begin, longest = clock(), max(steps, math.ceil(LONGEST_BLOCK_S * 1e9 / max(1.0, warm.step_ns)))
+
+    def is_affordable(length: int) -> bool:
+        pairs_ns = 2 * LENGTH_PAIRS[0] * (1 + LONGER) * (switch_warmup + length) * warm.step_ns
+        return clock() - begin + pairs_ns <= cap_s * 1e9
+
+    if not is_affordable(steps):
+        return longest
+    while steps < longest:
+        short, long = (Sizes(switch_warmup=switch_warmup, steps=length) for length in (steps, LONGER * steps))
         ratios: list[float] = []
         while len(ratios) < LENGTH_PAIRS[0] or (
             _median_error(ratios) > LENGTH_AGREEMENT and len(ratios) < LENGTH_PAIRS[1] and clock() - begin < cap_s * 1e9
@@ -244,8 +265,11 @@ def block_steps(
             # Short and long go first in turn, and as often, so that drift cancels.
             for order in ((long, short), (short, long)):
                 times = {sizes.steps: time_block(runner, sizes, clock) for sizes in order}
-                ratios.append(4 * times[steps] / times[4 * steps])
-        if abs(statistics.median(ratios) - 1) <= max(LENGTH_AGREEMENT, _median_error(ratios)):
+                ratios.append(LONGER * times[steps] / times[LONGER * steps])
+        excess = abs(statistics.median(ratios) - 1)
+        if excess <= max(LENGTH_AGREEMENT, _median_error(ratios)):
             break
-        steps *= 2
+        steps = min(longest, math.ceil(steps * max(2.0, excess / LENGTH_AGREEMENT)))
+        if not is_affordable(steps):
+            break
     return steps

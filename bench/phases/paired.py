@@ -14,14 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.data.batch import Batch
-from bench.devices.backend import backend_of
 from bench.measure.disturbance import Watch, open_watch
-from bench.measure.energy import burst_steps
 from bench.measure.rounds import Comparison, LongBlocks, check_long_blocks, compare
-from bench.measure.sustained import UNSETTLED, Clocks, Sustained, each_alone
 from bench.measure.warmup import Cut, prepare
-from bench.phases.arms import TrainingLoad, TrainingRunner, by_shape
-from bench.results.records import Block, ClockState, Device, Message, Progress, Speed, Status
+from bench.phases.arms import TrainingRunner, by_shape
+from bench.results.records import Block, Device, Message, Progress, Speed, Status
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import KnownArm, Trial
 from bench.stats import Interval
@@ -63,12 +60,8 @@ class Paired:
     """On a CPU: load of other programs during the timing, in per cent of the cores."""
     switches_per_s: float
     """How often the system took a core from this process during the timing."""
-    clocks: Clocks | None = None
-    """Readings of the device's clock; None where none was asked for."""
     capped: bool | None = None
     """Whether the power limit held a GPU's clocks down during the timing; None on a CPU."""
-    alone: Sequence[Sustained] = ()
-    """Each arm alone; none where that was not measured."""
 
     def blocks(self) -> list[Block]:
         """Return the timed blocks as records."""
@@ -99,34 +92,12 @@ class Paired:
         speedup = self.comparison.speedups[arm] if self.runners[0].name == BASELINE else None
         return (speedup.center, speedup.low, speedup.high) if speedup else (None, None, None)
 
-    @property
-    def clock_state(self) -> ClockState:
-        """Whether the arms had the clocks that they have alone, or each was measured alone."""
-        if causes := {arm.unsettled for arm in self.alone if arm.unsettled}:
-            return "not settled" if causes == {UNSETTLED} else "disturbed"
-        if self.alone:
-            return "alone"
-        if self.clocks is None:
-            return ""
-        if len(self.runners) > 1 and (self.clocks.flags or self.capped):
-            return "shared"
-        return "unread" if any(self.clocks.apart(arm) is None for arm in range(len(self.runners))) else "own"
-
     def speed(self, arm: int) -> Speed:
         """Return an arm's record of speed."""
         comparison, cut, check = self.comparison, self.cuts[arm], self.checks[arm]
         step_ns, (speedup, low, high) = self.step_ns(arm), self.speedup(arm)
-        apart = self.clocks.apart(arm) if self.clocks else None
-        is_sustained = arm and self.clock_state == "alone" and self.runners[0].name == BASELINE
-        sustained, least, most = self.alone[arm].log.exp().ends if is_sustained else (None, None, None)
         return Speed(
-            clocks=self.clock_state,
-            clocks_apart_pct=None if apart is None else 100 * apart,
-            shared_readings=len(self.clocks.turns[arm]) if self.clocks and self.clocks.alone else None,
             power_capped=self.capped,
-            sustained_speedup=sustained,
-            sustained_speedup_low=least,
-            sustained_speedup_high=most,
             steady=cut.warm.steady,
             warmup_steps=cut.warm.steps,
             switch_warmup_steps=cut.sizes.switch_warmup,
@@ -148,10 +119,6 @@ class Paired:
             switches_per_s=self.switches_per_s,
         )
 
-    def sustained(self, arm: int) -> dict[str, float]:
-        """Return an arm's throughput alone, by its column; empty where it was not measured or does not count."""
-        return {"sustained_samples_per_s": self.samples / self.alone[arm].step_s} if self.clock_state == "alone" else {}
-
     def judge(self, arm: int) -> tuple[Status, str]:
         """Return an arm's status, and the reason if it is not ``ok``, or what of an ``ok`` arm could not be checked."""
         check, protocol = self.checks[arm], self.trial.protocol
@@ -159,8 +126,7 @@ class Paired:
             return "nonfinite", "the loss became NaN or Inf while timing"
         if not self.comparison.rounds:
             return "invalid", f"every round was disturbed: {self.comparison.invalid[-1]}"
-        explained = (self.clocks and self.clocks.apart(arm)) or 0.0  # longer blocks come nearer to each arm's own clock
-        if check is not None and check.difference is not None and not check.agree and abs(check.difference) > explained:
+        if check is not None and check.difference is not None and not check.agree:
             return "invalid", (
                 f"switching: blocks of four times the length differ by {100 * check.difference:+.1f} % in speedup, "
                 "so the arms have not settled after a switch"
@@ -182,7 +148,6 @@ def measure(
     recut: Callable[[list[Cut]], list[Cut]] = lambda cuts: cuts,
     check: bool = False,
     known: Sequence[KnownArm] = (),
-    clocks: bool = False,
 ) -> Paired:
     """Warm the arms up, choose block sizes, and time ABBA rounds until the speedups' intervals are narrow enough.
 
@@ -199,17 +164,13 @@ def measure(
         recut: called after warm-up; returns the cuts to use instead.
         check: whether to repeat the comparison with longer blocks; if the two disagree, all is timed again with those.
         known: the arms' blocks as an earlier process cut them.
-        clocks: whether to read the device's clock, and to measure each arm alone too as the protocol says.
     """
     budget_s = trial.protocol.process_s if known else trial.protocol.first_process_s
     clock, seed = distributed.clock(), trial.seed * 1000 + trial.replicate
     for runner in runners:
         runner.activate()
         runner.wanted = runner.read_back()
-    clocks = clocks and distributed.ranks() == 1
-    readings = Clocks(runners, backend_of(runners[0].arm.device).clock_hz if clocks else lambda: None, clock)
-    options: dict[str, Any] = {"clock": clock, "known": known, "settle": readings.settle}
-    cuts = recut(prepare(runners, budget_s, say=lambda text: send(Progress(text=text)), **options))
+    cuts = recut(prepare(runners, budget_s, say=lambda text: send(Progress(text=text)), clock=clock, known=known))
     turn = len(by_shape(batches)) > 1 and len(batches)
     if turn:
         cuts = [replace(cut, sizes=replace(cut.sizes, steps=-(-cut.sizes.steps // turn) * turn)) for cut in cuts]
@@ -221,7 +182,7 @@ def measure(
         watching |= {"poll": poll, "window": poll.window, "wait": watch.wait}
         for attempt in (1, 2):
             sizes = [cut.sizes for cut in cuts]
-            comparison = compare(runners, sizes, trial.protocol, watch=report, look=readings.look, **watching)
+            comparison = compare(runners, sizes, trial.protocol, watch=report, **watching)
             checks: list[LongBlocks | None] = [None for _ in runners]
             if check:
                 checks = check_long_blocks(runners, sizes, comparison, trial.protocol, **watching)
@@ -230,17 +191,7 @@ def measure(
             cuts = [replace(cut, sizes=cut.sizes.lengthen()) for cut in cuts]
         foreign_pct, took_s = watch.foreign_load_pct(), time.monotonic() - began_s
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches_before
-        capped, asked = watch.capped if device.is_gpu else None, trial.protocol.sustained
-        alone: Sequence[Sustained] = ()
-        if clocks and len(runners) > 1 and (asked or (asked is None and (capped or readings.flags))):
-            alone = each_alone(
-                [TrainingLoad(runner, send, "running alone") for runner in runners],
-                [burst_steps(cut.warm.step_ns / 1e9) for cut in cuts],
-                seed=seed,
-                activate=lambda arm: runners[arm].activate(),
-                poll=poll,
-                wait=watch.wait,
-            )
+        capped = watch.capped if device.is_gpu else None
     return Paired(
         trial=trial,
         runners=runners,
@@ -250,9 +201,7 @@ def measure(
         samples=samples or trial.cell.batch_size,
         foreign_load_pct=foreign_pct,
         switches_per_s=switches / took_s,
-        clocks=readings if clocks else None,
         capped=capped,
-        alone=alone,
     )
 
 

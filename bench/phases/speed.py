@@ -19,8 +19,9 @@ from bench.results.records import Device, Message, Operations, Progress, Speed
 from bench.spec.trial import Trial
 from bench.training import distributed
 
-TAIL_SHARE = 0.1
-"""Share of the time budget that single steps may take in addition."""
+TAIL_SHARE, LEAST_TAIL_S = 0.1, 2.0
+"""Share of the time budget that single steps may take in addition; on a GPU at least two seconds, for only they show
+whether the host launches kernels more slowly than the GPU runs them."""
 CEILING_S = 0.3
 """Time for finding the rate of large matrix products, for each arm."""
 COMMUNICATION_SHARE = 0.3
@@ -42,8 +43,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     known = [replace(arm, name=label) for arm in trial.known for label, name in labels.items() if name == arm.name]
     samples = context.samples_per_step(batches)
     first = not trial.known
-    options: dict[str, Any] = {"check": first, "known": known, "clocks": trial.replicate == 0 and not floor}
-    paired = measure(trial, runners, device, send, batches=batches, samples=samples, **options)
+    paired = measure(trial, runners, device, send, batches=batches, samples=samples, check=first, known=known)
     for block in paired.blocks():
         send(block)
     for index, (runner, observed) in enumerate(zip(runners, operations, strict=True)):
@@ -65,7 +65,6 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             operations=observed,
             conversion=runner.arm.conversion,
             speed=speed,
-            values=paired.sustained(index),
         )
         send(result)
 
@@ -114,7 +113,7 @@ def _with_limits(
 ) -> Speed:
     """Time single steps and large matrix products, the device's own limit; of several devices, their sum."""
     send(Progress(text=f"{runner.name}: single steps, and the rate of large matrix products"))
-    times = step_times(runner, TAIL_SHARE * trial.protocol.process_s)
+    times = step_times(runner, max(TAIL_SHARE * trial.protocol.process_s, LEAST_TAIL_S * runner.asynchronous))
     peak = total(distributed.gathered(peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)))
     if times:
         speed = replace(speed, step_p50_ms=times.p50_ms, step_p95_ms=times.p95_ms, host_ratio=times.host_ratio)

@@ -50,7 +50,6 @@ MEASURED: tuple[Status, ...] = ("ok", "unconverged")
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which the other phases of the cell leave a precision out."""
 DeviceKind = Literal["cuda", "cpu"]
-ClockState = Literal["", "own", "shared", "alone", "not settled", "disturbed", "unread"]
 """Whether arms that took turns had the clocks that they have alone."""
 Kind = Literal[
     "step", "gradient", "float16", "float16_scaled", "error", "activation", "module", "output_gradient", "type"
@@ -329,22 +328,8 @@ class Speed:
     long_block_pct: Annotated[float | None, Column(sign=ANY)] = None
     """How far the speedup from blocks with four times the switch warm-up and the length lies from this one, in per
     cent."""
-    clocks: Annotated[ClockState, Column(added_later=True)] = ""
-    """First process of a cell: `own`, taking turns each arm had the clock that it has alone; `shared`, the clock or the
-    power limit says that it had not, and neither was measured alone; `alone`, each was, with the figures below; or
-    `not settled`, or `disturbed`, while it was; `unread`, a clock could not be read. Empty in later processes."""
-    clocks_apart_pct: Annotated[float | None, Column(added_later=True)] = None
-    """By how much the clock taking turns differs from that alone, of the baseline and this precision together."""
-    shared_readings: Annotated[int | None, Column(added_later=True)] = None
-    """Readings of the clock taking turns."""
     power_capped: Annotated[bool | None, Column(added_later=True)] = None
     """GPU: whether the driver named the power limit as a reason for the clocks while timing."""
-    sustained_speedup: Annotated[float | None, Column(sign=ABOVE_ZERO, added_later=True)] = None
-    """The speedup of runs of one precision alone until its step time has settled."""
-    sustained_speedup_low: Annotated[float | None, Column(sign=ABOVE_ZERO, added_later=True)] = None
-    """Lower end of its 95 % interval."""
-    sustained_speedup_high: Annotated[float | None, Column(sign=ABOVE_ZERO, added_later=True)] = None
-    """Upper end of that interval."""
     communication_pct: Annotated[float | None, Column(sign=ANY)] = None
     """Several devices: share of a step by which it is longer than one without communication (`no_sync`), from ABBA
     rounds: sending gradients beyond what overlaps with backward, broadcasting batch norm's buffers, and waiting for

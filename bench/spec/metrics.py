@@ -49,8 +49,6 @@ class Metric:
     """A change within it does not matter: a share, or in the metric's unit. Fixed before anything is measured."""
     has_noise: bool = False
     """Whether the A/A noise of its cell is what a change must exceed, instead of the margin."""
-    freedom: float = math.inf
-    """Degrees of freedom of an interval within one process, where its rounds do not leave fewer."""
     cpu_resolution: float = 0.0
     """On a CPU, figures of two processes that differ by less are not told apart, and less than it may read 0."""
     fewest: int = 2
@@ -191,19 +189,6 @@ METRICS: dict[str, Metric] = {
             change="speedup",
             compared=False,
             tabled=True,
-        ),
-        Metric(
-            name="sustained",
-            label="sustained throughput",
-            unit="samples/s",
-            about="Throughput of each precision alone at its settled clock, where a power limit made them share one.",
-            phase="speed",
-            columns=("sustained_samples_per_s",),
-            gain="sustained_speedup",
-            freedom=2.0,  # of three rounds (bench/measure/sustained.py)
-            better="more",
-            has_noise=True,
-            compared=False,
         ),
         Metric(
             name="script_wait",

@@ -225,13 +225,6 @@ class Protocol:
     """Undisturbed rounds that a process measures although its budget is spent, but not beyond five times the budget.
     In equal time more processes of fewer rounds give narrower intervals; a single process needs more."""
 
-    sustained: bool | None = option(
-        "measure each precision alone too, until its clock has settled: 1 to 6 minutes each (default: on a GPU whose "
-        "power limit makes them share a clock)",
-        default=None,
-    )
-    """None asks for it where the arms shared a clock, False never."""
-
     @property
     def process_s(self) -> float:
         """How long one process may time an arm."""
@@ -567,8 +560,6 @@ class Trial:
             del question[name]
         if self.start is None:
             del question["start"]  # earlier versions had no such field
-        if not self.protocol.sustained:
-            del question["protocol"]["sustained"]  # likewise
         if self.cell.suite.batch_size is None:
             del question["cell"]["suite"]["batch_size"]  # earlier versions had no such field
         del question["cell"]["data"]["directory"]  # where decoded images are kept changes nothing

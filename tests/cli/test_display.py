@@ -105,33 +105,6 @@ def test_a_trial_is_named_by_what_it_does(tiny_trial):
     assert describe_trial(variant) == "tiny (trainer=plain lr=0.1), cpu, batch 4, memory (fp32)"
 
 
-@pytest.mark.parametrize(
-    ("place", "asked", "said"),
-    [
-        (
-            "0",
-            None,
-            "Where a power limit acts, each precision is also measured alone, 1 to 6 min each: 2 min to 12 min",
-        ),
-        ("0", False, None),
-        ("cpu", None, None),
-        (
-            "cpu",
-            True,
-            "Asked for, each precision is also measured alone, 1 to 6 min each: 2 min to 12 min more in all.",
-        ),
-    ],
-)
-def test_the_plan_says_what_measuring_each_precision_alone_may_take(tiny_trial, machine, capsys, *, place, asked, said):
-    cell = replace(tiny_trial.cell, placement=Placement(name=place))
-    trial = replace(tiny_trial, phase="speed", cell=cell, arms=arms("fp32", "amp-bf16"))
-    trial = replace(trial, protocol=replace(trial.protocol, sustained=asked))
-    again = replace(trial, replicate=1)
-    show_plan(Plan(trials=(trial, again), seconds=(9.0, 9.0)), machine, [], default_device=False)
-    text = capsys.readouterr().out
-    assert said in text if said else "alone" not in text
-
-
 def test_the_plan_says_where_what_and_how_long(tiny_trial, machine, capsys):
     trials = (tiny_trial, replace(tiny_trial, phase="train", epochs=3))
     show_plan(Plan(trials=trials, seconds=(10.0, 106.0)), machine, ["Mind the gap."], default_device=True)

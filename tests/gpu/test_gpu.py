@@ -1,13 +1,12 @@
 """Tests that need a GPU; run with ``pytest -m gpu``."""
 
-import time
 from dataclasses import replace
 
 import pytest
 import torch
 
 from bench.data.sampling import crop
-from bench.devices.backend import Cuda, backend_of
+from bench.devices.backend import backend_of
 from bench.devices.monitor import open_monitor
 from bench.devices.survey import survey
 from bench.doctor.probes import build_runner
@@ -167,22 +166,6 @@ def test_a_block_waits_for_the_device():
         return min(time_block(runner, Sizes(switch_warmup=1, steps=10)) for _ in range(5))
 
     assert sleep_ns(20_000_000) / sleep_ns(10_000_000) == pytest.approx(2, rel=0.02)
-
-
-@pytest.mark.parametrize(("late_s", "is_read"), [(3e-4, True), (0.3, False)])
-def test_a_late_host_lengthens_no_reading_of_the_clock(monkeypatch, late_s, is_read):
-    """The GPU would wait for it in each reading; one that is later than any wait of the GPU's has none."""
-    backend = backend_of(GPU)
-    clock_hz = [backend.clock_hz() for _ in range(100)][-1]  # a card has left its clock at rest
-    record = Cuda.record_event
-
-    def late(self, *, timing):
-        event = record(self, timing=timing)
-        time.sleep(late_s)
-        return event
-
-    monkeypatch.setattr(Cuda, "record_event", late)
-    assert backend.clock_hz() == (pytest.approx(clock_hz, rel=0.02) if is_read else None)
 
 
 def test_the_phases_run_on_the_gpu(environment, tiny_trial):

@@ -1,7 +1,6 @@
 """The speed phase: orders of its own in each process, longer blocks where short ones mislead, and what counts."""
 
 import itertools
-import math
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,10 +9,7 @@ import pytest
 import torch
 
 from bench.data import random_batches
-from bench.devices.backend import Cpu
-from bench.measure import sustained
 from bench.measure.rounds import Comparison, LongBlocks, TimedBlock
-from bench.measure.sustained import Clocks
 from bench.phases import paired, speed
 from bench.phases.arms import BATCHES, FEWEST_STEPS, TrainingRunner, step_times
 from bench.phases.paired import Paired
@@ -81,64 +77,6 @@ def test_a_check_with_longer_blocks_that_was_disturbed_is_told_in_the_row(run, m
     assert (plain.status, plain.detail) == ("ok", "")
     assert (mixed.status, mixed.detail) == ("ok", paired.UNCHECKED)
     assert mixed.speed.long_block_pct is None
-
-
-@pytest.mark.parametrize(
-    ("asked", "shares", "settles", "state"),
-    [
-        (None, None, True, "unread"),
-        (None, False, True, "own"),
-        (None, True, True, "alone"),
-        pytest.param(None, True, False, "not settled", marks=pytest.mark.slow),
-        (False, True, True, "shared"),
-        pytest.param(True, None, True, "alone", marks=pytest.mark.slow),
-    ],
-)
-def test_arms_that_share_a_clock_are_measured_alone_unless_that_is_not_wanted(
-    run, monkeypatch, *, asked, shares, settles, state
-):
-    """``shares`` is whether the clock taking turns is another than alone; None is a device without one to read."""
-    monkeypatch.setattr(sustained, "WARM_S", 0.0)
-    monkeypatch.setattr(sustained, "RUN_S", 0.03)
-    monkeypatch.setattr(sustained, "LONGEST_S", 0.03)
-    monkeypatch.setattr(sustained, "SETTLED", 9.0 if settles else -1.0)
-    monkeypatch.setattr(sustained, "WIDEST", 9.0)
-    monkeypatch.setattr(sustained, "FEWEST_BURSTS", 0)
-    readings = itertools.chain([2e9] * 2 * (1 + sustained.ALONE_READINGS), itertools.repeat(1e9 if shares else 2e9))
-    monkeypatch.setattr(Cpu, "clock_hz", lambda _self: None if shares is None else next(readings))
-    plain, mixed = run(sustained=asked)[1]
-    assert (plain.speed.clocks, mixed.speed.clocks) == (state, state)
-    assert (mixed.speed.sustained_speedup is not None) == (state == "alone")
-    assert plain.speed.sustained_speedup is None
-    for row in (plain, mixed):
-        assert ("sustained_samples_per_s" in row.values) == (state == "alone")
-    if shares:
-        assert mixed.speed.clocks_apart_pct == pytest.approx(200 * math.log(2))
-
-
-@pytest.mark.parametrize(
-    ("alone", "turns", "state"), [((0, 1), (0, 1), "own"), ((0,), (0,), "unread"), ((0, 1), (0,), "unread")]
-)
-def test_a_clock_that_was_not_read_for_each_arm_is_not_called_its_own(tiny_trial, alone, turns, state):
-    clocks = Clocks((None, None), lambda: 1.0, time.perf_counter_ns)
-    clocks.alone.update(dict.fromkeys(alone, 1.0))
-    for arm in turns:
-        clocks.look(1, arm)
-    assert timed_rounds(tiny_trial, names=ARMS[:2], clocks=clocks, capped=False).clock_state == state
-
-
-@pytest.mark.parametrize(("arms", "state"), [(2, "shared"), (1, "unread")])
-def test_an_arm_that_takes_turns_with_none_shares_no_clock(tiny_trial, arms, state):
-    clocks = Clocks((), lambda: None, time.perf_counter_ns)
-    assert timed_rounds(tiny_trial, names=ARMS[:arms], clocks=clocks, capped=True).clock_state == state
-
-
-@pytest.mark.parametrize(("difference", "status"), [(-0.04, "ok"), (-0.2, "invalid")])
-def test_longer_blocks_that_come_nearer_to_each_arms_own_clock_are_no_switching(tiny_trial, difference, status):
-    clocks = Clocks((), lambda: None, time.perf_counter_ns)
-    clocks.alone, clocks.turns = {0: 2e9, 1: 1.8e9}, {0: [1.9e9], 1: [1.9e9]}  # 5 % and 5 % apart
-    checks = (None, LongBlocks(difference=difference, agree=False))
-    assert timed_rounds(tiny_trial, checks=checks, clocks=clocks).judge(1)[0] == status
 
 
 def timed_rounds(trial, counted=2, *, names=ARMS, **known):

@@ -106,7 +106,7 @@ def inference(run: RunBuilder) -> None:
 
 def of_a_gpu(folder: Path) -> Path:
     """A run on a GPU that was watched: timed under a power cap and with its noise, and trained."""
-    run = capped(RunBuilder(folder, device=replace(GPU, uuid="GPU-0")), 1.8, 1.5)
+    run = capped(RunBuilder(folder, device=replace(GPU, uuid="GPU-0")), 1.8)
     run.store.add(samples(20, hot))
     run.floor([1.0, 1.01, 0.99]).memory("fp32", 100).memory("amp-bf16", 60).lost("memory", "fp16", "oom", "too big")
     run.train("fp32", [90.0, 90.4, 90.2]).train("amp-bf16", [90.1, 90.3, 90.5], epoch_s=2.0).diverged("amp-fp16")

@@ -170,14 +170,6 @@ def test_a_file_of_blocks_that_the_report_would_refuse_is_refused_before_the_run
         run_nothing(tmp_path, machine)
 
 
-def test_a_run_of_before_an_option_goes_on_without_it(tmp_path, machine):
-    run_nothing(tmp_path, machine)
-    edit_run(tmp_path, lambda run: run["request"]["protocol"].pop("sustained"))
-    run_nothing(tmp_path, machine)
-    with pytest.raises(UsageError, match="was started with other --sustained"):
-        run_nothing(tmp_path, machine, replace(REQUEST, protocol=replace(REQUEST.protocol, sustained=True)))
-
-
 def test_seeds_may_be_added_and_nothing_else_may_change(tmp_path, machine):
     run_nothing(tmp_path, machine)
     run_nothing(tmp_path, machine, replace(REQUEST, seeds=(0, 1)))

@@ -91,6 +91,8 @@ class Contrast:
     """The change as Student's distribution, for p-values and other confidences; None of other estimators."""
     noise: float | None = None
     """The A/A noise of its cell, as a share; None where it was not measured."""
+    shares_clock: bool = False
+    """Whether the power limit held down a clock that the two shared, as arms that take turns do."""
 
     @property
     def threshold(self) -> float:

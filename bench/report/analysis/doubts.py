@@ -77,9 +77,9 @@ DOUBTS = {
         Doubt(
             name="shared clock",
             mark="‖",
-            about="a power limit made the precisions share a clock, and none was measured alone until it had settled "
-            "(--sustained), so the speedup may be too high",
-            applies=lambda row: row["clocks"] in ("shared", "not settled", "disturbed"),
+            about="the power limit held the clock down, which the precisions shared, so the speedup may be some 10 % "
+            "too high, and FASTER is said only of more than 15 %",
+            applies=lambda row: row["power_capped"] is True,
         ),
         Doubt(
             name="lost trials",

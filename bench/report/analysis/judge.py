@@ -15,6 +15,9 @@ FASTER = ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE")
 IMPROVED = ("IMPROVED", "REGRESSED", "SAME", "INCONCLUSIVE")
 Parity = Literal["EQUIVALENT", "NON-INFERIOR", "WORSE", "INCONCLUSIVE", "insufficient seeds"]
 """``summary.trainings`` replaces it with ``diverged`` where a seed diverged."""
+SHARED_CLOCK = math.log(1.15)
+"""Where the power limit held down a clock that both shared, a speedup may be some 10 % too high (docs/measuring.md):
+FASTER is said only of an interval beyond this."""
 MIN_SEEDS = ACCURACY.fewest
 """With fewer paired seeds there is no parity verdict."""
 
@@ -46,8 +49,13 @@ def judge_speedups(family: Sequence[Contrast]) -> list[str]:
     holding = {
         place for place, holds in zip(chances, stats.discoveries(list(chances.values()), 1.0), strict=True) if holds
     }
-    words = [judge(contrast) for contrast in family]
-    return [FASTER[3] if word in FASTER[:2] and place not in holding else word for place, word in enumerate(words)]
+    words = []
+    for place, contrast in enumerate(family):
+        word = judge(contrast)
+        is_chance = word in FASTER[:2] and place not in holding
+        is_clock = word == FASTER[0] and contrast.shares_clock and (contrast.change.low or 0.0) <= SHARED_CLOCK
+        words.append(FASTER[3] if is_chance or is_clock else word)
+    return words
 
 
 def _chance(contrast: Contrast) -> float:
@@ -56,8 +64,7 @@ def _chance(contrast: Contrast) -> float:
         return contrast.difference.beyond(contrast.threshold) / (1 - stats.CONFIDENCE)
     change, is_alone = contrast.change, contrast.replicates == 1
     confidence = stats.CONFIDENCE if is_alone else stats.REPORTED
-    within = min(contrast.metric.freedom, max(1, stats.trimmed_freedom(change.n)))
-    freedom = within if is_alone else change.n - 1.0
+    freedom = max(1, stats.trimmed_freedom(change.n)) if is_alone else change.n - 1.0
     error = (change.half_width or 0.0) / stats.quantile(freedom, confidence)
     difference = stats.Difference(center=change.center, error=error, freedom=freedom, n=2)
     return difference.beyond(contrast.threshold) / (1 - confidence)

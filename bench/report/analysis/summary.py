@@ -52,7 +52,6 @@ RATES = ["step_ms", "samples_per_s", "tokens_per_s"]
 SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
 DIAGNOSTICS = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]
 DIAGNOSTICS += ["switch_warmup_steps", "block_steps", "switch_transient_pct", "long_block_pct", "foreign_load_pct"]
-DIAGNOSTICS += ["clocks_apart_pct", "shared_readings"]
 COUNTS = ["rounds", "discarded_rounds", "outlier_rounds"]
 
 
@@ -74,7 +73,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
         _tried(trials, MEMORY, {"all_devices_bytes": "max"}),
         _tried(trials, ENERGY, dict.fromkeys(ENERGY_FIGURES, "last")),
     ]
-    timed = speeds(trials, changes[SPEED], changes[METRICS["sustained"]])
+    timed = speeds(trials, changes[SPEED])
     table = every.join([*tried, timed, details(trials), trainings(trials), _changes(changes)])
     table.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare
     table = table.join(_general(measured)).copy()  # defragments it
@@ -279,18 +278,17 @@ def status_of(rows: pd.DataFrame, usable: pd.Series) -> pd.Series:
     return ranked.sort_values("rank", kind="stable").groupby(ARM, sort=False)["word"].last()
 
 
-def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast], sustained: Mapping[int, Contrast]) -> pd.DataFrame:
+def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFrame:
     """Return one row for each arm whose speed was tried, by its number.
 
     ``RATES`` are medians over processes. ``speedup`` has the interval of its contrast with fp32, ``verdict`` its word,
-    and ``measured_in`` says over which processes. Where each arm was measured alone, they are of that contrast, and
-    ``shared_speedup`` is at a shared clock. Nothing measured leaves the figures empty. ``noise`` is that of ``noises``,
-    empty where it was not measured, and ``clocks`` whether the clock was shared.
+    and ``measured_in`` says over which processes. Nothing measured leaves the figures empty. ``noise`` is that of
+    ``noises``, empty where it was not measured, and ``power_capped`` whether the power limit held the clock down, which
+    the precisions then shared: the verdict is FASTER only beyond ``judge.SHARED_CLOCK``.
 
     Args:
         trials: rows from ``numbered``.
         contrasts: each precision's step time against fp32's, by the arm's number.
-        sustained: the same of each arm alone.
     """
     rows = trials[trials["phase"] == "speed"]
     usable = rows["status"].isin(MEASURED) & rows["step_ms"].gt(0)
@@ -300,16 +298,14 @@ def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast], sustained: M
     cells = rows.drop_duplicates(ARM).set_index(ARM)[CELL]
     noise = {number: of_cells.get(tuple(cell)) for number, *cell in cells.itertuples(name=None)}
     table["noise"] = pd.Series(noise, dtype=float)
-    shared, alone = (
-        intervals(each, ["speedup", "low", "high"], lambda contrast: contrast.gain) for each in (contrasts, sustained)
-    )
-    wide = ((shared["high"] / shared["low"]) ** 0.5 - 1).reindex(table.index)
-    table = table.join(alone.combine_first(shared)).join(shared.reindex(alone.index).add_prefix("shared_"))
-    table["clocks"] = rows[rows["clocks"] != ""].groupby(ARM, sort=False)["clocks"].last().astype(object)
-    lost = [number for number in contrasts if number not in alone.index]  # their figures alone do not count
-    table.loc[table.index.isin(lost) & table["clocks"].eq("alone"), "clocks"] = "shared"
-    judged = {**contrasts, **sustained}
-    of_arms = {number: replace(contrast, noise=noise[number]) for number, contrast in judged.items()}
+    table = table.join(intervals(contrasts, ["speedup", "low", "high"], lambda contrast: contrast.gain))
+    wide = (table["high"] / table["low"]) ** 0.5 - 1
+    capped = rows["power_capped"].eq("yes").groupby(rows[ARM], sort=False).any()
+    table["power_capped"] = capped
+    of_arms = {
+        number: replace(contrast, noise=noise[number], shares_clock=bool(capped[number]))
+        for number, contrast in contrasts.items()
+    }
     words = judge_speedups(list(of_arms.values()))
     table["verdict"] = pd.Series(dict(zip(of_arms, words, strict=True)), dtype=object)
     table["measured_in"] = pd.Series(

@@ -418,8 +418,6 @@ class _Subject:
         speedup, _, interval = ratio(arm["speedup"], arm["low"], arm["high"]).partition(" ")
         marks = marked(marked_verdict(arm), arm["measured_in"], arm["speed_status"])
         text = f"{speedup}× as fast as fp32 {interval or '(no interval)'} ({marks})"
-        if known(arm["shared_speedup"]):
-            text += f" each alone at its own clock, {ratio(arm['shared_speedup'])}× at a shared one"
         return ", ".join(filter(None, [text, self._changes(arm, self._at_best(arm))]))
 
     def _at_best(self, arm: Row) -> str:
@@ -429,8 +427,7 @@ class _Subject:
             return ""
         center, brackets, rest = ratio(*over(best, fp32).ends).partition(" ")
         sizes = f"fp32 {fp32['batch_size']:.0f}, {arm['precision']} {best['batch_size']:.0f}"
-        clock = " at a shared clock" if known(arm["shared_speedup"]) else ""
-        return f"{center}×{brackets}{rest} with each at its best batch{clock} ({sizes})"
+        return f"{center}×{brackets}{rest} with each at its best batch ({sizes})"
 
     def _changes(self, arm: Row, first: str) -> str:
         """Write an arm's changes in memory, energy and accuracy, after another one."""
@@ -495,12 +492,11 @@ def reason(arm: Row, baseline: Row | None) -> str:
 def _tied(arm: Row, fastest: Row) -> bool:
     """Say whether an arm is not shown to be slower than the fastest: by their ratio in the processes that timed both.
 
-    Where fewer than two processes timed both, or each was measured alone, it is by whether their intervals over fp32
-    overlap.
+    Where fewer than two processes timed both, it is by whether their intervals over fp32 overlap.
     """
     if arm is fastest:
         return True
-    ahead = None if known(arm["shared_speedup"]) else estimate(SPEED, fastest[SPEED.arm], arm[SPEED.arm])
+    ahead = estimate(SPEED, fastest[SPEED.arm], arm[SPEED.arm])
     if ahead is None or ahead.pairing not in ("rounds", "processes", "seeds") or ahead.change.low is None:
         return bool(arm["high"] >= fastest["low"])
     return ahead.change.low <= 0

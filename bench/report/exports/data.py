@@ -81,8 +81,6 @@ FIELDS = {
     **_of(THROUGHPUT),
     "process_samples_per_s": Field("paces", "numbers", "The throughput in each process."),
     **_interval("speedup{}", ("speedup", "low", "high"), "fp32's step time over its own: 2 is twice as fast."),
-    "shared_clock_speedup": Field("shared_speedup", "float64", "At a shared clock, where speedup is of each alone."),
-    "clocks": Field("clocks", "string", "Whether precisions that took turns had the clocks that each has alone."),
     "process_speedups": Field("log_speedups", "numbers", "The speedup in each process that timed both."),
     "speed_verdict": Field("verdict", "string", "FASTER, SLOWER, SAME or INCONCLUSIVE."),
     "measured_in": Field("measured_in", "string", "What the interval is over, such as 3 processes."),

@@ -212,18 +212,15 @@ def how_timed(rows: pd.DataFrame) -> Table | None:
             figures("p50 (ms)", "step_p50_ms", 3),
             figures("p95 (ms)", "step_p95_ms", 3),
             figures("others' load (%)", "foreign_load_pct", 2),
-            words("clocks", "clocks"),
-            figures("clocks apart (%)", "clocks_apart_pct", 2),
-            figures("readings of clocks", "shared_readings", whole),
+            words("power limit", lambda row: "held the clock down" if row["power_capped"] is True else ""),
             figures("A/A noise (%)", "noise", lambda share: f"{100 * share:.1f}"),
         ),
     ]
     about = (
         "Counts are sums over all processes, other figures medians. A discarded ABBA round was disturbed by what "
         "blocks.csv names; an outlier lies far from the other rounds and counts. A/A noise is how far fp32 measured "
-        "against itself was from 1; where it was not measured, 1 % is assumed. Clocks while arms took turns: own, "
-        "as each has alone; shared; alone, shared and each also measured alone; unread, not read. Apart: how far "
-        "fp32's and this one's lie from those alone, together."
+        "against itself was from 1; where it was not measured, 1 % is assumed. Precisions that take turns share a "
+        "clock that the power limit holds down."
     )
     return table("How it was timed", records(rows[rows["block_steps"].notna()]), columns, about)
 

@@ -65,10 +65,6 @@ from bench.spec.precisions import BASELINE
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
 SUM = "Of devices that train together, peak memory is the largest device's, and after it the sum of all devices' peaks."
-SHARED = (
-    "Next to a speedup at a shared clock, which a power limit made it, the speedup is that of runs of each precision "
-    "alone until its clock had settled; steps and samples/s are at the shared clock."
-)
 ABOUT_FIGURES = (
     "The speedup is a trimmed mean over paired rounds, a step a median over blocks, time/epoch a median over epochs "
     "after the first, with the fastest and slowest: a ratio of two of these may differ from the speedup by chance."
@@ -143,7 +139,6 @@ def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
     ]
     shown = [each for each in tables if each is not None]
     footnotes = list(dict.fromkeys(note for each in shown for note in each.footnotes))
-    footnotes += [SHARED] if any(known(row["shared_speedup"]) for row in chain(*lines.values())) else []
     footnotes += [SUM] if any(known(row["all_devices_bytes"]) for row in chain(*lines.values())) else []
     last = len(shown) - 1
     return [
@@ -170,8 +165,7 @@ def every_batch(rows: pd.DataFrame, *, of_one: bool = False) -> Table | None:
         words("measured in", "measured_in"),
         *general(_against_fp32, BASELINE),
     ]
-    legends = {SHARED: "shared_speedup", SUM: "all_devices_bytes"}
-    about = " ".join(legend for legend, name in legends.items() if rows[name].notna().any())
+    about = SUM if rows["all_devices_bytes"].notna().any() else ""
     notes = [] if of_one else [ABOUT_FIGURES]
     return table("Every batch size", [row | {"tie": ""} for row in measured], columns, about, notes)
 
@@ -195,10 +189,6 @@ def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
         every = f"; sum {number(row['all_devices_bytes'] / MIB)}" if known(row["all_devices_bytes"]) else ""
         return number(row["memory_bytes"] / MIB) + share + every
 
-    def shared(row: Row) -> str:
-        ends = [row[f"shared_{name}"] for name in ("speedup", "low", "high")]
-        return ratio(*ends) if known(ends[0]) else ""
-
     def learned_change(row: Row) -> str:
         quality = judged_by(row)
         if quality is None:
@@ -217,7 +207,6 @@ def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
         *optional(figures("samples/s", lambda row: unmarked(row, "samples_per_s"))),
         *optional(figures("tokens/s", "tokens_per_s")),
         figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
-        *optional(figures("at a shared clock", shared)),
         figures("peak memory (MiB, vs fp32)", peak, status="memory_status"),
         *optional(figures("test loss (nats)", "token_loss", **trained) if of_tokens else accuracy),
         *_quality(rows),

@@ -54,7 +54,7 @@ CASES: dict[str, Callable[[RunBuilder], RunBuilder]] = {
     "one process": lambda run: run.speed(speedups=[2.0]),
     "one seed": lambda run: run.speed().train("fp32", [90.0]).train("amp-bf16", [90.1]),
     "unconverged": lambda run: run.speed(status="unconverged"),
-    "shared clock": lambda run: capped(run, 2.0, None, "not settled"),
+    "shared clock": lambda run: capped(run, 2.0),
     "lost trials": lambda run: run.speed().result("speed", "amp-bf16", replicate=3, status="timeout"),
 }
 
