@@ -57,8 +57,6 @@ MEASURED = {
     "--suite resnet20 --seeds 0,1,2,3,4 --epochs 30": SEEDS,
     "--suite resnet20 --data folder:IMAGES --epochs 2 --batch-sizes 64,128,256": WHOLE,
     "--suite resnet50 --batch-sizes 128,max": LARGEST,
-    "--suite resnet50 --sustained": "tests/simgpu/test_power_cap.py::"
-    "test_below_the_cap_the_clock_is_each_ones_own_and_sustained_asks_all_the_same",
     "--suite resnet50 --rigorous": "tests/end_to_end/test_faults.py::"
     "test_a_precision_that_hangs_costs_one_limit_and_not_one_in_each_phase_and_process",
     "--suite mlp --sweep width=4096,4097 --sweep batch_size=512,513": f"{RUN}"

@@ -62,12 +62,6 @@ class Power(ctypes.Structure):
     _fields_ = (("tick", ctypes.c_uint64), ("energy_mj", ctypes.c_uint64), ("power_mw", ctypes.c_uint64))
 
 
-class Governor(ctypes.Structure):
-    """What a GPU's power governor has seen; as in native/machine.h."""
-
-    _fields_ = (("seen", ctypes.c_double), ("until_ns", ctypes.c_uint64))
-
-
 class Shared(ctypes.Structure):
     """State that all processes on the machine share; as in native/machine.h."""
 
@@ -84,7 +78,6 @@ class Shared(ctypes.Structure):
         ("lost", ctypes.c_int * MAX_GPUS),
         ("nvml_error", ctypes.c_int * MAX_GPUS),
         ("sticky_error", ctypes.c_int * MAX_GPUS),
-        ("governor", Governor * MAX_GPUS),
     )
 
 

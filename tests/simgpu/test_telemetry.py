@@ -58,6 +58,13 @@ def test_the_planted_course_is_read_within_one_sample(hot):
     assert compared
 
 
+@pytest.mark.needs_nvml("event_reasons")
+def test_speeds_timed_while_the_power_limit_held_the_clock_down_are_marked(hot):
+    speeds = [row for row in hot.rows("out") if row["phase"] == "speed"]
+    assert {row["power_capped"] for row in speeds} == {"yes"}
+    assert "‖" in (hot.folder / "reports" / "out" / "report.md").read_text()
+
+
 def test_memory_of_the_whole_gpu_is_the_processes_and_more(hot):
     memory = [row for row in hot.rows("out") if row["phase"] == "memory"]
     assert all(float(row["gpu_used_bytes"]) >= float(row["driver_used_bytes"]) > 300 * 2**20 for row in memory)

@@ -35,11 +35,6 @@ struct Power {  // the energy counter, which moves every 100 ms
   uint64_t tick, energy_mj, power_mw;
 };
 
-struct Governor {
-  volatile double seen;      // power over the cap, as at the full clock, through a low-pass filter
-  volatile uint64_t until_ns;  // up to when
-};
-
 struct Shared {
   Process processes[MAX_PROCESSES];
   volatile uint64_t busy_ns[MAX_GPUS];
@@ -54,7 +49,6 @@ struct Shared {
   volatile int lost[MAX_GPUS];                   // 1: the GPU fell off the bus
   volatile int nvml_error[MAX_GPUS];             // what every question to NVML about this GPU returns; 0: an answer
   volatile int sticky_error[MAX_GPUS];           // a CUDA error that the next process to run a kernel meets for good
-  Governor governor[MAX_GPUS];
 };
 
 // ---- settings
@@ -129,36 +123,4 @@ static inline uint64_t used_bytes(int gpu) {
 
 static inline void write_uuid(int gpu, unsigned char* bytes) {
   for (int i = 0; i < 16; i++) bytes[i] = 0xa0 + gpu * 16 + i;
-}
-
-// ---- the power governor, where SIM_GOVERNOR sets one: TAU_S,WIDE,NARROW,STRETCH
-
-struct Governing {
-  double tau_s, wide, narrow, stretch;  // powers of kernels over the cap, at the full clock; what their times are multiplied by
-};
-
-static inline const Governing* governing() {
-  static Governing read;
-  static int count = sscanf(setting("SIM_GOVERNOR", ""), "%lf,%lf,%lf,%lf", &read.tau_s, &read.wide, &read.narrow, &read.stretch);
-  return count == 4 ? &read : nullptr;
-}
-
-constexpr double IDLE_POWER = 0.2, CLOCK_EXPONENT = -1 / 2.2, CLOCK_SHARE = 0.95;
-
-// Sees so much power for a time that begins then.
-static inline void see_power(int gpu, double power, uint64_t begin_ns, uint64_t ns) {
-  Governor& governor = shared()->governor[gpu];
-  double tau_ns = governing()->tau_s * 1e9, idle_ns = begin_ns > governor.until_ns ? begin_ns - governor.until_ns : 0;
-  double idle = IDLE_POWER + (governor.seen - IDLE_POWER) * exp(-idle_ns / tau_ns);
-  governor.seen = power + (idle - power) * exp(-(double)ns / tau_ns);
-  governor.until_ns = begin_ns + ns;
-}
-
-// The clock as a share of the full one.
-static inline double clock_rate(int gpu) {
-  if (!governing()) return 1;
-  uint64_t now = now_ns();
-  if (now > shared()->governor[gpu].until_ns) see_power(gpu, IDLE_POWER, now, 0);
-  double seen = shared()->governor[gpu].seen;
-  return seen > 1 ? pow(seen, CLOCK_EXPONENT) : 1;
 }

@@ -201,7 +201,6 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(Handle board, MemoryV2* memory) {
 // ---- clocks, temperature, utilization
 
 constexpr unsigned MEMORY_CLOCK = 2;
-constexpr u64 SW_POWER_CAP = 0x4;
 
 struct Step {
   double seconds;
@@ -243,7 +242,7 @@ EXPORT int nvmlDeviceGetMaxClockInfo(Handle board, unsigned clock, unsigned* mhz
 }
 EXPORT int nvmlDeviceGetClockInfo(Handle board, unsigned clock, unsigned* mhz) {
   REQUIRE(board);
-  *mhz = clock == MEMORY_CLOCK ? 1215 : planted() ? planted()->mhz : (unsigned)(1395 * clock_rate(board->gpu));
+  *mhz = clock == MEMORY_CLOCK ? 1215 : planted() ? planted()->mhz : 1395;
   return SUCCESS;
 }
 EXPORT int nvmlDeviceGetTemperature(Handle board, unsigned, unsigned* celsius) {
@@ -274,7 +273,6 @@ EXPORT int nvmlDeviceGetUtilizationRates(Handle board, Utilization* utilization)
 EXPORT int nvmlDeviceGetCurrentClocksThrottleReasons(Handle board, u64* bits) {
   REQUIRE(board);
   *bits = fault(shared()->clock_reasons[board->gpu], board->gpu) | (planted() ? planted()->reasons : 0);
-  if (clock_rate(board->gpu) < 1) *bits |= SW_POWER_CAP;
   return SUCCESS;
 }
 EXPORT int nvmlDeviceGetCurrentClocksEventReasons(Handle board, u64* bits) {

@@ -211,15 +211,10 @@ static Stream* stream_of(cudaStream_t handle, int gpu = -1) {
   return stream;
 }
 
-// ``power`` of the governor, where there is one, which also stretches the time of what computes.
-static void queue(Stream* stream, uint64_t ns, double power = IDLE_POWER) {
+static void queue(Stream* stream, uint64_t ns) {
   Lock lock(mutex);
   if (stream->capture) return;  // a capture runs nothing
   uint64_t now = now_ns(), begin = stream->done_ns > now ? stream->done_ns : now;
-  if (governing()) {
-    if (power != IDLE_POWER) ns *= governing()->stretch * (CLOCK_SHARE / clock_rate(stream->gpu) + 1 - CLOCK_SHARE);
-    see_power(stream->gpu, power, begin, ns);
-  }
   stream->done_ns = begin + ns;
   own()->busy_ns[stream->gpu] += ns;
   if (own()->done_ns[stream->gpu] < stream->done_ns) own()->done_ns[stream->gpu] = stream->done_ns;
@@ -240,7 +235,7 @@ static int physical(int index);
 EXPORT cudaError_t simgpu_run(cudaStream_t handle, int logical_gpu, uint64_t ns, int narrow) {
   int gpu = physical(logical_gpu);
   make_context(gpu);
-  queue(stream_of(handle, gpu), ns, !governing() ? IDLE_POWER : narrow ? governing()->narrow : governing()->wide);
+  queue(stream_of(handle, gpu), ns);
   meet_sticky_error(gpu);
   return broken(gpu);
 }
@@ -825,7 +820,7 @@ static cudaError_t launch(const void* kernel, cudaStream_t handle, void** argume
   auto known = kernel_names.find(kernel);
   std::string name = known == kernel_names.end() ? "?" : known->second;
   if (arguments && name.find("spin_kernel") != std::string::npos) {  // torch.cuda._sleep(cycles)
-    queue(stream_of(handle), *(int64_t*)arguments[0] / CYCLES_PER_NS / clock_rate(current_gpu));
+    queue(stream_of(handle), *(int64_t*)arguments[0] / CYCLES_PER_NS);
   } else {
     queue(stream_of(handle), kernel_ns());
     LOG("NATIVE-KERNEL %.400s", demangled(name).c_str());
