@@ -122,7 +122,7 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"{name}, at most {limit_s:.0f} s", flush=True)
             outcome, took_s = run(part, limit_s, options.out / f"{name}.log")
             lines = (options.out / f"{name}.log").read_text(errors="replace").strip().splitlines()
-            rows.append(f"{name:<12} {outcome:<8} {took_s:>5.0f} s  {lines[-1] if lines else ''}")
+            rows.append(f"{name:<12} {outcome:<8} {took_s:>5.0f} s  {lines[-1][:100] if lines else ''}")
             print(rows[-1], flush=True)
             if outcome == "done":
                 done.touch()
@@ -160,7 +160,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
 def run(part: Part, limit_s: float, log: Path) -> tuple[str, float]:
     """Run a part with its output in a file; return the outcome in a word or two, and its seconds."""
     start = time.monotonic()
-    with log.open("w") as file:
+    with log.open("a") as file:
         print(shlex.join(part.command), file=file, flush=True)
         process = subprocess.Popen(
             part.command,
