@@ -27,7 +27,6 @@ from bench.training import amp
 from bench.training.step import build_arm, build_loss
 
 HARNESS, BY_HAND = "harness", "by hand"
-AGAIN, CALLED = "by hand again", "by hand, in a function"
 
 
 @dataclass(slots=True)
@@ -84,27 +83,6 @@ class HandRunner:
         return self.steps
 
 
-@dataclass(slots=True)
-class CalledRunner(HandRunner):
-    """The same steps in the structure of the harness's loop: a function call for each batch, the last loss dropped."""
-
-    def run(self, steps: int) -> None:
-        """Train as ``HandRunner`` does."""
-        for turn in range(self.steps, self.steps + steps):
-            self.last = None
-            self.last = _step(self, *self.batches[turn % len(self.batches)])
-        self.steps += steps
-
-
-def _step(arm: HandRunner, inputs: Tensor, targets: Tensor) -> Tensor:
-    arm.optimizer.zero_grad(set_to_none=True)
-    with torch.autocast(arm.device.type, dtype=arm.half) if arm.half else nullcontext():
-        loss: Tensor = arm.loss(arm.model(inputs), targets)
-    loss.backward()
-    arm.optimizer.step()
-    return loss
-
-
 def set_switches(precision: str) -> None:
     """Set the TF32 switches of a precision: torch's own default is TF32 in convolutions."""
     amp.apply(parse_precision(precision))
@@ -139,12 +117,11 @@ def by_hand(
     batch_size: int,
     *,
     model: nn.Module | None = None,
-    kind: type[HandRunner] = HandRunner,
 ) -> HandRunner:
     """Return the same steps written by hand, of the suite's model or of another model."""
     torch.manual_seed(0)
     model = (suite.model(suite.data) if model is None else model).to(device).train()
-    return kind(
+    return HandRunner(
         name="by hand",
         precision=precision,
         device=device,
@@ -169,8 +146,6 @@ class Comparison:
     """Seconds an arm."""
     own_first: bool = True
     """Whether the harness's arm is built first, or last."""
-    references: bool = False
-    """Whether the hand-written loop is also compared with itself, and with its step in a function."""
 
     def arguments(self) -> tuple[Suite, str, torch.device, int]:
         """Return the suite, precision, device and batch size of every arm."""
@@ -189,9 +164,6 @@ def over_by_hand(comparison: Comparison, _send: object = None) -> dict[str, floa
         HARNESS: lambda: harness(*arguments),
         BY_HAND: lambda: by_hand(*arguments),
     }
-    if comparison.references:
-        builders[AGAIN] = builders[BY_HAND]
-        builders[CALLED] = lambda: by_hand(*arguments, kind=CalledRunner)
     return log_ratios(comparison, builders, BY_HAND)
 
 

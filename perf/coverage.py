@@ -23,7 +23,6 @@ from scipy import special
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.cli.parser import RIGOROUS
 from bench.spec.trial import Protocol
 from bench.stats import ASSUMED_NOISE, CONFIDENCE, FAR, LEAST_SPREAD, MARGIN, REPORTED, STOPPING, TRIM
 
@@ -269,20 +268,6 @@ def main() -> None:
             ten = pooled(simulate(0, world, errors, runs, 10))
             held = np.abs(ten.centers) <= ten.halves(REPORTED)
             print(f"| {machine} | {world.name} | {pct(held)} | ±{np.median(ten.halves(REPORTED)):.2%} |")
-    print(f"\nA planted 1 % was detected in {planted(runs)} of {runs} rigorous runs (quiet machine).")
-
-
-def planted(runs: int) -> str:
-    """Return how often a rigorous run detects a true difference of 1 % on a quiet machine."""
-    arm, same = (
-        stop(
-            RIGOROUS,
-            looks(RIGOROUS, simulate(seed, WORLDS[0], MACHINES["quiet"], runs, RIGOROUS.most_replicates)),
-            ratio,
-        )
-        for seed, ratio in ((0, 1.01), (1, 1.0))
-    )
-    return pct(arm.beyond(np.expm1(np.abs(same.centers) + same.halves)))
 
 
 if __name__ == "__main__":

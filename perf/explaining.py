@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Check that the explain phase's figures add up, and that its ceilings are plausible.
 
-    python perf/explaining.py [--cells mlp:width=512:128,resnet20:64] [--keep FOLDER] [--pairs 6] [--time-budget 4m]
+    python perf/explaining.py [--cells mlp:width=512:128,resnet20:64] [--time-budget 4m]
 
 Each cell (a suite, its settings, a batch size) is explained in a separate run, fp32 against amp-bf16 on this CPU:
 
@@ -10,12 +10,6 @@ Each cell (a suite, its settings, a batch size) is explained in a separate run, 
    of a class that it records.
 2. unexplained: the share of the steps' difference that the classes leave unexplained: 10 % at most.
 3. ceiling over reached: 1 at least, and 1.3 at most if no rule names a cause.
-
-``--pairs N`` then runs N pairs of the first cell, with and without the explain phase in the plan:
-
-4. the ratio of the speed phase's speedups, with its 95 % interval: within the A/A noise, which is taken as 1 %.
-
-``perf/prediction.py`` compares predicted with measured speedups.
 """
 
 from __future__ import annotations
@@ -25,15 +19,11 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench import stats
 from bench.report.analysis.explanation import Explanation, Step, explanations
-from bench.report.analysis.summary import summarise
 from bench.report.format import share
 from bench.report.reading.load import load
 from perf import outcome
@@ -41,16 +31,7 @@ from perf import outcome
 HERE = Path(__file__).resolve().parents[1]
 CELLS = ("mlp:width=512:128", "mlp:width=1024:128", "resnet20:64", "vit_b_16:2")
 ARM = "amp-bf16"
-NOISE = 0.01
 ADD_UP, MOST_UNEXPLAINED, NEAR_CEILING = 0.05, 0.10, 1.3
-
-
-def command_of(cell: str) -> list[str]:
-    """Return the command line of a cell, without phases and folder."""
-    suite, *settings, batch = cell.split(":")
-    words = ["--suite", suite, "--batch-sizes", batch, "--precisions", f"fp32,{ARM}", "--data", "synthetic"]
-    words += [word for setting in settings for word in ("--set", setting)]
-    return [sys.executable, str(HERE / "run_bench.py"), *words]
 
 
 def explain(cell: str, out: Path, budget: str | None = None) -> Explanation:
@@ -58,11 +39,16 @@ def explain(cell: str, out: Path, budget: str | None = None) -> Explanation:
 
     Args:
         cell: suite, its settings and batch size, separated by colons.
-        out: the run's folder; a finished run in it is only read.
+        out: the run's folder.
         budget: as for ``--time-budget``: the phase takes half of it; None is the default.
     """
-    more = ["--time-budget", budget] if budget else []
-    command = [*command_of(cell), "--phases", "explain", *more, "--resume", str(out)]
+    suite, *settings, batch = cell.split(":")
+    command = [sys.executable, str(HERE / "run_bench.py"), "--suite", suite, "--batch-sizes", batch]
+    command += ["--precisions", f"fp32,{ARM}", "--data", "synthetic", "--phases", "explain", "--out", str(out)]
+    for setting in settings:
+        command += ["--set", setting]
+    if budget:
+        command += ["--time-budget", budget]
     done = subprocess.run(command, cwd=out.parent, capture_output=True, text=True, check=False)
     rows = load([out]).explained.assign(workload="", where="") if (out / "explain.csv").is_file() else None
     cells = [] if rows is None else explanations(rows)
@@ -106,86 +92,25 @@ def judge(cell: str, explained: Explanation) -> list[str]:
     ]
 
 
-def measured_speedup(cell: str, phases: str, out: Path) -> float:
-    """Measure a cell's speedup by the speed phase in a separate run; return its logarithm."""
-    command = [*command_of(cell), "--phases", phases, "--time-budget", "6", "--out", str(out)]
-    done = subprocess.run(command, cwd=out.parent, capture_output=True, text=True, check=False)
-    summary = summarise(load([out]).trials) if (out / "trials.csv").is_file() else None
-    if summary is None:
-        raise SystemExit(done.stdout + done.stderr)
-    return math.log(float(summary[summary["precision"] == ARM]["speedup"].iloc[0]))
-
-
-def with_and_without(cell: str, pairs: int, runs: Path) -> stats.Interval:
-    """Return the change of the speed phase's speedup when the plan has the explain phase, as a logarithm."""
-    differences = []
-    for pair in range(pairs):
-        order = ("speed", "speed,explain") if pair % 2 == 0 else ("speed,explain", "speed")
-        logs = {phases: measured_speedup(cell, phases, runs / f"pair-{pair}-{len(phases)}") for phases in order}
-        differences.append(logs["speed,explain"] - logs["speed"])
-    return stats.student_interval(differences)
-
-
-def _holds_zero(change: stats.Interval) -> bool:
-    return change.low is not None and change.high is not None and change.low <= 0 <= change.high
-
-
 HEADERS = ("cell", "fp32 (ms)", f"{ARM} (ms)", "classes over timed, fp32", ARM)
 HEADERS += ("profiler (µs an operator), fp32", ARM, "unexplained", "reached (×)")
 HEADERS += ("ceiling over reached", "rules", "missed")
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a markdown table."""
-    lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-@contextmanager
-def folder(keep: Path | None) -> Iterator[Path]:
-    """Yield a folder for runs: ``keep``, or a temporary folder."""
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-        yield keep
-        return
-    with tempfile.TemporaryDirectory(prefix="ampmeter-explaining-") as temporary:
-        yield Path(temporary)
-
-
-def parse(doc: str | None, cells: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line of a script that explains cells."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", type=lambda text: text.split(","), default=list(cells))
-    parser.add_argument("--keep", type=lambda text: Path(text).resolve(), help="keep the runs in this folder")
-    parser.add_argument("--time-budget", help="of each run; the phase takes half of it (default: as for any run)")
-    parser.add_argument("--pairs", type=int, default=0, help="pairs of runs with and without the phase")
-    return parser.parse_args()
-
-
-def run_folder(runs: Path, cell: str) -> Path:
-    """Return the folder of a cell's run."""
-    return runs / cell.replace(":", "-").replace("=", "")
-
-
 def main() -> int:
     """Explain the cells and print their table; 1 if a target is missed."""
-    options = parse(__doc__, CELLS)
-    change = None
-    with folder(options.keep) as runs:
-        rows = [judge(cell, explain(cell, run_folder(runs, cell), options.time_budget)) for cell in options.cells]
-        if options.pairs:
-            change = with_and_without(options.cells[0], options.pairs, runs)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", type=lambda text: text.split(","), default=list(CELLS))
+    parser.add_argument("--time-budget", help="of each run; the phase takes half of it (default: as for any run)")
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="ampmeter-explaining-") as runs:
+        for number, cell in enumerate(options.cells):
+            rows.append(judge(cell, explain(cell, Path(runs) / str(number), options.time_budget)))
     print(f"{outcome.machine()}\n")
-    print(table(HEADERS, rows))
-    if change is not None and change.low is not None and change.high is not None:
-        ends = ", ".join(f"{math.exp(end):.4f}" for end in (change.low, change.high))
-        print(
-            f"\nSpeedup with the explain phase in the plan over without, {change.n} pairs of {options.cells[0]}: ",
-            end="",
-        )
-        print(f"{math.exp(change.center):.4f} [{ends}]")
-    apart = change is not None and change.low is not None and abs(change.center) > NOISE and not _holds_zero(change)
-    return int(apart or any(row[-1] != "none" for row in rows))
+    for line in (HEADERS, ["---"] * len(HEADERS), *rows):
+        print(f"| {' | '.join(line)} |")
+    return int(any(row[-1] != "none" for row in rows))
 
 
 if __name__ == "__main__":

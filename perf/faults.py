@@ -1,24 +1,17 @@
 #!/usr/bin/env python3
-"""Check that a run loses, doubles and leaves nothing when it is killed or interrupted, or a system call fails.
+"""Check that a run loses, doubles and leaves nothing when it is killed, or a system call fails.
 
     python perf/faults.py kills [--runs 200] [--jobs 1] [--seed 20]
-    python perf/faults.py interrupts [--runs 60]
     python perf/faults.py calls [--every 1]
 
-``kills``: the script sends SIGKILL to the launcher, a worker and the fork server, in turn, at a random moment. 5 s
-later no process of the run may be left. ``--resume`` must then succeed; every planned trial must have its rows exactly
-once, and the earlier rows must be unchanged.
-
-``interrupts``: the script presses Ctrl-C, as a terminal does, at a random moment: in a sixth of the runs within the
-first second, in a quarter of them three times within 50 ms, which count as once. It checks the seconds to the first
-sentence and to the end of the last worker, the report if there is a row (a later Ctrl-C skips the report, as does
-Ctrl-C while a finished run writes it), processes and files left 5 s after the end, the exit code, and a resumption as
-above.
+``kills``: the script sends SIGKILL to the launcher, a worker and the fork server, in turn, and presses Ctrl-C in every
+fourth run, at a random moment. 5 s later no process of the run may be left. ``--resume`` must then succeed; every
+planned trial must have its rows exactly once, and the earlier rows must be unchanged.
 
 ``calls``: the run is repeated in copies of one process that has imported everything. In the Nth copy the Nth call by
 bench/ of open, write, fsync, rename, mkdir, fork or pipe fails, first in the launcher, then in each of its workers. The
 run must end with a documented exit code and a sentence or a row, without a traceback, and leave no process and no
-temporary file (unless the failed call was to remove it). The run's folder or its rescued copy must hold all results.
+temporary file (unless the failed call was to remove it). The run's folder must hold every result that was announced.
 
 Each prints one line for each fault, and figures at the end; the exit code is 1 if there was a fault.
 """
@@ -36,7 +29,6 @@ import random
 import re
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -80,19 +72,15 @@ MARK = "AMPMETER_FAULTS"
 """An environment variable of a run's processes that identifies the run."""
 PATIENCE_S = 5.0
 """How long processes of a run may outlive it."""
-BURST, BURST_S = 3, 0.05
-"""Number of Ctrl-C from a key that is held down, and the seconds in which they come."""
 LIMIT_S = 600.0
 """A run that takes longer hangs."""
 CODES = (0, 1, 2)
 """The documented exit codes of a run that no signal ended."""
 FAILED = ("failed", "timeout")
 """Statuses of trials that --resume measures again."""
-TARGETS = ("launcher", "worker", "fork server")
+CTRL_C = "Ctrl-C"
+TARGETS = ("launcher", "worker", "fork server", CTRL_C)
 ENDED = "the run had ended"
-MOST_TRIES = 4
-FIRST_S = 1.0
-"""One of six interruptions comes within the first so many seconds."""
 
 
 @dataclass
@@ -217,14 +205,15 @@ def check_complete(folder: Path, before: Sequence[dict[str, str]]) -> list[str]:
 
 
 def check_readable(folder: Path) -> list[str]:
-    """Return a report's remarks on a run's files."""
+    """Return why a run cannot be read; empty if it can."""
     from bench.report.reading.load import load
     from bench.spec.errors import UsageError
 
     try:
-        return [f"remark: {remark}" for run in load([folder]).runs for remark in run.remarks]
+        load([folder])
     except UsageError as error:
         return [f"cannot be read: {error}"]
+    return []
 
 
 def finish(place: Place, before: Sequence[dict[str, str]]) -> list[str]:
@@ -255,9 +244,8 @@ def duration_s(folder: Path) -> float:
     return time.monotonic() - begun
 
 
-def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str], float]:
-    """Kill a process of a run; return the moment in words, the faults, and the seconds that the run had taken."""
-    start = time.monotonic()
+def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str]]:
+    """Kill a process of a run; return the moment in words, and the faults."""
     process = place.start(*WORDS, "--out", "out")
     printed: list[bytes] = []
     reader = threading.Thread(target=lambda: printed.append(process.stdout.read() if process.stdout else b""))
@@ -266,16 +254,18 @@ def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str
     while time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)
     victim = None
-    while process.poll() is None and (victim := of_role(place, process.pid, target)) is None:
+    wanted = "launcher" if target == CTRL_C else target
+    while process.poll() is None and (victim := of_role(place, process.pid, wanted)) is None:
         time.sleep(0.02)
     if victim is None:
-        ran_s = time.monotonic() - start
         reader.join()
-        return ENDED, finish(place, place.rows()), ran_s
-    ran_s = time.monotonic() - start
+        return ENDED, finish(place, place.rows())
     before = place.rows() if target == "launcher" else []
-    with suppress(psutil.NoSuchProcess):
-        victim.kill()
+    with suppress(psutil.NoSuchProcess, ProcessLookupError):
+        if target == CTRL_C:
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            victim.kill()
     wrong = []
     if target == "launcher":
         process.wait()
@@ -286,7 +276,7 @@ def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str
             wrong.append(f"the run hangs after its {target} was killed")
             process.kill()
         else:
-            if process.returncode not in CODES:
+            if process.returncode not in ((*CODES, 130, -signal.SIGINT) if target == CTRL_C else CODES):
                 wrong.append(f"exit code {process.returncode}")
         before = place.rows()
     if alive := place.left():
@@ -295,30 +285,22 @@ def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str
     reader.join()
     if b"Traceback" in b"".join(printed):
         wrong.append("a traceback: " + b"".join(printed).decode(errors="replace").strip().splitlines()[-1])
-    return f"{len(before)} rows before", wrong + finish(place, before), ran_s
+    return f"{len(before)} rows before", wrong + finish(place, before)
 
 
 def kills(count: int, jobs: int, seed: int) -> int:
     """Kill runs, print their faults, and return the number of runs with a fault."""
     draws = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="ampmeter-faults-") as root:
-        whole_s = duration_s(new(Path(root), "whole"))
+        whole_s = min(duration_s(new(Path(root), name)) for name in ("first", "second"))
         print(f"an undisturbed run takes {whole_s:.1f} s", flush=True)
-        cases = [(number, TARGETS[number % 3], draws.random()) for number in range(count)]
+        cases = [(number, TARGETS[number % len(TARGETS)], draws.random()) for number in range(count)]
 
         def kill(case: tuple[int, str, float]) -> tuple[str, str, list[str]]:
-            nonlocal whole_s
             number, target, share = case
-            for _ in range(MOST_TRIES):
-                place = Place(new(Path(root), f"kill{number}"))
-                moment_s = share * whole_s
-                when, wrong, ran_s = kill_once(place, target, moment_s)
-                place.end()
-                if when != ENDED or wrong:
-                    break
-                # Runs have become faster: try the same share of a shorter run.
-                whole_s = min(whole_s, ran_s)
-                shutil.rmtree(place.folder, ignore_errors=True)
+            place, moment_s = Place(new(Path(root), f"kill{number}")), share * whole_s
+            when, wrong = kill_once(place, target, moment_s)
+            place.end()
             if wrong:
                 print(f"{number}: {target} at {moment_s:.2f} s ({when}): {'; '.join(wrong)}", flush=True)
             shutil.rmtree(place.folder, ignore_errors=True)
@@ -341,109 +323,6 @@ def new(root: Path, name: str) -> Path:
     """Make a folder."""
     (root / name).mkdir()
     return root / name
-
-
-# ---- interruptions
-
-
-@dataclass
-class Heard:
-    """Output of a run, with the moment of each piece."""
-
-    pieces: list[tuple[float, bytes]] = field(default_factory=list)
-
-    def read(self, stream: Any) -> None:
-        """Read until the stream ends."""
-        while piece := os.read(stream.fileno(), 65536):
-            self.pieces.append((time.monotonic(), piece))
-
-    @property
-    def text(self) -> str:
-        """The whole output."""
-        return b"".join(piece for _, piece in self.pieces).decode(errors="replace")
-
-    def first_after(self, moment: float) -> float | None:
-        """Return the moment of the first output after ``moment``."""
-        return next((when for when, piece in self.pieces if when >= moment and piece.strip()), None)
-
-
-def interrupt(group: int, times: int) -> None:
-    """Press Ctrl-C ``times`` times within ``BURST_S``."""
-    for number in range(times):
-        time.sleep(BURST_S / times if number else 0)
-        with suppress(ProcessLookupError):  # the first was enough
-            os.killpg(group, signal.SIGINT)
-
-
-def interrupt_once(place: Place, moment_s: float, times: int = 1) -> tuple[dict[str, float | None], str, list[str]]:
-    """Interrupt a run; return the seconds to each reaction, the run's progress in words, and its faults."""
-    begun = time.monotonic()
-    process = place.start(*WORDS, "--out", "out")
-    heard = Heard()
-    reader = threading.Thread(target=heard.read, args=(process.stdout,))
-    reader.start()
-    while time.monotonic() - begun < moment_s and process.poll() is None:
-        time.sleep(0.005)
-    sent = time.monotonic()
-    interrupt(process.pid, times)
-    stopped = None
-    while process.poll() is None and time.monotonic() - sent < LIMIT_S:
-        if stopped is None and of_role(place, process.pid, "worker") is None:
-            stopped = time.monotonic()
-        time.sleep(0.02)
-    ended = time.monotonic()
-    if process.returncode is None:
-        process.kill()
-    reader.join()
-    wrong, text = [], heard.text
-    answered = heard.first_after(sent)
-    took = {"sentence": answered and answered - sent, "stopped": (stopped or ended) - sent, "ended": ended - sent}
-    rows = place.rows()
-    if process.returncode == -signal.SIGINT and not text:
-        return {"stopped": ended - sent}, "before its first line", finish(place, rows)
-    if process.returncode == 0 and ended - sent <= 1 and (place.folder / "reports" / "out" / "report.md").exists():
-        return {}, ENDED, finish(place, rows)
-    if process.returncode != 130:
-        wrong.append(f"exit code {process.returncode}")
-    if answered is None:
-        wrong.append("no sentence")
-    if "Traceback" in text:
-        wrong.append(f"a traceback: {text[text.index('Traceback') :].strip()}")
-    run = json.loads((place.folder / "out" / "run.json").read_text()) if rows else {}
-    if rows and not run["finished"] and not (place.folder / "reports" / "out" / "report.md").exists():
-        wrong.append("no report of the rows that are there")
-    if alive := place.left():
-        wrong.append(f"left after {PATIENCE_S:g} s: {[role(survivor, process.pid) for survivor in alive]}")
-    place.end()
-    if files := sorted(path.name for path in (place.folder / "tmp").iterdir() if path.name.startswith("ampmeter")):
-        wrong.append(f"temporary files: {files}")
-    return took, f"{len(rows)} rows", wrong + finish(place, rows)
-
-
-def interrupts(count: int, seed: int) -> int:
-    """Interrupt runs, print their faults, and return the number of runs with a fault."""
-    draws = random.Random(seed)
-    bad, times, early = 0, {"sentence": list[float](), "stopped": list[float](), "ended": list[float]()}, 0
-    with tempfile.TemporaryDirectory(prefix="ampmeter-faults-") as root:
-        whole_s = duration_s(new(Path(root), "whole"))
-        print(f"an undisturbed run takes {whole_s:.1f} s", flush=True)
-        for number in range(count):
-            moment_s = draws.uniform(0, FIRST_S if number % 6 == 0 else whole_s)
-            place = Place(new(Path(root), f"interrupt{number}"))
-            took, when, wrong = interrupt_once(place, moment_s, BURST if number % 4 == 3 else 1)
-            early += when == "before its first line"
-            for name, seconds in took.items():
-                if seconds is not None:
-                    times[name].append(seconds)
-            late = [f"{name} after {took[name]:.1f} s" for name in ("sentence", "stopped") if (took.get(name) or 0) > 1]
-            if wrong or late:
-                bad += 1
-                print(f"{number}: at {moment_s:.2f} s ({when}): {'; '.join([*late, *wrong])}", flush=True)
-            shutil.rmtree(place.folder, ignore_errors=True)
-    print(f"{count} interruptions, {bad} wrong; {early} came before Python had read the first line")
-    for name, seconds in times.items():
-        print(f"{name}: median {statistics.median(seconds):.2f} s, worst {max(seconds):.2f} s (of {len(seconds)})")
-    return bad
 
 
 # ---- calls that fail
@@ -630,19 +509,18 @@ def fail_once(root: Path, number: int, where: str) -> tuple[bool, list[str], str
     if files and not (place / REMOVING).exists():
         wrong.append(f"temporary files: {files}")
     rows = whole_rows(place / "out" / "trials.csv")
-    rescued = [row for file in place.rglob("*.rescued*/trials.csv") for row in whole_rows(file)]
     announced = set(re.findall(r"^\[(\d+)/\d+\] .*: (?!failed)", text, re.M))
-    if len({row["trial"] for row in [*rows, *rescued]}) < len(announced):
-        wrong.append(f"{len(announced)} trials were announced, and {len(rows) + len(rescued)} rows are left")
+    if len({row["trial"] for row in rows}) < len(announced):
+        wrong.append(f"{len(announced)} trials were announced, and {len(rows)} rows are left")
     last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
     if code and not last and not any(row["status"] in FAILED for row in rows):
         wrong.append("no message")
-    folder = next(iter(sorted(place.glob("*.rescued*"))), place / "out")
-    words = ("--resume", folder.name) if (folder / "run.json").exists() else (*WORDS, "--resume", folder.name)
+    folder = place / "out"
+    words = ("--resume", "out") if (folder / "run.json").exists() else (*WORDS, "--resume", "out")
     if not wrong:
         code, text = forked(words, place)
         wrong = [f"the resumption ended with {code}: {text.strip()[-300:]}"] if code else []
-        wrong = wrong or check_complete(folder, [*rows, *rescued])
+        wrong = wrong or check_complete(folder, rows)
     return reached, wrong, last
 
 
@@ -683,19 +561,14 @@ def calls(every: int) -> int:
 def main() -> int:
     """Run the chosen part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["kills", "interrupts", "calls"])
-    parser.add_argument("--runs", type=int, default=None)
+    parser.add_argument("what", choices=["kills", "calls"])
+    parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--seed", type=int, default=20)
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell starts this in the background
-    if options.what == "kills":
-        bad = kills(options.runs or 200, options.jobs, options.seed)
-    elif options.what == "interrupts":
-        bad = interrupts(options.runs or 60, options.seed)
-    else:
-        bad = calls(options.every)
+    bad = calls(options.every) if options.what == "calls" else kills(options.runs, options.jobs, options.seed)
     print("nothing was wrong" if not bad else f"{bad} were wrong")
     return int(bad > 0)
 

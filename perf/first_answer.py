@@ -7,9 +7,7 @@
 1. From the start to the first speedup with an interval, when the first process of a comparison ends: 30 s.
 2. To the end of the run and its report, with the parity of digits judged: 120 s.
 3. The same command once more, when everything has been measured: 15 s.
-4. Time of a comparison's processes outside the rounds of timed blocks (warm-up and all else), as a share of their whole
-   time: 25 %. The next column adds the untimed steps after each switch, which are within the rounds.
-5. The plan's estimate over the run's duration: within 30 %.
+4. The plan's estimate over the run's duration: within 30 %.
 
 With ``--quick`` it runs each suite once with ``run_bench.py --quick``: the first speedup within 30 s and the end within
 60 s, of resnet50 and vit_b_16 within 240 s; the plan's estimate within 30 %.
@@ -25,33 +23,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import pandas as pd
-
-from perf.estimates import PLANNED, SECONDS
-
 ROOT = Path(__file__).resolve().parents[1]
 SUITES = "mlp,digits"
+PLANNED = re.compile(r"trials?, about ([\d.]+) (s|min|h) in all")
+SECONDS = {"s": 1, "min": 60, "h": 3600}
 SPEEDUP = re.compile(r"× fp32 \[[\d.]+, [\d.]+\]")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Waiting:
-    """Waiting times of one new user, in seconds, and shares of the time."""
-
-    first: float | None
-    whole: float
-    again: float
-    estimated: float | None
-    outside: float
-    """Share of the time of processes that compare speed outside their rounds of timed blocks."""
-    untimed: float
-    """The share without a timed step."""
-    verdicts: str
 
 
 def run(folder: Path, *words: str) -> tuple[float | None, float, float | None, str]:
@@ -69,39 +49,6 @@ def run(folder: Path, *words: str) -> tuple[float | None, float, float | None, s
     if process.returncode:
         raise SystemExit("".join(lines[-20:]))
     return first, time.perf_counter() - start, estimated, "".join(lines)
-
-
-def untimed_shares(folder: Path) -> tuple[float, float]:
-    """Return the share of the speed phase's processes outside its rounds, and that without a timed step."""
-    rows = pd.read_csv(folder / "trials.csv", keep_default_na=False)
-    rows = rows[(rows["phase"] == "speed") & rows["status"].eq("ok")]
-    blocks = pd.read_csv(folder / "blocks.csv", usecols=["trial", "start_s", "time_ms"])
-    blocks = blocks[blocks["trial"].isin(rows["trial"])]
-    ends_s = blocks["start_s"] + blocks["time_ms"] / 1e3
-    rounds_s = (ends_s.groupby(blocks["trial"]).max() - blocks.groupby("trial")["start_s"].min()).sum()
-    spent_s = pd.to_numeric(rows.groupby("trial")["wall_s"].max()).sum()
-    return float(1 - rounds_s / spent_s), float(1 - blocks["time_ms"].sum() / 1e3 / spent_s)
-
-
-def wait(folder: Path) -> Waiting:
-    """Be a new user once."""
-    first, whole, estimated, printed = run(folder)
-    _, again, _, _ = run(folder)
-    outside, untimed = untimed_shares(folder)
-    table = [
-        line
-        for line in printed.splitlines()
-        if re.search(r"±|slower|fp32 {2}", line) and "[" not in line and " in all" not in line
-    ]
-    return Waiting(
-        first=first,
-        whole=whole,
-        again=again,
-        estimated=estimated,
-        outside=outside,
-        untimed=untimed,
-        verdicts="; ".join(" ".join(line.split()) for line in table),
-    )
 
 
 def quick(suites: list[str]) -> None:
@@ -125,18 +72,14 @@ def main() -> None:
     if options.quick:
         quick(options.quick)
         return
-    rounds = options.rounds
-    print("| first speedup (s) | whole (s) | again (s) | estimate (s) | outside rounds | untimed | answers |")
-    print("| ---: | ---: | ---: | ---: | ---: | ---: | --- |")
-    for _ in range(rounds):
+    print("| first speedup (s) | whole (s) | again (s) | estimate (s) |")
+    print("| ---: | ---: | ---: | ---: |")
+    for _ in range(options.rounds):
         with tempfile.TemporaryDirectory(prefix="ampmeter-first-") as parent:
-            user = wait(Path(parent) / "run")
-        first, estimated = (f"{value:.1f}" if value is not None else "–" for value in (user.first, user.estimated))
-        print(
-            f"| {first} | {user.whole:.1f} | {user.again:.1f} | {estimated} | {user.outside:.0%} | {user.untimed:.0%} "
-            f"| {user.verdicts} |",
-            flush=True,
-        )
+            first, whole, estimated, _ = run(Path(parent) / "run")
+            _, again, _, _ = run(Path(parent) / "run")
+        cells = [f"{value:.1f}" if value is not None else "–" for value in (first, whole, again, estimated)]
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

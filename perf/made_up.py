@@ -30,7 +30,7 @@ from bench.results.records import (
 )
 from bench.spec.precisions import BASELINE, PRECISIONS
 from bench.spec.trial import Trial
-from perf.synthetic_run import as_timed, as_trained
+from perf.synthetic_fleet import as_timed, as_trained
 
 GIB, MIB = 2**30, 2**20
 GPU = Device(

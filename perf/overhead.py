@@ -6,18 +6,13 @@
 mlp at width 64 (steps of tenths of a millisecond, where overhead shows) and at its recipe's size, and resnet20. Each
 loop trains its copy of the model from the same weights on the same batches, in the harness's ABBA rounds, in eight
 fresh processes; in every other process the hand-written loop is built first. The ratio is the harness's time over the
-other loop's: 1.005 at most. A precision that a CPU emulates is left out unless ``--precisions`` names it. With
-``--before`` another checkout measures the same by turns.
-
-``--references`` times two more arms at width 64 in the same processes, without targets: a second hand-written loop,
-which shows the difference of two equal loops, and the hand-written step in a function, in a loop like the harness's.
+other loop's: 1.005 at most. A precision that a CPU emulates is left out unless ``--precisions`` names it.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -25,18 +20,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.launch.local import LocalLauncher
-from perf import arms, outcome, side_by_side
+from perf import arms, outcome
 
 MOST = 1.005
 PROCESSES = 8
 TIMED = "perf.arms:over_by_hand"
-CALL = f"""
-import json, sys
-from bench.launch.local import LocalLauncher
-from perf.arms import Comparison
-print(json.dumps(LocalLauncher().call({TIMED!r}, Comparison(**json.loads(sys.argv[1])))))
-"""
-"""Makes a comparison in a fresh process, with a checkout's code."""
 
 
 def cases(kind: str, *, quick: bool) -> list[tuple[str, str, int, dict[str, object]]]:
@@ -50,27 +38,12 @@ def cases(kind: str, *, quick: bool) -> list[tuple[str, str, int, dict[str, obje
     return compared[:1] if quick else compared
 
 
-def log_ratios(
-    launcher: LocalLauncher, comparison: arms.Comparison, processes: int, before: Path | None
-) -> list[list[dict[str, float]]]:
-    """Return each process's log-ratio of each arm to the hand-written loop: here and, by turns, in another checkout."""
-    turns = [replace(comparison, own_first=number % 2 == 0) for number in range(processes)]
-    if before is None:
-        return [[launcher.call(TIMED, turn) for turn in turns]]
-    logs: dict[str, list[dict[str, float]]] = {"here": [], "before": []}
-    for number, side, checkout in side_by_side.turns(side_by_side.checkouts(before), processes):
-        logs[side].append(side_by_side.call(checkout, CALL, asdict(turns[number])))
-    return list(logs.values())
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--precisions", help="of fp32, tf32 and amp-bf16 (default: fp32,amp-bf16)")
     parser.add_argument("--budget", type=float, help="seconds an arm, in all its processes (default: 24; --quick: 2)")
     parser.add_argument("--quick", action="store_true", help="only the smallest case, briefly")
-    parser.add_argument("--references", action="store_true", help="also compare the hand-written loop with itself")
-    side_by_side.add_option(parser)
     options = parser.parse_args()
     launcher, outcomes, notes = LocalLauncher(), [], list[str]()
     processes, budget_s = (2, options.budget or 2.0) if options.quick else (PROCESSES, options.budget or 24.0)
@@ -83,14 +56,10 @@ def main() -> int:
                 device=options.device,
                 batch_size=batch_size,
                 budget_s=budget_s / processes,
-                references=options.references and "width" in parameters,
             )
-            sides = log_ratios(launcher, comparison, processes, options.before)
-            for arm in sides[0][0]:
-                name, most = (label, MOST) if arm == arms.HARNESS else (f"{label}: {arm} ÷ by hand", None)
-                logs = [[log[arm] for log in side] for side in sides]
-                here, *others = side_by_side.compared(f"{name}, {precision}", *logs)
-                outcomes += [replace(here, most=most), *others]
+            ratio = arms.over_processes(launcher, TIMED, comparison, processes)[arms.HARNESS]
+            name = f"{label}, {precision}"
+            outcomes.append(outcome.Outcome(name=name, interval=ratio, unit="×", most=MOST))
     return outcome.report("The harness's step over a hand-written one", outcomes, notes)
 
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Check that time and memory grow in proportion to a run: 10,000 trials and a million blocks, and a tenth of that.
+"""Check that time and memory grow in proportion to a run, and time a large report.
 
     python perf/scale.py [--quick]
+
+Runs of 10,000 trials with a million blocks, and of a tenth of that, are planned, run, resumed and read:
 
 A made-up CPU and a launcher that answers at once replace the machine, so that the harness takes all of the time. One
 suite is planned at 2,000 batch sizes (memory in two precisions, three processes of speed), run until half of its trials
@@ -11,6 +13,9 @@ the next, in which the display stands still: the median, and the longest.
 
 Times are CPU times, because other programs' do not count. A linear step takes ten times as long for ten times the
 trials, so the ratio of the times per trial is 1; the start of each process makes it smaller.
+
+Then ``run_bench.py report`` writes the page of a made-up run of five GPUs with a million blocks, and of one with a
+tenth of that (perf/synthetic_fleet.py). Its time is wall time: 10 s at most.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ from bench.launch import Ending, Launcher
 from bench.results.records import Block, Device, Environment, MemoryPeak, Message, Speed, TrialResult
 from bench.spec.trial import Request, Trial
 
+ROOT = Path(__file__).resolve().parents[1]
 ARMS = ("fp32", "amp-bf16")
 A_CELL = 5
 """Trials of a batch size: memory in each precision, and three processes of speed."""
@@ -49,6 +55,9 @@ MOST_RATIO = 1.3
 """Largest allowed growth of the time per trial, from a tenth of the trials to all."""
 MOST_STILL_S = 0.5
 """Longest time for which the display may stand still between two trials."""
+MOST_REPORT_S = 10.0
+ROUNDS = {"a tenth": 17, "a million blocks": 170}
+"""Rounds of each process in the runs that are reported."""
 
 
 class Instant(Launcher):
@@ -150,6 +159,17 @@ def measure(trials: int, blocks: int, folder: Path) -> dict[str, dict[str, float
     return figures
 
 
+def report_s(folder: Path, rounds: int) -> float:
+    """Write a made-up run of some rounds in each process; return the seconds of its report."""
+    from perf.synthetic_fleet import Shape, write_run
+
+    write_run(folder, Shape(processes=10, seeds=20, rounds=rounds))
+    command = [sys.executable, str(ROOT / "run_bench.py"), "report", str(folder), "--out", str(folder.parent / "page")]
+    start = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="1,000 trials and a tenth of that")
@@ -170,6 +190,7 @@ def main() -> int:
     sizes = (large // 10, large)
     with tempfile.TemporaryDirectory() as temporary:
         measured = [measure(trials, options.blocks, Path(temporary) / str(trials)) for trials in sizes]
+        reports = {name: report_s(Path(temporary) / name, rounds) for name, rounds in ROUNDS.items()}
         lines = sum(1 for _ in (Path(temporary) / str(large) / "blocks.csv").open()) - 1
     rows = []
 
@@ -189,6 +210,8 @@ def main() -> int:
             row(f"{label}: between trials, median", whole["still_ms"], "ms")
             row(f"{label}: between trials, median, {large:,} ÷ {sizes[0]:,}", ratio, "", MOST_RATIO)
             row(f"{label}: between trials, longest", whole["longest_still_ms"], "ms", 1000 * MOST_STILL_S)
+    for name, seconds in reports.items():
+        row(f"report, {name}", seconds, "s", MOST_REPORT_S)
     return outcome.report(f"{large:,} trials, {lines:,} blocks", rows)
 
 

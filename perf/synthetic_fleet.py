@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
 
 from bench.results.records import (
     Block,
@@ -37,7 +40,7 @@ from bench.results.store import Store
 from bench.spec.precisions import BASELINE
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
-from perf.synthetic_run import as_timed, as_trained
+from bench.stats import count_outliers, rounds_interval
 
 GIB = 2**30
 BATCH_SIZES = (32, 64, 128, 256, 512)
@@ -369,6 +372,53 @@ class _Cell:
             skipped_steps=0,
             energy_j=epoch_s * self.gpu.watts * 0.8,
         )
+
+
+def as_timed(results: Sequence[TrialResult], blocks: Sequence[Block], batch_size: int) -> list[TrialResult]:
+    """Return results with the step times and speedups that their blocks give."""
+    steps = {
+        result.precision: [block.time_ms / block.steps for block in blocks if block.precision == result.precision]
+        for result in results
+    }
+    logs = {name: np.log(times).reshape(-1, 2).mean(axis=1) for name, times in steps.items()}
+    timed = []
+    for result in results:
+        step_ms, ratios = statistics.median(steps[result.precision]), logs.get(BASELINE, 0) - logs[result.precision]
+        speedup = rounds_interval(ratios).exp()
+        flops = result.operations.flops_per_step if result.operations else None
+        samples = logs[BASELINE] if result.precision == BASELINE else ratios
+        speed = replace(
+            result.speed,
+            step_ms=step_ms,
+            samples_per_s=1000 * batch_size / step_ms,
+            outlier_rounds=count_outliers(samples) if BASELINE in logs else 0,
+        )
+        if result.speed.speedup is not None:
+            speed = replace(speed, speedup=speedup.center, speedup_low=speedup.low, speedup_high=speedup.high)
+        if flops is not None:
+            tflops = flops / step_ms / 1e9
+            speed = replace(speed, tflops=tflops, pct_of_peak=100 * tflops / speed.peak_tflops)
+        timed.append(replace(result, speed=replace(speed, step_p50_ms=step_ms, step_p95_ms=1.03 * step_ms)))
+    return timed
+
+
+def as_trained(training: Training, rows: Sequence[EpochResult]) -> Training:
+    """Return a training with the figures that its epochs give."""
+    train_s, last = rows[-1].elapsed_s, rows[-1]
+    return replace(
+        training,
+        epochs=len(rows),
+        time_per_epoch_s=statistics.median(row.train_s for row in rows[1:] or rows),
+        total_s=train_s + sum(row.test_s for row in rows),
+        train_samples_per_s=sum(row.samples for row in rows) / train_s,
+        data_wait_pct=100 * sum(row.data_wait_s for row in rows) / train_s,
+        train_loss=last.train_loss,
+        test_loss=last.test_loss,
+        test_accuracy_pct=last.test_accuracy_pct,
+        test_loss_fp32=last.test_loss_fp32,
+        test_accuracy_fp32_pct=last.test_accuracy_fp32_pct,
+        train_energy_j=sum(row.energy_j for row in rows) if rows[0].energy_j else None,
+    )
 
 
 def _result(precision: str, **parts: Any) -> TrialResult:

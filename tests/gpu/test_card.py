@@ -1,6 +1,6 @@
 """Behaviour that only a real card shows: its arithmetic, its rates, its driver, and two of them together.
 
-``perf/gpu_checklist.py`` runs these tests first, with the others that are marked ``card``.
+``perf/gpu_checklist.py`` runs these tests and the others that are marked ``card`` as its part ``card``.
 """
 
 import math

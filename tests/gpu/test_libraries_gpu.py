@@ -1,6 +1,6 @@
 """The arithmetic that torchao brings, trained where the GPU has it and the library is there.
 
-``perf/gpu_checklist.py`` runs these as its check ``libraries``; the log says of each that was skipped why.
+``perf/gpu_checklist.py`` runs these as its part ``libraries``; the log says of each that was skipped why.
 """
 
 import pytest

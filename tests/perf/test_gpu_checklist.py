@@ -1,59 +1,62 @@
-"""The checklist for a machine with a GPU: its commands parse, and some of them can be chosen."""
+"""The checklist for a machine with a GPU: its commands parse, its parts have their seconds, and it goes on."""
 
-import argparse
 import ast
-import json
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from bench.cli.parser import parse
 from perf import gpu_checklist, peers
+from perf.gpu_checklist import GRACE_S, Part
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def commands_of(data, *, quick=False):
-    return gpu_checklist.checks(argparse.Namespace(out=Path("out"), data=data, quick=quick, only=None))
+def parts_of(*words):
+    options = gpu_checklist.parse(["out", *words])
+    return {part.name: part for part in gpu_checklist.parts_of(options, "h100")}
 
 
-@pytest.mark.parametrize("quick", [False, True])
-def test_every_command_parses(quick, tmp_path):
+def test_every_command_parses(tmp_path):
     (tmp_path / "train" / "cat").mkdir(parents=True)
-    commands = commands_of(f"folder:{tmp_path}", quick=quick)
-    runs = [command[2:] for command in commands.values() if command[1] == "run_bench.py"]
-    assert len(runs) == len(gpu_checklist.SUITES) + 6
-    assert {getattr(parse(words), "command", "run") for words in runs} == {"run", "doctor"}
-    scripts = [command[1:] for command in commands.values() if command[1].startswith("perf/")]
-    assert all((ROOT / script).is_file() for script, *_ in scripts)
-    steps, epochs = [peers.parse(words) for script, *words in scripts if script == "perf/peers.py"]
-    assert (steps.only, epochs.only) == ("steps", "epochs,pipelines")
-    assert (epochs.samples <= 12_800) == quick
-    assert ("--quick" in commands["overhead"]) == quick
+    parts = parts_of("--data", f"folder:{tmp_path}")
+    runs = [part for part in parts.values() if str(ROOT / "run_bench.py") in part.command]
+    for part in runs:
+        request = parse(part.command[2:])
+        assert request.resume == Path("results") / f"h100-{part.name}"
+    assert len(runs) == 7
+    for part in parts.values():
+        if part.command[1] == "run_bench.py":
+            assert parse(part.command[2:]).command in ("list", "doctor")
+        if part.command[1].startswith("perf/"):
+            assert (ROOT / part.command[1]).is_file()
+    assert peers.parse(parts["epochs"].command[2:]).folder == tmp_path
+    assert peers.parse(parts["peers"].command[2:]).only == "steps"
+    assert "epochs" not in parts_of()  # for which images in a folder are needed
 
 
-def test_chosen_checks_run_and_the_table_has_their_exit_codes(tmp_path, monkeypatch, capsys):
-    commands = {name: [sys.executable, "-c", f"print('{name}')\nexit({code})"] for name, code in (("a", 0), ("b", 3))}
-    commands["c"] = [sys.executable, "-c", "raise SystemExit('never run')"]
-    monkeypatch.setattr(gpu_checklist, "checks", lambda _options: commands)
-    assert gpu_checklist.main([str(tmp_path), "--only", "a, b"]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines[2:]] == [["a", "pass"], ["b", "exit"]]
-    assert (tmp_path / "b.log").read_text() == "b\n"
-    assert not (tmp_path / "c.log").exists()
-    assert gpu_checklist.main([str(tmp_path), "--only", "a"]) == 0
+def test_the_model_is_trained_at_two_batch_sizes_in_every_precision():
+    request = parse(parts_of()["resnet50"].command[2:])
+    assert request.suites == ("resnet50",)
+    assert request.batch_sizes == (128, 512)
+    assert set(request.phases) == {"memory", "speed", "train"}
+    assert request.precisions == ("fp32", "tf32", "amp-fp16", "amp-bf16")
+    assert str(request.data) == "cifar10"
 
 
-def test_an_unknown_check_is_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        gpu_checklist.main([str(tmp_path), "--only", "tests,nothing"])
-    assert "there is no check nothing; there are card, doctor" in capsys.readouterr().err
+def test_what_is_wanted_first_leaves_a_minute_for_the_tests_of_the_card_within_nine():
+    parts = parts_of()
+    *before, last = gpu_checklist.FIRST
+    assert list(parts)[: len(gpu_checklist.FIRST)] == [*before, last]
+    assert last == "card"
+    assert sum(parts[name].seconds for name in before) + GRACE_S + 20 <= gpu_checklist.SECONDS == 540
 
 
 def card_tests():
-    """Yield the tests that are marked as what only a real card shows, as the checklist calls them."""
+    """Yield the tests that are marked as what only a real card shows, as the document calls them."""
     for path in (ROOT / "tests" / "gpu").glob("test_*.py"):
         module = ast.parse(path.read_text())
         whole = any(isinstance(each, ast.Assign) and "mark.card" in ast.unparse(each.value) for each in module.body)
@@ -65,112 +68,95 @@ def card_tests():
                 yield each.name.removeprefix("test_").replace("_", " ")
 
 
-def test_the_first_checks_are_exactly_the_last_column_of_the_table_of_what_is_tested_where():
+def test_the_last_column_of_the_table_of_what_is_tested_where_names_tests_and_parts_that_exist():
     table = (ROOT / "docs" / "what-is-tested-where.md").read_text().partition("\n## ")[0]
     cells = [line.split(" | ")[-1] for line in table.splitlines() if line.startswith("| ") and "---" not in line]
     named = {name for cell in cells[1:] for name in re.findall("`([^`]+)`", cell)}
-    tests = set(card_tests())
-    assert named == tests | {"doctor", "first run"}
-    commands = commands_of(None)
-    assert {"peers epochs", "resnet50 training"}.isdisjoint(commands)  # which need data
-    path = next(word for word in commands["libraries"] if word.endswith(".py"))
+    tests, parts = set(card_tests()), parts_of()
+    assert tests <= named
+    assert named - tests <= parts.keys()
+    path = next(word for word in parts["libraries"].command if word.endswith(".py"))
     assert (ROOT / path).is_file()
-    assert f"--ignore={path}" in commands["tests"]
-    assert list(commands)[: len(gpu_checklist.FIRST)] == list(gpu_checklist.FIRST)
-    assert sum(gpu_checklist.FIRST.values()) <= 600
-    assert commands["card"][commands["card"].index("-m", 3) + 1] == "card"
-
-
-CARD_LOG = """collecting ... collected 4 items
-tests/gpu/test_gpu.py::test_a_block_waits PASSED [ 25%]
-tests/gpu/test_techniques_gpu.py::test_techniques[model0-fp32] PASSED [ 50%]
-tests/gpu/test_techniques_gpu.py::test_techniques[model0-fp16] FAILED [ 75%]
-tests/gpu/test_card.py::test_two_gpus SKIPPED (needs two GPUs) [100%]
-=== FAILURES ===
-"""
-DOCTOR = {
-    "devices": {"0": "NVIDIA X"},
-    "driver": "580.1",
-    "torch": "2.14",
-    "checks": [{"name": "A/A", "result": "pass", "measured": "1.0001 | 0.2 %"}],
-}
+    assert f"--ignore={path}" in parts["tests"].command
 
 
 @pytest.fixture
-def ran(monkeypatch):
-    """Let every command of the checklist end at once, as on a machine where one test fails; return what was run."""
-    names = []
+def checklist(tmp_path, monkeypatch, capsys):
+    """Run a checklist of small commands, given as NAME=PROGRAM; return its exit code and the lines that it printed."""
 
-    def run(name, command, out, limit_s=None):
-        names.append((name, limit_s))
-        if name == "card":
-            (out / "card.log").write_text(CARD_LOG)
-        if name == "doctor":
-            (out / "doctor").mkdir()
-            (out / "doctor" / "doctor.json").write_text(json.dumps(DOCTOR))
-        return gpu_checklist.Row(name=name, code=int(name == "card"), seconds=3.0, last=f"{name} has ended")
+    def run(*words, seconds=60, **programs):
+        def small(_options, card):
+            return [
+                Part(name=name, seconds=seconds, command=[sys.executable, "-c", program, card])
+                for name, program in programs.items()
+            ]
 
-    monkeypatch.setattr(gpu_checklist, "run", run)
-    return names
+        monkeypatch.setattr(gpu_checklist, "parts_of", small)
+        code = gpu_checklist.main([str(tmp_path), *words])
+        return code, capsys.readouterr().out.splitlines()
 
-
-def test_what_only_a_card_shows_comes_first_with_a_table_to_paste(tmp_path, ran, capsys):
-    assert gpu_checklist.main([str(tmp_path), "--first"]) == 1
-    assert ran == list(gpu_checklist.FIRST.items())
-    table = (tmp_path / "first.md").read_text()
-    assert table in capsys.readouterr().out
-    about, _, *lines = table.splitlines()
-    assert about.startswith("NVIDIA X; driver 580.1; torch 2.14; commit ")
-    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
-    assert rows == [
-        ["**card**", "exit 1", "3 s: card has ended"],
-        ["card: a block waits", "pass", ""],
-        ["card: techniques", "FAIL", "2 cases"],
-        ["card: two gpus", "skipped", ""],
-        ["**doctor**", "pass", "3 s: doctor has ended"],
-        ["doctor: A/A", "pass", "1.0001 \\| 0.2 %"],
-        ["**first run**", "pass", "3 s: first run has ended"],
-    ]
+    return run
 
 
-def test_the_first_run_tells_the_machine_where_the_doctor_was_ended_and_patience_lengthens_the_limits(tmp_path, ran):
-    (tmp_path / "first-run").mkdir()
-    environment = {"devices": [{"name": "NVIDIA Y"}], "driver": "570.1", "torch": "2.13"}
-    (tmp_path / "first-run" / "run.json").write_text(json.dumps({"environment": environment}))
-    gpu_checklist.main([str(tmp_path), "--only", "card,first run", "--patience", "3"])
-    assert ran == [(name, 3 * gpu_checklist.FIRST[name]) for name in ("card", "first run")]
-    assert (tmp_path / "first.md").read_text().startswith("NVIDIA Y; driver 570.1; torch 2.13; commit ")
+def test_a_part_that_fails_does_not_keep_the_next_from_running_and_only_it_runs_again(checklist, tmp_path):
+    count = f"open({str(tmp_path / 'count')!r}, 'a').write('x')"
+    code, lines = checklist(a=count, b=f"{count}; exit(3)", c=f"{count}; print('last')")
+    assert code == 1
+    assert [line.split()[:2] for line in lines[-3:]] == [["a", "done"], ["b", "exit"], ["c", "done"]]
+    assert lines[-1].endswith("last")
+    assert (tmp_path / "c.log").read_text().endswith("last\n")
+    code, _ = checklist(a=count, b=count, c=count)
+    assert code == 0
+    assert (tmp_path / "count").read_text() == "xxxx"
 
 
-def test_the_table_is_made_where_git_is_not_installed_and_where_this_is_no_checkout(tmp_path, ran, monkeypatch):
-    (tmp_path / "out").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    gpu_checklist.main([str(tmp_path / "out"), "--only", "card"])
-    table = (tmp_path / "out" / "first.md").read_text()
-    assert table.startswith("unknown GPU; driver unknown; torch unknown; commit unknown.\n")
-    git = tmp_path / "git"
-    git.write_text("#!/bin/sh\necho 'fatal: not a git repository' >&2; exit 128\n")
-    git.chmod(0o755)
-    gpu_checklist.main([str(tmp_path / "out"), "--only", "card"])
-    assert (tmp_path / "out" / "first.md").read_text() == table
+def test_the_runs_are_named_after_the_card_as_soon_as_it_is_known_and_printed_to_commit(checklist, tmp_path):
+    versions = "print('cuDNN 91300 GPU NVIDIA H100 80GB HBM3')"
+    write = f"import os, sys; os.makedirs({str(tmp_path)!r} + '/results/' + sys.argv[1] + '-mlp')"
+    code, lines = checklist(versions=versions, mlp=write)
+    assert code == 0
+    assert lines[-1] == "  results/h100-80gb-hbm3-mlp"
 
 
-def test_the_rest_follows_without_a_limit_and_a_lone_check_prints_its_own_table(tmp_path, ran, capsys):
-    gpu_checklist.main([str(tmp_path)])
-    names = [name for name, _ in ran]
-    assert names == list(commands_of(None))
-    assert {limit for name, limit in ran if name not in gpu_checklist.FIRST} == {None}
-    out = capsys.readouterr().out
-    assert out.index("| **first run** |") < out.index("estimator ")
-    gpu_checklist.main([str(tmp_path), "--only", "estimator"])
-    assert "| check |" not in capsys.readouterr().out
+def test_without_a_card_its_name_is_gpu(tmp_path):
+    assert gpu_checklist.card_of(tmp_path) == "gpu"
+    (tmp_path / "versions.log").write_text("Traceback\n")
+    assert gpu_checklist.card_of(tmp_path) == "gpu"
+
+
+def test_parts_are_chosen_by_name_and_an_unknown_one_is_refused(checklist, capsys):
+    _, lines = checklist("--only", "c,a", a="print(1)", b="print(2)", c="print(3)")
+    assert [line.split()[0] for line in lines[-2:]] == ["a", "c"]
+    with pytest.raises(SystemExit):
+        checklist("--only", "a,nothing", a="", b="")
+    assert "there is no part nothing; there are a, b" in capsys.readouterr().err
+
+
+def test_a_part_begins_only_while_time_is_left(checklist):
+    code, lines = checklist("--seconds", "5", a="raise SystemExit('never run')")
+    assert code == 0
+    assert lines[-1].split(maxsplit=1) == ["a", "no time was left"]
 
 
 @pytest.mark.slow
-def test_a_check_that_takes_too_long_is_ended_with_what_it_started(tmp_path):
-    child = (
-        "import subprocess, sys, time; subprocess.Popen(['sleep', '60']); print('begun', flush=True); time.sleep(60)"
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_part_that_takes_too_long_is_interrupted_and_then_killed_with_what_it_started(
+    checklist, tmp_path, monkeypatch, hears
+):
+    monkeypatch.setattr(gpu_checklist, "GRACE_S", 1.0)
+    ignore = "" if hears else "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    program = (
+        f"{ignore}import subprocess, sys, time\n"
+        f"subprocess.Popen(['sh', '-c', 'sleep 6; touch {tmp_path / 'alive'}'])\n"
+        "try:\n    print('begun', flush=True); time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    print('stored')"
     )
-    row = gpu_checklist.run("hangs", [sys.executable, "-c", child], tmp_path, limit_s=5.0)
-    assert (row.result, row.last) == ("too long", "begun")
-    assert row.seconds < 20
+    began = time.monotonic()
+    code, lines = checklist(seconds=3, a=program, b="print('next')")
+    assert code == 1
+    assert lines[-2].split()[:2] == ["a", "ended"]
+    assert lines[-2].endswith("stored" if hears else "begun")
+    assert lines[-1].endswith("next")
+    assert time.monotonic() - began < 20
+    time.sleep(6)
+    assert not (tmp_path / "alive").exists()

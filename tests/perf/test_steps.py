@@ -17,7 +17,7 @@ from perf import arms, peers, steps
 from tests.libraries import WITHOUT_TORCHAO
 
 CPU = torch.device("cpu")
-MS = {"harness": 2.0, "timm": 5.0, "by hand": 3.0, "called": 4.0}
+MS = {"harness": 2.0, "timm": 5.0, "by hand": 3.0}
 COMPARISON = arms.Comparison(
     suite="resnet50", parameters={}, precision="fp32", device="cpu", batch_size=8, budget_s=0.2
 )
@@ -69,8 +69,8 @@ def built(monkeypatch):
         record.warmed += [runner.name for runner in runners]
         return prepare(runners, budget_s, clock=clock)
 
-    def by_hand(*_arguments, model=None, kind=arms.HandRunner):
-        return build("timm" if model else "called" if kind is arms.CalledRunner else "by hand")
+    def by_hand(*_arguments, model=None):
+        return build("timm" if model else "by hand")
 
     monkeypatch.setattr(arms, "prepare", warm_up)
     monkeypatch.setattr(arms, "compare", lambda *what, **named: compare(*what, **named, clock=clock))
@@ -100,12 +100,6 @@ def test_overhead_is_the_harnesss_time_over_that_by_hand(built, own_first):
     assert ratios(logs) == {"harness": 2 / 3}
 
 
-def test_references_are_timed_in_the_same_process(built):
-    logs = arms.over_by_hand(replace(COMPARISON, references=True))
-    assert built.order == ["harness", "by hand", "by hand", "called"]
-    assert ratios(logs) == {"harness": 2 / 3, arms.AGAIN: 1.0, arms.CALLED: 4 / 3}
-
-
 def test_arms_of_which_no_round_counts_are_an_error(built, monkeypatch):
     monkeypatch.setattr(arms, "compare", lambda *_words, **_named: SimpleNamespace(logs=(None, None, None)))
     with pytest.raises(RuntimeError, match="no round of harness and timm and the usual loop"):
@@ -117,13 +111,11 @@ def test_all_loops_train_on_the_same_batches_to_the_same_losses():
     for precision in ("fp32", "amp-bf16"):
         harness = arms.harness(suite, precision, CPU, 4)
         plain = arms.by_hand(suite, precision, CPU, 4)
-        called = arms.by_hand(suite, precision, CPU, 4, kind=arms.CalledRunner)
         for count in (1, 3, 2):
-            for arm in (harness, plain, called):
+            for arm in (harness, plain):
                 arm.run(count)
             assert torch.equal(harness.loss, plain.last)
-            assert torch.equal(plain.last, called.last)
-        assert called.taken_steps() == 6
+        assert plain.taken_steps() == 6
 
 
 class Launcher:

@@ -14,10 +14,12 @@ from bench.report.figures.chart import Bar, Chart, Line, Rule, Text
 from bench.report.figures.devices import against_batch, apart, figures_of, labelled, speedups_of, tints_of
 from bench.report.reading.load import load
 from bench.spec.metrics import ACCURACY, LOSS, MEMORY, SPEED, THROUGHPUT
-from perf.synthetic_run import Shape, write_run
-from tests.report.builders import MIB, RunBuilder
+from perf.synthetic_fleet import GIB, Shape, write_run
+from tests.report.builders import RunBuilder
 
-THREE = Shape(suites=1, gpus=3, batch_sizes=2, replicates=2, seeds=2, epochs=2, blocks=3 * 2 * 2 * 8 * 2)
+THREE = Shape(
+    gpus=("V100", "A100", "H100"), models=("resnet50",), batch_sizes=(64, 128), processes=2, seeds=2, epochs=2, rounds=2
+)
 
 
 @pytest.fixture(scope="module")
@@ -148,22 +150,22 @@ def test_speedups_come_first_and_trainings_of_many_devices_only_where_all_figure
         ]
         for choice in ("overview", "all")
     )
-    names = ["speedup-vs-batch-model0", "throughput-vs-batch-model0", "memory-vs-batch-model0"]
+    names = ["speedup-vs-batch-resnet50", "throughput-vs-batch-resnet50", "memory-vs-batch-resnet50"]
     assert [(title, figure.name) for title, figure in few[:3]] == list(
-        zip(["", "model0", "model0"], names, strict=True)
+        zip(["", "resnet50", "resnet50"], names, strict=True)
     )
     assert [figure.in_files for _, figure in few[:3]] == [True, False, False]
     assert "3 devices" in few[3][1]
-    assert [figure.name.rsplit("-", 1)[-1] for _, figure in every] == ["model0"] * 3 + ["b64"] * 3
+    assert [figure.name.rsplit("-", 1)[-1] for _, figure in every] == ["resnet50"] * 3 + ["b128"] * 3
     assert all(figure.in_files for _, figure in every)
     assert {figure.where for _, figure in every[3:]} == set(summary["where"])
 
 
 def test_both_drawings_show_every_dot_where_its_figure_is(summary):
     figure = against_batch(
-        speedups_of(summary), SPEED, workload="model0", name="x", tints=tints_of(summary), over_fp32=True
+        speedups_of(summary), SPEED, workload="resnet50", name="x", tints=tints_of(summary), over_fp32=True
     )
-    panel = next(panel for panel in figure.panels if panel.precision == "tf32")
+    panel = next(panel for panel in figure.panels if panel.precision == "amp-fp16")
     with mpl.rc_context(files.STYLE):
         axes = Figure().subplots()
         files._panel(axes, panel=panel)
@@ -173,7 +175,7 @@ def test_both_drawings_show_every_dot_where_its_figure_is(summary):
     text = svg.draw(Chart(name="x", caption="x", about="", panels=[panel], columns=1))
     assert text.count('<g class="p-device-') == 2 * 3  # a line and a label
     assert text.count('class="mark"') == 2
-    assert 'data-precision="tf32"' in text
+    assert 'data-precision="amp-fp16"' in text
     assert "style=" not in text
 
 
@@ -181,7 +183,9 @@ def test_what_nobody_measured_has_no_figure(summary):
     bare = summary.assign(speedup=float("nan"), samples_per_s=float("nan"), delta_points=float("nan"))
     tints = tints_of(bare)
     for frame, metric in ((speedups_of(bare), SPEED), (figures_of(bare, THROUGHPUT), THROUGHPUT)):
-        assert against_batch(frame, metric, workload="model0", name="x", tints=tints, over_fp32=metric is SPEED) is None
+        assert (
+            against_batch(frame, metric, workload="resnet50", name="x", tints=tints, over_fp32=metric is SPEED) is None
+        )
     assert not [*overview.differences(bare, ACCURACY)]
 
 
@@ -189,13 +193,15 @@ def test_the_kinds_of_memory_are_stacked_to_what_all_hold_together(runs, summary
     trials = runs.trials
     answers = verdict.answers(summary)
     (panel,) = overview.memory_by_kind(summary, trials, answers).panels
-    assert [text for _, text in panel.y.ticks[:2]] == ["Synthetic 0 fp32", f"Synthetic 0 {answers[0].arm['precision']}"]
+    assert [text for _, text in panel.y.ticks[:2]] == ["V100 fp32", f"V100 {answers[0].arm['precision']}"]
     *first, beyond = [mark for mark in panel.marks if isinstance(mark, Bar) and mark.y[0] < 1]
-    row = trials[(trials["phase"] == "memory") & (trials["precision"] == "fp32") & (trials["batch_size"] == 64)].iloc[0]
+    memory = trials[(trials["phase"] == "memory") & (trials["precision"] == "fp32")]
+    row = memory[memory["batch_size"] == 128].iloc[0]
     assert first[0].x[0] == 0
     assert all(bar.x[1] == other.x[0] for bar, other in itertools.pairwise(first))
-    assert first[-1].x[1] * MIB == pytest.approx(row[["parameter_bytes", "gradient_bytes", "optimizer_bytes"]].sum())
-    assert (beyond.x[0], beyond.x[1] * MIB) == (first[-1].x[1], pytest.approx(row["peak_allocated_bytes"]))
+    kinds = [f"{kind}_bytes" for kind in ("parameter", "gradient", "optimizer", "activation", "temporary")]
+    assert first[-1].x[1] * GIB == pytest.approx(row[kinds].sum())
+    assert (beyond.x[0], beyond.x[1] * GIB) == (first[-1].x[1], pytest.approx(row["peak_allocated_bytes"]))
 
 
 def test_accuracy_and_the_loss_of_tokens_are_drawn_with_their_margins(tmp_path):
