@@ -10,7 +10,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # all else is imported when Ctrl-C is handled already
     import argparse
     from collections.abc import Sequence
-    from pathlib import Path
 
     from bench.cli.interruption import Interruption
     from bench.spec.trial import Request
@@ -90,11 +89,6 @@ def run(request: Request, signals: Interruption) -> int:
             named = request.gpus is not None or request.on is not None
             show_plan(prepared.plan, prepared.environment, prepared.warnings, not named, request.quick)
             tell_what_remains(prepared, folder)
-            if request.tries:
-                print_plain(
-                    "More runs follow, beyond this estimate: a ladder for each precision whose explanation names a "
-                    "technique to try."
-                )
             if request.dry_run:
                 return 0
             folder, fine = execute(prepared, folder, launcher)
@@ -104,39 +98,16 @@ def run(request: Request, signals: Interruption) -> int:
         interruption.report_interrupted(stop.folder, signals, reporting.report_run)
         raise
     except KeyboardInterrupt as stop:
-        interruption.tell_interrupted(folder, tries=request.tries)
+        interruption.tell_interrupted(folder)
         raise interruption.Interrupted from stop
-    interruption.skippable(folder, lambda folder: reporting.report_run(folder, tried=request.tries))
-    if request.tries or "layers" in request.phases:
-        return max(0 if fine else 1, follow(request, folder, signals))
+    interruption.skippable(folder, reporting.report_run)
     refused = without_a_pair(request, prepared.environment.devices)
     for sentence in refused:
         print_plain(f"Nothing could be compared. {sentence}")
     if refused:
         return 1
-    print_plain(f"Next: {reporting.next_step(folder)}")
+    reporting.show_next(folder)
     return 0 if fine else 1
-
-
-def follow(request: Request, folder: Path, signals: Interruption) -> int:
-    """Run what a run's explanation or its search points at, and return the worst exit code; one may be refused."""
-    from bench.cli.interruption import Interrupted, resumption, tell
-    from bench.run import reporting
-    from bench.spec.errors import UsageError
-    from bench.spec.text import print_plain
-
-    codes = [0]
-    try:
-        for again in reporting.follow_ups(request, folder):
-            try:
-                codes.append(run(again, signals))
-            except UsageError as error:
-                print_plain(f"run_bench: {error}", error=True)
-                codes.append(2)
-    except KeyboardInterrupt as stop:
-        tell(f"Go on with all that was to be tried: {resumption(folder, tries=request.tries)}")
-        raise Interrupted from stop
-    return max(codes)
 
 
 def report(options: argparse.Namespace) -> int:

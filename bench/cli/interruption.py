@@ -164,10 +164,10 @@ def _is_terminal(descriptor: int) -> bool:
         return False
 
 
-def tell_interrupted(folder: Path | None, *, tries: bool = False) -> None:
+def tell_interrupted(folder: Path | None) -> None:
     """Say that a run was stopped, how many of its trials are finished, and how to go on.
 
-    There may be no folder yet; ``tries`` says that ladders were to follow the run.
+    There may be no folder yet.
     """
     finished, total = _progress(folder) if folder is not None else (0, 0)
     if finished:
@@ -177,15 +177,9 @@ def tell_interrupted(folder: Path | None, *, tries: bool = False) -> None:
     if folder is None or not (folder / "run.json").exists():
         tell("Start it again with the same command.")
     else:
-        tell(f"Go on with {resumption(folder, tries=tries)}")
+        import shlex
 
-
-def resumption(folder: Path, *, tries: bool) -> str:
-    """Return the command that goes on with a run, and with the ladders that were to follow it."""
-    import shlex
-
-    resume = f"--resume {shlex.quote(str(folder))}"
-    return f"{invocation()} explain {resume} --try" if tries else f"{invocation()} {resume}"
+        tell(f"Go on with {invocation()} --resume {shlex.quote(str(folder))}")
 
 
 def _progress(folder: Path) -> tuple[int, int]:

@@ -434,7 +434,7 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
             except KeyboardInterrupt as stop:
                 display.close()
                 end(None)
-                tell_interrupted(folder, tries=prepared.request.tries)
+                tell_interrupted(folder)
                 raise Interrupted(folder if answers(folder).attempts else None) from stop
     finally:
         display.close()
