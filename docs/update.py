@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fill the generated parts of the documents, and write the JSON schema.
+"""Fill the generated parts of the documents.
 
     python docs/update.py             # rewrite what has changed
     python docs/update.py --check     # change nothing; exit with 1 if a document is out of date
@@ -11,7 +11,6 @@ Generated are the picture of the packages and tables of what the registries hold
 from __future__ import annotations
 
 import ast
-import json
 import re
 import sys
 import tomllib
@@ -27,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.devices import nvidia
 from bench.planning import suite_registry
-from bench.report.exports import document
 from bench.report.exports.data import DTYPES, TELEMETRY, Field, summary_fields
 from bench.report.format import known, number, records
 from bench.report.tables import published
@@ -231,11 +229,9 @@ def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def main() -> int:
     """Update the documents, or check them; return the exit code."""
     check, outdated = "--check" in sys.argv[1:], []
-    texts = {document.PATH: json.dumps(document.schema(), indent=1) + "\n"}
     for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "results" / "README.md"]:
-        texts[page] = PART.sub(lambda part: f"{part[1]}{TABLES[part['name']]()}\n{part[3]}", page.read_text())
-    for page, updated in texts.items():
-        if not page.is_file() or page.read_text() != updated:
+        updated = PART.sub(lambda part: f"{part[1]}{TABLES[part['name']]()}\n{part[3]}", page.read_text())
+        if page.read_text() != updated:
             outdated.append(str(page.relative_to(ROOT)))
             if not check:
                 page.write_text(updated)

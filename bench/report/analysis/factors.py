@@ -1,13 +1,12 @@
 """Factors other than the precision that arms are compared along: a parameter, or whatever else tells runs apart.
 
-To add a factor: an entry of ``FACTORS`` with a ``value``. Its section with table and figure, and its rows in JSON,
-follow.
+To add a factor: an entry of ``FACTORS`` with a ``value``. Its section with table and figure follows.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +16,7 @@ import pandas as pd
 from bench.report.analysis.contrast import FACTORS, Arm, Contrast, Factor, contrasts
 from bench.report.format import records
 from bench.report.reading.load import CELL, KEY, Run, Runs
-from bench.spec.metrics import SPEED, Metric, untabled
+from bench.spec.metrics import Metric
 
 PARAMETERS, BATCH_SIZE = "parameters", "batch_size"
 
@@ -97,23 +96,3 @@ def _rest(row: Mapping[Hashable, Any], factor: Factor) -> str:
     if PARAMETERS not in factor.varies:
         return ""
     return " ".join(f"{key}={value}" for key, value in json.loads(row["parameters_json"]).items() if key != factor.name)
-
-
-def rows(factors: Sequence[Varied]) -> Iterator[dict[str, Any]]:
-    """Yield every contrast along factors as a plain object: its ratio to the first value's, or its difference."""
-    for varied in factors:
-        lines = dict(zip(varied.rows.index, records(varied.rows), strict=True))
-        for metric in (SPEED, *untabled()):
-            values = {id(line[metric.arm]): line["value"] for line in lines.values()}
-            for row, contrast in varied.contrasts(metric).items():
-                center, low, high = contrast.shown.ends
-                yield {
-                    "factor": varied.name,
-                    "metric": metric.name,
-                    **{name: lines[row][name] for name in ("suite", "where", "precision", "value")},
-                    "batch_size": int(lines[row][BATCH_SIZE]),
-                    "against": values[id(contrast.against)],
-                    **{"change": center, "change_low": low, "change_high": high},
-                    "n": contrast.change.n,
-                    "pairing": contrast.pairing,
-                }
