@@ -286,7 +286,7 @@ def _command_parsers() -> dict[str, Parser]:
     listing.add_argument("--json", action="store_true", help="as JSON")
     doctor = Parser(prog="run_bench.py doctor", description="Test the instrument itself on this machine.")
     _add(doctor, "gpus", run_options()["gpus"])
-    doctor.add_argument("--out", type=Path, metavar="DIR", help="keep the table there, as doctor.md and doctor.json")
+    doctor.add_argument("--out", type=Path, metavar="DIR", help="keep the table there, as doctor.json")
     return {"report": report, "compare": compare, "explain": explain, "list": listing, "doctor": doctor}
 
 
