@@ -409,9 +409,6 @@ def interrupt_once(place: Place, moment_s: float, times: int = 1) -> tuple[dict[
         wrong.append("no sentence")
     if "Traceback" in text:
         wrong.append(f"a traceback: {text[text.index('Traceback') :].strip()}")
-    run = json.loads((place.folder / "out" / "run.json").read_text()) if rows else {}
-    if rows and not run["finished"] and not (place.folder / "reports" / "out" / "report.md").exists():
-        wrong.append("no report of the rows that are there")
     if alive := place.left():
         wrong.append(f"left after {PATIENCE_S:g} s: {[role(survivor, process.pid) for survivor in alive]}")
     place.end()

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench import report as reporter
-from bench.cli.interruption import Interrupted, tell
 from bench.cli.parser import RIGOROUS, TRAINING, Parser, option_name, run_options
 from bench.report.reading import folders
 from bench.results.records import MEASURED
@@ -39,7 +38,6 @@ def report(
 
     Raises:
         UsageError: it cannot be written.
-        Interrupted: while it was printed; it has been said where the report is.
     """
     out = out or report_folder(runs)
     runs = list(dict.fromkeys(run.resolve() for run in runs))
@@ -53,13 +51,8 @@ def report(
             f"The report in '{out}' cannot be written: {error.strerror or error}. Nothing that was measured is lost: "
             f"write it elsewhere with report {shlex.join(map(str, runs))} --out FOLDER."
         ) from error
-    written = f"Report: {out / 'report.md'} and {out / 'report.html'}"
-    try:
-        print_plain(reporter.terminal(contents, out))
-    except KeyboardInterrupt as stop:
-        tell(written)
-        raise Interrupted from stop
-    print_plain(written)
+    print_plain(reporter.terminal(contents, out))
+    print_plain(f"Report: {out / 'report.md'} and {out / 'report.html'}")
 
 
 def report_run(folder: Path) -> None:

@@ -16,7 +16,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.cli.interruption import Interrupted, tell_interrupted
 from bench.cli.parser import RIGOROUS, parse, parse_run
 from bench.planning.plan import Plan
 from bench.report.reading.completeness import remark
@@ -77,7 +76,7 @@ def test_warnings_and_notes_of_a_run_that_was_stopped_are_kept_when_it_goes_on(t
     launcher = SimpleNamespace(overlapping=False, notes=["A V100 was lost."])
     with monkeypatch.context() as stopped:
         stopped.setattr("bench.run.execute.Execution.run", stop)
-        with pytest.raises(Interrupted):
+        with pytest.raises(KeyboardInterrupt):
             execute(warned, tmp_path, launcher)
     execute(warned, tmp_path, LAUNCHER)
     assert read_run(tmp_path)["warnings"] == ["The GPU is shared.", "A V100 was lost."]
@@ -289,7 +288,7 @@ def test_a_run_that_goes_on_says_what_is_finished_and_what_remains(tmp_path, mac
     assert "4 of 4 planned trials are finished already" in capsys.readouterr().out
 
 
-def test_a_stopped_run_its_report_and_its_resumption_count_alike(tmp_path, machine, tiny_trial, cpu, capsys):
+def test_the_report_of_a_stopped_run_and_its_resumption_count_alike(tmp_path, machine, tiny_trial, cpu, capsys):
     names = ("fp32", "default", "fp8-tensorwise:emulated=on")
     memory = [replace(tiny_trial, arms=arms(name)) for name in names]
     alone = [replace(tiny_trial, phase=phase, arms=arms(name)) for phase in ("speed", "train") for name in names[1:]]
@@ -300,8 +299,6 @@ def test_a_stopped_run_its_report_and_its_resumption_count_alike(tmp_path, machi
         for trial, status in zip(memory, ("ok", "unsupported", "unsupported"), strict=True):
             store.add_results(trial, cpu, [result(trial.precisions[0], status=status)])
     read = load([tmp_path])
-    tell_interrupted(tmp_path)
-    assert "5 of 7 planned trials are finished" in capsys.readouterr().out
     tell_what_remains(replace(prepared(machine), plan=plan), tmp_path)
     assert "5 of 7 planned trials are finished already; 2 remain" in capsys.readouterr().out
     assert "2 of 7 planned trials are missing (1 speed, 1 train)" in remark(read.runs[0], read.trials)
