@@ -280,4 +280,5 @@ def rows(frame: pd.DataFrame) -> list[dict[str, Json]]:
 def _value(value: Any) -> Json:
     if pd.isna(value) or value == "" or (isinstance(value, float) and math.isinf(value)):
         return None
-    return value.item() if isinstance(value, np.generic) else value
+    known: Json = value.item() if isinstance(value, np.generic) else value
+    return known
