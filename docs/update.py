@@ -14,7 +14,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import permutations
 from pathlib import Path
@@ -26,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.devices import nvidia
 from bench.planning import suite_registry
-from bench.report.exports.data import DTYPES, TELEMETRY, Field, summary_fields
 from bench.report.format import known, number, records
 from bench.report.tables import published
 from bench.report.tables.table import whole
@@ -154,12 +153,6 @@ def phases() -> str:
     return markdown(("phase", "measures", "selected by", "repeated over", "on several devices"), rows)
 
 
-def frame(name: str, fields: Mapping[str, Field]) -> str:
-    """Describe every column of a frame."""
-    rows = [(f"`{column}`", DTYPES[name][column], field.about) for column, field in fields.items()]
-    return markdown(("column", "dtype", "meaning"), rows)
-
-
 def csv_columns(file: str) -> str:
     """Describe every column of a CSV."""
     meaning = columns.descriptions()[file]
@@ -213,8 +206,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "techniques": techniques,
     "suites": suites,
     "phases": phases,
-    "summary": lambda: frame("summary", summary_fields()),
-    "telemetry": lambda: frame("telemetry", TELEMETRY),
     **{file: partial(csv_columns, file) for file in columns.COLUMNS},
 }
 
