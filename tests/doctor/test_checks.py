@@ -50,7 +50,8 @@ CASES = [
     (checks.memory, CPU, peaks(10, 266, "peak_resident_bytes"), peaks(10, 10, "peak_resident_bytes")),
     (checks.against_itself, CPU, processes(-0.02, 0.05), processes(0.019, 0.021)),
     (checks.against_itself, CPU, processes(0.004, 0.006), processes(-0.024, -0.016)),  # small, though 1 is outside
-    (checks.telemetry, GPU, {"telemetry": log(0.995, 0.1)}, {"telemetry": log(0.98)}),
+    (checks.telemetry, GPU, {"telemetry": log(0.995)}, {"telemetry": log(0.98)}),
+    (checks.telemetry, GPU, {"telemetry": log(0.9, 0.2)}, {"telemetry": log(1.02)}),
 ]
 
 
