@@ -10,9 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # all else is imported when Ctrl-C is handled already
     import argparse
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from bench.cli.interruption import Interruption
     from bench.spec.trial import Request
 
 STOPPED = "run_bench: stopped.\n"
@@ -22,20 +20,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code.
 
     0: done; 1: a trial or check failed, or nothing could be measured; 2: it cannot be done as asked; 130: stopped by
-    Ctrl-C, 143 by SIGTERM, 129 by the end of its terminal; 141: its output is no longer read, as in
-    ``run_bench.py list | head -3``.
+    Ctrl-C, 143 by SIGTERM; 141: its output is no longer read, as in ``run_bench.py list | head -3``.
     """
     _open_streams()
     _import_own_packages()
     try:
-        from bench.cli.interruption import Interrupted, Interruption
+        from bench.cli.interruption import Interruption
 
-        with Interruption(for_good=argv is None, program="run_bench") as signals:
+        with Interruption(STOPPED) as signals:
             try:
-                return _main(argv, signals)
-            except Interrupted:  # it has been said
-                return signals.exit_code
+                return _main(argv)
             except KeyboardInterrupt:
+                _unread()
                 sys.stderr.write(STOPPED)
                 return signals.exit_code
     except KeyboardInterrupt:  # while that was imported
@@ -43,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _main(argv: Sequence[str] | None, signals: Interruption) -> int:
+def _main(argv: Sequence[str] | None) -> int:
     from bench.cli.parser import parse
     from bench.spec.errors import UsageError
     from bench.spec.text import print_plain
@@ -52,7 +48,7 @@ def _main(argv: Sequence[str] | None, signals: Interruption) -> int:
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
         commands = {"report": report, "compare": compare, "explain": explain, "list": show_list, "doctor": doctor}
-        code = run(options, signals) if isinstance(options, Request) else commands[options.command](options)
+        code = run(options) if isinstance(options, Request) else commands[options.command](options)
         sys.stdout.flush()
         return code
     except UsageError as error:
@@ -66,12 +62,12 @@ def _main(argv: Sequence[str] | None, signals: Interruption) -> int:
         return 2
 
 
-def run(request: Request, signals: Interruption) -> int:
+def run(request: Request) -> int:
     """Measure, store and report."""
     from contextlib import closing
 
-    from bench.cli import interruption
     from bench.cli.display import show_plan
+    from bench.cli.interruption import tell_stopped
     from bench.launch import open_launcher
     from bench.planning.plan import without_a_pair
     from bench.run import folder as folders
@@ -90,53 +86,23 @@ def run(request: Request, signals: Interruption) -> int:
             named = request.gpus is not None or request.on is not None
             show_plan(prepared.plan, prepared.environment, prepared.warnings, not named, request.quick)
             tell_what_remains(prepared, folder)
-            if request.tries:
-                print_plain(
-                    "More runs follow, beyond this estimate: a ladder for each precision whose explanation names a "
-                    "technique to try."
-                )
             if request.dry_run:
                 return 0
-            folder, fine = execute(prepared, folder, launcher)
-            if WITHOUT_REPORT in os.environ:
-                return 0 if fine else 1
-    except interruption.Interrupted as stop:
-        interruption.report_interrupted(stop.folder, signals, reporting.report_run)
+            folder = folder or folders.new_folder(prepared)
+            fine = execute(prepared, folder, launcher)
+        if WITHOUT_REPORT in os.environ:
+            return 0 if fine else 1
+        reporting.report_run(folder)
+    except KeyboardInterrupt:
+        tell_stopped(folder)
         raise
-    except KeyboardInterrupt as stop:
-        interruption.tell_interrupted(folder, tries=request.tries)
-        raise interruption.Interrupted from stop
-    interruption.skippable(folder, lambda folder: reporting.report_run(folder, tried=request.tries))
-    if request.tries or "layers" in request.phases:
-        return max(0 if fine else 1, follow(request, folder, signals))
     refused = without_a_pair(request, prepared.environment.devices)
     for sentence in refused:
         print_plain(f"Nothing could be compared. {sentence}")
     if refused:
         return 1
-    print_plain(f"Next: {reporting.next_step(folder)}")
+    reporting.show_next(folder)
     return 0 if fine else 1
-
-
-def follow(request: Request, folder: Path, signals: Interruption) -> int:
-    """Run what a run's explanation or its search points at, and return the worst exit code; one may be refused."""
-    from bench.cli.interruption import Interrupted, resumption, tell
-    from bench.run import reporting
-    from bench.spec.errors import UsageError
-    from bench.spec.text import print_plain
-
-    codes = [0]
-    try:
-        for again in reporting.follow_ups(request, folder):
-            try:
-                codes.append(run(again, signals))
-            except UsageError as error:
-                print_plain(f"run_bench: {error}", error=True)
-                codes.append(2)
-    except KeyboardInterrupt as stop:
-        tell(f"Go on with all that was to be tried: {resumption(folder, tries=request.tries)}")
-        raise Interrupted from stop
-    return max(codes)
 
 
 def report(options: argparse.Namespace) -> int:

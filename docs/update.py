@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fill the generated parts of the documents, and write the JSON schema.
+"""Fill the generated parts of the documents.
 
     python docs/update.py             # rewrite what has changed
     python docs/update.py --check     # change nothing; exit with 1 if a document is out of date
@@ -11,11 +11,10 @@ Generated are the picture of the packages and tables of what the registries hold
 from __future__ import annotations
 
 import ast
-import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import permutations
 from pathlib import Path
@@ -27,8 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.devices import nvidia
 from bench.planning import suite_registry
-from bench.report.exports import document
-from bench.report.exports.data import DTYPES, TELEMETRY, Field, summary_fields
 from bench.report.format import known, number, records
 from bench.report.tables import published
 from bench.report.tables.table import whole
@@ -156,12 +153,6 @@ def phases() -> str:
     return markdown(("phase", "measures", "selected by", "repeated over", "on several devices"), rows)
 
 
-def frame(name: str, fields: Mapping[str, Field]) -> str:
-    """Describe every column of a frame."""
-    rows = [(f"`{column}`", DTYPES[name][column], field.about) for column, field in fields.items()]
-    return markdown(("column", "dtype", "meaning"), rows)
-
-
 def csv_columns(file: str) -> str:
     """Describe every column of a CSV."""
     meaning = columns.descriptions()[file]
@@ -215,8 +206,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "techniques": techniques,
     "suites": suites,
     "phases": phases,
-    "summary": lambda: frame("summary", summary_fields()),
-    "telemetry": lambda: frame("telemetry", TELEMETRY),
     **{file: partial(csv_columns, file) for file in columns.COLUMNS},
 }
 
@@ -231,11 +220,9 @@ def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def main() -> int:
     """Update the documents, or check them; return the exit code."""
     check, outdated = "--check" in sys.argv[1:], []
-    texts = {document.PATH: json.dumps(document.schema(), indent=1) + "\n"}
     for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "results" / "README.md"]:
-        texts[page] = PART.sub(lambda part: f"{part[1]}{TABLES[part['name']]()}\n{part[3]}", page.read_text())
-    for page, updated in texts.items():
-        if not page.is_file() or page.read_text() != updated:
+        updated = PART.sub(lambda part: f"{part[1]}{TABLES[part['name']]()}\n{part[3]}", page.read_text())
+        if page.read_text() != updated:
             outdated.append(str(page.relative_to(ROOT)))
             if not check:
                 page.write_text(updated)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -20,7 +19,7 @@ from bench.spec.trial import MAX, DataSource, Protocol, Request, Script
 
 QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5)
 RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)
-TRY, DEPTH = "--try", ("target_ci", "time_budget_s")
+DEPTH = ("target_ci", "time_budget_s")
 EXAMPLES = """
 examples:
   run_bench.py --suite resnet50 --gpus 0,1        compare the precisions on each of two GPUs (all: of all)
@@ -105,13 +104,10 @@ def parse(argv: Sequence[str]) -> Any:
             "none, as in run_bench.py --suite mlp."
         )
     if name == "explain":
-        first = next((word for word in words if word != TRY), "-")
-        if first.startswith("-"):
+        if "--try" in words:
+            raise UsageError("There is no --try: a run's last lines have the command that measures a technique.")
+        if not words or words[0].startswith("-"):
             return _parse_explained_run(words)
-        if TRY in words:
-            raise UsageError(
-                f"{TRY} goes on with a run, by --resume: run_bench.py explain --resume {shlex.quote(first)} {TRY}."
-            )
     cut = words.index("--") if name == "compare" and "--" in words else len(words)
     options = parsers[name].parse_args(words[:cut], argparse.Namespace(command=name))
     if name == "compare":
@@ -144,10 +140,10 @@ def _parse_explained_run(argv: Sequence[str]) -> Request:
             f"explain compares {BASELINE} with another precision, and --precisions names only {', '.join(named)}: "
             f"name both, as in --precisions {','.join((BASELINE, *others))}."
         )
-    words = [word for word in argv if word != TRY]
+    words = list(argv)
     if "suites" in options:
         words += ["--phases", ",".join(dict.fromkeys((*options.get("phases", EXPLAIN), "explain")))]
-    return replace(parse_run(words), tries="tries" in options)
+    return parse_run(words)
 
 
 def _script_parser() -> Parser:
@@ -213,39 +209,6 @@ def parse_script(argv: Sequence[str]) -> Request:
     script = Script(**own | {"command": tuple(command), "arms": tuple(arms), "inject": "inject" in given})
     given |= {"suites": (script.name,), "phases": ("memory", "speed"), "script": script}
     return _request(("script", *argv), given)
-
-
-def parse_ladder(request: Request, precision: str, techniques: Sequence[str], out: Path) -> Request:
-    """Return the request for a ladder from fp32 to a precision and to more techniques than a request has.
-
-    Its words are those of that request without training, with others for these and for the folder.
-
-    Raises:
-        UsageError: it cannot be climbed with the other options of that request.
-    """
-    more = {
-        "--phases": "memory",
-        "--precisions": f"{BASELINE},{precision}",
-        "--techniques": ",".join(dict.fromkeys((*request.techniques, *techniques))),
-        "--out": str(out),
-    } | ({"--seeds": str(request.seeds[0])} if request.seeds else {})
-    return replace(_parse_again(request, more, "--ladder"), suites=request.suites)
-
-
-def parse_kept(request: Request, suite: str, precisions: Sequence[str], out: Path) -> Request:
-    """Return the request that measures speed and memory of a suite in other precisions than a request has."""
-    more = {"--phases": "memory,speed", "--precisions": ",".join((BASELINE, *precisions)), "--out": str(out)}
-    again = _parse_again(request, more)
-    return replace(again, suites=(suite,)) if len(request.suites) > 1 else again
-
-
-def _parse_again(request: Request, more: dict[str, str], *flags: str) -> Request:
-    """Parse the words of a request again, without training, with others in place of some."""
-    replaced = Parser(add_help=False)
-    for name in (*more, *(option_name(field, run_options()[field]) for field in TRAINING), "--resume"):
-        replaced.add_argument(name)
-    _, words = replaced.parse_known_args(request.argv)
-    return parse_run([*words, *flags, *(word for pair in more.items() for word in pair)])
 
 
 class Parser(argparse.ArgumentParser):
@@ -323,7 +286,7 @@ def _command_parsers() -> dict[str, Parser]:
     listing.add_argument("--json", action="store_true", help="as JSON")
     doctor = Parser(prog="run_bench.py doctor", description="Test the instrument itself on this machine.")
     _add(doctor, "gpus", run_options()["gpus"])
-    doctor.add_argument("--out", type=Path, metavar="DIR", help="keep the table there, as doctor.md and doctor.json")
+    doctor.add_argument("--out", type=Path, metavar="DIR", help="keep the table there, as doctor.json")
     return {"report": report, "compare": compare, "explain": explain, "list": listing, "doctor": doctor}
 
 
@@ -381,8 +344,7 @@ def run_parser(*, explained: bool = False) -> Parser:
         group = parser.add_argument_group(option.group) if option.group else group
         if field == "quick":
             depth = group.add_mutually_exclusive_group()
-        if field != "tries" or explained:
-            _add(depth if field in ("quick", "rigorous") else group, field, option, usual)
+        _add(depth if field in ("quick", "rigorous") else group, field, option, usual)
     return parser
 
 

@@ -6,30 +6,29 @@ Without torch: the probes (bench/doctor/probes.py) run in fresh processes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import active_children
 from typing import Any
 
-from bench.measure.warmup import CLOCK_SHARE, SHORTEST_BLOCK_S
+from bench.devices.monitor import open_monitor
+from bench.measure.sampler import NAME, Sampler
 from bench.results.records import Device
-from bench.spec.precisions import PRECISIONS
 from bench.stats import Interval, student_interval
 
 IEEE_ERROR = 3e-5
-TF32_ERROR = (1e-4, 1e-3)
-"""The error of a 512×512 product: far below the first figure in IEEE fp32, between the other two in TF32."""
-GPU_BLOCK_S = 0.05
-"""On a GPU synchronizing alone takes some microseconds; blocks may be this long to make up for it."""
+"""The error of a 512×512 product is far below this in IEEE fp32, and above 1e-4 in TF32."""
 RATIO_TOLERANCE = 0.01
 NOISE = 0.01
+"""The differences that a report claims begin at 1 %, so the instrument may not make such ones."""
 PROCESSES = 7
 """Fresh processes in which a step is timed against itself: processes differ by some tenths of a per cent (because of
 where their memory lies, for one), which three of them cannot tell from 1 %."""
-BUSY_PCT = 10.0
-"""Share of the cores' time that other programs may take before a failed comparison of times is put down to them."""
 MIB = 2**20
 HELD_BYTES = 256 * MIB
-NO_NVML = "there is no NVML here"
+HELD_TOLERANCE = 0.02
+UNREAD = "this system does not let the peak of a process be read and reset"
+BUSY = "unless other programs were busy on the same cores, "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,171 +43,87 @@ class Check:
     """None: it cannot be done here, which is no failure."""
     meaning: str
     """Consequence of a failure for the results."""
-    timed: bool = False
-    """Whether it compares times, which other programs on the same cores disturb."""
 
     @property
     def result(self) -> str:
         """The outcome in a word or two."""
         return "not possible" if self.passed is None else "pass" if self.passed else "FAIL"
 
-    def under_load(self, foreign_pct: float | None) -> Check:
-        """Return the check with a busy machine as the likely reason of its failure; a load of None is unknown."""
-        if not self.timed or self.passed is not False or foreign_pct is None or foreign_pct < BUSY_PCT:
-            return self
-        reason = f"the machine was busy: other programs took {foreign_pct:.0f} % of its cores. Repeat it when they rest"
-        return replace(self, meaning=f"{reason}; if it fails then, too: {self.meaning}")
 
-
-_YES_OR_NO = {True: "yes", False: "no, it is emulated", None: "unknown"}
 Probe = Callable[..., Any]
 """Runs a function of bench/doctor/probes.py, named first, on the device in a fresh process."""
-Checks = Callable[[Probe, Device], Iterator[Check]]
 
 
-def identity(probe: Probe, device: Device) -> Iterator[Check]:
-    """Check that CUDA's index and NVML's UUID name one GPU."""
-    why = "NVML does not start, or does not know this GPU" if device.is_gpu else NO_NVML
-    measured, same = (probe("identify") if device.is_gpu else None) or (why, None)
-    yield Check(
-        name="CUDA and NVML mean one GPU",
-        expected="name and memory agree, and the UUID leads back to the index",
-        measured=measured,
-        passed=same,
-        meaning="power, clocks and memory may be another GPU's",
-    )
-
-
-def arithmetic(probe: Probe, device: Device) -> Iterator[Check]:
-    """Check that fp32 is IEEE fp32, and that TF32 would have been noticed."""
-    error = probe("matmul_error", "fp32")
-    yield Check(
+def arithmetic(probe: Probe, _device: Device) -> Check:
+    """Check that fp32 is IEEE fp32."""
+    error = probe("matmul_error")
+    return Check(
         name="FP32 is FP32",
         expected=f"matmul error ≤ {IEEE_ERROR:.0e}",
         measured=f"{error:.1e}",
         passed=error <= IEEE_ERROR,
         meaning="the baseline computes in less than fp32, so every speedup is too small",
     )
-    why = (device.unsupported or {}).get("tf32")
-    error = math.nan if why else probe("matmul_error", "tf32")
-    low, high = TF32_ERROR
-    yield Check(
-        name="TF32 is seen",
-        expected=f"matmul error {low:.0e} to {high:.0e}",
-        measured=why or f"{error:.1e}",
-        passed=None if why else low <= error <= high,
-        meaning="the probe does not tell TF32 from fp32, or the switch does nothing, so fp32 may be TF32 too",
-    )
 
 
-def autocast(probe: Probe, device: Device) -> Iterator[Check]:
-    """Check which types a model's products are computed in, the largest share of the FLOPs first, and who does bf16."""
-    unsupported = device.unsupported or {}
-    mixed = next((name for name in ("amp-bf16", "amp-fp16") if name not in unsupported), "amp-bf16")
-    wanted = PRECISIONS[mixed].autocast
-    plain, types = (probe("compute_dtypes", name) for name in ("fp32", mixed))
-    fp32_alone = [word.partition(":")[0] for word in plain.split()] == ["float32"]
-    yield Check(
-        name="mixed precision reaches the model",
-        expected=f"fp32: float32 alone; mixed: {wanted} most",
-        measured=f"fp32: {plain or 'nothing'}; mixed: {types or 'nothing'}",
-        passed=fp32_alone and types.startswith(f"{wanted}:"),
-        meaning="the arms differ in less, or in more, than precision: their speedups mean nothing",
-    )
-    native, refused = device.native_bf16, "amp-bf16" in unsupported
-    if device.is_gpu:
-        passed = None if native is None else native != refused
-    else:  # one that emulates it may be measured for accuracy and memory
-        passed = True if native and not refused else None
-    yield Check(
-        name="bfloat16 is native",
-        expected="yes, or no bfloat16 precision on a GPU",
-        measured=f"{_YES_OR_NO[native]}; amp-bf16 is {'unsupported' if refused else 'supported'}",
-        passed=passed,
-        meaning="bfloat16 is emulated here and measured all the same, or native and refused",
-    )
-
-
-def timing(probe: Probe, device: Device) -> Iterator[Check]:
-    """Check the time of a block without steps, and the ratio of two arms that take known times."""
-    empty_us = probe("empty_block") / 1e3
-    limit_us = 1e6 * CLOCK_SHARE * (GPU_BLOCK_S if device.is_gpu else SHORTEST_BLOCK_S)
-    yield Check(
-        name="the clock costs nothing",
-        expected=f"empty block ≤ {limit_us:.3g} µs",
-        measured=f"{empty_us:.2f} µs",
-        passed=empty_us <= limit_us,
-        meaning="blocks must be long to hide the clock, and long blocks see more of the machine's drift",
-        timed=True,
-    )
+def known_ratio(probe: Probe, _device: Device) -> Check:
+    """Check the ratio of two arms that take known times."""
     truth, log = probe("known_ratio")
-    yield Check(
+    return Check(
         name=f"known ratio {truth:.2f}",
         expected=f"{truth:.2f} within {100 * RATIO_TOLERANCE:.0f} %",
         measured=_ratio(log),
         passed=abs(math.exp(log.center) / truth - 1) <= RATIO_TOLERANCE,
-        meaning="speedups are not measured as they are: the clock, the blocks or the machine distort them",
-        timed=True,
+        meaning=f"{BUSY}speedups are not measured as they are: the clock, the blocks or the machine distort them",
     )
 
 
-def against_itself(probe: Probe, _device: Device) -> Iterator[Check]:
-    """Check a step against itself, and against itself with 1 % added, over processes."""
-    centers = [probe("against_itself", process) for process in range(PROCESSES)]
-    same, longer = (student_interval(values) for values in zip(*centers, strict=True))
+def against_itself(probe: Probe, _device: Device) -> Check:
+    """Check a step against itself, over processes."""
+    same = student_interval([probe("against_itself", process) for process in range(PROCESSES)])
     noise = math.expm1(same.reach)
-    yield Check(
+    return Check(
         name="A/A",
         expected=f"1 inside the interval, or A/A noise ≤ {100 * NOISE:.0f} %",
         measured=f"{_ratio(same)}, A/A noise {100 * noise:.2g} %",
-        passed=noise <= NOISE or (same.low is not None and same.high is not None and same.low <= 0 <= same.high),
-        meaning="two equal arms are not treated alike: believe no difference smaller than this noise",
-        timed=True,
-    )
-    yield Check(
-        name="A/A + 1 %",
-        expected="about 0.990, interval below 1",
-        measured=_ratio(longer),
-        passed=longer.high is not None and longer.high < 0,
-        meaning="differences of 1 % cannot be shown on this machine now, not even with --rigorous",
-        timed=True,
+        passed=noise <= NOISE or _includes_one(same),
+        meaning=f"{BUSY}two equal arms are not treated alike: believe no difference smaller than this noise",
     )
 
 
-def memory(probe: Probe, device: Device) -> Iterator[Check]:
+def memory(probe: Probe, _device: Device) -> Check:
     """Check that a peak rises by what a step holds."""
-    small, large = (probe("peak", held) for held in (0, HELD_BYTES))
-    kind = "allocated" if device.is_gpu else "resident"
-    why = "this system does not let the peak of a process be read and reset"
-    yield _rise(f"{kind} memory", small.headline_bytes, large.headline_bytes, tolerance=0.02, why=why)
-    if device.is_gpu:
-        unknown = "the driver does not tell how much memory is used"
-        used = (small.driver_used_bytes, large.driver_used_bytes)
-        yield _rise("the driver's memory", *used, tolerance=0.1, why=unknown)
-
-
-def energy(probe: Probe, device: Device) -> Iterator[Check]:
-    """Check that the energy of a step does not depend on the length of the window, nor on what it is read from."""
-    joules = probe("energy_windows") if device.energy else None
-    why = NO_NVML if device.kind == "cpu" else "this GPU tells neither energy nor power"
-    yield Check(
-        name="energy",
-        expected="5-s and 10-s windows agree within 5 %",
-        measured=f"{joules[0]:.4g} and {joules[1]:.4g} J/step" if joules else why,
-        passed=abs(joules[0] / joules[1] - 1) <= 0.05 if joules else None,
-        meaning="joules per step depend on the length of the window: believe no difference of energy below 5 %",
+    before, after = (probe("peak", held).headline_bytes for held in (0, HELD_BYTES))
+    rise = None if before is None or after is None else after - before
+    return Check(
+        name="peak memory",
+        expected=f"+{HELD_BYTES / MIB:.0f} MiB within {100 * HELD_TOLERANCE:.0f} %",
+        measured=UNREAD if rise is None else f"{rise / MIB:+.1f} MiB",
+        passed=None if rise is None else abs(rise / HELD_BYTES - 1) <= HELD_TOLERANCE,
+        meaning="peaks of memory are not what a step holds, nor are the savings computed from them",
     )
-    yield Check(
-        name="counter and power agree",
-        expected="within 10 %, and no more than the power limit",
-        measured=(joules[2] or "nothing speaks against the energy") if joules else why,
-        passed=not joules[2] if joules else None,
-        meaning="one of the two is wrong, so every energy may be",
+
+
+def telemetry(probe: Probe, device: Device) -> Check:
+    """Check that reading a GPU's clocks and power slows no step: the process that reads is stopped in one arm."""
+    log: Interval | None = None
+    monitor = open_monitor() if device.is_gpu else None
+    if monitor is not None and device.uuid is not None:
+        with monitor, Sampler(((device.placement, device.uuid),)):
+            (reading,) = [child.pid for child in active_children() if child.name == NAME]
+            log = probe("telemetry", reading)
+    why = "no driver is read here" if device.is_gpu else "nothing is read of a CPU"
+    return Check(
+        name="telemetry costs nothing",
+        expected=f"1 inside the interval, or within {100 * NOISE:.0f} %",
+        measured=why if log is None else _ratio(log),
+        passed=None if log is None else abs(math.expm1(log.center)) <= NOISE or _includes_one(log),
+        meaning=f"{BUSY}reading clocks and power slows steps, in every arm of every run",
     )
 
 
 def broken(name: str, error: str) -> Check:
-    """Return the failed check of a group one of whose processes failed."""
+    """Return the failed check one of whose processes failed."""
     return Check(
         name=name,
         expected="runs to its end",
@@ -218,28 +133,18 @@ def broken(name: str, error: str) -> Check:
     )
 
 
-GROUPS: dict[str, Checks] = {
-    "which GPU this is": identity,
-    "FP32 and TF32": arithmetic,
-    "mixed precision": autocast,
-    "clock and a known ratio": timing,
+CHECKS: dict[str, Callable[[Probe, Device], Check]] = {
+    "fp32": arithmetic,
+    "a known ratio": known_ratio,
     f"a step against itself, in {PROCESSES} processes": against_itself,
     "memory": memory,
-    "energy": energy,
+    "telemetry": telemetry,
 }
 """Every device's checks, by the line printed before they run."""
 
 
-def _rise(name: str, before: int | None, after: int | None, *, tolerance: float, why: str) -> Check:
-    """Check how far holding ``HELD_BYTES`` more raised a peak."""
-    rise = None if before is None or after is None else after - before
-    return Check(
-        name=name,
-        expected=f"+{HELD_BYTES / MIB:.0f} MiB within {100 * tolerance:.0f} %",
-        measured=why if rise is None else f"{rise / MIB:+.1f} MiB",
-        passed=None if rise is None else abs(rise / HELD_BYTES - 1) <= tolerance,
-        meaning="peaks of memory are not what a step holds, nor are the savings computed from them",
-    )
+def _includes_one(log: Interval) -> bool:
+    return log.low is not None and log.high is not None and log.low <= 0 <= log.high
 
 
 def _ratio(log: Interval) -> str:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.doctor.checks import GROUPS, Check, broken
+from bench.doctor.checks import CHECKS, Check, broken
 from bench.launch.local import LocalLauncher
 from bench.measure.disturbance import CpuWatch
 from bench.results.records import Device, Environment
@@ -45,12 +45,12 @@ def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLa
     for note in environment.left_out:
         print_plain(f"Warning: {note}")
     start = time.monotonic()
-    groups = [(device, name) for device in environment.devices for name in GROUPS]
+    planned = [(device, name) for device in environment.devices for name in CHECKS]
     rows: Rows = []
-    for number, (device, name) in enumerate(groups, start=1):
+    for number, (device, name) in enumerate(planned, start=1):
         where = "cpu" if device.kind == "cpu" else f"GPU {device.placement}"
-        print_plain(f"[{number}/{len(groups)}] {where}: {name}")
-        rows += [(where, check) for check in _run(name, device, launcher)]
+        print_plain(f"[{number}/{len(planned)}] {where}: {name}")
+        rows.append((where, _run(name, device, launcher)))
     _show(rows)
     if folder is not None:
         _keep(folder, rows, environment)
@@ -60,31 +60,26 @@ def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLa
     return not failed
 
 
-def _run(name: str, device: Device, launcher: LocalLauncher) -> list[Check]:
-    """Run a group of checks and print its time and the load of other programs.
-
-    If one of the group's processes fails, that is the last check of the group.
-    """
+def _run(name: str, device: Device, launcher: LocalLauncher) -> Check:
+    """Run a check and print its time and the load of other programs; one whose process fails has failed."""
 
     def probe(function: str, *arguments: object) -> Any:
         return launcher.call(f"bench.doctor.probes:{function}", device, *arguments)
 
     start, watch = time.monotonic(), CpuWatch()
-    group: list[Check] = []
     try:
-        for check in GROUPS[name](probe, device):
-            group.append(check)
+        check = CHECKS[name](probe, device)
     except UsageError as error:
-        group.append(broken(name, str(error)))
+        check = broken(name, str(error))
     took_s = time.monotonic() - start
     load_pct = watch.foreign_load_pct() if took_s >= 1 else None  # the system counts in ticks of 10 ms
     others = "" if load_pct is None else f"; other programs took {load_pct:.0f} % of the cores"
     print_plain(f"  took {took_s:.1f} s{others}")
-    return [check.under_load(load_pct) for check in group]
+    return check
 
 
 def _show(rows: Rows) -> None:
-    """Print the table, in which only failures are explained; the files explain every check."""
+    """Print the table, in which only failures are explained; the file explains every check."""
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
@@ -93,32 +88,20 @@ def _show(rows: Rows) -> None:
     table = Table(*HEADERS, box=SIMPLE)
     styles = {"pass": "green", "FAIL": "bold red", "not possible": "dim"}
     for where, check in rows:
-        cells = _cells(where, check)
-        shown = cells if check.passed is False else (*cells[:-1], "")
-        table.add_row(*(Text(cell, style=styles.get(cell, ""), overflow="fold") for cell in shown))
+        meaning = check.meaning if check.passed is False else ""
+        cells = where, check.name, check.expected, check.measured, check.result, meaning
+        table.add_row(*(Text(plain(cell), style=styles.get(cell, ""), overflow="fold") for cell in cells))
     width = None if sys.stdout.isatty() else LOG_WIDTH  # a log has no width of its own
     Console(highlight=False, width=width).print(table)
 
 
-def _cells(where: str, check: Check) -> tuple[str, ...]:
-    cells = (where, check.name, check.expected, check.measured, check.result, check.meaning)
-    return tuple(map(plain, cells))
-
-
 def _keep(folder: Path, rows: Rows, environment: Environment) -> None:
-    """Write doctor.json and doctor.md, with the machine that they are of."""
-    date = datetime.now(UTC).isoformat(timespec="seconds")
-    names = {device.placement: device.name for device in environment.devices}
+    """Write doctor.json, with the machine that it is of."""
     record = {
-        "date": date,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "torch": environment.torch,
         "driver": environment.driver,
-        "devices": names,
+        "devices": {device.placement: device.name for device in environment.devices},
         "checks": [{"where": where, **asdict(check), "result": check.result} for where, check in rows],
     }
     (folder / "doctor.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-    machine = "; ".join(f"{placement}: {name}" for placement, name in names.items())
-    table = [HEADERS, tuple("---" for _ in HEADERS), *(_cells(where, check) for where, check in rows)]
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in table]
-    about = f"{machine}. torch {environment.torch}, driver {environment.driver or 'none'}. {date}."
-    (folder / "doctor.md").write_text("\n".join(["# The instrument's self-tests", "", plain(about), "", *lines]) + "\n")

@@ -6,6 +6,9 @@ They time steps that take a known time, and a small model in training.
 from __future__ import annotations
 
 import itertools
+import math
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,17 +17,11 @@ from functools import partial
 import torch
 
 from bench.data import random_batches
-from bench.devices.backend import backend_of, device_at, gpu_count
-from bench.devices.monitor import DeviceLostError, GpuMeter, open_monitor
-from bench.devices.survey import describe_gpu
-from bench.doctor.checks import MIB
+from bench.devices.backend import backend_of, device_at
 from bench.measure import memory
-from bench.measure.energy import burst_steps, doubt, measure
-from bench.measure.operations import observe
-from bench.measure.rounds import Clock, Runner, compare
-from bench.measure.warmup import empty_block_ns, prepare, warm_up
-from bench.phases.arms import BATCHES, TrainingLoad, TrainingRunner, enter
-from bench.phases.energy import WARM_UP_S
+from bench.measure.rounds import Clock, Runner, Sizes, compare
+from bench.measure.warmup import prepare, warm_up
+from bench.phases.arms import BATCHES, TrainingRunner, enter
 from bench.planning import suite_registry
 from bench.results.records import Device, MemoryPeak, Message
 from bench.spec.precisions import parse_precision
@@ -34,33 +31,26 @@ from bench.training.step import build_arm
 
 Send = Callable[[Message], None]
 
-KNOWN_NS = (3e6, 2e6)
-KNOWN_CYCLES = (4_000_000, 2_000_000)
-"""Steps of a known ratio: nanoseconds on a CPU; cycles on a GPU, some milliseconds too."""
+KNOWN_PARTS, PART_NS = (3, 2), 1e6
+"""Steps of a known ratio: of so many equal parts, each a millisecond of waiting on a CPU, and products on a GPU."""
+PRODUCT = 2048
+"""The size of such a product: tenths of a millisecond or more on every GPU, so that launching it takes no time."""
 KNOWN = Protocol(replicates=1, most_replicates=1, time_budget_s=2.0, fewest_rounds=5)
 FINE = Protocol(replicates=1, most_replicates=1, time_budget_s=2.0, fewest_rounds=5, target_ci=0.0025)
 """Narrow enough to see 1 %."""
-ADDED = 0.01
-WINDOWS_S = (5.0, 10.0)
+WATCHED = Protocol(replicates=1, most_replicates=1, time_budget_s=8.0, min_rounds=8, fewest_rounds=5, target_ci=0.002)
+SWITCH_S, BLOCK_S = 0.1, 0.5
+"""Untimed and timed part of a block in which a GPU is read or not: of several readings each."""
 SMALL = (256, 128)
 SIZES = {"cpu": SMALL, "cuda": (2048, 1024)}
 """Width and batch size of the model that is timed: steps of milliseconds, which on a GPU are not launch-bound."""
 SLEPT = 0.6
 """Share of a known time that is slept; the rest is a busy wait, because a sleep ends late by some tens of µs."""
-CALIBRATION_CYCLES = 20_000_000
 
 
-def matmul_error(device: Device, precision: str, _send: Send) -> float | None:
-    """Return the error of a matrix product under a precision's switches, against float64."""
-    return enter(precision, torch_device(device)).matmul_error
-
-
-def compute_dtypes(device: Device, precision: str, _send: Send) -> str:
-    """Return the types that a small model's products computed in, with their shares of the FLOPs."""
-    width, batch_size = SMALL
-    runner = build_runner(device, precision, precision, width=width, batch_size=batch_size)
-    runner.run(1)
-    return observe(partial(runner.run, 1)).compute_dtypes
+def matmul_error(device: Device, _send: Send) -> float | None:
+    """Return the error of a matrix product under fp32's switches, against float64."""
+    return enter("fp32", torch_device(device)).matmul_error
 
 
 def timed(
@@ -73,34 +63,34 @@ def timed(
     return [log for log in paired.logs[1:] if log is not None]
 
 
-def empty_block(device: Device, _send: Send) -> float:
-    """Return the nanoseconds of a block without steps."""
-    runner = training_runner(device)
-    runner.run(1)
-    return empty_block_ns(runner)
-
-
 def known_ratio(device: Device, _send: Send) -> tuple[float, Interval]:
     """Return the ratio of two arms that take known times, and the log-ratio measured."""
     place = torch_device(device)
     enter("fp32", place)
-    on_gpu = device.is_gpu
-    long, short = KNOWN_CYCLES if on_gpu else KNOWN_NS
-    arms = [
-        known_step(name, place, partial(backend_of(place).spin, int(size)) if on_gpu else busy_wait(size, SLEPT))
-        for name, size in (("longer", long), ("shorter", short))
-    ]
+    arms = [known_step(str(parts), place, known_work(place, parts)) for parts in KNOWN_PARTS]
     (log,) = timed(arms, KNOWN)
-    return long / short, log
+    return KNOWN_PARTS[0] / KNOWN_PARTS[1], log
 
 
-def against_itself(device: Device, process: int, _send: Send) -> tuple[float, float]:
-    """Return the log-ratios of a training step to itself, and to itself with 1 % added, in this process."""
-    base, again, longer = (training_runner(device, name) for name in ("A", "A again", "A + 1 %"))
-    step_ns = warm_up(longer, FINE.time_budget_s / 2).step_ns
-    arms: list[Runner] = [base, again, lengthened("A + 1 %", longer, pause(torch_device(device), ADDED * step_ns))]
-    same, added = timed(arms, FINE, seed=process)
-    return same.center, added.center
+def known_work(place: torch.device, parts: int) -> Callable[[], None]:
+    """Return work of so many equal parts: milliseconds of waiting on a CPU, the same product on a GPU."""
+    if not backend_of(place).is_gpu:
+        return busy_wait(parts * PART_NS, SLEPT)
+    factor = torch.ones(PRODUCT, PRODUCT, device=place)
+    product = torch.empty_like(factor)
+
+    def multiply() -> None:
+        for _ in range(2 * parts):
+            torch.mm(factor, factor, out=product)
+
+    return multiply
+
+
+def against_itself(device: Device, process: int, _send: Send) -> float:
+    """Return the log-ratio of a training step to itself in this process."""
+    arms: list[Runner] = [training_runner(device, name) for name in ("A", "A again")]
+    (same,) = timed(arms, FINE, seed=process)
+    return same.center
 
 
 def peak(device: Device, held_bytes: int, _send: Send) -> MemoryPeak:
@@ -131,52 +121,26 @@ def peak(device: Device, held_bytes: int, _send: Send) -> MemoryPeak:
     )
 
 
-def identify(device: Device, _send: Send) -> tuple[str, bool] | None:
-    """Follow a GPU's CUDA index to NVML's UUID and back.
+def telemetry(device: Device, reading: int, _send: Send) -> Interval:
+    """Return the log-speedup of a training step while a process reads the GPU over one while that process is stopped.
 
-    Returns:
-        The GPU as CUDA and as NVML describe it, and whether both mean one; None where NVML does not start or does not
-        know it.
+    Args:
+        device: the GPU.
+        reading: the id of the process that reads it.
     """
-    nvml = open_monitor()
-    if nvml is None:
-        return None
-    index = torch_device(device).index
-    gpus = [describe_gpu(number, None) for number in range(gpu_count())]
-    with nvml:
-        try:
-            known = nvml.gpu(gpus[index].uuid or "")
-        except DeviceLostError as failure:
-            print(f"NVML does not know GPU {index}: {failure}")
-            return None
-    back = [number for number, gpu in enumerate(gpus) if known.uuid.endswith(gpu.uuid or "none")]
-    size, known_size = ((total or 0) / MIB for total in (gpus[index].memory_total_bytes, known.memory_total_bytes))
-    text = (
-        f"CUDA {index}: {gpus[index].name}, {size:.0f} MiB; NVML {known.uuid}: {known.name}, {known_size:.0f} MiB; "
-        f"back to {', '.join(map(str, back)) or 'nothing'}"
-    )
-    alike = gpus[index].name == known.name and abs(size - known_size) <= 0.05 * known_size
-    return text, alike and back == [index]
-
-
-def energy_windows(device: Device, send: Send) -> tuple[float, float, str] | None:
-    """Return the joules per step of a window of 5 s and one of 10 s, and why they are doubtful, or an empty text.
-
-    None where the GPU tells neither energy nor power.
-    """
-    nvml = open_monitor()
-    if nvml is None or device.uuid is None:
-        return None
-    runner = training_runner(device)
-    burst = burst_steps(warm_up(runner, WARM_UP_S).step_ns / 1e9)
-    with nvml:
-        meter, load = GpuMeter(nvml, device.uuid), TrainingLoad(runner, send)
-        windows = [measure(load, meter, burst=burst, seconds=seconds) for seconds in WINDOWS_S]
-    first, second = windows
-    if not first or not second:
-        return None
-    why = doubt(second, None, name=device.name, limit_w=device.power_limit_w)
-    return first.energy_j / first.steps, second.energy_j / second.steps, why
+    inner = training_runner(device)
+    step_s = warm_up(inner, FINE.time_budget_s).step_ns / 1e9
+    sizes = Sizes(switch_warmup=math.ceil(SWITCH_S / step_s), steps=math.ceil(BLOCK_S / step_s))
+    arms = [
+        StepRunner(name, inner.asynchronous, partial(inner.run, 1), inner.synchronize, partial(os.kill, reading, what))
+        for name, what in (("stopped", signal.SIGSTOP), ("reading", signal.SIGCONT))
+    ]
+    try:
+        log = compare(arms, [sizes, sizes], WATCHED, seed=0).logs[1]
+    finally:
+        os.kill(reading, signal.SIGCONT)
+    assert log is not None  # both arms were timed
+    return log
 
 
 def torch_device(device: Device) -> torch.device:
@@ -212,16 +176,6 @@ def known_step(name: str, device: torch.device, wait: Callable[[], None]) -> Ste
     return StepRunner(name, backend_of(device).is_gpu, wait, lambda: backend_of(device).synchronize())
 
 
-def lengthened(name: str, inner: Runner, wait: Callable[[], None]) -> StepRunner:
-    """Return an arm whose steps are another arm's, each followed by a wait."""
-
-    def step() -> None:
-        inner.run(1)
-        wait()
-
-    return StepRunner(name, inner.asynchronous, step, inner.synchronize, inner.activate, inner.fingerprint)
-
-
 def training_runner(device: Device, name: str = "fp32") -> TrainingRunner:
     """Return a small MLP in training in fp32, on batches that are on the device."""
     width, batch_size = SIZES[device.kind]
@@ -251,17 +205,3 @@ def busy_wait(time_ns: float, slept: float = 0.0) -> Callable[[], None]:
             pass
 
     return wait
-
-
-def pause(device: torch.device, time_ns: float) -> Callable[[], None]:
-    """Return a wait that is short compared with a step: a busy one on a CPU, a spinning kernel on a GPU."""
-    backend = backend_of(device)
-    if not backend.is_gpu:
-        return busy_wait(time_ns)
-    backend.spin(CALIBRATION_CYCLES)
-    backend.synchronize()
-    start = time.perf_counter_ns()
-    backend.spin(CALIBRATION_CYCLES)
-    backend.synchronize()
-    cycles_per_ns = CALIBRATION_CYCLES / (time.perf_counter_ns() - start)  # the clock as the spinning kernel sees it
-    return partial(backend.spin, round(time_ns * cycles_per_ns))

@@ -28,6 +28,8 @@ PERIOD_S = 0.1
 """NVML's own figures change no faster, and reading them disturbs the GPU."""
 PATIENCE_S = 2.0
 """How long stopping may take before the process is killed."""
+NAME = "ampmeter-sampler"
+"""The name of the process."""
 
 Gpus = tuple[tuple[str, str], ...]
 """Pairs of placement and UUID."""
@@ -117,7 +119,7 @@ class Sampler:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         arguments = (self._gpus, theirs, self._period_s)
-        self._process = context.Process(target=sample_forever, args=arguments, name="ampmeter-sampler", daemon=True)
+        self._process = context.Process(target=sample_forever, args=arguments, name=NAME, daemon=True)
         with own_modules_first(), sigint_held():
             self._process.start()
         theirs.close()  # Else the stream would not end with the child.

@@ -39,14 +39,11 @@ def report(runs: list[Path], out: Path, *, published: bool = False, figures: Cho
     return publish(load(runs), out, with_published=published, figures=figures)
 
 
-def terminal(contents: Report, out: Path, *, tried: bool = False) -> str:
-    """Return what a terminal shows of a report that was written into ``out``.
-
-    With ``tried``, what its reasons point at is tried next, so that how to try it is left out.
-    """
+def terminal(contents: Report, out: Path) -> str:
+    """Return what a terminal shows of a report that was written into ``out``."""
     from bench.report import render
 
-    return render.terminal(contents, out / "details.md", tried=tried)
+    return render.terminal(contents, out / "details.md")
 
 
 def explain(runs: list[Path]) -> list[Explanation]:

@@ -60,13 +60,10 @@ def render(report: Any, mark: str) -> dict[str, str]:
     return {name: environment.get_template(f"{name}.j2").render(values) for name in names}
 
 
-def terminal(report: Any, details: Path, *, tried: bool = False) -> str:
-    """Return what a terminal shows of a ``page.Report``.
-
-    How to try what its reasons point at is left out where that is ``tried`` next.
-    """
+def terminal(report: Any, details: Path) -> str:
+    """Return what a terminal shows of a ``page.Report``."""
     explained = [explanation for section in report.why for explanation in section.why]
-    values = {"report": report, "answers": answers(report.grid), "details": details, "tried": tried}
+    values = {"report": report, "answers": answers(report.grid), "details": details}
     values |= {"explained": explained, "most": MOST, "most_failures": MOST_FAILURES}
     return _environment().get_template("terminal.txt.j2").render(values).rstrip("\n")
 
@@ -110,7 +107,7 @@ def _accuracy(answer: Answer) -> str:
 def why_in_words(explained: Sequence[Explanation]) -> str:
     """Return what a terminal shows of explanations."""
     why = _environment().get_template("why.txt.j2")
-    return why.render(explained=explained, tried=False, most=len(explained)).rstrip("\n")
+    return why.render(explained=explained, most=len(explained)).rstrip("\n")
 
 
 def comparison_page(comparison: Comparison, kind: str) -> str:

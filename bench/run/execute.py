@@ -15,7 +15,6 @@ from typing import Any
 
 import bench
 from bench.cli.display import Display, open_display, show_remaining
-from bench.cli.interruption import Interrupted, tell_interrupted
 from bench.launch import Ending, Launcher, run_concurrently
 from bench.measure.sampler import Gpus, Sampler
 from bench.planning import suite_registry
@@ -25,7 +24,7 @@ from bench.results.records import MEASURED, Device, Environment, Message, Progre
 from bench.results.run_json import planned as describe_planned
 from bench.results.run_json import read_run
 from bench.results.store import FAILURES, LOG, Answers, Store, StoreLostError, answers, edited
-from bench.run.folder import describe_request, earlier_start, locked, new_folder
+from bench.run.folder import describe_request, earlier_start, locked
 from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
@@ -361,17 +360,16 @@ def tell_what_remains(prepared: PreparedRun, folder: Path | None) -> None:
         show_remaining(prepared.plan, left, len(failed))
 
 
-def execute(prepared: PreparedRun, folder: Path | None, launcher: Launcher) -> tuple[Path, bool]:
-    """Run the plan; return the run's folder, and whether no trial failed or hung.
+def execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
+    """Run the plan in a folder, which is made if it is missing; return whether no trial failed or hung.
 
     Raises:
         UsageError: the folder cannot be continued, or could not be written to the end.
     """
-    folder = new_folder(prepared) if folder is None else folder
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         try:
-            return folder, _execute(prepared, folder, launcher)
+            return _execute(prepared, folder, launcher)
         except StoreLostError as error:
             raise UsageError(str(error)) from error
 
@@ -431,11 +429,9 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
                 store.add(sampler.stop())
                 is_longer = (folder / "trials.csv").stat().st_size > size
                 end((None if is_longer else earlier.get("finished")) or now())
-            except KeyboardInterrupt as stop:
-                display.close()
-                end(None)
-                tell_interrupted(folder, tries=prepared.request.tries)
-                raise Interrupted(folder if answers(folder).attempts else None) from stop
+            except KeyboardInterrupt:
+                end(None)  # with the warnings so far
+                raise
     finally:
         display.close()
     return fine

@@ -28,7 +28,7 @@ WAIT_S, POLL_S = 0.2, 0.05
 """How long an owner that has just ended may take to be recognised as such, and how often that is tried."""
 LARGE = ("blocks.csv", "telemetry.csv")
 """The CSVs that may have millions of rows."""
-FREE = {"argv", "parameters", "out", "resume", "dry_run", "data_dir", "on", "trial_timeout_s", "tries"}
+FREE = {"argv", "parameters", "out", "resume", "dry_run", "data_dir", "on", "trial_timeout_s"}
 """Fields of a request that may change when a run goes on; suites hold their parameters."""
 
 
@@ -43,7 +43,7 @@ def open_folder(request: Request) -> tuple[Request, Path | None]:
     """
     if (folder := request.resume) is not None:
         if not request.suites:
-            given: dict[str, Any] = {name: getattr(request, name) for name in (*RESUMABLE, "tries")}
+            given: dict[str, Any] = {name: getattr(request, name) for name in RESUMABLE}
             known = {name: value for name, value in given.items() if value is not None}
             request = replace(_recorded(folder), out=None, **known)
         return request, folder

@@ -1,25 +1,24 @@
-"""After a run: its report, its next step, and the ladders that its explanation points at."""
+"""After a run: its report, and its next step."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from bench import report as reporter
-from bench.cli.interruption import Interrupted, tell
-from bench.cli.parser import RIGOROUS, Parser, parse_kept, parse_ladder
+from bench.cli.parser import RIGOROUS, TRAINING, Parser, option_name, run_options
 from bench.report.reading import folders
 from bench.results.records import MEASURED
 from bench.results.run_json import read_run
 from bench.results.store import FAILURES, reason_of
 from bench.run.folder import reports_of
 from bench.spec.errors import UsageError
+from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.text import print_plain
-from bench.spec.trial import Request
 
 
 def report(
@@ -28,7 +27,6 @@ def report(
     *,
     published: bool = False,
     figures: Literal["overview", "all", "none"] = "overview",
-    tried: bool = False,
 ) -> None:
     """Write the report of some runs; print its ablations, its answers and where it is.
 
@@ -37,11 +35,9 @@ def report(
         out: where to write it; None is reports/, under the runs' names.
         published: whether published figures of the same recipes are set next to theirs.
         figures: of which devices.
-        tried: whether what the reasons point at is tried next, so that it is not said how.
 
     Raises:
         UsageError: it cannot be written.
-        Interrupted: while it was printed; it has been said where the report is.
     """
     out = out or report_folder(runs)
     runs = list(dict.fromkeys(run.resolve() for run in runs))
@@ -55,18 +51,13 @@ def report(
             f"The report in '{out}' cannot be written: {error.strerror or error}. Nothing that was measured is lost: "
             f"write it elsewhere with report {shlex.join(map(str, runs))} --out FOLDER."
         ) from error
-    written = f"Report: {out / 'report.md'} and {out / 'report.html'}"
-    try:
-        print_plain(reporter.terminal(contents, out, tried=tried))
-    except KeyboardInterrupt as stop:
-        tell(written)
-        raise Interrupted from stop
-    print_plain(written)
+    print_plain(reporter.terminal(contents, out))
+    print_plain(f"Report: {out / 'report.md'} and {out / 'report.html'}")
 
 
-def report_run(folder: Path, *, tried: bool = False) -> None:
+def report_run(folder: Path) -> None:
     """Write the report of a run that has just ended, and print it as ``report`` does."""
-    report([folder], folders.report_folder([folder], reports_of(folder)), tried=tried)
+    report([folder], folders.report_folder([folder], reports_of(folder)))
 
 
 def report_folder(runs: list[Path]) -> Path:
@@ -74,70 +65,92 @@ def report_folder(runs: list[Path]) -> Path:
     return folders.report_folder(runs, Path("reports"))
 
 
-def follow_ups(request: Request, folder: Path) -> Iterator[Request]:
-    """Yield what is measured after a run: ladders to the techniques that it points at, and what keeping modules costs.
+def show_next(folder: Path) -> None:
+    """Print how to go on after a run, and code that keeps the modules in fp32 which its search has found."""
+    from bench.report.tables.layers import snippet
 
-    One that was started before goes on.
-    """
-    for again in chain(_ladders(request, folder) if request.tries else (), _kept(request, folder)):
-        out = again.out
-        yield replace(again, out=None, resume=out) if out and (out / "run.json").exists() else again
+    kept = [name for names in _kept(folder).values() for _, name in names if parse_precision(name).autocast]
+    for pattern in dict.fromkeys(name.partition("keep=")[2] for name in kept):
+        print_plain(f"In a training loop of your own, before torch.compile:\n\n{snippet(pattern)}", wrap=False)
+    print_plain(f"Next: {next_step(folder)}")
 
 
-def _kept(request: Request, folder: Path) -> Iterator[Request]:
-    """Yield the run of each suite in which modules to keep were found, with and without them in fp32."""
+def _kept(folder: Path) -> dict[str, list[tuple[str, str]]]:
+    """Return what a run's search found: for each suite the precisions without and with the modules to keep in fp32."""
     from bench.report.reading.load import load
-    from bench.report.tables.layers import kept_names, snippet
-    from bench.spec.precisions import parse_precision
+    from bench.report.tables.layers import kept_names
 
-    if "layers" not in request.phases:
-        return
-    for suite, names in kept_names(load([folder]).numerics).items():
-        autocast = [name for _, name in names if parse_precision(name).autocast]  # of narrow weights it says too little
-        for pattern in dict.fromkeys(name.partition("keep=")[2] for name in autocast):
-            print_plain(f"In a training loop of your own, before torch.compile:\n\n{snippet(pattern)}", wrap=False)
-        if request.quick:
-            continue
-        out = folder.with_name(f"{folder.name}-keep-{suite}")
-        yield parse_kept(request, suite, [name for pair in names for name in pair], out)
-        if (out / "run.json").exists():
-            report([folder, out], report_folder([folder]))  # with what keeping them costs
+    searched = "layers" in read_run(folder).get("request", {}).get("phases", ())
+    return kept_names(load([folder]).numerics) if searched else {}
 
 
-def _ladders(request: Request, folder: Path) -> Iterator[Request]:
-    """Yield a ladder for each precision of a run that was explained, to the techniques that the reasons point at."""
+def _cost_of_keeping(request: dict[str, Any], folder: Path, suite: str, names: list[tuple[str, str]]) -> str:
+    """Say how to measure a suite with and without the modules to keep in fp32.
+
+    Args:
+        request: that of the run whose search has found them, as run.json has it.
+        folder: the run's.
+        suite: its name.
+        names: the precisions without and with the option ``keep``.
+    """
+    words = {ref["name"]: ref["file"] or ref["name"] for ref in request["suites"]}
+    out = f"{folder}-keep-{suite}"
+    precisions = ",".join((BASELINE, *chain.from_iterable(names)))
+    options = {"--suite": words[suite], "--phases": "memory,speed", "--precisions": precisions, "--out": out}
+    both = shlex.join((str(folder), out))
+    return (
+        f"`{_without_training(request, options)}` measures what keeping them costs, and `run_bench.py report {both}` "
+        "shows both."
+    )
+
+
+def _ablations(request: dict[str, Any], folder: Path) -> list[str]:
+    """Say how to measure the techniques that the explanations of a run name, for each precision."""
     techniques: dict[str, list[str]] = {}
-    for explanation in reporter.explain([folder]):
-        techniques.setdefault(explanation.precision, []).extend(explanation.techniques)
+    if "explain" in request.get("phases", ()):
+        with suppress(UsageError):  # nothing was explained; the report says why
+            for explanation in reporter.explain([folder]):
+                techniques.setdefault(explanation.precision, []).extend(explanation.techniques)
+    steps = []
     for precision, names in techniques.items():
-        if not names:
-            print_plain(f"Nothing to try for {precision}: no reason points at a technique.")
-            continue
-        out = folder.with_name(f"{folder.name}-try-{precision}")
-        try:
-            yield parse_ladder(request, precision, names, out)
-        except UsageError as error:
-            print_plain(f"{', '.join(dict.fromkeys(names))} cannot be tried for {precision}: {error}")
+        wanted = ",".join(dict.fromkeys((*request.get("techniques", ()), *names)))
+        options = {"--phases": "memory", "--precisions": f"{BASELINE},{precision}", "--techniques": wanted}
+        if names:
+            command = f"{_without_training(request, options)} --ladder"
+            steps.append(f"`{command}` measures what {', '.join(dict.fromkeys(names))} brings.")
+    return steps
+
+
+def _repeated(words: Sequence[str], instead: dict[str, str], left_out: Iterable[str] = ()) -> str:
+    """Return the command of a run, for its user to type, without its folder and with other values of some options."""
+    parser = Parser(add_help=False)
+    for name in {"--out", "--resume", *instead, *left_out}:
+        parser.add_argument(name)
+    _, kept = parser.parse_known_args(words)
+    return f"run_bench.py {shlex.join([*kept, *chain.from_iterable(instead.items())])}"
+
+
+def _without_training(request: dict[str, Any], instead: dict[str, str]) -> str:
+    """Return the command of a run without the options that only training has a use for."""
+    options = run_options()
+    return _repeated(request["argv"], instead, [option_name(name, options[name]) for name in (*TRAINING, "seeds")])
 
 
 def _whole(request: dict[str, Any]) -> str:
     """Name the run that measures what a run with ``--quick`` left out."""
-    parser = Parser(add_help=False)
-    parser.add_argument("--quick", action="store_true")
-    for name in ("--out", "--resume"):
-        parser.add_argument(name)
-    _, words = parser.parse_known_args(request["argv"])
+    if request.get("script"):
+        return "without --quick, as many rounds are measured as a verdict needs."
+    words = [word for word in request["argv"] if word != "--quick"]
     named = {"other precisions": "precisions", "other batch sizes": "batch_sizes"}
     left = ["further processes", *(what for what, field in named.items() if not request.get(field))]
     left += [] if "train" in request["phases"] or "--phases" in words else ["training"]
-    return f"`run_bench.py {shlex.join(words)}` measures what --quick left out: {', '.join(left)}."
+    return f"`{_repeated(words, {})}` measures what --quick left out: {', '.join(left)}."
 
 
 def next_step(folder: Path) -> str:
     """Say how to go on after a run."""
     from bench.results.csv_file import counting, read
     from bench.spec.metrics import ACCURACY
-    from bench.spec.precisions import BASELINE
 
     where = shlex.quote(str(folder))
     trials = counting(read(folder / "trials.csv"))
@@ -157,9 +170,10 @@ def next_step(folder: Path) -> str:
     seeds = list(dict.fromkeys(map(int, trained["seed"])))
     unknown = ~trained["status"].isin(MEASURED) & (trained["precision"] == BASELINE)  # such a seed compares nothing
     lacking = ACCURACY.fewest - len(seeds) + trained["seed"][unknown].nunique()
+    steps = [_cost_of_keeping(request, folder, suite, names) for suite, names in _kept(folder).items()]
+    if steps := steps or _ablations(request, folder):
+        return " ".join(steps)
     first = ""
-    if request.get("script") and request.get("quick"):
-        return "without --quick, as many rounds are measured as a verdict needs."
     if request.get("quick"):
         return _whole(request)
     if compared and most < RIGOROUS.most_replicates:

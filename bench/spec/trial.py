@@ -387,12 +387,6 @@ class Request:
         default=USUAL,
         group="how",
     )
-    tries: bool = option(
-        "then climb a ladder to the techniques that the reasons point at, to measure what they bring",
-        default=False,
-        name="--try",
-    )
-    """Of ``explain`` alone."""
     epochs: int | None = option("epochs to train (default: the suite's short form)", "N", whole(1))
     seeds: tuple[int, ...] | None = option(
         "seeds to train with (default: the suite's, usually 0)", "LIST", listed(whole(0))

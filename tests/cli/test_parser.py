@@ -1,5 +1,4 @@
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import bench
-from bench.cli.parser import QUICK, RIGOROUS, parse, parse_ladder, parse_run
+from bench.cli.parser import QUICK, RIGOROUS, parse, parse_run
 from bench.spec.errors import UsageError
 from tests.conftest import call
 
@@ -63,37 +62,11 @@ def test_explain_is_a_run_with_its_phases_and_is_repeated_as_one(words, phases):
     assert again == request
 
 
-def test_a_ladder_to_try_is_of_what_was_explained_with_more_techniques():
-    request = parse(["explain", "--suite", "mlp", "--try", "--techniques", "channels-last", "--gpus", "cpu"])
-    assert (request.tries, parse(["explain", "--suite", "mlp"]).tries) == (True, False)
-    assert not parse_run(request.argv).tries  # a repetition of the run alone
-    ladder = parse_ladder(request, "amp-bf16", ["compile", "channels-last"], Path("results/a-try"))
-    assert (ladder.suites, ladder.gpus, ladder.out) == (request.suites, request.gpus, Path("results/a-try"))
-    assert (ladder.precisions, ladder.techniques) == (("fp32", "amp-bf16"), ("channels-last", "compile"))
-    assert ladder.phases == ("memory", "ladder_memory", "ladder")
-
-
-def test_a_ladder_to_try_of_a_run_that_goes_on_is_a_run_of_its_own():
-    words = ["explain", "--suite", "mlp", "--precisions=fp32,amp-bf16", "--resume", "results/a", "--try"]
-    words += shlex.split("--phases memory,speed,train --epochs 2 --seeds 3,4 --target-accuracy 90 --clip-grad=1")
-    ladder = parse_ladder(parse(words), "amp-bf16", ["compile"], Path("results/a-try"))
-    assert (ladder.resume, ladder.out) == (None, Path("results/a-try"))
-    assert (ladder.epochs, ladder.seeds, ladder.phases) == (None, (3,), ("memory", "ladder_memory", "ladder"))
-    assert parse_run(ladder.argv) == ladder
-
-
-@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--try"]])
 @pytest.mark.parametrize("named", ["fp32", "32-true,fp32", "amp-bf16", "amp-fp16,amp-bf16"])
-def test_explain_refuses_precisions_that_leave_nothing_to_compare(named, more):
+def test_explain_refuses_precisions_that_leave_nothing_to_compare(named):
     with pytest.raises(UsageError, match=r"--precisions fp32,amp-"):
-        parse(["explain", "--suite", "mlp", "--precisions", named, *more])
-    parse(["explain", "--suite", "mlp", "--precisions", "fp32,amp-fp16", *more])
-
-
-@pytest.mark.parametrize("words", [["results/a", "--try"], ["--try", "results/a"], ["results/a", "results/b", "--try"]])
-def test_try_of_a_folder_names_the_command_that_does_it(words):
-    with pytest.raises(UsageError, match=r"explain --resume results/a --try\."):
-        parse(["explain", *words])
+        parse(["explain", "--suite", "mlp", "--precisions", named])
+    parse(["explain", "--suite", "mlp", "--precisions", "fp32,amp-fp16"])
 
 
 def test_explain_of_folders_starts_no_run():
@@ -202,6 +175,7 @@ def test_an_option_that_means_nothing_gets_a_sentence(words, sentence):
         (["--resume", "results/x", "--gpus", "cpu", "--set", "lr=1"], "to change --set, --gpus, start a new run"),
         (["repotr"], "Did you mean 'report'"),
         (["compare", "a", "b", "--jsno"], "See run_bench.py compare --help."),
+        (["explain", "--suite", "mlp", "--try"], "There is no --try"),
     ],
 )
 def test_a_command_that_means_nothing_gets_a_sentence(words, sentence):

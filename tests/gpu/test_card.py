@@ -3,15 +3,11 @@
 ``perf/gpu_checklist.py`` runs these tests and the others that are marked ``card`` as its part ``card``.
 """
 
-import math
 import os
-import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
-from functools import partial
-from multiprocessing import active_children
 
 import numpy as np
 import pytest
@@ -20,17 +16,12 @@ from torch import nn
 
 from bench.devices.backend import backend_of
 from bench.devices.monitor import open_monitor
-from bench.doctor.probes import StepRunner, training_runner
 from bench.launch.local import LocalLauncher
 from bench.measure import alone
 from bench.measure.disturbance import GpuWatch, open_watch
 from bench.measure.operations import peak_tflops
-from bench.measure.rounds import Sizes, compare
-from bench.measure.sampler import Sampler
-from bench.measure.warmup import warm_up
-from bench.run.execute import SAMPLE_PERIOD_S
 from bench.spec.precisions import PRECISIONS
-from bench.spec.trial import Placement, Protocol
+from bench.spec.trial import Placement
 from bench.training import amp
 from tests.arms import arms
 from tests.gpu.test_gpu import run
@@ -143,28 +134,6 @@ def monitor():
     (device,) = LocalLauncher().call("bench.devices.survey:survey", ("0",)).devices
     with open_monitor() as opened:
         yield opened, device.uuid
-
-
-@REAL
-def test_reading_clocks_and_power_slows_no_step():
-    """The sampling process is stopped in one arm's blocks; a worker may not start it, but a test may."""
-    (device,) = LocalLauncher().call("bench.devices.survey:survey", ("0",)).devices
-    protocol = Protocol(replicates=1, most_replicates=1, time_budget_s=8.0, min_rounds=8, fewest_rounds=5)
-    with Sampler(((device.placement, device.uuid),), SAMPLE_PERIOD_S) as running:
-        (pid,) = [child.pid for child in active_children() if child.name == "ampmeter-sampler"]
-        inner = training_runner(device)
-        step_s = warm_up(inner, 2.0).step_ns / 1e9
-        sizes = Sizes(switch_warmup=math.ceil(0.1 / step_s), steps=math.ceil(0.5 / step_s))
-        arms_of = [
-            StepRunner(name, True, partial(inner.run, 1), inner.synchronize, partial(os.kill, pid, number))
-            for name, number in (("off", signal.SIGSTOP), ("on", signal.SIGCONT))
-        ]
-        try:
-            log = compare(arms_of, [sizes, sizes], replace(protocol, target_ci=0.002), seed=0).logs[1]
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        assert running.stop()
-    assert abs(log.center) < 0.01
 
 
 @REAL

@@ -4,17 +4,15 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from bench.report.analysis.compare import compare
-from bench.report.analysis.contrast import FACTORS, Factor, contrasts
-from bench.report.analysis.factors import rows, varied
+from bench.report.analysis.contrast import contrasts
 from bench.report.analysis.summary import summarise
 from bench.report.exports import data, document
 from bench.report.figures import files
 from bench.report.figures.chart import Chart
-from bench.report.figures.devices import against_value, charts
+from bench.report.figures.devices import charts
 from bench.report.reading.load import load
 from bench.report.tables.comparisons import changes
 from bench.results.columns import COLUMNS, columns_of, descriptions
@@ -22,7 +20,7 @@ from bench.results.records import MemoryPeak, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.metrics import LEARNED, METRICS, Metric
 from tests.report.builders import RunBuilder, timed, write_report
-from tests.report.fleet import edit_rows, edit_run
+from tests.report.fleet import edit_rows
 
 COMPILING = Metric(
     name="compiling",
@@ -42,20 +40,15 @@ COPIED = Metric(
     replicate="once",
     fewest=1,
 )
-DRIVER = Factor(
-    name="driver", varies=frozenset({"run"}), value=lambda row, run: str(run.environment["driver"]) if row else None
-)
 
 
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Two runs with two drivers: the later compiles in half the time, and amp-bf16 in twice that of fp32."""
+    """Two runs: the later compiles in half the time, and amp-bf16 in twice that of fp32."""
     monkeypatch.setitem(METRICS, "compiling", COMPILING)
-    monkeypatch.setitem(FACTORS, "driver", DRIVER)
     folders = []
-    for name, driver, seconds in (("old", "550", 8.0), ("new", "600", 4.0)):
+    for name, seconds in (("old", 8.0), ("new", 4.0)):
         run = RunBuilder(tmp_path / name)
-        edit_run(run.folder, lambda info, driver=driver: info["environment"].update(driver=driver))
         for replicate, jitter in enumerate((0.99, 1.0, 1.01)):
             for precision, speedup, times in (("fp32", None, 1.0), ("amp-bf16", 2.0 * jitter, 2.0)):
                 speed = timed(10.0 / (speedup or 1.0), 128, speedup=speedup)
@@ -75,7 +68,6 @@ def test_a_metric_reaches_table_figure_json_frames_and_metrics(two: list[Path], 
     captions = [chart.caption for chart in drawn if isinstance(chart, Chart)]
     assert "Compile time at batch size 128 on Test 1: mlp" in captions
     exported = document.report(runs)
-    jsonschema.validate(exported, document.schema())
     (row,) = (row for row in exported["results"] if row["precision"] == "amp-bf16")
     assert (row["compile_s"], row["compiling_ratio"]) == (16.0, pytest.approx(2.0))
     assert row["compiling_ratio_low"] < 2.0 < row["compiling_ratio_high"]
@@ -88,7 +80,7 @@ def test_a_metric_that_no_record_has_a_field_of_has_a_typed_column_by_its_entry(
     run = RunBuilder(tmp_path / "run")
     for precision, copied in (("fp32", 4096.0), ("amp-bf16", 2048.0)):
         run.result("memory", precision, values={"copied_bytes": copied})
-    objects = data.rows(summarise(load([run.folder]).trials), data.every())
+    objects = data.rows(data.typed(load([run.folder])).summary)
     assert [(row["copied_bytes"], row["copied_ratio"]) for row in objects] == [(4096.0, None), (2048.0, 0.5)]
     assert descriptions()["trials.csv"]["copied_bytes"] == COPIED.about
     edit_rows(run.folder, lambda row: row.update(copied_bytes="-1"))
@@ -102,26 +94,6 @@ def test_a_metric_reaches_compare(two: list[Path]) -> None:
     (table,), _ = changes(comparisons)
     changed = [row[3:5] for row in table.rows if row[2] == "compile time"]
     assert [(verdict, change[:4]) for verdict, change in changed] == [("IMPROVED", "0.50")] * len(comparisons.rows)
-
-
-def test_a_factor_reaches_table_figure_and_json(two: list[Path], tmp_path: Path) -> None:
-    runs = load(two)
-    (sweep,) = varied(summarise(runs.trials), runs)
-    assert sweep.title == "mlp by driver"
-    page = write_report(two, tmp_path / "out", figures="overview").read_text()
-    assert "mlp by driver" in page
-    assert (tmp_path / "out" / "sweep-mlp-driver.png").is_file()
-    chart = against_value(sweep)
-    assert chart is not None
-    assert [panel.x.label for panel in chart.panels] == ["driver"]
-    exported = document.report(runs)
-    jsonschema.validate(exported, document.schema())
-    rows = [row for row in exported["contrasts"] if row["metric"] == "compiling"]
-    assert [(row["precision"], row["against"], row["value"]) for row in rows] == [
-        ("fp32", "550", "600"),
-        ("amp-bf16", "550", "600"),
-    ]
-    assert [row["change"] for row in rows] == pytest.approx([0.5, 0.5])
 
 
 def test_a_second_metric_of_what_is_learned_is_compared_and_leaves_parity_to_the_first(tmp_path, monkeypatch) -> None:
@@ -148,7 +120,7 @@ def test_a_second_metric_of_what_is_learned_is_compared_and_leaves_parity_to_the
     row = run.row("amp-bf16")
     assert row["parity"] == "EQUIVALENT"
     assert row["f1"] == pytest.approx(72.0)
-    (contrast,) = contrasts(FACTORS["precision"], f1, {0: run.row("fp32")[f1.arm], 1: row[f1.arm]}).values()
+    (contrast,) = contrasts(f1, {0: run.row("fp32")[f1.arm], 1: row[f1.arm]}).values()
     assert tuple(row[f1.changes]) == pytest.approx(contrast.shown.ends)
 
 
@@ -182,22 +154,12 @@ def test_a_suites_own_figure_of_merit_is_judged_and_shown_as_the_suite_describes
     assert "RMSE (°C)" in page
     assert "RMSE less fp32" in page
     exported = document.report(load([runs[0].folder]))
-    jsonschema.validate(exported, document.schema())
     assert {result["quality_unit"] for result in exported["results"]} == {"°C"}
     edit_rows(runs[1].folder, lambda row: row.update(quality=float(row["quality"]) + 0.3))
     (comparison,) = (row for row in compare(*(run.folder for run in runs)).rows if row.question["precision"] != "fp32")
     assert (comparison.changes["quality"].verdict, comparison.changes["quality"].metric.label) == (changed, "RMSE")
     edit_rows(runs[0].folder, lambda row: row.update(quality_margin=margin + (row["precision"] == "fp32")))
     assert runs[0].row("amp-bf16")["parity"] != verdict  # two margins, fixed by nobody
-
-
-def test_of_runs_with_one_value_of_a_factor_the_first_is_compared(two: list[Path], tmp_path: Path) -> None:
-    third = RunBuilder(tmp_path / "third").together({"amp-bf16": (2.0, 2.01, 1.99)})
-    edit_run(third.folder, lambda info: info["environment"].update(driver="550"))
-    runs = load([*two, third.folder])
-    (factor,) = varied(summarise(runs.trials), runs)
-    assert [*factor.rows["value"]].count("550") == 2  # two precisions
-    assert all(row["value"] != row["against"] for row in rows([factor]))
 
 
 def test_a_figure_without_a_metric_is_refused_and_one_that_is_not_finite_is_unknown(tmp_path, monkeypatch) -> None:
@@ -215,7 +177,7 @@ def test_a_metric_takes_no_key_of_another_figure(monkeypatch) -> None:
         METRICS, "waiting", replace(COPIED, name="waiting", columns=("data_wait_pct",), key="data_wait_pct")
     )
     with pytest.raises(ValueError, match="data_wait_pct is the key of another figure"):
-        data.every()
+        data.summary_fields()
 
 
 def test_the_key_of_a_difference_is_not_that_of_the_figure() -> None:

@@ -10,15 +10,13 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from io import BytesIO, StringIO
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-import run_bench
-from bench.cli.interruption import Interrupted, tell_interrupted
-from bench.cli.parser import RIGOROUS, parse
+from bench.cli.parser import RIGOROUS, parse, parse_run
 from bench.planning.plan import Plan
 from bench.report.reading.completeness import remark
 from bench.report.reading.load import load
@@ -78,7 +76,7 @@ def test_warnings_and_notes_of_a_run_that_was_stopped_are_kept_when_it_goes_on(t
     launcher = SimpleNamespace(overlapping=False, notes=["A V100 was lost."])
     with monkeypatch.context() as stopped:
         stopped.setattr("bench.run.execute.Execution.run", stop)
-        with pytest.raises(Interrupted):
+        with pytest.raises(KeyboardInterrupt):
             execute(warned, tmp_path, launcher)
     execute(warned, tmp_path, LAUNCHER)
     assert read_run(tmp_path)["warnings"] == ["The GPU is shared.", "A V100 was lost."]
@@ -242,7 +240,7 @@ def test_a_bare_resume_repeats_the_request_with_what_it_adds(tmp_path, machine, 
     )
     again, _ = open_folder(parse(["--resume", "run", "--trial-timeout", "90s", "--dry-run"]))
     suites = (ref.word,)
-    given = {"resume": Path("run"), "dry_run": True, "trial_timeout_s": 90.0, "tries": False}
+    given = {"resume": Path("run"), "dry_run": True, "trial_timeout_s": 90.0}
     assert again == replace(request, suites=suites, **given)
 
 
@@ -282,7 +280,7 @@ def test_a_run_that_goes_on_says_what_is_finished_and_what_remains(tmp_path, mac
     assert "4 of 4 planned trials are finished already" in capsys.readouterr().out
 
 
-def test_a_stopped_run_its_report_and_its_resumption_count_alike(tmp_path, machine, tiny_trial, cpu, capsys):
+def test_the_report_of_a_stopped_run_and_its_resumption_count_alike(tmp_path, machine, tiny_trial, cpu, capsys):
     names = ("fp32", "default", "fp8-tensorwise:emulated=on")
     memory = [replace(tiny_trial, arms=arms(name)) for name in names]
     alone = [replace(tiny_trial, phase=phase, arms=arms(name)) for phase in ("speed", "train") for name in names[1:]]
@@ -293,8 +291,6 @@ def test_a_stopped_run_its_report_and_its_resumption_count_alike(tmp_path, machi
         for trial, status in zip(memory, ("ok", "unsupported", "unsupported"), strict=True):
             store.add_results(trial, cpu, [result(trial.precisions[0], status=status)])
     read = load([tmp_path])
-    tell_interrupted(tmp_path)
-    assert "5 of 7 planned trials are finished" in capsys.readouterr().out
     tell_what_remains(replace(prepared(machine), plan=plan), tmp_path)
     assert "5 of 7 planned trials are finished already; 2 remain" in capsys.readouterr().out
     assert "2 of 7 planned trials are missing (1 speed, 1 train)" in remark(read.runs[0], read.trials)
@@ -411,54 +407,36 @@ def explained(monkeypatch):
     return explanations
 
 
-def test_what_reasons_point_at_is_tried_once_for_each_precision(tmp_path, explained, capsys):
-    for precision, *techniques in (("amp-fp16", "compile"), ("amp-bf16",), ("amp-fp16", "compile", "fused-optimizer")):
-        explained.append(SimpleNamespace(precision=precision, techniques=techniques))
-    request = Request(argv=("--suite", "mlp", "--phases", "speed,explain"), suites=("mlp",), tries=True)
-    (ladder,) = reporting.follow_ups(request, tmp_path / "run")
+def command(folder: Path) -> Request:
+    """The run that is named as a run's next step."""
+    return parse_run(shlex.split(re.search(r"`run_bench\.py ([^`]*)`", reporting.next_step(folder))[1]))
+
+
+WORDS = ("--suite", "mlp", "--gpus=cpu", "--epochs", "2", "--seeds", "3,4", "--out", "somewhere")
+
+
+def test_the_next_step_after_an_explanation_is_a_ladder_to_the_techniques_of_its_reasons(tmp_path, explained):
+    run = RunBuilder(tmp_path / "run").speed()
+    edit_run(run.folder, lambda run: run["request"].update(argv=[*WORDS, "--quick"], phases=["speed", "explain"]))
+    explained += [
+        SimpleNamespace(precision=name, techniques=techniques)
+        for name, techniques in (("amp-fp16", ["compile"]), ("tf32", []), ("amp-fp16", ["fused-optimizer"]))
+    ]
+    ladder = command(run.folder)
+    assert (ladder.suites, ladder.gpus, ladder.quick) == (("mlp",), ("cpu",), True)
+    assert (ladder.epochs, ladder.seeds, ladder.out) == (None, None, None)
+    assert ladder.phases == ("memory", "ladder_memory", "ladder")
     assert (ladder.precisions, ladder.techniques) == (("fp32", "amp-fp16"), ("fused-optimizer", "compile"))
-    assert ladder.out == tmp_path / "run-try-amp-fp16"
-    assert "amp-bf16" in capsys.readouterr().out
 
 
-def test_a_ladder_that_was_started_goes_on_and_others_start(tmp_path, machine, explained):
-    explained += [SimpleNamespace(precision=name, techniques=["compile"]) for name in ("amp-fp16", "amp-bf16")]
-    request = Request(argv=("--suite", "mlp", "--phases", "speed,explain"), suites=("mlp",), tries=True)
-    first, second = reporting.follow_ups(request, tmp_path / "run")
-    started = tmp_path / "run-try-amp-fp16"
-    assert open_folder(first) == (first, started)
-    run_nothing(started, machine, first)
-    again, other = reporting.follow_ups(request, tmp_path / "run")
-    assert open_folder(again) == (again, started)
-    run_nothing(started, machine, again)
-    assert other == second
-    assert open_folder(Request(suites=(), resume=started))[0].techniques == first.techniques
-    explained[0].techniques.append("channels-last")  # what was started is another request's
-    with pytest.raises(UsageError, match="with other --techniques"):
-        run_nothing(started, machine, next(reporting.follow_ups(request, tmp_path / "run")))
-
-
-def test_ladders_are_climbed_after_one_that_is_refused_and_an_interruption_says_how_to_go_on(monkeypatch, capsys):
-    names, came = ["refused", "fine", "stopped", "never"], []
-
-    def climb(request, _signals):
-        came.append(request.suites[0])
-        if came[-1] == "refused":
-            raise UsageError("It is another run's.")
-        if came[-1] == "stopped":
-            raise KeyboardInterrupt
-        return 1
-
-    monkeypatch.setattr(reporting, "follow_ups", lambda *_: (Request(suites=(name,)) for name in names))
-    monkeypatch.setattr(run_bench, "run", climb)
-    with pytest.raises(Interrupted):
-        run_bench.follow(replace(REQUEST, tries=True), Path("results/a"), None)
-    assert came == names[:3]
-    told = capsys.readouterr()
-    assert "explain --resume results/a --try" in " ".join(told.out.split())
-    assert "another run's" in told.err
-    names[2:] = []
-    assert run_bench.follow(replace(REQUEST, tries=True), Path("results/a"), None) == 2
+def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs(tmp_path, monkeypatch):
+    run, kept = RunBuilder(tmp_path / "run").speed(), "amp-bf16:keep=head"
+    suites = [{"name": "mlp", "file": None}, {"name": "mine", "file": "/models/mine.py"}]
+    edit_run(run.folder, lambda run: run["request"].update(argv=[*WORDS], phases=["layers"], suites=suites))
+    monkeypatch.setattr("bench.report.tables.layers.kept_names", lambda _rows: {"mine": [("amp-bf16", kept)]})
+    cost = command(run.folder)
+    assert (cost.suites, cost.phases) == (("/models/mine.py",), ("memory", "speed"))
+    assert (cost.precisions, cost.out) == (("fp32", "amp-bf16", kept), tmp_path / "run-keep-mine")
 
 
 def suggested(folder: Path) -> set[str]:
@@ -486,31 +464,6 @@ def test_only_what_may_end_otherwise_is_to_be_tried_again(tmp_path):
     run = RunBuilder(tmp_path / "run").lost("memory", "fp32", "oom").lost("memory", "amp-bf16", "oom")
     assert suggested(run.folder) == {"--batch-sizes"}
     assert suggested(run.lost("train", "fp32", "failed").folder) == {"--resume"}
-
-
-def test_a_plan_says_that_ladders_follow(machine, monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bench.run.prepare.prepare", lambda request, _: prepared(machine, request))
-    monkeypatch.setattr("bench.launch.open_launcher", lambda *_: StringIO())
-    for tries in (False, True):
-        assert run_bench.run(replace(REQUEST, dry_run=True, tries=tries), None) == 0
-        assert ("More runs follow" in capsys.readouterr().out) is tries
-
-
-def test_a_stopped_run_goes_on_with_the_ladders_that_were_to_follow(machine, monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
-    run_nothing(Path("run"), machine)
-    for tries, way in ((False, "--resume run"), (True, "explain --resume run --try")):
-        tell_interrupted(Path("run"), tries=tries)
-        assert capsys.readouterr().out.endswith(f" {way}\n")
-
-
-def test_a_ladder_that_the_other_options_forbid_is_not_tried(tmp_path, explained, capsys):
-    explained.append(SimpleNamespace(precision="amp-bf16", techniques=["compile"]))
-    names = ("compile=max-autotune",)
-    request = Request(argv=("--suite", "mlp", "--techniques", *names), suites=("mlp",), techniques=names, tries=True)
-    assert list(reporting.follow_ups(request, tmp_path / "run")) == []
-    assert "say two things" in capsys.readouterr().out
 
 
 # One process at a time writes to a run's folder.

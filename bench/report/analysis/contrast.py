@@ -2,7 +2,6 @@
 
     metric    what is compared: its column, its direction, its margin      bench.spec.metrics
     arm       what one precision of one cell measured of a metric          arms
-    factor    which arms are set against which                             FACTORS
     contrast  one arm against another, with an interval                    estimate, contrasts
     verdict   the words for contrasts, which depend on the question        bench.report.analysis.judge
 
@@ -23,7 +22,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bench import stats
-from bench.report.reading.load import CELL, KEY, Run, is_emulated
+from bench.report.reading.load import CELL, KEY, is_emulated
 from bench.results.records import MEASURED
 from bench.spec.metrics import Metric
 from bench.spec.precisions import BASELINE
@@ -351,47 +350,21 @@ def _baseline(alike: Sequence[Arm]) -> Arm | None:
     return Arm(key=key, values=np.array([]), replicates=(), alone=np.array([], bool), alike=timed.alike)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Factor:
-    """Which arms are set against which: of those that are alike but for what it varies, all against its reference."""
-
-    name: str
-    varies: frozenset[str]
-    """Columns of ``KEY`` in which arms that are set against each other may differ."""
-    reference: Callable[[Sequence[Arm]], Arm | None] = lambda alike: alike[0]
-    """Returns that of arms that are alike otherwise which the others are set against; None where there is none."""
-    value: Callable[[Mapping[Hashable, Any], Run], str | None] | None = None
-    """Returns its value for a row of the summary, of which the run is given; None where it has none. Without this the
-    report has no section for it."""
-
-
-FACTORS = {"precision": Factor(name="precision", varies=frozenset({"precision"}), reference=_baseline)}
-
-
-def contrasts(
-    factor: Factor, metric: Metric, arms: Mapping[int, Arm], alike: Mapping[int, Hashable] | None = None
-) -> dict[int, Contrast]:
-    """Set every arm against the reference of its factor; return the contrasts by the arm's number.
-
-    Args:
-        factor: which arms are set against which.
-        metric: what is compared.
-        arms: by number, the references first.
-        alike: by number, what arms that are set against each other share; if None, all but what the factor varies.
-    """
-    fixed = [place for place, name in enumerate(KEY) if name not in factor.varies]
-    groups: dict[Hashable, list[int]] = {}
+def contrasts(metric: Metric, arms: Mapping[int, Arm]) -> dict[int, Contrast]:
+    """Set every arm against fp32 in its cell; return the contrasts by the arm's number."""
+    cells: dict[Hashable, list[Arm]] = {}
+    for arm in arms.values():
+        cells.setdefault(arm.key[:PRECISION], []).append(arm)
+    baselines = {cell: _baseline(alike) for cell, alike in cells.items()}
+    found = {}
     for number, arm in arms.items():
-        group = tuple(arm.key[place] for place in fixed) if alike is None else alike[number]
-        groups.setdefault(group, []).append(number)
-    references = {group: factor.reference([arms[number] for number in of]) for group, of in groups.items()}
-    pairs = [(number, arms[number], references[group]) for group, of in groups.items() for number in of]
-    return {
-        number: contrast
-        for number, arm, reference in pairs
-        if reference is not None and arm is not reference
-        if (contrast := estimate(metric, arm, reference)) is not None
-    }
+        baseline = baselines[arm.key[:PRECISION]]
+        if baseline is None or arm is baseline:
+            continue
+        contrast = estimate(metric, arm, baseline)
+        if contrast is not None:
+            found[number] = contrast
+    return found
 
 
 def intervals(

@@ -13,7 +13,6 @@ import pandas as pd
 from bench import stats
 from bench.report.analysis.contrast import (
     ARM,
-    FACTORS,
     IN_CELL,
     PRECISION,
     Arm,
@@ -67,7 +66,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     """
     trials = numbered(trials)
     measured = {metric: arms(trials, metric) for metric in METRICS.values()}
-    changes = {metric: contrasts(FACTORS["precision"], metric, by_arm) for metric, by_arm in measured.items()}
+    changes = {metric: contrasts(metric, by_arm) for metric, by_arm in measured.items()}
     every = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY, "missing_trials"]]
     tried = [
         _tried(trials, MEMORY, {"all_devices_bytes": "max"}),

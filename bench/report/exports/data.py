@@ -1,7 +1,7 @@
-"""The summary and the answers for other programs: plain JSON objects, and typed frames.
+"""Runs as typed frames, the public way to their figures from Python, and the rows of a frame as JSON has them.
 
-The frames are the public way to a run's figures from Python. Their columns are those of the CSVs, and of the summary
-the keys of its JSON objects; each has the dtype that ``DTYPES`` says, whatever it holds.
+The columns are those of the CSVs, and of the summary those of ``FIELDS``; each has the dtype that ``DTYPES`` says,
+whatever it holds.
 """
 
 from __future__ import annotations
@@ -9,32 +9,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import msgspec
 import numpy as np
 import pandas as pd
-from msgspec import Meta, Struct, field
 
 from bench.report.analysis.summary import ENTROPY, summarise
 from bench.report.analysis.telemetry import telemetry
-from bench.report.analysis.verdict import Answer
-from bench.report.format import known, records
 from bench.report.reading.load import CELL, Runs
 from bench.results.columns import COLUMNS
 from bench.results.columns import Field as Column
 from bench.spec.metrics import ACCURACY, ENERGY, EPOCH, LOSS, MEMORY, QUALITY, SPEED, THROUGHPUT, Metric, untabled
 
-Json = str | int | float | bool | list[float] | None
+Json = str | int | float | bool | None
 """A value of an object. None is unknown; figures that are not finite are None too, for JSON has no such numbers."""
-Type = Literal["string", "category", "Int64", "float64", "boolean", "numbers"]
+Type = Literal["string", "category", "Int64", "float64", "boolean"]
 """The dtype of a frame's column: words, words that many rows repeat, whole numbers, other numbers, yes or no. What is
-unknown is missing; an unknown word is empty. No frame has lists of ``numbers``."""
+unknown is missing; an unknown word is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A key of an object, made from a column of the summary."""
+    """A column of the frames of the summary or of telemetry, made from a column of the analysis."""
 
     column: str
     type: Type
@@ -79,9 +75,7 @@ FIELDS = {
     "speed_status": Field("speed_status", "string", "Outcome of its speed trials; ok and unconverged have figures."),
     **_of(SPEED),
     **_of(THROUGHPUT),
-    "process_samples_per_s": Field("paces", "numbers", "The throughput in each process."),
     **_interval("speedup{}", ("speedup", "low", "high"), "fp32's step time over its own: 2 is twice as fast."),
-    "process_speedups": Field("log_speedups", "numbers", "The speedup in each process that timed both."),
     "speed_verdict": Field("verdict", "string", "FASTER, SLOWER, SAME or INCONCLUSIVE."),
     "measured_in": Field("measured_in", "string", "What the interval is over, such as 3 processes."),
     "noise_ratio": Field("noise", "float64", "A/A noise, as a share; null where it was not measured."),
@@ -157,7 +151,7 @@ FIELDS = {
     "lost_train_trials": Field("lost_train", "Int64", "Trainings that do not count."),
     "doubts": Field("doubts", "string", "What makes it doubtful, separated by commas."),
 }
-"""The keys of a row, in order."""
+"""The columns of the summary, in order."""
 _OF_CELL = (name for name in FIELDS if name in CELL)
 TELEMETRY = {
     **{name: FIELDS[name] for name in _OF_CELL},
@@ -175,73 +169,19 @@ TELEMETRY = {
     "throttle_reasons": Field("throttle_reasons", "string", "Each reason with its share of the readings."),
     "memory_used_bytes": Field("memory_used_bytes", "Int64", "The most memory in use on the whole GPU."),
 }
-"""The keys of what was read of a GPU while an arm's steps ran."""
+"""The columns of what was read of a GPU while an arm's steps ran."""
 
 
-def every() -> dict[str, Field]:
-    """Return the keys of a row, those of metrics without a place of their own last.
+def summary_fields() -> dict[str, Field]:
+    """Return the columns of the summary's frame, those of metrics without a place of their own last.
 
     Raises:
-        ValueError: a metric has the key of another figure.
+        ValueError: a metric has the column of another figure.
     """
     general = {name: field for metric in untabled() for name, field in (_of(metric) | _changed(metric)).items()}
     if taken := FIELDS.keys() & general.keys():
         raise ValueError(f"{', '.join(sorted(taken))} is the key of another figure (bench/spec/metrics.py)")
     return FIELDS | general
-
-
-def rows(summary: pd.DataFrame, fields: Mapping[str, Field] = FIELDS) -> list[dict[str, Json]]:
-    """Return an object of ``fields`` for each row of the summary: one precision of one cell."""
-    return [
-        {name: _value(row.get(field.column), field.type) for name, field in fields.items()} for row in records(summary)
-    ]
-
-
-class Advice(Struct, forbid_unknown_fields=True):
-    """The advice for a recipe on a device; its figures are those of the result of the same batch size."""
-
-    workload: str
-    where: str
-    batch: int = field(name="batch_size")
-    precision: Annotated[str | None, Meta(description="Null where there is no advice.")] = field(name="use")
-    advice: str
-    ties: Annotated[list[str], Meta(description="Other precisions that are as fast.")]
-    accuracy: str | None
-    pays_from: Annotated[int | None, Meta(description="The batch size from which on it is FASTER.")] = field(
-        name="pays_from_batch_size"
-    )
-    doubts: Annotated[list[str], Meta(description="What makes the answer less certain than its figures look.")]
-
-    def __post_init__(self) -> None:
-        self.accuracy = self.accuracy or None
-
-
-def answers(given: Sequence[Answer]) -> Any:
-    """Return an object for each answer, see ``Advice``."""
-    return msgspec.to_builtins(msgspec.convert(given, list[Advice], from_attributes=True))
-
-
-def _value(value: Any, kind: Type) -> Json:
-    """Return a cell of the summary as JSON has it."""
-    if kind == "numbers":
-        if isinstance(value, dict):  # logarithms by process
-            return [math.exp(log) for log in value.values()]
-        return [float(sample) for sample in value] if isinstance(value, tuple | list) else []
-    if not known(value) or (isinstance(value, float) and not np.isfinite(value)):
-        return None
-    if kind == "string":
-        return str(value)
-    if kind == "boolean":
-        return bool(value)
-    return int(value) if kind == "Int64" else float(value)
-
-
-# Frames.
-
-
-def summary_fields() -> dict[str, Field]:
-    """Return the columns of the summary's frame, in order."""
-    return {name: field for name, field in every().items() if field.type != "numbers"}
 
 
 def _dtype(column: Column) -> Type:
@@ -327,3 +267,16 @@ def _typed(dtypes: Mapping[str, Type], rows: pd.DataFrame) -> pd.DataFrame:
     frame = rows[[*dtypes]].astype(dict.fromkeys(whole, "float64"))
     frame = frame.assign(**{name: frame[name].astype(object).map(YES_OR_NO) for name in yes_or_no})
     return frame.astype(dict(dtypes)).fillna(dict.fromkeys(words, ""))
+
+
+def rows(frame: pd.DataFrame) -> list[dict[str, Json]]:
+    """Return the rows of a typed frame as JSON has them."""
+    columns = {str(name): [_value(value) for value in frame[name].astype(object)] for name in frame}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _value(value: Any) -> Json:
+    if pd.isna(value) or value == "" or (isinstance(value, float) and math.isinf(value)):
+        return None
+    known: Json = value.item() if isinstance(value, np.generic) else value
+    return known

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis.factors import BATCH_SIZE, Varied
+from bench.report.analysis.sweeps import BATCH_SIZE, Sweep
 from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Chart, Line, Mark, Panel, Rule, Text, Tint
 from bench.report.figures.svg import CHARACTER, HEIGHT, WIDEST, panel_width
@@ -174,14 +174,14 @@ def against_batch(
     )
 
 
-def against_value(varied: Varied) -> Chart | None:
+def against_value(sweep: Sweep) -> Chart | None:
     """Describe speedup against the value, a panel for each group with all else equal; None where values are words.
 
     Values that are too close to be read, or not above 0, are evenly spaced.
     """
-    all_else = varied.groups().ngroup()
-    rows = varied.rows.assign(value=varied.rows["speedup"], line=varied.rows["precision"], status="ok")
-    rows["batch_size"] = pd.to_numeric(varied.rows["value"], errors="coerce")
+    all_else = sweep.groups().ngroup()
+    rows = sweep.rows.assign(value=sweep.rows["speedup"], line=sweep.rows["precision"], status="ok")
+    rows["batch_size"] = pd.to_numeric(sweep.rows["value"], errors="coerce")
     timed = rows[rows["value"].notna()]
     values = sorted(timed["batch_size"].unique().tolist())
     if rows["batch_size"].isna().any() or len(values) < 2:
@@ -191,14 +191,14 @@ def against_value(varied: Varied) -> Chart | None:
         names = {float(place): f"{value:g}" for place, value in enumerate(values, 1)}
         timed = timed.assign(batch_size=timed["batch_size"].map(lambda value: values.index(value) + 1.0))
     groups = [
-        timed.loc[group.index].assign(device=_all_else(group.iloc[0], varied))
-        for _, group in varied.rows.loc[timed.index].groupby(all_else)
+        timed.loc[group.index].assign(device=_all_else(group.iloc[0], sweep))
+        for _, group in sweep.rows.loc[timed.index].groupby(all_else)
     ]
     lines = [name for name, _ in chart.arms(timed)]
-    axes = SharedAxes(timed, lines, {}, "", over_fp32=True, across=len(groups), along=varied.name, names=names)
+    axes = SharedAxes(timed, lines, {}, "", over_fp32=True, across=len(groups), along=sweep.name, names=names)
     return Chart(
-        name=slug(f"sweep-{varied.suite}-{varied.name}"),
-        caption=f"{varied.suite}: speedup against {varied.name}",
+        name=slug(f"sweep-{sweep.suite}-{sweep.name}"),
+        caption=f"{sweep.suite}: speedup against {sweep.name}",
         about="Speedup over fp32 at the same value, with its 95 % interval.",
         panels=[axes.panel("", group) for group in groups],
         columns=axes.columns,
@@ -206,9 +206,9 @@ def against_value(varied: Varied) -> Chart | None:
     )
 
 
-def _all_else(row: pd.Series, varied: Varied) -> str:
+def _all_else(row: pd.Series, sweep: Sweep) -> str:
     """Name what is equal in a panel."""
-    batch = "" if varied.name == BATCH_SIZE else f"batch {row['batch_size']:.0f}"
+    batch = "" if sweep.name == BATCH_SIZE else f"batch {row['batch_size']:.0f}"
     return ", ".join(filter(None, [str(row["where"]), str(row["rest"]), batch]))
 
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from bench.report.reading.folders import shown
 from bench.results.columns import listed
-from bench.results.csv_file import counting, read
 from bench.results.records import MEASURED, UNFIT
-from bench.results.store import FAILURES
 from bench.spec.phases import LADDER
 from bench.spec.precisions import find_precision
 from bench.spec.techniques import AblationStep
@@ -60,20 +57,6 @@ def missing_trials(info: Mapping[str, Any], trials: pd.DataFrame) -> pd.Series:
         return pd.Series(int(info.get("finished", "") is None), index=trials.index)
     counts = Counter(BATCH.sub("", trial["cell"]) for trial in missing(planned, trials))
     return trials["cell"].map({cell: counts[BATCH.sub("", cell)] for cell in trials["cell"].unique()})
-
-
-def finished(planned: list[dict[str, Any]], path: Path) -> int:
-    """Return how many planned trials a run that goes on need not measure: all but the missing and the failed ones.
-
-    Args:
-        planned: the run's plan.
-        path: its trials.csv.
-
-    Raises:
-        UsageError: that is damaged.
-    """
-    last = counting(read(path))
-    return len(planned) - len(missing(planned, last[~last["status"].isin(FAILURES)])) if len(last) else 0
 
 
 def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[str, Any]]:

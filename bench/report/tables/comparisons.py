@@ -1,4 +1,4 @@
-"""Tables that compare more than precisions: devices together with one, setups, and the values of a factor."""
+"""Tables that compare more than precisions: devices together with one, setups, and the values of a parameter."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import pandas as pd
 from bench import stats
 from bench.report.analysis import comparability
 from bench.report.analysis.compare import Comparison
-from bench.report.analysis.contrast import Contrast
 from bench.report.analysis.doubts import marked_verdict
-from bench.report.analysis.factors import BATCH_SIZE, Varied
 from bench.report.analysis.summary import over, reference_batch
-from bench.report.format import bracketed, estimate, known, number, records, titled, written
+from bench.report.analysis.sweeps import BATCH_SIZE, Sweep
+from bench.report.format import bracketed, estimate, known, number, ratio, records, titled
 from bench.report.reading.labels import placement
 from bench.report.reading.load import KEY, SUBJECT
 from bench.report.tables.table import (
@@ -29,7 +28,6 @@ from bench.report.tables.table import (
     Row,
     Table,
     figures,
-    general,
     optional,
     over_fp32,
     table,
@@ -38,7 +36,7 @@ from bench.report.tables.table import (
 )
 from bench.results.columns import listed
 from bench.results.records import MEASURED
-from bench.spec.metrics import EPOCH, METRICS, SPEED, THROUGHPUT, Metric, compared, untabled
+from bench.spec.metrics import EPOCH, METRICS, SPEED, THROUGHPUT, Metric, compared
 from bench.spec.techniques import for_one_device
 
 SWEEPS = "Sweeps"
@@ -51,10 +49,10 @@ ABOUT = (
     "overlaps with backward, and each step's wait for the slowest device."
 )
 SETUPS_ABOUT = (
-    "Each ratio is how many times as fast its row is as the setup with the column's number. Between precisions timed "
-    "side by side its interval is the paired one, else Welch's over the processes or seeds of each, which holds for "
-    "these boards alone; one process has none. All setups are at the batch size that most devices measured; a device "
-    "without it is at that of its verdict, and its steps are other work."
+    "Each ratio is how many times as fast its row is as the setup with the column's number. A ratio of two devices "
+    "holds for these boards alone, and another board of the same name may differ by some per cent. All setups are at "
+    "the batch size that most devices measured; a device without it is at that of its verdict, and its steps are other "
+    "work."
 )
 FEWEST = 3
 """Two setups are in the other tables already."""
@@ -100,15 +98,14 @@ def _scaling(material: Material) -> list[Table | str | None]:
     return [scaling(lines), *remarks]
 
 
-def along(sweep: Varied) -> Table | None:
+def along(sweep: Sweep) -> Table | None:
     """Return step time, its ratio to the first value's, and speedup for each value, precision by precision."""
-    frames = {metric.name: sweep.contrasts(metric) for metric in (SPEED, *untabled())}
     lines: list[Row] = []
     for _, alike in sweep.groups():
-        ordered = alike.sort_values(["turn", "rank"], kind="stable")
-        for place, row in zip(ordered.index, records(ordered), strict=True):
-            changes = {f"against_{name}": _change(frame.get(place)) for name, frame in frames.items()}
-            lines.append(row | changes)
+        first: dict[str, Row] = {}
+        for row in records(alike.sort_values(["turn", "rank"], kind="stable")):
+            reference = first.setdefault(row["precision"], row)
+            lines.append(row | {"against": "first" if reference is row else ratio(over(reference, row, SPEED).center)})
     columns = [
         DEVICE,
         *optional(words("other parameters", "rest")),
@@ -116,23 +113,16 @@ def along(sweep: Varied) -> Table | None:
         figures(sweep.name, "value"),
         PRECISION,
         figures("step (ms)", "step_ms"),
-        figures("× step of the first value [95 % interval]", "against_speed"),
+        figures("× step of the first value", "against"),
         figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
         words("verdict", marked_verdict),
-        *general(lambda metric: f"against_{metric.name}", "the first value's"),
     ]
     about = (
-        f"Each value of {sweep.name}; all else is equal. A step's time is compared with the time at the first value in "
-        "the same precision. The two were not measured side by side, so the interval is Welch's over processes. More "
-        "work takes more time: the cost of a value shows where the values next to it do nearly the same work. The "
-        "speedup is over fp32 at the same value."
+        f"Each value of {sweep.name}; all else is equal. A step's time is divided by the time at the first value in "
+        "the same precision, in other processes. More work takes more time: the cost of a value shows where the values "
+        "next to it do nearly the same work. The speedup is over fp32 at the same value."
     )
     return table(sweep.title, lines, columns, about)
-
-
-def _change(contrast: Contrast | None) -> str:
-    """Write a row's change from the first value's; the row of the first value has none."""
-    return "first" if contrast is None else written(contrast.metric, contrast.shown.ends)
 
 
 def changes(comparison: Comparison) -> tuple[list[Table], list[Table]]:
@@ -303,7 +293,7 @@ def _at_one_batch(rows: pd.DataFrame) -> list[Row]:
 
 
 def _over(metric: Metric, column: Row, row: Row) -> str:
-    return estimate(over(row, column, metric)) if row["place"] < column["place"] else ""
+    return ratio(over(row, column, metric).center) if row["place"] < column["place"] else ""
 
 
 TABLES = (

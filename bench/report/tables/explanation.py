@@ -168,20 +168,18 @@ def gain(explanation: Explanation) -> str:
     return "; ".join(parts)
 
 
-def sentences(explanation: Explanation, *, tried: bool = False, most_of_memory: int | None = None) -> Iterator[str]:
+def sentences(explanation: Explanation, most_of_memory: int | None = None) -> Iterator[str]:
     """Yield the causes, the techniques to try against them, what to doubt, and why memory rises or falls.
 
     Args:
         explanation: of one precision.
-        tried: whether the techniques are tried next, so that how to try them is left out.
         most_of_memory: most sentences on memory; None is all.
     """
     yield from (f"{capital(reason.sentence)}." for reason in explanation.reasons)
     if not explanation.reasons:
         yield "No rule found a cause."
     if tries := ",".join(explanation.techniques):
-        how = "" if tried else f" explain --try, or --ladder --techniques {tries}, measures it."
-        yield f"Worth trying: {tries}.{how}"
+        yield f"Worth trying: {tries}. A run with --ladder --techniques {tries} measures it."
     baseline, arm = explanation.baseline, explanation.arm
     if max(baseline.stretched, arm.stretched) >= STRETCHED or min(baseline.stretched, arm.stretched) <= SHORTENED:
         yield (

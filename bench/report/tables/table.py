@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 from bench.report.analysis.ablation import AblationSummary, ablations
 from bench.report.analysis.doubts import DOUBTS
-from bench.report.analysis.factors import Varied, varied
+from bench.report.analysis.sweeps import Sweep, sweeps
 from bench.report.format import UNKNOWN, at_batch, known, number, ratio
 from bench.report.reading.load import KEY, Runs
 from bench.results.records import MEASURED
@@ -49,9 +49,9 @@ class Material:
         return ablations(self.runs)
 
     @cached_property
-    def sweeps(self) -> list[Varied]:
-        """The factors that were varied."""
-        return varied(self.summary, self.runs)
+    def sweeps(self) -> list[Sweep]:
+        """The parameters that were swept."""
+        return sweeps(self.summary, self.runs)
 
     @cached_property
     def trials(self) -> pd.DataFrame:

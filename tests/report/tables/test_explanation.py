@@ -29,8 +29,7 @@ def test_reasons_are_sentences_and_techniques_are_named_once():
     first, *_, last = sentences(result)
     assert first.startswith("Launching limits it")
     assert result.techniques == ["compile"]
-    assert "--techniques compile, " in last
-    assert list(sentences(result, tried=True))[-1] == "Worth trying: compile."
+    assert "--techniques compile " in last
     result.cell["techniques"] = "channels-last+compile"
     assert (result.techniques, len(list(sentences(result)))) == ([], 1)
     assert len(list(sentences(plain()))) == 1
