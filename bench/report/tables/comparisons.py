@@ -53,8 +53,9 @@ ABOUT = (
 SETUPS_ABOUT = (
     "Each ratio is how many times as fast its row is as the setup with the column's number. Between precisions timed "
     "side by side its interval is the paired one, else Welch's over the processes or seeds of each, which holds for "
-    "these boards alone; one process has none. All setups are at the batch size that most devices measured; a device "
-    "without it is at that of its verdict, and its steps are other work."
+    "these boards alone; one process or a published figure has none. All setups are at the batch size that most "
+    "devices measured; a setup without it is at that of its device's verdict, else at its largest, and its steps are "
+    "other work."
 )
 FEWEST = 3
 """Two setups are in the other tables already."""
@@ -261,11 +262,22 @@ def _communication(trials: pd.DataFrame) -> dict[Hashable, stats.Interval]:
 
 
 def setups(material: Material) -> list[Table | str | None]:
-    """Return the matrices of each recipe: by the throughput of steps, and by time per epoch on the same data."""
+    """Return the matrices of each recipe: by the throughput of steps, and by time per epoch on the same data.
+
+    Where a source gives tokens/s alone, the throughput is that.
+    """
+    rows, recipe = material.rows, comparability.RECIPE
+    by_tokens = rows[rows[THROUGHPUT.figure].isna()]
+    by_tokens = by_tokens.assign(**{THROUGHPUT.figure: by_tokens["tokens_per_s"]})
+    parts = [
+        (rows, recipe, THROUGHPUT),
+        (by_tokens, recipe, replace(THROUGHPUT, unit="tokens/s")),
+        (rows, [*recipe, "data"], EPOCH),
+    ]
     matrices = [
-        _matrix(rows, metric)
-        for metric, same in ((THROUGHPUT, comparability.RECIPE), (EPOCH, [*comparability.RECIPE, "data"]))
-        for _, rows in material.rows[material.rows[metric.figure] > 0].groupby(same, sort=False)
+        _matrix(alike, metric)
+        for some, same, metric in parts
+        for _, alike in some[some[metric.figure] > 0].groupby(same, sort=False)
     ]
     return [*matrices, SETUPS_ABOUT if any(matrices) else None]
 
@@ -290,15 +302,22 @@ def _matrix(rows: pd.DataFrame, metric: Metric) -> Table | None:
 
 
 def _at_one_batch(rows: pd.DataFrame) -> list[Row]:
-    """Return each subject's rows at the batch size of most subjects, then of most verdicts; else at its verdict's."""
-    subjects = [group for _, group in rows.groupby(SUBJECT, sort=False)]
+    """Return each arm at the batch size of most subjects, then of most verdicts.
+
+    An arm without it is at that of its subject's verdict, else at its own largest. Published rows without a batch size
+    are all there.
+    """
+    unknown = rows[rows["batch_size"].isna()]
+    subjects = [group for _, group in rows[rows["batch_size"].notna()].groupby(SUBJECT, sort=False)]
     verdicts = [reference_batch(group) for group in subjects]
     measured = [size for group in subjects for size in group["batch_size"].unique()]
-    common = max(measured, key=lambda size: (measured.count(size), verdicts.count(size), size))
-    chosen = [
-        group[group["batch_size"] == (common if common in set(group["batch_size"]) else verdict)]
-        for group, verdict in zip(subjects, verdicts, strict=True)
-    ]
+    common = max(measured, key=lambda size: (measured.count(size), verdicts.count(size), size), default=None)
+    chosen = [unknown]
+    for group, verdict in zip(subjects, verdicts, strict=True):
+        for _, arm in group.groupby("precision", sort=False):
+            sizes = set(arm["batch_size"])
+            size = next((size for size in (common, verdict) if size in sizes), max(sizes))
+            chosen.append(arm[arm["batch_size"] == size])
     return records(pd.concat(chosen))
 
 
