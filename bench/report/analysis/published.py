@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from bench.report.analysis.contrast import Arm
 from bench.report.format import MIB, records, titled
-from bench.report.reading.load import KEY
 from bench.spec.errors import UsageError
-from bench.spec.metrics import ACCURACY, EPOCH, QUALITY, THROUGHPUT, Metric
+from bench.spec.metrics import ACCURACY, QUALITY
 from bench.spec.precisions import BASELINE
 
 FOLDER = Path(__file__).parents[3] / "results" / "published"
@@ -96,10 +92,6 @@ def as_measured(literature: pd.DataFrame) -> pd.DataFrame:
     for name, is_measured in is_ok.items():
         rows[name] = pd.Series("ok", rows.index, dtype=object).where(is_measured)
     rows["train_status"] = rows["train_status"].mask(rows["note"] == "diverges", "nonfinite")
-    rates = rows["samples_per_s"].fillna(rows["tokens_per_s"])
-    for metric, values in ((THROUGHPUT, rates), (EPOCH, rows["time_per_epoch_s"])):
-        arms = [_arm(row, value, metric) for row, value in zip(records(rows), values, strict=True)]
-        rows[metric.arm] = pd.Series(arms, rows.index, dtype=object)
     return rows
 
 
@@ -136,14 +128,6 @@ def _named(rows: pd.DataFrame) -> pd.DataFrame:
         workload = titled(model, row["dataset"], row["setup"], f"published by {row['source']}")
         names.append({"device": device, "label": label, "where": label, "workload": workload})
     return rows.join(pd.DataFrame(names, rows.index))
-
-
-def _arm(row: Mapping[Hashable, Any], value: float, metric: Metric) -> Arm | None:
-    """Return what a row is compared by with those of other devices: one figure."""
-    if not metric.is_possible(value):
-        return None
-    key = tuple(row[name] for name in KEY)
-    return Arm(key=key, values=np.array([value]), replicates=[key], alone=np.array([False]))
 
 
 def beside(summary: pd.DataFrame, literature: pd.DataFrame) -> pd.DataFrame:

@@ -16,9 +16,9 @@ from bench.report.analysis.contrast import Contrast
 from bench.report.analysis.doubts import marked_verdict
 from bench.report.analysis.factors import BATCH_SIZE, Varied
 from bench.report.analysis.summary import over, reference_batch
-from bench.report.format import bracketed, estimate, known, number, records, titled, written
+from bench.report.format import bracketed, estimate, known, number, ratio, records, titled, written
 from bench.report.reading.labels import placement
-from bench.report.reading.load import KEY, SUBJECT
+from bench.report.reading.load import CELL, KEY, SUBJECT
 from bench.report.tables.table import (
     BATCH,
     DEVICE,
@@ -39,6 +39,7 @@ from bench.report.tables.table import (
 from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.metrics import EPOCH, METRICS, SPEED, THROUGHPUT, Metric, compared, untabled
+from bench.spec.precisions import BASELINE
 from bench.spec.techniques import for_one_device
 
 SWEEPS = "Sweeps"
@@ -51,11 +52,10 @@ ABOUT = (
     "overlaps with backward, and each step's wait for the slowest device."
 )
 SETUPS_ABOUT = (
-    "Each ratio is how many times as fast its row is as the setup with the column's number. Between precisions timed "
-    "side by side its interval is the paired one, else Welch's over the processes or seeds of each, which holds for "
-    "these boards alone; one process or a published figure has none. All setups are at the batch size that most "
-    "devices measured; a setup without it is at that of its device's verdict, else at its largest, and its steps are "
-    "other work."
+    "Each ratio is how many times as fast its row is as the setup with the column's number: that of their speedups "
+    "where they were timed side by side, else that of their figures. None has an interval, and a few per cent between "
+    "two boards decide little. All setups are at the batch size that most devices measured; a setup without it is at "
+    "that of its device's verdict, else at its largest, and its steps are other work."
 )
 FEWEST = 3
 """Two setups are in the other tables already."""
@@ -287,7 +287,7 @@ def _matrix(rows: pd.DataFrame, metric: Metric) -> Table | None:
     lines = _at_one_batch(rows)
     if len(lines) < FEWEST:
         return None
-    lines.sort(key=lambda row: -float(np.mean(row[metric.arm].additive(metric))))
+    lines.sort(key=lambda row: -metric.sign * row[metric.figure])
     several = [name for name in ("techniques", "data") if len({row[name] for row in lines}) > 1]
     for place, row in enumerate(lines):
         where = titled(row["label"], *(row[name] or f"no {name}" for name in several))
@@ -322,7 +322,13 @@ def _at_one_batch(rows: pd.DataFrame) -> list[Row]:
 
 
 def _over(metric: Metric, column: Row, row: Row) -> str:
-    return estimate(over(row, column, metric)) if row["place"] < column["place"] else ""
+    """Write how many times as fast a row is as that of a column; nothing where that is not the slower one."""
+    if row["place"] >= column["place"]:
+        return ""
+    gain, other = (1.0 if each["precision"] == BASELINE else each[metric.change] for each in (row, column))
+    if known(gain) and known(other) and all(row[name] == column[name] for name in CELL):
+        return ratio(gain / other)
+    return ratio((row[metric.figure] / column[metric.figure]) ** metric.sign)
 
 
 TABLES = (
