@@ -114,7 +114,7 @@ class Report:
     reproduce: list[dict[str, str]]
     """The ``label``, ``command`` and ``environment`` of each run."""
     precisions: list[str]
-    """Those of the grid."""
+    """Those of the page's bar."""
     drawn: list[str]
     """Precisions and devices that figures show, by their tints."""
     choices: dict[str, list[tuple[str, str]]]
@@ -229,7 +229,7 @@ def compose(
         shares = itertools.zip_longest(*(share.result() for share in drawing))
         plots = _placed([part for parts in shares for part in parts if part], sections, why_sections)
     tints = devices.tints_of(drawn)
-    precisions = sorted(map(str, summary["precision"].unique()), key=precision_rank)
+    precisions = sorted(map(str, drawn["precision"].unique()), key=precision_rank)
     ablated = [str(name) for each in material.ladders for name in each.rows["precision"]]
     return Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
@@ -255,7 +255,7 @@ def compose(
         sections=[part for part in sections if part.tables or part.more or part.remarks or part.plots],
         reproduce=[_origin(run) for run in runs.runs],
         precisions=precisions,
-        drawn=list(dict.fromkeys([*precisions, *drawn["precision"], *ablated, *tints.values()])),
+        drawn=list(dict.fromkeys([*precisions, *ablated, *tints.values()])),
         choices={
             name: [("", "all"), *dict.fromkeys(zip(rows[column], rows[label], strict=True))]
             for name, (column, label) in CONTROLS.items()
