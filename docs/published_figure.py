@@ -12,14 +12,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.report.figures import chart, devices, files
-from bench.report.tables import published
+from bench.report.analysis import published
+from bench.report.figures import devices, files
 from bench.spec.metrics import SPEED
-from bench.spec.precisions import BASELINE
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, MODEL = "milabench", "bert-base"
@@ -28,16 +25,15 @@ NAME = "bert-speedup-vs-batch-published"
 
 def main() -> None:
     """Draw the figure."""
-    literature = published.load_published()
-    paired = published.pairs(literature[(literature["source"] == SOURCE) & (literature["model"] == MODEL)])
-    rows = paired[paired["precision_base"] == BASELINE]
-    rows = rows.assign(device=rows["gpu"], value=rows["times"], low=np.nan, high=np.nan, status="ok")
+    rows = published.as_measured(published.load_published())
+    rows = rows[(rows["source"] == SOURCE) & (rows["model"] == MODEL)]
+    rows = rows.assign(label=rows["gpu"])
     figure = devices.against_batch(
-        rows,
+        devices.speedups_of(rows),
         SPEED,
         workload=f"{MODEL}, published by {SOURCE}, not measured here",
         name=NAME,
-        tints={gpu: chart.device(place) for place, gpu in enumerate(rows["device"].unique())},
+        tints=devices.tints_of(rows),
         over_fp32=True,
     )
     assert figure is not None

@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.devices import nvidia
 from bench.planning import suite_registry
-from bench.report.format import known, number, records
-from bench.report.tables import published
+from bench.report.analysis import published
+from bench.report.format import MIB, known, number, records
 from bench.report.tables.table import whole
 from bench.results import columns
 from bench.spec.phases import PHASES
@@ -162,11 +162,9 @@ def csv_columns(file: str) -> str:
 
 def published_recipes() -> str:
     """Describe the published trainings on one GPU that give time and accuracy of fp32 and of mixed precision."""
-    literature = published.load_published()
-    paired = published.pairs(literature).set_index("row")
-    trained = literature[(literature["n_gpus"] == 1) & (literature["quality_metric"] == "top1_pct")]
-    trained = trained.assign(epoch=trained["time_per_epoch_s"].fillna(trained["total_time_s"] / trained["epochs"]))
-    trained = trained[trained["epoch"].notna()].join(paired[["times", "memory_mb_base"]])
+    literature = published.as_measured(published.load_published())
+    is_whole = literature["time_per_epoch_s"].notna() & literature["accuracy_pct"].notna()
+    trained = literature[is_whole & (literature["n_gpus"] == 1)]
     rows = [
         (
             f"{str(row['model']).split(' (')[0]}, {row['dataset']}",
@@ -174,10 +172,10 @@ def published_recipes() -> str:
             str(row["architecture"]),
             str(row["precision"]),
             whole(row["batch_size"]),
-            f"{number(row['epoch'])} s",
-            "1" if row["precision"] == BASELINE else number(row["times"], 3),
-            f"{whole(row['memory_mb'])} MiB" if known(row["memory_mb"]) else "–",
-            f"{row['quality']:.2f} %",
+            f"{number(row['time_per_epoch_s'])} s",
+            "1" if row["precision"] == BASELINE else number(row["speedup"], 3),
+            f"{whole(row['memory_bytes'] / MIB)} MiB" if known(row["memory_bytes"]) else "–",
+            f"{row['accuracy_pct']:.2f} %",
         )
         for row in records(trained.sort_values(["model", "gpu"], kind="stable"))
     ]

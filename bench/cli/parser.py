@@ -229,7 +229,7 @@ def _command_parsers() -> dict[str, Parser]:
     where.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)")
     where.add_argument("--json", action="store_true", help="print its figures and the raw samples instead, as JSON")
     report.add_argument(
-        "--published", action="store_true", help="show published figures of the same recipes next to the measured"
+        "--published", action="store_true", help="show figures from the literature in the same tables and figures"
     )
     report.add_argument(
         "--figures",

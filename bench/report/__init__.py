@@ -22,7 +22,7 @@ def report(runs: list[Path], out: Path, *, published: bool = False, figures: Cho
     Args:
         runs: folders of runs; several are merged, their rows kept apart by run.
         out: the report's folder, created if it does not exist.
-        published: whether to compare with published figures of the same recipes.
+        published: whether to show published figures, too.
         figures: ``overview`` draws one figure of all devices of a recipe where there would be many of single devices,
             ``all`` each device, ``none`` nothing at all.
 

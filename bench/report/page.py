@@ -21,7 +21,7 @@ from pathlib import Path
 import pandas as pd
 
 from bench.report import tables
-from bench.report.analysis import comparability
+from bench.report.analysis import comparability, published
 from bench.report.analysis.explanation import Explanation, explanations, memory_pair
 from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.analysis.verdict import Answer, Grid, Part, Verdict, answers, grid, lead
@@ -40,7 +40,6 @@ from bench.report.tables import ablation as ablation_tables
 from bench.report.tables import comparisons, diagnostics, measurements
 from bench.report.tables import explanation as explanation_tables
 from bench.report.tables import layers as layer_tables
-from bench.report.tables.published import load_published
 from bench.report.tables.table import RECIPE, Entry, Material, Table
 from bench.results.csv_file import PAIR
 from bench.results.files import write_atomically
@@ -106,7 +105,7 @@ class Report:
     verdicts: Sequence[Verdict]
     lists: dict[str, list[str]]
     """Sentences under headings: on data missing and on other differences between the runs, on what no device supports
-    or holds, and the warnings while measuring."""
+    or holds, the warnings while measuring, and sources of published rows."""
     speedups: list[Plot]
     """The figures that are shown first: speedup against batch size, of each workload."""
     headline: list[Plot]
@@ -115,7 +114,7 @@ class Report:
     reproduce: list[dict[str, str]]
     """The ``label``, ``command`` and ``environment`` of each run."""
     precisions: list[str]
-    """Those of the grid."""
+    """Those of the page's bar."""
     drawn: list[str]
     """Precisions and devices that figures show, by their tints."""
     choices: dict[str, list[tuple[str, str]]]
@@ -161,7 +160,7 @@ def publish(runs: Runs, out: Path, *, with_published: bool = False, figures: dev
 
     The arguments are those of ``bench.report.report``.
     """
-    literature = load_published() if with_published else None
+    literature = published.load_published() if with_published else None
     out.mkdir(parents=True, exist_ok=True)
     report = compose(runs, out, literature, figures=figures)
     for name, text in render(report, mark({run.folder: run.info for run in runs.runs})).items():
@@ -204,11 +203,17 @@ def _drawers() -> Iterator[ProcessPoolExecutor]:
 def compose(
     runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, figures: devices.Choice = "overview"
 ) -> Report:
-    """Build the report and draw its figures into ``out``; ``literature`` holds published results to compare with."""
+    """Build the report and draw its figures into ``out``; ``literature`` holds published figures to show, too."""
     summary = summarise(runs.trials)
-    material = Material(runs=runs, summary=summary, rows=without_unsupported(summary), literature=literature)
-    given, why_sections = answers(summary), _why_sections(why(runs, material.rows))
-    with _drawers() as others:  # figures take longer than tables
+    rows, drawn, on_published = without_unsupported(summary), summary, []
+    if literature is not None:
+        others = published.beside(summary, literature)
+        rows = pd.concat([rows, others], ignore_index=True)
+        drawn = pd.concat([summary, others[others["batch_size"].notna()]], ignore_index=True)
+        on_published = published.remarks(others)
+    material = Material(runs=runs, summary=summary, rows=rows)
+    given, why_sections = answers(summary), _why_sections(why(runs, rows))
+    with _drawers() as drawers:  # figures take longer than tables
         drawing = []
         if figures != "none":
             done = ("blocks", "ablation_blocks", "explained", "telemetry")
@@ -218,20 +223,20 @@ def compose(
             ready += [(comparisons.SWEEPS, devices.against_value(sweep)) for sweep in material.sweeps]
             ready += [(ablation_tables.SECTION, waterfall(ladder)) for ladder in material.ladders]
             ready += telemetry_figures.courses(runs)
-            charts = partial(_charts, summary, fewer, ready, figures)
-            drawing = [others.submit(_draw, out, charts, place) for place in range(DRAWERS)]
+            charts = partial(_charts, summary, drawn, fewer, ready, figures)
+            drawing = [drawers.submit(_draw, out, charts, place) for place in range(DRAWERS)]
         sections = _sections(material)
         shares = itertools.zip_longest(*(share.result() for share in drawing))
         plots = _placed([part for parts in shares for part in parts if part], sections, why_sections)
-    tints = devices.tints_of(summary)
-    precisions = sorted(map(str, summary["precision"].unique()), key=precision_rank)
+    tints = devices.tints_of(drawn)
+    precisions = sorted(map(str, drawn["precision"].unique()), key=precision_rank)
     ablated = [str(name) for each in material.ladders for name in each.rows["precision"]]
     return Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
         lead=lead(given),
         grid=grid(given),
-        architectures=measurements.architectures(material.rows, given),
+        architectures=measurements.architectures(rows, given),
         verdicts=[
             *given,
             *(verdict for answer in given for verdict in answer.stalled),
@@ -243,6 +248,7 @@ def compose(
             "Failed": diagnostics.failures(runs),
             "Warnings while measuring": diagnostics.warnings(runs.runs),
             "Not measured": diagnostics.not_measured(summary, runs),
+            "Published": on_published,
         },
         speedups=[plot for plot in plots if plot.name.startswith(devices.SPEEDUP)],
         headline=[plot for plot in plots if not plot.name.startswith(devices.SPEEDUP)],
@@ -251,11 +257,11 @@ def compose(
         precisions=precisions,
         drawn=list(dict.fromkeys([*precisions, *ablated, *tints.values()])),
         choices={
-            name: [("", "all"), *dict.fromkeys(zip(summary[column], summary[label], strict=True))]
+            name: [("", "all"), *dict.fromkeys(zip(rows[column], rows[label], strict=True))]
             for name, (column, label) in CONTROLS.items()
-            if summary[column].nunique() > 1
+            if rows[column].nunique() > 1
         },
-        unfolded=measurements.unfolded(material.rows, given),
+        unfolded=measurements.unfolded(rows, given),
         tints=tints,
         why=why_sections,
         ablations=[table for table in map(ablation_tables.short, material.ladders) if table is not None],
@@ -299,9 +305,14 @@ def _draw(out: Path, describe: Callable[[], Described], place: int) -> list[tupl
     return drawn
 
 
-def _charts(summary: pd.DataFrame, runs: Runs, ready: Described, figures: devices.Choice) -> Described:
-    """Describe all figures but those that are ready: those of what cannot be sent to another process."""
-    yield from devices.charts(summary, runs.epochs, figures)
+def _charts(
+    summary: pd.DataFrame, drawn: pd.DataFrame, runs: Runs, ready: Described, figures: devices.Choice
+) -> Described:
+    """Describe all figures but those that are ready: those of what cannot be sent to another process.
+
+    ``drawn`` is the summary, with the published rows where they are shown.
+    """
+    yield from devices.charts(drawn, runs.epochs, figures)
     yield from ready
     yield from ((OVERVIEW, each) for metric in learned() for each in overview.differences(summary, metric))
     yield from numerics_figures.charts(summary, runs.numerics)

@@ -33,7 +33,7 @@ def report(
     Args:
         runs: their folders.
         out: where to write it; None is reports/, under the runs' names.
-        published: whether published figures of the same recipes are set next to theirs.
+        published: whether published figures are shown, too.
         figures: of which devices.
 
     Raises:

@@ -89,8 +89,19 @@ def _courses(rows: pd.DataFrame, epochs: pd.DataFrame, figures: Choice) -> Itera
 
 
 def tints_of(summary: pd.DataFrame) -> dict[str, Tint]:
-    """Return the tint of each device by its label, the same in every figure of a report."""
-    return {label: chart.device(place) for place, label in enumerate(summary["label"].unique())}
+    """Return the tint of each device by its label, the same in every figure of a report.
+
+    Published devices share the tints that measured ones leave: only those of one workload differ for certain.
+    """
+    is_published = summary["measured_in"] == "published"
+    measured = summary.loc[~is_published, "label"].unique()
+    places = {label: place for place, label in enumerate(measured)}
+    for _, rows in summary[is_published].groupby("workload", sort=False):
+        labels = rows["label"].unique()
+        taken = {places[label] for label in labels if label in places}
+        free = (place for place in itertools.count(len(measured)) if place not in taken)
+        places |= {label: next(free) for label in labels if label not in places}
+    return {label: chart.device(place) for label, place in places.items()}
 
 
 def speedups_of(summary: pd.DataFrame) -> pd.DataFrame:

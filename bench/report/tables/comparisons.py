@@ -17,7 +17,7 @@ from bench.report.analysis.summary import over, reference_batch
 from bench.report.analysis.sweeps import BATCH_SIZE, Sweep
 from bench.report.format import bracketed, estimate, known, number, ratio, records, titled
 from bench.report.reading.labels import placement
-from bench.report.reading.load import KEY, SUBJECT
+from bench.report.reading.load import CELL, KEY, SUBJECT
 from bench.report.tables.table import (
     BATCH,
     DEVICE,
@@ -37,6 +37,7 @@ from bench.report.tables.table import (
 from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.metrics import EPOCH, METRICS, SPEED, THROUGHPUT, Metric, compared
+from bench.spec.precisions import BASELINE
 from bench.spec.techniques import for_one_device
 
 SWEEPS = "Sweeps"
@@ -49,10 +50,10 @@ ABOUT = (
     "overlaps with backward, and each step's wait for the slowest device."
 )
 SETUPS_ABOUT = (
-    "Each ratio is how many times as fast its row is as the setup with the column's number. A ratio of two devices "
-    "holds for these boards alone, and another board of the same name may differ by some per cent. All setups are at "
-    "the batch size that most devices measured; a device without it is at that of its verdict, and its steps are other "
-    "work."
+    "Each ratio is how many times as fast its row is as the setup with the column's number: that of their speedups "
+    "where they were timed side by side, else that of their figures. None has an interval, and a few per cent between "
+    "two boards decide little. All setups are at the batch size that most devices measured; a setup without it is at "
+    "that of its device's verdict, else at its largest, and its steps are other work."
 )
 FEWEST = 3
 """Two setups are in the other tables already."""
@@ -251,11 +252,22 @@ def _communication(trials: pd.DataFrame) -> dict[Hashable, stats.Interval]:
 
 
 def setups(material: Material) -> list[Table | str | None]:
-    """Return the matrices of each recipe: by the throughput of steps, and by time per epoch on the same data."""
+    """Return the matrices of each recipe: by the throughput of steps, and by time per epoch on the same data.
+
+    Where a source gives tokens/s alone, the throughput is that.
+    """
+    rows, recipe = material.rows, comparability.RECIPE
+    by_tokens = rows[rows[THROUGHPUT.figure].isna()]
+    by_tokens = by_tokens.assign(**{THROUGHPUT.figure: by_tokens["tokens_per_s"]})
+    parts = [
+        (rows, recipe, THROUGHPUT),
+        (by_tokens, recipe, replace(THROUGHPUT, unit="tokens/s")),
+        (rows, [*recipe, "data"], EPOCH),
+    ]
     matrices = [
-        _matrix(rows, metric)
-        for metric, same in ((THROUGHPUT, comparability.RECIPE), (EPOCH, [*comparability.RECIPE, "data"]))
-        for _, rows in material.rows[material.rows[metric.figure] > 0].groupby(same, sort=False)
+        _matrix(alike, metric)
+        for some, same, metric in parts
+        for _, alike in some[some[metric.figure] > 0].groupby(same, sort=False)
     ]
     return [*matrices, SETUPS_ABOUT if any(matrices) else None]
 
@@ -265,7 +277,7 @@ def _matrix(rows: pd.DataFrame, metric: Metric) -> Table | None:
     lines = _at_one_batch(rows)
     if len(lines) < FEWEST:
         return None
-    lines.sort(key=lambda row: -float(np.mean(row[metric.arm].additive(metric))))
+    lines.sort(key=lambda row: -metric.sign * row[metric.figure])
     several = [name for name in ("techniques", "data") if len({row[name] for row in lines}) > 1]
     for place, row in enumerate(lines):
         where = titled(row["label"], *(row[name] or f"no {name}" for name in several))
@@ -280,20 +292,33 @@ def _matrix(rows: pd.DataFrame, metric: Metric) -> Table | None:
 
 
 def _at_one_batch(rows: pd.DataFrame) -> list[Row]:
-    """Return each subject's rows at the batch size of most subjects, then of most verdicts; else at its verdict's."""
-    subjects = [group for _, group in rows.groupby(SUBJECT, sort=False)]
+    """Return each arm at the batch size of most subjects, then of most verdicts.
+
+    An arm without it is at that of its subject's verdict, else at its own largest. Published rows without a batch size
+    are all there.
+    """
+    unknown = rows[rows["batch_size"].isna()]
+    subjects = [group for _, group in rows[rows["batch_size"].notna()].groupby(SUBJECT, sort=False)]
     verdicts = [reference_batch(group) for group in subjects]
     measured = [size for group in subjects for size in group["batch_size"].unique()]
-    common = max(measured, key=lambda size: (measured.count(size), verdicts.count(size), size))
-    chosen = [
-        group[group["batch_size"] == (common if common in set(group["batch_size"]) else verdict)]
-        for group, verdict in zip(subjects, verdicts, strict=True)
-    ]
+    common = max(measured, key=lambda size: (measured.count(size), verdicts.count(size), size), default=None)
+    chosen = [unknown]
+    for group, verdict in zip(subjects, verdicts, strict=True):
+        for _, arm in group.groupby("precision", sort=False):
+            sizes = set(arm["batch_size"])
+            size = next((size for size in (common, verdict) if size in sizes), max(sizes))
+            chosen.append(arm[arm["batch_size"] == size])
     return records(pd.concat(chosen))
 
 
 def _over(metric: Metric, column: Row, row: Row) -> str:
-    return ratio(over(row, column, metric).center) if row["place"] < column["place"] else ""
+    """Write how many times as fast a row is as that of a column; nothing where that is not the slower one."""
+    if row["place"] >= column["place"]:
+        return ""
+    gain, other = (1.0 if each["precision"] == BASELINE else each[metric.change] for each in (row, column))
+    if known(gain) and known(other) and all(row[name] == column[name] for name in CELL):
+        return ratio(gain / other)
+    return ratio((row[metric.figure] / column[metric.figure]) ** metric.sign)
 
 
 TABLES = (

@@ -123,15 +123,16 @@ TRAINED = (
 def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
     """Return a table for each workload: every precision on each device, at the batch size of its answer.
 
-    The advised row stands out. Legends are below the last table.
+    Published rows are there at all batch sizes. The advised row stands out. Legends are below the last table.
     """
     given = {(answer.workload, answer.where): answer for answer in answers}
     lines: dict[str, list[Row]] = {}
     for row in records(rows):
         answer = given.get((row["workload"], row["where"]))
-        if answer and row["batch_size"] == answer.batch and any(known(row[name]) for name in MEASURES):
-            tie = " ≈" if row["precision"] in answer.ties else ""
-            is_advised = row["precision"] == answer.precision
+        is_shown = row["batch_size"] == answer.batch if answer else known(row.get("published_by"))
+        if is_shown and any(known(row[name]) for name in MEASURES):
+            tie = " ≈" if answer and row["precision"] in answer.ties else ""
+            is_advised = answer is not None and row["precision"] == answer.precision
             lines.setdefault(row["workload"], []).append(row | {"tie": tie, "is_advised": is_advised})
     tables = [
         table(name, of_workload, _of_arms(of_workload, "label"), strong=itemgetter("is_advised"))
@@ -164,6 +165,7 @@ def every_batch(rows: pd.DataFrame, *, of_one: bool = False) -> Table | None:
         words("verdict", marked_verdict),
         words("measured in", "measured_in"),
         *general(_against_fp32, BASELINE),
+        *optional(words("notes", lambda row: row.get("note"), wrap=True)),
     ]
     about = SUM if rows["all_devices_bytes"].notna().any() else ""
     notes = [] if of_one else [ABOUT_FIGURES]
@@ -457,7 +459,7 @@ def _cost(rows: list[Row]) -> Table | None:
             figures(
                 "epoch speedup [95 % interval]", lambda row: over_fp32(row, "epoch_speedup", "epoch_low", "epoch_high")
             ),
-            figures("step speedup [95 % interval]", over_fp32),
+            figures("step speedup [95 % interval]", _step_speedup),
             words("data from", lambda row: STORAGE.get(row["data_storage"])),
             figures("waiting for data (%)", "data_wait_pct", 2),
             figures("total time (s)", "total_s"),
@@ -473,6 +475,10 @@ def _cost(rows: list[Row]) -> Table | None:
         "step speedup is that of the tables above, on data already on the device. A checkpoint is the model's weights."
     )
     return table("Training: time, storage and energy", rows, columns, about)
+
+
+def _step_speedup(row: Row) -> str:
+    return "" if known(row.get("published_by")) else over_fp32(row)  # that is of time per epoch, or of throughput
 
 
 def _time_to_accuracy(row: Row) -> str:

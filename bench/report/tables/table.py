@@ -39,9 +39,8 @@ class Material:
     runs: Runs
     summary: pd.DataFrame
     rows: pd.DataFrame
-    """Of the summary, without precisions that are unsupported: of a recipe's section those of the recipe."""
-    literature: pd.DataFrame | None = None
-    """Published figures, where they were asked for."""
+    """Of the summary, without precisions that are unsupported, and published ones where they are shown: of a recipe's
+    section those of the recipe."""
 
     @cached_property
     def ladders(self) -> list[AblationSummary]:
