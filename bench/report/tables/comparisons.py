@@ -106,7 +106,8 @@ def along(sweep: Sweep) -> Table | None:
         first: dict[str, Row] = {}
         for row in records(alike.sort_values(["turn", "rank"], kind="stable")):
             reference = first.setdefault(row["precision"], row)
-            lines.append(row | {"against": "first" if reference is row else ratio(over(reference, row, SPEED).center)})
+            against = "first" if reference is row else ratio(row["step_ms"] / reference["step_ms"])
+            lines.append(row | {"against": against})
     columns = [
         DEVICE,
         *optional(words("other parameters", "rest")),
