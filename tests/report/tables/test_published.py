@@ -199,7 +199,7 @@ NOWHERE = {
     "Micikevicius et al., Mixed Precision Training (ICLR 2018)",
 }
 """Sources that are no repository."""
-ELSEWHERE = {*WIDER, "fp16-master-noscale"}
+ELSEWHERE = {*WIDER, "fp16-master-noscale", "rowwise_with_gw_hp"}
 """Precisions that a source runs and this project does not."""
 
 
