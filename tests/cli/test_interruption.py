@@ -215,7 +215,7 @@ def test_what_is_said_of_a_stopped_run_is_what_is_finished_and_how_to_go_on(tmp_
     folder = tmp_path / "a run"
     shutil.copytree(ROOT / "results" / "resnet20-cpu-epyc-parity", folder)
     header, first, *_ = (folder / "trials.csv").read_text().splitlines(keepends=True)
-    (folder / "trials.csv").write_text(header + first + first.replace(",ok,", ",failed,"))  # tried again, in vain
+    (folder / "trials.csv").write_text(header + first.replace(",ok,", ",failed,"))
     interruption.tell_interrupted(folder)
     assert "before a trial was finished" in capsys.readouterr().out
     (folder / "trials.csv").write_text(header + first)

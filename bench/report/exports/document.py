@@ -41,8 +41,8 @@ ABOUT = (
 )
 OF_BLOCKS = ("round", "position", "steps", "time_ms", "skipped_steps", "discarded")
 """Columns of a trial's blocks, each an array with a value for each block."""
-OF_TRIAL = ("schema", "trial", "precision", "seed")
-LEFT_OUT = {"trials": ("schema", "parameters_json", "epochs"), "epochs": OF_TRIAL, "numerics": OF_TRIAL}
+OF_TRIAL = ("trial", "precision", "seed")
+LEFT_OUT = {"trials": ("parameters_json", "epochs"), "epochs": OF_TRIAL, "numerics": OF_TRIAL}
 """Columns of a CSV that documents leave out, among others those that the trial itself has, or has its rows in."""
 ALWAYS = ("run", "trial", "suite", "device", "placement", "batch_size", "phase", "precision", "status")
 """Keys that every trial has."""
