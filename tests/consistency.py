@@ -1,6 +1,5 @@
 """The figures of trials.csv, computed again from the blocks and epochs that the harness stored with them."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,6 @@ from bench.results.records import MEASURED
 from bench.stats import rounds_interval
 
 EXACT = 1e-9
-FIRST_EPOCH_LEFT_OUT = "2026-11-24"
-"""Runs that started earlier counted it in their time per epoch; the report takes theirs from epochs.csv."""
 ROUGHLY = {"total_s": 1e-3}
 """Of the training's own clock, which runs between epochs too."""
 KINDS_OF_MEMORY = ["parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "temporary_bytes"]
@@ -34,15 +31,15 @@ def timed_figures(trials: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
     return figures
 
 
-def trained_figures(epochs: pd.DataFrame, *, with_first: bool) -> pd.DataFrame:
-    """Compute each training's figures from its epochs; its time per epoch without the first, unless ``with_first``."""
+def trained_figures(epochs: pd.DataFrame) -> pd.DataFrame:
+    """Compute each training's figures from its epochs; its time per epoch without the first."""
     courses = epochs.sort_values("epoch").groupby(PAIR, sort=False)
     sums = courses[["train_s", "test_s", "samples", "data_wait_s"]].sum()
     last = courses[["train_loss", "test_loss", "test_accuracy_pct"]].last()
     return last.assign(
         epochs=courses.size(),
         time_per_epoch_s=courses["train_s"].agg(
-            lambda seconds: (seconds if with_first or len(seconds) == 1 else seconds.iloc[1:]).median()
+            lambda seconds: (seconds if len(seconds) == 1 else seconds.iloc[1:]).median()
         ),
         total_s=sums["train_s"] + sums["test_s"],
         train_samples_per_s=sums["samples"] / sums["train_s"],
@@ -54,14 +51,13 @@ def assert_consistent(folder: Path) -> int:
     """Compare a run's rows with its blocks and epochs; return how many rows have either."""
     trials = counting(read(folder / "trials.csv"))
     blocks, epochs = (of_counting(read(folder / name), trials) for name in ("blocks.csv", "epochs.csv"))
-    started = json.loads((folder / "run.json").read_text())["started"]
     measured = trials[trials["status"].isin(MEASURED)]
     kinds = measured[measured["tracked_peak_bytes"].notna()]
     np.testing.assert_array_equal(kinds["tracked_peak_bytes"], kinds[KINDS_OF_MEMORY].sum(axis=1))
     checked = 0
     for phases, figures in (
         (("speed", "ladder"), timed_figures(measured, blocks)),
-        (("train",), trained_figures(epochs, with_first=started < FIRST_EPOCH_LEFT_OUT)),
+        (("train",), trained_figures(epochs)),
     ):
         rows = measured[measured["phase"].isin(phases)].set_index(PAIR)
         assert set(rows.index) <= set(figures.index)

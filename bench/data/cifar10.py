@@ -48,7 +48,7 @@ def load(directory: str) -> Dataset:
     """
     home = Path(directory)
     checksums = repr((CIFAR10.train_list, CIFAR10.test_list, CIFAR10.meta))
-    path = home / "cache" / f"cifar10-{hashlib.sha256(checksums.encode()).hexdigest()[:16]}.pt"
+    path = home / "cache" / f"cifar10-{hashlib.blake2b(checksums.encode(), digest_size=8).hexdigest()}.pt"
     if (cached := cache.read(path)) is not None:
         return cached
     cache.require_room(home, _COPIES * _SIZE_BYTES, "CIFAR-10, its archive and its images")

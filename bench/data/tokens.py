@@ -119,7 +119,7 @@ class Text:
 
     def fingerprint(self) -> str:
         """Return 16 hex digits of all bytes."""
-        return hashlib.sha256(self._bytes.data).hexdigest()[:16]
+        return hashlib.blake2b(self._bytes.data, digest_size=8).hexdigest()
 
     def _cut(self, part: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> Tokens:
         windows: Tokens = part[starts[:, None] + np.arange(self.length + 1)].astype(np.int64)

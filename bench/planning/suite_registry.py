@@ -67,7 +67,7 @@ def refer(word: str, settings: Mapping[str, str] | None = None) -> SuiteRef:
     text = Path(_module(ref).__file__ or "").read_bytes()
     if _library(word) and file:
         text += (Path(file) / "config.json").read_bytes()
-    digest = hashlib.sha256(text).hexdigest()[:12]
+    digest = hashlib.blake2b(text, digest_size=6).hexdigest()
     return SuiteRef(name=suite.name, file=file, digest=digest, parameters=converted)
 
 

@@ -188,7 +188,7 @@ def _environment() -> jinja2.Environment:
 
 def digest(text: str) -> str:
     """Return the source expression that allows an inline script or style with this text (CSP 3, section 2.3.1)."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+    return f"sha384-{base64.b64encode(hashlib.sha384(text.encode()).digest()).decode()}"
 
 
 def colours(precisions: list[str]) -> str:

@@ -1,12 +1,12 @@
-"""One CSV of a run as a frame, checked: what no measurement gives is refused with the file and the line."""
+"""One CSV of a run as a frame with typed columns; what no run writes is refused with the file, line and column."""
 
 from __future__ import annotations
 
-import functools
+import csv
 import io
 import itertools
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,82 +14,129 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.results.columns import COLUMNS, SCHEMA, Field, check_schema, header_of, rows, whole_lines
-from bench.results.records import MEASURED
+from bench.results.columns import COLUMNS, LARGE, Field, whole_lines
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, unquoted
 
 PAIR = ["trial", "precision"]
+ATTEMPT = ["trial", "attempt"]
+"""The columns that say of which attempt at which trial a row is."""
 ARM = ["cell", "phase", "replicate", "seed", "arm_precision", "arm_techniques"]
 """The columns that say of which arm a row is, whether it was measured alone or together with others."""
+UNKNOWN = ["", "nan", "NaN"]
+"""The cells of numbers that are not known."""
 
 
-def read(path: Path, words: str = "object", *, checked: bool = True) -> pd.DataFrame:
+def read(path: Path) -> pd.DataFrame:
     """Read one CSV; a torn row at its end is left out, and columns that it lacks are empty.
 
     Args:
         path: the file; a missing one is empty.
-        words: pandas' type of the columns that are not numbers.
-        checked: whether to refuse values that no measurement gives.
+
+    Returns:
+        The columns of ``COLUMNS``: numbers as float64, others as texts, which are categories in large files.
 
     Raises:
-        UsageError: it is damaged, or refused.
+        UsageError: it is damaged, or another program's.
     """
-    dtypes: dict[str, Any] = {
-        name: float if field.kind == "number" else words for name, field in COLUMNS[path.name].items()
-    }
-    whole, _ = whole_lines(path)
-    first = [fields for _, fields in itertools.islice(rows(path, io.BytesIO(whole)), 2)]
-    header = header_of(path, first)
-    if len(first) < 2:
-        return _empty(tuple(dtypes.items())).copy()
-    present = {name: dtype for name, dtype in dtypes.items() if name in header}
-    numbers = [name for name, dtype in present.items() if dtype is float]
+    fields, data = COLUMNS[path.name], whole_lines(path)[0]
+    words = "category" if path.name in LARGE else "object"
+    dtypes: dict[str, Any] = {name: float if field.kind == "number" else words for name, field in fields.items()}
+    numbers = [name for name, dtype in dtypes.items() if dtype is float]
+    if not data.strip():
+        return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in dtypes.items()})
     try:
         frame = pd.read_csv(
-            io.BytesIO(whole),
-            usecols=list(present),
-            dtype=present,
+            io.BytesIO(data),
+            usecols=fields.__contains__,
+            dtype=dtypes,
             keep_default_na=False,
-            na_values={name: ["", "nan", "NaN"] for name in numbers},
+            na_values=dict.fromkeys(numbers, UNKNOWN),
         )
     except ValueError as error:
-        why = _word_for_number(path, whole, numbers) or error
-        raise UsageError(f"'{path}' cannot be read: {why}. Repair or remove that line.") from error
-    for other in frame.loc[frame["schema"] != SCHEMA, "schema"].iloc[:1]:
-        check_schema(path, "" if pd.isna(other) else f"{other:g}")
-    frame = _texts(frame, [name for name in present if name not in numbers])
-    values = dict(zip(numbers, frame[numbers].to_numpy().T, strict=True))  # a Series a column takes fifty times as long
-    for name in present if checked else ():
-        _check_column(path, frame, COLUMNS[path.name][name], values.get(name))
-    absent = {name: float("nan") if dtypes[name] is float else "" for name in dtypes if name not in frame}
-    if absent:
-        frame = pd.concat([frame, pd.DataFrame(absent, index=frame.index)], axis=1)
-    frame = frame[list(dtypes)]
-    return frame if words == "category" else frame.copy()  # defragmented: rows are taken from it hundreds of times
+        for line, row in rows(path):
+            for name in numbers:
+                if not _is_number(row.get(name)):
+                    _refuse(path, line, fields[name], row[name])
+        raise UsageError(f"'{path}' cannot be read: {error}. Restore the file.") from error
+    for name, field in fields.items():
+        if field.required and name not in frame:
+            raise UsageError(f"'{path}', line 1 lacks the column {name}. Restore the file.")
+    known = {name: frame[name] if dtypes[name] is float else _texts(frame[name]) for name in dtypes if name in frame}
+    for name, cells in known.items():
+        wrong = np.flatnonzero(~_are_valid(cells, fields[name]))
+        if len(wrong):
+            line, row = next(itertools.islice(rows(path), int(wrong[0]), None))
+            _refuse(path, line, fields[name], row.get(name))
+    absent = {name: pd.Series(np.nan if dtypes[name] is float else "", frame.index) for name in dtypes}
+    return pd.DataFrame({name: known.get(name, absent[name]) for name in dtypes})
 
 
-@functools.cache
-def _empty(dtypes: tuple[tuple[str, Any], ...]) -> pd.DataFrame:
-    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in dtypes}).copy()
+def rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the rows of a CSV as texts, each with the number of its line; empty lines are skipped.
+
+    Raises:
+        UsageError: a cell is longer than any that a run writes.
+    """
+    text = whole_lines(path)[0].decode(errors="surrogateescape")
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        line = reader.reader.line_num
+        raise UsageError(f"'{path}', line {line} cannot be read: {error}. Restore the file.") from error
 
 
-def attempts(trials: pd.DataFrame) -> pd.Series:
-    """Return which attempt at a trial wrote each row of trials.csv, as numbers that rise: each has a precision once."""
-    numbers: list[int] = []
-    last, seen, number = "", set[str](), -1
-    for config, precision in zip(trials["config"], trials["precision"], strict=True):
-        if number < 0 or config != last or precision in seen:
-            last, seen, number = config, set(), number + 1
-        seen.add(precision)
-        numbers.append(number)
-    return pd.Series(numbers, index=trials.index, dtype=int)
+def _texts(cells: pd.Series) -> pd.Series:
+    """Return the plain texts that cells stand for."""
+    texts = {cell: plain(unquoted(str(cell))) for cell in cells.unique()}
+    if all(cell == text for cell, text in texts.items()):
+        return cells
+    return cells.astype(object).map(texts).astype(cells.dtype if cells.dtype == object else "category")
+
+
+def _is_number(cell: str | None) -> bool:
+    try:
+        float(cell or "nan")
+    except ValueError:
+        return False
+    return True
+
+
+def _are_valid(cells: pd.Series, field: Field) -> NDArray[np.bool_]:
+    """Return which cells have a value that the column may have."""
+    if field.kind == "number":
+        values = cells.to_numpy()
+        lowest = {"any": -np.inf, "0 or more": 0.0, "above 0": np.nextafter(0, 1)}[field.column.sign]
+        within = (values >= lowest) & (values <= np.inf if field.column.may_diverge else np.abs(values) < np.inf)
+        valid: NDArray[np.bool_] = within | (np.isnan(values) & (not field.required))
+        return valid
+    allowed = {cell for cell in cells.unique() if _is_valid(cell, field)}
+    return cells.isin(allowed).to_numpy()
+
+
+def _is_valid(cell: str, field: Field) -> bool:
+    if field.kind == "JSON":
+        try:
+            return not cell or isinstance(json.loads(cell), field.container)
+        except (ValueError, RecursionError):
+            return False
+    words = ("yes", "no", "") if field.kind == "yes or no" else field.words
+    return cell in words if words else bool(cell) or not field.required
+
+
+def _refuse(path: Path, line: int, field: Field, cell: str | None) -> None:
+    """Raise a UsageError about a cell, of which no more than its beginning is repeated."""
+    raise UsageError(
+        f"'{path}', line {line}: {field.name} cannot be '{(cell or '')[:40]}', it is: {field.values}. "
+        "Restore the file, or remove the line."
+    )
 
 
 def stored_whole(trials: pd.DataFrame) -> pd.Series:
-    """Say which rows of trials.csv are of attempts with all their rows; where ``trial_rows`` is unknown, they are."""
-    there = trials.groupby(attempts(trials), sort=False)["config"].transform("size")
-    return ~(there < trials["trial_rows"])
+    """Return which rows of trials.csv are of attempts with all their rows."""
+    return trials.groupby(ATTEMPT)["config"].transform("size") >= trials["trial_rows"]
 
 
 def counting(trials: pd.DataFrame) -> pd.DataFrame:
@@ -100,118 +147,23 @@ def counting(trials: pd.DataFrame) -> pd.DataFrame:
     """
     whole = trials[stored_whole(trials)]
     arms = whole[ARM].fillna({"replicate": -1}).itertuples(index=False, name=None)
-    rows = list(zip(whole.index, attempts(whole), whole["trial"], whole["status"], arms, strict=True))
+    every = list(zip(whole.index, whole["trial"], whole["attempt"], whole["status"], arms, strict=True))
     kept: list[int] = []
     later, together = set[str](), set[tuple[Any, ...]]()
-    for _, group in itertools.groupby(reversed(rows), key=lambda row: row[1]):
-        places, _, (trial, *_), statuses, measured = zip(*group, strict=True)
+    for (trial, _), group in itertools.groupby(reversed(every), key=lambda row: row[1:3]):
+        places, _, _, statuses, measured = zip(*group, strict=True)
         is_alone = len(places) == 1
         if trial not in later and not (is_alone and measured[0] in together):
             kept += places
-            together |= set(measured if not is_alone and "oom" not in statuses else ())
+            if not is_alone and "oom" not in statuses:
+                together |= set(measured)
         later.add(trial)
     return whole.loc[sorted(kept)]
 
 
 def of_counting(rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of another CSV that belong to attempts that count, which ``trials`` are."""
-    last = trials.drop_duplicates("trial").set_index("trial")["attempt"].fillna(0)
+    last = trials.drop_duplicates("trial").set_index("trial")["attempt"]
     codes, names = pd.factorize(rows["trial"])
-    wanted = last.reindex(names.astype(object)).to_numpy()[codes]
-    counted: pd.DataFrame = rows[rows["attempt"].fillna(0).to_numpy() == wanted]
+    counted: pd.DataFrame = rows[rows["attempt"].to_numpy() == last.reindex(names.astype(object)).to_numpy()[codes]]
     return counted
-
-
-def _texts(frame: pd.DataFrame, words: Collection[str]) -> pd.DataFrame:
-    """Return a frame with the texts that its cells stand for, plain; the same frame where no cell is another."""
-    changed: dict[str, pd.Series] = {}
-    for name in words:
-        values = frame[name]
-        categorical = isinstance(values.dtype, pd.CategoricalDtype)
-        if categorical and not pd.api.types.is_string_dtype(values.cat.categories):
-            values = changed[name] = values.cat.rename_categories(str)  # pandas makes numbers of those that look so
-        known = values.cat.categories if categorical else values.unique()
-        texts = {cell: text for cell in known if (text := plain(unquoted(cell))) != cell}
-        if texts:
-            other = values.astype(object).replace(texts)
-            changed[name] = other.astype("category") if categorical else other
-    return frame.assign(**changed) if changed else frame
-
-
-def _word_for_number(path: Path, whole: bytes, numbers: Collection[str]) -> str:
-    """Say which line of a file has a word where a number belongs; empty where none has."""
-    numbered = rows(path, io.BytesIO(whole))
-    _, header = next(numbered)
-    for line, fields in numbered:
-        row = dict(zip(header, fields, strict=False))
-        for name in numbers:
-            try:
-                float(row.get(name) or "0")
-            except ValueError:
-                return f"line {line}: {name} '{row[name]}' is no number"
-    return ""
-
-
-def _check_column(path: Path, frame: pd.DataFrame, field: Field, values: NDArray[np.float64] | None) -> None:
-    """Refuse values that no measurement gives, with the file, the line and the value; ``values`` are of numbers."""
-    name, column = field.name, field.column
-    if values is not None:
-        for wrong, why in _wrong_numbers(frame, field, values):
-            _refuse(path, frame, wrong, name, why)
-        return
-    if column.filled:
-        _refuse(path, frame, frame[name] == "", name, "is empty")
-    if field.words:
-        _refuse(path, frame, ~frame[name].isin(field.words), name, f"is none of {', '.join(field.words)}")
-    if field.kind == "yes or no":
-        _refuse(path, frame, ~frame[name].isin(("yes", "no", "")), name, "is neither yes nor no")
-    if field.kind == "JSON":
-        bad = {cell for cell in frame[name].unique() if cell and not _holds(cell, field.container)}
-        wanted = "an object" if field.container is dict else "a list"
-        _refuse(path, frame, frame[name].isin(bad), name, f"is not {wanted} in JSON")
-
-
-def _wrong_numbers(
-    frame: pd.DataFrame, field: Field, values: NDArray[np.float64]
-) -> Iterator[tuple[NDArray[np.bool_], str]]:
-    """Yield which rows have a number that the column cannot have, and why not, one reason at a time."""
-    column = field.column
-    if field.always:
-        yield np.isnan(values), "is missing, so the line was cut off"
-    if phase := column.required_in:
-        measured = (frame["phase"] == phase) & frame["status"].isin(MEASURED)
-        yield np.isnan(values) & measured.to_numpy(), f"is missing in a measured row of phase {phase}"
-    if not column.may_diverge:
-        yield np.isinf(values), "is infinite"
-    if field.whole:
-        yield np.floor(values) < values, "is no whole number"
-    if column.sign == "above 0":
-        yield values <= 0, "must be above 0"
-    elif column.sign == "0 or more":
-        yield values < 0, "cannot be below 0"
-    if column.most is not None:
-        yield values > column.most, f"cannot be above {column.most:g}"
-
-
-def _holds(cell: str, container: type) -> bool:
-    """Say whether a cell is JSON of a list or a dict of plain values."""
-    try:
-        value: Any = json.loads(cell)
-    except (ValueError, RecursionError):
-        return False
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return isinstance(value, container) and not any(isinstance(part, list | dict) for part in parts)
-
-
-def _refuse(path: Path, frame: pd.DataFrame, wrong: pd.Series | NDArray[np.bool_], name: str, why: str) -> None:
-    at = np.flatnonzero(np.asarray(wrong, dtype=bool))
-    if len(at):
-        value = frame[name].iloc[at[0]]
-        shown = "" if pd.isna(value) or value == "" else f" '{value:g}'" if isinstance(value, float) else f" '{value}'"
-        more = f" So is it in {len(at) - 1} more lines." if len(at) > 1 else ""
-        row, lines = int(frame.index[at[0]]), rows(path, io.BytesIO(whole_lines(path)[0]))
-        line, _ = next(itertools.islice(lines, row + 1, None))  # a row may have several lines; the number is the last's
-        raise UsageError(
-            f"'{path}', line {line}: {name}{shown} {why}.{more} "
-            "No measurement gives that: restore the file, or remove the line."
-        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from bench.spec.metrics import METRICS
 from bench.spec.phases import PHASES
@@ -27,35 +27,28 @@ class Column:
 
     sign: Sign = "0 or more"
     """Of numbers. Differences and losses may have any."""
-    most: float | None = None
-    """The largest valid number, such as 100 of a share in per cent."""
     may_diverge: bool = False
-    """Whether the number may be infinite or NaN, as a loss may."""
+    """Whether the number may be infinite, as a loss may."""
     words: tuple[str, ...] = ()
     """The only valid words, where the type does not say so; none if any is valid."""
     filled: bool = False
     """Whether the word is never empty."""
-    required_in: str | None = None
-    """The phase whose measured rows all have a value."""
-    added_later: bool = False
-    """Whether runs of the present schema may lack the column, since it was added without raising the schema. It is
-    true of every new column."""
 
 
 Name = Annotated[str, Column(filled=True)]
-Attempt = Annotated[int | None, Column(sign=ABOVE_ZERO, added_later=True)]
+Count = Annotated[int, Column(sign=ABOVE_ZERO)]
+Positive = Annotated[float, Column(sign=ABOVE_ZERO)]
+Signed = Annotated[float, Column(sign=ANY)]
+SignedBytes = Annotated[int, Column(sign=ANY)]
+Diverging = Annotated[float, Column(sign=ANY, may_diverge=True)]
 Status = Literal["ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"]
 MEASURED: tuple[Status, ...] = ("ok", "unconverged")
 """The statuses whose figures count."""
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which the other phases of the cell leave a precision out."""
 DeviceKind = Literal["cuda", "cpu"]
-"""Whether arms that took turns had the clocks that they have alone."""
-Kind = Literal[
-    "step", "gradient", "float16", "float16_scaled", "error", "activation", "module", "output_gradient", "type"
-]
-"""The kinds of figure of the numerics phase; a type counts the numbers that the part in ``layer`` holds in it. Earlier
-versions wrote float16 and float16_scaled."""
+Kind = Literal["step", "gradient", "error", "activation", "module", "output_gradient", "type"]
+"""The kinds of figure of the numerics phase; a type counts the numbers that the part in ``layer`` holds in it."""
 WorkClass = Literal[
     "matrix units",
     "other products",
@@ -126,7 +119,7 @@ class Identity:
     """The kind of device: a GPU is `cuda`."""
     architecture: str
     """The device's generation."""
-    batch_size: Annotated[int, Column(sign=ABOVE_ZERO)]
+    batch_size: Count
     """Samples in a step; fit: the largest that fits."""
     data: Name
     """Where training samples come from, as `--data` names it; memory and speed are measured on random batches of the
@@ -141,13 +134,13 @@ class Identity:
     """The precision that was computed in, with its options: of the ladder that of the ablation step."""
     arm_techniques: tuple[str, ...]
     """Ladder: the techniques of the ablation step in the order in which they were added, joined by +."""
-    reference: Annotated[str, Column(added_later=True)]
+    reference: str
     """The arm that speedups and changes are over: the first of a training script's, else `fp32`."""
-    trial_rows: Annotated[int, Column(sign=ABOVE_ZERO, added_later=True)]
+    trial_rows: Count
     """How many rows were written together when the trial ended, one for each arm. Where there are fewer, writing was
     cut off, and none of them counts."""
-    attempt: Attempt
-    """Which attempt at the trial this was, from 1; the last one counts. Empty in rows of versions that did not say."""
+    attempt: Count
+    """Which attempt at the trial this was, from 1; the last one counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,19 +155,19 @@ class Switches:
     """Precision of fp32 matrix products as read back: ieee, tf32 or another."""
     fp32_conv: str | None = None
     """The same of convolutions."""
-    fp32_rnn: Annotated[str | None, Column(added_later=True)] = None
+    fp32_rnn: str | None = None
     """The same of recurrent layers."""
-    fp32_switches: Annotated[str | None, Column(added_later=True)] = None
+    fp32_switches: str | None = None
     """All of torch's fp32 switches, on GPU and CPU, the general ones too: one word if they are alike, else each as
     name=value; `none` is one that nothing has set."""
-    cudnn_benchmark: Annotated[bool | None, Column(added_later=True)] = None
+    cudnn_benchmark: bool | None = None
     """Whether cuDNN chooses the algorithms of convolutions by trying them (torch.backends.cudnn.benchmark), as read
     back; torch's own state is no, and so is that of `default`."""
     autocast: str | None = None
     """The type of the precision's autocast; empty without autocast."""
     loss_scaling: bool | None = None
     """Whether the loss is scaled."""
-    matmul_error: Annotated[float | None, Column(may_diverge=True)] = None
+    matmul_error: Diverging | None = None
     """Relative error of an fp32 matrix product against float64; about 1e-6 or less is IEEE fp32, about 3e-4
     TF32."""
 
@@ -191,10 +184,10 @@ class Operations:
     flops_per_step: float | None = None
     """FLOPs of matrix products and convolutions in one training step, forward and backward, a multiply-add counted as
     two; of several devices, the sum."""
-    attention: Annotated[str, Column(added_later=True)] = ""
+    attention: str = ""
     """Backends that scaled_dot_product_attention used in that step, each with its calls, such as `flash:4`; empty where
     there was none."""
-    other_modules: Annotated[str, Column(added_later=True)] = ""
+    other_modules: str = ""
     """Modules that computed products in a narrower type than the precision's."""
 
 
@@ -202,11 +195,11 @@ class Operations:
 class Conversion:
     """The linear layers of a model at precisions that convert them: how many were, and of which sizes."""
 
-    converted_layers: Annotated[tuple[str, ...], Column(added_later=True)]
+    converted_layers: tuple[str, ...]
     """Linear layers that torchao replaced, to multiply in the precision's narrow type, joined by +."""
-    kept_layers: Annotated[dict[str, str], Column(added_later=True)]
+    kept_layers: dict[str, str]
     """Linear layers that were not, each with the reason, as a JSON object."""
-    small_layers: Annotated[int | None, Column(added_later=True)]
+    small_layers: int | None
     """Of the converted layers, how many the library's own filter would leave out because layers of their size gain no
     speed; empty where it has no filter."""
 
@@ -215,7 +208,7 @@ class Conversion:
 class MemoryPeak:
     """Peak memory of training alone in its process."""
 
-    first_peak_bytes: Annotated[int | None, Column(sign=ANY)] = None
+    first_peak_bytes: SignedBytes | None = None
     """Peak during the first step, when libraries try their workspaces: allocated on a GPU, resident on a CPU."""
     peak_allocated_bytes: int | None = None
     """GPU: steady peak of bytes in tensors; the memory that reports show."""
@@ -223,14 +216,14 @@ class MemoryPeak:
     """GPU: steady peak of bytes that the allocator held."""
     peak_active_bytes: int | None = None
     """GPU: steady peak of bytes in blocks in use or not yet free to reuse."""
-    driver_used_bytes: Annotated[int | None, Column(sign=ANY)] = None
+    driver_used_bytes: SignedBytes | None = None
     """GPU: bytes that the driver says this process holds, its context included; where it does not tell processes
     apart, bytes in use less those before the context."""
-    gpu_used_bytes: Annotated[int | None, Column(added_later=True)] = None
+    gpu_used_bytes: int | None = None
     """GPU: bytes in use on the whole GPU then, by all processes, as nvidia-smi and gpustat show it."""
     allocator_retries: int | None = None
     """GPU: how often, in the steady steps, the allocator emptied its cache and tried again."""
-    peak_resident_bytes: Annotated[int | None, Column(sign=ANY)] = None
+    peak_resident_bytes: SignedBytes | None = None
     """CPU: peak resident set of the process above what it was before the model; the memory that reports show, with
     the libraries' code loaded beforehand."""
     model_bytes: int | None = None
@@ -249,11 +242,11 @@ class MemoryPeak:
     included."""
     temporary_bytes: int | None = None
     """Everything else, the batches included."""
-    weight_copy_bytes: Annotated[int | None, Column(added_later=True)] = None
+    weight_copy_bytes: int | None = None
     """Of these kinds, the 16-bit copies of fp32 parameters that autocast makes."""
-    most_weight_copy_bytes: Annotated[int | None, Column(added_later=True)] = None
+    most_weight_copy_bytes: int | None = None
     """The most that such copies held at once, at any moment of the step."""
-    fp32_activation_bytes: Annotated[int | None, Column(added_later=True)] = None
+    fp32_activation_bytes: int | None = None
     """Of ``activation_bytes``, those in fp32."""
 
     @property
@@ -289,26 +282,26 @@ class Speed:
     """Steps run untimed at the head of each block, after the switch of precisions."""
     block_steps: int
     """Steps timed in each block."""
-    switch_transient_pct: Annotated[float | None, Column(sign=ANY)] = None
+    switch_transient_pct: Signed | None = None
     """How far the first step after a switch of precisions lies above the plateau."""
-    clock_overhead_pct: Annotated[float | None, Column(sign=ANY)] = None
+    clock_overhead_pct: Signed | None = None
     """Time of an empty block as a share of this precision's block."""
     paired: bool = True
     """Whether baseline and precision were measured together in one process."""
     rounds: int = 0
     """Groups of blocks that count, each with two blocks of every arm in an order that cancels drift (with two arms
     ABBA or BAAB)."""
-    step_ms: Annotated[float | None, Column(sign=ABOVE_ZERO, required_in="speed")] = None
+    step_ms: Positive | None = None
     """Median over blocks of the time per step."""
-    samples_per_s: Annotated[float | None, Column(sign=ABOVE_ZERO, required_in="speed")] = None
+    samples_per_s: Positive | None = None
     """Throughput of the step, on data already on the device."""
-    tokens_per_s: Annotated[float | None, Column(sign=ABOVE_ZERO, added_later=True)] = None
+    tokens_per_s: Positive | None = None
     """The same in tokens, where samples are sequences of them."""
-    speedup: Annotated[float | None, Column(sign=ABOVE_ZERO)] = None
+    speedup: Positive | None = None
     """The baseline's time over this precision's, within this process; empty for the baseline and where not paired."""
-    speedup_low: Annotated[float | None, Column(sign=ABOVE_ZERO)] = None
+    speedup_low: Positive | None = None
     """Lower end of its 95 % interval within this process."""
-    speedup_high: Annotated[float | None, Column(sign=ABOVE_ZERO)] = None
+    speedup_high: Positive | None = None
     """Upper end of that interval."""
     skipped_steps: int = 0
     """Optimizer steps that the GradScaler skipped, in the switch warm-up or timed."""
@@ -325,18 +318,18 @@ class Speed:
     outlier_rounds: int = 0
     """Rounds whose log-ratio lies far from the others (more than five times their spread): counted, never left
     out."""
-    long_block_pct: Annotated[float | None, Column(sign=ANY)] = None
+    long_block_pct: Signed | None = None
     """How far the speedup from blocks with four times the switch warm-up and the length lies from this one, in per
     cent."""
-    power_capped: Annotated[bool | None, Column(added_later=True)] = None
+    power_capped: bool | None = None
     """GPU: whether the driver named the power limit as a reason for the clocks while timing."""
-    communication_pct: Annotated[float | None, Column(sign=ANY)] = None
+    communication_pct: Signed | None = None
     """Several devices: share of a step by which it is longer than one without communication (`no_sync`), from ABBA
     rounds: sending gradients beyond what overlaps with backward, broadcasting batch norm's buffers, and waiting for
     the slowest device in each step."""
-    foreign_load_pct: Annotated[float | None, Column(most=100)] = None
+    foreign_load_pct: float | None = None
     """CPU: share of the machine's cores that other programs took while timing."""
-    switches_per_s: Annotated[float | None, Column(added_later=True)] = None
+    switches_per_s: float | None = None
     """How often a second the system took a core from the process while timing (`ru_nivcsw`)."""
     peak_tflops: float | None = None
     """This device's own rate of large matrix products at this precision, measured in the same process; of several,
@@ -361,7 +354,7 @@ class Energy:
     energy_j_per_step: float | None = None
     """Energy that the board drew for a step, gross; of several devices, here and in the next three rows, the sum of
     their boards'."""
-    energy_net_j_per_step: Annotated[float | None, Column(sign=ANY)] = None
+    energy_net_j_per_step: Signed | None = None
     """The same less what the board draws idle."""
     idle_power_w: float | None = None
     """Power before the first step, with nothing running."""
@@ -371,7 +364,7 @@ class Energy:
     """Length of the window of steps."""
     energy_steps: int | None = None
     """Steps in it."""
-    energy_start_s: Annotated[float | None, Column(added_later=True)] = None
+    energy_start_s: float | None = None
     """When it began, seconds since 1970, on the clock of telemetry.csv."""
 
 
@@ -400,7 +393,7 @@ class AblationResult:
     """Ladder: how many working ablation steps are below it, 0 for fp32."""
     loader_ms: float
     """Ladder: time the loader takes for a batch when nothing else runs, after what was ready has been used up."""
-    wait_pct: Annotated[float, Column(sign=ANY)]
+    wait_pct: Signed
     """Ladder: share of the timed steps in which the host waited for the loader to make a batch and to be handed it,
     copies to the device apart; on a CPU the prefetcher's thread is waited for, which also normalises."""
     steps_per_epoch: int
@@ -418,26 +411,26 @@ class Training:
 
     epochs: int
     """Epochs trained."""
-    time_per_epoch_s: Annotated[float, Column(sign=ABOVE_ZERO, required_in="train")]
-    """Median over epochs after the first, which warms up, of the training time, evaluation apart; of one epoch its own.
-    Earlier runs counted the first epoch, too; reports take it from epochs.csv."""
+    time_per_epoch_s: Positive
+    """Median over epochs after the first, which warms up, of the training time, evaluation apart; of one epoch its
+    own."""
     total_s: float
     """All epochs, the evaluation in the own precision included."""
-    train_samples_per_s: Annotated[float, Column(sign=ABOVE_ZERO)]
+    train_samples_per_s: Positive
     """Throughput of training, loading included."""
-    train_loss: Annotated[float, Column(sign=ANY, may_diverge=True)]
+    train_loss: Diverging
     """Mean training loss of the last epoch."""
-    test_loss: Annotated[float | None, Column(sign=ANY, may_diverge=True)]
+    test_loss: Diverging | None
     """Loss on the test set after the last epoch."""
-    test_accuracy_pct: Annotated[float | None, Column(most=100)]
+    test_accuracy_pct: float | None
     """Accuracy on the test set after the last epoch; empty for regression."""
-    data_wait_pct: Annotated[float, Column(most=100)]
+    data_wait_pct: float
     """Share of training time that the host waited for batches."""
-    test_loss_fp32: Annotated[float | None, Column(sign=ANY, may_diverge=True)] = None
+    test_loss_fp32: Diverging | None = None
     """The same weights evaluated in fp32."""
-    test_accuracy_fp32_pct: Annotated[float | None, Column(most=100)] = None
+    test_accuracy_fp32_pct: float | None = None
     """The same weights evaluated in fp32."""
-    target_accuracy_pct: Annotated[float | None, Column(sign=ANY)] = None
+    target_accuracy_pct: Signed | None = None
     """The accuracy that `--target-accuracy` named."""
     time_to_accuracy_s: float | None = None
     """Training time, evaluation apart, to the end of the first epoch that reached the target; empty where none
@@ -451,20 +444,20 @@ class Training:
     data_storage: str = ""
     """Where the samples were while training: `device`; `host` memory, or `file`, mapped from the disk, both
     gathered one batch ahead."""
-    quality: Annotated[float | None, Column(sign=ANY, added_later=True)] = None
+    quality: Signed | None = None
     """The suite's own figure of merit on the test set after the last epoch; empty where it has none."""
-    quality_name: Annotated[str, Column(added_later=True)] = ""
+    quality_name: str = ""
     """Its name."""
-    quality_unit: Annotated[str, Column(added_later=True)] = ""
+    quality_unit: str = ""
     """Its unit."""
-    quality_better: Annotated[str, Column(words=("", "more", "less"), added_later=True)] = ""
+    quality_better: Literal["", "more", "less"] = ""
     """Whether more or less of it is better."""
-    quality_margin: Annotated[float | None, Column(sign=ABOVE_ZERO, added_later=True)] = None
+    quality_margin: Positive | None = None
     """A difference within it does not matter, in its unit."""
-    entropy_nats: Annotated[float | None, Column(added_later=True)] = None
+    entropy_nats: float | None = None
     """Entropy rate of the source of the samples, in nats a token, where it is known: the least that a model's test
     loss is expected to be."""
-    regression: Annotated[bool | None, Column(added_later=True)] = None
+    regression: bool | None = None
     """Whether targets are values, so that there is no accuracy."""
 
 
@@ -476,9 +469,9 @@ class Inference:
     """Inference: median time of the forward pass of one sample in eval mode, waited for."""
     latency_p95_ms: float
     """95th percentile of the same."""
-    inference_samples_per_s: Annotated[float, Column(sign=ABOVE_ZERO)]
+    inference_samples_per_s: Positive
     """Throughput of the forward pass at the batch size, on data already on the device."""
-    inference_speedup: Annotated[float | None, Column(sign=ABOVE_ZERO)]
+    inference_speedup: Positive | None
     """fp32's time over this precision's, in ABBA rounds within this process; empty for fp32."""
     inference_speedup_low: float | None
     """Lower end of its 95 % interval within this process."""
@@ -486,10 +479,10 @@ class Inference:
     """Upper end of that interval."""
     inference_rounds: int
     """Rounds that were measured."""
-    top1_agreement_pct: Annotated[float | None, Column(most=100)]
+    top1_agreement_pct: float | None
     """Share of random inputs, or of their tokens, for which the largest output is the same one as fp32's, with
     untrained weights unless the suite has others; empty for regression."""
-    output_error: Annotated[float, Column(may_diverge=True)]
+    output_error: Diverging
     """Largest difference of an output from fp32's, over fp32's largest absolute output."""
 
 
@@ -550,9 +543,9 @@ class Block:
     """Which ABBA round it belongs to."""
     position: int
     """Place in the round's order, from 0."""
-    steps: Annotated[int, Column(sign=ABOVE_ZERO)]
+    steps: Count
     """Steps timed."""
-    time_ms: Annotated[float, Column(sign=ABOVE_ZERO)]
+    time_ms: Positive
     """Wall time of all of them."""
     start_s: float
     """When its switch warm-up began, seconds since 1970, on the clock of telemetry.csv."""
@@ -560,7 +553,7 @@ class Block:
     """Optimizer steps that the GradScaler skipped, in the switch warm-up or timed."""
     discarded: str = ""
     """Why the round was discarded, or empty."""
-    attempt: Attempt = None
+    attempt: Count | None = None
     """Which attempt at the trial wrote the row; it counts if that attempt does."""
 
 
@@ -574,13 +567,13 @@ class EpochResult:
     """The precision trained in."""
     seed: int
     """The training's seed."""
-    epoch: Annotated[int, Column(sign=ABOVE_ZERO)]
+    epoch: Count
     """From 1."""
-    train_loss: Annotated[float, Column(sign=ANY, may_diverge=True)]
+    train_loss: Diverging
     """Mean training loss."""
-    test_loss: Annotated[float | None, Column(sign=ANY, may_diverge=True)]
+    test_loss: Diverging | None
     """Loss on the test set."""
-    test_accuracy_pct: Annotated[float | None, Column(most=100)]
+    test_accuracy_pct: float | None
     """Accuracy on the test set; empty for regression."""
     train_s: float
     """Time of the epoch's training alone."""
@@ -594,26 +587,26 @@ class EpochResult:
     """Samples trained on."""
     learning_rate: float
     """At the start of the epoch."""
-    loss_scale: Annotated[float | None, Column(may_diverge=True)]
+    loss_scale: Diverging | None
     """The GradScaler's scale at the end of the epoch; empty without loss scaling."""
     skipped_steps: int
     """Optimizer steps that the GradScaler skipped."""
-    samples_per_s: Annotated[float | None, Column(sign=ABOVE_ZERO)] = None
+    samples_per_s: Positive | None = None
     """Training samples per second of the epoch."""
-    test_loss_fp32: Annotated[float | None, Column(sign=ANY, may_diverge=True)] = None
+    test_loss_fp32: Diverging | None = None
     """The same weights evaluated in fp32."""
-    test_accuracy_fp32_pct: Annotated[float | None, Column(most=100)] = None
+    test_accuracy_fp32_pct: float | None = None
     """The same weights evaluated in fp32."""
     energy_j: float | None = None
     """Energy that the board drew while the epoch trained; of several devices, the sum of their boards'."""
-    train_accuracy_pct: Annotated[float | None, Column(most=100)] = None
+    train_accuracy_pct: float | None = None
     """Accuracy after the epoch, in the own precision, on as many training images as there are test images, 2,000 at
     most: always the same, not augmented; in no time of this row."""
-    start_s: Annotated[float | None, Column(added_later=True)] = None
+    start_s: float | None = None
     """When its training began, seconds since 1970, on the clock of telemetry.csv."""
-    figures: Annotated[dict[str, float | None], Column(added_later=True)] = field(default_factory=dict)
+    figures: dict[str, float | None] = field(default_factory=dict)
     """Figures of the suite's own `evaluate` on the test set, as a JSON object; null is one that is not finite."""
-    attempt: Attempt = None
+    attempt: Count | None = None
     """Which attempt at the trial wrote the row; it counts if that attempt does."""
 
 
@@ -633,9 +626,9 @@ class Numeric:
     """Layer, or the model's child that holds the parameters; empty is the whole model."""
     name: str
     """Which figure of its kind, see below."""
-    value: Annotated[float, Column(sign=ANY, may_diverge=True)]
+    value: Diverging
     """The figure."""
-    attempt: Attempt = None
+    attempt: Count | None = None
     """Which attempt at the trial wrote the row; it counts if that attempt does."""
 
 
@@ -653,7 +646,7 @@ class Explained:
     """Which figure of its kind, see below."""
     round: int | None = None
     """The round in which it was measured, from 0, where rounds repeat it."""
-    work: Annotated[str, Column(words=("", *get_args(WorkClass)))] = ""
+    work: Literal["", WorkClass] = ""
     """Class of work of an operator."""
     detail: str = ""
     """Types and sizes of the operands of an operator in the step; of one alone the module that called it first."""
@@ -661,7 +654,7 @@ class Explained:
     """Times in a step, of an operator."""
     value: float
     """The figure."""
-    attempt: Attempt = None
+    attempt: Count | None = None
     """Which attempt at the trial wrote the row; it counts if that attempt does."""
 
 
@@ -675,7 +668,7 @@ class Sample:
     """The GPU's CUDA index."""
     uuid: str
     """The GPU's UUID."""
-    utilization_pct: Annotated[float | None, Column(sign=ANY)] = None
+    utilization_pct: Signed | None = None
     """Share of the time that a kernel was running."""
     memory_used_bytes: int | None = None
     """Memory in use on the whole GPU."""

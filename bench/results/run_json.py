@@ -1,6 +1,6 @@
 """run.json as typed records: the fields of the records say what it holds, and msgspec checks it.
 
-Parts that an earlier version did not write may be missing, and fields that have a default.
+Parts may be missing, and fields that have a default.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from bench.results.columns import SCHEMA
 from bench.results.records import Environment
 from bench.spec.errors import UsageError
 from bench.spec.trial import PreparedData, Request, SuiteRef, Trial
 
+FORMAT = 6
+"""Version of run.json and of the CSVs. It is raised when a part of them is renamed or changes its meaning."""
 MOST = 1e18
 """Above any number of a machine or a request."""
 
@@ -54,7 +55,7 @@ class WrittenData(PreparedData):
 class RunFile(Struct, kw_only=True):
     """run.json."""
 
-    schema: int
+    format: int
     run: str | UnsetType = UNSET
     version: str | UnsetType = UNSET
     request: WrittenRequest | UnsetType = UNSET
@@ -64,10 +65,6 @@ class RunFile(Struct, kw_only=True):
     warnings: list[str] | UnsetType = UNSET
     started: str | UnsetType | None = UNSET
     finished: str | UnsetType | None = UNSET
-    sha256: dict[str, str] | UnsetType = UNSET
-    """The SHA-256 of each CSV when the run ended or stopped; a run that was killed has none."""
-    edited: list[str] | UnsetType = UNSET
-    """The CSVs that had been edited when ``--resume`` went on with the run."""
 
 
 def planned(trial: Trial) -> dict[str, Any]:
@@ -89,7 +86,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     """Read a run's run.json.
 
     Raises:
-        UsageError: there is no run, or one of another schema version, or a value is of another type.
+        UsageError: there is no run, or one of another format, or a value is of another type.
     """
     path = folder / "run.json"
     if not path.is_file():
@@ -98,10 +95,11 @@ def read_run(folder: Path) -> dict[str, Any]:
         data, number = path.read_bytes(), _bounded(float)
         run = json.loads(data, parse_int=_bounded(int), parse_float=number, parse_constant=number)
         run = msgspec.convert(run, dict[str, Any])
-        schema = run.get("schema")
-        if type(schema) is not int or schema != SCHEMA:
-            text = json.dumps(schema)
-            raise UsageError(f"The run in '{folder}' has schema {text}; this version reads schema {SCHEMA}.")
+        if run.get("format") != FORMAT:
+            raise UsageError(
+                f"The run in '{folder}' is not of format {FORMAT}, which this version reads: convert one of the former "
+                f"format with python perf/convert_results.py '{folder}'."
+            )
         msgspec.convert(run, RunFile, dec_hook=_built)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         why = "it is nested too deep" if isinstance(error, RecursionError) else str(error).rstrip(".")

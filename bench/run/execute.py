@@ -23,10 +23,9 @@ from bench.planning.plan import ESTIMATE_ERROR, Forecast, Plan, memory_trials, r
 from bench.results.records import MEASURED, Device, Environment, Message, Progress, Speed, Status, TrialResult
 from bench.results.run_json import planned as describe_planned
 from bench.results.run_json import read_run
-from bench.results.store import FAILURES, LOG, Answers, Store, StoreLostError, answers, edited
+from bench.results.store import FAILURES, LOG, Answers, Store, answers
 from bench.run.folder import describe_request, earlier_start, locked
 from bench.run.prepare import PreparedRun
-from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, KnownArm, Placement, Protocol, Trial
@@ -329,7 +328,6 @@ class Execution:
         with self._lock:
             samples = self.sampler.drain()
             self.store.add(samples)
-            self.store.check()
             if progress.done is not None and trial.cell.placement in self._planned:
                 index, begun = self._planned[trial.cell.placement]
                 self.forecast.advance(index, time.monotonic() - begun, progress.done)
@@ -368,10 +366,7 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        try:
-            return _execute(prepared, folder, launcher)
-        except StoreLostError as error:
-            raise UsageError(str(error)) from error
+        return _execute(prepared, folder, launcher)
 
 
 def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
@@ -392,7 +387,6 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
         ],
         "planned": [describe_planned(trial) for trial in prepared.plan.trials],
         "warnings": list(dict.fromkeys([*earlier.get("warnings", ()), *prepared.warnings])),
-        "edited": edited(folder, earlier),
         "started": before or now(),
         "finished": None,
     }

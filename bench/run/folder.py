@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cli.parser import RESUMABLE, option_name, run_options
-from bench.results.columns import COLUMNS, has_rows, read_header
+from bench.results.columns import COLUMNS, has_rows
 from bench.results.run_json import read_run, request_of
 from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
@@ -26,8 +26,6 @@ LONGEST = 80
 """Characters of suites in the name of a folder; with more, the first suite stands for all."""
 WAIT_S, POLL_S = 0.2, 0.05
 """How long an owner that has just ended may take to be recognised as such, and how often that is tried."""
-LARGE = ("blocks.csv", "telemetry.csv")
-"""The CSVs that may have millions of rows."""
 FREE = {"argv", "parameters", "out", "resume", "dry_run", "data_dir", "on", "trial_timeout_s"}
 """Fields of a request that may change when a run goes on; suites hold their parameters."""
 
@@ -144,11 +142,7 @@ def _require_writable(folder: Path) -> None:
 
 def describe_request(prepared: PreparedRun) -> dict[str, Any]:
     """Return the request for run.json: the words, and what they mean."""
-    suites = [asdict(ref) for ref in prepared.suites]
-    for suite in suites:
-        if suite["batch_size"] is None:
-            del suite["batch_size"]  # as in runs of earlier versions, which go on
-    return {**asdict(prepared.request), "suites": suites}
+    return {**asdict(prepared.request), "suites": [asdict(ref) for ref in prepared.suites]}
 
 
 def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
@@ -158,8 +152,14 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
         UsageError: it was made on another machine, with another request or on other data; seeds may be added, because
             each is a training of its own. Or its CSVs are not a run's, or nobody can tell which.
     """
-    measured = [name for name in COLUMNS if read_header(folder / name) and has_rows(folder / name)]
+    there = [name for name in COLUMNS if (folder / name).exists()]
+    if there:
+        from bench.results import csv_file
+
+        for name in there:  # refuses what its report would refuse
+            csv_file.read(folder / name)
     if not (folder / "run.json").exists():
+        measured = [name for name in there if has_rows(folder / name)]
         if measured:
             raise UsageError(
                 f"'{folder / measured[0]}' has rows, but there is no run.json that says what was asked: restore it, or "
@@ -167,11 +167,6 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
             )
         return None
     run = _read_run(folder)
-    if measured:
-        from bench.results import csv_file
-
-        for name in measured:  # refuses what its report would refuse
-            csv_file.read(folder / name, words="category" if name in LARGE else "object")
     now = json.loads(json.dumps(describe_request(prepared), default=str))
     seeds = {*(run["request"].get("seeds") or ()), *(trial["seed"] for trial in run.get("planned", ()))}
     kept_seeds = seeds <= {*(now["seeds"] or ()), *(trial.seed for trial in prepared.plan.trials)}

@@ -139,7 +139,7 @@ def prepare_script(request: Request, script: Script, launcher: Launcher) -> Prep
         environment = replace(environment, devices=environment.devices[:1])
     text = main.read_bytes() if main.is_file() else script.main.encode()
     question = repr((script.command, script.arms, script.inject, script.steps, script.warmup)).encode()
-    ref = SuiteRef(name=script.name, digest=hashlib.sha256(text + question).hexdigest()[:12])
+    ref = SuiteRef(name=script.name, digest=hashlib.blake2b(text + question, digest_size=6).hexdigest())
     arms = tuple(AblationStep(precision=name) for name, _ in script.arms)
     trials = []
     for device in environment.devices:

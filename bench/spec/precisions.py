@@ -34,7 +34,7 @@ Fp32 = Literal["ieee", "tf32", "default"]
 """How fp32 numbers are multiplied: in IEEE fp32; rounded to TF32 (8 bits of exponent, 10 of mantissa) in matrix
 products, convolutions and recurrent layers; or as torch does when nobody has touched a switch, which is TF32 in cuDNN's
 convolutions and recurrent layers, and IEEE fp32 in matrix products."""
-Conversion = Literal["tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8"]
+Conversion = Literal["tensorwise", "rowwise", "mxfp8"]
 """Recipes of torchao: of its float8 training by their own names, and MXFP8."""
 
 
@@ -273,14 +273,6 @@ PRECISIONS: dict[str, Precision] = {
             conversion="rowwise",
             color="#aa4499",
             marker="v",
-        ),
-        _float8(
-            name="fp8-rowwise-gw-hp",
-            summary="the same with weights' gradients multiplied in bfloat16 (torchao)",
-            conversion="rowwise_with_gw_hp",
-            batch_multiple=1,
-            color="#117733",
-            marker="X",
         ),
         _narrow(
             name="mxfp8",

@@ -552,17 +552,11 @@ class Trial:
         question = asdict(self)
         for name in ("known", "silence_s", "unfit", "keep_checkpoints"):  # they do not change what is asked
             del question[name]
-        if self.start is None:
-            del question["start"]  # earlier versions had no such field
-        if self.cell.suite.batch_size is None:
-            del question["cell"]["suite"]["batch_size"]  # earlier versions had no such field
         del question["cell"]["data"]["directory"]  # where decoded images are kept changes nothing
-        if self.cell.reference == BASELINE:
-            del question["cell"]["reference"]
         if self.phase == "fit":
             del question["cell"]["batch_size"]  # which is the answer
         text = json.dumps(question, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def kept_checkpoint(trial: str, epoch: int) -> Path:

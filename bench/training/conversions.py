@@ -144,6 +144,6 @@ def _mxfp8_twins(precision: Precision) -> Twins:
 
 _TWINS: dict[str, Callable[[Precision], Twins]] = {
     "mxfp8": _mxfp8_twins,
-    **dict.fromkeys(("tensorwise", "rowwise", "rowwise_with_gw_hp"), _float8_twins),
+    **dict.fromkeys(("tensorwise", "rowwise"), _float8_twins),
 }
 """Makers of the layers of each ``Precision.conversion``."""

@@ -19,7 +19,7 @@ CPU = backend_of(torch.device("cpu"))
 ANY = {"fp32", "amp-fp16", "amp-fp16-noscale", "fp16-master", "fp16"}
 BF16 = {*ANY, "amp-bf16", "bf16"}
 AMPERE = {*BF16, "tf32", "default"}
-FP8 = {"fp8-tensorwise", "fp8-rowwise", "fp8-rowwise-gw-hp"}
+FP8 = {"fp8-tensorwise", "fp8-rowwise"}
 ADA = {*AMPERE, *FP8}
 MODELS = {
     "K80": ((3, 7), {"fp32"}),

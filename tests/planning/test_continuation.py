@@ -7,8 +7,7 @@ import pytest
 
 from bench.planning.continuation import continued
 from bench.planning.plan import Plan
-from bench.results.columns import SCHEMA
-from bench.results.run_json import planned
+from bench.results.run_json import FORMAT, planned
 from bench.spec.errors import UsageError
 from bench.spec.trial import Request, kept_checkpoint
 from tests.arms import arms
@@ -23,7 +22,7 @@ def kept(folder, *trials):
     """Write a run that trained these and kept the checkpoint of the second epoch."""
     (folder / "checkpoints").mkdir(parents=True)
     entries = [planned(replace(trial, keep_checkpoints=True)) for trial in trials]
-    (folder / "run.json").write_text(json.dumps({"schema": SCHEMA, "planned": entries}))
+    (folder / "run.json").write_text(json.dumps({"format": FORMAT, "planned": entries}))
     for trial in trials:
         (folder / kept_checkpoint(trial.id, 2)).touch()
     return folder

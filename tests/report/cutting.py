@@ -22,7 +22,7 @@ from tests.report.tables.test_numerics import figures
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 Row = dict[str, str]
-ASKED = {"schema", "precision", "started", "wall_s"} | {field.name for field in fields(Identity)}
+ASKED = {"precision", "started", "wall_s"} | {field.name for field in fields(Identity)}
 """The columns of trials.csv that a trial which stopped has, besides its status and detail."""
 LOST = ("failed", "timeout", "oom", "unsupported", "nonfinite")
 GROUPS = ("kind", "name", "layer", "step", "round", "epoch", "seed", "phase", "precision", "trial", "work", "replicate")

@@ -50,10 +50,12 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     for name, seconds in (("old", 8.0), ("new", 4.0)):
         run = RunBuilder(tmp_path / name)
         for replicate, jitter in enumerate((0.99, 1.0, 1.01)):
+            taken = []
             for precision, speedup, times in (("fp32", None, 1.0), ("amp-bf16", 2.0 * jitter, 2.0)):
                 speed = timed(10.0 / (speedup or 1.0), 128, speedup=speedup)
-                taken = TrialResult(precision=precision, status="ok", speed=speed, compile_s=seconds * times * jitter)
-                run.add(run.trial("speed", ["fp32", "amp-bf16"], 128, replicate=replicate), taken)
+                compile_s = seconds * times * jitter
+                taken.append(TrialResult(precision=precision, status="ok", speed=speed, compile_s=compile_s))
+            run.add(run.trial("speed", ["fp32", "amp-bf16"], 128, replicate=replicate), *taken)
         folders.append(run.folder)
     return folders
 
@@ -84,7 +86,7 @@ def test_a_metric_that_no_record_has_a_field_of_has_a_typed_column_by_its_entry(
     assert [(row["copied_bytes"], row["copied_ratio"]) for row in objects] == [(4096.0, None), (2048.0, 0.5)]
     assert descriptions()["trials.csv"]["copied_bytes"] == COPIED.about
     edit_rows(run.folder, lambda row: row.update(copied_bytes="-1"))
-    with pytest.raises(UsageError, match="copied_bytes '-1' cannot be below 0"):
+    with pytest.raises(UsageError, match="copied_bytes cannot be '-1'"):
         load([run.folder])
 
 

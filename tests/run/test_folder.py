@@ -22,7 +22,7 @@ from bench.report.reading.completeness import remark
 from bench.report.reading.load import load
 from bench.results.records import Environment
 from bench.results.run_json import planned, read_run
-from bench.results.store import Store, StoreLostError, edited
+from bench.results.store import Store
 from bench.run import reporting
 from bench.run.execute import execute, tell_what_remains
 from bench.run.folder import LOCK, check, locked, new_folder, open_folder
@@ -105,7 +105,7 @@ def test_another_torch_thread_count_or_device_is_refused_and_named(tmp_path, mac
     here = changed(machine, threads=4)
     run_nothing(tmp_path, here)
     with (tmp_path / "trials.csv").open("a") as file:
-        file.write("5,half a li")
+        file.write("half a li")
     before = contents(tmp_path)
     with pytest.raises(UsageError, match=message):
         run_nothing(tmp_path, change(here))
@@ -123,23 +123,16 @@ def test_a_text_or_folder_whose_content_changed_is_refused_and_named(tmp_path, m
         execute(replace(run, data=(replace(text, fingerprint="bbbb"),)), tmp_path, LAUNCHER)
 
 
-LINE = re.compile(rb"\n5,[^\n]*")
-
-
 @pytest.mark.parametrize(
     ("edit", "reason"),
     [
         (lambda data: b"\n" + data, ""),
-        (lambda data: data.replace(b"\n5,", b"\n\n5,"), ""),
-        (lambda data: data.replace(b"\n5,", b"\n5.0,", 2).replace(b"\n5.0,", b"\n5,", 1), ""),
+        (lambda data: data.replace(b"\n", b"\n\n"), ""),
         (lambda data: re.sub(rb",(\d+),synthetic,", rb",\1.0,synthetic,", data), ""),
-        (lambda data: data.replace(b"\n5,", b"\n,", 1), "does not say of which schema"),
-        (lambda data: data.replace(b"\n5,", b"\n4,"), "rows of schema 4"),
         (lambda data: data[:50] + b"\n", "lacks the column"),
         (lambda data: data[:50], "lacks the column"),
-        (lambda data: LINE.sub(lambda line: line[0][:40], data, count=1), "suite is empty"),
-        (lambda data: LINE.sub(lambda line: line[0].replace(b",", b',"', 1), data, count=1), "cannot be read"),
-        (lambda data: data.replace(b",ok,", b",fine,", 1), "is none of"),
+        (lambda data: data.replace(b",mlp,", b',"mlp,', 1), "line 2: batch_size cannot be"),
+        (lambda data: data.replace(b",ok,", b",fine,", 1), "line 2: status cannot be"),
         (lambda data: data.replace(b",mlp,", b",\xff,", 1), "cannot be read"),
     ],
 )
@@ -164,7 +157,7 @@ def test_a_file_of_blocks_that_the_report_would_refuse_is_refused_before_the_run
     run_nothing(tmp_path, machine)
     with Store(tmp_path) as store:
         store.add([block(tiny_trial), replace(block(tiny_trial), time_ms=-1.0)])
-    with pytest.raises(UsageError, match=r"blocks.csv', line 3: time_ms '-1' cannot be below 0|must be above 0"):
+    with pytest.raises(UsageError, match=r"blocks.csv', line 3: time_ms cannot be '-1"):
         run_nothing(tmp_path, machine)
 
 
@@ -208,16 +201,6 @@ def test_a_run_that_is_stopped_before_its_first_trial_can_be_resumed(tmp_path, m
     with pytest.raises(KeyboardInterrupt):
         run_nothing(tmp_path / "run", machine)
     assert read_run(tmp_path / "run")["finished"] is None
-
-
-def test_a_file_that_was_edited_is_still_named_when_the_run_has_gone_on(tmp_path, machine):
-    folder = tmp_path / "run"
-    run_nothing(folder, machine)
-    assert edited(folder, read_run(folder)) == []
-    edit_run(folder, lambda info: info["sha256"].update({"trials.csv": "another file's"}))
-    for _ in range(2):
-        run_nothing(folder, machine)
-        assert edited(folder, read_run(folder)) == ["trials.csv"]
 
 
 @pytest.mark.parametrize(
@@ -363,12 +346,12 @@ def test_a_run_that_goes_on_says_what_it_has_dropped(tmp_path, machine, tiny_tri
 
 
 def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go(tmp_path, machine, monkeypatch):
-    def lose(*_):
+    def lose(execution, _plan):
         shutil.rmtree(tmp_path / "run")
-        raise StoreLostError("the folder is gone")
+        execution.store.add([])
 
     monkeypatch.setattr("bench.run.execute.Execution.run", lose)
-    with pytest.raises(UsageError, match="the folder is gone"):
+    with pytest.raises(UsageError, match="was deleted or moved"):
         run_nothing(tmp_path / "run", machine)
     assert not list(tmp_path.iterdir())
 

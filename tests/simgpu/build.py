@@ -73,7 +73,7 @@ def _cache() -> Path:
 
 
 def _key(version: str) -> str:
-    digest = hashlib.sha256(f"{version} {sys.version_info[:2]}".encode())
+    digest = hashlib.blake2b(f"{version} {sys.version_info[:2]}".encode())
     for path in sorted(
         [*SOURCES.glob("native/*"), *SOURCES.glob("preload/*.py"), Path(stubs.__file__), Path(__file__)]
     ):

@@ -193,7 +193,7 @@ def _dtype(column: Column) -> Type:
 def _of_csv(file: str, more: Sequence[str] = ()) -> dict[str, Type]:
     """Return the dtypes of a frame: the columns of a CSV with the run first, and some of trials.csv."""
     columns = COLUMNS["trials.csv"] | COLUMNS[file]
-    names = dict.fromkeys(("run", *(name for name in COLUMNS[file] if name != "schema"), *more))
+    names = dict.fromkeys(("run", *COLUMNS[file], *more))
     return {name: _dtype(columns[name]) for name in names}
 
 

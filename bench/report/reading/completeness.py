@@ -27,35 +27,21 @@ BATCH = re.compile(r"-b\d+$")
 
 
 def remark(run: Run, trials: pd.DataFrame) -> str:
-    """Return a sentence on a run that did not end or lacks trials of its plan; empty where it is whole, or unknown."""
-    if "finished" not in run.info:
-        lacks = f"Run {run.label}: its run.json lacks the request and the plan, so what is missing is not known."
-        return "" if run.part("request") or run.list("planned") else lacks
-    planned, ended = run.list("planned"), run.info["finished"] is not None
+    """Return a sentence on a run that did not end or lacks trials of its plan; empty where it is whole."""
+    planned, ended = run.list("planned"), run.info.get("finished", "") is not None
     lost = missing(planned, trials)
     if ended and not lost:
         return ""
     state = "ended" if ended else "is unfinished: it was stopped, or is still running"
-    if planned:
-        kinds = ", ".join(f"{count} {phase}" for phase, count in Counter(trial["phase"] for trial in lost).items())
-        extent = f"{len(lost)} of {len(planned)} planned trials {'is' if len(lost) == 1 else 'are'} missing" + (
-            f" ({kinds})" if lost else ""
-        )
-    else:
-        extent = "how many trials of its plan are missing is not known"
+    kinds = ", ".join(f"{count} {phase}" for phase, count in Counter(trial["phase"] for trial in lost).items())
+    extent = f"{len(lost)} of {len(planned)} planned trials {'is' if len(lost) == 1 else 'are'} missing"
     advice = "" if ended else f" Go on with --resume {shown(run.folder)}."
-    return f"Run {run.label} {state}; {extent}.{advice}"
+    return f"Run {run.label} {state}; {extent}{f' ({kinds})' if lost else ''}.{advice}"
 
 
 def missing_trials(info: Mapping[str, Any], trials: pd.DataFrame) -> pd.Series:
-    """Count for each row of a run's trials.csv the missing trials of its recipe on its device, of any batch size.
-
-    Where the plan of a run that did not end is not known, one is missing of each.
-    """
-    planned = info.get("planned") or []
-    if not planned:
-        return pd.Series(int(info.get("finished", "") is None), index=trials.index)
-    counts = Counter(BATCH.sub("", trial["cell"]) for trial in missing(planned, trials))
+    """Count for each row of a run's trials.csv the missing trials of its recipe on its device, of any batch size."""
+    counts = Counter(BATCH.sub("", trial["cell"]) for trial in missing(info.get("planned", []), trials))
     return trials["cell"].map({cell: counts[BATCH.sub("", cell)] for cell in trials["cell"].unique()})
 
 

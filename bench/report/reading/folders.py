@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from bench.results.run_json import read_run
-from bench.results.store import edited
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, plain_within
 
@@ -56,7 +55,7 @@ def report_name(folders: Sequence[Path]) -> str:
     name = "+".join(names)
     if len(name) <= LONGEST:
         return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    digest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
     return f"{names[0][: LONGEST // 2]}+{len(names) - 1}-more-{digest}"
 
 
@@ -72,7 +71,7 @@ def runs_in(folders: Iterable[Path]) -> list[Path]:
 def copies(infos: Mapping[Path, Info]) -> dict[Path, Path]:
     """Return the folders that are copies of another, each with that other.
 
-    The other is one whose files were not edited since the run ended, of these the one with more rows, else the first.
+    The other is the one with more rows, else the first.
 
     Args:
         infos: run.json of each folder. Runs are one where name, host, start and GPUs are the same; without a start
@@ -82,12 +81,15 @@ def copies(infos: Mapping[Path, Info]) -> dict[Path, Path]:
     for folder, info in infos.items():
         same.setdefault(_identity(folder, info), []).append(folder)
 
-    def rank(folder: Path) -> tuple[bool, int]:
+    def size(folder: Path) -> int:
         trials = folder / "trials.csv"
-        return not edited(folder, infos[folder]), trials.stat().st_size if trials.is_file() else 0
+        return trials.stat().st_size if trials.is_file() else 0
 
-    several = [alike for alike in same.values() if len(alike) > 1]
-    return {folder: kept for alike in several for kept in [max(alike, key=rank)] for folder in alike if folder != kept}
+    left_out: dict[Path, Path] = {}
+    for alike in same.values():
+        kept = max(alike, key=size)
+        left_out |= {folder: kept for folder in alike if folder != kept}
+    return left_out
 
 
 def _identity(folder: Path, info: Info) -> str:
@@ -101,7 +103,7 @@ def _identity(folder: Path, info: Info) -> str:
 def mark(infos: Mapping[Path, Info]) -> str:
     """Return a digest of runs' run.json that tells a report of them from one of others, whatever the folders' names."""
     runs = sorted({_identity(folder, info) for folder, info in infos.items()})
-    return hashlib.sha256("\n".join(runs).encode()).hexdigest()[:16]
+    return hashlib.blake2b("\n".join(runs).encode(), digest_size=8).hexdigest()
 
 
 def report_folder(folders: Sequence[Path], within: Path) -> Path:

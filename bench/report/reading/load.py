@@ -15,7 +15,6 @@ from bench.report.reading.folders import copies, labels, read_info, runs_in, sho
 from bench.results.columns import COLUMNS, whole_lines
 from bench.results.csv_file import PAIR, counting, of_counting, read, stored_whole
 from bench.results.records import MEASURED, Status
-from bench.results.store import edited
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import BASELINE, find_precision
@@ -111,7 +110,7 @@ def load(folders: list[Path]) -> Runs:
         folders: of runs, or folders in which runs lie.
 
     Raises:
-        UsageError: there is none, or one is no run, of another schema version, or without a finished trial.
+        UsageError: there is none, or one is no run, of another format, or without a finished trial.
     """
     infos = {folder: read_info(folder) for folder in runs_in(folders)}
     if not infos:
@@ -131,11 +130,11 @@ def load(folders: list[Path]) -> Runs:
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
                 f"Finish it with --resume {folder}."
             )
-        odd = [_cut_off(folder, written), _edited(folder, info), _absent(folder, rows)]
+        odd = [_cut_off(folder, written), _absent(folder, rows)]
         odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
         runs.append(Run(label=label, info=info, folder=folder, remarks=tuple(filter(None, odd))))
-        readings.append(read(folder / "telemetry.csv", words="category").drop(columns="uuid").assign(run=label))
-        parts["blocks"].append(_blocks(of_counting(read(folder / "blocks.csv", words="category"), rows), rows))
+        readings.append(read(folder / "telemetry.csv").drop(columns="uuid").assign(run=label))
+        parts["blocks"].append(_blocks(of_counting(read(folder / "blocks.csv"), rows), rows))
         of_trials = {name: of_counting(read(folder / file), rows) for name, file in OF_TRIALS.items()}
         ended = rows[~rows["status"].isin(STOPPED)]
         for name, file in OF_TRIALS.items():
@@ -189,27 +188,17 @@ def _without_emulated_cost(rows: pd.DataFrame, columns: list[str]) -> pd.DataFra
 
 
 def _with_target(rows: pd.DataFrame, info: dict[str, Any]) -> pd.DataFrame:
-    """Add ``target_ci``, the half-width that the run asked of its speedups; without one no row is ``unconverged``."""
-    protocol = info.get("request", {}).get("protocol", {})
-    asked = protocol.get("target_ci") if "most_replicates" in protocol else None
-    if asked is None:
-        wide = rows["status"] == "unconverged"
-        rows = rows.assign(status=rows["status"].mask(wide, "ok"), detail=rows["detail"].mask(wide, ""))
+    """Add ``target_ci``, the half-width that the run asked of its speedups."""
+    asked = info.get("request", {}).get("protocol", {}).get("target_ci")
     return rows.assign(target_ci=float("nan") if asked is None else float(asked))
 
 
 def _with_steady_epochs(rows: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
-    """Take the times of each training's epochs after the first, which warms up; of one epoch it is that one.
-
-    ``time_per_epoch_s`` is their median, as this version writes it; earlier ones counted the first epoch, too.
-    """
+    """Add the shortest and the longest of each training's epochs after the first, which warms up."""
     first, last = (epochs.groupby(PAIR)["epoch"].transform(end) for end in ("min", "max"))
     warm = (epochs["epoch"] > first) | (first == last)
     times = epochs[warm].groupby(PAIR)["train_s"]
-    ends = times.agg(fastest_epoch_s="min", slowest_epoch_s="max", later="median")
-    rows = rows.join(ends, on=PAIR)
-    later = rows.pop("later").where(rows["time_per_epoch_s"].notna())
-    return rows.assign(time_per_epoch_s=later.fillna(rows["time_per_epoch_s"]))  # epochs.csv may be lost
+    return rows.join(times.agg(fastest_epoch_s="min", slowest_epoch_s="max"), on=PAIR)
 
 
 def _with_losses(rows: pd.DataFrame, of_trials: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -239,8 +228,7 @@ def _filling(trials: pd.DataFrame, file: str) -> pd.DataFrame:
 def _absent(folder: Path, trials: pd.DataFrame) -> str:
     """Warn, in one sentence, of files that are not there although measured trials filled them."""
     measured = trials[trials["status"].isin(MEASURED)]
-    filled = [name for name in COLUMNS if (folder / name).is_file() and (folder / name).stat().st_size]
-    lost = [name for name in COLUMNS if name not in filled and len(_filling(measured[["phase"]], name))]
+    lost = [name for name in COLUMNS if not whole_lines(folder / name)[0] and len(_filling(measured, name))]
     verb, them = ("is", "it") if len(lost) == 1 else ("are", "them")
     return f"{' and '.join(lost)} {verb} missing, so what is made from {them} is not in the report." if lost else ""
 
@@ -251,12 +239,6 @@ def _cut_off(folder: Path, trials: pd.DataFrame) -> str:
     if not stored_whole(trials).all() and "trials.csv" not in names:
         names.insert(0, "trials.csv")
     return f"The last write to {' and '.join(names)} was cut off, and does not count." if names else ""
-
-
-def _edited(folder: Path, info: Mapping[str, Any]) -> str:
-    """Warn, in one sentence, of files that are not those that the run left."""
-    names = edited(folder, info)
-    return f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} edited since the run ended." if names else ""
 
 
 def _with_cells(file: str, rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:

@@ -170,9 +170,8 @@ def conversions(trials: pd.DataFrame) -> Table | None:
     ]
     about = (
         "Converted: linear layers that torchao replaced. They multiply in the precision's narrow type, forward and "
-        "backward, except for the weights' gradients of fp8-rowwise-gw-hp, which are computed in bfloat16; the rest of "
-        "the model is as under its autocast. Too small to gain: layers that the library's own filter would leave out, "
-        "by sizes that were timed on an H100. "
+        "backward; the rest of the model is as under its autocast. Too small to gain: layers that the library's own "
+        "filter would leave out, by sizes that were timed on an H100. "
         "Where a product is said to be of one type in another, its operands were rounded to the first and multiplied "
         "in the second: emulation."
     )

@@ -54,16 +54,6 @@ def test_only_a_run_that_ended_with_all_its_trials_says_nothing(run):
     assert remark_of(run, finished="now", planned=load([run.folder]).runs[0].list("planned")[:4]) == ""
 
 
-def test_a_run_without_a_plan_only_says_whether_it_is_unfinished(run):
-    assert "how many trials of its plan are missing is not known" in remark_of(run, finished=None, planned=[])
-    assert remark_of(run, finished="now") == ""
-
-
-def test_a_run_of_which_neither_request_nor_plan_is_known_says_so(run):
-    fleet.edit_run(run.folder, lambda kept: [kept.pop(name) for name in [*kept] if name != "schema"])
-    assert "lacks the request and the plan" in remark_of(run)
-
-
 def test_what_did_not_fit_is_not_missing(tmp_path):
     run = RunBuilder(tmp_path / "run").memory("amp-bf16", 8).lost("memory", "fp32", "oom").alone("amp-bf16", [5.0])
     wanted = plan(run, ("speed", BOTH, {"replicate": 0}), ("train", ["fp32"], {}), ("train", ["amp-bf16"], {}))

@@ -8,7 +8,6 @@ import pytest
 
 from bench.report.reading.folders import labels, report_folder, report_name
 from bench.report.reading.load import load
-from bench.results.store import checksums
 from bench.spec.errors import UsageError
 from tests.report import fleet
 from tests.report.builders import RunBuilder
@@ -77,16 +76,6 @@ def test_a_copy_of_a_run_counts_once_with_a_remark_and_the_fuller_one_stays(tmp_
     with (second / "trials.csv").open("a") as file:
         file.write((first / "trials.csv").read_text().splitlines()[1].replace("-speed-", "-speed-x") + "\n")
     assert [run.label for run in load([first, second]).runs] == ["second"]
-
-
-def test_of_copies_the_one_that_was_not_edited_stays_even_if_an_edited_one_has_more_rows(tmp_path: Path) -> None:
-    intact = started(RunBuilder(tmp_path / "intact").speed())
-    fleet.edit_run(intact, lambda info: info.update(sha256=checksums(intact)))
-    for name in ("a", "z"):
-        shutil.copytree(intact, tmp_path / name)
-        with (tmp_path / name / "trials.csv").open("a") as file:
-            file.write((intact / "trials.csv").read_text().splitlines()[1].replace("-speed-", "-speed-x") + "\n")
-    assert [run.label for run in load([tmp_path / "a", intact, tmp_path / "z"]).runs] == ["intact"]
 
 
 def test_runs_that_only_share_a_name_or_a_start_are_no_copies(tmp_path: Path) -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.report import report, terminal
 from bench.report.analysis.comparability import cautions
 from bench.report.analysis.summary import summarise
 from bench.report.figures.training import panel
 from bench.report.reading.load import load
-from bench.results.columns import SCHEMA
 from bench.results.records import TrialResult
+from bench.results.run_json import FORMAT
 from bench.results.store import Store, answers
 from bench.spec.errors import UsageError
 from tests.report import fleet
@@ -27,7 +26,7 @@ from tests.report.fleet import copy, original
         ((), "no run to report"),
         (("empty",), r"no run\.json.*real"),  # the run next to it is named
         (("begun",), r"no finished trial.*--resume"),
-        (("broken",), r"has schema null; this version"),
+        (("broken",), r"not of format"),
     ],
 )
 def test_what_is_no_run_with_a_finished_trial_is_refused(tmp_path: Path, folders, message) -> None:
@@ -60,9 +59,9 @@ def test_there_are_committed_runs() -> None:
     assert COMMITTED
 
 
-def test_run_json_with_nothing_but_a_schema_is_enough(tmp_path: Path) -> None:
+def test_run_json_with_nothing_but_its_format_is_enough(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed()
-    (run.folder / "run.json").write_text(json.dumps({"schema": SCHEMA}))
+    (run.folder / "run.json").write_text(json.dumps({"format": FORMAT}))
     assert "amp-bf16" in write_report([run.folder], tmp_path / "out", figures="none").read_text()
 
 
@@ -74,20 +73,6 @@ def test_a_retried_trial_counts_once_and_by_its_last_row_and_epochs(tmp_path: Pa
     run.add(trial, TrialResult(precision="fp32", status="nonfinite"), records=epochs[:2])
     runs = load([run.folder])
     assert (runs.trials["status"].tolist(), runs.epochs["epoch"].tolist()) == (["nonfinite"], [1, 2])
-
-
-def test_a_file_that_was_edited_after_the_run_is_named_and_a_run_without_checksums_is_not_checked(tmp_path) -> None:
-    run = RunBuilder(tmp_path / "run").speed()
-    with run.store:  # ends the run
-        pass
-    assert load([run.folder]).runs[0].remarks == ()
-    fleet.edit_rows(run.folder, lambda row: row.update(step_ms="9"))
-    assert load([run.folder]).runs[0].remarks == ("trials.csv was edited since the run ended.",)
-    assert "trials.csv was edited since the run ended." in terminal(
-        report([run.folder], tmp_path / "out", figures="none"), tmp_path
-    )
-    fleet.edit_run(run.folder, lambda info: info.pop("sha256"))
-    assert load([run.folder]).runs[0].remarks == ()
 
 
 def test_runs_of_one_name_are_two_and_the_same_run_is_read_once(tmp_path: Path) -> None:

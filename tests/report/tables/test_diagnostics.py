@@ -61,13 +61,13 @@ def test_a_lone_process_of_a_single_round_leaves_the_noise_unknown(tmp_path):
 
 def ran(folder, *, fp32, bf16, computed, fp32_computed="float32:100%"):
     """The summary of a run of which amp-bf16 gains nothing."""
-    run = RunBuilder(folder)
+    run, results = RunBuilder(folder), []
     for name, figures, dtypes in (("fp32", fp32, fp32_computed), ("amp-bf16", bf16, computed)):
         speedup = {} if name == "fp32" else {"speedup": 1.0, "speedup_low": 0.999, "speedup_high": 1.001}
         operations = Operations(compute_dtypes=dtypes, flops_per_step=2e9)
         speed = timed(10.0, 128, **figures, **speedup)
-        result = TrialResult(precision=name, status="ok", switches=IEEE, operations=operations, speed=speed)
-        run.add(run.trial("speed", ["fp32", "amp-bf16"], 128), result)
+        results.append(TrialResult(precision=name, status="ok", switches=IEEE, operations=operations, speed=speed))
+    run.add(run.trial("speed", ["fp32", "amp-bf16"], 128), *results)
     return summarise(load([run.folder]).trials)
 
 
@@ -243,13 +243,13 @@ def test_an_emulated_precision_is_not_said_to_lack_what_it_was_not_meant_to_have
 
 def test_what_is_not_the_hardwares_fault_has_its_own_reason_once(tmp_path):
     run = RunBuilder(tmp_path / "run", suite="resnet20").speed()
-    for name in ("fp8-rowwise-gw-hp", "fp8-rowwise"):
+    for name in ("fp8-rowwise", "fp8-tensorwise"):
         run.lost("memory", name, "unsupported", f"{name} {NO_LAYER}")
         run.lost("memory", name, "unsupported", f"{name} {NO_LAYER}", batch=256)
     run.lost("memory", "mxfp8", "unsupported", "mxfp8 converts none of the model's linear layers")
     run.lost("memory", "tf32", "unsupported")
     assert sentences_on(run) == [
-        f"fp8-rowwise, fp8-rowwise-gw-hp: {NO_LAYER}.",
+        f"fp8-tensorwise, fp8-rowwise: {NO_LAYER}.",
         "mxfp8: converts none of the model's linear layers.",
         "tf32: unsupported.",
     ]
