@@ -74,8 +74,6 @@ MEASURED = {
     "--suite gpt --data text:FILE": TEXT,
     "--suite lstm --phases train,numerics --precisions fp32,amp-fp16-noscale,amp-fp16": PLAN,
     "explain --suite resnet50": EXPLAINED,
-    "explain --suite resnet50 --try": "tests/run/test_folder.py::"
-    "test_ladders_are_climbed_after_one_that_is_refused_and_an_interruption_says_how_to_go_on",
     "layers --suite my_model.py --precision amp-bf16": LAYERS,
     "--suite resnet50 --phases inference": f"{GPUS}test_inference_agrees_with_fp32",
     "--suite resnet50 --set recipe=published": "tests/suites/test_suites.py::test_a_recipe_has_its_published_figures",

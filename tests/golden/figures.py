@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import report
+from bench.report import format
+from bench.report.analysis import published as literature
 from bench.report.format import records
-from bench.report.tables import published as literature
+from bench.spec.metrics import ACCURACY, QUALITY
 from tests.conftest import call
 
 FOLDER = Path(__file__).parent
@@ -57,15 +59,18 @@ def figures(runs: list[Path], cwd: Path) -> Figures:
         given = {name: advice[name] for name in ("batch_size", "use", "advice", "ties", "accuracy")}
         given |= {"pays_from_batch_size": advice["pays_from_batch_size"], "marks": marks(advice["doubts"])}
         found["advice"][f"{advice['workload']} on {advice['where']}"] = known(given)
+    modules = defaultdict(list)
+    for row in document["numerics"]:
+        if row["kind"] == "module":
+            modules[row["trial"], row["precision"]].append(row)
     for trial in document["trials"]:
         name = f"{trial['phase']} {trial.get('replicate', trial.get('seed', ''))}"
         if trial["status"] not in MEASURED:
             lost = {"status": trial["status"], "detail": trial.get("detail", "")}
             found["lost trials"][f"{subject(trial)}, {name}"] = lost
-        for row in trial.get("numerics", ()):
-            if row["kind"] == "module":
-                modules = found["modules"].setdefault(subject(trial), {})
-                modules.setdefault(row.get("layer", "whole model"), {})[row["name"]] = row["value"]
+        for row in modules[trial["trial"], trial["precision"]]:
+            of_arm = found["modules"].setdefault(subject(trial), {})
+            of_arm.setdefault(row.get("layer", "whole model"), {})[row["name"]] = row["value"]
     for ladder in document["ablations"]:
         found["ladders"][ladder["name"]] = {step["step"]: known(step) for step in ladder["steps"]}
     if any(trial["phase"] == "explain" and trial["status"] in MEASURED for trial in document["trials"]):
@@ -87,15 +92,17 @@ def explanations(runs: list[Path]) -> Figures:
 
 
 def published() -> Figures:
-    """Return the speedup, and the gain in accuracy, of each published training over one in a wider precision."""
-    pairs = literature.pairs(literature.load_published())
-    names = pairs[[*literature.SAME, *literature.MATCHED]].astype(object)
+    """Return how each published training differs from that in fp32 of the same source."""
     found: Figures = {}
-    for pair, setting in zip(records(pairs), records(names.where(names.notna(), None)), strict=True):
-        words = [f"{name} {value}" for name, value in setting.items() if value not in (None, "")]
-        arms = f"{pair['precision']} ({pair['precision_label']}) against {pair['precision_base']}"
-        changes = {"speedup": pair["times"], "quality_points": pair["points"]}
-        found[", ".join([*words, arms])] = {name: value for name, value in changes.items() if not math.isnan(value)}
+    for row in records(literature.as_measured(literature.load_published())):
+        words = [f"{name} {row[name]}" for name in (*literature.CELL, "precision") if format.known(row[name])]
+        changes = {
+            "speedup": row["speedup"],
+            "accuracy_points": row[ACCURACY.change],
+            "map_points": row[QUALITY.change],
+        }
+        if changes := {name: value for name, value in changes.items() if format.known(value)}:
+            found[", ".join(words)] = changes
     return found
 
 
