@@ -160,6 +160,13 @@ def csv_columns(file: str) -> str:
     return markdown(("column", "values", "meaning"), rows)
 
 
+def measured() -> str:
+    """Return the table of ResNet-50 of the report of an H100."""
+    report = (ROOT / "reports" / "h100-80gb-hbm3" / "report.md").read_text(encoding="utf-8")
+    _, _, of_model = report.partition("**resnet50**\n\n")
+    return of_model.partition("\n\n")[0]
+
+
 def published_recipes() -> str:
     """Describe the published trainings on one GPU that give time and accuracy of fp32 and of mixed precision."""
     literature = published.as_measured(published.load_published())
@@ -196,6 +203,7 @@ def published_recipes() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "measured": measured,
     "published": published_recipes,
     "architecture": architecture,
     "precisions": precisions,

@@ -72,7 +72,7 @@ class Stream:
     """A load kept busy, and how many of its steps were done when."""
 
     def __init__(self, load: Load, burst: int, clock: Clock, sleep: Sleep) -> None:
-        self._load, self._burst, self._clock, self._sleep = load, burst, clock, sleep
+        self._load, self._burst, self._clock, self._pause = load, burst, clock, sleep
         self._queued: deque[Done] = deque()
         self.times_s, self.done = [clock()], [0]
         """When a burst was seen to end, and how many steps were done then."""
@@ -106,7 +106,7 @@ class Stream:
     def _wait(self, poll: Callable[[], object]) -> None:
         done = self._queued.popleft()
         while not done():
-            self._sleep(POLL_S)
+            self._pause(POLL_S)
             poll()
         self.times_s.append(self._clock())
         self.done.append(self.done[-1] + self._burst)

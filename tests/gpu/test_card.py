@@ -86,14 +86,17 @@ import time
 
 import torch
 
+from bench.devices.backend import backend_of
+
+gpu = backend_of(torch.device("cuda", 0))
 for _ in range(3):
     torch.cuda.synchronize()
     time.sleep(3.0)
-    torch.cuda._sleep(10**7)
+    gpu.spin(10**7)
     begun_s = time.time()
     while (now_s := time.time()) < begun_s + 1.5:
         queued_s = now_s
-        torch.cuda._sleep(10**7)
+        gpu.spin(10**7)
         torch.cuda.synchronize()
     print(begun_s, queued_s, flush=True)
 """

@@ -155,7 +155,7 @@ def test_a_block_waits_for_the_device():
 
         def run(self, steps):
             for _ in range(steps):
-                torch.cuda._sleep(self.cycles)
+                backend_of(GPU).spin(self.cycles)
 
     class Arm:
         precision, device = PRECISIONS["fp32"], GPU

@@ -10,6 +10,7 @@ from torch import nn
 
 from bench.data.batch import to_device
 from bench.data.transfer import Prefetcher
+from bench.devices.backend import backend_of
 from bench.launch.local import LocalLauncher
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS
@@ -173,7 +174,7 @@ def test_a_prefetcher_on_a_stream_gives_what_copying_gives_while_the_device_is_b
     host = [((inputs * 50).to(torch.int16), targets) for inputs, targets in batches(12)]
     with closing(Prefetcher(host, GPU, prepare)) as ahead:
         for inputs, targets in ahead:
-            torch.cuda._sleep(5_000_000)  # the batch is used long after the next ones have been made
+            backend_of(GPU).spin(5_000_000)  # the batch is used long after the next ones have been made
             held.append((inputs.sum().clone(), inputs.clone(), targets.clone()))
             del inputs, targets
     expected = [prepare(batch) for batch in host]

@@ -185,7 +185,7 @@ class Summed(nn.Module):
 
 
 @pytest.mark.slow
-def test_a_loader_that_sleeps_is_found(tiny_trial, cpu, monkeypatch):
+def test_a_loader_that_waits_is_found(tiny_trial, cpu, monkeypatch):
     class Sleeping:
         def train(self, _epoch):
             while True:

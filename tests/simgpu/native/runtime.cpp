@@ -819,7 +819,7 @@ static cudaError_t launch(const void* kernel, cudaStream_t handle, void** argume
   make_context(current_gpu);
   auto known = kernel_names.find(kernel);
   std::string name = known == kernel_names.end() ? "?" : known->second;
-  if (arguments && name.find("spin_kernel") != std::string::npos) {  // torch.cuda._sleep(cycles)
+  if (arguments && name.find("spin_kernel") != std::string::npos) {  // Backend.spin: waits for so many cycles
     queue(stream_of(handle), *(int64_t*)arguments[0] / CYCLES_PER_NS);
   } else {
     queue(stream_of(handle), kernel_ns());
