@@ -142,7 +142,7 @@ class Store:
             for name, added in rows.items():
                 self._write(name, added)
         except OSError as error:
-            raise self._lost(error) from error
+            raise self.lost(error) from error
 
     def _write(self, name: str, rows: Iterable[dict[str, object]]) -> None:
         """Append rows to a file; where that fails, none of it is left there."""
@@ -170,9 +170,9 @@ class Store:
         try:
             write_atomically(self.folder / "run.json", run_json.text_of(content))
         except OSError as error:
-            raise self._lost(error) from error
+            raise self.lost(error) from error
 
-    def _lost(self, error: OSError) -> UsageError:
+    def lost(self, error: OSError) -> UsageError:
         """Return the error that ends the run."""
         if isinstance(error, FileNotFoundError):
             return UsageError(

@@ -290,9 +290,8 @@ class Execution:
         try:
             path.parent.mkdir(exist_ok=True)
             path.write_text(ending.log, errors="backslashreplace")
-        except OSError as error:  # the row is what counts
-            self.display.note(f"'{path}' cannot be written: {error.strerror or error}.")
-            return None
+        except OSError as error:  # on a full disk it is often why the trial failed, and so would the next
+            raise self.store.lost(error) from error
         return trial.log
 
     def _keep(self, trial: Trial, records: list[Message], results: list[TrialResult]) -> None:

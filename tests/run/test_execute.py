@@ -242,6 +242,14 @@ def test_a_failed_process_has_its_reason_in_short_in_its_row_and_all_that_it_pri
     assert log.read_text().startswith("Traceback\nxxx")
 
 
+def test_a_failed_process_whose_output_cannot_be_kept_ends_the_run_with_a_sentence(tmp_path, plan, cpu):
+    """On a full disk, where the process failed because of it."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "logs").write_text("in the way")
+    with pytest.raises(UsageError, match="cannot be written"):
+        execute(tmp_path / "run", plan, cpu, {"memory-fp32": Ending(kind="died", text="no space", log="Traceback")})
+
+
 @pytest.fixture
 def new_fork_server(monkeypatch):
     """Let a launcher start a fork server of its own, which ends with the test."""
