@@ -35,15 +35,11 @@ def classes(trace: Trace, **options) -> dict[str, float]:
         (range_class, "communication", "c10d::allreduce_, nccl:all_reduce"),
         (range_class, "loss scaling", "aten::_amp_foreach_non_finite_check_and_unscale_"),
         (operator_class, "normalisation and softmax", "aten::native_batch_norm_backward, aten::native_layer_norm"),
-        (operator_class, "normalisation and softmax", "aten::cudnn_batch_norm, aten::_log_softmax_backward_data"),
         (operator_class, "elementwise", "aten::add_, aten::relu_, aten::clamp_min, aten::threshold_backward"),
-        (operator_class, "elementwise", "aten::_foreach_add_, aten::nll_loss_forward, aten::embedding_dense_backward"),
         (operator_class, "elementwise", "aten::max_pool2d_with_indices_backward, triton_poi_fused_add_relu_0"),
         (kernel_class, "communication", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)"),
         (kernel_class, "copies", "Memcpy HtoD (Pinned -> Device), Memcpy PtoP (Device -> Device), CopyHostToDevice"),
-        (kernel_class, "casts and layout", "Memcpy DtoD (Device -> Device), CopyDeviceToDevice"),
         (kernel_class, "elementwise", "Memset (Device), FillBuffer, void at::native::reduce_kernel<512>"),
-        (kernel_class, "elementwise", "triton_poi_fused_convolution_relu_0"),
         (kernel_class, "optimizer", "void at::native::multi_tensor_apply_kernel<X>"),
         (
             kernel_class,
@@ -65,14 +61,12 @@ def test_a_name_has_the_class_of_the_first_pattern_that_matches(class_of, expect
         ("ampere_sgemm_128x64_nn", [FP32], False),
         ("ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_nn", [FP16], True),
         ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_tn", [FP16], True),
-        ("turing_fp16_s1688gemm_fp16_256x128_ldg8_f2f_tn", [FP16], True),
         ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x16_stage3_warpsize2x2x1_ffma", [FP32], False),
         ("cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4", [FP32], True),
         ("cutlass_80_simt_sgemm_128x64_8x5_nt_align1", [FP32], False),
         ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN", [BF16, BF16], True),
         ("nvjet_hsh_64x8_64x16_4x1_v_bz_TNN", [], True),
         ("nvjet_sm100_tst_mma_128x256x64_4_64x32_cta128x256x128_bz_TNT", [], True),
-        ("nvjet_sm100_sss_128x256_64x4_1x2_h_bz_coopA_TNN", [FP32, FP32], False),
         ("triton_tem_fused_mm_3", [BF16, BF16], True),
         ("triton_tem_fused_mm_3", [FP32, FP32], False),
         ("nvjet_sss_128x256_64x4_1x2_h_bz_coopA_TNN", [FP32, FP32], False),
@@ -90,7 +84,6 @@ def test_a_products_kernel_says_whether_it_ran_on_matrix_units(kernel, types, ex
 def test_a_cast_is_told_from_a_copy_by_its_types():
     assert operator_class("aten::copy_", (BF16, FP32)) == "casts and layout"
     assert operator_class("aten::copy_", (FP32, FP32)) is None
-    assert operator_class("aten::view", (FP32,)) is None
 
 
 def test_each_instant_of_a_gpus_steps_has_one_class():
@@ -148,29 +141,19 @@ def test_a_gpu_waits_for_loss_scaling_after_the_host_has_read_its_check_and_for_
 
 
 CAST = [("aten::to", FP32), ("aten::_to_copy", FP32), ("aten::copy_", FP32, FP32)]
-COPY = CAST[-1:]
 
 
 @pytest.mark.parametrize(
     ("operators", "kernel", "kind", "expected"),
     [
         # A copy is between host and device by its own name, whatever asked for it.
-        *(
-            (operators, name, "gpu_memcpy", work)
-            for operators in (CAST, COPY)
-            for name, work in (
-                ("Memcpy HtoD (Pageable -> Device)", "copies"),
-                ("Memcpy DtoH (Device -> Pinned)", "copies"),
-                ("Memcpy DtoD (Device -> Device)", "casts and layout"),
-            )
-        ),
+        (CAST, "Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", "copies"),
+        (CAST[-1:], "Memcpy DtoD (Device -> Device)", "gpu_memcpy", "casts and layout"),
         # Filling memory is no copy.
         ([("aten::zero_", FP32)], "Memset (Device)", "gpu_memset", "elementwise"),
-        ([], "Memset (Device)", "gpu_memset", "elementwise"),
         # In a graph no operator is known, and names decide.
         ([], "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN", "kernel", "matrix units"),
         ([], "triton_poi_fused_convolution_relu_0", "kernel", "elementwise"),
-        ([], "Memcpy DtoD (Device -> Device)", "gpu_memcpy", "casts and layout"),
         # A compiled product has the types of its operator.
         ([("triton_tem_fused_mm_3", BF16, BF16)], "triton_tem_fused_mm_3", "kernel", "matrix units"),
     ],
@@ -240,13 +223,6 @@ def test_operators_are_added_up_by_their_inputs():
     assert (product.types, product.sizes) == ((FP32, FP32), ((4, 8), (8, 2)))
 
 
-def test_a_trace_without_steps_is_refused():
-    trace = Trace()
-    trace.op("aten::mm", 0, 1)
-    with pytest.raises(ValueError, match="no range"):
-        decompose(trace.document())
-
-
 def test_a_gpus_trace_without_kernels_is_refused_and_not_taken_for_a_cpus():
     trace = Trace()
     trace.step(0, 100)
@@ -274,9 +250,3 @@ def test_a_real_step_has_its_operators():
     some = ("other products", "elementwise", "normalisation and softmax", "casts and layout", "optimizer", "idle")
     assert all(step_time.ms[work] > 0 for work in some)
     assert step_time.ms["unknown"] < 0.1 * step_time.step_ms
-    weights = [
-        operator
-        for operator in step_time.operators
-        if operator.name == "aten::copy_" and operator.sizes[:1] == ((256, 256),)
-    ]
-    assert sum(operator.count for operator in weights if operator.types[:2] == (BF16, FP32)) == 3
