@@ -40,7 +40,7 @@ def paint(root, train=TRAIN, test=TEST):
 
 
 class Recorder(nn.Flatten):
-    """Keeps what it is given, and the type that the layer after it would compute in."""
+    """Keeps what it is given; its forward passes take time."""
 
     def __init__(self, seen, clock):
         super().__init__()
@@ -48,8 +48,7 @@ class Recorder(nn.Flatten):
 
     def forward(self, inputs):
         self.clock.advance(1.0 if self.training else 60.0)
-        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
-        self.seen.append((self.training, dtype, inputs.clone()))
+        self.seen.append((self.training, inputs.clone()))
         return super().forward(inputs)
 
 
@@ -100,7 +99,7 @@ def test_precisions_of_a_seed_see_the_same_augmented_batches_from_the_same_weigh
     monkeypatch.setattr("bench.phases.arms.build_arm", spy)
     for seed, name in ((0, "fp32"), (0, "amp-bf16"), (1, "fp32")):
         bench.run(arms=arms(name), seed=seed)
-        given[seed, name] = torch.stack([inputs for train, _, inputs in bench.seen if train])
+        given[seed, name] = torch.stack([inputs for train, inputs in bench.seen if train])
     assert torch.equal(given[0, "fp32"], given[0, "amp-bf16"])
     assert torch.equal(initial[0], initial[1])
     assert not torch.equal(initial[0], initial[2])
@@ -240,7 +239,7 @@ def test_a_checkpoint_of_another_trial_is_not_gone_on_with(bench, tmp_path):
     path = tmp_path / "a.pt"
     bench.run(checkpoint=path)
     rows, _ = bench.run(checkpoint=path, seed=1)
-    assert len([train for train, _, _ in bench.seen if train]) == 6
+    assert sum(train for train, _ in bench.seen) == 6
     assert {row.seed for row in rows} == {1}
     assert read_checkpoint(path).epochs == tuple(rows)
 
@@ -291,7 +290,6 @@ def epochs(*accuracies):
     [
         ((50.0, 90.0, 85.0, 95.0), 90.0, 20.0),
         ((50.0, 90.0), 90.1, None),
-        ((50.0, 90.0), None, None),
         ((None, None), 50.0, None),
     ],
 )
