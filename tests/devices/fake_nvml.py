@@ -20,7 +20,6 @@ import importlib.metadata
 import importlib.util
 import math
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -98,8 +97,6 @@ class FakeGpu:
     """Nanoseconds of nvmlDeviceGetViolationStatus by policy."""
     work: list[tuple[int, int, int]] = field(default_factory=list)
     """Samples of processes (``UTILIZATION``): time in microseconds, process id, share of the time in percent."""
-    repeats_work: bool = False
-    """Whether the driver gives samples again that were asked for before."""
     processes: dict[int, int | None] = field(default_factory=dict)
     """Process id to the memory that it holds, in bytes."""
     graphics: dict[int, int | None] = field(default_factory=dict)
@@ -163,8 +160,6 @@ class FakeDriver:
         self.init_code, self.version = init_code, version
         self.running = 0
         """Times that it was initialised, less times that it was shut down."""
-        self.asked: Counter[str] = Counter()
-        """How often each function was called."""
         self._handles: dict[int, tuple[Any, FakeGpu, FakeGpu]] = {}
 
     def load(self) -> ModuleType:
@@ -189,7 +184,6 @@ class FakeDriver:
 
     def answer(self, name: str, *arguments: Any) -> int:
         """Call a function as the driver would: in order of what goes wrong first."""
-        self.asked[name] += 1
         if not self.running and not name.startswith("nvmlInit"):
             return UNINITIALIZED
         if not arguments or not isinstance(arguments[0], self.pynvml.c_nvmlDevice_t):
@@ -284,7 +278,7 @@ class FakeDriver:
         return SUCCESS
 
     def nvmlDeviceGetProcessUtilization(self, gpu: FakeGpu, samples: Any, count: Any, since: Any) -> int:
-        fresh = [work for work in gpu.work if work[0] > since.value or gpu.repeats_work]
+        fresh = [work for work in gpu.work if work[0] > since.value]
         count._obj.value = len(fresh)
         if not fresh:
             return NOT_FOUND
