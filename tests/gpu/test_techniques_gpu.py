@@ -1,6 +1,5 @@
 """Techniques that only a GPU has, against the plain step; run with ``pytest -m gpu``."""
 
-import threading
 from contextlib import closing
 from dataclasses import replace
 
@@ -139,27 +138,6 @@ def test_captures_go_on_while_a_loader_pins_batches():
             training_step(arm, (inputs, targets))
         captured += arm.graph.graph is not None
     assert captured == 10
-
-
-@pytest.mark.card
-def test_captures_go_on_while_another_thread_allocates_pinned_memory():
-    stop, held = threading.Event(), []
-
-    def pin():
-        while not stop.is_set():
-            held.append(torch.empty(2**12 + len(held)).pin_memory())  # a new size each time, so that CUDA is asked
-
-    thread = threading.Thread(target=pin)
-    thread.start()
-    try:
-        arm = make(Techniques(cuda_graphs=True), model=norms)
-        for batch in batches(STEPS):
-            training_step(arm, to_device(batch, GPU))
-    finally:
-        stop.set()
-        thread.join()
-    assert held
-    assert state(arm).isfinite().all()
 
 
 @pytest.mark.card

@@ -93,7 +93,6 @@ def test_violation_times_are_read_where_there_are_no_fields(watched, fields, cau
     [
         ({}, 0x20, "thermal slowdown"),
         ({}, 0x48, "hardware thermal slowdown"),
-        ({}, 0x88, "hardware power brake"),
         ({}, 0x08, "hardware slowdown"),
         ({}, 0x217, ""),
         (ALL, 0x08, ""),  # a change of clocks, where the causes of a hardware slowdown are counted
@@ -131,7 +130,6 @@ def test_a_process_that_computes_is_named_with_its_share(watched):
         ([OWN], [(123, 80)], {}, True),  # this process is known by the memory that it holds
         ([70001], [(70001, 90)], {}, False),  # the ids are another namespace's
         ([1, OWN], [(123, 80)], {fake.UTILIZATION[0]: fake.NOT_SUPPORTED}, True),  # as some Blackwell boards
-        ([1, OWN], [(123, 80)], dict.fromkeys(fake.UTILIZATION, fake.NOT_SUPPORTED), False),
         ([1, OWN], [(123, 80)], dict.fromkeys(fake.UTILIZATION, fake.NO_PERMISSION), False),
     ],
 )

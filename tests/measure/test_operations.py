@@ -129,15 +129,6 @@ def test_the_backend_that_attention_used_is_named():
     assert observed(two_layers(), (6,)).attention == ""
 
 
-def test_attention_on_a_cpu_is_counted_also_where_torch_has_no_formula_for_it(monkeypatch):
-    model = Layer(nn.Linear(8, 8), lambda layer, x: functional.scaled_dot_product_attention(*[layer(x)] * 3))
-    before = observed(model, (2, 10, 8))
-    older = {key: value for key, value in operations.flop_registry.items() if "for_cpu" not in str(key)}
-    monkeypatch.setattr(operations, "flop_registry", older)
-    assert observed(model, (2, 10, 8)) == before
-    assert before.flops_per_step == 2 * BATCH * 20 * 64 * 2 + 7 * 2 * BATCH * 2 * 100 * 8
-
-
 def test_what_the_forward_pass_does_without_gradients_or_twice_is_counted_too():
     def teach(layer, inputs):
         with torch.inference_mode():

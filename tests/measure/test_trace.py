@@ -198,20 +198,6 @@ def test_on_a_cpu_an_operator_has_its_own_time_and_bookkeeping_is_idle():
     assert (fast["matrix units"], fast["other products"]) == (30, 10)
 
 
-def test_on_a_cpu_ranges_and_functions_of_a_model_are_idle_between_their_operators():
-    trace = Trace()
-    trace.step(0, 100)
-    trace.range("encoder", 10, 60)
-    trace.op("Swish", 20, 30, FP32)  # a torch.autograd.Function
-    trace.op("aten::sigmoid", 25, 10, FP32)
-    trace.op("mine::fold", 52, 8, FP32)
-    trace.op("aten::empty", 53, 2)
-    trace.op("aten::copy_", 80, 5, FP32, FP32)
-    trace.op("AOTDispatcher Runtime Wrapper Prologue", 90, 5)
-    expected = {"elementwise": 10, "unknown": 6, "casts and layout": 5, "idle": 79}
-    assert classes(trace) == expected
-
-
 def test_operators_are_added_up_by_their_inputs():
     trace = Trace()
     for start in (0, 100):

@@ -1,7 +1,6 @@
 """The ladder's phases on the CPU: each step's own input pipeline, and its row."""
 
 import itertools
-import re
 import threading
 import time
 from dataclasses import replace
@@ -254,19 +253,6 @@ def test_the_device_is_set_before_a_loader_pins_and_makes_a_context(tiny_trial, 
     assert order[3:] == ["shut down"] * 2
 
 
-@pytest.mark.slow
-def test_a_ladder_opens_its_samples_once_for_each_loader(climb, monkeypatch):
-    opened = []
-
-    def open_samples(*args, **kwargs):
-        opened.append(kwargs["normalize"])
-        return workers.open_samples(*args, **kwargs)
-
-    monkeypatch.setattr(ladder, "open_samples", open_samples)
-    climb()
-    assert opened == [True, False]
-
-
 def test_waiting_is_that_of_the_timing_and_not_of_the_warm_up(climb, monkeypatch):
     begun, real = [], paired.compare
 
@@ -318,21 +304,6 @@ def test_steps_that_do_not_fit_together_are_measured_apart_and_one_that_is_refus
     assert top[4].endswith("]")
     assert top[6] == "3 processes apart"
     assert "planned trials are missing" not in page
-
-
-@pytest.mark.slow
-def test_a_kept_module_may_have_a_techniques_name(tmp_path, tiny_file):
-    named = 'nn.Sequential(__import__("collections").OrderedDict(a=nn.Flatten(), checkpointing=nn.Linear(192, 2)))'
-    tiny_file.write_text(re.sub(r"nn\.Sequential\(.*\)", named, tiny_file.read_text()))
-    precision = "amp-bf16:keep=checkpointing"
-    words = ("--suite", "tiny.py", "--gpus", "cpu", "--ladder", "--precisions", f"fp32,{precision}", "--quick")
-    done = call(*words, "--batch-sizes", 4, "--time-budget", 0.1, "--out", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    results = [row for row in rows(tmp_path / "run", "trials.csv") if row["phase"] == "ladder"]
-    arms = {(row["arm_precision"], row["arm_techniques"]) for row in results if row["status"] != "unsupported"}
-    assert arms == {("fp32", ""), *((precision, more) for more in ("", "set-to-none", "set-to-none+prefetcher"))}
-    page = (tmp_path / "reports" / "run" / "details.md").read_text()
-    assert [f"| {name} |" in page for name in (precision, "+ set-to-none", "+ prefetcher")] == [True] * 3
 
 
 def test_a_kept_module_called_compile_is_not_compiled():
