@@ -10,7 +10,7 @@ import torch
 
 from bench.data import random_batches
 from bench.measure.rounds import Comparison, LongBlocks, TimedBlock
-from bench.phases import paired, speed
+from bench.phases import paired
 from bench.phases.arms import BATCHES, FEWEST_STEPS, TrainingRunner, step_times
 from bench.phases.paired import Paired
 from bench.phases.speed import _observe
@@ -21,20 +21,18 @@ from bench.stats import Interval
 from bench.training import distributed
 from bench.training.step import build_arm
 from tests.arms import arms
-from tests.phases.conftest import CUT, of_kind, run_phase, use_suite
+from tests.phases.conftest import CUT, of_kind, run_phase
 from tests.processes import together
 from tests.training.test_distributed import SUITE
 
-__all__ = ["use_suite"]
 ARMS = ("fp32", "amp-fp16")
 CPU = torch.device("cpu")
 MS = 1_000_000
 
 
 @pytest.fixture
-def run(tiny_trial, cpu, monkeypatch):
+def run(tiny_trial, cpu):
     """Time fp32 against amp-fp16 for a moment; return the blocks and the results."""
-    monkeypatch.setattr(speed, "CEILING_S", 0.01)
 
     def go(replicate=0, names=ARMS, **more):
         quick = Protocol(time_budget_s=0.1, replicates=2, **more)

@@ -9,7 +9,7 @@ from torch import nn
 
 from bench.data import batches
 from bench.data.tokens import SYMBOLS, chain
-from bench.phases import inference, speed, train
+from bench.phases import inference, train
 from bench.results.records import EpochResult
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource, Protocol
@@ -22,7 +22,6 @@ LENGTH = 8
 def trial(use_suite, tiny_trial, monkeypatch):
     """A trial of a table of logits, a row for each token, on the Markov chain."""
     monkeypatch.setattr(batches, "VALIDATION_TOKENS", 50 * LENGTH)
-    monkeypatch.setattr(speed, "CEILING_S", 0.01)
     data = Data(input_shape=(LENGTH,), classes=SYMBOLS, tokens=True, source="markov", steps_per_epoch=3)
     use_suite(lambda data: nn.Embedding(data.classes, data.classes), data=data)
     cell = replace(tiny_trial.cell, data=DataSource(kind="markov"))
