@@ -253,16 +253,3 @@ def test_what_another_process_disturbed_began_with_the_newest_stamp_of_the_last_
     machine.gpu.work += [(2_000_000_000, 123, 30)]  # of another clock
     assert "pid 123" in machine.poll(after_s=0.7)
     assert machine.watch.window_s == pytest.approx((0.7 + 1.15, -0.05))
-
-
-@pytest.mark.parametrize(("others", "drawn", "waited_s"), [({}, 3, 0.1), ({}, 30, 1.1), ({123: GiB}, 3, 1.1)])
-def test_the_end_waits_for_samples_only_where_another_process_is_listed_or_was_one_that_disturbed(
-    watched, monkeypatch, others, drawn, waited_s
-):
-    machine = watched(FakeGpu("GPU-a", processes={OWN: GiB, **others}, graphics={77: GiB}))
-    machine.gpu.work += [(2000, 77, drawn)]
-    machine.poll()
-    slept = []
-    monkeypatch.setattr(time, "sleep", slept.append)
-    machine.watch.wait()
-    assert slept == [waited_s]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 
 import pytest
@@ -16,6 +17,12 @@ from bench.training.step import pair_loss
 
 def counts(histogram: list[int]) -> dict[str, int]:
     return {name: count for name, count in zip(BINS, histogram, strict=True) if count}
+
+
+def errors(model, loss, batch, *, autocast=contextlib.nullcontext, scale=1.0):
+    """Return the errors of a model against a copy of itself in float64."""
+    exact = copy.deepcopy(model).double()
+    return gradients.errors_against_float64(model, exact, loss, batch, exact_loss=loss, autocast=autocast, scale=scale)
 
 
 def test_each_magnitude_is_counted_in_the_bin_of_its_power_of_two() -> None:
@@ -40,19 +47,10 @@ def test_a_sparse_gradient_is_counted_and_compared_as_a_dense_one() -> None:
     for sparse in (False, True):
         torch.manual_seed(0)
         model = nn.Embedding(4, 3, sparse=sparse)
-        exact = nn.Embedding(4, 3, sparse=sparse).double()
-        exact.load_state_dict(model.state_dict())
-        errors = gradients.errors_against_float64(
-            model,
-            exact,
-            lambda model, batch: model(batch).square().sum(),
-            words,
-            exact_loss=lambda model, batch: model(batch).square().sum(),
-            autocast=contextlib.nullcontext,
-        )
+        measured = errors(model, lambda model, batch: model(batch).square().sum(), words)
         model(words).square().sum().backward()
         named = gradients.named_gradients(model, model.parameters())
-        seen.append((errors, gradients.histograms(named), gradients.nonfinite_layers(named)))
+        seen.append((measured, gradients.histograms(named), gradients.nonfinite_layers(named)))
     assert model.weight.grad.is_sparse
     assert seen[0] == seen[1]
 
@@ -81,20 +79,13 @@ def test_the_error_of_a_product_rounded_by_hand() -> None:
     model = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         model.weight.fill_(1 + 2**-9)
-    exact = nn.Linear(1, 1, bias=False).double()
-    exact.load_state_dict(model.state_dict())
 
     def half_square(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         return ((model(batch[0]).to(batch[1].dtype) - batch[1]) ** 2).sum() / 2
 
-    measured = gradients.errors_against_float64(
-        model,
-        exact,
-        half_square,
-        (torch.ones(1, 1), torch.zeros(1, 1)),
-        exact_loss=half_square,
-        autocast=lambda: torch.autocast("cpu", dtype=torch.bfloat16),
-        scale=1024.0,
+    batch = (torch.ones(1, 1), torch.zeros(1, 1))
+    measured = errors(
+        model, half_square, batch, autocast=lambda: torch.autocast("cpu", dtype=torch.bfloat16), scale=1024.0
     )
     true = 1 + 2**-9
     assert measured.loss == pytest.approx(1 - 1 / true**2, rel=1e-12)
@@ -105,12 +96,6 @@ def test_the_error_of_a_product_rounded_by_hand() -> None:
 
 def test_dropout_is_no_error() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
-    exact = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)).double()
-    exact.load_state_dict(model.state_dict())
-    batch = (torch.randn(4, 8), torch.randn(4, 8))
-    loss = pair_loss(nn.MSELoss())
-    measured = gradients.errors_against_float64(
-        model, exact, loss, batch, exact_loss=loss, autocast=contextlib.nullcontext
-    )
+    measured = errors(model, pair_loss(nn.MSELoss()), (torch.randn(4, 8), torch.randn(4, 8)))
     assert 0 < measured.gradients[""] < 1e-6
     assert model[1].p == 0.5

@@ -277,16 +277,3 @@ def test_a_step_that_cannot_be_watched_costs_only_the_kinds(capsys):
 
     assert tensor_bytes(MemoryPeak(), step, CPU, modules=[model], optimizers=[optimizer]) == MemoryPeak()
     assert "OutOfMemoryError: CUDA out of memory" in capsys.readouterr().out
-
-
-def test_tensors_of_other_devices_are_not_counted():
-    model = linear()
-    optimizer = sgd(model.parameters())
-    elsewhere = torch.empty(1000, device="meta")
-
-    def step():
-        torch.empty(1000, device="meta")
-        torch.empty(10)
-
-    peak = tensor_bytes(MemoryPeak(), step, CPU, modules=[model], optimizers=[optimizer], held=[elsewhere])
-    assert peak.temporary_bytes == FLOAT * 10

@@ -97,13 +97,6 @@ def test_an_asynchronous_device_gets_blocks_that_hide_the_draining_of_its_queue(
     assert short / long - 1 < 0.002 < half / long - 1
 
 
-@pytest.mark.parametrize(("step_ms", "steps"), [(60, 9), (700, 1)])
-def test_where_there_is_no_time_to_compare_lengths_a_block_takes_half_a_second(step_ms, steps):
-    machine, arm = one(step_ms * MS, asynchronous=True)
-    assert block_steps(arm, warm(step_ms * MS), 1, 0.0, machine.clock, cap_s=0.01) == steps
-    assert machine.now_ns == 0
-
-
 def test_blocks_of_a_noisy_arm_take_as_long_as_those_of_the_longest_so_that_none_hides_an_excess():
     machine = SimulatedMachine()
     calm = SimulatedRunner("fp32", machine, 20 * MS, launch_ns=MS, asynchronous=True)

@@ -13,7 +13,7 @@ import torch
 from bench.data import loader as workers
 from bench.data.loader import DEPTH, Turns
 from bench.devices import backend
-from bench.phases import ladder, paired
+from bench.phases import ladder
 from bench.phases.arms import open_context
 from bench.phases.ladder import InputPipeline, LoaderKind, LoaderRunner
 from bench.planning import suite_registry
@@ -251,18 +251,6 @@ def test_the_device_is_set_before_a_loader_pins_and_makes_a_context(tiny_trial, 
     with ladder.open_loaders(replace(open_context(tiny_trial), device=second), steps):
         assert order == [second, False, True]
     assert order[3:] == ["shut down"] * 2
-
-
-def test_waiting_is_that_of_the_timing_and_not_of_the_warm_up(climb, monkeypatch):
-    begun, real = [], paired.compare
-
-    def compare(runners, *arguments, **named):
-        begun.extend((runner.wait_ns, runner.last_wait_ns) for runner in runners)
-        return real(runners, *arguments, **named)
-
-    monkeypatch.setattr(paired, "compare", compare)
-    climb(STEPS[:2])
-    assert begun == [(0, 0)] * 2
 
 
 # From the command line.
