@@ -190,13 +190,6 @@ def test_a_boards_readings_are_those_that_its_driver_told_and_its_power_is_right
         assert judged(window, limit_w=board.limit_w) == ""
 
 
-@pytest.mark.parametrize(("power_w", "source"), [(35, "power"), (0, None)])
-def test_a_counter_that_stands_still_is_no_source(monkeypatch, power_w, source):
-    gpu, clock = FakeGpu("GPU-a", power_w=power_w, counter_power_w=0.0, energy_start_j=16.43), FakeClock()
-    FakeDriver([gpu], clock=clock).install(monkeypatch)
-    assert energy_source(GpuMeter(open_monitor(), gpu.uuid), clock, clock.advance) == source
-
-
 def part_time(true_w: Callable[[float], float]) -> Callable[[float], float]:
     """Return what a sensor reads that sees a quarter of each tenth of a second."""
 

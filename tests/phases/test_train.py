@@ -16,7 +16,6 @@ from bench.results.records import EpochResult
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data, Quality
 from bench.spec.trial import DataSource
-from bench.training import amp
 from bench.training.checkpoint import read_checkpoint
 from bench.training.step import Epoch, build_arm
 from tests.arms import arms
@@ -242,26 +241,6 @@ def test_a_checkpoint_of_another_trial_is_not_gone_on_with(bench, tmp_path):
     assert sum(train for train, _ in bench.seen) == 6
     assert {row.seed for row in rows} == {1}
     assert read_checkpoint(path).epochs == tuple(rows)
-
-
-def test_a_model_that_allows_tf32_when_it_is_made_is_trained_without(bench):
-    seen = []
-
-    class Looks(nn.Flatten):
-        def forward(self, inputs):
-            seen.append(amp.read_back(PRECISIONS["fp32"], torch.device("cpu")).fp32_matmul)
-            return super().forward(inputs)
-
-    def model(data):
-        amp.apply(PRECISIONS["tf32"])
-        return nn.Sequential(Looks(), nn.Linear(192, 2))
-
-    bench.change(model=model)
-    try:
-        _, result = bench.run()
-    finally:
-        amp.apply(PRECISIONS["fp32"])
-    assert set(seen) == {result.switches.fp32_matmul} == {"ieee"}
 
 
 def test_a_schedule_runs_over_all_steps_of_all_epochs(bench):
