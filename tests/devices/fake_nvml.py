@@ -91,8 +91,6 @@ class FakeGpu:
     """Bits of the clock event reasons."""
     fields: dict[int, int] = field(default_factory=dict)
     """Field values by number, such as cumulative throttle counters in nanoseconds."""
-    field_code: int = 3
-    """The code of a field without a value: not supported."""
     violations: dict[int, int] = field(default_factory=dict)
     """Nanoseconds of nvmlDeviceGetViolationStatus by policy."""
     work: list[tuple[int, int, int]] = field(default_factory=list)
@@ -264,7 +262,7 @@ class FakeDriver:
         if gpu.has_power_instant:
             known[POWER_INSTANT] = gpu.power_mw(self.clock())
         for value in values._obj:
-            value.nvmlReturn = SUCCESS if value.fieldId in known else gpu.field_code
+            value.nvmlReturn = SUCCESS if value.fieldId in known else NOT_SUPPORTED
             if value.fieldId == POWER_INSTANT:
                 value.valueType, value.value.uiVal = 1, known.get(POWER_INSTANT, 0)
             else:

@@ -188,28 +188,6 @@ def test_a_lost_gpu_is_a_failure_and_does_not_hide_the_others(machine):
     assert nvml.sample("GPU-b", "1").power_w == 200.0
 
 
-def test_a_field_that_says_the_gpu_is_lost_is_a_failure(machine):
-    gpu = FakeGpu("GPU-a", fields={THERMAL: 0})
-    times = machine(gpu).throttle_times("GPU-a")
-    gpu.fields, gpu.field_code = {}, fake.GPU_IS_LOST
-    with pytest.raises(DeviceLostError, match="lost"):
-        times.since(0.2)
-
-
-@pytest.mark.parametrize(
-    ("code", "loads"),
-    [(None, [(5, 10.0), (5, 30.0)]), (fake.SUCCESS, []), (fake.NO_PERMISSION, None)],
-)
-def test_samples_of_processes_are_read_once_and_no_work_is_told_from_unknown_work(machine, code, loads):
-    errors = {} if code is None else dict.fromkeys(fake.UTILIZATION, code)
-    gpu = FakeGpu("GPU-a", errors=errors, work=[(1000, 5, 99)])
-    read = machine(gpu).process_loads("GPU-a")
-    gpu.work += [(2000, 5, 10), (3000, 5, 30), (4000, 6, 0)]
-    samples = read()
-    assert (samples and [(load.pid, load.pct) for load in samples]) == loads
-    assert read() == (loads and [])
-
-
 def test_a_throttle_counter_that_grows_faster_than_time_is_dropped_and_one_that_begins_anew_counts_on(machine):
     gpu = FakeGpu("GPU-a", fields={POWER: 0, THERMAL: 500 * MS})
     times = machine(gpu).throttle_times("GPU-a")

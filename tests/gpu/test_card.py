@@ -22,6 +22,7 @@ from bench.devices.backend import backend_of
 from bench.devices.monitor import open_monitor
 from bench.doctor.probes import StepRunner, training_runner
 from bench.launch.local import LocalLauncher
+from bench.measure import alone
 from bench.measure.disturbance import GpuWatch, open_watch
 from bench.measure.operations import peak_tflops
 from bench.measure.rounds import Sizes, compare
@@ -159,6 +160,22 @@ def test_reading_clocks_and_power_slows_no_step(device):
             os.kill(pid, signal.SIGCONT)
         assert running.stop()
     assert abs(log.center) < 0.01
+
+
+@REAL
+def test_operators_alone_add_up_to_the_step():
+    heads = [torch.randn(16, 16, 1024, 64, device=GPU, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+
+    def step():
+        torch.nn.functional.scaled_dot_product_attention(*heads, dropout_p=0.1).sum().backward()
+
+    step()
+    calls = alone.calls_of(step)
+    taken = [each for call in calls for each in [alone.times([call], GPU, 0.1)[0]] * call.count]
+    assert None not in taken
+    backend = backend_of(GPU)
+    step_ms = 1e3 * min(alone._gpu_s(step, backend) for _ in range(5))
+    assert 0.6 * step_ms < sum(each.median_ms for each in taken) < 1.6 * step_ms
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -217,15 +217,9 @@ def test_what_ran_is_seen_in_backward_too_and_the_device_has_a_rate():
             loss.backward()
 
         assert observe(step) == Operations(compute_dtypes=f"{dtype}:100%", flops_per_step=2 * 2 * 8 * 64 * 64)
-    heads = torch.randn(2, 4, 16, 8, generator=torch.Generator().manual_seed(0))
-    attended = []
-
-    def attend(*heads):
-        attended.append(torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True).cpu())
-
-    assert observe(lambda: attend(*[heads.to(GPU)] * 3)).attention in ("flash:1", "efficient:1", "cudnn:1", "math:1")
-    attend(*[heads] * 3)
-    torch.testing.assert_close(*attended, rtol=1e-4, atol=1e-4)
+    heads = torch.randn(2, 4, 16, 8, device=GPU)
+    attention = observe(lambda: torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)).attention
+    assert attention in ("flash:1", "efficient:1", "cudnn:1", "math:1")
     before = torch.cuda.memory_allocated(0)
     assert peak_tflops(PRECISIONS["amp-fp16"], GPU) > 0.5
     assert peak_tflops(PRECISIONS["fp32"], GPU) > 0.5

@@ -33,6 +33,12 @@ def test_each_magnitude_is_counted_in_the_bin_of_its_power_of_two() -> None:
     assert measured["a"] == measured[""]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_types_of_all_widths_are_counted_alike(dtype: torch.dtype) -> None:
+    measured = gradients.histograms([("w", torch.tensor([0.5, 2.0**-20, 0.0], dtype=dtype))])
+    assert counts(measured["w"]) == {"zero": 1, "-20": 1, "-1": 1}
+
+
 def test_groups_are_counted_apart_and_add_up() -> None:
     named = [("a.0.weight", torch.ones(3)), ("b.weight", torch.zeros(2)), ("a.1.bias", torch.full((4,), 4.0))]
     measured = gradients.histograms(named)

@@ -70,14 +70,6 @@ def ended(connection) -> bool:
     return False
 
 
-def test_each_batch_holds_one_sample_of_each_gpu(serve):
-    _, connection, _ = serve(FakeGpu("GPU-b", power_w=100.0), FakeGpu("GPU-a", power_w=200.0))
-    for _ in range(3):
-        batch = receive(connection)
-        read = [(sample.placement, sample.uuid, sample.power_w) for sample in batch]
-        assert read == [("0", "GPU-b", 100.0), ("1", "GPU-a", 200.0)]
-
-
 def test_what_is_sampled_while_nobody_receives_is_not_missing(serve):
     readings, enough = [], threading.Event()
 

@@ -19,6 +19,14 @@ from bench.spec.errors import UnsupportedError
 from tests.traces import BF16, FP16, FP32, Trace
 
 
+@pytest.fixture
+def trace() -> Trace:
+    """Return a trace of one step of 100 µs."""
+    trace = Trace()
+    trace.step(0, 100)
+    return trace
+
+
 def classes(trace: Trace, **options) -> dict[str, float]:
     """Return the microseconds of each class that has any, over all steps."""
     document = trace.document()
@@ -111,9 +119,7 @@ def test_each_instant_of_a_gpus_steps_has_one_class():
     assert step_time.hidden_communication_ms * 2e3 == pytest.approx(5)
 
 
-def test_the_optimizers_kernels_are_its_own_whatever_launches_them():
-    trace = Trace()
-    trace.step(0, 100)
+def test_the_optimizers_kernels_are_its_own_whatever_launches_them(trace):
     trace.range("Optimizer.step#SGD.step", 10, 50)
     add, mul = trace.op("aten::_foreach_add_", 12, 5, FP32), trace.op("aten::_amp_update_scale_", 70, 5, FP32)
     copy = trace.op("aten::copy_", 20, 5, BF16, FP32)
@@ -123,9 +129,9 @@ def test_the_optimizers_kernels_are_its_own_whatever_launches_them():
 
 
 @pytest.mark.parametrize(("read", "waited_us"), [(26, 20), (90, 0)])
-def test_a_gpu_waits_for_loss_scaling_after_the_host_has_read_its_check_and_for_nothing_else_read(read, waited_us):
-    trace = Trace()
-    trace.step(0, 100)
+def test_a_gpu_waits_for_loss_scaling_after_the_host_has_read_its_check_and_for_nothing_else_read(
+    trace, read, waited_us
+):
     check = trace.op("aten::_amp_foreach_non_finite_check_and_unscale_", 10, 5, FP32)
     trace.op("aten::_local_scalar_dense", read, 8, FP32)
     trace.range("Optimizer.step#SGD.step", 40, 30)
@@ -154,9 +160,7 @@ CAST = [("aten::to", FP32), ("aten::_to_copy", FP32), ("aten::copy_", FP32, FP32
         ([("triton_tem_fused_mm_3", BF16, BF16)], "triton_tem_fused_mm_3", "kernel", "matrix units"),
     ],
 )
-def test_a_kernels_class_is_that_of_its_operators_and_of_its_name(operators, kernel, kind, expected):
-    trace = Trace()
-    trace.step(0, 100)
+def test_a_kernels_class_is_that_of_its_operators_and_of_its_name(trace, operators, kernel, kind, expected):
     by = None
     for depth, (name, *types) in enumerate(operators):
         by = trace.op(name, 1 + depth, 20 - 2 * depth, *types)
@@ -164,9 +168,7 @@ def test_a_kernels_class_is_that_of_its_operators_and_of_its_name(operators, ker
     assert classes(trace) == {expected: 40, "idle": 60}
 
 
-def test_backward_is_traced_from_its_own_thread():
-    trace = Trace()
-    trace.step(0, 100)
+def test_backward_is_traced_from_its_own_thread(trace):
     trace.range("autograd::engine::evaluate_function: ConvolutionBackward0", 10, 30, thread=2)
     by = trace.op("aten::convolution_backward", 12, 20, FP16, FP16, FP16, thread=2)
     trace.kernel("sm80_xmma_wgrad_implicit_gemm_indexed_f16f16_f16f32_f32", 20, 30, by)
@@ -174,9 +176,7 @@ def test_backward_is_traced_from_its_own_thread():
     assert classes(trace) == {"matrix units": 30, "casts and layout": 10, "idle": 60}
 
 
-def test_on_a_cpu_an_operator_has_its_own_time_and_bookkeeping_is_idle():
-    trace = Trace()
-    trace.step(0, 100)
+def test_on_a_cpu_an_operator_has_its_own_time_and_bookkeeping_is_idle(trace):
     trace.op("aten::linear", 10, 50, FP32, FP32, FP32)
     trace.op("aten::to", 12, 10, FP32)
     trace.op("aten::_to_copy", 13, 8, FP32)
@@ -194,20 +194,7 @@ def test_on_a_cpu_an_operator_has_its_own_time_and_bookkeeping_is_idle():
     assert (fast["matrix units"], fast["other products"]) == (30, 10)
 
 
-def test_operators_are_added_up_by_their_inputs():
-    trace = Trace()
-    for start in (0, 100):
-        trace.step(start, 100)
-        for at in (10, 30):
-            trace.op("aten::mm", start + at, 10, FP32, FP32, sizes=[(4, 8), (8, 2)])
-    (product,) = decompose(trace.document()).operators
-    assert (product.name, product.work, product.count, product.ms) == ("aten::mm", "other products", 2, 0.02)
-    assert (product.types, product.sizes) == ((FP32, FP32), ((4, 8), (8, 2)))
-
-
-def test_a_gpus_trace_without_kernels_is_refused_and_not_taken_for_a_cpus():
-    trace = Trace()
-    trace.step(0, 100)
+def test_a_gpus_trace_without_kernels_is_refused_and_not_taken_for_a_cpus(trace):
     trace.op("aten::mm", 10, 5, FP32, FP32)
     with pytest.raises(UnsupportedError, match="no kernels"):
         decompose(trace.document(), gpu=True)

@@ -43,6 +43,12 @@ def test_warm_up_gives_up_at_the_cap_and_says_so():
     assert took_ns >= 1e9
 
 
+def test_first_steps_in_which_kernels_are_loaded_take_nothing_of_the_time_to_warm_up():
+    steps = itertools.count()
+    warm, _ = warmed(10 * MS, cap_s=2.0, noise=lambda: 1000.0 if next(steps) < 3 else 1.0)
+    assert warm.steady
+
+
 @pytest.mark.parametrize(("expected_ms", "windows"), [(10.0, 1), (5.0, 2)])
 def test_the_first_window_is_enough_where_steps_take_as_long_as_in_an_earlier_process(expected_ms, windows):
     assert warmed(10 * MS, expected_ms=expected_ms)[0].steps == 3 + 20 * windows  # 0.2 s of 10 ms

@@ -277,11 +277,22 @@ def test_what_is_compiled_while_timing_makes_the_figures_invalid(run, monkeypatc
     assert result.compile_s is None
 
 
-def test_a_compiler_that_is_missing_is_the_reason(monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "raised", "words"),
+    [
+        (
+            RuntimeError("no working C++ compiler found\nand more"),
+            UnsupportedError,
+            r"compile does not work here: no working C\+\+ compiler found$",
+        ),
+        (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError, "CUDA out of memory"),
+    ],
+)
+def test_a_compiler_that_is_missing_is_the_reason_and_a_lack_of_memory_stays_one(monkeypatch, error, raised, words):
     def broken(function):
-        raise RuntimeError("no working C++ compiler found\nand more") from None
+        raise error
 
     monkeypatch.setattr(torch, "compile", broken)
     monkeypatch.setattr(techniques, "_broken_compiler", cache(techniques._broken_compiler.__wrapped__))
-    with pytest.raises(UnsupportedError, match=r"compile does not work here: no working C\+\+ compiler found$"):
+    with pytest.raises(raised, match=words):
         make(techniques=Techniques(compile=True))
