@@ -20,7 +20,6 @@ import importlib.metadata
 import importlib.util
 import math
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -92,14 +91,10 @@ class FakeGpu:
     """Bits of the clock event reasons."""
     fields: dict[int, int] = field(default_factory=dict)
     """Field values by number, such as cumulative throttle counters in nanoseconds."""
-    field_code: int = 3
-    """The code of a field without a value: not supported."""
     violations: dict[int, int] = field(default_factory=dict)
     """Nanoseconds of nvmlDeviceGetViolationStatus by policy."""
     work: list[tuple[int, int, int]] = field(default_factory=list)
     """Samples of processes (``UTILIZATION``): time in microseconds, process id, share of the time in percent."""
-    repeats_work: bool = False
-    """Whether the driver gives samples again that were asked for before."""
     processes: dict[int, int | None] = field(default_factory=dict)
     """Process id to the memory that it holds, in bytes."""
     graphics: dict[int, int | None] = field(default_factory=dict)
@@ -163,8 +158,6 @@ class FakeDriver:
         self.init_code, self.version = init_code, version
         self.running = 0
         """Times that it was initialised, less times that it was shut down."""
-        self.asked: Counter[str] = Counter()
-        """How often each function was called."""
         self._handles: dict[int, tuple[Any, FakeGpu, FakeGpu]] = {}
 
     def load(self) -> ModuleType:
@@ -189,7 +182,6 @@ class FakeDriver:
 
     def answer(self, name: str, *arguments: Any) -> int:
         """Call a function as the driver would: in order of what goes wrong first."""
-        self.asked[name] += 1
         if not self.running and not name.startswith("nvmlInit"):
             return UNINITIALIZED
         if not arguments or not isinstance(arguments[0], self.pynvml.c_nvmlDevice_t):
@@ -270,7 +262,7 @@ class FakeDriver:
         if gpu.has_power_instant:
             known[POWER_INSTANT] = gpu.power_mw(self.clock())
         for value in values._obj:
-            value.nvmlReturn = SUCCESS if value.fieldId in known else gpu.field_code
+            value.nvmlReturn = SUCCESS if value.fieldId in known else NOT_SUPPORTED
             if value.fieldId == POWER_INSTANT:
                 value.valueType, value.value.uiVal = 1, known.get(POWER_INSTANT, 0)
             else:
@@ -284,7 +276,7 @@ class FakeDriver:
         return SUCCESS
 
     def nvmlDeviceGetProcessUtilization(self, gpu: FakeGpu, samples: Any, count: Any, since: Any) -> int:
-        fresh = [work for work in gpu.work if work[0] > since.value or gpu.repeats_work]
+        fresh = [work for work in gpu.work if work[0] > since.value]
         count._obj.value = len(fresh)
         if not fresh:
             return NOT_FOUND

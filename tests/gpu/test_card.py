@@ -67,8 +67,7 @@ def test_tensor_cores_multiply_faster_than_fp32(name):
     assert faster > 1.3 * plain
 
 
-def test_the_drivers_counters_and_processes_call_a_busy_gpu_of_our_own_undisturbed():
-    (device,) = LocalLauncher().call("bench.devices.survey:survey", ("0",)).devices
+def test_the_drivers_counters_and_processes_call_a_busy_gpu_of_our_own_undisturbed(device):
     a = torch.randn(1024, 1024, device=GPU)
     with open_watch(device) as watch:
         assert isinstance(watch, GpuWatch)
@@ -103,12 +102,10 @@ for _ in range(3):
 """Another program that computes in bursts and says when."""
 
 
-def test_when_another_program_computed_is_within_what_the_watch_names_although_the_driver_says_so_late(monitor):
-    opened, uuid = monitor
+def test_when_another_program_computed_is_within_what_the_watch_names_although_the_driver_says_so_late(device, monitor):
     torch.cuda.synchronize(GPU)  # so that this process is on the GPU, too
-    if os.getpid() not in (opened.process_bytes(uuid) or {}):
+    if os.getpid() not in (monitor.process_bytes(device.uuid) or {}):
         pytest.skip("in this container the driver lists the host's process ids, so that nothing is called foreign")
-    (device,) = LocalLauncher().call("bench.devices.survey:survey", ("0",)).devices
     named, started_s = [], time.time()
     other = subprocess.Popen([sys.executable, "-c", OTHER], stdout=subprocess.PIPE, text=True)
     with open_watch(device) as watch:
@@ -133,10 +130,9 @@ def test_when_another_program_computed_is_within_what_the_watch_names_although_t
 
 @pytest.fixture
 def monitor():
-    """The driver's library, and the GPU's UUID there."""
-    (device,) = LocalLauncher().call("bench.devices.survey:survey", ("0",)).devices
+    """The driver's library."""
     with open_monitor() as opened:
-        yield opened, device.uuid
+        yield opened
 
 
 @REAL

@@ -6,7 +6,6 @@
 import pytest
 import torch
 
-from bench.launch.local import LocalLauncher
 from bench.planning import suite_registry
 from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.spec.trial import Cell, DataSource, Placement, Trial
@@ -49,11 +48,6 @@ LINEAR = ("2", "4")
 WORST_NATS = 0.1
 """By how much a training's loss may end above fp32's, which is 0.04 above the entropy. On a CPU, emulated where it must
 be, all end within 0.001 of it; wrong products end far above."""
-
-
-@pytest.fixture(scope="module")
-def device():
-    return LocalLauncher().call("bench.devices.survey:survey", ("0",)).devices[0]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Techniques that only a GPU has, against the plain step; run with ``pytest -m gpu``."""
 
-import threading
 from contextlib import closing
 from dataclasses import replace
 
@@ -11,11 +10,10 @@ from torch import nn
 from bench.data.batch import to_device
 from bench.data.transfer import Prefetcher
 from bench.devices.backend import backend_of
-from bench.launch.local import LocalLauncher
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import PLAIN, Techniques
-from bench.spec.trial import Placement, Protocol
+from bench.spec.trial import Protocol
 from bench.training import amp
 from bench.training.step import train_epoch, training_step
 from bench.training.techniques import WARM_UP, GraphedStep
@@ -143,27 +141,6 @@ def test_captures_go_on_while_a_loader_pins_batches():
 
 
 @pytest.mark.card
-def test_captures_go_on_while_another_thread_allocates_pinned_memory():
-    stop, held = threading.Event(), []
-
-    def pin():
-        while not stop.is_set():
-            held.append(torch.empty(2**12 + len(held)).pin_memory())  # a new size each time, so that CUDA is asked
-
-    thread = threading.Thread(target=pin)
-    thread.start()
-    try:
-        arm = make(Techniques(cuda_graphs=True), model=norms)
-        for batch in batches(STEPS):
-            training_step(arm, to_device(batch, GPU))
-    finally:
-        stop.set()
-        thread.join()
-    assert held
-    assert state(arm).isfinite().all()
-
-
-@pytest.mark.card
 def test_a_prefetcher_on_a_stream_gives_what_copying_gives_while_the_device_is_busy():
     mean, held = torch.tensor(0.25, device=GPU), []
 
@@ -187,27 +164,24 @@ def test_a_prefetcher_on_a_stream_gives_what_copying_gives_while_the_device_is_b
 
 @pytest.mark.card
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=NEEDS_TRITON)])
-def test_the_phases_run_with_techniques(tiny_trial, compiled):
-    (device,) = LocalLauncher().call("bench.devices.survey:survey", ("0",)).devices
+def test_the_phases_run_with_techniques(trial, device, compiled):
     names = ("non-blocking", "prefetcher", "channels-last", "fused-optimizer", "compile", "cuda-graphs")
     names = tuple(name for name in names if compiled or name != "compile")
-    cell = replace(tiny_trial.cell, placement=Placement(name="0"), techniques=names)
+    trial = replace(trial, cell=replace(trial.cell, techniques=names))
     for phase in ("memory", "speed", "train"):
-        (result,) = run(replace(tiny_trial, cell=cell, phase=phase), device)
+        (result,) = run(replace(trial, phase=phase), device)
         assert result.status in ("ok", "unconverged"), result.detail
         assert (result.compile_s is None) == (phase == "memory" or not compiled)
 
 
-def test_a_ladder_up_to_a_captured_step_is_timed_and_tells_the_hosts_share(tiny_trial):
-    (device,) = LocalLauncher().call("bench.devices.survey:survey", ("0",)).devices
+def test_a_ladder_up_to_a_captured_step_is_timed_and_tells_the_hosts_share(trial, device):
     top = "fp32+set-to-none+non-blocking+prefetcher+cuda-graphs"
-    cell = replace(tiny_trial.cell, placement=Placement(name="0"))
     # A tenth of one process's time is enough for 20 single steps of a slow host; any interval is narrow enough.
     protocol = Protocol(time_budget_s=60.0, replicates=1, most_replicates=1, target_ci=0.99)
-    tiny_trial = replace(tiny_trial, protocol=protocol)
+    trial = replace(trial, protocol=protocol)
     asked = ("fp32", "fp32+set-to-none+non-blocking", top)
     for phase, rungs in (("ladder", asked), ("ladder_memory", (top,))):
-        results = run(replace(tiny_trial, cell=cell, phase=phase, arms=arms(*rungs)), device)
+        results = run(replace(trial, phase=phase, arms=arms(*rungs)), device)
         assert [result.precision for result in results] == list(rungs)
         assert {result.status for result in results} <= {"ok", "unconverged"}
         assert all(result.speed.host_ratio > 0 for result in results if phase == "ladder")

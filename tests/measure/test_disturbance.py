@@ -36,14 +36,12 @@ def gpu_device(uuid: str | None = "GPU-a") -> Device:
 class Watched:
     """A watch on the first GPU of a fake machine."""
 
-    def __init__(self, monkeypatch, *gpus: FakeGpu, uuid: str | None = None, newer: bool = True) -> None:
-        self.clock, self.gpu = FakeClock(), gpus[0]
-        self.driver = FakeDriver(gpus, clock=self.clock).install(monkeypatch)
+    def __init__(self, monkeypatch, gpu: FakeGpu, uuid: str | None = None) -> None:
+        self.clock, self.gpu = FakeClock(), gpu
+        self.driver = FakeDriver([gpu], clock=self.clock).install(monkeypatch)
         for name, number in NEWER.items():
-            vars(self.driver.pynvml).pop(field := f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}_SLOWDOWN", None)
-            if newer:
-                setattr(self.driver.pynvml, field, number)
-        self.context = open_watch(gpu_device(uuid or self.gpu.uuid), self.clock)
+            setattr(self.driver.pynvml, f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}_SLOWDOWN", number)
+        self.context = open_watch(gpu_device(uuid or gpu.uuid), self.clock)
         self.watch = self.context.__enter__()
 
     def poll(self, after_s: float = 0.2) -> str:
@@ -55,8 +53,8 @@ class Watched:
 def watched(monkeypatch):
     watches = []
 
-    def make(*gpus: FakeGpu, **options) -> Watched:
-        watches.append(Watched(monkeypatch, *gpus, **options))
+    def make(gpu: FakeGpu, uuid: str | None = None) -> Watched:
+        watches.append(Watched(monkeypatch, gpu, uuid))
         return watches[-1]
 
     yield make
@@ -69,9 +67,7 @@ def watched(monkeypatch):
     ("grown_ms", "cause"),
     [
         ({THERMAL: 120}, "thermal slowdown for 120 ms"),
-        ({SW_THERMAL: 120}, "thermal slowdown for 120 ms"),
         ({HW_THERMAL: 120}, "hardware thermal slowdown for 120 ms"),
-        ({HW_BRAKE: 120}, "hardware power brake for 120 ms"),
         ({THERMAL: 50, SW_THERMAL: 60, HW_BRAKE: 7}, "thermal slowdown for 60 ms; hardware power brake for 7 ms"),
         ({POWER: 120}, ""),  # a power cap is part of real speed
     ],
@@ -88,10 +84,8 @@ def test_a_throttle_counter_that_moved_disturbs_once(watched, grown_ms, cause):
 @pytest.mark.parametrize(("fields", "cause"), [({}, "thermal slowdown for 30 ms"), (ALL, "")])
 def test_violation_times_are_read_where_there_are_no_fields(watched, fields, cause):
     machine = watched(FakeGpu("GPU-a", fields=dict(fields), violations={0: 0, 1: 0}))
-    asked = machine.driver.asked["nvmlDeviceGetViolationStatus"]
     machine.gpu.violations = {0: 100 * MS, 1: 30 * MS}
     assert [machine.poll(), machine.poll()] == [cause, ""]
-    assert (machine.driver.asked["nvmlDeviceGetViolationStatus"] > asked) == bool(cause)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +93,6 @@ def test_violation_times_are_read_where_there_are_no_fields(watched, fields, cau
     [
         ({}, 0x20, "thermal slowdown"),
         ({}, 0x48, "hardware thermal slowdown"),
-        ({}, 0x88, "hardware power brake"),
         ({}, 0x08, "hardware slowdown"),
         ({}, 0x217, ""),
         (ALL, 0x08, ""),  # a change of clocks, where the causes of a hardware slowdown are counted
@@ -120,12 +113,6 @@ def test_a_power_cap_is_kept_in_mind_and_disturbs_nothing(watched):
         assert (machine.poll(), machine.watch.capped) == ("", True)
 
 
-def test_an_old_nvidia_ml_py_without_the_newer_fields_reads_the_older_ones(watched):
-    machine = watched(FakeGpu("GPU-a", fields={THERMAL: 0}), newer=False)
-    machine.gpu.fields[THERMAL] = 40 * MS
-    assert machine.poll() == "thermal slowdown for 40 ms"
-
-
 def test_a_process_that_computes_is_named_with_its_share(watched):
     machine = watched(FakeGpu("GPU-a", work=[(1000, 123, 99)]))  # before the watch
     assert machine.poll() == ""
@@ -142,21 +129,15 @@ def test_a_process_that_computes_is_named_with_its_share(watched):
         ([1, OWN], [(OWN, 90), (123, 3), (1, 0)], {}, False),  # holds memory, or draws a desktop
         ([OWN], [(123, 80)], {}, True),  # this process is known by the memory that it holds
         ([70001], [(70001, 90)], {}, False),  # the ids are another namespace's
+        ([1, OWN], [(0, 80), (123, 4_000_000)], {}, False),  # samples that the driver has not written
         ([1, OWN], [(123, 80)], {fake.UTILIZATION[0]: fake.NOT_SUPPORTED}, True),  # as some Blackwell boards
-        ([1, OWN], [(123, 80)], dict.fromkeys(fake.UTILIZATION, fake.NOT_SUPPORTED), False),
         ([1, OWN], [(123, 80)], dict.fromkeys(fake.UTILIZATION, fake.NO_PERMISSION), False),
     ],
 )
 def test_only_a_process_that_is_known_to_compute_disturbs(watched, processes, work, errors, disturbs):
     machine = watched(FakeGpu("GPU-a", processes=dict.fromkeys(processes, GiB), errors=errors))
     machine.gpu.work += [(2000, *load) for load in work]
-    assert ("pid 123" in machine.poll()) is disturbs
-
-
-def test_stale_and_unwritten_samples_do_not_count(watched):
-    machine = watched(FakeGpu("GPU-a", processes={os.getpid(): GiB}, work=[(1000, 123, 80)], repeats_work=True))
-    machine.gpu.work += [(2000, 0, 80), (2000, 123, 4_000_000)]
-    assert machine.poll() == ""
+    assert bool(machine.poll()) is disturbs
 
 
 def test_after_a_wait_a_poll_names_what_was_too_soon_to_ask_for(watched, monkeypatch):
@@ -166,16 +147,6 @@ def test_after_a_wait_a_poll_names_what_was_too_soon_to_ask_for(watched, monkeyp
     assert machine.poll(after_s=0.05) == ""
     machine.watch.wait()
     assert "pid 123" in machine.poll(after_s=0)
-
-
-def test_processes_are_read_rarely_and_throttling_each_time(watched):
-    machine = watched(FakeGpu("GPU-a", fields=dict(ALL)))
-    before = machine.driver.asked.copy()
-    for _ in range(100):
-        machine.poll(after_s=0.01)
-    asked = machine.driver.asked - before
-    assert asked["nvmlDeviceGetFieldValues"] == 100
-    assert 8 <= asked[fake.UTILIZATION[0]] <= 10
 
 
 def test_a_lost_gpu_is_a_cause_and_stays_one(watched):
@@ -226,17 +197,13 @@ LOADER = process(user=1.0, system=1.0)
         # 4 s of ours, 3 s of others', 1 s stolen; a guest's time is in user's.
         (1, (process(user=3.0, system=1.0), process(user=6.0, system=2.0)),
          {"user": 16.0, "guest": 12.0, "system": 11.0, "steal": 11.0, "idle": 20.0, "iowait": 12.0}, 4),
-        # Accounts that do not agree to the tick.
-        (1, (process(user=3.0), process(user=60.0)), {"user": 16.0, "idle": 24.0}, 0),
         # 3 s of each that train together, 1 s of others'.
         (2, (process(user=3.0, system=1.0), process(user=6.0, system=1.0)), {"user": 17.0, "idle": 23.0}, 1),
-        # 3 s of ours, 4 s of the loader's, 1 s of others'; then the same where the loader has ended.
-        (1, (process(LOADER, user=3.0), process(process(user=5.0, system=1.0), user=6.0)),
-         {"user": 18.0, "idle": 22.0}, 1),
+        # 3 s of ours, 4 s of the loader's, which ends, 1 s of others'.
         (1, (process(LOADER, user=3.0), process(user=6.0, children_user=5.0, children_system=1.0)),
          {"user": 18.0, "idle": 22.0}, 1),
     ],
-    ids=["others and stolen", "below zero", "trained together", "loader", "loader that ended"],
+    ids=["others and stolen", "trained together", "loader that ended"],
 )  # fmt: skip
 def test_on_a_cpu_what_is_not_ours_is_foreign_load(monkeypatch, ranks, processes, machine, foreign_s):
     before, after = processes
@@ -287,24 +254,3 @@ def test_what_another_process_disturbed_began_with_the_newest_stamp_of_the_last_
     machine.gpu.work += [(2_000_000_000, 123, 30)]  # of another clock
     assert "pid 123" in machine.poll(after_s=0.7)
     assert machine.watch.window_s == pytest.approx((0.7 + 1.15, -0.05))
-
-
-def test_a_throttle_counter_is_a_tenth_of_a_second_late(watched):
-    machine = watched(FakeGpu("GPU-a", fields=dict(ALL)))
-    machine.poll(after_s=0.3)
-    machine.gpu.fields[HW_THERMAL] += 120 * MS
-    assert machine.poll(after_s=0.2)
-    assert machine.watch.window_s == pytest.approx((0.3, 0.0))
-
-
-@pytest.mark.parametrize(("others", "drawn", "waited_s"), [({}, 3, 0.1), ({}, 30, 1.1), ({123: GiB}, 3, 1.1)])
-def test_the_end_waits_for_samples_only_where_another_process_is_listed_or_was_one_that_disturbed(
-    watched, monkeypatch, others, drawn, waited_s
-):
-    machine = watched(FakeGpu("GPU-a", processes={OWN: GiB, **others}, graphics={77: GiB}))
-    machine.gpu.work += [(2000, 77, drawn)]
-    machine.poll()
-    slept = []
-    monkeypatch.setattr(time, "sleep", slept.append)
-    machine.watch.wait()
-    assert slept == [waited_s]

@@ -49,9 +49,7 @@ class Record(NamedTuple):
 
 RECORDS = [
     Record("github.com/ml-energy/zeus/issues/181, an idle GPU", 187.443, 5.0045, 326.883 / 5.0045, right=False),
-    Record("github.com/powerapi-ng/pyJoules/issues/23, TITAN RTX idle", 952.494, 60.0, 16.0, right=True),
     Record("github.com/powerapi-ng/pyJoules/issues/23, TITAN RTX active", 16_522.288, 60.0, 280.0, right=True),
-    Record("github.com/powerapi-ng/pyJoules/issues/23, RTX 2080 active", 1_245.978, 6.0, 200.0, right=True),
 ]
 
 
@@ -141,16 +139,11 @@ class Board(NamedTuple):
 
 EXPORTER = "github.com/utkuozdemir/nvidia_gpu_exporter, internal/integration/testdata"
 TELEGRAF = "github.com/influxdata/telegraf, plugins/inputs/nvidia_smi/testdata"
-NETDATA = "github.com/netdata/netdata, go.d/collector/nvidia_smi/testdata"
 BOARDS = {
     "T4": Board(f"{TELEGRAF}/tesla-t4.xml", "515.105.01", 26.78, None, 70.0, 0),
     "A100 80 GB in MIG mode": Board(f"{TELEGRAF}/a100-sxm4-v12.xml", "535.54.03", 67.03, None, 500.0, None),
-    "A100 40 GB in MIG mode": Board(f"{NETDATA}/a100-sxm4-mig.xml", "510.47.03", 66.92, None, 400.0, None),
     "H100 under load": Board(f"{EXPORTER} (h100-80gb-hbm3, load)", "590.48.01", 625.68, 631.95, 700.0, 100),
-    "H100 in MIG mode under load": Board(f"{EXPORTER} (h100-mig, load)", "590.48.01", 447.35, 433.78, 700.0, None),
-    "H200 under load": Board(f"{EXPORTER} (h200, load)", "590.48.01", 626.26, 627.4, 700.0, 100),
     "L40S after a load": Board(f"{EXPORTER} (l40s, idle)", "595.80", 127.67, 144.97, 350.0, 100),
-    "RTX 4080 SUPER": Board(f"{EXPORTER} (rtx-4080-super, load)", "595.71.05", 86.41, 84.24, 320.0, 7),
     "RTX 2080 SUPER idle": Board(f"{EXPORTER} (rtx-2080-super, idle)", "595.71.05", 39.32, None, 250.0, 0, reasons=4),
     "GT 1030": Board(f"{TELEGRAF}/gt-1030.xml", "470.74", None, None, 30.0, 0, reasons=1),
 }
@@ -197,19 +190,6 @@ def test_a_boards_readings_are_those_that_its_driver_told_and_its_power_is_right
         assert judged(window, limit_w=board.limit_w) == ""
 
 
-def test_a_counter_that_ticks_every_ten_milliseconds_is_as_good(record):
-    # github.com/gpuopenanalytics/pynvml/pull/18: the value changed about every 10 ms; elsewhere it is 100 ms.
-    window = record(FakeGpu("GPU-a", power_w=200.0, energy_tick_s=0.01))
-    assert window.energy_j / window.steps == pytest.approx(200 * 0.007, rel=0.003)
-
-
-@pytest.mark.parametrize(("power_w", "source"), [(35, "power"), (0, None)])
-def test_a_counter_that_stands_still_is_no_source(monkeypatch, power_w, source):
-    gpu, clock = FakeGpu("GPU-a", power_w=power_w, counter_power_w=0.0, energy_start_j=16.43), FakeClock()
-    FakeDriver([gpu], clock=clock).install(monkeypatch)
-    assert energy_source(GpuMeter(open_monitor(), gpu.uuid), clock, clock.advance) == source
-
-
 def part_time(true_w: Callable[[float], float]) -> Callable[[float], float]:
     """Return what a sensor reads that sees a quarter of each tenth of a second."""
 
@@ -228,10 +208,8 @@ def pulses(period_s: float) -> Callable[[float], float]:
 @pytest.mark.parametrize(
     ("period_s", "right"),
     [
-        (0.007, True),  # several steps in each look
         (0.13, True),  # long steps, out of step with the sensor
         (2.3, True),  # in step with it, but looked at in 23 places
-        (0.1, False),  # in step with it: it sees nothing but the first quarter
         (0.2, False),  # it sees half of the first quarter, and an eighth of the rest
     ],
 )

@@ -2,25 +2,16 @@
 
 import gc
 import itertools
-import math
-import os
 import random
-import time
 from collections import Counter
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from bench.measure import rounds
-from bench.measure.disturbance import open_watch
 from bench.measure.rounds import Sizes, check_long_blocks, compare, palindrome, time_block
-from bench.results.records import Device
 from bench.spec.trial import Protocol
-from tests.devices.fake_nvml import FakeDriver, FakeGpu
 from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, gaussian
 
-OWN, OTHER = os.getpid(), 123
 ONE = Sizes(switch_warmup=1, steps=1)
 
 ALONE = {"replicates": 1, "most_replicates": 1}
@@ -39,16 +30,16 @@ def pair(ratio=1.5, **disturbances):
     return machine, [SimulatedRunner(name, machine, step_ns, **disturbances) for name, step_ns in steps.items()]
 
 
-def measure(machine, arms, sizes=ONE, seed=0, **options):
+def measure(machine, arms, sizes=ONE, **options):
     watching = {name: options.pop(name) for name in ("poll", "window", "wait", "watch") if name in options}
     protocol = Protocol(**ALONE, **options)
-    return compare(arms, [sizes] * len(arms), protocol, seed=seed, clock=machine.clock, **watching)
+    return compare(arms, [sizes] * len(arms), protocol, seed=0, clock=machine.clock, **watching)
 
 
-def check(machine, arms, normal, sizes=ONE, *, seed=0, **options):
-    watching = {name: options.pop(name) for name in ("poll", "window", "wait") if name in options}
+def check(machine, arms, normal, sizes=ONE, **options):
+    watching = {"poll": options.pop("poll")} if "poll" in options else {}
     sizes, protocol = [sizes] * len(arms), Protocol(**ALONE, **options)
-    return check_long_blocks(arms, sizes, normal, protocol, seed=seed, clock=machine.clock, **watching)[1]
+    return check_long_blocks(arms, sizes, normal, protocol, seed=0, clock=machine.clock, **watching)[1]
 
 
 def test_two_arms_are_ordered_abba_or_baab_at_random():
@@ -135,16 +126,6 @@ def test_steps_longer_than_the_budget_still_give_a_few_rounds(budget_s, count):
     assert comparison.speedups[1].center == pytest.approx(2)
 
 
-def test_the_last_analysis_is_of_every_round_and_each_arm_is_judged_by_its_own_interval(monkeypatch):
-    monkeypatch.setattr(rounds, "MAX_ROUNDS", 44)
-    machine = SimulatedMachine()
-    arms = [SimulatedRunner("fp32", machine, MS), SimulatedRunner("steady", machine, MS)]
-    arms.append(SimulatedRunner("restless", machine, MS, noise=gaussian(1, 0.5)))
-    comparison = measure(machine, arms, time_budget_s=600)
-    assert comparison.speedups[2].n == comparison.rounds == 44
-    assert comparison.converged == (False, True, False)
-
-
 def test_a_lone_arm_is_timed_until_its_own_time_is_known():
     machine = SimulatedMachine()
     comparison = measure(machine, [SimulatedRunner("fp32", machine, 2 * MS, noise=gaussian(5, 0.02))])
@@ -190,18 +171,6 @@ def test_a_disturbed_round_is_kept_with_its_cause_and_does_not_count(monkeypatch
     assert all(block.step_ns > 5 * MS for block in comparison.blocks if block.invalid and block.arm == 1)
 
 
-def test_what_ended_a_tenth_of_a_second_before_a_cause_is_named_does_not_count_either():
-    machine, arms = pair()
-    round_ns = 4 * 2 * 2.5 * MS  # four blocks of about two steps
-    calls = itertools.count()
-    comparison = measure(machine, arms, poll=lambda: "hot" if next(calls) == 12 else "")
-    discarded = sorted({block.round for block in comparison.blocks if block.invalid})
-    assert discarded[-1] == 11
-    assert len(discarded) == len(comparison.invalid)
-    assert 0.1e9 / round_ns - 2 <= len(discarded) - 1 <= 0.1e9 / round_ns + 3
-    assert comparison.rounds == 28
-
-
 @pytest.mark.parametrize("late_ns", [0, 10**12])
 def test_what_disturbed_the_last_rounds_and_is_known_only_later_is_asked_for_before_the_end(monkeypatch, late_ns):
     monkeypatch.setattr(rounds, "LATE_NS", late_ns)
@@ -213,72 +182,6 @@ def test_what_disturbed_the_last_rounds_and_is_known_only_later_is_asked_for_bef
     assert [block.invalid for block in comparison.blocks if block.round == last] == ["hot"] * 4
     assert (comparison.rounds, comparison.converged) == ((0, (False, False)) if late_ns else (last, (True, True)))
     assert (comparison.speedups[1] is None) is bool(late_ns)
-
-
-class Bursts:
-    """Another program's kernels in bursts of 1.5 s every 5 s, in samples of a driver that are read 0.1 s late."""
-
-    def __init__(self, monkeypatch, machine, period_s, every_s, *, newest=False, epoch_s=1e9):
-        self.machine, self.period_s, self.every_s = machine, period_s, every_s
-        self.newest, self.epoch_s = newest, epoch_s
-        self.gpu = FakeGpu("GPU-a", processes={OWN: 1, OTHER: 1} if every_s else {OWN: 1})
-        self.sampled, self.ends_s, self.waited_s, self.idle_s = int(self.now_s() / period_s), [], 0.0, math.inf
-        FakeDriver([self.gpu], clock=self.now_s).install(monkeypatch)
-        monkeypatch.setattr(time, "time", lambda: 1e9 + self.now_s())
-        monkeypatch.setattr(time, "sleep", self.sleep)
-        device = Device(placement="0", kind="cuda", name="GPU", architecture="Hopper", uuid="GPU-a")
-        self.context = open_watch(device, self.now_s)
-        self.watch = self.context.__enter__()
-        self.watching = {"poll": self.poll, "window": lambda: self.watch.window_s, "wait": self.watch.wait}
-
-    def now_s(self):
-        return self.machine.now_ns / 1e9
-
-    def load(self, now_s):
-        return self.every_s and now_s % self.every_s > self.every_s - 1.5
-
-    def sleep(self, seconds):
-        self.waited_s, self.idle_s = self.waited_s + seconds, min(self.idle_s, self.now_s())
-        self.machine.now_ns += round(1e9 * seconds)
-
-    def poll(self):
-        self.ends_s.append(self.now_s())
-        while (ended_s := (self.sampled + 1) * self.period_s) + 0.1 <= self.now_s():
-            spent = [bool(self.load(at_s)) for at_s in np.linspace(ended_s - self.period_s, ended_s, 100)]
-            own = 50 if ended_s - self.period_s < self.idle_s else 0  # we compute nothing while we wait
-            samples = [(OWN, own), (OTHER, round(100 * np.mean(spent)))]
-            stamps = [(int(1e6 * (self.epoch_s + ended_s)) + lag, *sample) for lag, sample in enumerate(samples)]
-            self.gpu.work += [stamp for stamp in stamps if stamp[2]]
-            self.sampled += 1
-        if self.newest:
-            self.gpu.work = list({pid: sample for sample in self.gpu.work for pid in sample[1:2]}.values())
-        return self.watch.poll()
-
-
-@pytest.mark.parametrize("every_s", [5.0, 0.0])
-@pytest.mark.parametrize(("period_s", "newest", "epoch_s"), [(1 / 6, True, 1e9), (1.0, False, 1e9), (1.0, True, 0)])
-def test_rounds_that_another_process_disturbed_are_discarded_although_the_driver_says_so_late(
-    monkeypatch, period_s, newest, epoch_s, every_s
-):
-    machine, arms = pair(noise=gaussian(2, 0.01))
-    bursts = Bursts(monkeypatch, machine, period_s, every_s, newest=newest, epoch_s=epoch_s)
-    for arm, slower in zip(arms, (1.8, 1.4), strict=True):
-        arm.drift = lambda now_ns, slower=slower: slower if bursts.load(now_ns / 1e9) else 1.0
-    comparison = measure(machine, arms, target_ci=1e-9, time_budget_s=20.0, **bursts.watching)
-    spans = zip(bursts.ends_s, bursts.ends_s[1:], strict=False)
-    hit = [any(bursts.load(at_s) for at_s in np.linspace(*span, 20)) for span in spans]
-    kept = {block.round for block in comparison.blocks if not block.invalid}
-    assert np.mean([hit[number] for number in kept]) <= 0.005
-    assert comparison.speedups[1].center == pytest.approx(1.5, rel=0.002)
-    assert len(kept) == len(hit) - 1 if not every_s else len(kept) > 0.2 * len(hit)
-    assert bursts.waited_s == (1.1 if every_s else 0.1)
-
-
-@pytest.mark.parametrize(("period_s", "newest", "epoch_s"), [(1 / 6, True, 1e9), (1.0, False, 1e9), (1.0, True, 0)])
-def test_beside_a_process_that_always_computes_no_round_counts(monkeypatch, period_s, newest, epoch_s):
-    machine, arms = pair()
-    bursts = Bursts(monkeypatch, machine, period_s, 1.5, newest=newest, epoch_s=epoch_s)
-    assert measure(machine, arms, **bursts.watching).rounds == 0
 
 
 def test_a_host_that_is_late_after_the_poll_discards_the_rounds_that_were_disturbed_before_it():
@@ -305,23 +208,6 @@ def test_rounds_far_from_the_others_are_counted_and_not_left_out():
     assert comparison.rounds == len(comparison.blocks) / 4
 
 
-def test_timing_ends_at_three_analyses_running_that_find_the_interval_narrow():
-    machine = SimulatedMachine()
-    # Steps are so short that intervals are made at interim analyses alone.
-    arms = [SimulatedRunner("fp32", machine, MS / 30), SimulatedRunner("amp-bf16", machine, MS / 50)]
-    heard = []
-
-    def watch(number, speedups):
-        arms[1].noise = lambda: 3.0 if 22 <= number < 28 else 1.0  # hidden by the trimming at the second analysis
-        if speedups[1] is not None and (not heard or heard[-1].n != speedups[1].n):
-            heard.append(speedups[1])
-
-    comparison = measure(machine, arms, min_rounds=20, watch=watch)
-    narrow = [math.log(speedup.high / speedup.low) / 2 <= Protocol().process_target for speedup in heard]
-    assert narrow == [True, True, False, True, True, True]
-    assert all(comparison.converged)
-
-
 @pytest.mark.parametrize(("warm_up", "agree"), [(0, False), (5, True)])
 def test_longer_blocks_disagree_where_the_switch_warm_up_is_too_short(warm_up, agree):
     machine, arms = pair(ratio=1.5)
@@ -340,46 +226,7 @@ def test_steps_too_long_for_the_check_go_without_it():
     assert machine.now_ns == before
 
 
-def test_what_is_disturbed_while_longer_blocks_are_timed_says_nothing_of_the_arms(monkeypatch):
-    monkeypatch.setattr(rounds, "LATE_NS", 0)
-    machine, arms = pair(ratio=1.5)
-    comparison = measure(machine, arms)
-    slow = itertools.cycle([1.0, 3.0])
-    state = {"now": next(slow)}
-    arms[1].drift = lambda _now: state["now"]
-
-    def poll():
-        was, state["now"] = state["now"], next(slow)
-        return "hot" if was > 1 else ""
-
-    checked = check(machine, arms, comparison, poll=poll)
-    assert checked.difference == pytest.approx(0, abs=1e-6)
-    assert checked.agree
-
-
-@pytest.mark.parametrize("begun_s", [2.1, 3.5])  # the burst from 3.5 to 5 s is in the last rounds, or the first
-def test_disturbed_rounds_of_the_check_are_discarded_although_the_driver_says_so_late(monkeypatch, begun_s):
-    machine, arms = pair(ratio=1.5)
-    comparison = measure(machine, arms)
-    machine.now_ns = int(1e9 * begun_s)
-    bursts = Bursts(monkeypatch, machine, 1.0, 5.0)
-    arms[1].drift = lambda now_ns: 1.3 if bursts.load(now_ns / 1e9) else 1.0
-    options = {"sizes": Sizes(switch_warmup=1, steps=3), "time_budget_s": 20.0}
-    assert check(machine, arms, comparison, **options, **bursts.watching).difference == pytest.approx(0, abs=1e-6)
-
-
 def test_a_check_whose_rounds_were_all_disturbed_is_known_not_to_have_been_made():
     machine, arms = pair(ratio=1.5)
     checked = check(machine, arms, measure(machine, arms), poll=lambda: "hot")
     assert (checked.difference, checked.agree) == (None, True)
-
-
-@pytest.mark.parametrize(("difference", "agree"), [(0.03, True), (0.05, False)])
-def test_longer_blocks_may_differ_by_twice_the_joint_half_width(difference, agree):
-    machine, arms = pair(ratio=1.5)  # without noise, so that theirs has no width
-    comparison = measure(machine, arms)
-    center = comparison.logs[1].center - difference
-    here = replace(comparison.logs[1], center=center, low=center - 0.02, high=center + 0.02)
-    checked = check(machine, arms, replace(comparison, logs=(comparison.logs[0], here)))
-    assert checked.difference == pytest.approx(difference, abs=1e-6)
-    assert checked.agree is agree

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bench.measure import sampler
-from bench.measure.sampler import Lost, Sampler, next_tick, sample_forever
+from bench.measure.sampler import Lost, Sampler, sample_forever
 from bench.results.records import Sample
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu
@@ -68,14 +68,6 @@ def ended(connection) -> bool:
     except EOFError:
         return True
     return False
-
-
-def test_each_batch_holds_one_sample_of_each_gpu(serve):
-    _, connection, _ = serve(FakeGpu("GPU-b", power_w=100.0), FakeGpu("GPU-a", power_w=200.0))
-    for _ in range(3):
-        batch = receive(connection)
-        read = [(sample.placement, sample.uuid, sample.power_w) for sample in batch]
-        assert read == [("0", "GPU-b", 100.0), ("1", "GPU-a", 200.0)]
 
 
 def test_what_is_sampled_while_nobody_receives_is_not_missing(serve):
@@ -148,13 +140,6 @@ def test_without_a_driver_it_ends_at_once_and_from_the_first_ignores_interrupts(
         ours.recv()
 
 
-def test_ticks_do_not_drift_and_missed_ones_are_left_out():
-    assert next_tick(10.0, 10.0, 0.5) == 10.5
-    assert next_tick(10.0, 10.1, 0.5) == 10.5
-    assert next_tick(10.0, 10.5, 0.5) == 11.0
-    assert next_tick(10.0, 13.2, 0.5) == 13.5
-
-
 def test_without_gpus_nothing_is_started():
     with Sampler(()) as running:
         running.own({1})
@@ -215,18 +200,6 @@ def test_a_real_process_outlives_an_interrupt(fake_pynvml):
         assert len(drain_until(running, 2)) >= 2
         os.kill(running._process.pid, signal.SIGINT)
         assert len(drain_until(running, 2)) >= 2
-
-
-def test_a_real_process_without_a_driver_ends_by_itself(monkeypatch, tmp_path):
-    (tmp_path / "pynvml.py").write_text("raise ImportError('no NVML here')")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with Sampler((("0", "GPU-a"),)) as running:
-        running._process.join(PATIENCE_S)
-        assert running._process.exitcode == 0
-        running.own({1})
-        assert running.drain() == []
-        assert running.connection is None
-    assert running.stop() == []
 
 
 def test_a_process_that_does_not_stop_is_killed(monkeypatch):

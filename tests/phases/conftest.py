@@ -11,9 +11,10 @@ from bench.devices.backend import Backend
 from bench.measure import energy as measuring
 from bench.measure.rounds import Sizes
 from bench.measure.warmup import Cut, SwitchProfile, WarmUp
-from bench.phases import energy, explain
+from bench.phases import energy, explain, speed
 from bench.planning import suite_registry
 from bench.results.records import TrialResult
+from bench.spec.phases import PHASES
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import Protocol
 from tests.arms import arms
@@ -65,6 +66,18 @@ def use_suite(monkeypatch):
         return suite
 
     return use
+
+
+def each_phase(*left_out):
+    """Return the names of all phases but these, as parameters; those that take long are marked as slow."""
+    slow = ("explain", "ladder")
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name in slow)) for name in PHASES if name not in left_out]
+
+
+@pytest.fixture(autouse=True)
+def short_ceiling(monkeypatch):
+    """Time a moment's products instead of a second's where the speed phase asks how fast they can be."""
+    monkeypatch.setattr(speed, "CEILING_S", 0.01)
 
 
 def shorten_energy(patched):

@@ -1,7 +1,6 @@
 """The ladder's phases on the CPU: each step's own input pipeline, and its row."""
 
 import itertools
-import re
 import threading
 import time
 from dataclasses import replace
@@ -14,10 +13,9 @@ import torch
 from bench.data import loader as workers
 from bench.data.loader import DEPTH, Turns
 from bench.devices import backend
-from bench.measure.rounds import Sizes, time_block
-from bench.phases import ladder, paired
+from bench.phases import ladder
 from bench.phases.arms import open_context
-from bench.phases.ladder import InputPipeline, LoaderKind, LoaderRunner, paced
+from bench.phases.ladder import InputPipeline, LoaderKind, LoaderRunner
 from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
 from bench.spec.errors import UnsupportedError
@@ -27,7 +25,7 @@ from bench.spec.techniques import build_ablation
 from bench.training.step import build_arm
 from tests.arms import arm, arms
 from tests.conftest import call
-from tests.phases.conftest import CUT, of_kind, result_of, run_phase
+from tests.phases.conftest import of_kind, result_of, run_phase
 from tests.results.test_store import rows
 
 STEPS = tuple(step.name for step in build_ablation("amp-fp16", "cpu")[0])
@@ -70,11 +68,6 @@ def test_a_technique_that_the_model_refuses_fails_its_step_alone(climb, tiny_tri
     top = results["fp32+grad-accumulation=2"]
     assert top.status in ("ok", "unconverged")
     assert (top.ablation.ablation_step, top.speed.paired) == (1, True)
-
-
-def test_a_step_alone_has_its_number_and_no_speedup(climb):
-    (result,) = climb(STEPS[-1:]).values()
-    assert (result.ablation.ablation_step, result.speed.paired, result.speed.speedup) == (3, False, None)
 
 
 def test_blocks_name_the_trial_that_was_planned_where_one_step_alone_works(climb, tiny_trial, monkeypatch):
@@ -173,15 +166,10 @@ def test_pixels_become_normalised_floats_on_the_way(tiny_suite, name):
 class Clock:
     """Time in milliseconds that passes only where a test says so."""
 
-    rested_s = 0.0
-
     def __init__(self, monkeypatch):
         self.ms = 0
-        fake = SimpleNamespace(perf_counter_ns=lambda: self.ms * 10**6, sleep=self.sleep)
+        fake = SimpleNamespace(perf_counter_ns=lambda: self.ms * 10**6, sleep=lambda _seconds: None)
         monkeypatch.setattr("bench.phases.ladder.time", fake)
-
-    def sleep(self, seconds):
-        Clock.rested_s = seconds
 
     def takes(self, ms, result):
         def work(*_):
@@ -197,41 +185,18 @@ class Clock:
             yield batch
 
 
-@pytest.fixture
-def runner(request, tiny_suite, monkeypatch):
-    """An arm whose copies take 2 ms and whose steps 6; a ready batch takes 3 from the loader, any other 12."""
+@pytest.mark.parametrize(("made_ms", "share"), [(12, (12 - 3) / (12 + 2 + 6)), (2, 0.0)])
+def test_the_steady_wait_is_for_batches_not_made_yet_without_copies_and_the_taking_of_ready_ones(
+    tiny_suite, monkeypatch, made_ms, share
+):
+    """Copies take 2 ms and steps 6; a ready batch takes 3 from the loader, any other ``made_ms``."""
     clock = Clock(monkeypatch)
     batch = torch.zeros(2, *tiny_suite.data.input_shape), torch.zeros(2, dtype=torch.int64)
     monkeypatch.setattr(ladder, "to_device", clock.takes(2, batch))
     built = replace(build(tiny_suite, "fp32"), step=clock.takes(6, torch.tensor(1.0)))
-    made_ms, ready = getattr(request, "param", (12, workers.WORKERS * workers.AHEAD))
-    loaded = clock.loader(batch, handed_ms=3, made_ms=made_ms, ready=ready)
-    return LoaderRunner("fp32", built, InputPipeline(built, tiny_suite.data, loaded), step=arm("fp32"))
-
-
-@pytest.mark.parametrize(
-    ("runner", "share"),
-    [
-        ((12, 4), (12 - 3) / (12 + 2 + 6)),
-        ((12, 2), (12 - 3) / (12 + 2 + 6)),  # other programs kept the loader from making more ready
-        ((3, 4), 0.0),
-        ((2, 4), 0.0),
-    ],
-    indirect=["runner"],
-)
-def test_the_steady_wait_is_for_batches_not_made_yet_without_copies_and_the_taking_of_ready_ones(runner, share):
+    loaded = clock.loader(batch, handed_ms=3, made_ms=made_ms, ready=4)
+    runner = LoaderRunner("fp32", built, InputPipeline(built, tiny_suite.data, loaded), step=arm("fp32"))
     assert runner.steady_wait(rest_s=0.5) == pytest.approx(share)
-    assert Clock.rested_s == 0.5
-
-
-def test_waiting_is_that_of_timed_steps_without_switch_warm_up(runner):
-    time_block(runner, Sizes(switch_warmup=DEPTH + 3, steps=1))
-    time_block(runner, Sizes(switch_warmup=1, steps=1))
-    assert (runner.wait_ns, runner.last_wait_ns) == (12 * 10**6, 12 * 10**6)
-    runner.batches._waited.batches = itertools.repeat(next(runner.batches))  # a loader that is never waited for
-    time_block(runner, Sizes(switch_warmup=7, steps=2))
-    runner.activate()
-    assert (runner.wait_ns, runner.last_wait_ns) == (2 * 12 * 10**6, 0)
 
 
 def test_the_prefetchers_thread_is_waited_for_and_not_its_loader(tiny_suite):
@@ -250,15 +215,6 @@ def test_the_prefetchers_thread_is_waited_for_and_not_its_loader(tiny_suite):
     next(pipeline)
     assert pipeline.waited_ns > 0
     pipeline.close()
-
-
-def test_an_arm_that_the_loader_limits_is_timed_over_several_batches_and_none_finds_its_queue_empty():
-    short = replace(CUT, sizes=Sizes(switch_warmup=1, steps=2))
-    assert [cut.sizes for cut in paced([short, short], [False, False])] == [short.sizes] * 2
-    recut = [Sizes(switch_warmup=DEPTH, steps=short.sizes.steps), Sizes(switch_warmup=DEPTH, steps=DEPTH)]
-    assert [cut.sizes for cut in paced([short, short], [False, True])] == recut
-    long = replace(short, sizes=Sizes(switch_warmup=9, steps=40))
-    assert paced([long], [True]) == [long]
 
 
 def test_an_arm_is_limited_by_the_loader_if_it_waits_for_it_in_a_continuous_run(climb, monkeypatch):
@@ -295,31 +251,6 @@ def test_the_device_is_set_before_a_loader_pins_and_makes_a_context(tiny_trial, 
     with ladder.open_loaders(replace(open_context(tiny_trial), device=second), steps):
         assert order == [second, False, True]
     assert order[3:] == ["shut down"] * 2
-
-
-@pytest.mark.slow
-def test_a_ladder_opens_its_samples_once_for_each_loader(climb, monkeypatch):
-    opened = []
-
-    def open_samples(*args, **kwargs):
-        opened.append(kwargs["normalize"])
-        return workers.open_samples(*args, **kwargs)
-
-    monkeypatch.setattr(ladder, "open_samples", open_samples)
-    climb()
-    assert opened == [True, False]
-
-
-def test_waiting_is_that_of_the_timing_and_not_of_the_warm_up(climb, monkeypatch):
-    begun, real = [], paired.compare
-
-    def compare(runners, *arguments, **named):
-        begun.extend((runner.wait_ns, runner.last_wait_ns) for runner in runners)
-        return real(runners, *arguments, **named)
-
-    monkeypatch.setattr(paired, "compare", compare)
-    climb(STEPS[:2])
-    assert begun == [(0, 0)] * 2
 
 
 # From the command line.
@@ -361,21 +292,6 @@ def test_steps_that_do_not_fit_together_are_measured_apart_and_one_that_is_refus
     assert top[4].endswith("]")
     assert top[6] == "3 processes apart"
     assert "planned trials are missing" not in page
-
-
-@pytest.mark.slow
-def test_a_kept_module_may_have_a_techniques_name(tmp_path, tiny_file):
-    named = 'nn.Sequential(__import__("collections").OrderedDict(a=nn.Flatten(), checkpointing=nn.Linear(192, 2)))'
-    tiny_file.write_text(re.sub(r"nn\.Sequential\(.*\)", named, tiny_file.read_text()))
-    precision = "amp-bf16:keep=checkpointing"
-    words = ("--suite", "tiny.py", "--gpus", "cpu", "--ladder", "--precisions", f"fp32,{precision}", "--quick")
-    done = call(*words, "--batch-sizes", 4, "--time-budget", 0.1, "--out", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    results = [row for row in rows(tmp_path / "run", "trials.csv") if row["phase"] == "ladder"]
-    arms = {(row["arm_precision"], row["arm_techniques"]) for row in results if row["status"] != "unsupported"}
-    assert arms == {("fp32", ""), *((precision, more) for more in ("", "set-to-none", "set-to-none+prefetcher"))}
-    page = (tmp_path / "reports" / "run" / "details.md").read_text()
-    assert [f"| {name} |" in page for name in (precision, "+ set-to-none", "+ prefetcher")] == [True] * 3
 
 
 def test_a_kept_module_called_compile_is_not_compiled():

@@ -8,13 +8,19 @@ from torch import nn
 from torch.nn import functional
 
 from bench.cli.display import describe_results
-from bench.phases import speed
 from bench.results.records import TrialResult
-from bench.spec.phases import PHASES
 from bench.spec.trial import DataSource
 from tests.devices.fake_nvml import FakeGpu
 from tests.libraries import WITHOUT_TORCHAO
-from tests.phases.conftest import install_gpus, of_kind, result_of, run_phase, shorten_energy, shorten_explain
+from tests.phases.conftest import (
+    each_phase,
+    install_gpus,
+    of_kind,
+    result_of,
+    run_phase,
+    shorten_energy,
+    shorten_explain,
+)
 
 TOGETHER = ("speed", "explain", "ladder")
 """Phases that measure fp32 along with the other precision."""
@@ -68,7 +74,6 @@ class PastTheLayer(nn.Module):
 @pytest.fixture
 def measure(tiny_trial, cpu, monkeypatch):
     """Run a phase for a moment, with fp32 where it measures both together; return the results by precision."""
-    monkeypatch.setattr(speed, "CEILING_S", 0.01)
     shorten_energy(monkeypatch)
     shorten_explain(monkeypatch)
     install_gpus(monkeypatch, FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01))
@@ -82,14 +87,7 @@ def measure(tiny_trial, cpu, monkeypatch):
     return go
 
 
-@pytest.mark.parametrize(
-    "phase",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name in ("explain", "ladder") else [])
-        for name in PHASES
-        if name not in ("fit", "floor", "ladder_memory", "layers")
-    ],
-)
+@pytest.mark.parametrize("phase", each_phase("fit", "floor", "ladder_memory", "layers"))
 @pytest.mark.parametrize("properly", [True, False])
 @pytest.mark.skipif(bool(WITHOUT_TORCHAO), reason=WITHOUT_TORCHAO)
 def test_products_in_other_types_are_no_figure_of_a_narrow_precision(use_suite, measure, phase, properly):

@@ -10,7 +10,7 @@ import torch
 
 from bench.data import random_batches
 from bench.measure.rounds import Comparison, LongBlocks, TimedBlock
-from bench.phases import paired, speed
+from bench.phases import paired
 from bench.phases.arms import BATCHES, FEWEST_STEPS, TrainingRunner, step_times
 from bench.phases.paired import Paired
 from bench.phases.speed import _observe
@@ -21,20 +21,18 @@ from bench.stats import Interval
 from bench.training import distributed
 from bench.training.step import build_arm
 from tests.arms import arms
-from tests.phases.conftest import CUT, of_kind, result_of, run_phase, use_suite
+from tests.phases.conftest import CUT, of_kind, run_phase
 from tests.processes import together
 from tests.training.test_distributed import SUITE
 
-__all__ = ["use_suite"]
 ARMS = ("fp32", "amp-fp16")
 CPU = torch.device("cpu")
 MS = 1_000_000
 
 
 @pytest.fixture
-def run(tiny_trial, cpu, monkeypatch):
+def run(tiny_trial, cpu):
     """Time fp32 against amp-fp16 for a moment; return the blocks and the results."""
-    monkeypatch.setattr(speed, "CEILING_S", 0.01)
 
     def go(replicate=0, names=ARMS, **more):
         quick = Protocol(time_budget_s=0.1, replicates=2, **more)
@@ -107,12 +105,6 @@ def test_the_time_of_a_step_is_that_of_rounds_that_count_unless_none_does(tiny_t
     assert none.step_ms == 90.0
 
 
-def test_the_pace_of_inference_is_that_of_rounds_that_count(tiny_trial, cpu, monkeypatch):
-    monkeypatch.setattr(paired, "compare", lambda *_, **__: compared(2))
-    result = result_of(run_phase(tiny_trial, cpu, "inference", "amp-fp16"))
-    assert result.inference.inference_samples_per_s == pytest.approx(2000.0)
-
-
 # Two processes that train together.
 
 
@@ -154,27 +146,3 @@ def test_both_processes_take_the_same_single_steps_and_report_the_same(tmp_path)
         assert outcome["times"].p50_ms >= 5.0  # the slowest's
     assert first["times"] == second["times"]
     assert first["steps"] == second["steps"] > FEWEST_STEPS
-
-
-def disagree(rank):
-    """Time single steps by clocks of their own."""
-    runner = build(TrainingRunner, "fp32", seed=rank)
-    distributed.clock = lambda: iter((0, 10**7 * (1 + rank))).__next__
-    with pytest.raises(AssertionError, match="as many steps each"):
-        step_times(runner, 1.0)
-
-
-@pytest.mark.slow
-def test_processes_that_would_take_other_numbers_of_steps_do_not_begin(tmp_path):
-    assert together(tmp_path, disagree) == [None, None]
-
-
-def test_products_are_seen_without_the_update():
-    def compiles(steps):
-        raise AssertionError("the update must not be observed")
-
-    ones = torch.ones(4, 4)
-    seen = SimpleNamespace(run=compiles, compute=lambda: ones @ ones)
-    arm = SimpleNamespace(precision=PRECISIONS["fp32"])
-    runner = SimpleNamespace(arm=arm, observable=lambda: seen, located=lambda operations: operations)
-    assert _observe(runner).compute_dtypes == "float32:100%"

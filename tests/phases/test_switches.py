@@ -3,21 +3,17 @@
 import pytest
 from torch import nn
 
-from bench.phases import speed
 from bench.results.records import TrialResult
-from bench.spec.phases import PHASES
 from bench.spec.precisions import PRECISIONS
 from bench.training import amp
-from tests.phases.conftest import of_kind, run_phase
+from tests.phases.conftest import each_phase, of_kind, run_phase
 
-ELSEWHERE = ("energy", "layers")
-"""They need a GPU's meter (the same line as in the memory phase), or a narrow precision."""
 COMPARED = ("speed", "floor", "ladder", "inference")
 """The phases whose figures would be compared as those of a precision that was not computed in."""
 
 
 @pytest.fixture
-def turns_tf32_on(use_suite, monkeypatch):
+def turns_tf32_on(use_suite):
     """Use a suite whose model allows TF32 in its forward pass."""
 
     class Turns(nn.Linear):
@@ -25,20 +21,12 @@ def turns_tf32_on(use_suite, monkeypatch):
             amp.apply(PRECISIONS["tf32"])
             return super().forward(inputs)
 
-    monkeypatch.setattr(speed, "CEILING_S", 0.01)
     use_suite(lambda data: nn.Sequential(nn.Flatten(), Turns(192, data.classes)))
     yield
     amp.apply(PRECISIONS["fp32"])
 
 
-@pytest.mark.parametrize(
-    "phase",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in ("explain", "ladder")))
-        for name in PHASES
-        if name not in ELSEWHERE
-    ],
-)
+@pytest.mark.parametrize("phase", each_phase("energy", "layers"))  # they need a GPU's meter, or a narrow precision
 def test_a_model_that_turns_tf32_on_by_itself_is_seen_and_not_compared_as_fp32(tiny_trial, cpu, turns_tf32_on, phase):
     results = of_kind(TrialResult, run_phase(tiny_trial, cpu, phase, "fp32"))
     assert [result.switches.fp32_matmul for result in results] == ["tf32"]
@@ -48,7 +36,6 @@ def test_a_model_that_turns_tf32_on_by_itself_is_seen_and_not_compared_as_fp32(t
     assert (results[0].detail == changed) == (phase in COMPARED)
 
 
-def test_arms_of_one_process_each_have_their_own_search_of_algorithms(tiny_trial, cpu, monkeypatch):
-    monkeypatch.setattr(speed, "CEILING_S", 0.01)
+def test_arms_of_one_process_each_have_their_own_search_of_algorithms(tiny_trial, cpu):
     results = of_kind(TrialResult, run_phase(tiny_trial, cpu, "speed", "fp32", "default"))
     assert [result.switches.cudnn_benchmark for result in results] == [True, False]

@@ -18,14 +18,13 @@ from bench.phases import memory, paired
 from bench.phases.arms import TrainingRunner
 from bench.report.reading.load import load
 from bench.report.tables import diagnostics
-from bench.results.records import Block, EpochResult, Progress, TrialResult
+from bench.results.records import EpochResult, Progress, TrialResult
 from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
 from bench.training import techniques
-from bench.training.step import build_arm, leave_gradients
-from bench.training.techniques import WARM_UP, GraphedStep, compilations
-from tests import fake_graph
+from bench.training.step import build_arm
+from bench.training.techniques import compilations
 from tests.conftest import call
 from tests.devices.fake_nvml import FakeGpu
 from tests.phases.conftest import install_gpus, result_of, run_phase, shorten_energy
@@ -57,24 +56,6 @@ def test_every_phase_builds_its_arms_with_the_cells_techniques(tiny_trial, cpu, 
     assert result.compile_s is None
 
 
-def test_the_search_for_the_largest_batch_captures_before_it_times(tiny_trial, cpu, monkeypatch):
-    fake_graph.install(monkeypatch)
-    built = []
-
-    def graphed(*given, techniques, **asked):  # as on a GPU, which alone may be asked for it
-        arm = build_arm(*given, techniques=replace(techniques, cuda_graphs=False), **asked)
-        step = GraphedStep(gradients=lambda batch: leave_gradients(arm, batch), device=fake_graph.CUDA)
-        built.append(replace(arm, techniques=techniques, graph=step))
-        return built[-1]
-
-    monkeypatch.setattr("bench.phases.arms.build_arm", graphed)
-    result = result_of(run_phase(tiny_trial, cpu, "fit", techniques=("cuda-graphs",)))
-    (arm,) = built
-    assert result.status == "ok"
-    assert arm.graph.done == WARM_UP
-    assert arm.graph.graph.graph.replays == 1 + memory.FIT_STEPS  # the one that captures is not timed
-
-
 def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, cpu, monkeypatch):
     prefetchers = []
     monkeypatch.setattr(
@@ -87,15 +68,6 @@ def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, c
     assert [epoch.train_loss for epoch in ahead] == [epoch.train_loss for epoch in plain]
     assert len(prefetchers) == 2  # one an epoch
     assert all(next(prefetcher, None) is None for prefetcher in prefetchers)
-
-
-def test_a_round_in_which_something_was_compiled_is_discarded(tiny_trial, cpu, monkeypatch):
-    looks = iter([0, 0, 1])  # when timing begins, before the first round, after it; then never again
-    monkeypatch.setattr(paired, "compilations", lambda: next(looks, 1))
-    sent = run_phase(tiny_trial, cpu, "speed")
-    causes = {message.round: message.discarded for message in sent if isinstance(message, Block)}
-    assert causes[0] == "recompiled"
-    assert set(causes.values()) == {"recompiled", ""}
 
 
 TINY = ("--suite", "tiny.py", "--gpus", "cpu", "--batch-sizes", "4", "--quick", "--time-budget", "0.1")
@@ -290,7 +262,11 @@ def test_the_search_for_the_largest_batch_compiles_before_it_times(run, compiler
 
 @pytest.mark.parametrize(
     ("phase", "sentence"),
-    [("inference", "every round was disturbed: recompiled"), ("energy", "recompiled while energy was measured")],
+    [
+        ("speed", "every round was disturbed: recompiled"),
+        ("inference", "every round was disturbed: recompiled"),
+        ("energy", "recompiled while energy was measured"),
+    ],
 )
 def test_what_is_compiled_while_timing_makes_the_figures_invalid(run, monkeypatch, phase, sentence):
     looks = iter(range(100_000))
@@ -301,41 +277,22 @@ def test_what_is_compiled_while_timing_makes_the_figures_invalid(run, monkeypatc
     assert result.compile_s is None
 
 
-def test_a_compiler_that_is_missing_is_the_reason(monkeypatch):
-    asked = []
-
+@pytest.mark.parametrize(
+    ("error", "raised", "words"),
+    [
+        (
+            RuntimeError("no working C++ compiler found\nand more"),
+            UnsupportedError,
+            r"compile does not work here: no working C\+\+ compiler found$",
+        ),
+        (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError, "CUDA out of memory"),
+    ],
+)
+def test_a_compiler_that_is_missing_is_the_reason_and_a_lack_of_memory_stays_one(monkeypatch, error, raised, words):
     def broken(function):
-        asked.append(function)
-        raise RuntimeError("no working C++ compiler found\nand more") from None
+        raise error
 
     monkeypatch.setattr(torch, "compile", broken)
     monkeypatch.setattr(techniques, "_broken_compiler", cache(techniques._broken_compiler.__wrapped__))
-    for _ in range(2):
-        with pytest.raises(UnsupportedError, match=r"compile does not work here: no working C\+\+ compiler found$"):
-            make(techniques=Techniques(compile=True))
-    assert len(asked) == 1
-
-
-def test_a_lack_of_memory_while_the_compiler_is_tried_says_nothing_of_the_compiler(monkeypatch):
-    def full(function):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(techniques, "_broken_compiler", cache(techniques._broken_compiler.__wrapped__))
-    monkeypatch.setattr(torch, "compile", full)
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(raised, match=words):
         make(techniques=Techniques(compile=True))
-    monkeypatch.setattr(torch, "compile", lambda function, **_options: function)
-    assert techniques._broken_compiler("cpu") is None
-
-
-def test_the_time_that_inference_took_to_compile_is_the_arms_own_and_not_fp32s(run, compiler, monkeypatch):
-    sent, during = compiler
-    taken = {"fp32": 1.0, "amp-fp16": 7.0}
-
-    def until_compiled(step, device):
-        step()
-        return taken[during[-1].partition(":")[0]]
-
-    monkeypatch.setattr("bench.phases.arms.until_compiled", until_compiled)
-    result = run("inference", "amp-fp16", sent=sent, techniques=("compile",))
-    assert result.compile_s == 2 * 7.0  # for batches, and for single samples

@@ -4,13 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from bench.phases import speed
 from bench.results.records import TrialResult
-from bench.spec.phases import PHASES
-from tests.phases.conftest import of_kind, run_phase
-
-SEEN = [name for name in PHASES if name not in ("fit", "floor", "energy", "layers")]
-"""The phases that observe a step; energy needs a GPU's meter."""
+from tests.phases.conftest import each_phase, of_kind, run_phase
 
 
 class Narrow(nn.Linear):
@@ -24,11 +19,8 @@ def model(data):
     return nn.Sequential(nn.Flatten(), nn.Linear(192, 8), Narrow(8, data.classes))
 
 
-@pytest.mark.parametrize(
-    "phase", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("explain", "ladder"))) for name in SEEN]
-)
-def test_an_fp32_that_is_none_is_told_with_its_module(tiny_trial, cpu, use_suite, monkeypatch, phase):
-    monkeypatch.setattr(speed, "CEILING_S", 0.01)
+@pytest.mark.parametrize("phase", each_phase("fit", "floor", "energy", "layers"))
+def test_an_fp32_that_is_none_is_told_with_its_module(tiny_trial, cpu, use_suite, phase):
     use_suite(model)
     (result,) = of_kind(TrialResult, run_phase(tiny_trial, cpu, phase, "fp32"))
     assert result.status == "ok"
@@ -36,8 +28,7 @@ def test_an_fp32_that_is_none_is_told_with_its_module(tiny_trial, cpu, use_suite
     assert "% of its products in bfloat16 (2)" in result.detail
 
 
-def test_products_of_an_optimizer_are_not_the_models(tiny_trial, cpu, use_suite, monkeypatch):
-    monkeypatch.setattr(speed, "CEILING_S", 0.01)
+def test_products_of_an_optimizer_are_not_the_models(tiny_trial, cpu, use_suite):
 
     class Orthogonal(torch.optim.SGD):
         """Multiplies in bfloat16, as Muon does."""

@@ -1,0 +1,23 @@
+"""The first GPU, as a process of its own describes it, and a trial on it."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench.launch.local import LocalLauncher
+from bench.spec.trial import Placement
+
+
+@pytest.fixture(scope="module")
+def environment():
+    return LocalLauncher().call("bench.devices.survey:survey", ("0",))
+
+
+@pytest.fixture(scope="module")
+def device(environment):
+    return environment.devices[0]
+
+
+@pytest.fixture
+def trial(tiny_trial):
+    return replace(tiny_trial, cell=replace(tiny_trial.cell, placement=Placement(name="0")))
