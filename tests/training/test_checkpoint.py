@@ -111,25 +111,21 @@ def test_pythons_and_numpys_generators_are_seeded_and_restored(tmp_path):
     assert drawn() == after
 
 
-@pytest.mark.parametrize("names", [("fp32", "fp32"), ("amp-fp16", "amp-fp16"), ("fp32", "amp-fp16")])
+@pytest.mark.parametrize(("first", "second"), [("fp32", "fp32"), ("amp-fp16", "amp-fp16"), ("fp32", "amp-fp16")])
 def test_a_training_that_continues_another_runs_epoch_ends_as_if_it_had_not_been_interrupted(
-    tmp_path, tiny_trial, cpu, names
+    tmp_path, tiny_trial, cpu, first, second
 ):
-    def trained(name, folder, start=None):
+    def losses(name, folder, start=None):
         trial = replace(tiny_trial, phase="train", epochs=4, arms=arms(name), start=start, keep_checkpoints=True)
         messages = []
         train_phase.run(trial, cpu, messages.append, tmp_path / folder / trial.checkpoint)
-        rows = {row.epoch: row.train_loss for row in messages if isinstance(row, EpochResult)}
-        return rows, [tmp_path / folder / kept_checkpoint(trial.id, epoch) for epoch in (2, 4)]
+        kept = str(tmp_path / folder / kept_checkpoint(trial.id, 2))
+        return {row.epoch: row.train_loss for row in messages if isinstance(row, EpochResult)}, kept
 
-    whole, (second, last) = trained(names[0], "whole")
-    rest, (_, end) = trained(names[1], "rest", start=str(second))
-    assert list(rest) == [3, 4]
-    if names[0] == names[1]:
-        assert rest == {epoch: whole[epoch] for epoch in rest}
-        assert same(read_checkpoint(end).model, read_checkpoint(last).model)
-    else:
-        assert rest[3] == pytest.approx(whole[3], rel=1e-2)
+    whole, kept = losses(first, "whole")
+    rest, _ = losses(second, "rest", start=kept)
+    tolerance = 0 if first == second else 0.03
+    assert rest == pytest.approx({epoch: whole[epoch] for epoch in (3, 4)}, rel=tolerance, abs=0)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from bench.spec.precisions import PRECISIONS
-from bench.spec.suite import Data
 from bench.spec.techniques import Techniques
 from bench.training import amp, distributed
 from bench.training.step import evaluate, evaluate_fp32, train_epoch, training_step
@@ -37,15 +36,6 @@ def test_every_precision_starts_from_the_seeds_weights_and_trains_fp32_ones(prec
     assert train(mixed, batches()) == pytest.approx(train(plain, batches()), rel=0.02)
     assert weights(mixed).dtype == torch.float32
     assert 0 < (weights(plain) - weights(mixed)).norm() < 0.1 * (weights(plain) - initial).norm()
-
-
-def test_the_model_computes_in_the_precisions_type():
-    seen = []
-    for name in ("fp32", "amp-bf16", "amp-fp16"):
-        arm = make(name)
-        arm.model[1].register_forward_hook(lambda _layer, _inputs, outputs: seen.append(outputs.dtype))
-        train(arm, batches(1))
-    assert seen == [torch.float32, torch.bfloat16, torch.float16]
 
 
 def test_an_epoch_trains_on_every_batch_and_steps_the_schedule():
@@ -123,15 +113,6 @@ def test_evaluation_weighs_batches_by_their_size_and_leaves_training_mode_and_we
     assert accuracy == pytest.approx(100 * float((outputs.argmax(1) == targets).float().mean()))
     assert arm.model.training
     assert torch.equal(weights(arm), before)
-
-
-def test_regression_has_a_loss_and_no_accuracy():
-    data = Data(input_shape=(6,), target_shape=(3,))
-    arm = make(data=data, model=lambda data: nn.Linear(6, 3))
-    assert isinstance(arm.criterion, nn.MSELoss)
-    loss, accuracy = evaluate(arm, iter([(torch.zeros(4, 6), torch.zeros(4, 3))]))
-    assert loss > 0
-    assert accuracy is None
 
 
 def test_evaluation_in_fp32_switches_tf32_off_and_back_on():
