@@ -72,16 +72,15 @@ def test_an_epoch_may_end_with_the_samples_that_are_left_if_each_rank_has_some(d
 @pytest.mark.parametrize("size", [(8, 8), (16, 12)])
 def test_images_are_mirrored_resized_and_cropped_one_by_one(open_, folder, stored, size):
     batches = open_(input_shape=(3, *size), crop_padding=3, flip=True, seed=5)
-    inputs, _ = epoch_of(batches, 1)
     augmentation = Augmentation.draw(10, 3, seed=5, epoch=1)
     assert 0 < augmentation.mirrored.sum() < 10
     pixels = stored(folder / "train")[order(12, seed=5, epoch=1)[:10]].float()
-    expected = []
-    for index, image in enumerate(functional.interpolate(pixels, size, mode="bilinear")):
-        turned = image.flip(2) if augmentation.mirrored[index] else image
-        top, left = int(augmentation.top[index]), int(augmentation.left[index])
-        expected.append(functional.pad(turned, (3, 3, 3, 3))[:, top : top + size[0], left : left + size[1]])
-    assert_normalised(inputs, torch.stack(expected), batches.data, atol=1e-5)
+    drawn = (part.tolist() for part in (augmentation.mirrored, augmentation.top, augmentation.left))
+    images, expected = functional.interpolate(pixels, size, mode="bilinear"), []
+    for image, mirrored, top, left in zip(images, *drawn, strict=True):
+        padded = functional.pad(image.flip(2) if mirrored else image, (3, 3, 3, 3))
+        expected.append(padded[:, top : top + size[0], left : left + size[1]])
+    assert_normalised(epoch_of(batches, 1)[0], torch.stack(expected), batches.data, atol=1e-5)
     assert next(batches.test())[0].shape == (5, 3, *size)
 
 
@@ -129,21 +128,18 @@ def test_shards_of_the_test_set_are_all_of_it_once(open_, ranks):
 
 @pytest.mark.parametrize("kind", ["folder", "synthetic", "markov"])
 def test_the_ranks_shards_of_a_training_batch_are_the_batch(data, source, kind):
-    data = replace(data, flip=True, crop_padding=1, classes=2, steps_per_epoch=2)
-    if kind == "markov":
-        data = Data(input_shape=(4,), classes=256, tokens=True, source="markov", steps_per_epoch=2)
+    images = replace(data, classes=2, steps_per_epoch=2, **AUGMENTED)
+    tokens = Data(input_shape=(4,), classes=256, tokens=True, source="markov", steps_per_epoch=2)
 
-    def epoch(shard):
-        batches = open_batches(data, replace(source, kind=kind), batch_size=6, device=CPU, seed=3, shard=shard)
-        return list(batches.train(2))
+    def epoch(rank=0, ranks=1):
+        given = {"batch_size": 6, "device": CPU, "seed": 3, "shard": Shard(rank=rank, ranks=ranks)}
+        return open_batches(tokens if kind == "markov" else images, replace(source, kind=kind), **given).train(2)
 
-    shards = [epoch(Shard(rank=rank, ranks=2)) for rank in range(2)]
-    for (inputs, targets), *halves in zip(epoch(Shard()), *shards, strict=True):
+    for whole, *halves in zip(epoch(), epoch(0, 2), epoch(1, 2), strict=True):
         assert all(len(half[0]) == 3 for half in halves)
-        assert torch.equal(inputs, torch.cat([half[0] for half in halves]))
-        assert torch.equal(targets, torch.cat([half[1] for half in halves]))
+        assert all(map(torch.equal, whole, joined(halves)))
     with pytest.raises(UsageError, match="A batch of 6 cannot be divided among 4 devices"):
-        epoch(Shard(ranks=4))
+        list(epoch(0, 4))
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -111,16 +112,17 @@ def test_a_precision_that_the_device_cannot_do_is_asked_for_alone_and_once_and_t
 
 
 def test_what_a_technique_keeps_from_running_takes_no_time(machine):
-    able = replace(machine.devices[0], fp32_gflops=100.0)
-    planned = plan(machine, able, techniques=("cuda-graphs",), phases=("fit", "memory", "speed", "train"))
-    assert set(planned.seconds) == {0}
-    phases = ("ladder_memory", "ladder")
-    climbed = plan(machine, able, techniques=("cuda-graphs",), phases=phases)
-    missing = {
-        trial.precisions[0] for trial, seconds in zip(climbed.trials, climbed.seconds, strict=True) if not seconds
+    def free(technique, *phases):
+        able = replace(machine.devices[0], fp32_gflops=100.0)
+        planned = plan(machine, able, techniques=(technique,), phases=phases)
+        return [trial.precisions[0] for trial, s in zip(planned.trials, planned.seconds, strict=True) if not s]
+
+    assert len(free("cuda-graphs", "train")) == 2
+    assert {name.split("+")[-1] for name in free("cuda-graphs", "ladder_memory", "ladder")} == {
+        "non-blocking",
+        "cuda-graphs",
     }
-    assert {name.split("+")[-1] for name in missing} == {"non-blocking", "cuda-graphs"}
-    assert all(seconds > 0 for seconds in plan(machine, able, techniques=("compile",)).seconds)
+    assert free("compile", "train") == []
 
 
 def test_dropping_gradients_as_torch_does_is_no_workload_of_its_own(machine):
@@ -165,12 +167,11 @@ def test_the_estimate_grows_with_work_and_is_unknown_without_flops(machine):
 def test_training_goes_there_and_back_over_the_seeds_so_that_drift_favours_no_precision(machine):
     trials = [t for t in plan(machine, gpu(), seeds=(5, 3, 8, 1)).trials if t.phase == "train"]
     assert list(dict.fromkeys(trial.seed for trial in trials)) == [5, 3, 8, 1]
-    places = {}
-    for place, trial in enumerate(trials):
-        places.setdefault(trial.precisions[0], []).append(place)
-    assert {len(ranks) for ranks in places.values()} == {4}
-    assert {sum(ranks) for ranks in places.values()} == {sum(range(16)) / 4}  # all the same on average
     assert [trial.precisions[0] for trial in trials[:2]] == ["fp32", "tf32"]
+    places = Counter()
+    for place, trial in enumerate(trials):
+        places[trial.precisions] += place
+    assert set(places.values()) == {sum(range(16)) / 4}  # all the same on average
 
 
 def test_a_target_reaches_trainings_alone_and_clipping_all_trials_and_their_configs(machine):
@@ -407,14 +408,11 @@ def test_quick_compares_fp32_with_what_should_gain_most_in_a_minute(machine, dev
     machine = replace(machine, devices=(replace(gpu(), **device),))
     for name, flops in FLOPS.items():
         ref = suite_registry.refer(name)
-        words = ["--suite", name, "--quick"]
-        suites, data = {ref: suite_registry.load(ref)}, {ref: SYNTHETIC}
-        planned = make_plan(parse(words), suites, data, machine, {ref: flops})
+        request, suites = parse(["--suite", name, "--quick"]), {ref: suite_registry.load(ref)}
+        planned = make_plan(request, suites, {ref: SYNTHETIC}, machine, {ref: flops})
         assert [trial.precisions for trial in planned.trials if trial.phase == "speed"] == [precisions], name
         assert len({trial.cell.batch_size for trial in planned.trials}) == 1
         assert sum(planned.seconds) <= most_s, name
-        named = make_plan(parse([*words, "--precisions", "fp32,tf32"]), suites, data, machine, {ref: flops})
-        assert {trial.precisions for trial in named.trials if trial.phase == "speed"} == {("fp32", "tf32")}
 
 
 def test_quick_says_why_it_measures_fp32_alone(machine):

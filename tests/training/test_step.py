@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from bench.spec.precisions import PRECISIONS
+from bench.spec.suite import Data
 from bench.spec.techniques import Techniques
 from bench.training import amp, distributed
 from bench.training.step import evaluate, evaluate_fp32, train_epoch, training_step
@@ -113,6 +114,11 @@ def test_evaluation_weighs_batches_by_their_size_and_leaves_training_mode_and_we
     assert accuracy == pytest.approx(100 * float((outputs.argmax(1) == targets).float().mean()))
     assert arm.model.training
     assert torch.equal(weights(arm), before)
+
+
+def test_regression_has_a_loss_of_mean_squares_and_no_accuracy():
+    arm = make(data=Data(input_shape=(6,), target_shape=(3,)), model=lambda data: nn.Linear(6, 3, bias=False))
+    assert evaluate(arm, iter([(torch.zeros(4, 6), torch.ones(4, 3))])) == (1.0, None)
 
 
 def test_evaluation_in_fp32_switches_tf32_off_and_back_on():
