@@ -60,9 +60,13 @@ def arms(trials, phase):
 
 def test_a_cpu_compares_fp32_with_bf16_at_its_own_batch_sizes_and_trains_the_recipe(machine):
     trials = plan(machine).trials
-    in_order = [("memory", 8, ("fp32",)), ("memory", 8, ("amp-bf16",)), *[("speed", 8, ("fp32", "amp-bf16"))] * 3]
-    in_order += [("train", 32, ("fp32",)), ("train", 32, ("amp-bf16",))]
-    assert [(trial.phase, trial.cell.batch_size, trial.precisions) for trial in trials] == in_order
+    assert [(trial.phase, trial.cell.batch_size, trial.precisions) for trial in trials] == [
+        ("memory", 8, ("fp32",)),
+        ("memory", 8, ("amp-bf16",)),
+        *[("speed", 8, ("fp32", "amp-bf16"))] * 3,
+        ("train", 32, ("fp32",)),
+        ("train", 32, ("amp-bf16",)),
+    ]
     assert {t.epochs for t in trials if t.phase == "train"} == {4}
 
 
@@ -106,9 +110,8 @@ def test_a_precision_that_the_device_cannot_do_is_asked_for_alone_and_once_and_t
     planned = plan(machine, replace(machine.devices[0], fp32_gflops=100.0), precisions=("tf32", "amp-bf16", "fp32"))
     assert arms(planned.trials, "memory") == [("fp32",), ("tf32",), ("amp-bf16",)]
     assert arms(planned.trials, "speed") == [("fp32", "amp-bf16")] * 3 + [("tf32",)]
-    assert len({trial.id for trial in planned.trials}) == len(planned.trials)
-    times = zip(planned.trials, planned.seconds, strict=True)
-    assert {trial.precisions for trial, seconds in times if seconds == 0} == {("tf32",)}
+    for trial, seconds in zip(planned.trials, planned.seconds, strict=True):
+        assert (seconds == 0) == (trial.precisions == ("tf32",))
 
 
 def test_what_a_technique_keeps_from_running_takes_no_time(machine):
@@ -274,22 +277,27 @@ def test_a_runs_time_budget_reaches_every_phase_that_is_timed(machine):
 
 def plan_at_largest(machine, largest=None, **asked):
     asked = {"largest_batch": True, "precisions": ("fp32", "amp-fp16"), "batch_sizes": (), **asked}
-    return plan(machine, gpu(energy="counter"), largest=largest, **asked)
+    return plan(machine, gpu(energy="counter"), largest=largest, **asked).trials
+
+
+def found(trials, *sizes):
+    """Return the largest batches that the searches among the trials found."""
+    searches = [trial for trial in trials if trial.phase == "fit"]
+    return {(at_any_size(t.cell), t.precisions[0]): size for t, size in zip(searches, sizes, strict=True)}
 
 
 def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
     first = plan_at_largest(machine)
-    assert [trial.phase for trial in first.trials] == ["fit", "fit", "train", "train"]
-    searches = first.trials[:2]
-    largest = {(at_any_size(trial.cell), trial.precisions[0]): 96 + 64 * n for n, trial in enumerate(searches)}
-    again = plan_at_largest(machine, largest).trials
-    at = {(t.phase, t.cell.batch_size): t.precisions for t in again if t.phase in ("speed", "train")}
-    assert at == {
-        ("speed", 96): ("fp32", "amp-fp16"),
-        ("speed", 160): ("amp-fp16",),
-        ("train", SUITE.batch_size): ("amp-fp16",),  # the second of two
+    assert [trial.phase for trial in first] == ["fit", "fit", "train", "train"]
+    largest = found(first, 96, 160)
+    again = plan_at_largest(machine, largest)
+    assert {(t.cell.batch_size, t.precisions) for t in again if t.phase == "speed"} == {
+        (96, ("fp32", "amp-fp16")),
+        (160, ("amp-fp16",)),
     }
-    named = plan_at_largest(machine, largest, batch_sizes=(96,)).trials
+    assert {t.cell.batch_size for t in again if t.phase == "train"} == {SUITE.batch_size}
+    assert found(again) == {}
+    named = plan_at_largest(machine, largest, batch_sizes=(96,))
     assert len({trial.config for trial in named}) == len(named)
     assert {t.cell.batch_size for t in named if t.phase == "train"} == {96}
 
@@ -305,11 +313,8 @@ def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
     ],
 )
 def test_at_the_largest_batches_that_is_measured_which_fits(machine, asked, sizes, measured):
-    searches = plan_at_largest(machine, **asked).trials
-    names = [trial.precisions[0] for trial in searches if trial.phase == "fit"]
-    largest = {(at_any_size(searches[0].cell), name): size for name, size in zip(names, sizes, strict=True)}
-    at: dict[int, set[str]] = {}
-    for trial in plan_at_largest(machine, largest, **asked).trials:
+    largest, at = found(plan_at_largest(machine, **asked), *sizes), {}
+    for trial in plan_at_largest(machine, largest, **asked):
         at.setdefault(trial.cell.batch_size, set()).update(arm.precision for arm in trial.arms)
     assert at == measured
 
@@ -445,9 +450,9 @@ def test_batch_sizes_that_nobody_named_are_halved_until_a_step_should_fit(machin
 
 
 def test_what_cannot_fit_a_device_is_known_before_it_is_tried(machine):
-    card, names = gpu(memory_total_bytes=16 * GIB), ("fp32", "amp-fp16", "bf16")
-    footprint = Footprint(5 * GIB, 20 * GIB, None)
-    trials = planned_by_memory(machine, card, footprint, precisions=names, phases=("memory", "speed", "inference"))
+    card, footprint = gpu(memory_total_bytes=16 * GIB), Footprint(5 * GIB, 20 * GIB, None)
+    asked = {"precisions": ("fp32", "amp-fp16", "bf16"), "phases": ("memory", "speed", "inference")}
+    trials = planned_by_memory(machine, card, footprint, **asked)
     unfit = {(trial.phase, trial.precisions) for trial in trials if trial.unfit}
     assert unfit == {("memory", ("fp32",)), ("memory", ("amp-fp16",))}  # 16-bit weights may fit, and inference does
     assert trials[0].config == replace(trials[0], unfit="").config

@@ -74,23 +74,21 @@ def make(precision="fp32", seed=0):
     return conftest.make(precision, model=model, seed=seed, schedule=SCHEDULE, steps=12)
 
 
-def epoch(number=1):
-    return EpochResult(**{**dict.fromkeys(EpochResult.__dataclass_fields__), "epoch": number, "train_loss": 1.5})
+EPOCH = EpochResult(**dict.fromkeys(EpochResult.__dataclass_fields__, 1))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "amp-bf16", "fp16-master", "fp16", "bf16"])
 def test_training_resumes_from_a_checkpoint_to_the_same_bits(tmp_path, precision):
-    arm = make(precision)
+    arm, other = make(precision), make(precision, seed=5)
     train(arm, DATA[:4])
     scale = 2.0**15 if arm.scaled else None
     if scale:
         arm.scaler.update(scale)  # as after a step that overflowed
-    Checkpoint.of(arm, "abc", [epoch()]).write(tmp_path / "deep" / "a.pt")
+    Checkpoint.of(arm, "abc", [EPOCH]).write(tmp_path / "deep" / "a.pt")
     train(arm, DATA[4:])
-    other = make(precision, seed=5)
     kept = read_checkpoint(tmp_path / "deep" / "a.pt")
     kept.restore(other)
-    assert (kept.config, kept.epochs) == ("abc", (epoch(),))
+    assert (kept.config, kept.epochs) == ("abc", (EPOCH,))
     assert other.loss_scale == scale
     train(other, DATA[4:])
     assert same(arm.weights.state_dict(), other.weights.state_dict())
@@ -146,20 +144,20 @@ def test_a_checkpoint_resumes_in_another_precision(tmp_path, saved, resumed):
 
 def test_an_interrupted_write_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
     arm, path = make(), tmp_path / "a.pt"
-    Checkpoint.of(arm, "first", [epoch(1)]).write(path)
+    Checkpoint.of(arm, "first", []).write(path)
 
     def cut(state, file):
         file.write_bytes(b"PK half a file")
         raise KeyboardInterrupt
 
-    second = Checkpoint.of(arm, "second", [epoch(1), epoch(2)])
+    second = Checkpoint.of(arm, "second", [])
     with monkeypatch.context() as patched:
         patched.setattr(torch, "save", cut)
         with pytest.raises(KeyboardInterrupt):
             second.write(path)
     assert read_checkpoint(path).config == "first"
     second.write(path)
-    assert len(read_checkpoint(path).epochs) == 2
+    assert read_checkpoint(path).config == "second"
     assert list(tmp_path.iterdir()) == [path]
 
 

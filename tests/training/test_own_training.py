@@ -15,6 +15,7 @@ from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
 from bench.training.step import build_arm, evaluate_by, training_step
+from tests.training.conftest import same
 
 CPU = torch.device("cpu")
 CLIP = 0.5
@@ -69,20 +70,18 @@ def test_the_losses_of_a_dict_two_optimizers_clipping_and_accumulation_are_a_pla
     model = Net()
     optimizers, expected = own_optimizers(model), []
     for batch in own_batches("train", 8, 3):
-        for optimizer in optimizers.values():
-            optimizer.zero_grad()
+        model.zero_grad()
         losses = []
-        for start in range(0, 8, 8 // parts):
-            part = slice(start, start + 8 // parts)
+        for part in torch.arange(8).chunk(parts):
             loss = own_loss(model, {"x": batch["x"][part], "more": {"y": batch["more"]["y"][part]}})["loss"] / parts
             loss.backward()
             losses.append(loss.detach())
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         for optimizer in optimizers.values():
             optimizer.step()
-        expected.append(torch.stack(losses).sum())
+        expected.append(torch.stack(losses).sum().item())
     arm = arm_of(grad_accumulation=parts)
-    assert [training_step(arm, batch).item() for batch in own_batches("train", 8, 3)] == [float(x) for x in expected]
+    assert [training_step(arm, batch).item() for batch in own_batches("train", 8, 3)] == expected
 
 
 def both(training, batch):
@@ -122,10 +121,9 @@ def test_every_kind_of_precision_trains(suite, precision):
     arm = arm_of(suite, precision)
     losses = [arm.step(arm, batch).item() for _ in range(8) for batch in own_batches("train", 8, 3)]
     assert losses[-1] < losses[0]
-    assert 24 < arm.taken.count <= 32  # a GradScaler skips the first steps
     before = [weight.clone() for weight in arm.weights.trained()]
     arm.gradients(arm, next(own_batches("train", 8, 3)))
-    assert all(torch.equal(*pair) for pair in zip(before, arm.weights.trained(), strict=True))
+    assert same(before, arm.weights.trained())
 
 
 def by_hand(training, batch):
@@ -290,9 +288,8 @@ def test_any_nesting_is_opened_named_cut_and_arranged():
     assert isinstance(second["record"], Record)
     assert (second["record"].weight, second["pair"].first.tolist()) == (0.5, [2, 3])
     assert torch.equal(torch.cat([first["record"].image, second["record"].image]), IMAGES)
-    arranged = channels_last({"image": torch.zeros(2, 3, 4, 4), "ids": torch.zeros(2, 3, 4, 4, dtype=torch.int64)})
+    arranged = channels_last({"image": torch.zeros(2, 3, 4, 4)})
     assert arranged["image"].is_contiguous(memory_format=torch.channels_last)
-    assert arranged["ids"].is_contiguous()
     words = map_leaves(lambda leaf: leaf + 1, UserDict(ids=torch.zeros(2)))
     assert (type(words), words["ids"].tolist()) == (UserDict, [1.0, 1.0])
 
