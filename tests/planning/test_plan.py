@@ -45,9 +45,12 @@ def gpu(index=0, fp32_gflops=1e4, **more):
     return Device(placement=str(index), **given, **more)
 
 
-def plan(machine, *devices, largest=None, **asked):
-    machine = replace(machine, devices=devices) if devices else machine
-    return make_plan(Request(**asked), {REF: SUITE}, {REF: SYNTHETIC}, machine, {REF: 1e9}, largest=largest)
+def plan(machine, *devices, suite=SUITE, flops=1e9, largest=None, sample_s=None, **asked):
+    machine, known = (
+        replace(machine, devices=devices or machine.devices),
+        {"largest": largest, "sample_s": sample_s or {}},
+    )
+    return make_plan(Request(**asked), {REF: suite}, {REF: SYNTHETIC}, machine, {REF: flops}, **known)
 
 
 def estimated_s(trial, device, flops, data=SYNTHETIC):
@@ -343,42 +346,36 @@ def test_the_time_left_is_learnt_from_trials_that_have_ended(machine):
 def test_an_emulated_precision_is_measured_unasked_where_its_steps_are_short_or_to_be_explained(
     machine, cpu, *, flops, asked, measured
 ):
-    slow = replace(machine, devices=(replace(cpu, fp32_gflops=100.0, bf16_gflops=40.0),))
-    trials = make_plan(Request(**asked), {REF: SUITE}, {REF: SYNTHETIC}, slow, {REF: flops}).trials
+    trials = plan(machine, replace(cpu, fp32_gflops=100.0, bf16_gflops=40.0), flops=flops, **asked).trials
     assert arms(trials, "memory") == [(name,) for name in measured]
     assert arms(trials, "explain") == ([measured] if asked else [])
 
 
 def test_a_suite_trains_with_its_own_seeds_unless_others_are_named(machine):
     several = replace(SUITE, seeds=(0, 1, 2))
-    planned = make_plan(Request(), {REF: several}, {REF: SYNTHETIC}, machine, {REF: 1e9})
-    assert {trial.seed for trial in planned.trials if trial.phase == "train"} == {0, 1, 2}
-    planned = make_plan(Request(seeds=(7,)), {REF: several}, {REF: SYNTHETIC}, machine, {REF: 1e9})
-    assert {trial.seed for trial in planned.trials} == {7}
+    assert {trial.seed for trial in plan(machine, suite=several, phases=("train",)).trials} == {0, 1, 2}
+    assert {trial.seed for trial in plan(machine, suite=several, seeds=(7,)).trials} == {7}
 
 
 def test_types_that_a_cpu_may_emulate_are_timed_at_the_smallest_batch_before_the_estimate(machine, cpu):
-    slow = replace(machine, devices=(replace(cpu, fp32_gflops=100.0, bf16_gflops=4.0, unsupported={}),))
+    slow = replace(cpu, fp32_gflops=100.0, bf16_gflops=4.0, unsupported={})
     names = ("fp32", "amp-fp16", "amp-bf16", "mxfp8:emulated=on")
-    planned = plan(slow, precisions=names, phases=("numerics",), batch_sizes=(64, 16))
-    assert steps_to_time(planned, slow.devices) == {(REF, "cpu", name): 16 for name in names[1:]}
-    native = (replace(slow.devices[0], bf16_gflops=400.0),)
-    assert [name for _, _, name in steps_to_time(planned, native)] == ["amp-fp16", "mxfp8:emulated=on"]
+    planned = plan(machine, slow, precisions=names, phases=("numerics",), batch_sizes=(64, 16))
+    assert steps_to_time(planned, (slow,)) == {(REF, "cpu", name): 16 for name in names[1:]}
+    native = replace(slow, bf16_gflops=400.0)
+    assert [name for _, _, name in steps_to_time(planned, (native,))] == ["amp-fp16", "mxfp8:emulated=on"]
     assert not steps_to_time(plan(machine, gpu(), precisions=names[:3]), (gpu(),))
 
 
 def test_the_estimate_of_an_emulated_type_is_of_the_step_that_was_timed(machine, cpu):
-    request = Request(precisions=("fp32", "amp-fp16"), phases=("numerics",))
-    slow = replace(machine, devices=(replace(cpu, fp32_gflops=100.0),))
-    fast, timed = (
-        make_plan(
-            request, {REF: SUITE}, {REF: SYNTHETIC}, slow, {REF: 1e9}, sample_s={(REF, "cpu", "amp-fp16"): each_s}
-        )
+    asked = {"precisions": ("fp32", "amp-fp16"), "phases": ("numerics",)}
+    fast, slow = (
+        plan(machine, replace(cpu, fp32_gflops=100.0), sample_s={(REF, "cpu", "amp-fp16"): each_s}, **asked)
         for each_s in (0.005, 0.5)
     )
-    assert fast.seconds[0] == timed.seconds[0]
-    assert timed.seconds[1] > 10 * fast.seconds[1]
-    assert timed.trials[1].silence_s > timed.trials[0].silence_s
+    assert fast.seconds[0] == slow.seconds[0]
+    assert slow.seconds[1] > 10 * fast.seconds[1]
+    assert slow.trials[1].silence_s > slow.trials[0].silence_s
 
 
 def test_the_time_left_is_corrected_by_the_pace_of_the_trial_that_runs(machine):
