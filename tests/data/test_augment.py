@@ -1,7 +1,13 @@
 import torch
 from torch.nn import functional
 
-from bench.data.sampling import Augmentation, order, resize
+from bench.data.sampling import Augmentation, crop, order, resize
+
+
+def test_crops_at_the_nearest_and_the_farthest_corner_are_what_padding_and_slicing_gives():
+    images, corners = torch.arange(210, dtype=torch.uint8).view(2, 3, 5, 7), torch.tensor([0, 4])
+    first, last = functional.pad(images, (2, 2, 2, 2))
+    assert torch.equal(crop(images, corners, corners, 2), torch.stack([first[:, :5, :7], last[:, 4:, 4:]]))
 
 
 def test_enlarging_interpolates_between_pixel_centres():

@@ -69,8 +69,8 @@ def test_drift_that_is_linear_cancels_in_a_round_and_each_step_has_a_row(launch)
     assert ending.kind == "done"
     assert rows["mixed"].speed.speedup == pytest.approx(1.5)
     assert rows["plain"].speed.step_ms == pytest.approx(30 * math.sqrt(1.1**3))
-    blocks = [each for each in records if isinstance(each, Block)]
-    assert [each.position for each in blocks] == [place for place in range(4) for _ in range(10)]
+    places = [each.position for each in records if isinstance(each, Block)]
+    assert places == [place for place in range(4) for _ in range(10)]
 
 
 def test_the_slowest_of_several_ranks_counts(launch):

@@ -106,14 +106,6 @@ class Machine:
         shared.thermal_since_ns[gpu] = now if reasons & THERMAL else 0
         shared.clock_reasons[gpu] = reasons
 
-    def hold(self, gpu: int, pid: int) -> None:
-        """Let the GPU's faults end with a process, as if the GPU were reset then."""
-        self.shared.holder[gpu] = pid
-
-    def take(self, gpu: int, mib: int) -> None:
-        """Let processes outside this container hold so much memory."""
-        self.shared.taken_bytes[gpu] = mib * 2**20
-
     def computing(self) -> list[int]:
         """Return the processes that still have a context on a GPU."""
         return [slot.pid for slot in self.shared.processes if slot.pid and any(slot.has_context) and _runs(slot.pid)]

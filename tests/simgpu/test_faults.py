@@ -68,13 +68,14 @@ def test_a_ladder_that_runs_out_of_memory_is_a_row_for_each_step_and_memory_is_m
     server.run(*SHORT, "--precisions", "fp32", "--ladder", *broken, "--out", "out")
     rows = server.rows("out")
     for phase, status in (("ladder", "oom"), ("ladder_memory", "ok")):
-        assert {row["status"] for row in rows if row["phase"] == phase} == {status, "unsupported"}
+        statuses = {row["status"] for row in rows if row["phase"] == phase}
+        assert statuses - {"unsupported"} == {status}
     assert server.left_behind() == []
 
 
 def test_a_gpu_whose_memory_others_hold_is_out_of_memory_and_the_next_gpu_is_measured(host):
     server = host("A100", 2)
-    server.machine.take(0, MODELS["A100"].memory_mib - 300)
+    server.machine.poke("taken_bytes", 0, (MODELS["A100"].memory_mib - 300) * 2**20)
     words = (*WORDS, "--time-budget", 0.3, "--gpus", "0,1", "--precisions", "fp32", "--phases", "memory")
     server.run(*words, "--out", "out")
     assert [(row["placement"], row["status"]) for row in server.rows("out")] == [("0", "oom"), ("1", "ok")]

@@ -104,7 +104,7 @@ def test_python_and_the_libraries_agree_on_the_machines_state(path):
     python(path, USE_CUDA)
     assert path.stat().st_size == ctypes.sizeof(Shared)
     machine = Machine(path)
-    machine.take(1, 1000)
+    machine.poke("taken_bytes", 1, 1000 * 2**20)
     machine.poke("nvml_error", 1, 999)
     used = "n = ctypes.c_size_t(); t = ctypes.c_size_t(); runtime.cudaSetDevice(1); "
     used += "runtime.cudaMemGetInfo(ctypes.byref(n), ctypes.byref(t)); print((t.value - n.value) // 2**20); "
@@ -131,7 +131,7 @@ def test_faults_end_with_the_process_that_holds_them(path):
     assert python(path, ask).stdout == "999\n"
     holder = subprocess.Popen(["true"])
     holder.wait()
-    machine.hold(0, holder.pid)
+    machine.poke("holder", 0, holder.pid)
     assert python(path, ask).stdout == "0\n"
 
 

@@ -127,8 +127,8 @@ def test_a_trial_runs_on_its_nodes_device_and_its_records_have_its_own_id(alone,
 
 
 def test_an_actor_that_ends_without_a_message_is_lost(alone, tiny_trial, cpu):
-    with pytest.raises(NodeLostError, match=r"V100 on box \(10.0.0.1\) ended without a message"):
-        alone(Progress(text="working")).run(on_v100(tiny_trial), cpu, lambda _message: None)
+    with pytest.raises(NodeLostError, match="ended without a message"):
+        alone(Progress(text="working")).run(on_v100(tiny_trial), cpu, print)
 
 
 def test_what_was_killed_because_the_run_was_stopped_is_no_failed_trial(alone, tiny_trial, cpu):
