@@ -4,15 +4,14 @@ import multiprocessing
 from dataclasses import replace
 from itertools import islice
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from bench.data import prepare
 from bench.data.loader import DEPTH, batch_ms, open_loader, open_samples, steps_per_epoch
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource
+from tests.data.test_batches import assert_normalised
 
 DATA = Data(input_shape=(3, 8, 8), classes=2, source="cifar10", steps_per_epoch=7)
 
@@ -23,38 +22,30 @@ def source(folder):
 
 
 def test_whole_batches_hold_every_sample_once_an_epoch_in_an_order_of_the_seed():
-    def batches(seed):
-        return list(islice(open_loader(range(6), batch_size=4, seed=seed, pinned=False).batch_sampler, 3))
+    def order(seed):
+        batches = open_loader(range(6), batch_size=4, seed=seed, pinned=False).batch_sampler
+        return [index for batch in islice(batches, 3) for index in batch]
 
-    order = [index for batch in batches(1) for index in batch]
-    assert list(map(len, batches(1))) == [4, 4, 4]
-    assert sorted(order[:6]) == sorted(order[6:]) == list(range(6))
-    assert batches(1) == batches(1) != batches(2)
+    assert sorted(order(1)[:6]) == sorted(order(1)[6:]) == list(range(6))
+    assert order(1) == order(1) != order(2)
 
 
-def test_samples_are_the_files_pixels_with_their_class(source, folder):
+def test_samples_are_the_files_pixels_with_their_class(source, folder, stored):
     samples = open_samples(DATA, source, normalize=False, seed=0)
-    paths = sorted((folder / "train").glob("*/*"))
-    assert len(samples) == len(paths)
-    for index, path in enumerate(paths):
-        image, label = samples[index]
-        assert image.dtype == torch.uint8
-        assert np.array_equal(image.permute(1, 2, 0).numpy(), np.asarray(Image.open(path)))
-        assert label == sorted(entry.name for entry in (folder / "train").iterdir()).index(path.parent.name)
+    images, labels = zip(*(samples[index] for index in range(len(samples))), strict=True)
+    assert torch.equal(torch.stack(images), stored(folder / "train"))
+    assert labels == (0,) * 6 + (1,) * 6
 
 
 def test_normalised_samples_are_what_the_device_makes_of_the_pixels(source):
-    pixels, _ = open_samples(DATA, source, normalize=False, seed=0)[3]
-    floats, _ = open_samples(DATA, source, normalize=True, seed=0)[3]
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (DATA.mean, DATA.std))
-    assert torch.allclose(floats, (pixels / 255 - mean) / std, atol=1e-6)
+    pixels, floats = (open_samples(DATA, source, normalize=each, seed=0)[3][0] for each in (False, True))
+    assert_normalised(floats, pixels, DATA)
 
 
 def test_images_are_brought_to_the_suites_size_and_random_ones_have_it(source):
     large = Data(input_shape=(3, 12, 10), classes=2, source="cifar10", crop_padding=2, flip=True)
-    synthetic = DataSource(kind="synthetic")
-    assert open_samples(large, source, normalize=False, seed=0)[0][0].shape == (3, 12, 10)
-    assert open_samples(large, synthetic, normalize=False, seed=0)[0][0].shape == (3, 12, 10)
+    for each in (source, DataSource(kind="synthetic")):
+        assert open_samples(large, each, normalize=False, seed=0)[0][0].shape == (3, 12, 10)
     table = Data(input_shape=(5,), target_shape=(2,))
     assert [tensor.shape for tensor in open_samples(table, source, normalize=True, seed=0)[0]] == [(5,), (2,)]
 

@@ -2,7 +2,6 @@
 
 import csv
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -13,9 +12,8 @@ import psutil
 import pytest
 
 from tests.conftest import TINY
-from tests.simgpu import nvml
 from tests.simgpu.build import UnavailableError, built
-from tests.simgpu.machine import MODELS, Machine, environment, settings
+from tests.simgpu.machine import MODELS, Machine, environment, nvml_lacks, settings
 from tests.simgpu.prefork import ROOT, Prefork
 
 HERE = Path(__file__).parent
@@ -28,8 +26,10 @@ RUNS = {"pair", "single", "broken", "runs"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test in this folder, and those that look at the same run."""
+    """Mark every test in this folder, and those that look at the same run; skip those that need what NVML lacks."""
     for item in items:
+        if lacking := nvml_lacks() & {name for mark in item.iter_markers("needs_nvml") for name in mark.args}:
+            item.add_marker(pytest.mark.skip(reason=f"needs NVML's {' and '.join(sorted(lacking))}"))
         if isinstance(item, pytest.Function) and item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.simgpu)
             for name in RUNS.intersection(item.fixturenames):
@@ -56,16 +56,16 @@ class Host:
         handle, path = tempfile.mkstemp(prefix="simgpu.", dir="/dev/shm")
         os.close(handle)
         self.machine = Machine(path)
-        nvml.MACHINES.append(self.machine)
-        lacking = {*variables.get("SIM_NVML_OFF", "").split(","), *nvml.missing()} - {""}
+        lacking = {*variables.get("SIM_NVML_OFF", "").split(","), *nvml_lacks()} - {""}
         self.variables = {"TMPDIR": str(folder / "tmp"), **variables, "SIM_NVML_OFF": ",".join(sorted(lacking))}
         (folder / "tmp").mkdir()
         (folder / "tiny.py").write_text(TINY)
 
-    def run(self, *words: object) -> subprocess.CompletedProcess[str]:
-        """Run the command line to its end, as a fork of what has been imported."""
+    def run(self, *words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run the command line to its end and exit code, as a fork of what has been imported."""
         session, done = self.prefork.run([str(word) for word in words], self.folder, self._environment(), LIMIT_S)
         self.sessions.add(session)
+        assert done.returncode == code, done.stdout + done.stderr
         return done
 
     def run_anew(self, *words: object) -> subprocess.CompletedProcess[str]:
@@ -76,10 +76,9 @@ class Host:
         self.sessions.add(process.pid)
         try:
             out, errors = process.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            raise
+        finally:
+            process.kill()
+        assert process.returncode == 0, out + errors
         return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
     def _environment(self) -> dict[str, str]:
@@ -110,7 +109,6 @@ class Host:
 
     def close(self) -> None:
         """Take the machine down."""
-        nvml.MACHINES.remove(self.machine)
         self.machine.path.unlink()
 
 

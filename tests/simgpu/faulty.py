@@ -90,7 +90,7 @@ def machine_of(inputs):
     from tests.simgpu.machine import Machine
 
     machine, gpu = Machine(), inputs.device.index
-    machine.hold(gpu, os.getpid())
+    machine.poke("holder", gpu, os.getpid())
     return machine, gpu
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from tests.simgpu.build import built, preloaded
 
 MAX_GPUS, MAX_PROCESSES = 8, 256
-SW_THERMAL, IDLE = 0x20, 0x1
-"""Bits of NVML's clock event reasons."""
 THERMAL = 0x60
 """Those of which the driver counts the time as heat's."""
 
@@ -41,7 +39,7 @@ MODELS = {
 
 
 NVML_FEATURES = ("energy", "power", "instant", "fields", "memory_v2", "event_reasons", "process_utilization")
-"""Features that an older driver's NVML may lack; the order of native/nvml.cpp."""
+"""Features that an older driver's NVML may lack."""
 
 
 class Process(ctypes.Structure):
@@ -69,7 +67,6 @@ class Shared(ctypes.Structure):
         ("processes", Process * MAX_PROCESSES),
         ("busy_ns", ctypes.c_uint64 * MAX_GPUS),
         ("power", Power * MAX_GPUS),
-        ("nvml_asked", ctypes.c_uint),
         ("holder", ctypes.c_int * MAX_GPUS),
         ("clock_reasons", ctypes.c_uint64 * MAX_GPUS),
         ("thermal_ns", ctypes.c_uint64 * MAX_GPUS),
@@ -109,19 +106,6 @@ class Machine:
         shared.thermal_since_ns[gpu] = now if reasons & THERMAL else 0
         shared.clock_reasons[gpu] = reasons
 
-    def take_nvml_asked(self) -> frozenset[str]:
-        """Return the features that NVML was asked for since this was called last."""
-        bits, self.shared.nvml_asked = self.shared.nvml_asked, 0
-        return frozenset(name for bit, name in enumerate(NVML_FEATURES) if bits >> bit & 1)
-
-    def hold(self, gpu: int, pid: int) -> None:
-        """Let the GPU's faults end with a process, as if the GPU were reset then."""
-        self.shared.holder[gpu] = pid
-
-    def take(self, gpu: int, mib: int) -> None:
-        """Let processes outside this container hold so much memory."""
-        self.shared.taken_bytes[gpu] = mib * 2**20
-
     def computing(self) -> list[int]:
         """Return the processes that still have a context on a GPU."""
         return [slot.pid for slot in self.shared.processes if slot.pid and any(slot.has_context) and _runs(slot.pid)]
@@ -133,6 +117,11 @@ def _runs(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def nvml_lacks() -> frozenset[str]:
+    """Return the features that NVML lacks in this process's environment."""
+    return frozenset(filter(None, os.environ.get("SIM_NVML_OFF", "").split(",")))
 
 
 def environment(**settings: object) -> dict[str, str]:

@@ -23,7 +23,7 @@ def broken(request, host):
     """A machine on which every trial after those of memory breaks in the middle of a step; the fault and the run."""
     fault, server = request.param, host("A100")
     breaking = with_fault(fault=fault, at=AFTER_MEMORY, value=VALUE[fault])
-    done = server.run(*SHORT, *BOTH, *EVERY, *breaking, "--out", "out")
+    done = server.run(*SHORT, *BOTH, *EVERY, *breaking, "--out", "out", code=int(fault != "oom"))
     return fault, server, done
 
 
@@ -34,7 +34,6 @@ REASON = {"oom": "out of memory", "sticky": "an illegal memory access was encoun
 
 def test_each_trial_that_breaks_is_a_row_with_the_reason_and_the_next_one_runs(broken):
     fault, server, done = broken
-    assert done.returncode == (0 if fault == "oom" else 1), done.stdout + done.stderr
     statuses = server.statuses("out")
     expected = {
         (phase, name): "ok" if phase == "memory" else STATUS[fault]
@@ -56,33 +55,29 @@ def test_a_broken_trial_leaves_no_process_and_no_memory_behind(broken):
 def test_a_memory_trial_that_breaks_is_a_row_and_the_next_one_runs(host, fault):
     server = host("A100", 2)
     words = (*WORDS, "--time-budget", 0.3, "--gpus", "0,1", "--precisions", "fp32", "--phases", "memory")
-    done = server.run(*words, *with_fault(fault=fault, at=2, value=VALUE[fault]), "--out", "out")
+    server.run(*words, *with_fault(fault=fault, at=2, value=VALUE[fault]), "--out", "out", code=1)
     memory = server.rows("out")
     assert [(row["placement"], row["status"]) for row in memory] == [("0", STATUS[fault]), ("1", STATUS[fault])]
     assert all(REASON[fault] in row["detail"].lower() for row in memory)
-    assert done.returncode == 1, done.stdout + done.stderr
     assert server.left_behind() == []
 
 
 def test_a_ladder_that_runs_out_of_memory_is_a_row_for_each_step_and_memory_is_measured(host):
     server = host("A100")
     broken = with_fault(fault="oom", at=AFTER_MEMORY, value=VALUE["oom"])
-    done = server.run(*SHORT, "--precisions", "fp32", "--ladder", *broken, "--out", "out")
-    assert done.returncode == 0, done.stdout + done.stderr
+    server.run(*SHORT, "--precisions", "fp32", "--ladder", *broken, "--out", "out")
     rows = server.rows("out")
-    assert {row["status"] for row in rows if row["phase"] == "ladder"} <= {"oom", "unsupported"}
-    assert {row["status"] for row in rows if row["phase"] == "ladder_memory"} <= {"ok", "unsupported"}
-    assert sum(row["status"] == "oom" for row in rows) > 2
-    assert sum(row["phase"] == "ladder_memory" and row["status"] == "ok" for row in rows) > 2
+    for phase, status in (("ladder", "oom"), ("ladder_memory", "ok")):
+        statuses = {row["status"] for row in rows if row["phase"] == phase}
+        assert statuses - {"unsupported"} == {status}
     assert server.left_behind() == []
 
 
 def test_a_gpu_whose_memory_others_hold_is_out_of_memory_and_the_next_gpu_is_measured(host):
     server = host("A100", 2)
-    server.machine.take(0, MODELS["A100"].memory_mib - 300)
+    server.machine.poke("taken_bytes", 0, (MODELS["A100"].memory_mib - 300) * 2**20)
     words = (*WORDS, "--time-budget", 0.3, "--gpus", "0,1", "--precisions", "fp32", "--phases", "memory")
-    done = server.run(*words, "--out", "out")
-    assert done.returncode == 0, done.stdout + done.stderr
+    server.run(*words, "--out", "out")
     assert [(row["placement"], row["status"]) for row in server.rows("out")] == [("0", "oom"), ("1", "ok")]
 
 
@@ -90,15 +85,12 @@ def test_clocks_held_down_in_the_middle_of_a_round_discard_the_rounds_they_touch
     server = host("A100")
     words = (*WORDS, "--gpus", 0, *BOTH, "--phases", "speed", "--time-budget", 6)
     heat = with_fault(fault="throttle", value=0x20, after_s=2, for_s=0.3)
-    done = server.run(*words, "--target-ci", "0.01%", *heat, "--out", "out")
-    assert done.returncode == 0, done.stdout + done.stderr
+    server.run(*words, "--target-ci", "0.01%", *heat, "--out", "out")
     rows, blocks = server.rows("out"), server.rows("out", "blocks")
-    discarded = {block["round"] for block in blocks if block["discarded"]}
-    kept = {block["round"] for block in blocks if not block["discarded"]}
+    kept, discarded = ({int(b["round"]) for b in blocks if bool(b["discarded"]) == gone} for gone in (False, True))
     assert discarded
-    assert kept
     assert discarded.isdisjoint(kept)
-    assert max(map(int, kept)) > max(map(int, discarded))  # those after it count again
+    assert max(kept) > max(discarded)  # those after it count again
     assert all("thermal slowdown" in block["discarded"] for block in blocks if block["discarded"])
     assert {row["discarded_rounds"] for row in rows} == {str(len(discarded))}
     assert {row["status"] for row in rows} <= TIMED
@@ -107,8 +99,7 @@ def test_clocks_held_down_in_the_middle_of_a_round_discard_the_rounds_they_touch
 def test_an_nvml_that_stops_answering_leaves_speed_as_it_is_and_energy_unknown(host):
     server = host("A100")
     silent = with_fault(fault="silent", value=999, at=AFTER_MEMORY)
-    done = server.run(*SHORT, "--precisions", "fp32", "--phases", "speed,energy,memory", *silent, "--out", "out")
-    assert done.returncode == 0, done.stdout + done.stderr
+    server.run(*SHORT, "--precisions", "fp32", "--phases", "speed,energy,memory", *silent, "--out", "out")
     rows = {row["phase"]: row for row in server.rows("out")}
     assert rows["speed"]["status"] in TIMED
     assert rows["memory"]["status"] == "ok"
@@ -120,8 +111,7 @@ def test_an_nvml_that_stops_answering_leaves_speed_as_it_is_and_energy_unknown(h
 def test_a_model_that_synchronizes_cannot_be_captured_and_the_others_go_on(host):
     server = host("A100")
     words = (*SHORT, *BOTH, "--phases", "memory,train", "--techniques", "cuda-graphs")
-    done = server.run(*words, *with_fault(fault="synchronize"), "--out", "out")
-    assert done.returncode == 0, done.stdout + done.stderr
+    server.run(*words, *with_fault(fault="synchronize"), "--out", "out")
     assert server.statuses("out") == {
         ("memory", "fp32"): "ok",
         ("memory", "amp-bf16"): "unsupported",
@@ -144,8 +134,7 @@ def test_a_rank_that_breaks_is_named_and_the_next_trial_runs(host, fault, status
     server = host("A100", 2)
     broken = with_fault(fault=fault, value=1000, rank=1, at=AFTER_MEMORY)
     words = (*WORDS, "--time-budget", 0.3, "--gpus", "0+1,1", "--precisions", "fp32", "--phases", "speed")
-    done = server.run(*words, *broken, "--out", "out")
-    assert done.returncode == (0 if status == "oom" else 1), done.stdout + done.stderr
+    server.run(*words, *broken, "--out", "out", code=int(status != "oom"))
     rows = {row["placement"]: row for row in server.rows("out")}
     assert rows["0+1"]["status"] == status
     assert reason in rows["0+1"]["detail"]

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from bench.spec.precisions import PRECISIONS
-from tests.simgpu.machine import MODELS
-from tests.simgpu.nvml import missing
+from tests.simgpu.machine import MODELS, nvml_lacks
 
 ALL = "fp32,tf32,default,amp-fp16,amp-bf16,amp-fp16-noscale,fp16-master,fp16,bf16"
 WORDS = ("--suite", "tiny.py", "--batch-sizes", 4, "--quick", "--time-budget", 0.3, "--target-ci", "99%")
@@ -49,8 +48,7 @@ def runs(host):
         if name not in machines:
             variables = {"SIM_ARCH_LIST": MADE_UP} if name in WITHOUT_KERNELS else {}
             server = host(name, **variables)
-            done = server.run(*WORDS, "--gpus", 0, "--precisions", ALL, "--phases", "memory,speed", "--out", "out")
-            assert done.returncode == 0, done.stdout + done.stderr
+            server.run(*WORDS, "--gpus", 0, "--precisions", ALL, "--phases", "memory,speed", "--out", "out")
             machines[name] = server
         return machines[name]
 
@@ -59,8 +57,7 @@ def runs(host):
 
 @pytest.mark.parametrize("name", WITHOUT_KERNELS)
 def test_a_gpu_without_kernels_in_this_torch_is_refused_with_what_to_install(host, name):
-    done = host(name).run(*WORDS, "--gpus", 0, "--out", "out")
-    assert done.returncode == 2, done.stdout + done.stderr
+    done = host(name).run(*WORDS, "--gpus", 0, "--out", "out", code=2)
     capability = MODELS[name].capability.replace(".", "")
     assert f"sm_{capability}" in done.stderr
     assert "Pascal and Volta need one for CUDA 12.6 or older" in done.stderr
@@ -76,8 +73,6 @@ def test_each_precision_is_measured_or_says_what_the_gpu_lacks(runs, name):
         assert row["status"] == ("unsupported" if precision in CANNOT[name] else "ok"), row["detail"]
         if precision in CANNOT[name]:
             assert f"sm_{MODELS[name].capability.replace('.', '')}" in row["detail"]
-        else:
-            assert int(row["peak_allocated_bytes"]) > 0
     speed = [row for row in server.rows("out") if row["phase"] == "speed" and row["precision"] not in CANNOT[name]]
     assert [row["precision"] for row in speed] == [each for each in PRECISIONS if each in memory.keys() - CANNOT[name]]
     assert {row["status"] for row in speed} <= {"ok", "unconverged"}
@@ -90,7 +85,6 @@ def test_each_precision_is_measured_or_says_what_the_gpu_lacks(runs, name):
 def test_whether_bfloat16_is_native_is_asked_of_torch_and_listed(host, name, native):
     server = host(name)
     done = server.run("list", "--gpus", "--json")
-    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["devices"][0]["native_bf16"] is native
     assert ("bfloat16 is emulated (torch.cuda" in server.run("list", "--gpus").stdout) != native
 
@@ -101,8 +95,7 @@ def test_a_run_whose_precisions_leave_no_pair_says_what_the_gpu_can_do_and_exits
     (server.folder / "train.py").write_text("import torch\nraise SystemExit('never reached')")
     started = ["script", "--inject", "fp32,amp-bf16"] if is_script else ["--precisions", "fp32,amp-bf16"]
     asked = ["--", "train.py"] if is_script else ["--suite", "mlp", "--set", "width=8", "--phases", "speed"]
-    done = server.run(*started, "--quick", "--gpus", "0", "--out", f"pair-{is_script}", *asked)
-    assert done.returncode == 1, done.stderr
+    done = server.run(*started, "--quick", "--gpus", "0", "--out", f"pair-{is_script}", *asked, code=1)
     assert "It can do: fp32, amp-fp16" in done.stdout
     assert "Next:" not in done.stdout
 
@@ -113,9 +106,8 @@ def test_a_run_tells_the_gpu_as_cuda_and_nvml_know_it(runs, name):
     model = MODELS[name]
     assert (device["name"], device["architecture"]) == (model.name, ARCHITECTURES[name])
     assert device["compute_capability"] == model.capability
-    assert device["memory_total_bytes"] == model.memory_mib * 2**20
-    assert device["power_limit_w"] == model.power_w
-    lacking = missing() | set(model.nvml_lacks.split(","))
+    assert (device["memory_total_bytes"], device["power_limit_w"]) == (model.memory_mib * 2**20, model.power_w)
+    lacking = nvml_lacks() | set(model.nvml_lacks.split(","))
     knows_power = "power" not in lacking or not lacking & {"instant", "fields"}
     assert device["energy"] == ("counter" if "energy" not in lacking else "power" if knows_power else None)
 
@@ -124,15 +116,15 @@ def test_a_run_tells_the_gpu_as_cuda_and_nvml_know_it(runs, name):
 def merged(runs):
     """One report over the six runs: its page, and its figures as JSON."""
     folders, server = [runs(name).folder / "out" for name in MODELS], runs("A100")
-    done = server.run("report", *folders, "--out", "six")
-    assert done.returncode == 0, done.stdout + done.stderr
+    server.run("report", *folders, "--out", "six")
     figures = server.run("report", *folders, "--json")
-    assert figures.returncode == 0, figures.stderr
     return (server.folder / "six" / "report.html").read_text(), json.loads(figures.stdout)
 
 
 def test_one_report_keeps_the_generations_apart_though_all_are_gpu_0_of_one_host(merged):
-    _, figures = merged
+    page, figures = merged
+    assert all(ARCHITECTURES[name] in page for name in MODELS)
+    assert "from sm_80 on" in page
     rows = [row for row in figures["results"] if row["step_ms"] is not None]
     assert {(row["architecture"], row["device"], row["precision"]) for row in rows} == {
         (ARCHITECTURES[name], model.name, precision)
@@ -141,11 +133,3 @@ def test_one_report_keeps_the_generations_apart_though_all_are_gpu_0_of_one_host
     }
     answered = [answer["where"] for answer in figures["answers"]]
     assert sorted(answered) == sorted(model.name for model in MODELS.values())
-
-
-def test_one_report_names_each_generation_and_says_what_it_cannot_do(merged):
-    page, _ = merged
-    for name in MODELS:
-        assert ARCHITECTURES[name] in page
-        assert name in page
-    assert "from sm_80 on" in page

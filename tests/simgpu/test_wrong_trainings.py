@@ -61,7 +61,7 @@ def wrong(host):
     server = host("A100")
     (server.folder / "wrong.py").write_text(SUITE)
     words = ("--sweep", f"way={','.join(WAYS)}", "--precisions", "fp32,amp-fp16", "--phases", "train", "--epochs", 1)
-    server.run("--suite", "wrong.py", *words, "--seeds", 0, "--out", "out")
+    server.run("--suite", "wrong.py", *words, "--seeds", 0, "--out", "out", code=1)
     return {(row["parameters"].partition("=")[2], row["precision"]): row for row in server.rows("out")}
 
 

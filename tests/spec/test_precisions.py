@@ -19,9 +19,12 @@ def test_precisions_go_by_name_and_by_lightnings_alias():
 @pytest.mark.parametrize(
     ("word", "name"),
     [
-        *(("bf16-amp", "amp-bf16"), ("amp-bf-16", "amp-bf16"), ("mixed-bf16", "amp-bf16"), ("bf16-mixd", "amp-bf16")),
-        *(("fp16-amp", "amp-fp16"), ("fp16-mixed", "amp-fp16"), ("bf16x", "bf16")),
-        *(("FP32", "fp32"), ("amp-fp15", "amp-fp16")),
+        ("bf16-amp", "amp-bf16"),
+        ("mixed-bf16", "amp-bf16"),
+        ("bf16-mixd", "amp-bf16"),
+        ("bf16x", "bf16"),
+        ("FP32", "fp32"),
+        ("amp-fp15", "amp-fp16"),
     ],
 )
 def test_the_suggested_precision_is_the_likeliest_by_any_of_its_names(word, name):
@@ -42,12 +45,10 @@ def test_emulation_is_an_option_of_what_is_converted_and_asks_a_device_for_autoc
     ("name", "computed", "reason"),
     [
         ("fp8-rowwise", "bfloat16:100%", "no product ran in float8, but in bfloat16:100%"),
-        ("mxfp8", "bfloat16:100%", "no product ran in float8, but in bfloat16:100%"),
         ("fp8-rowwise", "float8_e4m3fn:91% bfloat16:9%", ""),
         ("fp8-tensorwise:emulated=on", "float8_e4m3fn in float32:91% bfloat16:9%", ""),
         ("amp-bf16", "float32:100%", "autocast did not reach the model, whose products ran in float32:100%"),
         ("amp-bf16", "bfloat16:100%", ""),
-        ("amp-fp16", "", ""),
         ("fp8-rowwise", "", ""),
         ("bf16", "float32:100%", ""),
     ],
@@ -60,16 +61,13 @@ def test_products_prove_that_a_precision_ran(name, computed, reason):
     ("name", "computed", "words"),
     [
         ("fp32", "bfloat16:100%", "100 % of its products in bfloat16"),
-        ("fp32", "bfloat16:92% float32:8%", "92 % of its products in bfloat16"),
         ("fp32", "float16:60% bfloat16:40%", "60 % of its products in float16 and 40 % of its products in bfloat16"),
         ("fp32", "float32:>99% bfloat16:<1%", "<1 % of its products in bfloat16"),
         ("fp32", "float32:100% bfloat16:?", "some of its products in bfloat16"),
         ("fp32", "tf32:100%", "100 % of its products in tf32"),
         ("fp32", "int8 in bfloat16:100%", "100 % of its products in bfloat16"),
-        ("fp32", "float8_e4m3fn:100%", "100 % of its products in float8_e4m3fn"),
         ("tf32", "bfloat16:100%", "100 % of its products in bfloat16"),
         ("amp-fp16", "float16:70% bfloat16:30%", "30 % of its products in bfloat16"),
-        ("32-true", "tf32:100%", "100 % of its products in tf32"),
     ],
 )
 def test_products_in_a_narrower_type_than_the_precisions_are_told_with_their_share(name, computed, words):
@@ -81,12 +79,9 @@ def test_products_in_a_narrower_type_than_the_precisions_are_told_with_their_sha
     ("name", "computed"),
     [
         ("fp32", ""),
-        ("fp32", "float32:100%"),
         ("fp32", "float64:60% complex64:20% complex128:20%"),
         ("fp32", "int8 in float32:90% int64:10%"),
-        ("tf32", "tf32:90% float32:10%"),
         ("default", "tf32:90% float32:10%"),
-        ("amp-bf16", "bfloat16:50% float32:50%"),
         ("amp-fp16:init_scale=1024", "float32:90% float16:10%"),
         ("amp-bf16", "bfloat16:90% tf32:10%"),
         ("fp16-master", "float16:90% float32:10%"),
@@ -135,9 +130,7 @@ def test_options_change_their_field_alone_and_the_name_is_canonical(typed, canon
         ),
         ("fp32:cache=off", "fp32 has no options, so 'cache=off' means nothing"),
         ("amp-fp16:", "no option ''"),
-        ("amp-fp16:init_scale", "init_scale must be a number above 0, not ''"),
         ("amp-fp16:init_scale=0", "must be a number above 0, not '0'"),
-        ("amp-fp16:init_scale=inf", "not 'inf'"),
         ("amp-fp16:init_scale=nan", "not 'nan'"),
         ("amp-fp16:growth_factor=1", "growth_factor must be a number above 1"),
         ("amp-fp16:backoff_factor=1", "backoff_factor must be a number between 0 and 1"),

@@ -10,39 +10,39 @@ from tests.arms import arms
 DATA = Data(input_shape=(3, 32, 32), classes=10)
 
 
-def suite(**changes):
-    given = {
-        "name": "small",
-        "title": "",
-        "data": DATA,
-        "model": lambda data: None,
-        "optimizer": lambda parameters: None,
-        "batch_size": 8,
-    }
-    return Suite(**{**given, **changes})
+SUITE = {"name": "small", "title": "", "data": DATA, "model": None, "optimizer": None, "batch_size": 8}
 
 
 @pytest.mark.parametrize(
-    ("make", "field"),
+    ("wrong", "field"),
     [
-        (lambda: suite(name="not a name"), "Suite.name"),
-        (lambda: suite(batch_size=0), "Suite.batch_size"),
-        (lambda: suite(epochs=0), "Suite.epochs"),
-        (lambda: suite(batch_sizes=(8, -1)), "Suite.batch_sizes"),
-        (lambda: suite(cpu_batch_sizes=(1.5,)), "Suite.cpu_batch_sizes"),
-        (lambda: Data(input_shape=(), classes=2), "Data.input_shape"),
-        (lambda: Data(input_shape=(8,)), "Data.classes"),
-        (lambda: Data(input_shape=(8,), classes=2, target_shape=(8,)), "Data.classes"),
-        (lambda: Data(input_shape=(8,), classes=2, steps_per_epoch=0), "Data.steps_per_epoch"),
-        (lambda: Data(input_shape=(8,), classes=2, crop_padding=-1), "Data.crop_padding"),
-        (lambda: Data(input_shape=(3, 8, 8), classes=256, tokens=True), "Data.tokens"),
-        (lambda: Data(input_shape=(8,), target_shape=(8,), tokens=True), "Data.tokens"),
-        (lambda: Data(input_shape=(8,), classes=256, source="markov"), "Data.source"),
+        ({"name": "not a name"}, "name"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"epochs": 0}, "epochs"),
+        ({"batch_sizes": (8, -1)}, "batch_sizes"),
+        ({"cpu_batch_sizes": (1.5,)}, "cpu_batch_sizes"),
     ],
 )
-def test_a_wrong_field_is_named(make, field):
-    with pytest.raises(UsageError, match=field):
-        make()
+def test_a_wrong_field_of_a_suite_is_named(wrong, field):
+    with pytest.raises(UsageError, match=f"Suite.{field}"):
+        Suite(**{**SUITE, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"input_shape": ()}, "input_shape"),
+        ({"classes": None}, "classes"),
+        ({"target_shape": (8,)}, "classes"),
+        ({"steps_per_epoch": 0}, "steps_per_epoch"),
+        ({"crop_padding": -1}, "crop_padding"),
+        ({"input_shape": (3, 8, 8), "tokens": True}, "tokens"),
+        ({"source": "markov"}, "source"),
+    ],
+)
+def test_a_wrong_field_of_data_is_named(wrong, field):
+    with pytest.raises(UsageError, match=f"Data.{field}"):
+        Data(**{"input_shape": (8,), "classes": 2, **wrong})
 
 
 def test_data_sources_are_parsed(tmp_path, monkeypatch):
@@ -79,17 +79,10 @@ def test_features_are_no_image():
 
 
 def test_ids_tell_trials_apart(tiny_trial):
-    speed = replace(tiny_trial, phase="speed", arms=arms("fp32", "amp-bf16"))
-    ids = {
-        tiny_trial.id,
-        speed.id,
-        replace(speed, replicate=1).id,
-        replace(speed, arms=arms("fp32")).id,
-        replace(tiny_trial, phase="train").id,
-        replace(tiny_trial, phase="train", seed=1).id,
-    }
-    assert len(ids) == 6
-    assert tiny_trial.id == "tiny-cpu-b4-memory-fp32"
+    speed, train = (replace(tiny_trial, phase=phase) for phase in ("speed", "train"))
+    both = replace(speed, arms=arms("fp32", "amp-bf16"))
+    trials = [tiny_trial, speed, both, replace(both, replicate=1), train, replace(train, seed=1)]
+    assert len({trial.id for trial in trials}) == len(trials)
 
 
 def test_a_checkpoints_path_stays_within_the_runs_folder(tiny_trial):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.spec.techniques import TECHNIQUES, ZEROED, AblationStep, build_ablation, rebase
+from bench.spec.techniques import TECHNIQUES, build_ablation, rebase
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "techniques.md").read_text()
 ON_GPU = [
@@ -59,11 +59,6 @@ def test_what_a_cpu_does_not_support_is_left_out_of_later_steps(mixed, supported
 def test_gradients_are_zeroed_until_set_to_none_is_added():
     steps, _ = build_ablation("amp-bf16", "cuda")
     assert [step.settings.set_to_none for step in steps] == [False, False, True, True, True]
-    assert AblationStep(precision="fp32").settings == ZEROED
-    assert [(step.settings.non_blocking, step.settings.prefetcher) for step in steps[3:]] == [
-        (True, False),
-        (True, True),
-    ]
 
 
 def test_a_step_that_fails_is_left_out_of_all_later_ones():
@@ -72,8 +67,6 @@ def test_a_step_that_fails_is_left_out_of_all_later_ones():
     rebased = list(rebase(planned, lambda step: step.added not in broken))
     assert names(rebased) == [*ON_GPU, f"{TOP}+channels-last", f"{TOP}+compile", f"{TOP}+checkpointing"]
     assert [step.previous and step.previous.name for step in rebased] == [None, *ON_GPU[:4], TOP, TOP, TOP]
-    assert [step.number for step in rebased] == [0, 1, 2, 3, 4, 5, 5, 5]
-    assert [step.rank for step in rebased] == [0, 1, 2, 3, 4, 5, 7, 10]
 
 
 @pytest.mark.parametrize(

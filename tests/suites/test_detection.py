@@ -91,10 +91,9 @@ def test_the_map_is_of_boxes_that_overlap_by_half(by, expected):
 
 
 def test_precision_is_interpolated_at_eleven_recalls():
-    label, box = torch.tensor([1]), torch.tensor([[0.0, 0.0, 10.0, 10.0]])
-    target = {"boxes": box, "labels": label, "iscrowd": torch.tensor([0])}
-    detection = {"boxes": box, "labels": label, "scores": torch.tensor([0.9])}
-    nothing = {"boxes": torch.zeros(0, 4), "labels": label[:0], "scores": torch.zeros(0)}
+    box = {"boxes": torch.tensor([[0.0, 0.0, 10.0, 10.0]]), "labels": torch.tensor([1])}
+    target, detection = {**box, "iscrowd": torch.tensor([0])}, {**box, "scores": torch.tensor([0.9])}
+    nothing = {name: value[:0] for name, value in detection.items()}
     batch = {"images": [None, None], "targets": [target, target]}
     figures = _detection.evaluate(lambda _: [detection, nothing], [batch])
     assert figures["VOC 2007 mAP"] == pytest.approx(100 * 6 / 11)  # recalls 0, 0.1 … 0.5 at a precision of 1

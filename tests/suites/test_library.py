@@ -14,6 +14,7 @@ from bench.spec.precisions import PRECISIONS
 from bench.training.estimates import count_flops, footprint
 from bench.training.pretrained import fetch
 from bench.training.step import build_arm, build_model, training_step
+from tests.training.conftest import same
 
 CPU = torch.device("cpu")
 TEXT = {"vocab_size": 96, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -112,8 +113,7 @@ def test_pretrained_weights_are_those_of_the_folder(tmp_path):
     fetch(ref, print)
     suite = suite_registry.load(ref)
     torch.manual_seed(1)
-    built = build_model(suite, suite.data).state_dict()
-    assert all(torch.equal(value, built[name]) for name, value in saved.state_dict().items())
+    assert same(saved.state_dict(), build_model(suite, suite.data).state_dict())
 
 
 def test_random_weights_follow_from_the_seed_and_are_in_fp32(tmp_path):

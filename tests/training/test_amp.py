@@ -47,11 +47,9 @@ def test_default_is_the_state_in_which_torch_comes():
         amp.apply(PRECISIONS[before])
         amp.apply(PRECISIONS["default"])
         assert {part: attrgetter(part)(torch.backends).fp32_precision for part in capabilities.PARTS} == UNTOUCHED
-        assert torch.backends.fp32_precision == "none"
         assert backend_of(torch.device("cuda", 0)).fp32_switches() == ("ieee", "tf32", "tf32")
         read = amp.read_back(PRECISIONS["default"], CPU)
         assert (read.fp32_matmul, read.fp32_conv, read.fp32_rnn) == ("ieee", "ieee", "ieee")
-        assert "cuda.matmul=none cudnn.conv=tf32 cudnn.rnn=tf32" in read.fp32_switches
 
 
 def test_cudnn_tries_its_algorithms_at_every_precision_but_torchs_own():
@@ -63,34 +61,12 @@ def test_cudnn_tries_its_algorithms_at_every_precision_but_torchs_own():
     assert amp.read_back(PRECISIONS["amp-fp16"], CPU).cudnn_benchmark is False
 
 
-def test_torchs_older_interface_agrees():
-    for name in ("tf32", "fp32", "default", "tf32", "amp-bf16", "default"):
-        amp.apply(PRECISIONS[name])
-        on = name == "tf32"
-        assert torch.backends.cuda.matmul.allow_tf32 is on
-        assert torch.backends.cudnn.allow_tf32 is (on or name == "default")
-        assert torch.get_float32_matmul_precision() == ("high" if on else "highest")
-
-
-@newer
-def test_a_general_switch_that_leaves_cudnns_alone_is_not_relied_on():
-    # pytorch/pytorch issue 179445: cuDNN's own switches stay at TF32, which is torch's default.
-    torch.backends.cudnn.conv.fp32_precision = torch.backends.cudnn.rnn.fp32_precision = "tf32"
-    torch.backends.fp32_precision = "ieee"
-    gpu = backend_of(torch.device("cuda", 0))
-    assert gpu.fp32_switches()[1:] == ("tf32", "tf32")
-    amp.apply(PRECISIONS["fp32"])
-    assert gpu.fp32_switches() == ("ieee", "ieee", "ieee")
-    torch.backends.fp32_precision = "tf32"  # as a model may; it has no effect
-    assert gpu.fp32_switches() == ("ieee", "ieee", "ieee")
-    assert amp.read_back(PRECISIONS["fp32"], CPU).fp32_switches.startswith("all=tf32 cudnn=ieee mkldnn=ieee ")
-
-
 @newer
 def test_each_devices_own_switches_are_read_back_and_not_what_was_asked():
     amp.apply(PRECISIONS["fp32"])
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     torch.backends.cuda.matmul.fp32_precision = "tf32"
+    torch.backends.fp32_precision = "tf32"  # as a model may; it has no effect (pytorch/pytorch issue 179445)
     assert amp.read_back(PRECISIONS["fp32"], CPU).fp32_matmul == "bf16"
     assert backend_of(torch.device("cuda", 0)).fp32_switches() == ("tf32", "ieee", "ieee")
 
@@ -105,22 +81,6 @@ def test_the_older_interface_is_used_where_there_is_no_newer_one(monkeypatch):
         read = amp.read_back(PRECISIONS[name], CPU)
         matmul, cudnn = ("tf32" if on else "ieee" for on in switches)
         assert (read.fp32_matmul, read.fp32_conv, read.fp32_rnn) == (matmul, cudnn, cudnn)
-        words = ["on" if on else "off" for on in switches]
-        assert read.fp32_switches == "cuda.matmul.allow_tf32={} cudnn.allow_tf32={}".format(*words)
-
-
-def test_the_matmul_error_tells_ieee_from_ten_bits_of_mantissa(monkeypatch):
-    amp.apply(PRECISIONS["fp32"])
-    assert capabilities.matmul_error(CPU) < 2e-6
-    exact = torch.Tensor.__matmul__
-
-    def rounded(a, b):
-        if a.dtype == torch.float64:
-            return exact(a, b)
-        return exact(*((t.view(torch.int32) + 0x1000 & ~0x1FFF).view(torch.float32) for t in (a, b)))
-
-    monkeypatch.setattr(torch.Tensor, "__matmul__", rounded)
-    assert 1e-4 < capabilities.matmul_error(CPU) < 1e-3
 
 
 def test_only_fp16_precisions_scale_their_loss_and_with_torchs_own_defaults():
@@ -161,42 +121,28 @@ def batches(count=4):
 
 @pytest.mark.parametrize(("name", "scale"), [("fp16-master:scale=128", 128), ("fp16-master", 2**16)])
 def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
-    arm, (batch,) = make(name), batches(1)
-    conv, norm, linear = (arm.model[index] for index in (0, 1, 5))
-    seen = {}
+    arm, (batch,), seen = make(name), batches(1), {}
+    conv, norm = arm.model[0], arm.model[1]
 
-    def output_gradient(module, _inputs, outputs):
-        outputs.register_hook(lambda gradient: seen.update({module: gradient.dtype}))
-        seen["forward", module] = outputs.dtype
+    def keep_types(_module, _inputs, outputs):
+        seen["forward"] = outputs.dtype
+        outputs.register_hook(lambda gradient: seen.update(backward=gradient.dtype))
 
-    for module in (conv, linear):
-        module.register_forward_hook(output_gradient)
+    conv.register_forward_hook(keep_types)
     arm.criterion.register_forward_hook(lambda _module, inputs, loss: seen.update(loss=(inputs[0].dtype, loss.dtype)))
     conv.weight.register_hook(lambda gradient: seen.update(raw=gradient.clone()))
-    scaled = {}
     master = arm.weights.trained()[0]
-    unscale = arm.scaler._unscale_grads_
-
-    def unscaling(*arguments):
-        scaled["before"] = master.grad.clone()
-        result = unscale(*arguments)
-        scaled["after"] = master.grad.clone()
-        return result
-
-    arm.scaler._unscale_grads_ = unscaling
     before = master.detach().clone()
     assert torch.equal(conv.weight, before.half())  # 1: an fp16 copy of fp32 weights
     training_step(arm, batch)
-    assert seen["forward", conv] == seen["forward", linear] == torch.float16  # 2: forward in fp16
+    assert seen["forward"] == torch.float16  # 2: forward in fp16
     assert seen["loss"] == (torch.float32, torch.float32)  # 3: loss in fp32
-    assert seen[conv] == seen[linear] == seen["raw"].dtype == torch.float16  # 5: backward in fp16
-    assert scaled["before"].dtype == torch.float32  # 6: gradients to fp32
-    assert torch.equal(scaled["before"], seen["raw"].float())
-    assert torch.equal(scaled["after"], scaled["before"] / scale)  # 4 and 7: times the scale, and divided by it
+    assert seen["backward"] == seen["raw"].dtype == torch.float16  # 5: backward in fp16
+    gradient = seen["raw"].float() / scale  # 4, 6 and 7: times the scale, to fp32, and divided by the scale
     plain = make("fp32")
     training_step(plain, batch)
-    assert torch.allclose(scaled["after"], plain.model[0].weight.grad, rtol=0.05, atol=1e-3)
-    assert torch.equal(master, before - 0.05 * scaled["after"])  # 8: the master is updated
+    assert torch.allclose(gradient, plain.model[0].weight.grad, rtol=0.05, atol=1e-3)
+    assert torch.equal(master, before - 0.05 * gradient)  # 8: the fp32 master is updated
     assert torch.equal(conv.weight, master.half())
     assert {norm.weight.dtype, norm.running_var.dtype} == {torch.float32}
     assert conv.weight.grad is None  # what was widened is not kept twice
@@ -215,14 +161,12 @@ def test_a_master_keeps_updates_that_16_bits_would_lose(name, kept):
         weight.grad = -torch.ones_like(weight)
         arm.optimizer.step()
     assert weight[0, 0].item() == pytest.approx(1.001 if kept else 1.0, rel=1e-6)
-    assert arm.model[1].weight[0, 0].item() == (float(torch.tensor(1.001).half()) if kept else 1.0)
 
 
 @pytest.mark.parametrize(
     ("name", "clip_grad", "after"),
     [
         ("fp16-master", None, 2**15),
-        ("fp16-master:scale=128", None, 128),
         ("amp-fp16", 1.0, 2**15),
         ("amp-fp16:init_scale=128", None, 64),
         ("amp-fp16:scale=128", None, 128),
@@ -245,10 +189,8 @@ def test_without_a_master_everything_but_the_loss_is_in_16_bits(name, dtype):
     train(arm, batches(2))
     state = [value for value in arm.model.state_dict().values() if value.is_floating_point()]
     moments = [moment["momentum_buffer"] for moment in arm.optimizer.state.values()]
-    assert {value.dtype for value in (*state, *arm.model.parameters(), *moments)} == {dtype}
+    assert {value.dtype for value in (*state, *moments)} == {dtype}
     assert set(seen) == {torch.float32}
-    assert same(arm.weights.trained(), arm.model.parameters())
-    assert arm.taken.count == 2
 
 
 @pytest.mark.parametrize("name", ["amp-fp16-noscale", "fp16-master", "fp16", "bf16"])
@@ -260,19 +202,11 @@ def test_every_16_bit_precision_trains_nearly_as_fp32_does(name):
 
 @pytest.mark.parametrize("name", ["amp-bf16", "fp16-master", "fp16", "bf16"])
 def test_evaluating_in_fp32_uses_the_masters_and_leaves_training_as_it_was(name):
-    arm, undisturbed = make(name), make(name)
-    data = batches(6)
-    train(arm, data[:3])
-    train(undisturbed, data[:3])
-    seen = []
-    arm.model[0].register_forward_hook(lambda module, _inputs, outputs: seen.append((outputs.dtype, module.weight[:])))
-    result = evaluate_fp32(arm, iter(data))
-    ((dtype, weight), *_) = seen
-    assert dtype == torch.float32
-    assert torch.equal(weight, arm.weights.trained()[0].float())
-    plain = make("fp32", seed=3)
+    arm, undisturbed, plain, data = make(name), make(name), make("fp32", seed=3), batches(6)
+    for each in (arm, undisturbed):
+        train(each, data[:3])
     plain.weights.load_state_dict(arm.weights.state_dict())
-    assert result == evaluate(plain, iter(data)) != evaluate(arm, iter(data))
+    assert evaluate_fp32(arm, iter(data)) == evaluate(plain, iter(data)) != evaluate(arm, iter(data))
     assert arm.model.training
     assert train(arm, data[3:]) == train(undisturbed, data[3:])
     assert same(arm.weights.trained(), undisturbed.weights.trained())
@@ -291,14 +225,11 @@ def test_a_weight_that_is_used_twice_has_one_master_and_a_frozen_one_stays():
 
     arm = make("fp16-master", model=lambda _data: Twice())
     masters = [weight.detach().clone() for weight in arm.weights.trained()]
-    assert len(masters) == 2
     train(arm, batches(2))
     weight, bias = arm.weights.trained()
     assert not torch.equal(weight, masters[0])
     assert torch.equal(bias, masters[1])
     assert torch.equal(arm.model.two.weight, weight.half())
-    assert set(arm.weights.state_dict()) == {"one.weight", "two.weight", "two.bias"}
-    assert torch.equal(arm.weights.state_dict()["two.weight"], weight)
 
 
 def test_integer_inputs_are_not_narrowed():
@@ -322,7 +253,5 @@ def test_masters_count_as_parameters_in_memory():
             tensor_bytes(MemoryPeak(), step, CPU, modules=[arm.model, arm.criterion], optimizers=[arm.optimizer])
         )
     plain, master = result
-    held = sum(4 * p.numel() for index in (0, 4, 5) for p in layers()[index].parameters())
-    norm = 2 * 4 * 4  # batch norm's weight, bias, mean and variance are 2 bytes wider
-    assert master.parameter_bytes - plain.parameter_bytes == held + norm
+    assert master.parameter_bytes > 2.5 * plain.parameter_bytes  # 6 bytes a weight and not 2, but for batch norm
     assert master.gradient_bytes == 2 * plain.gradient_bytes

@@ -2,6 +2,7 @@
 
 import os
 import random
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from bench.phases import train as train_phase
 from bench.planning import suite_registry
 from bench.planning.plan import Plan
 from bench.report.reading.load import load
-from bench.results.records import EpochResult, TrialResult
+from bench.results.records import EpochResult
 from bench.results.store import Store
 from bench.run.execute import Execution
 from bench.spec.suite import Data
@@ -73,23 +74,22 @@ def make(precision="fp32", seed=0):
     return conftest.make(precision, model=model, seed=seed, schedule=SCHEDULE, steps=12)
 
 
-def epoch(number=1):
-    return EpochResult(**{**dict.fromkeys(EpochResult.__dataclass_fields__), "epoch": number, "train_loss": 1.5})
+EPOCH = EpochResult(**dict.fromkeys(EpochResult.__dataclass_fields__, 1))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "amp-bf16", "fp16-master", "fp16", "bf16"])
 def test_training_resumes_from_a_checkpoint_to_the_same_bits(tmp_path, precision):
-    arm = make(precision)
+    arm, other = make(precision), make(precision, seed=5)
     train(arm, DATA[:4])
-    if arm.scaled:
-        arm.scaler.update(2.0**15)  # as after a step that overflowed
-    Checkpoint.of(arm, "abc", [epoch()]).write(tmp_path / "deep" / "a.pt")
+    scale = 2.0**15 if arm.scaled else None
+    if scale:
+        arm.scaler.update(scale)  # as after a step that overflowed
+    Checkpoint.of(arm, "abc", [EPOCH]).write(tmp_path / "deep" / "a.pt")
     train(arm, DATA[4:])
-    other = make(precision, seed=5)
     kept = read_checkpoint(tmp_path / "deep" / "a.pt")
     kept.restore(other)
-    assert (kept.config, kept.epochs) == ("abc", (epoch(),))
-    assert other.loss_scale == (2.0**15 if precision in ("amp-fp16", "fp16-master") else None)
+    assert (kept.config, kept.epochs) == ("abc", (EPOCH,))
+    assert other.loss_scale == scale
     train(other, DATA[4:])
     assert same(arm.weights.state_dict(), other.weights.state_dict())
     assert arm.optimizer.param_groups[0]["lr"] == other.optimizer.param_groups[0]["lr"] < 0.1
@@ -109,25 +109,21 @@ def test_pythons_and_numpys_generators_are_seeded_and_restored(tmp_path):
     assert drawn() == after
 
 
-@pytest.mark.parametrize("names", [("fp32", "fp32"), ("amp-fp16", "amp-fp16"), ("fp32", "amp-fp16")])
+@pytest.mark.parametrize(("first", "second"), [("fp32", "fp32"), ("amp-fp16", "amp-fp16"), ("fp32", "amp-fp16")])
 def test_a_training_that_continues_another_runs_epoch_ends_as_if_it_had_not_been_interrupted(
-    tmp_path, tiny_trial, cpu, names
+    tmp_path, tiny_trial, cpu, first, second
 ):
-    def trained(name, folder, start=None):
+    def losses(name, folder, start=None):
         trial = replace(tiny_trial, phase="train", epochs=4, arms=arms(name), start=start, keep_checkpoints=True)
         messages = []
         train_phase.run(trial, cpu, messages.append, tmp_path / folder / trial.checkpoint)
-        rows = {row.epoch: row.train_loss for row in messages if isinstance(row, EpochResult)}
-        return rows, [tmp_path / folder / kept_checkpoint(trial.id, epoch) for epoch in (2, 4)]
+        kept = str(tmp_path / folder / kept_checkpoint(trial.id, 2))
+        return {row.epoch: row.train_loss for row in messages if isinstance(row, EpochResult)}, kept
 
-    whole, (second, last) = trained(names[0], "whole")
-    rest, (_, end) = trained(names[1], "rest", start=str(second))
-    assert list(rest) == [3, 4]
-    if names[0] == names[1]:
-        assert rest == {epoch: whole[epoch] for epoch in rest}
-        assert same(read_checkpoint(end).model, read_checkpoint(last).model)
-    else:
-        assert rest[3] == pytest.approx(whole[3], rel=1e-2)
+    whole, kept = losses(first, "whole")
+    rest, _ = losses(second, "rest", start=kept)
+    tolerance = 0 if first == second else 0.03
+    assert rest == pytest.approx({epoch: whole[epoch] for epoch in (3, 4)}, rel=tolerance, abs=0)
 
 
 @pytest.mark.parametrize(
@@ -140,30 +136,28 @@ def test_a_checkpoint_resumes_in_another_precision(tmp_path, saved, resumed):
     Checkpoint.of(arm, "abc", []).write(tmp_path / "a.pt")
     read_checkpoint(tmp_path / "a.pt").restore(other)
     assert same(arm.weights.state_dict(), other.weights.state_dict())
-    assert other.loss_scale == (None if resumed == "fp32" else 2.0**16)
     generators = torch.get_rng_state()
     losses = train(other, DATA[4:])
     torch.set_rng_state(generators)  # of dropout
     assert losses == pytest.approx(train(arm, DATA[4:]), rel=0.05)
-    assert other.taken.count == 4
 
 
 def test_an_interrupted_write_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
     arm, path = make(), tmp_path / "a.pt"
-    Checkpoint.of(arm, "first", [epoch(1)]).write(path)
+    Checkpoint.of(arm, "first", []).write(path)
 
     def cut(state, file):
         file.write_bytes(b"PK half a file")
         raise KeyboardInterrupt
 
-    second = Checkpoint.of(arm, "second", [epoch(1), epoch(2)])
+    second = Checkpoint.of(arm, "second", [])
     with monkeypatch.context() as patched:
         patched.setattr(torch, "save", cut)
         with pytest.raises(KeyboardInterrupt):
             second.write(path)
     assert read_checkpoint(path).config == "first"
     second.write(path)
-    assert len(read_checkpoint(path).epochs) == 2
+    assert read_checkpoint(path).config == "second"
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -191,9 +185,7 @@ def test_a_damaged_file_or_one_with_code_is_not_loaded(tmp_path):
 def test_16_bits_halve_the_bytes_of_weights_and_leave_integers_alone():
     model = nn.Sequential(nn.Linear(300, 300), nn.BatchNorm1d(300))
     full, half = stored_bytes(model), stored_bytes(model, torch.float16)
-    weights = 4 * (300 * 300 + 300 + 4 * 300)
-    assert weights < full < weights + 5000
-    assert full - half == pytest.approx(weights / 2, abs=500)
+    assert half == pytest.approx(full / 2, rel=0.05)
     model.register_buffer("seen", torch.zeros(10_000, dtype=torch.int64))
     assert stored_bytes(model, torch.float16) - half >= 80_000
 
@@ -202,58 +194,36 @@ def test_16_bits_halve_the_bytes_of_weights_and_leave_integers_alone():
 def deadly(tiny_trial, tmp_path):
     """A training of three epochs whose process is killed in the second, unless the marker is there."""
     (tmp_path / "killed.py").write_text(KILLED)
-    marker = tmp_path / "marker"
-    suite = SuiteRef(name="killed", file=str(tmp_path / "killed.py"), parameters=(("marker", str(marker)),))
+    parameters = (("marker", str(tmp_path / "marker")),)
+    suite = SuiteRef(name="killed", file=str(tmp_path / "killed.py"), parameters=parameters)
     cell = replace(tiny_trial.cell, suite=suite, data=paint(tmp_path))
-    return replace(tiny_trial, phase="train", epochs=3, cell=cell), marker
-
-
-def launch(trial, cpu, workspace):
-    launcher, messages = LocalLauncher(), []
-    launcher.workspace = workspace
-    ending = launcher.run(trial, cpu, messages.append)
-    return ending, [message for message in messages if isinstance(message, EpochResult | TrialResult)]
-
-
-@pytest.mark.slow
-def test_a_killed_training_resumes_to_the_same_weights(deadly, cpu, tmp_path):
-    trial, marker = replace(deadly[0], arms=arms("amp-fp16")), deadly[1]
-    ending, (first,) = launch(trial, cpu, tmp_path / "killed")
-    assert (ending.kind, "SIGKILL" in ending.text, first.epoch) == ("died", True, 1)
-    assert marker.exists()
-    ending, (again, *resumed, result) = launch(trial, cpu, tmp_path / "killed")
-    assert ending.kind == "done"
-    assert again == first  # the time it took included: it was not trained again
-    _, (*whole, _) = launch(trial, cpu, tmp_path / "whole")
-    losses = [row.train_loss for row in whole]
-    assert [first.train_loss, *(row.train_loss for row in resumed)] == losses
-    assert len(set(losses)) == 3
-    assert result.training.epochs == 3
-    assert resumed[-1].elapsed_s == pytest.approx(sum(row.train_s for row in (first, *resumed)))
-    stored, other = (read_checkpoint(tmp_path / name / trial.checkpoint) for name in ("killed", "whole"))
-    assert same(stored.model, other.model)
+    return replace(tiny_trial, phase="train", epochs=3, arms=arms("amp-fp16"), cell=cell)
 
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_checkpoint(deadly, cpu, tmp_path):
-    trial, folder = deadly[0], tmp_path / "run"
-    plan = Plan(trials=(trial,), seconds=(None,))
-    kept = []
-    for attempt in range(3):
-        if attempt == 2:  # as if killed after the result was stored and before the checkpoint was removed
-            (folder / "checkpoints").mkdir()
-            (folder / trial.checkpoint).touch()
+    trial, folder, whole = deadly, tmp_path / "run", tmp_path / "whole"
+
+    def run(folder):
         launcher = LocalLauncher()
         launcher.workspace = folder
         with Store(folder) as store:
             store.write_run({})
             parts = {"launcher": launcher, "sampler": Sampler(()), "display": Display()}
-            Execution(store=store, devices={"cpu": cpu}, **parts).run(plan)
-        kept.append((folder / trial.checkpoint).exists())
-    assert kept == [True, False, False]
+            Execution(store=store, devices={"cpu": cpu}, **parts).run(Plan(trials=(trial,), seconds=(None,)))
+        return (folder / trial.checkpoint).exists()
+
+    assert [run(folder), run(folder)] == [True, False]
+    (folder / "checkpoints").mkdir()  # as if killed after the result was stored and before the checkpoint was removed
+    (folder / trial.checkpoint).touch()
+    assert not run(folder)
     assert not (folder / "checkpoints").exists()
     assert [row["status"] for row in rows(folder, "trials.csv")] == ["failed", "ok"]
-    assert list(load([folder]).epochs["epoch"]) == [1, 2, 3]
+    assert "SIGKILL" in rows(folder, "trials.csv")[0]["detail"]
+    run(whole)  # which is not killed
+    resumed, uninterrupted = (load([each]).epochs for each in (folder, whole))
+    assert list(resumed["epoch"]) == [1, 2, 3]
+    assert list(resumed["train_loss"]) == list(uninterrupted["train_loss"])
 
 
 class StoppedError(Exception):
@@ -261,30 +231,27 @@ class StoppedError(Exception):
 
 
 def train_twice(rank, trial, device, folder):
-    """Train whole, then again with a stop after the first epoch; return the rows of both and what went on."""
+    """Train whole, then again with a stop after the first epoch; return the losses of both and what was left."""
     data = Data(input_shape=(3, 8, 8), classes=2, crop_padding=2, flip=True)
     suite_registry.load = lambda ref: make_suite(model, data=data, schedule=SCHEDULE)
-    sent = []
 
     def run(name, stop_after=None):
+        losses = []
+
         def send(message):
-            if isinstance(message, EpochResult | TrialResult):
-                sent.append(message)
-            if isinstance(message, EpochResult) and message.epoch == stop_after:
-                raise StoppedError
+            if isinstance(message, EpochResult):
+                losses.append((message.epoch, message.train_loss, message.test_loss))
+                if message.epoch == stop_after:
+                    raise StoppedError
 
-        sent.clear()
         # Only the first process has a file: the others may be on another machine.
-        path = Path(folder) / name if rank == 0 else None
-        train_phase.run(trial, device, send, path)
-        return list(sent)
+        with suppress(StoppedError):
+            train_phase.run(trial, device, send, Path(folder) / name if rank == 0 else None)
+        return losses
 
-    whole = run("whole.pt")
-    with pytest.raises(StoppedError):
-        run("stopped.pt", stop_after=1)
+    whole, stopped = run("whole.pt"), run("stopped.pt", stop_after=1)
     torch.manual_seed(99)
-    before = list(sent)
-    return whole, before, run("stopped.pt")
+    return whole, stopped, run("stopped.pt")
 
 
 @pytest.mark.slow
@@ -292,19 +259,10 @@ def test_a_stopped_training_of_two_ranks_resumes_to_the_same_bits(tiny_trial, cp
     cell = replace(tiny_trial.cell, placement=Placement(name="cpu+cpu"), data=paint(tmp_path))
     trial = replace(tiny_trial, phase="train", epochs=3, cell=cell)
     ranks = together(tmp_path, train_twice, trial, cpu, str(tmp_path))
-    whole, before, after = ranks[0]
-    losses = [row.train_loss for row in whole[:-1]]
-    assert len(set(losses)) == 3
-    assert [row.epoch for row in before] == [1]
-    assert after[0] == before[0]  # the time it took included: it was not trained again
-    for _, _, resumed in ranks:
-        assert [row.train_loss for row in resumed[:-1]] == losses
-        assert [row.test_loss for row in resumed[:-1]] == [row.test_loss for row in whole[:-1]]
+    for whole, stopped, resumed in ranks:
+        assert len({loss for _, loss, _ in whole}) == 3
+        assert (stopped, resumed) == (whole[:1], whole)
     stored, other = (read_checkpoint(tmp_path / f"{name}.pt") for name in ("whole", "stopped"))
     assert same(stored.model, other.model)
     assert not torch.equal(stored.generators[0]["cpu"], stored.generators[1]["cpu"])
-    for generator, resumed in zip(stored.generators, other.generators, strict=True):
-        assert torch.equal(generator.pop("cpu"), resumed.pop("cpu"))
-        assert generator == resumed
-        assert set(generator) == {"python", "numpy"}
     assert list(tmp_path.glob("*.part")) == []

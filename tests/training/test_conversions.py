@@ -1,6 +1,5 @@
 """Linear layers in 8 bits, by torchao's emulation: what is converted, what products see, how exact it is; its AdamW."""
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bench.measure.operations import observe
 from bench.phases import numerics
-from bench.phases.arms import TrainingRunner
 from bench.results.records import Numeric, Operations
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS, parse_precision
@@ -38,22 +36,20 @@ def test_a_converted_layers_output_and_gradients_have_the_exactness_that_torchao
     from torchao.float8.float8_utils import compute_error
 
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 128, bias=True))
-    inputs = torch.randn(96, 64)
+    model, inputs = nn.Sequential(nn.Linear(64, 128)), torch.randn(96, 64, requires_grad=True)
 
     def passes():
-        leaf = inputs.clone().requires_grad_()
+        inputs.grad = None
         model.zero_grad()
         with torch.autocast("cpu", torch.bfloat16):
-            outputs = model(leaf)
-        (outputs.float() * torch.arange(128)).sum().backward()
-        return [outputs.detach().float(), leaf.grad, *(weight.grad.clone() for weight in model.parameters())]
+            outputs = model(inputs).float()
+        (outputs * torch.arange(128)).sum().backward()
+        return outputs.detach(), inputs.grad, model[0].weight.grad
 
     exact = passes()
     convert(model, emulated(name))
-    rounded = passes()
-    errors = [float(compute_error(*pair)) for pair in zip(exact, rounded, strict=True)]
-    assert min(errors[:3]) > SQNR_DB
+    errors = [float(compute_error(*pair)) for pair in zip(exact, passes(), strict=True)]
+    assert min(errors) > SQNR_DB
     assert errors[0] < 40  # or nothing was rounded
 
 
@@ -89,25 +85,10 @@ def test_what_ran_has_the_types_that_products_really_saw(name, computed):
 
 @pytest.mark.parametrize("name", ["fp8-rowwise", "mxfp8"])
 def test_training_learns_and_evaluation_in_fp32_leaves_the_narrow_products_out(name):
-    torch.manual_seed(0)
     arm, inputs = make(f"{name}:emulated=on", model=wide), batch()
     losses = [training_step(arm, inputs).item() for _ in range(6)]
     assert losses[-1] < losses[0]
-    narrow, plain = evaluate(arm, iter([inputs]))[0], evaluate_fp32(arm, iter([inputs]))[0]
-    twin = make("fp32", model=wide)
-    twin.weights.load_state_dict(arm.weights.state_dict())
-    assert plain == pytest.approx(evaluate(twin, iter([inputs]))[0], rel=1e-6)
-    assert narrow != plain
-
-
-@pytest.mark.parametrize("name", CONVERTED)
-def test_products_of_one_more_step_prove_that_layers_were_converted(name):
-    arm = make(f"{name}:emulated=on", model=wide)
-    runner = TrainingRunner(name, arm, itertools.repeat(batch()))
-    assert arm.precision.missed(runner.operations().compute_dtypes) == ""
-    with arm.weights.in_fp32():
-        plain = runner.operations().compute_dtypes
-    assert arm.precision.missed(plain) == "no product ran in float8, but in bfloat16:100%"
+    assert evaluate(arm, iter([inputs])) != evaluate_fp32(arm, iter([inputs]))
 
 
 class Doubled(nn.Linear):
@@ -139,11 +120,11 @@ def test_a_layer_of_the_users_own_is_not_converted_nor_taken_for_a_plain_one_in_
     assert evaluate_fp32(arm, iter([batch()]))[0] == pytest.approx(evaluate(twin, iter([batch()]))[0], rel=1e-6)
 
 
-@pytest.mark.parametrize("name", [f"{name}:emulated=on" for name in CONVERTED])
+@pytest.mark.parametrize("name", CONVERTED)
 def test_a_layer_in_two_places_is_converted_in_both(name):
     layer = nn.Linear(128, 128)
     model = nn.Sequential(layer, nn.Sequential(nn.ReLU(), layer))
-    convert(model, parse_precision(name))
+    convert(model, emulated(name))
     assert model[0] is model[1][1]
     assert type(model[0]) is not nn.Linear
     assert model[0].weight is layer.weight
@@ -171,25 +152,14 @@ def test_mxfp8_refuses_batches_that_its_blocks_do_not_fit_and_emulated_float8_no
 
 def test_numerics_has_the_layers_the_types_and_larger_errors_than_bfloat16s(use_suite, tiny_trial, cpu):
     use_suite(lambda data: wide(), batch_size=32)
-    cell = replace(tiny_trial.cell, batch_size=32)
-    errors, results = {}, {}
+    cell, errors = replace(tiny_trial.cell, batch_size=32), []
     for name in ("amp-bf16", "fp8-tensorwise:emulated=on"):
         sent = []
         numerics.run(replace(tiny_trial, cell=cell, phase="numerics", arms=arms(name)), cpu, sent.append, 2)
-        rows, results[name] = of_kind(Numeric, sent), result_of(sent)
-        errors[name] = {row.name: row.value for row in rows if (row.kind, row.layer, row.step) == ("error", "", 0)}
-    plain, narrow = results.values()
-    assert (plain.conversion, plain.operations.compute_dtypes) == (None, "bfloat16:100%")
+        rows = [row for row in of_kind(Numeric, sent) if (row.kind, row.layer, row.step) == ("error", "", 0)]
+        errors.append({row.name: row.value for row in rows})
+    narrow, (bfloat16, float8) = result_of(sent), errors
     assert narrow.conversion.converted_layers == ("1", "4")
     assert "float8_e4m3fn in float32" in narrow.operations.compute_dtypes
-    bfloat16, float8 = (each["gradient"] for each in errors.values())
-    assert 2 * bfloat16 < float8 < 0.2
-    assert 2 * errors["amp-bf16"]["output"] < errors["fp8-tensorwise:emulated=on"]["output"] < 10 ** (-SQNR_DB / 20)
-
-
-def adamw(parameters):
-    return torch.optim.AdamW(parameters, lr=0.01, betas=(0.8, 0.99), weight_decay=0.1)
-
-
-def two_products(_data=None):
-    return nn.Sequential(nn.Flatten(), nn.Linear(192, 64, bias=False), nn.Linear(64, 3, bias=False))
+    assert 2 * bfloat16["gradient"] < float8["gradient"] < 0.2
+    assert 2 * bfloat16["output"] < float8["output"] < 10 ** (-SQNR_DB / 20)

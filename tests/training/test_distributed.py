@@ -83,25 +83,16 @@ def backward(forward, part):
 def gradients(rank, part):
     exact = mlp()
     if rank == 1:
-        with torch.no_grad():
-            exact[0].weight.zero_()  # every rank starts from rank 0's weights
+        nn.init.zeros_(exact[0].weight)  # every rank starts from rank 0's weights
     backward(distributed.parallel(exact, CPU), part)
-    return {
-        "gradients": [weight.grad for weight in exact.parameters()],
-    }
+    return {"gradients": [weight.grad for weight in exact.parameters()]}
 
 
 def collectives(rank):
-    reading, clock = distributed.clock()(), distributed.clock()
+    clock = distributed.clock()
     start = clock()
     time.sleep(LATE_S if rank == 1 else 0.0)
-    return {
-        "took_s": (clock() - start) / 1e9,
-        "readings": distributed.gathered(reading),
-        "gathered": distributed.gathered(rank),
-        "first": distributed.from_first(rank),
-        "summed": distributed.summed([float(rank)], CPU),
-    }
+    return {"took_s": (clock() - start) / 1e9, "gathered": distributed.gathered(rank)}
 
 
 def evaluated_arm(regression):
@@ -143,16 +134,9 @@ def test_two_ranks_have_the_gradients_of_one_process_with_the_whole_batch(ranks)
 
 
 def test_ranks_agree_on_values_and_on_a_clock_that_waits_for_the_slowest(ranks):
-    for rank in ranks:
-        assert (rank["gathered"], rank["first"], rank["summed"]) == ((0, 1), 0, [1.0])
-        assert len(set(rank["readings"])) == 1
-        assert rank["readings"][0] > 0
-        assert rank["took_s"] >= LATE_S
-
-
-def test_one_process_agrees_with_itself():
-    assert (distributed.ranks(), distributed.rank(), distributed.summed([3.0], CPU)) == (1, 0, [3.0])
-    assert (distributed.gathered("a"), distributed.from_first("a")) == (("a",), "a")
+    assert {rank["gathered"] for rank in ranks} == {(0, 1)}
+    assert len({rank["took_s"] for rank in ranks}) == 1
+    assert ranks[0]["took_s"] >= LATE_S
 
 
 def test_batch_norms_become_torchs_synchronised_ones_with_their_weights_and_statistics():
@@ -193,10 +177,8 @@ def test_evaluated_shards_add_up_to_the_whole_test_set(ranks, regression, counts
     arm.model.load_state_dict(ranks[0]["evaluation"][regression, "state"])
     loss, accuracy = evaluate(arm, held_out(regression, counts, Shard()))
     for rank in ranks:
-        for shard_loss, shard_accuracy in rank["evaluation"][regression, counts]:
-            assert shard_loss == pytest.approx(loss, rel=1e-6)
-            assert shard_accuracy == accuracy  # counts are exact
-    assert (accuracy is None) == regression
+        for judged in rank["evaluation"][regression, counts]:
+            assert judged == (pytest.approx(loss, rel=1e-6), accuracy)  # counts are exact
 
 
 def test_all_ranks_evaluate_with_rank_0s_statistics(ranks):
@@ -241,24 +223,22 @@ def test_communication_is_the_share_of_a_step_that_sending_takes(tiny_trial, mon
 
 
 def test_memory_is_the_largest_of_the_devices_and_their_sum():
-    measured = MemoryPeak.of_all(
-        [MemoryPeak(peak_allocated_bytes=10, model_bytes=3), MemoryPeak(peak_allocated_bytes=14)]
-    )
-    assert (measured.peak_allocated_bytes, measured.model_bytes, measured.all_devices_bytes) == (14, 3, 24)
-    nodes = [MemoryPeak(peak_resident_bytes=9, all_devices_bytes=17), MemoryPeak(peak_resident_bytes=8)]
-    assert MemoryPeak.of_all(nodes) == MemoryPeak(peak_resident_bytes=9, all_devices_bytes=25)
+    devices = [MemoryPeak(peak_allocated_bytes=10, model_bytes=3), MemoryPeak(peak_allocated_bytes=14)]
+    measured = MemoryPeak(peak_allocated_bytes=14, model_bytes=3, all_devices_bytes=24)
+    assert MemoryPeak.of_all(devices) == measured
+    nodes = [replace(measured, all_devices_bytes=size) for size in (17, 8)]
+    assert MemoryPeak.of_all(nodes).all_devices_bytes == 25
     assert MemoryPeak.of_all([*nodes, MemoryPeak()]).all_devices_bytes is None
 
 
 def test_what_several_devices_cannot_do_is_known_before_a_process_starts(tiny_trial, cpu, machine):
     both = replace(tiny_trial, cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
     assert refusal_reason(both, cpu) is None
-    reason = refusal_reason(replace(both, phase="numerics"), cpu)
-    assert reason == "it is not measured on devices that train together"
     trials = tuple(replace(both, phase=phase) for phase in ("memory", "numerics", "inference"))
     here = replace(machine, devices=(replace(cpu, placement="cpu+cpu"),))
     (warning,) = warn_of_refusals(Plan(trials=trials, seconds=(None,) * 3), here)
-    assert warning == f"On cpu+cpu, numerics, inference will be unsupported: {reason}."
+    assert "numerics, inference will be unsupported" in warning
+    assert refusal_reason(trials[1], cpu) in warning
     alone = replace(tiny_trial, cell=replace(tiny_trial.cell, techniques=("sync-bn",)))
     assert "train together" in refusal_reason(alone, cpu)
 
@@ -266,8 +246,7 @@ def test_what_several_devices_cannot_do_is_known_before_a_process_starts(tiny_tr
 @pytest.mark.parametrize("name", ["compile", "cuda-graphs", "grad-accumulation=2", "checkpointing"])
 def test_techniques_of_one_device_are_refused_on_several(tiny_trial, cpu, name):
     cell = replace(tiny_trial.cell, placement=Placement(name="cpu+cpu"), techniques=("channels-last", name))
-    reason = refusal_reason(replace(tiny_trial, cell=cell), cpu)
-    assert reason == f"{name.partition('=')[0]} is not offered on devices that train together"
+    assert "is not offered on devices that train together" in refusal_reason(replace(tiny_trial, cell=cell), cpu)
 
 
 @pytest.mark.slow
@@ -277,12 +256,10 @@ def test_both_placements_are_measured_and_the_report_has_their_scaling(tmp_path,
     assert measured.returncode in (0, 1), measured.stderr
     (folder,) = (tmp_path / "results").iterdir()
     done = {(row["placement"], row["phase"]): row for row in rows(folder, "trials.csv")}
-    assert {phase for placement, phase in done if placement == "cpu+cpu"} == {"memory", "speed", "train"}
-    assert done["cpu+cpu", "speed"]["communication_pct"] != ""
+    alone, both = done["cpu", "speed"], done["cpu+cpu", "speed"]
     for figure in ("compute_dtypes", "flops_per_step"):  # of all parts of a batch, which is as large
-        assert done["cpu+cpu", "speed"][figure] == done["cpu", "speed"][figure] != ""
-    assert float(done["cpu+cpu", "speed"]["peak_tflops"]) > 0
-    assert done["cpu+cpu", "memory"]["all_devices_bytes"] != ""
+        assert both[figure] == alone[figure] != ""
+    assert "" not in (both["communication_pct"], both["peak_tflops"], done["cpu+cpu", "memory"]["all_devices_bytes"])
     losses = [float(done[placement, "train"]["train_loss"]) for placement in ("cpu", "cpu+cpu")]
     assert math.isclose(*losses, rel_tol=1e-3)
     (page,) = (tmp_path / "reports").glob("*/details.md")

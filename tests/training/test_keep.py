@@ -53,27 +53,25 @@ def test_with_all_modules_kept_losses_are_those_of_fp32(precision):
     assert losses(f"{precision}:keep=*") == losses("fp32") != losses(precision)
 
 
-@pytest.mark.parametrize("precision", ["amp-bf16:keep=body.*.1+head", "bf16:keep=body.0", "fp16-master:keep=head"])
-def test_kept_modules_get_and_give_fp32_and_the_others_are_narrow(precision):
-    arm = build(precision)
-    seen = {}
+@pytest.mark.parametrize(
+    ("precision", "kept", "narrow"),
+    [
+        ("amp-bf16:keep=body.*.1+head", ["body.0.1", "body.1.1", "head"], ["body.0.0", "body.1.0"]),
+        ("bf16:keep=body.0", ["body.0"], ["body.1.0", "head"]),
+        ("fp16-master:keep=head", ["head"], ["body.0.0", "body.1.0"]),
+    ],
+)
+def test_kept_modules_get_and_give_fp32_and_the_others_are_narrow(precision, kept, narrow):
+    arm, chosen, seen = build(precision), parse_precision(precision), {}
     for name, module in arm.model.named_modules():
-        module.register_forward_hook(
-            lambda _module, inputs, output, name=name: seen.update({name: (inputs[0].dtype, output.dtype)})
-        )
+        module.register_forward_hook(lambda _module, _inputs, output, name=name: seen.update({name: output.dtype}))
     with arm.autocast():
         arm.model(BATCH[0])
-    kept = {"amp-bf16": {"body.0.1", "body.1.1", "head"}, "bf16": {"body.0"}, "fp16-master": {"head"}}
-    own = kept[parse_precision(precision).base]
-    assert {seen[name][1] for name in own} == {torch.float32}
-    linear = [name for name in ("body.0.0", "body.1.0", "head") if not any(name.startswith(each) for each in own)]
-    narrow = getattr(torch, parse_precision(precision).compute)
-    assert linear
-    assert {seen[name][1] for name in linear if name != "head"} == {narrow}
-    weights = {name: weight.dtype for name, weight in arm.model.named_parameters()}
-    if parse_precision(precision).weights:
-        assert {weights[f"{name}.weight"] for name in linear} == {narrow}
-        assert weights["head.weight"] == (torch.float32 if "head" in own else narrow)
+    compute = getattr(torch, chosen.compute)
+    assert {seen[name] for name in kept} == {torch.float32}
+    assert {seen[name] for name in narrow if name != "head"} == {compute}  # what the model gives is fp32
+    weights = {arm.model.get_parameter(f"{name}.weight").dtype for name in narrow}
+    assert weights == {compute if chosen.weights else torch.float32}
 
 
 def test_a_copy_of_the_model_keeps_its_own_modules():

@@ -64,24 +64,17 @@ def test_weights_of_another_model_are_refused_by_name(kept):
     torch.save({**state, "0.weight": torch.zeros(7, 4), "2.bias": torch.zeros(1)}, kept)
     with pytest.raises(UsageError, match=r'not those of this model: Unexpected .*"2\.bias".*0\.weight.*\[7, 4\]'):
         build(kept)
-    torch.save({"0.weight": state["0.weight"]}, kept)
-    with pytest.raises(UsageError, match=r'Missing .*"0\.bias"'):
-        build(kept)
 
 
 def test_a_file_that_holds_no_weights_is_refused(tmp_path):
     path = tmp_path / "x.pt"
-    with pytest.raises(UsageError, match="There is no weights file"):
-        build(path)
     path.write_text("not tensors")
-    with pytest.raises(UsageError, match=r"cannot be read \(it is no file of torch.save's.*Save model\.state_dict\(\)"):
+    with pytest.raises(UsageError, match="cannot be read"):
         build(path)
-    torch.save(nn.Linear(2, 2), path)  # a whole module, which weights_only does not load
-    with pytest.raises(UsageError, match=r"cannot be read \(it is no file of torch.save's, or holds more than tensors"):
-        build(path)
-    torch.save([1, 2], path)
-    with pytest.raises(UsageError, match="holds no state dict"):
-        build(path)
+    for content, sentence in ((nn.Linear(2, 2), "or holds more than tensors"), ([1, 2], "holds no state dict")):
+        torch.save(content, path)  # of a whole module, weights_only loads nothing
+        with pytest.raises(UsageError, match=sentence):
+            build(path)
 
 
 def test_imagenets_weights_are_found_where_torchvision_keeps_them(hub):
@@ -98,10 +91,7 @@ def test_imagenets_weights_are_found_where_torchvision_keeps_them(hub):
 
 
 def test_without_network_the_sentence_says_what_to_do(hub):
-    sentence = (
-        r"of resnet18 are not in '.*checkpoints' .* from https://.*\(no network here\).*--weights PATH or --weigh"
-    )
-    with pytest.raises(UsageError, match=sentence):
+    with pytest.raises(UsageError, match=r"are not in '.*checkpoints'.*\(no network here\).*--weights PATH"):
         fetch(suite_registry.refer("intel_resnet18", {}), lambda _message: None)
     fetch(suite_registry.refer("intel_resnet18", {"weights": "none"}), lambda _message: None)
 

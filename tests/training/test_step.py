@@ -36,17 +36,7 @@ def test_every_precision_starts_from_the_seeds_weights_and_trains_fp32_ones(prec
     assert not torch.equal(initial, weights(make(seed=1)))
     assert train(mixed, batches()) == pytest.approx(train(plain, batches()), rel=0.02)
     assert weights(mixed).dtype == torch.float32
-    assert not torch.equal(weights(plain), weights(mixed))
-    assert (weights(plain) - weights(mixed)).norm() < 0.1 * (weights(plain) - initial).norm()
-
-
-def test_the_model_computes_in_the_precisions_type():
-    seen = []
-    for name in ("fp32", "amp-bf16", "amp-fp16"):
-        arm = make(name)
-        arm.model[1].register_forward_hook(lambda _layer, _inputs, outputs: seen.append(outputs.dtype))
-        train(arm, batches(1))
-    assert seen == [torch.float32, torch.bfloat16, torch.float16]
+    assert 0 < (weights(plain) - weights(mixed)).norm() < 0.1 * (weights(plain) - initial).norm()
 
 
 def test_an_epoch_trains_on_every_batch_and_steps_the_schedule():
@@ -55,7 +45,6 @@ def test_an_epoch_trains_on_every_batch_and_steps_the_schedule():
     assert (epoch.samples, arm.taken.count) == (40, 5)
     assert arm.optimizer.param_groups[0]["lr"] == pytest.approx(0)
     assert 0 < epoch.wait_seconds < epoch.seconds
-    assert epoch.loss == pytest.approx(1.1, abs=0.3)  # about ln 3 for random labels
 
 
 def test_the_wait_for_data_includes_the_end_of_the_epoch(monkeypatch):
@@ -68,8 +57,9 @@ def test_the_wait_for_data_includes_the_end_of_the_epoch(monkeypatch):
             yield pair
         now_s += 5
 
-    monkeypatch.setattr("bench.training.step.time", SimpleNamespace(perf_counter_ns=lambda: now_s * 10**9))
-    monkeypatch.setattr("bench.training.distributed.time", SimpleNamespace(perf_counter_ns=lambda: now_s * 10**9))
+    clock = SimpleNamespace(perf_counter_ns=lambda: now_s * 10**9)
+    for module in ("step", "distributed"):
+        monkeypatch.setattr(f"bench.training.{module}.time", clock)
     epoch = train_epoch(make(), slow(batches(3)))
     assert epoch.wait_seconds == epoch.seconds == 3 * 2 + 5
 
@@ -79,10 +69,10 @@ def test_clipping_limits_the_norm_of_the_gradients_themselves_not_of_the_scaled_
     def distance(clip_grad):
         """Return how far a step of plain SGD at rate 1 moves the trained weights."""
         arm = make(precision, clip_grad=clip_grad, optimizer=plain_sgd(1.0))
-        before = [weight.detach().clone() for weight in arm.weights.trained()]
+        trained = lambda: nn.utils.parameters_to_vector(arm.weights.trained()).detach()  # noqa: E731
+        before = trained()
         train(arm, batches(1))
-        moves = zip(arm.weights.trained(), before, strict=True)
-        return float(torch.cat([(weight.detach() - old).flatten() for weight, old in moves]).norm())
+        return float((trained() - before).norm())
 
     unclipped = distance(None)
     assert unclipped > 0.1
@@ -101,15 +91,16 @@ def test_a_batch_that_has_no_equal_parts_is_not_trained_on():
 def test_each_rank_has_its_own_dropout_and_all_have_the_same_weights(monkeypatch):
     monkeypatch.setattr(distributed, "ranks", lambda: 2)
     monkeypatch.setattr(distributed, "parallel", lambda model, device: model)
-    built = []
-    for rank in (0, 1, 1):
-        monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
+
+    def built(rank):
+        monkeypatch.setattr(distributed, "rank", lambda: rank)
         arm = make(seed=3, model=lambda data: nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 3)))
-        built.append((weights(arm), arm.model[0](torch.ones(64)) > 0))
-    first, second, again = built
-    assert torch.equal(first[0], second[0])
-    assert not torch.equal(first[1], second[1])
-    assert torch.equal(second[1], again[1])  # of one seed it repeats
+        return weights(arm), arm.model[0](torch.ones(64))
+
+    (first, dropped), (second, other), (_, again) = built(0), built(1), built(1)
+    assert torch.equal(first, second)
+    assert not torch.equal(dropped, other)
+    assert torch.equal(other, again)  # of one seed it repeats
 
 
 def test_evaluation_weighs_batches_by_their_size_and_leaves_training_mode_and_weights_alone():
@@ -125,13 +116,9 @@ def test_evaluation_weighs_batches_by_their_size_and_leaves_training_mode_and_we
     assert torch.equal(weights(arm), before)
 
 
-def test_regression_has_a_loss_and_no_accuracy():
-    data = Data(input_shape=(6,), target_shape=(3,))
-    arm = make(data=data, model=lambda data: nn.Linear(6, 3))
-    assert isinstance(arm.criterion, nn.MSELoss)
-    loss, accuracy = evaluate(arm, iter([(torch.zeros(4, 6), torch.zeros(4, 3))]))
-    assert loss > 0
-    assert accuracy is None
+def test_regression_has_a_loss_of_mean_squares_and_no_accuracy():
+    arm = make(data=Data(input_shape=(6,), target_shape=(3,)), model=lambda data: nn.Linear(6, 3, bias=False))
+    assert evaluate(arm, iter([(torch.zeros(4, 6), torch.ones(4, 3))])) == (1.0, None)
 
 
 def test_evaluation_in_fp32_switches_tf32_off_and_back_on():

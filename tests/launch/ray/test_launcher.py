@@ -30,11 +30,9 @@ def test_a_plan_over_two_accelerators_is_run_and_every_trial_is_accounted_for(no
     )
     trained = {row["trial"] for row in trials if row["phase"] == "train"}
     assert Counter(row["trial"] for row in rows(folder, "epochs.csv")) == dict.fromkeys(trained, 2)
-    environment = json.loads((folder / "run.json").read_text())["environment"]
-    assert [(node["accelerator"], bool(node["host"]), bool(node["torch"])) for node in environment["nodes"]] == [
-        ("A100", True, True),
-        ("V100", True, True),
-    ]
+    nodes_told = json.loads((folder / "run.json").read_text())["environment"]["nodes"]
+    assert [node["accelerator"] for node in nodes_told] == ["A100", "V100"]
+    assert all(node["host"] and node["torch"] for node in nodes_told)
 
 
 @pytest.mark.slow
@@ -45,18 +43,12 @@ def test_what_no_other_node_can_do_is_failed_with_the_reason_and_the_rest_goes_o
     assert done.returncode == 1, done.stdout + done.stderr
     trials = rows(folder, "trials.csv")
     assert Counter(row["status"] for row in trials if row["placement"] == "A100") == {"ok": 4}
-    statuses = Counter(row["status"] for row in trials if row["placement"] == "V100")
-    assert statuses["ok"] >= 1
-    assert statuses["failed"] >= 1
-    details = [row["detail"] for row in trials if row["status"] == "failed"]
-    assert all("1 V100 are needed, and the cluster has 0 left" in detail for detail in details)
-    failed = {(row["phase"], row["precision"]) for row in trials if row["status"] == "failed"}
-    unfit = {precision for phase, precision in failed if phase == "memory"}  # is not tried further
-    accounted = {(row["phase"], row["precision"]) for row in trials if row["placement"] == "V100"}
-    arms = {"fp32", "amp-fp16-noscale"}
-    assert accounted | {("train", arm) for arm in unfit} == {
-        (phase, arm) for phase in ("memory", "train") for arm in arms
-    }
+    lost = [row for row in trials if row["placement"] == "V100"]
+    failed = [row for row in lost if row["status"] == "failed"]
+    assert {row["status"] for row in lost} == {"ok", "failed"}
+    assert all("1 V100 are needed, and the cluster has 0 left" in row["detail"] for row in failed)
+    unfit = sum(row["phase"] == "memory" for row in failed)  # is not tried further
+    assert len(lost) + unfit == 4
 
 
 @pytest.mark.slow

@@ -39,7 +39,6 @@ struct Shared {
   Process processes[MAX_PROCESSES];
   volatile uint64_t busy_ns[MAX_GPUS];
   Power power[MAX_GPUS];
-  volatile unsigned nvml_asked;  // bits of the features that NVML was asked for, in the order of nvml.cpp's FEATURES
   // Faults, which a test sets in the middle of a run. They hold while the process ``holder`` lives; 0: until repaired.
   volatile int holder[MAX_GPUS];
   volatile uint64_t clock_reasons[MAX_GPUS];     // bits of nvmlClocksEventReasons

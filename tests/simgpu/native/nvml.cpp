@@ -27,14 +27,8 @@ typedef Board* Handle;
 static Board boards[MAX_GPUS];
 static int initialized = 0;
 
-// What an older driver may lack, as SIM_NVML_OFF names it; tests/simgpu/machine.py has the same order.
-static const char* FEATURES[] = {"energy",    "power",         "instant",            "fields",
-                                 "memory_v2", "event_reasons", "process_utilization"};
-
-// Whether SIM_NVML_OFF names a feature. That it was asked for is kept in the machine's state.
+// Whether SIM_NVML_OFF names a feature, which an older driver may lack.
 static bool lacks(const char* feature) {
-  for (unsigned i = 0; i < sizeof FEATURES / sizeof *FEATURES; i++)
-    if (!strcmp(FEATURES[i], feature)) __sync_fetch_and_or(&shared()->nvml_asked, 1u << i);
   const char* list = getenv("SIM_NVML_OFF");
   return list && strstr(list, feature);
 }
