@@ -19,7 +19,7 @@ from bench.launch import Ending, Launcher, run_concurrently
 from bench.measure.sampler import Gpus, Sampler
 from bench.planning import suite_registry
 from bench.planning.max_batch import Largest, Search, at_any_size, common_multiple
-from bench.planning.plan import ESTIMATE_ERROR, Forecast, Plan, memory_trials, refusal_reason, resolve
+from bench.planning.plan import Forecast, Plan, memory_trials, refusal_reason, resolve
 from bench.results.records import MEASURED, Device, Environment, Message, Progress, Speed, Status, TrialResult
 from bench.results.run_json import planned as describe_planned
 from bench.results.run_json import read_run
@@ -32,8 +32,6 @@ from bench.spec.trial import Cell, KnownArm, Placement, Protocol, Trial
 from bench.stats import ASSUMED_NOISE, EVIDENCE, STOPPING, Interval, aa_noise, disturbed, process_interval, verdict
 
 SAMPLE_PERIOD_S = 0.2
-JUDGED_SHARE, LEAST_CORRECTION_S = 0.2, 30.0
-"""Share of the announced time after which an estimate is corrected, and the smallest correction that is shown."""
 LONGEST = 1000
 """Most characters of a row's detail: the beginning and the end of an error say what it is."""
 ENDINGS: dict[str, Status] = {"oom": "oom", "timeout": "timeout", "unsupported": "unsupported"}
@@ -60,11 +58,6 @@ class Execution:
     """The arms that crashed or hung in a cell, with the status and the reason of their further rows."""
     searches: list[Trial] = field(default_factory=list)
     """The plan's searches for the largest batch, but those that a device refuses."""
-    _planned: dict[Placement, tuple[int, float]] = field(default_factory=dict)
-    """By placement the index in the plan of the trial that runs, and when it began."""
-    _start_s: float = 0.0
-    _announced_s: float | None = None
-    """The whole run's time as it was announced last; None was not estimated."""
     _reached: int = 0
     """How many trials the run has come to, those included that it need not measure."""
     _total: int = 0
@@ -75,8 +68,6 @@ class Execution:
     def run(self, plan: Plan) -> bool:
         """Run every unfinished trial; return whether something was measured, and nothing failed or hung."""
         self.known, self.forecast = answers(self.store.folder), Forecast(plan)
-        left = remaining(plan, self.known).seconds
-        self._start_s, self._announced_s = time.monotonic(), None if None in left else sum(filter(None, left))
         self._reached, self._total = 0, len(plan.trials)
         fits = (trial for trial in plan.trials if trial.phase == "fit")
         self.searches = [each for each in fits if not (each.unfit or refusal_reason(each, self._device(each)))]
@@ -107,12 +98,8 @@ class Execution:
                 measured = self._measure(trial, place)
             else:
                 begun = time.monotonic()
-                self._planned[trial.cell.placement] = number, begun
                 measured = self._measure(trial, place)
-                del self._planned[trial.cell.placement]
                 self.forecast.end(number, time.monotonic() - begun)
-                with self._lock:
-                    self._correct_estimate()
             if measured is not None:
                 self._run_more(measured)
 
@@ -328,21 +315,7 @@ class Execution:
         with self._lock:
             samples = self.sampler.drain()
             self.store.add(samples)
-            if progress.done is not None and trial.cell.placement in self._planned:
-                index, begun = self._planned[trial.cell.placement]
-                self.forecast.advance(index, time.monotonic() - begun, progress.done)
-                self._correct_estimate()
             self.display.progress(progress, samples)
-
-    def _correct_estimate(self) -> None:
-        """Show how long the run takes, where that is shown to be far from what was announced."""
-        left, elapsed_s, announced_s = self.forecast.left_s(), time.monotonic() - self._start_s, self._announced_s
-        self.display.expect(left)
-        if left is None or announced_s is None or elapsed_s < JUDGED_SHARE * announced_s:
-            return
-        if abs(elapsed_s + left[0] - announced_s) > max(ESTIMATE_ERROR * announced_s, LEAST_CORRECTION_S):
-            self._announced_s = elapsed_s + left[0]
-            self.display.correct(announced_s, self._announced_s)
 
 
 def tell_what_remains(prepared: PreparedRun, folder: Path | None) -> None:

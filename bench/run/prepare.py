@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from bench.planning.plan import (
     is_emulated,
     make_plan,
     named_mixed,
-    steps_to_time,
 )
 from bench.results.records import Environment
 from bench.spec.errors import UsageError
@@ -92,17 +90,14 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     warnings += [_unread(source) for source in prepared.values() if source.left_out]
     warnings += warn_of_data(request, suites, data)
     flops = {ref: _figure(launcher, "bench.training.estimates:count_flops", ref) for ref in suites}
-    sample_s: dict[tuple[SuiteRef, str, str], float] = {}
 
     def make(largest: Largest | None = None) -> Plan:
-        known = partial(make_plan, sample_s=sample_s, footprints=footprints)
-        plan = continued(known(request, suites, data, environment, flops, largest=largest), request)
+        planned = make_plan(request, suites, data, environment, flops, largest=largest, footprints=footprints)
+        plan = continued(planned, request)
         check_batches(plan, data)
         return plan
 
     plan = make()
-    sample_s |= _time_steps(plan, environment, launcher, quick=request.quick)
-    plan = make() if sample_s else plan
     warnings += warn_of_emulation(environment, request, plan) + warn_of_idle_techniques(request)
     warnings += warn_of_no_gain(environment, request)
     warnings += warn_of_refusals(plan, environment) + warn_of_shared_algorithms(plan)
@@ -223,21 +218,6 @@ def _figure(launcher: Launcher, target: str, *arguments: object) -> Any:
         return launcher.call(target, *arguments)
     except UsageError:  # it hangs, died or raised an error
         return None
-
-
-def _time_steps(
-    plan: Plan, environment: Environment, launcher: Launcher, *, quick: bool
-) -> dict[tuple[SuiteRef, str, str], float]:
-    """Time the steps that the estimate needs; return their seconds per sample where they ran."""
-    sample_s = {}
-    devices = () if environment.nodes else environment.devices  # other machines' rates differ
-    steps = steps_to_time(plan, devices, quick=quick) if devices else {}
-    for (ref, placement, precision), size in steps.items():
-        print_plain(f"Timing a step of {ref.name} in {precision} on {placement}.")
-        step_s = _figure(launcher, "bench.training.estimates:step_s", ref, placement, precision, size)
-        if step_s is not None:
-            sample_s[ref, placement, precision] = step_s / size
-    return sample_s
 
 
 def check_batches(plan: Plan, data: dict[SuiteRef, PreparedData]) -> None:

@@ -6,11 +6,9 @@ import shutil
 from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-import bench.run.execute as execute_module
 import run_bench
 from bench.cli.display import Display
 from bench.launch import Ending
@@ -334,27 +332,6 @@ def test_a_run_without_torch_ends_with_the_cause_an_exit_code_and_no_advice(
     pages = [path.read_text() for path in Path("reports/run").glob("report.*")]
     assert len(pages) == 2
     assert not any("stay with" in text for text in (out, *pages))
-
-
-@pytest.mark.parametrize(("step_s", "corrections"), [(0.9, 1), (0.22, 0)])
-def test_an_estimate_that_is_far_off_is_corrected_once_while_its_trial_runs(
-    tmp_path, plan, cpu, monkeypatch, *, capsys, step_s, corrections
-):
-    now = [0.0]
-    monkeypatch.setattr(execute_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-
-    class Slow(ScriptedLauncher):
-        def run(self, trial, device, on_message):
-            for step in range(1, 101):
-                now[0] += step_s
-                on_message(Progress(text="", done=step / 100))
-            return super().run(trial, device, on_message)
-
-    one = Plan(trials=plan.trials[4:5], seconds=(20.0,))
-    run_with(Slow({}), tmp_path / "run", one, cpu)
-    out = capsys.readouterr().out
-    assert out.count("The run takes about 1.6 min in all, not 24 s as was estimated.") == corrections  # with a report
-    assert out.count("The run takes") == corrections
 
 
 def test_resuming_runs_only_what_is_missing_or_failed(tmp_path, plan, cpu):
