@@ -160,8 +160,7 @@ def describe_trial(trial: Trial) -> str:
 
 def describe_results(results: Sequence[TrialResult]) -> str:
     """Return a trial's results in one line."""
-    text = "; ".join(_describe(result) for result in results)
-    return text.replace(f"× {BASELINE} [", f"× {BASELINE} ≠ [") if ", but computed " in text else text
+    return "; ".join(_describe(result) for result in results)
 
 
 def _describe(result: TrialResult) -> str:
@@ -245,21 +244,16 @@ def show_plan(
         groups.setdefault((trial.cell.suite.name, trial.cell.placement.name), []).append((trial, estimate))
     for (suite, placement), group in groups.items():
         trials, seconds = [trial for trial, _ in group], [estimate for _, estimate in group]
-        print_plain(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}{_compiling(trials)}")
+        print_plain(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}")
     counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
-    print_plain(f"{counted}, {_duration([*plan.seconds, REPORT_S])} in all{_compiling(plan.trials)}")
+    print_plain(f"{counted}, {_duration([*plan.seconds, REPORT_S])} in all")
 
 
-def show_remaining(plan: Plan, left: Plan, failed: int) -> None:
-    """Print how much of a plan is finished: all but what is ``left``, of which some trials have ``failed`` or hung."""
-    finished, total = len(plan.trials) - len(left.trials), len(plan.trials)
-    if not left.trials:
-        print_plain(f"{total} of {total} planned trials are finished already, so nothing of the plan remains.")
-        return
-    remain = "remains" if len(left.trials) == 1 else "remain"
-    tried = f", {failed} of them tried again because they failed or hung" if failed else ""
+def show_remaining(plan: Plan, left: Plan) -> None:
+    """Print how much of a plan is finished: all but what is ``left``."""
+    count, total = len(left.trials), len(plan.trials)
     print_plain(
-        f"{finished} of {total} planned trials are finished already; {len(left.trials)} {remain}{tried}, "
+        f"{total - count} of {total} planned trials are finished already; {count} left, "
         f"{_duration([*left.seconds, REPORT_S])}."
     )
 
@@ -267,32 +261,23 @@ def show_remaining(plan: Plan, left: Plan, failed: int) -> None:
 def _describe_group(trials: Sequence[Trial]) -> str:
     """Return the variants, arms, batch sizes and epochs of a suite's trials on one device."""
     variants = {trial.cell.suite.parameters for trial in trials}
-    arms = dict.fromkeys(name for trial in trials for name in trial.precisions)
-    sizes = {phase: sorted({t.cell.batch_size for t in trials if t.phase == phase}) for phase in ("speed", "train")}
-    measured = sizes["speed"] or sorted({t.cell.batch_size for t in trials if t.phase not in ("fit", "train")})
-    batches = [str(size) for size in measured]
-    batches += ["the largest that fits, found when it runs"] if any(t.phase == "fit" for t in trials) else []
-    batches = batches or [str(size) for size in sizes["train"]]
     each = f", {len(variants)} variants" if len(variants) > 1 else ""
+    arms = dict.fromkeys(name for trial in trials for name in trial.precisions)
     line = f"{each}: {', '.join(arms)}"
     if trials[0].cell.data.kind == "script":
         return line
+    batches = [str(size) for size in sorted({trial.cell.batch_size for trial in trials if trial.phase != "fit"})]
+    if any(trial.phase == "fit" for trial in trials):
+        batches.append("the largest that fits, found when it runs")
     line += f"; batch {', '.join(batches)}"
-    training = next((trial for trial in trials if trial.phase == "train"), None)
-    if training is None:
-        return line
-    trained = ", ".join(str(size) for size in sizes["train"])
-    return f"{line}; {_epochs(training)} at batch {trained} on {training.cell.data}"
+    for training in trials:
+        if training.phase == "train":
+            return f"{line}; {_epochs(training)} on {training.cell.data}"
+    return line
 
 
 def _epochs(trial: Trial) -> str:
     return "1 epoch" if trial.epochs == 1 else f"{trial.epochs} epochs"
-
-
-def _compiling(trials: Sequence[Trial]) -> str:
-    """Return a note that no estimate includes torch.compile's own time, if some trial compiles."""
-    names = {name for trial in trials for arm in trial.arms for name in (*trial.cell.techniques, *arm.techniques)}
-    return ", without compiling" if "compile" in {name.partition("=")[0] for name in names} else ""
 
 
 def _duration(seconds: Sequence[float | None]) -> str:

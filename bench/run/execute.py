@@ -195,14 +195,7 @@ class Execution:
             self.display.note(f"{trial.id}: the {arms} {why}; each is measured on its own, unpaired")
         for alone in missing:
             self._begin(alone, place)
-            others = [self.known.statuses.get(other.config, {}).values() for other in apart if other is not alone]
-            if failed is not None and failed.kind == "timeout" and all(set(MEASURED) & {*each} for each in others):
-                text = f"together with the other {arms}, which were then measured alone: {failed.text}"
-                results = missing_results(alone, [], replace(failed, text=text), now())
-                self._give_up(alone, results[0])
-                self._keep(alone, [], results)  # without waiting as long for it again
-            else:
-                self._run_trial(alone, f"measured alone: together, {failed.text}" if failed is not None else "")
+            self._run_trial(alone, f"measured alone: together, {failed.text}" if failed is not None else "")
 
     def _run_trial(self, trial: Trial, note: str = "") -> Ending | None:
         """Run one trial and store what it sent; the detail of a measured row begins with a ``note``.
@@ -325,10 +318,7 @@ def tell_what_remains(prepared: PreparedRun, folder: Path | None) -> None:
         UsageError: its trials.csv cannot be read.
     """
     if folder is not None and (folder / "run.json").exists():
-        known = answers(folder)
-        left = remaining(prepared.plan, known)
-        failed = [trial for trial in left.trials if set(known.attempts.get(trial.id, {}).values()) & set(FAILURES)]
-        show_remaining(prepared.plan, left, len(failed))
+        show_remaining(prepared.plan, remaining(prepared.plan, answers(folder)))
 
 
 def execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
@@ -345,12 +335,11 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
 def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
     before = earlier_start(folder, prepared)
     earlier = read_run(folder) if before else {}
-    started_with = {name: value for name, value in earlier.get("request", {}).items() if name in ("out", "resume")}
     environment = prepared.environment
     gpus = () if prepared.request.on is not None else sampled_gpus(environment)  # a cluster's are on other machines
     run: dict[str, Any] = {
         "version": bench.__version__,
-        "request": describe_request(prepared) | started_with,
+        "request": describe_request(prepared),
         "environment": environment,
         "data": [
             asdict(data)
@@ -376,7 +365,6 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
             if store.dropped:
                 rows = ", ".join(f"{count} of {name}" for name, count in store.dropped.items())
                 display.note(f"Rows of trials that did not end were dropped: {rows}.")
-            size = (folder / "trials.csv").stat().st_size
             store.write_run(run)  # first, so that whatever happens --resume finds a run
             sampler = stack.enter_context(Sampler(gpus, SAMPLE_PERIOD_S))
             launcher.on_start = sampler.own
@@ -394,8 +382,7 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
                     display.note(f"The largest batches are known: {len(plan.trials)} trials at them and at others.")
                     fine = execution.run(plan) and searched
                 store.add(sampler.stop())
-                is_longer = (folder / "trials.csv").stat().st_size > size
-                end((None if is_longer else earlier.get("finished")) or now())
+                end(now())
             except KeyboardInterrupt:
                 end(None)  # with the warnings so far
                 raise

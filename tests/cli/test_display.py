@@ -59,7 +59,7 @@ def test_a_speedup_over_products_of_another_type_says_so():
     ]
     assert describe_results(results) == (
         "fp32 2.5 ms, but computed 100 % of its products in bfloat16 (middle); "
-        "amp-bf16 1.25 ms, 2.000× fp32 ≠ [1.900, 2.100]"
+        "amp-bf16 1.25 ms, 2.000× fp32 [1.900, 2.100]"
     )
 
 
@@ -111,16 +111,11 @@ def test_the_plan_says_where_what_and_how_long(tiny_trial, machine, capsys):
     assert "cpu: Test CPU (CPU); torch 2.15" in text
     assert "No --gpus was given: measuring on the CPU, because there is no GPU." in text
     assert "Warning: Mind the gap." in text
-    assert "tiny on cpu: fp32; batch 4; 3 epochs at batch 4 on synthetic; about 1.9 min" in text
+    assert "tiny on cpu: fp32; batch 4; 3 epochs on synthetic; about 1.9 min" in text
     assert text.endswith("2 trials, about 2 min in all\n")
     show_plan(Plan(trials=trials, seconds=(10.0, None)), machine, [], default_device=False)
     assert "2 trials, an unknown time in all" in capsys.readouterr().out
     show_plan(Plan(trials=(replace(trials[1], epochs=1),), seconds=(9.0,)), machine, [], default_device=False)
-    assert "; 1 epoch at batch 4 on synthetic; about 9 s" in capsys.readouterr().out
+    assert "; 1 epoch on synthetic; about 9 s" in capsys.readouterr().out
     show_plan(Plan(trials=trials[:1], seconds=(None,)), machine, [], default_device=False)
     assert "\n1 trial, an unknown time in all" in capsys.readouterr().out
-    compiled = replace(tiny_trial, cell=replace(tiny_trial.cell, techniques=("compile=max-autotune",)))
-    show_plan(Plan(trials=(compiled,), seconds=(9.0,)), machine, [], default_device=False)
-    line, total = capsys.readouterr().out.splitlines()[-2:]
-    assert line.endswith("about 9 s, without compiling")
-    assert total == "1 trial, about 13 s in all, without compiling"

@@ -17,7 +17,6 @@ from bench.planning.plan import (
     unsupported_reason,
 )
 from bench.results.records import Device
-from bench.run.prepare import warn_of_no_gain
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import DataSource, Placement, PreparedData, Protocol, Request, SuiteRef, Trial
@@ -430,13 +429,6 @@ def test_quick_compares_fp32_with_what_should_gain_most_in_a_minute(machine, dev
         assert sum(planned.seconds) <= most_s, name
         named = make_plan(parse([*words, "--precisions", "fp32,tf32"]), suites, data, machine, {ref: flops})
         assert {trial.precisions for trial in named.trials if trial.phase == "speed"} == {("fp32", "tf32")}
-
-
-def test_quick_says_why_it_measures_fp32_alone(machine):
-    pascal = gpu(compute_capability="6.0", unsupported=BEFORE_AMPERE)
-    (warning,) = warn_of_no_gain(replace(machine, devices=(pascal,)), parse(["--suite", "mlp", "--quick"]))
-    assert "no tensor cores" in warning
-    assert warn_of_no_gain(replace(machine, devices=(pascal,)), parse(["--suite", "mlp"])) == []
 
 
 def planned_by_memory(machine, device, footprint, ref=REF, **asked):

@@ -16,9 +16,8 @@ from bench.measure.warmup import prepare
 from bench.phases.arms import BATCHES, TrainingRunner
 from bench.phases.speed import communication_pct
 from bench.planning import suite_registry
-from bench.planning.plan import Plan, refusal_reason
+from bench.planning.plan import refusal_reason
 from bench.results.records import MemoryPeak
-from bench.run.prepare import warn_of_refusals
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
@@ -255,10 +254,6 @@ def test_what_several_devices_cannot_do_is_known_before_a_process_starts(tiny_tr
     assert refusal_reason(both, cpu) is None
     reason = refusal_reason(replace(both, phase="numerics"), cpu)
     assert reason == "it is not measured on devices that train together"
-    trials = tuple(replace(both, phase=phase) for phase in ("memory", "numerics", "inference"))
-    here = replace(machine, devices=(replace(cpu, placement="cpu+cpu"),))
-    (warning,) = warn_of_refusals(Plan(trials=trials, seconds=(None,) * 3), here)
-    assert warning == f"On cpu+cpu, numerics, inference will be unsupported: {reason}."
     alone = replace(tiny_trial, cell=replace(tiny_trial.cell, techniques=("sync-bn",)))
     assert "train together" in refusal_reason(alone, cpu)
 
