@@ -221,7 +221,7 @@ def test_a_run_that_is_stopped_leaves_nobody_computing_and_goes_on_where_it_stop
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (("--data", "folder:missing"), "'missing' does not exist"),
+        (("--data", "folder:missing"), "There is no folder 'missing'"),
         (("--precisions", "tf32"), "cannot do tf32"),
         (("--set", "depth=3"), "No suite here has a parameter 'depth'. Available: fail, lr, width"),
         (("--sweep", "depth=3,4"), "No suite here has a parameter 'depth'. Available: fail, lr, width"),

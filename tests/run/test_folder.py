@@ -28,7 +28,7 @@ from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
 from bench.spec.errors import UsageError
 from bench.spec.trial import DataSource, PreparedData, Request, SuiteRef
-from tests.conftest import TINY
+from tests.conftest import TINY, call
 from tests.report.builders import RunBuilder
 from tests.report.fleet import edit_run
 from tests.results.test_store import block, contents, result, rows
@@ -137,6 +137,24 @@ def test_seeds_may_be_added_and_nothing_else_may_change(tmp_path, machine):
     other = replace(REQUEST, seeds=(0, 1), largest_batch=True, batch_sizes=(4,), protocol=RIGOROUS)
     with pytest.raises(UsageError, match=r"was started with other --batch-sizes, .*--rigorous"):
         run_nothing(tmp_path, machine, other)
+
+
+@pytest.mark.slow
+def test_added_seeds_are_the_runs_own_from_then_on(tmp_path):
+    def trained():
+        return [(row["seed"], row["started"]) for row in rows(tmp_path / "mine", "trials.csv")]
+
+    (tmp_path / "tiny.py").write_text(TINY)
+    words = "--suite tiny.py --gpus cpu --precisions fp32 --phases train --epochs 1 --batch-sizes 4 --seeds 1"
+    assert call(*words.split(), "--out", "mine", cwd=tmp_path).returncode == 0
+    (before,) = trained()
+    assert call("--resume", "mine", "--seeds", "5", cwd=tmp_path).returncode == 2
+    assert call("--resume", "mine", "--seeds", "1,5", cwd=tmp_path).returncode == 0
+    after = trained()
+    assert after[0] == before
+    assert [seed for seed, _ in after] == ["1", "5"]
+    assert call("--resume", "mine", cwd=tmp_path).returncode == 0
+    assert trained() == after
 
 
 def test_a_run_that_is_stopped_before_its_first_trial_can_be_resumed(tmp_path, monkeypatch, machine):
