@@ -32,7 +32,7 @@ LADDER = (
     "tests/phases/test_ladder.py::"
     "test_steps_that_do_not_fit_together_are_measured_apart_and_one_that_is_refused_is_left_out"
 )
-TEXT = "tests/run/test_prepare.py::test_a_texts_split_is_told_its_bytes_are_the_vocabulary_and_a_short_one_is_refused"
+TEXT = "tests/run/test_prepare.py::test_a_texts_bytes_are_the_vocabulary_and_a_short_one_is_refused"
 LIBRARY = "tests/suites/test_library.py::test_a_model_of_images_takes_a_step_at_another_size"
 EXAMPLES = "tests/training/test_examples.py::test_an_example_is_measured_and_trained_in_two_precisions"
 LAYERS = f"{GPUS}test_the_module_that_overflows_in_float16_is_found_and_kept"

@@ -6,20 +6,14 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-import psutil
-
-from bench.planning.plan import ESTIMATE_ERROR, REPORT_S, Plan
+from bench.planning.plan import REPORT_S, Plan
 from bench.results.records import MEASURED, Device, Environment, Operations, Progress, Sample, TrialResult
 from bench.results.store import FAILURES, reason_of
 from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE, find_precision, strayed
 from bench.spec.text import plain, print_plain
 from bench.spec.trial import Trial
-
-if TYPE_CHECKING:
-    from rich.live import Live
 
 REDRAW_S = 0.5
 """Drawing takes time from a CPU that may be measured, so it is rare."""
@@ -31,15 +25,14 @@ class Display:
     def __init__(self) -> None:
         self._running: dict[str, tuple[str, str]] = {}
         """The number and the description of each running trial, by its id."""
-        self._left_s: tuple[float, float] | None = None
-        self._left_at = 0.0
-        """When that was known."""
+        self._end_s: float | None = None
+        """When the run should end; None is unknown."""
         self._reasons: set[str] = set()
         """Why trials failed, as far as it was shown."""
 
-    def begin(self, trial: Trial, number: int, total: int, left_s: tuple[float, float] | None = None) -> None:
-        """Show that a trial begins, and how long the run goes on, in seconds with their error; None is unknown."""
-        self.expect(left_s)
+    def begin(self, trial: Trial, number: int, total: int, left_s: float | None = None) -> None:
+        """Show that a trial begins, and for how many seconds the run goes on; None is unknown."""
+        self._end_s = None if left_s is None else time.monotonic() + left_s
         self._running[trial.id] = f"[{number}/{total}]", describe_trial(trial)
 
     def progress(self, progress: Progress, samples: Sequence[Sample]) -> None:
@@ -57,15 +50,6 @@ class Display:
         bad = any(result.status not in MEASURED for result in results)
         self._print(f"{' '.join(self._running.pop(trial.id))}: {describe_results(shown)}", "red" if bad else "")
 
-    def expect(self, left_s: tuple[float, float] | None) -> None:
-        """Take note of how long the run goes on from now, in seconds with their error; None is unknown."""
-        self._left_s, self._left_at = left_s, time.monotonic()
-
-    def correct(self, before_s: float, total_s: float) -> None:
-        """Show that the trials take another time than was announced before; the plan's has the report's in it, too."""
-        total, before = _time(total_s + REPORT_S), _time(before_s + REPORT_S)
-        self.note(f"The run takes about {total} in all, not {before} as was estimated.")
-
     def note(self, text: str) -> None:
         """Show a note."""
         self._print(text, "yellow")
@@ -78,54 +62,59 @@ class Display:
 
 
 class LiveDisplay(Display):
-    """Shows a line that keeps changing below the lines of the trials that have ended."""
+    """Shows lines that keep changing below those of the trials that have ended: the trial, the run, and each GPU."""
 
     def __init__(self, devices: Sequence[Device] = ()) -> None:
+        from rich import progress
         from rich.console import Console
         from rich.live import Live
 
         super().__init__()
-        self._devices = {device.placement: device for device in devices}
-        self._boards = {
-            word: device
-            for device in sorted(devices, key=lambda device: -len(device.gpus))
-            for word in device.gpus.values()
-        }
+        self._boards: dict[str, Device] = {}
+        """The device of each GPU; of one that also trains with others, itself."""
+        for device in sorted(devices, key=lambda device: -len(device.gpus)):
+            self._boards |= dict.fromkeys(device.gpus.values(), device)
         self._readings: dict[str, Sample] = {}
         """The last one of each GPU."""
-        self._last = Progress(text="starting")
+        self._bars = progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(bar_width=16),
+            progress.TextColumn("{task.fields[text]}", markup=False),
+            progress.TimeElapsedColumn(),
+        )
+        self._trial = self._bars.add_task("starting", total=1.0, text="")
+        self._run = self._bars.add_task("in all", total=1.0, text="")
         self._console = Console(highlight=False)
-        self._live: Live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
-        self._cpu: Device | None = None
-        """The CPU that is measured."""
-        self._began = self._drawn = 0.0
-        self._start = time.monotonic()
+        self._start_s = time.monotonic()
+        self._drawn_s = 0.0
 
-    def begin(self, trial: Trial, number: int, total: int, left_s: tuple[float, float] | None = None) -> None:
+    def begin(self, trial: Trial, number: int, total: int, left_s: float | None = None) -> None:
         """Show the trial's name."""
         super().begin(trial, number, total, left_s)
-        device = self._devices.get(trial.cell.placement.name)
-        self._cpu = None if device is None or device.is_gpu else device
-        self._began, self._last = time.monotonic(), Progress(text="starting")
+        names = list(self._running.values())
+        name = " ".join(names[0]) if len(names) == 1 else f"{len(names)} trials running"
+        self._bars.reset(self._trial, description=plain(name), text="starting")
         self._draw()
 
     def progress(self, progress: Progress, samples: Sequence[Sample]) -> None:
         """Redraw, at most every ``REDRAW_S``."""
         self._readings |= {sample.placement: sample for sample in samples}
-        self._last = progress if progress.text else self._last
-        if time.monotonic() - self._drawn >= REDRAW_S:
+        if progress.text:
+            self._bars.update(self._trial, completed=progress.done or 0.0, text=plain(progress.text))
+        if time.monotonic() - self._drawn_s >= REDRAW_S:
             self._draw()
 
     def close(self) -> None:
-        """Remove the live line."""
+        """Remove the live lines."""
         self._live.stop()
 
     def loads(self) -> list[str]:
-        """Return a line for each GPU that is read, and one for the CPU where that is measured."""
+        """Return a line for each GPU that is read."""
         readings = sorted(self._readings.items(), key=lambda item: int(item[0]))
-        lines = [describe_gpu(sample, self._boards.get(gpu)) for gpu, sample in readings]
-        return [*lines, describe_cpu(self._cpu)] if self._cpu else lines
+        return [describe_gpu(sample, self._boards.get(gpu)) for gpu, sample in readings]
 
     def _print(self, text: str, style: str) -> None:
         from rich.text import Text
@@ -134,45 +123,20 @@ class LiveDisplay(Display):
 
     def _draw(self) -> None:
         from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.spinner import Spinner
-        from rich.table import Table
         from rich.text import Text
 
-        self._drawn = time.monotonic()
-        progress, trials = self._last, list(self._running.values())
-        row = Table.grid(padding=(0, 1))
-        row.add_row(
-            Spinner("dots"),
-            Text(plain(" ".join(trials[0])) if len(trials) == 1 else f"{len(trials)} trials running", style="bold"),
-            ProgressBar(total=1.0, completed=progress.done or 0.0, width=16),
-            Text(plain(progress.text)),
-            Text(f"{self._drawn - self._began:.0f} s", style="dim"),
-        )
-        loads = [Text(plain(f"  {line}"), style="dim", no_wrap=True, overflow="ellipsis") for line in self.loads()]
-        total = Table.grid(padding=(0, 1))
-        elapsed_s = self._drawn - self._start
-        share, left = 0.0, ""
-        if self._left_s is not None:
-            left_s = max(0.0, self._left_at + self._left_s[0] - self._drawn)
+        self._drawn_s = time.monotonic()
+        if self._end_s is not None:
+            left_s, elapsed_s = max(0.0, self._end_s - self._drawn_s), self._drawn_s - self._start_s
             share = elapsed_s / max(elapsed_s + left_s, 1e-9)
-            left = f", about {_clock(left_s)} ± {_clock(self._left_s[1])} left"
-        total.add_row(
-            Text("  in all", style="bold"),
-            ProgressBar(total=1.0, completed=share, width=16),
-            Text(f"{_clock(elapsed_s)} so far{left}", style="dim"),
-        )
-        self._live.update(Group(row, *loads, total), refresh=True)
+            self._bars.update(self._run, completed=share, text=f"about {_time(left_s)} left")
+        loads = [Text(plain(f"  {line}"), style="dim", no_wrap=True, overflow="ellipsis") for line in self.loads()]
+        self._live.update(Group(self._bars, *loads), refresh=True)
 
 
 def open_display(devices: Sequence[Device] = ()) -> Display:
     """Return the display for a terminal, or for a log; ``devices`` are those of this machine."""
     return LiveDisplay(devices) if sys.stdout.isatty() else Display()
-
-
-def _clock(seconds: float) -> str:
-    """Return minutes and seconds: 2:05."""
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
 def describe_trial(trial: Trial) -> str:
@@ -196,8 +160,7 @@ def describe_trial(trial: Trial) -> str:
 
 def describe_results(results: Sequence[TrialResult]) -> str:
     """Return a trial's results in one line."""
-    text = "; ".join(_describe(result) for result in results)
-    return text.replace(f"× {BASELINE} [", f"× {BASELINE} ≠ [") if ", but computed " in text else text
+    return "; ".join(_describe(result) for result in results)
 
 
 def _describe(result: TrialResult) -> str:
@@ -258,13 +221,6 @@ def describe_gpu(sample: Sample, board: Device | None = None) -> str:
     return f"[{sample.placement}] {name} | {state} | {used:>5} / {all_of_it:>5} MiB"
 
 
-def describe_cpu(device: Device) -> str:
-    """Return the load of a CPU, all its programs' since the last call, and the machine's memory in a line."""
-    memory = psutil.virtual_memory()
-    used, total = (memory.total - memory.available) / 2**20, memory.total / 2**20
-    return f"[{device.placement}] {device.name} | {psutil.cpu_percent():>3.0f} % | {used:>5.0f} / {total:>5.0f} MiB"
-
-
 def _whole(value: float | None) -> str:
     return "??" if value is None else f"{value:.0f}"
 
@@ -288,67 +244,40 @@ def show_plan(
         groups.setdefault((trial.cell.suite.name, trial.cell.placement.name), []).append((trial, estimate))
     for (suite, placement), group in groups.items():
         trials, seconds = [trial for trial, _ in group], [estimate for _, estimate in group]
-        print_plain(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}{_compiling(trials)}")
+        print_plain(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}")
     counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
-    print_plain(f"{counted}, {_duration([*plan.seconds, REPORT_S])} in all{_range(plan)}{_compiling(plan.trials)}")
+    print_plain(f"{counted}, {_duration([*plan.seconds, REPORT_S])} in all")
 
 
-def show_remaining(plan: Plan, left: Plan, failed: int) -> None:
-    """Print how much of a plan is finished: all but what is ``left``, of which some trials have ``failed`` or hung."""
-    finished, total = len(plan.trials) - len(left.trials), len(plan.trials)
-    if not left.trials:
-        print_plain(f"{total} of {total} planned trials are finished already, so nothing of the plan remains.")
-        return
-    remain = "remains" if len(left.trials) == 1 else "remain"
-    tried = f", {failed} of them tried again because they failed or hung" if failed else ""
+def show_remaining(plan: Plan, left: Plan) -> None:
+    """Print how much of a plan is finished: all but what is ``left``."""
+    count, total = len(left.trials), len(plan.trials)
     print_plain(
-        f"{finished} of {total} planned trials are finished already; {len(left.trials)} {remain}{tried}, "
+        f"{total - count} of {total} planned trials are finished already; {count} left, "
         f"{_duration([*left.seconds, REPORT_S])}."
     )
-
-
-def _range(plan: Plan) -> str:
-    """Say by how much the estimate may be off; empty where there is none."""
-    if any(second is None for second in plan.seconds):
-        return ""
-    why = (
-        "modules need fp32"
-        if any(PHASES[trial.phase].most > 1 for trial in plan.trials)
-        else ("precisions are nearly as fast as fp32")
-    )
-    more = f"; up to {_time(plan.longest_s + REPORT_S)} where {why}"
-    return f" (± {100 * ESTIMATE_ERROR:.0f} %{more if plan.longest_s > 1.5 * sum(filter(None, plan.seconds)) else ''})"
 
 
 def _describe_group(trials: Sequence[Trial]) -> str:
     """Return the variants, arms, batch sizes and epochs of a suite's trials on one device."""
     variants = {trial.cell.suite.parameters for trial in trials}
-    arms = dict.fromkeys(name for trial in trials for name in trial.precisions)
-    sizes = {phase: sorted({t.cell.batch_size for t in trials if t.phase == phase}) for phase in ("speed", "train")}
-    measured = sizes["speed"] or sorted({t.cell.batch_size for t in trials if t.phase not in ("fit", "train")})
-    batches = [str(size) for size in measured]
-    batches += ["the largest that fits, found when it runs"] if any(t.phase == "fit" for t in trials) else []
-    batches = batches or [str(size) for size in sizes["train"]]
     each = f", {len(variants)} variants" if len(variants) > 1 else ""
+    arms = dict.fromkeys(name for trial in trials for name in trial.precisions)
     line = f"{each}: {', '.join(arms)}"
     if trials[0].cell.data.kind == "script":
         return line
+    batches = [str(size) for size in sorted({trial.cell.batch_size for trial in trials if trial.phase != "fit"})]
+    if any(trial.phase == "fit" for trial in trials):
+        batches.append("the largest that fits, found when it runs")
     line += f"; batch {', '.join(batches)}"
-    training = next((trial for trial in trials if trial.phase == "train"), None)
-    if training is None:
-        return line
-    trained = ", ".join(str(size) for size in sizes["train"])
-    return f"{line}; {_epochs(training)} at batch {trained} on {training.cell.data}"
+    for training in trials:
+        if training.phase == "train":
+            return f"{line}; {_epochs(training)} on {training.cell.data}"
+    return line
 
 
 def _epochs(trial: Trial) -> str:
     return "1 epoch" if trial.epochs == 1 else f"{trial.epochs} epochs"
-
-
-def _compiling(trials: Sequence[Trial]) -> str:
-    """Return a note that no estimate includes torch.compile's own time, if some trial compiles."""
-    names = {name for trial in trials for arm in trial.arms for name in (*trial.cell.techniques, *arm.techniques)}
-    return ", without compiling" if "compile" in {name.partition("=")[0] for name in names} else ""
 
 
 def _duration(seconds: Sequence[float | None]) -> str:

@@ -34,11 +34,9 @@ class Interruption:
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # others were chosen
                 self._before[number] = signal.signal(number, self._take)
-        sys.unraisablehook = self._ignored
         return self
 
     def __exit__(self, *_error: object) -> None:
-        sys.unraisablehook = sys.__unraisablehook__
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -53,12 +51,6 @@ class Interruption:
             raise KeyboardInterrupt
         if time.monotonic() - self._came_s > TOGETHER_S:
             self._end()
-
-    def _ignored(self, report: Any) -> None:
-        """End the process where Python ignores the exception because nobody could catch it, as in a destructor."""
-        if self._number and issubclass(report.exc_type, KeyboardInterrupt):
-            self._end()
-        sys.__unraisablehook__(report)
 
     def _end(self) -> None:
         with suppress(OSError):  # nobody is left to read it

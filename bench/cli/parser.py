@@ -53,8 +53,6 @@ In the options {scratch} stands for a fresh folder, and {seed} for a number, in 
 """
 INJECTED = ("fp32", "tf32", "amp-bf16")
 """The precisions that can be entered from outside a script."""
-PAGE = ("published", "figures")
-"""Options that say what is on the page of a report."""
 RESUMABLE = ("resume", "dry_run", "seeds", "trial_timeout_s")
 """Options that may be given with a bare ``--resume``."""
 TRAINING = ("epochs", "target_accuracy_pct", "clip_grad", "start", "from_epoch")
@@ -105,45 +103,23 @@ def parse(argv: Sequence[str]) -> Any:
         )
     if name == "explain":
         if "--try" in words:
-            raise UsageError("There is no --try: a run's last lines have the command that measures a technique.")
+            raise UsageError("There is no --try: a run's last line names the options that measure a technique.")
         if not words or words[0].startswith("-"):
-            return _parse_explained_run(words)
+            return parse_run(words, explained=True)
     cut = words.index("--") if name == "compare" and "--" in words else len(words)
     options = parsers[name].parse_args(words[:cut], argparse.Namespace(command=name))
     if name == "compare":
         options.run_words = words[cut + 1 :]
         if options.run_words and options.interleave is None:
             raise UsageError("Options of runs follow '--' only with --interleave DIR, which measures.")
-    changed = [f"--{word}" for word in PAGE if getattr(options, word, None) != parsers[name].get_default(word)]
-    if name == "report" and options.json and changed:
-        raise UsageError(f"--json writes no page: leave out {', '.join(changed)}.")
+    if name == "report" and options.json and (options.published or options.figures != "overview"):
+        raise UsageError("--json writes no page: leave out --published and --figures.")
     return options
 
 
 def _parse_layers(argv: Sequence[str]) -> Request:
     """Parse ``layers`` with the options of a run: its only phase is layers."""
     return parse_run([*argv, "--phases", "layers"] if "--resume" not in argv else argv)
-
-
-def _parse_explained_run(argv: Sequence[str]) -> Request:
-    """Parse ``explain`` with the options of a run: the phases are others, and the explain phase is among them.
-
-    The request has the words of a run with these phases, so that whatever repeats a run repeats it.
-
-    Raises:
-        UsageError: an option is invalid, or the precisions leave nothing to explain.
-    """
-    options = vars(run_parser(explained=True).parse_args(argv))
-    if (named := options.get("precisions")) and (BASELINE not in named or len(named) == 1):
-        others = [name for name in named if name != BASELINE] or ["amp-bf16"]
-        raise UsageError(
-            f"explain compares {BASELINE} with another precision, and --precisions names only {', '.join(named)}: "
-            f"name both, as in --precisions {','.join((BASELINE, *others))}."
-        )
-    words = list(argv)
-    if "suites" in options:
-        words += ["--phases", ",".join(dict.fromkeys((*options.get("phases", EXPLAIN), "explain")))]
-    return parse_run(words)
 
 
 def _script_parser() -> Parser:
@@ -348,13 +324,13 @@ def run_parser(*, explained: bool = False) -> Parser:
     return parser
 
 
-def parse_run(argv: Sequence[str]) -> Request:
-    """Parse the options of a run, and check them against each other.
+def parse_run(argv: Sequence[str], *, explained: bool = False) -> Request:
+    """Parse the options of a run, and check them against each other; ``explained`` adds the phase explain.
 
     Raises:
         UsageError: an option is invalid, or contradicts another one.
     """
-    given = vars(run_parser().parse_args(argv))
+    given = vars(run_parser(explained=explained).parse_args(argv))
     options = run_options()
     if not given.get("suites") and "resume" not in given:
         raise UsageError("--suite is missing: name one, such as --suite mlp (run_bench.py list shows all).")
@@ -372,12 +348,17 @@ def parse_run(argv: Sequence[str]) -> Request:
         raise UsageError("A cluster's nodes keep no checkpoints: leave out --keep-checkpoints and --from, or --on.")
     if given.get("data"):
         DataSource.parse(given["data"], given.get("data_dir", "data"), elsewhere="on" in given)
+    if explained and "suites" in given:
+        named = given.get("precisions", (BASELINE, "amp-bf16"))
+        if BASELINE not in named or len(named) == 1:
+            raise UsageError(f"explain compares {BASELINE} with another precision: name both in --precisions.")
+        given["phases"] = tuple(dict.fromkeys((*given.get("phases", EXPLAIN), "explain")))
     if "sync_bn" in given:
         given["techniques"] = parse_techniques(",".join((*given.get("techniques", ()), "sync-bn")))
     if (sizes := given.get("batch_sizes")) is not None:
         given |= {"batch_sizes": tuple(size for size in sizes if size != MAX), "largest_batch": MAX in sizes}
     given |= {"phases": _phases(given), "parameters": _parameters(given), "sweep": _sweeps(given)}
-    return _request(argv, given)
+    return _request(("explain", *argv) if explained else argv, given)
 
 
 def _request(argv: Sequence[str], given: dict[str, Any]) -> Request:

@@ -152,8 +152,6 @@ class StepTime:
     """Longest first."""
     calls: float
     """Kernels and copies in a step, or on a CPU operators that have a class of their own."""
-    hidden_communication_ms: float
-    """Communication while other work ran, which costs no time."""
     scaling_wait_ms: float
     """The part of ``idle`` in which the GPU waits because the host has waited for GradScaler's check of a step."""
 
@@ -256,7 +254,6 @@ def decompose(trace: Mapping[str, Any], *, gpu: bool | None = None, matrix_types
     segments = [segment for segment in segments if segment.start < end]
     us = _exclusive(segments, start, end)
     each = 1e3 * len(marks)
-    communication = _union(segment for segment in segments if segment.work == "communication")
     starts = sorted(segment.start for segment in segments)
     # Kernels are launched again only after the wait: until the first of them the GPU has none because of it.
     waits = [(wait.start, next((at for at in starts if at >= wait.end), end)) for wait in _scaler_waits(host)]
@@ -265,7 +262,6 @@ def decompose(trace: Mapping[str, Any], *, gpu: bool | None = None, matrix_types
         step_ms=(end - start) / each,
         operators=_by_operator(segments, len(marks)),
         calls=len({id(segment) if device else id(segment.operator) for segment in segments}) / len(marks),
-        hidden_communication_ms=max(0.0, communication - us["communication"]) / each,
         scaling_wait_ms=sum(_exclusive(segments, *wait)["idle"] for wait in waits if device) / each,
     )
 
@@ -381,14 +377,6 @@ def _exclusive(segments: Sequence[_Segment], start: float, end: float) -> dict[W
         active[work] += change
     us["idle"] += max(0.0, end - at)
     return us
-
-
-def _union(segments: Iterable[_Segment]) -> float:
-    total, until = 0.0, float("-inf")
-    for segment in sorted(segments, key=lambda segment: segment.start):
-        total += max(0.0, segment.end - max(segment.start, until))
-        until = max(until, segment.end)
-    return total
 
 
 def _by_operator(segments: Iterable[_Segment], steps: int) -> tuple[Operator, ...]:

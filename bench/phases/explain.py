@@ -170,7 +170,6 @@ class _Explanation:
         profile = decompose(trace, gpu=backend.is_gpu, matrix_types=matrix_types)
         figures = {"profiled": profile.step_ms, "kernels" if runner.asynchronous else "operators": profile.calls}
         if runner.asynchronous:
-            figures["hidden communication"] = profile.hidden_communication_ms
             figures["scaling wait"] = profile.scaling_wait_ms
         rows = [self._row(runner, "step", name, value, round=turn) for name, value in figures.items()]
         return profile, rows + [self._row(runner, "class", work, profile.ms[work], round=turn) for work in CLASSES]

@@ -25,12 +25,6 @@ STEP_OVERHEAD_S = 0.005
 """Time of a step without its products, on a CPU."""
 CPU_START_S, GPU_START_S = 0.5, 3.0
 """Time of a trial's process until its first step: a GPU's context and libraries are loaded in each."""
-Kind = tuple[str, tuple[str, ...]]
-"""A phase and the arms of a trial."""
-SHOWN_SHARE = 0.04
-"""Share of a trial that must be done before its pace counts."""
-ESTIMATE_ERROR, LEARNT_ERROR = 0.3, 0.15
-"""Share by which an estimate may be off, and one that was corrected by trials of its phase that have ended."""
 REPORT_S = 4.0
 """Time to read a run's rows and to draw its report."""
 SILENT_STEPS = 24
@@ -74,20 +68,6 @@ class Plan:
     trials: tuple[Trial, ...]
     seconds: tuple[float | None, ...]
 
-    @property
-    def longest_s(self) -> float:
-        """The estimated seconds if every trial and cell takes as long as it may; unknown ones count nothing."""
-        total = 0.0
-        for trial, seconds in zip(self.trials, self.seconds, strict=True):
-            protocol, repeated = trial.protocol, PHASES[trial.phase].key == "replicate"
-            last = repeated and trial.replicate == protocol.replicates - 1
-            total += (
-                (seconds or 0.0)
-                * PHASES[trial.phase].most
-                * (1 + (protocol.most_replicates - protocol.replicates if last else 0))
-            )
-        return total
-
     def only(self, keep: Callable[[Trial], bool]) -> Plan:
         """Return the trials that are to be kept."""
         kept = [(trial, seconds) for trial, seconds in zip(self.trials, self.seconds, strict=True) if keep(trial)]
@@ -95,72 +75,48 @@ class Plan:
 
 
 class Forecast:
-    """How long the rest of a run takes: the plan's estimates, corrected by ended trials and by the running ones' pace.
+    """How long the rest of a run takes: the plan's estimates, times the rate of the trials that have ended.
 
-    An estimate is corrected by what trials of its phase and arms took, else by those of its phase, else by all.
+    The rate is the time that trials took over their estimates: those of the same phase, else all.
     """
 
     def __init__(self, plan: Plan) -> None:
-        kinds = ((trial.phase, trial.precisions) for trial in plan.trials)
-        self._left = dict(enumerate(zip(kinds, plan.seconds, strict=True)))
-        self._ended: dict[Kind, tuple[float, float]] = {}  # by kind, seconds estimated and taken
-        self._guessed: dict[Kind, float] = defaultdict(float)  # by kind, the estimated seconds of trials that are left
-        self._begun: dict[int, tuple[float, float]] = {}  # by index, the first share done of a process, and when
-        self._running: dict[int, float] = {}  # by index, the seconds that are left by the pace so far
-        self._unknown = sum(guess is None for guess in plan.seconds)  # trials that are left and were not estimated
-        for kind, guess in self._left.values():
-            self._guessed[kind] += guess or 0.0
+        self._plan = plan
+        self._left_s: dict[str, float] = defaultdict(float)
+        """By phase, the estimated seconds of trials that are left."""
+        self._estimated_s: dict[str, float] = defaultdict(float)
+        self._taken_s: dict[str, float] = defaultdict(float)
+        """Of ended trials, by phase; under an empty name of all."""
+        self._unknown = 0
+        """Trials that are left and were not estimated."""
+        for trial, seconds in zip(plan.trials, plan.seconds, strict=True):
+            self._left_s[trial.phase] += seconds or 0.0
+            self._unknown += seconds is None
 
-    def skip(self, index: int) -> tuple[Kind, float | None]:
-        """Note that a trial of the plan, by its index, is not run; return its kind and its estimate."""
-        kind, guess = self._left.pop(index)
-        self._running.pop(index, None)
-        self._guessed[kind] -= guess or 0.0
-        self._unknown -= guess is None
-        return kind, guess
-
-    def advance(self, index: int, elapsed_s: float, done: float) -> None:
-        """Note the share of a running trial that is done, after so many seconds."""
-        if index not in self._left:
-            return
-        begun, begun_s = self._begun.setdefault(index, (done, elapsed_s))
-        if done - begun >= SHOWN_SHARE:
-            self._running[index] = (1 - done) * (elapsed_s - begun_s) / (done - begun)
-        else:
-            kind, guess = self._left[index]
-            self._running[index] = max(0.0, (guess or 0.0) * self._ratio(kind)[0] - elapsed_s)
-        if done < begun:  # it is measured arm by arm
-            self._begun[index] = done, elapsed_s
+    def skip(self, index: int) -> None:
+        """Note that a trial of the plan, by its index, is left no more."""
+        seconds = self._plan.seconds[index]
+        self._left_s[self._plan.trials[index].phase] -= seconds or 0.0
+        self._unknown -= seconds is None
 
     def end(self, index: int, took_s: float) -> None:
         """Note how long a trial of the plan took."""
-        kind, guess = self.skip(index)
-        if guess:
-            estimated, taken = self._ended.get(kind, (0.0, 0.0))
-            self._ended[kind] = estimated + guess, taken + took_s
+        self.skip(index)
+        if seconds := self._plan.seconds[index]:
+            for name in (self._plan.trials[index].phase, ""):
+                self._estimated_s[name] += seconds
+                self._taken_s[name] += took_s
 
-    def left_s(self) -> tuple[float, float] | None:
-        """Return the seconds that the trials which have not ended take, and by how many that may be off.
-
-        Of a running trial whose pace is known, only the rest. None where some were not estimated.
-        """
+    def left_s(self) -> float | None:
+        """Return the seconds that the trials which are left take; None where some were not estimated."""
         if self._unknown:
             return None
-        total = error = 0.0
-        for kind, guess in self._guessed.items():
-            running = sum(self._left[index][1] or 0.0 for index in self._running if self._left[index][0] == kind)
-            ratio, is_learnt = self._ratio(kind)
-            total += (guess - running) * ratio
-            error += (guess - running) * ratio * (LEARNT_ERROR if is_learnt else ESTIMATE_ERROR)
-        rest_s = sum(self._running.values())
-        return total + rest_s, error + LEARNT_ERROR * rest_s
-
-    def _ratio(self, kind: Kind) -> tuple[float, bool]:
-        """Return by what to multiply the estimates of a kind, and whether trials of its phase showed it."""
-        phase = [times for other, times in self._ended.items() if other[0] == kind[0]]
-        times = [self._ended[kind]] if kind in self._ended else phase or list(self._ended.values())
-        estimated, taken = (sum(values) for values in zip(*times, strict=True)) if times else (1.0, 1.0)
-        return taken / estimated, bool(phase)
+        total_s = 0.0
+        for phase, seconds in self._left_s.items():
+            known = phase if phase in self._estimated_s else ""
+            rate = self._taken_s[known] / self._estimated_s[known] if known in self._estimated_s else 1.0
+            total_s += rate * seconds
+        return total_s
 
 
 def make_plan(
@@ -171,7 +127,6 @@ def make_plan(
     flops: dict[SuiteRef, float | None],
     *,
     largest: Largest | None = None,
-    sample_s: SampleTimes = MappingProxyType({}),
     footprints: Footprints = MappingProxyType({}),
 ) -> Plan:
     """Order suites × placements × batch sizes × phases × precisions × replicates or seeds into trials.
@@ -185,7 +140,6 @@ def make_plan(
         environment: the machine, with the devices to run on.
         flops: FLOPs of a training step per sample, for the estimate.
         largest: the largest batches that fit, once they are known; until then the plan holds the search for them.
-        sample_s: the seconds of a training step per sample, where they were measured.
         footprints: the memory of suites whose models can be built without it.
 
     Raises:
@@ -207,7 +161,7 @@ def make_plan(
             if _emulates_quickly(here, suite, device, flops.get(ref)):
                 here = replace(here, precisions=(BASELINE, EMULATED))
             for planned in _trials_on(here, ref, kept, data[ref], device, largest=largest):
-                step = step_s(planned, device, flops.get(ref), sample_s)
+                step = step_s(planned, device, flops.get(ref))
                 unfit = unfit_reason(planned, device, footprint) if footprint is not None else ""
                 trial = replace(planned, silence_s=silence_s(planned, request, step), unfit=unfit)
                 trials.append(trial)
@@ -494,31 +448,6 @@ def is_emulated(device: Device, name: str) -> bool:
     return device.bf16_gflops < device.fp32_gflops / 2
 
 
-def steps_to_time(
-    plan: Plan, devices: Sequence[Device], *, quick: bool = False
-) -> dict[tuple[SuiteRef, str, str], int]:
-    """Return the steps that are timed before the estimate, because no rate was measured that tells how long they take.
-
-    They are those of types that a CPU may emulate, and of precisions that emulate a type on any device; for ``quick``,
-    whose estimate should be near, all steps on a CPU.
-
-    Returns:
-        By suite, placement and precision the smallest batch size that the plan has.
-    """
-    sizes: dict[tuple[SuiteRef, str, str], int] = {}
-    by_name = {device.placement: device for device in devices}
-    for trial in plan.trials:
-        cell, device = trial.cell, by_name[trial.cell.placement.name]
-        for name in dict.fromkeys(arm.precision for arm in trial.arms):
-            precision = parse_precision(name)
-            on_cpu = not device.is_gpu and (quick or precision.compute == "float16" or is_emulated(device, name))
-            alone = len(cell.placement.members) == 1 and trial.phase != "fit" and not trial.unfit
-            if alone and (on_cpu or precision.emulated) and not unsupported_reason(device, name, trial.phase):
-                key = cell.suite, device.placement, name
-                sizes[key] = min(cell.batch_size, sizes.get(key, cell.batch_size))
-    return sizes
-
-
 def refusal_reason(trial: Trial, device: Device) -> str | None:
     """Return why a device can measure none of a trial's arms; None if it can measure some."""
     cell = trial.cell
@@ -552,8 +481,6 @@ def estimate_s(trial: Trial, suite: Suite, data: PreparedData, device: Device, s
     return start_s + (DISTRIBUTED_OVERHEAD_S if several else 0.0) + estimate(work)
 
 
-SampleTimes = Mapping[tuple[SuiteRef, str, str], float]
-"""Measured seconds of a training step per sample, by suite, placement and precision."""
 MemoryTrials = Mapping[tuple[str, Cell], Sequence[tuple[Trial, str]]]
 """The trials of the memory phases with their configs, by phase and cell."""
 
@@ -567,27 +494,22 @@ def memory_trials(plan: Plan) -> MemoryTrials:
     return trials
 
 
-def step_s(
-    trial: Trial, device: Device, flops_per_sample: float | None, sample_s: SampleTimes = MappingProxyType({})
-) -> float | None:
+def step_s(trial: Trial, device: Device, flops_per_sample: float | None) -> float | None:
     """Return the estimated seconds of a training step of the trial's arms; None is unknown.
 
-    They are the mean of measured ones where there are such, else from the step's FLOPs and the rate of a short matrix
-    product here: every precision is assumed to be as slow as fp32, except bfloat16 that is emulated, whose rate was
-    measured.
+    They follow from the step's FLOPs and the rate of a short matrix product here: every precision is assumed to be as
+    slow as fp32, except bfloat16 that is emulated, whose rate was measured. Nothing tells how long other emulated types
+    take, nor a CPU's float16.
     """
-    keys = {(trial.cell.suite, device.placement, arm.precision) for arm in trial.arms}
-    measured_s = [trial.cell.batch_size * sample_s[key] for key in keys if key in sample_s]
-    if len(measured_s) == len(keys):
-        return sum(measured_s) / len(measured_s)
-    if flops_per_sample is None or not device.fp32_gflops:
+    precisions = [parse_precision(arm.precision) for arm in trial.arms]
+    untimed = any(each.emulated or (not device.is_gpu and each.compute == "float16") for each in precisions)
+    if flops_per_sample is None or not device.fp32_gflops or untimed:
         return None
-    estimated = [arm for arm in trial.arms if (trial.cell.suite, device.placement, arm.precision) not in sample_s]
-    emulated = any(is_emulated(device, arm.precision) for arm in estimated)
+    emulated = any(is_emulated(device, each.name) for each in precisions)
     gflops = (device.bf16_gflops or 0.0) if emulated else device.fp32_gflops
     efficiency = GPU_EFFICIENCY if device.is_gpu else EMULATED_EFFICIENCY if emulated else CPU_EFFICIENCY
     overhead_s = 0.0 if device.is_gpu else STEP_OVERHEAD_S
-    return max(overhead_s + flops_per_sample * trial.cell.batch_size / (efficiency * gflops * 1e9), *measured_s, 0.0)
+    return overhead_s + flops_per_sample * trial.cell.batch_size / (efficiency * gflops * 1e9)
 
 
 def silence_s(trial: Trial, request: Request, step: float | None) -> float:

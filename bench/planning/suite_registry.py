@@ -8,11 +8,10 @@ import importlib
 import importlib.util
 import inspect
 import math
-import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -199,9 +198,7 @@ def _build(function: Callable[..., object], arguments: tuple[tuple[str, Paramete
         raise
     except BaseException as error:  # it is anybody's code
         file = inspect.getfile(getattr(function, "func", function))
-        unknown = re.search(r"Suite\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
-        meant = nearest(unknown[1], [field.name for field in fields(Suite)]) if unknown else ""
-        raise UsageError(f"Suite '{where}' cannot be built: {_blame(error, file)}{meant}") from error
+        raise UsageError(f"Suite '{where}' cannot be built: {_blame(error, file)}") from error
     if not isinstance(suite, Suite):
         raise UsageError(f"Suite '{where}': suite() must return a bench.spec.Suite, not {type(suite).__name__}.")
     return suite
@@ -211,10 +208,8 @@ def _function(ref: SuiteRef) -> Callable[..., object]:
     if _library(ref.name):
         return partial(_module(ref).suite, ref.file or ref.name.partition(":")[2])
     function: Callable[..., object] | None = getattr(_module(ref), "suite", None)
-    if not callable(function):
-        raise UsageError(f"The suite file '{ref.file or ref.name}' has no function suite() that returns a Suite.")
     if not inspect.isfunction(function):
-        raise UsageError(f"The suite file '{ref.file or ref.name}': suite must be a function, not {function!r}.")
+        raise UsageError(f"The suite file '{ref.file or ref.name}' has no function suite() that returns a Suite.")
     for name, argument in inspect.signature(function).parameters.items():
         if not isinstance(argument.default, bool | int | float | str):
             raise UsageError(

@@ -19,7 +19,7 @@ from bench.launch import Ending, Launcher, run_concurrently
 from bench.measure.sampler import Gpus, Sampler
 from bench.planning import suite_registry
 from bench.planning.max_batch import Largest, Search, at_any_size, common_multiple
-from bench.planning.plan import ESTIMATE_ERROR, Forecast, Plan, memory_trials, refusal_reason, resolve
+from bench.planning.plan import Forecast, Plan, memory_trials, refusal_reason, resolve
 from bench.results.records import MEASURED, Device, Environment, Message, Progress, Speed, Status, TrialResult
 from bench.results.run_json import planned as describe_planned
 from bench.results.run_json import read_run
@@ -32,8 +32,6 @@ from bench.spec.trial import Cell, KnownArm, Placement, Protocol, Trial
 from bench.stats import ASSUMED_NOISE, EVIDENCE, STOPPING, Interval, aa_noise, disturbed, process_interval, verdict
 
 SAMPLE_PERIOD_S = 0.2
-JUDGED_SHARE, LEAST_CORRECTION_S = 0.2, 30.0
-"""Share of the announced time after which an estimate is corrected, and the smallest correction that is shown."""
 LONGEST = 1000
 """Most characters of a row's detail: the beginning and the end of an error say what it is."""
 ENDINGS: dict[str, Status] = {"oom": "oom", "timeout": "timeout", "unsupported": "unsupported"}
@@ -60,11 +58,6 @@ class Execution:
     """The arms that crashed or hung in a cell, with the status and the reason of their further rows."""
     searches: list[Trial] = field(default_factory=list)
     """The plan's searches for the largest batch, but those that a device refuses."""
-    _planned: dict[Placement, tuple[int, float]] = field(default_factory=dict)
-    """By placement the index in the plan of the trial that runs, and when it began."""
-    _start_s: float = 0.0
-    _announced_s: float | None = None
-    """The whole run's time as it was announced last; None was not estimated."""
     _reached: int = 0
     """How many trials the run has come to, those included that it need not measure."""
     _total: int = 0
@@ -75,8 +68,6 @@ class Execution:
     def run(self, plan: Plan) -> bool:
         """Run every unfinished trial; return whether something was measured, and nothing failed or hung."""
         self.known, self.forecast = answers(self.store.folder), Forecast(plan)
-        left = remaining(plan, self.known).seconds
-        self._start_s, self._announced_s = time.monotonic(), None if None in left else sum(filter(None, left))
         self._reached, self._total = 0, len(plan.trials)
         fits = (trial for trial in plan.trials if trial.phase == "fit")
         self.searches = [each for each in fits if not (each.unfit or refusal_reason(each, self._device(each)))]
@@ -107,12 +98,8 @@ class Execution:
                 measured = self._measure(trial, place)
             else:
                 begun = time.monotonic()
-                self._planned[trial.cell.placement] = number, begun
                 measured = self._measure(trial, place)
-                del self._planned[trial.cell.placement]
                 self.forecast.end(number, time.monotonic() - begun)
-                with self._lock:
-                    self._correct_estimate()
             if measured is not None:
                 self._run_more(measured)
 
@@ -208,14 +195,7 @@ class Execution:
             self.display.note(f"{trial.id}: the {arms} {why}; each is measured on its own, unpaired")
         for alone in missing:
             self._begin(alone, place)
-            others = [self.known.statuses.get(other.config, {}).values() for other in apart if other is not alone]
-            if failed is not None and failed.kind == "timeout" and all(set(MEASURED) & {*each} for each in others):
-                text = f"together with the other {arms}, which were then measured alone: {failed.text}"
-                results = missing_results(alone, [], replace(failed, text=text), now())
-                self._give_up(alone, results[0])
-                self._keep(alone, [], results)  # without waiting as long for it again
-            else:
-                self._run_trial(alone, f"measured alone: together, {failed.text}" if failed is not None else "")
+            self._run_trial(alone, f"measured alone: together, {failed.text}" if failed is not None else "")
 
     def _run_trial(self, trial: Trial, note: str = "") -> Ending | None:
         """Run one trial and store what it sent; the detail of a measured row begins with a ``note``.
@@ -327,21 +307,7 @@ class Execution:
         with self._lock:
             samples = self.sampler.drain()
             self.store.add(samples)
-            if progress.done is not None and trial.cell.placement in self._planned:
-                index, begun = self._planned[trial.cell.placement]
-                self.forecast.advance(index, time.monotonic() - begun, progress.done)
-                self._correct_estimate()
             self.display.progress(progress, samples)
-
-    def _correct_estimate(self) -> None:
-        """Show how long the run takes, where that is shown to be far from what was announced."""
-        left, elapsed_s, announced_s = self.forecast.left_s(), time.monotonic() - self._start_s, self._announced_s
-        self.display.expect(left)
-        if left is None or announced_s is None or elapsed_s < JUDGED_SHARE * announced_s:
-            return
-        if abs(elapsed_s + left[0] - announced_s) > max(ESTIMATE_ERROR * announced_s, LEAST_CORRECTION_S):
-            self._announced_s = elapsed_s + left[0]
-            self.display.correct(announced_s, self._announced_s)
 
 
 def tell_what_remains(prepared: PreparedRun, folder: Path | None) -> None:
@@ -351,10 +317,7 @@ def tell_what_remains(prepared: PreparedRun, folder: Path | None) -> None:
         UsageError: its trials.csv cannot be read.
     """
     if folder is not None and (folder / "run.json").exists():
-        known = answers(folder)
-        left = remaining(prepared.plan, known)
-        failed = [trial for trial in left.trials if set(known.attempts.get(trial.id, {}).values()) & set(FAILURES)]
-        show_remaining(prepared.plan, left, len(failed))
+        show_remaining(prepared.plan, remaining(prepared.plan, answers(folder)))
 
 
 def execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
@@ -371,12 +334,11 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
 def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
     before = earlier_start(folder, prepared)
     earlier = read_run(folder) if before else {}
-    started_with = {name: value for name, value in earlier.get("request", {}).items() if name in ("out", "resume")}
     environment = prepared.environment
     gpus = () if prepared.request.on is not None else sampled_gpus(environment)  # a cluster's are on other machines
     run: dict[str, Any] = {
         "version": bench.__version__,
-        "request": describe_request(prepared) | started_with,
+        "request": describe_request(prepared),
         "environment": environment,
         "data": [
             asdict(data)
@@ -402,7 +364,6 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
             if store.dropped:
                 rows = ", ".join(f"{count} of {name}" for name, count in store.dropped.items())
                 display.note(f"Rows of trials that did not end were dropped: {rows}.")
-            size = (folder / "trials.csv").stat().st_size
             store.write_run(run)  # first, so that whatever happens --resume finds a run
             sampler = stack.enter_context(Sampler(gpus, SAMPLE_PERIOD_S))
             launcher.on_start = sampler.own
@@ -420,8 +381,7 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
                     display.note(f"The largest batches are known: {len(plan.trials)} trials at them and at others.")
                     fine = execution.run(plan) and searched
                 store.add(sampler.stop())
-                is_longer = (folder / "trials.csv").stat().st_size > size
-                end((None if is_longer else earlier.get("finished")) or now())
+                end(now())
             except KeyboardInterrupt:
                 end(None)  # with the warnings so far
                 raise

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.cli.parser import RESUMABLE, option_name, run_options
-from bench.results.columns import COLUMNS, has_rows
+from bench.results.columns import COLUMNS
 from bench.results.run_json import read_run, request_of
 from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
-from bench.spec.text import print_plain
 from bench.spec.trial import Request
 
 LOCK = "run.lock"
@@ -92,13 +91,6 @@ def check(prepared: PreparedRun, folder: Path | None) -> None:
     if folder is not None and exists:
         with locked(folder):
             pass
-    if prepared.request.dry_run:
-        return
-    reports = reports_of(folder)
-    try:
-        _require_writable(reports)
-    except OSError as error:
-        print_plain(f"Warning: no report can be written to '{reports}': {error.strerror or error}. Results can be.")
 
 
 def reports_of(folder: Path | None) -> Path:
@@ -125,11 +117,8 @@ def new_folder(prepared: PreparedRun) -> Path:
 
 
 def _is_empty(folder: Path) -> bool:
-    """Say whether a folder holds nothing but what a run leaves that is killed before it has written its run.json."""
-    return folder.is_dir() and all(
-        path.name == LOCK or path.name.startswith(".run.part") or (path.name in COLUMNS and not has_rows(path))
-        for path in folder.iterdir()
-    )
+    """Say whether a folder holds nothing but the lock of a run that was killed before it wrote anything."""
+    return folder.is_dir() and all(path.name == LOCK for path in folder.iterdir())
 
 
 def _require_writable(folder: Path) -> None:
@@ -159,11 +148,10 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
         for name in there:  # refuses what its report would refuse
             csv_file.read(folder / name)
     if not (folder / "run.json").exists():
-        measured = [name for name in there if has_rows(folder / name)]
-        if measured:
+        if there:
             raise UsageError(
-                f"'{folder / measured[0]}' has rows, but there is no run.json that says what was asked: restore it, or "
-                "use another folder."
+                f"There is '{folder / there[0]}', but no run.json that says what was asked: restore it, or use another "
+                "folder."
             )
         return None
     run = _read_run(folder)
@@ -171,12 +159,10 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
     seeds = {*(run["request"].get("seeds") or ()), *(trial["seed"] for trial in run.get("planned", ()))}
     kept_seeds = seeds <= {*(now["seeds"] or ()), *(trial.seed for trial in prepared.plan.trials)}
     free = {*FREE, "seeds"} if kept_seeds else FREE
-    changed = [
-        name for name, value in now.items() if _given(run["request"].get(name)) != _given(value) and name not in free
-    ]
+    changed = [name for name, value in now.items() if run["request"].get(name) != value and name not in free]
     if changed:
         raise UsageError(
-            f"The run in '{folder}' was started with other {_options(run['request'], now, changed)}. Repeat its own "
+            f"The run in '{folder}' was started with other {_options(changed)}. Repeat its own "
             f"options, or only --resume {folder}, or start a new run with --out."
         )
     prints = {data.get("source"): data.get("fingerprint") for data in run.get("data", ())}
@@ -197,18 +183,11 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
     return started
 
 
-def _given(value: Any) -> Any:
-    """Return what was asked for: what is off or empty is as if it had not been there, as in a run of before."""
-    return {name: each for name, each in value.items() if each} if isinstance(value, dict) else value or None
-
-
-def _options(then: dict[str, Any], now: dict[str, Any], changed: Sequence[str]) -> str:
-    """Name the options, as they are typed, of the fields in which two requests differ."""
-    options, before = run_options(), then.get("protocol") or {}
-    depth = [name for name, value in now["protocol"].items() if (before.get(name) or None) != (value or None)]
-    fields = {"largest_batch": ["batch_sizes"], "protocol": depth if {*depth} <= {*options} else ["quick", "rigorous"]}
-    names = (name for field in changed for name in fields.get(field, [field]))
-    return ", ".join(dict.fromkeys(option_name(name, options[name]) for name in names))
+def _options(changed: Sequence[str]) -> str:
+    """Name the options, as they are typed, of changed fields."""
+    options = run_options()
+    groups = {"largest_batch": "--batch-sizes", "protocol": "--quick, --rigorous, --target-ci or --time-budget"}
+    return ", ".join(dict.fromkeys(groups.get(name) or option_name(name, options[name]) for name in changed))
 
 
 def _circumstances(environment: dict[str, Any]) -> str:

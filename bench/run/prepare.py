@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +16,20 @@ from bench.planning import suite_registry
 from bench.planning.continuation import continued
 from bench.planning.max_batch import Largest
 from bench.planning.plan import (
-    EMULATED,
     Plan,
     best_mixed,
     fp32_alone_reason,
     is_emulated,
     make_plan,
     named_mixed,
-    steps_to_time,
+    no_gain_reason,
 )
 from bench.results.records import Environment
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES, SELECTABLE
 from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.suite import Suite
-from bench.spec.techniques import AblationStep, find, refusal, techniques
+from bench.spec.techniques import AblationStep, find, techniques
 from bench.spec.text import print_plain
 from bench.spec.trial import (
     SILENCE_S,
@@ -45,7 +43,6 @@ from bench.spec.trial import (
     Trial,
 )
 
-EMULATES = "lets cuBLAS emulate fp32 products in bfloat16"
 TRAIN_SAMPLES = {"cifar10": 50_000, "digits": 1_200}
 """Training images of the sources whose number is known without them."""
 
@@ -90,22 +87,18 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     prepared = {key: _prepare_data(suite, request, launcher) for key, suite in by_data.items()}
     data = {ref: prepared[suite.data, suite.batches is None] for ref, suite in suites.items()}
     warnings += [_unread(source) for source in prepared.values() if source.left_out]
-    warnings += warn_of_data(request, suites, data)
+    warnings += warn_of_data(request, data)
     flops = {ref: _figure(launcher, "bench.training.estimates:count_flops", ref) for ref in suites}
-    sample_s: dict[tuple[SuiteRef, str, str], float] = {}
 
     def make(largest: Largest | None = None) -> Plan:
-        known = partial(make_plan, sample_s=sample_s, footprints=footprints)
-        plan = continued(known(request, suites, data, environment, flops, largest=largest), request)
+        planned = make_plan(request, suites, data, environment, flops, largest=largest, footprints=footprints)
+        plan = continued(planned, request)
         check_batches(plan, data)
         return plan
 
     plan = make()
-    sample_s |= _time_steps(plan, environment, launcher, quick=request.quick)
-    plan = make() if sample_s else plan
-    warnings += warn_of_emulation(environment, request, plan) + warn_of_idle_techniques(request)
-    warnings += warn_of_no_gain(environment, request)
-    warnings += warn_of_refusals(plan, environment) + warn_of_shared_algorithms(plan)
+    warnings += warn_of_no_gain(environment, request, plan) + warn_of_idle_techniques(request)
+    warnings += warn_of_shared_algorithms(plan)
     warnings += warn_of_unknown_energy(environment, request)
     if not plan.trials:
         raise UsageError(f"There is nothing to measure: no device here can do --phases {','.join(request.phases)}.")
@@ -202,19 +195,12 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
     if source.kind != "text":
         print_plain(f"Preparing the images of {source}.")
     prepared: PreparedData = launcher.call("bench.worker.worker:prepare_data", suite.data, source)
-    if prepared.train_tokens is not None:
-        print_plain(
-            f"Training draws its sequences from the first {prepared.train_tokens:,} bytes of {source}; the last "
-            f"{prepared.validation_tokens:,} are for validation."
-        )
     return prepared
 
 
 def _unread(data: PreparedData) -> str:
     """Say how many images of a source cannot be read."""
-    several = "images cannot be read and are left out, first"
-    images = "image cannot be read and is left out," if len(data.left_out) == 1 else several
-    return f"{data.source}: {len(data.left_out):,} {images} '{data.left_out[0]}'."
+    return f"{data.source}: {len(data.left_out):,} unreadable images are left out, the first is '{data.left_out[0]}'."
 
 
 def _figure(launcher: Launcher, target: str, *arguments: object) -> Any:
@@ -223,21 +209,6 @@ def _figure(launcher: Launcher, target: str, *arguments: object) -> Any:
         return launcher.call(target, *arguments)
     except UsageError:  # it hangs, died or raised an error
         return None
-
-
-def _time_steps(
-    plan: Plan, environment: Environment, launcher: Launcher, *, quick: bool
-) -> dict[tuple[SuiteRef, str, str], float]:
-    """Time the steps that the estimate needs; return their seconds per sample where they ran."""
-    sample_s = {}
-    devices = () if environment.nodes else environment.devices  # other machines' rates differ
-    steps = steps_to_time(plan, devices, quick=quick) if devices else {}
-    for (ref, placement, precision), size in steps.items():
-        print_plain(f"Timing a step of {ref.name} in {precision} on {placement}.")
-        step_s = _figure(launcher, "bench.training.estimates:step_s", ref, placement, precision, size)
-        if step_s is not None:
-            sample_s[ref, placement, precision] = step_s / size
-    return sample_s
 
 
 def check_batches(plan: Plan, data: dict[SuiteRef, PreparedData]) -> None:
@@ -266,31 +237,28 @@ def check_batches(plan: Plan, data: dict[SuiteRef, PreparedData]) -> None:
             )
 
 
-def warn_of_data(request: Request, suites: dict[SuiteRef, Suite], data: dict[SuiteRef, PreparedData]) -> list[str]:
+def warn_of_data(request: Request, data: dict[SuiteRef, PreparedData]) -> list[str]:
     """Warn of suites that do not use the source of ``--data``, and of sources that show no ``--target-accuracy``."""
     warnings: dict[str, None] = {}  # each once, also where a suite has several variants
-    for ref, suite in suites.items():
-        source = data[ref].source
-        if request.data and source.kind == "suite":
-            warnings[f"{ref.name} has batches of its own, which it is trained on whatever --data says."] = None
-        elif request.data and not suite.data.is_image and request.data.partition(":")[0] != source.kind:
-            warnings[f"{ref.name} is not trained on images, so it uses {source} data whatever --data says."] = None
-        known = source.generated and source.kind != "suite"
-        if request.target_accuracy_pct and "train" in request.phases and known | source.of_tokens:
-            lack = "tokens, which have no accuracy" if source.of_tokens else "synthetic data, which have no test set"
-            warnings[f"{ref.name} is trained on {lack}, so nothing reaches --target-accuracy."] = None
+    for ref, prepared in data.items():
+        source = prepared.source
+        if request.data and request.data.partition(":")[0] != source.kind:
+            warnings[f"{ref.name} is trained on {source} data whatever --data says."] = None
+        has_accuracy = source.kind == "suite" or not (source.generated or source.of_tokens)
+        if request.target_accuracy_pct and "train" in request.phases and not has_accuracy:
+            warnings[f"{ref.name} is trained on {source} data, which show no accuracy for --target-accuracy."] = None
     return list(warnings)
 
 
 def warn_of_variables(environment: Environment) -> list[str]:
     """Warn of variables that were unset, of one that makes the host wait, and of GPUs that are left out."""
-    changes = {name: "overrides TF32" if "TF32" in name else EMULATES for name in environment.removed_variables}
-    blocking = [text for text in environment.variables if re.fullmatch("CUDA_LAUNCH_BLOCKING=0*[1-9].*", text)]
-    return [
-        *(f"{name} was set, which {what}; unset for the run." for name, what in changes.items()),
-        *(f"{name} is set: the host waits for each kernel, so steps take longer than without it." for name in blocking),
-        *environment.left_out,
+    warnings = [
+        f"{name} was set, and changes what fp32 computes; unset for the run." for name in environment.removed_variables
     ]
+    for text in environment.variables:
+        if re.fullmatch("CUDA_LAUNCH_BLOCKING=0*[1-9].*", text):
+            warnings.append(f"{text} is set: the host waits for each kernel, so steps take longer than without it.")
+    return [*warnings, *environment.left_out]
 
 
 def warn_of_builds(environment: Environment) -> list[str]:
@@ -302,47 +270,20 @@ def warn_of_builds(environment: Environment) -> list[str]:
     return [f"The nodes have different builds of torch: {builds}. Their figures differ for that reason, too."]
 
 
-def warn_of_emulation(environment: Environment, request: Request, plan: Plan) -> list[str]:
-    """Warn of precisions that a CPU only emulates."""
-    measured = {name for trial in plan.trials for name in trial.precisions}
-    warnings = []
+def warn_of_no_gain(environment: Environment, request: Request, plan: Plan) -> list[str]:
+    """Warn of precisions that gain no time on a device: those that a CPU emulates, and what ``--quick`` leaves out."""
+    measured = {(trial.cell.placement.name, name) for trial in plan.trials for name in trial.precisions}
+    warnings: dict[str, None] = {}  # each once, also where several devices are alike
     for device in environment.devices:
-        for name in request.precisions or (EMULATED,):
-            if not is_emulated(device, name) or parse_precision(name).emulated:
+        for name in request.precisions or (best_mixed(device),):
+            is_slow = is_emulated(device, name) and not parse_precision(name).emulated
+            if not is_slow and not fp32_alone_reason(request, device):
                 continue
-            rates = f"{device.bf16_gflops:.1f} GFLOP/s, and {device.fp32_gflops:.0f} in fp32"
-            text = f"{device.name} emulates bfloat16: in a training step's products it reaches {rates}. "
-            if name in measured:
-                text += f"{name} will be slow, and its speed tells nothing of other devices; memory and accuracy do."
-                if "explain" in request.phases and not request.precisions:
-                    text += " It is measured all the same, because there is nothing to explain without it."
-            else:
-                alone = "" if "ladder" in request.phases else ", so that fp32 has nothing to be compared with"
-                text += f"{name} is left out{alone}; --precisions fp32,{name} names it."
-            warnings.append(text)
-    return warnings
-
-
-def warn_of_no_gain(environment: Environment, request: Request) -> list[str]:
-    """Warn of devices on which ``--quick`` measures fp32 alone, unless ``warn_of_emulation`` does."""
-    mixed = {device.name: (best_mixed(device), fp32_alone_reason(request, device)) for device in environment.devices}
-    emulated = {device.name for device in environment.devices if is_emulated(device, best_mixed(device))}
-    return [
-        f"{device} should gain no time by {name}: {reason}. fp32 is measured alone; --precisions fp32,{name} compares."
-        for device, (name, reason) in mixed.items()
-        if reason and device not in emulated
-    ]
-
-
-def warn_of_refusals(plan: Plan, environment: Environment) -> list[str]:
-    """Warn of trials that will be unsupported because of their techniques or their number of devices."""
-    kinds = {device.placement: device.kind for device in environment.devices}
-    phases: dict[tuple[str, str], dict[str, None]] = {}
-    for trial in plan.trials:
-        placement = trial.cell.placement
-        if why := refusal(trial.cell.techniques, kinds[placement.name], trial.phase, len(placement.members)):
-            phases.setdefault((placement.name, why), {})[trial.phase] = None
-    return [f"On {name}, {', '.join(names)} will be unsupported: {why}." for (name, why), names in phases.items()]
+            fate = f"It is left out; --precisions {BASELINE},{name} names it."
+            if (device.placement, name) in measured:
+                fate = "Its speed tells nothing of other devices; memory and accuracy do."
+            warnings[f"{device.name} gains no time by {name}: {no_gain_reason(device, name)}. {fate}"] = None
+    return list(warnings)
 
 
 def warn_of_shared_algorithms(plan: Plan) -> list[str]:
@@ -373,7 +314,4 @@ def warn_of_idle_techniques(request: Request) -> list[str]:
     others = [phase for phase in SELECTABLE if phase in request.phases and phase != "train"]
     if not idle or not others:
         return []
-    return [
-        f"{' and '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect on {', '.join(others)}, "
-        "measured on batches that are on the device already."
-    ]
+    return [f"No effect on {', '.join(others)}, which use batches that are on the device already: {', '.join(idle)}."]

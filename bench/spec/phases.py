@@ -37,8 +37,6 @@ class Phase:
     summary: str
     estimate: Callable[[Work], float] | None
     """Estimates a trial's seconds, without the start of its process; None where nothing is known beforehand."""
-    most: float = 1.0
-    """By what factor it may take longer, where its result decides."""
     file: str = "trials.csv"
     """The CSV in which reports look for the details of its results."""
     key: Literal["replicate", "seed"] | None = None
@@ -159,7 +157,6 @@ PHASES: dict[str, Phase] = {
             file="numerics.csv",
             # Where nothing is needed; else a pass or two for each module come on top.
             estimate=lambda work: 1.0 + (10 + work.epochs * work.steps_per_epoch) * work.step_s,
-            most=8.0,
         ),
         Phase(
             name="explain",

@@ -72,9 +72,8 @@ class DataSource:
             allowed = "cifar10, digits, markov, synthetic, folder:PATH or text:FILE"
             raise UsageError(f"--data must be {allowed}, not '{word}'.")
         if not elsewhere and not (path.is_file() if kind == "text" else path.is_dir()):
-            what, other = ("text", "is no file") if kind == "text" else ("data folder", "is a file")
-            give = "text:FILE, whose bytes are the tokens" if kind == "text" else "folder:PATH with train/ and test/"
-            raise UsageError(f"The {what} '{name}' {other if path.exists() else 'does not exist'}. Give {give}.")
+            form = "text:FILE, whose bytes are the tokens" if kind == "text" else "folder:PATH with train/ and test/"
+            raise UsageError(f"There is no {'file' if kind == 'text' else 'folder'} '{name}'. Give {form}.")
         return DataSource(kind="text" if kind == "text" else "folder", path=str(path.resolve()), directory=home)
 
 
@@ -118,6 +117,8 @@ class SuiteRef:
         return self.name if self.file is None else f"{library}{self.file}"
 
 
+PLACEMENT = re.compile(r"(cpu(\+cpu)*|[0-9]+(\+[0-9]+)*|[A-Z][\w.-]*(\+[A-Z][\w.-]*)*)(@([2-9]|[1-9][0-9]{1,3}))?")
+"""The names of ``Placement``: equal devices joined by a plus, and a number of nodes above 1."""
 EVERY_GPU = "all"
 """The word of ``--gpus`` for each GPU of this machine, alone."""
 
@@ -133,20 +134,15 @@ class Placement:
     name: str
 
     def __post_init__(self) -> None:
-        words = tuple(self.local.split("+"))
-        plain = all(word == "cpu" for word in words) or all(word.isascii() and word.isdigit() for word in words)
         allowed = "GPU indices such as 0 or 0,1, cpu, or 0+1 for both together"
-        require(plain or self.on_cluster, "--gpus", allowed, self.name)
-        once = words[0] == "cpu" or self.on_cluster or len({int(word) for word in words}) == len(words)
-        require(once, "--gpus", "devices that are each named once, as in 0+1", self.name)
-        _, at, count = self.name.partition("@")
-        several = not at or (re.fullmatch(r"[1-9]\d{0,3}", count) and self.nodes > 1)
-        require(bool(several), "--gpus", "a number of nodes above 1 after @, as in 0+1@2", self.name)
+        require(PLACEMENT.fullmatch(self.name) is not None, "--gpus", allowed, self.name)
+        gpus = [int(word) for word in self.local.split("+") if word.isdigit()]
+        require(len({*gpus}) == len(gpus), "--gpus", "devices that are each named once, as in 0+1", self.name)
 
     @property
     def on_cluster(self) -> bool:
         """Whether it is an accelerator type such as V100, which Ray names with a capital first."""
-        return bool(re.fullmatch(r"[A-Z][\w.-]*(\+[A-Z][\w.-]*)*", self.local))
+        return self.name[0].isupper()
 
     @property
     def local(self) -> str:
@@ -156,8 +152,7 @@ class Placement:
     @property
     def nodes(self) -> int:
         """Number of nodes."""
-        count = self.name.partition("@")[2]
-        return int(count) if count.isascii() and count.isdigit() else 1
+        return int(self.name.partition("@")[2] or 1)
 
     @property
     def members(self) -> tuple[str, ...]:

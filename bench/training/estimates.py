@@ -1,9 +1,8 @@
-"""Facts of a suite that the estimate of a run's time needs: the FLOPs of a step, or its time in an emulated type."""
+"""Facts of a suite that planning needs: the FLOPs of a step, and the memory of a model."""
 
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,22 +10,17 @@ import torch
 
 from bench.data import first_batches
 from bench.data.batch import first_dimension, to_device
-from bench.devices.backend import backend_of, device_at
 from bench.measure import memory, operations
 from bench.planning import suite_registry
 from bench.planning.plan import Footprint
-from bench.results.records import MemoryPeak, Progress
-from bench.spec.precisions import BASELINE, PRECISIONS, parse_precision
+from bench.results.records import MemoryPeak
+from bench.spec.precisions import BASELINE, PRECISIONS
 from bench.spec.suite import Data, Suite
-from bench.spec.trial import Placement, SuiteRef
-from bench.training import amp
+from bench.spec.trial import SuiteRef
 from bench.training.own_step import loss_in
 from bench.training.step import build_arm, build_model, leave_gradients, loss_of
 
 COUNTED_BATCH = 2
-SHORT_S = 3.0
-"""Steps are repeated until they took as long together: part of the first was the library's preparation."""
-MOST_STEPS = 4
 COUNTING_S = 20
 """A model of very many operations is not counted to the end."""
 
@@ -92,31 +86,3 @@ def footprint(ref: SuiteRef, _send: Callable[[object], None]) -> Footprint:
 
 def _give_up(_signal: int, _frame: object) -> None:
     raise TimeoutError(f"a step of the model took more than {COUNTING_S} s without computing anything")
-
-
-def step_s(
-    ref: SuiteRef, placement: str, precision: str, batch_size: int, send: Callable[[Progress], None]
-) -> float | None:
-    """Return the seconds of a training step on random batches; run in a worker.
-
-    An emulated type needs it, for no rate of products tells them. None where the model fails, which its trials then
-    report.
-    """
-    suite, arithmetic = suite_registry.load(ref), parse_precision(precision)
-    device = device_at(Placement(name=placement).device_of())
-    send(Progress(text=f"timing a step in {precision}"))
-    backend_of(device).set_current()
-    amp.apply(arithmetic)
-    try:
-        arm = build_arm(suite, suite.data, arithmetic, device, seed=0)
-        (batch,) = first_batches(suite, suite.data, batch_size=batch_size, count=1, device=device, seed=0)
-        times_s: list[float] = []
-        while not times_s or (sum(times_s) < SHORT_S and len(times_s) < MOST_STEPS):
-            start = time.perf_counter()
-            arm.step(arm, batch)
-            backend_of(device).synchronize()
-            times_s.append(time.perf_counter() - start)
-    except Exception as error:  # a user's model may raise anything, and an estimate is all that is lost
-        print(f"{suite.name}: the time of a step in {precision} is unknown: {error}")
-        return None
-    return min(times_s)

@@ -16,9 +16,8 @@ from bench.measure.warmup import prepare
 from bench.phases.arms import BATCHES, TrainingRunner
 from bench.phases.speed import communication_pct
 from bench.planning import suite_registry
-from bench.planning.plan import Plan, refusal_reason
+from bench.planning.plan import refusal_reason
 from bench.results.records import MemoryPeak
-from bench.run.prepare import warn_of_refusals
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
@@ -234,11 +233,8 @@ def test_memory_is_the_largest_of_the_devices_and_their_sum():
 def test_what_several_devices_cannot_do_is_known_before_a_process_starts(tiny_trial, cpu, machine):
     both = replace(tiny_trial, cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
     assert refusal_reason(both, cpu) is None
-    trials = tuple(replace(both, phase=phase) for phase in ("memory", "numerics", "inference"))
-    here = replace(machine, devices=(replace(cpu, placement="cpu+cpu"),))
-    (warning,) = warn_of_refusals(Plan(trials=trials, seconds=(None,) * 3), here)
-    assert "numerics, inference will be unsupported" in warning
-    assert refusal_reason(trials[1], cpu) in warning
+    reason = refusal_reason(replace(both, phase="numerics"), cpu)
+    assert reason == "it is not measured on devices that train together"
     alone = replace(tiny_trial, cell=replace(tiny_trial.cell, techniques=("sync-bn",)))
     assert "train together" in refusal_reason(alone, cpu)
 

@@ -1,15 +1,13 @@
-"""The FLOPs of a suite's step, and the time of one, before the estimate."""
+"""The FLOPs of a suite's step, and the memory of its model, before the estimate."""
 
 import pytest
 import torch
 from torch import nn
 
 from bench.measure.operations import observe
-from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
-from bench.training import amp
-from bench.training.estimates import count_flops, footprint, step_s, training_flops_per_sample
+from bench.training.estimates import count_flops, footprint, training_flops_per_sample
 from tests.training.conftest import make_suite
 
 WIDE = """
@@ -63,14 +61,6 @@ def test_a_model_that_cannot_be_counted_is_unknown_and_says_why(model, reason, c
 
 def test_a_suite_is_counted_by_its_reference(tiny_file):
     assert count_flops(SuiteRef(name="tiny", file=str(tiny_file)), print) == 2 * (2 * 192 * 16 + 3 * 16 * 2)
-
-
-@pytest.mark.parametrize(("broken", "works"), [((), True), ((("fail", "raise"),), False)])
-def test_a_step_is_timed_or_unknown_where_the_model_fails(tiny_file, broken, works):
-    ref = SuiteRef(name="tiny", file=str(tiny_file), parameters=broken)
-    seconds = step_s(ref, "cpu", "amp-bf16", 4, lambda _message: None)
-    amp.apply(PRECISIONS["fp32"])
-    assert (seconds is not None and seconds > 0) == works
 
 
 def test_the_memory_of_weights_gradients_and_optimizer_states_is_counted_without_taking_any(tmp_path):

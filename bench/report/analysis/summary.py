@@ -77,10 +77,6 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     table.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare
     table = table.join(_general(measured)).copy()  # defragments it
     table.loc[table["data"] == "script", "samples_per_s"] = None  # a script's batch size is its own
-    paces, steps = measured[THROUGHPUT], measured[SPEED]
-    gains = {number: {process: gain.center for process, gain in arm.gains.items()} for number, arm in steps.items()}
-    table["paces"] = pd.Series({number: tuple(arm.values) for number, arm in paces.items()}, dtype=object)
-    table["log_speedups"] = pd.Series(gains, dtype=object)
     table["matmul_error"] = trials.groupby(ARM, sort=False)["matmul_error"].max()
     table["strayed"] = other_types(trials).groupby(trials[ARM], sort=False).first()
     table["stalled"] = stalled(trials)
