@@ -103,7 +103,7 @@ def parse(argv: Sequence[str]) -> Any:
         )
     if name == "explain":
         if "--try" in words:
-            raise UsageError("There is no --try: a run's last line names the options that measure a technique.")
+            raise UsageError("There is no --try: a run's last line is the command that measures a technique.")
         if not words or words[0].startswith("-"):
             return parse_run(words, explained=True)
     cut = words.index("--") if name == "compare" and "--" in words else len(words)

@@ -19,6 +19,9 @@ from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.text import print_plain
 
+OF_WHAT = ("--precisions", "--phases", "--techniques", "--epochs", "--seeds", "--out", "--resume")
+"""Options with a value that say what of a recipe a run measures, or where it is stored."""
+
 
 def report(
     runs: list[Path],
@@ -85,12 +88,28 @@ def _kept(folder: Path) -> list[tuple[str, str]]:
     return list(dict.fromkeys(chain.from_iterable(kept_names(load([folder]).numerics).values())))
 
 
+def _command(request: dict[str, Any], *more: str) -> str:
+    """Write the command of a run without the options that say what and how much it measures, and with others."""
+    words = []
+    is_value = False  # of an option that is left out
+    for word in request.get("argv", ()):
+        name, equals, _ = word.partition("=")
+        if is_value or name in ("explain", "layers", "--quick", "--ladder"):
+            is_value = False
+        elif name in OF_WHAT:
+            is_value = not equals
+        else:
+            words.append(word)
+    return f"`run_bench.py {shlex.join([*words, *more])}`"
+
+
 def _suggested(request: dict[str, Any], folder: Path) -> list[str]:
-    """Name the options that measure what a search or an explanation of a run has suggested."""
+    """Write the commands that measure what a search or an explanation of a run has suggested."""
     steps = []
     if pairs := _kept(folder):
-        precisions = shlex.quote(",".join((BASELINE, *dict.fromkeys(chain.from_iterable(pairs)))))
-        steps.append(f"`--phases memory,speed --precisions {precisions}` measures what keeping them costs.")
+        precisions = ",".join((BASELINE, *dict.fromkeys(chain.from_iterable(pairs))))
+        command = _command(request, "--phases", "memory,speed", "--precisions", precisions)
+        steps.append(f"{command} measures what keeping them costs.")
     techniques: dict[str, dict[str, None]] = {}
     if "explain" in request.get("phases", ()):
         with suppress(UsageError):  # nothing was explained; the report says why
@@ -98,8 +117,8 @@ def _suggested(request: dict[str, Any], folder: Path) -> list[str]:
                 techniques.setdefault(explanation.precision, {}).update(dict.fromkeys(explanation.techniques))
     for precision, names in techniques.items():
         if names:
-            ladder = f"`--ladder --precisions {BASELINE},{precision} --techniques {','.join(names)}`"
-            steps.append(f"{ladder} measures what {', '.join(names)} brings.")
+            arms = ("--precisions", f"{BASELINE},{precision}", "--techniques", ",".join(names))
+            steps.append(f"{_command(request, '--ladder', *arms)} measures what {', '.join(names)} brings.")
     return steps
 
 
@@ -118,9 +137,9 @@ def next_step(folder: Path) -> str:
         return f"the report's notes say why nothing could be measured{smaller}."
     request = read_run(folder).get("request", {})
     if steps := _suggested(request, folder):
-        return f"{' '.join(steps)} Add these options to those of a run."
+        return " ".join(steps)
     if request.get("quick"):
-        return "without --quick, further processes, precisions and batch sizes are measured."
+        return f"{_command(request)} measures further processes, precisions and batch sizes, and trains."
     trained = trials[trials["phase"] == "train"]
     seeds = set(map(int, trained["seed"]))
     first = ""

@@ -333,8 +333,11 @@ def test_the_next_step_after_an_explanation_is_a_ladder_to_the_techniques_of_its
         for name, techniques in (("amp-fp16", ["compile"]), ("tf32", []), ("amp-fp16", ["fused-optimizer"]))
     ]
     words = "--ladder --precisions fp32,amp-fp16 --techniques compile,fused-optimizer"
-    assert f"`{words}`" in reporting.next_step(run.folder)
-    parse(["--suite", "mlp", *words.split()])
+    argv = ["explain", "--suite", "mlp", "--gpus=0", "--precisions", "amp-fp16", "--out", "x", "--quick"]
+    edit_run(run.folder, lambda run: run["request"].update(argv=argv))
+    command = f"run_bench.py --suite mlp --gpus=0 {words}"
+    assert f"`{command}`" in reporting.next_step(run.folder)
+    parse(command.split()[1:])
 
 
 def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs(tmp_path, monkeypatch):
@@ -342,9 +345,8 @@ def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs
     edit_run(run.folder, lambda run: run["request"].update(phases=["layers"]))
     found = {"mine": [("amp-bf16", "amp-bf16:keep=head.*")]}
     monkeypatch.setattr("bench.report.tables.layers.kept_names", lambda _rows: found)
-    assert "`--phases memory,speed --precisions 'fp32,amp-bf16,amp-bf16:keep=head.*'`" in reporting.next_step(
-        run.folder
-    )
+    command = "--phases memory,speed --precisions 'fp32,amp-bf16,amp-bf16:keep=head.*'`"
+    assert command in reporting.next_step(run.folder)
 
 
 def suggested(folder: Path) -> set[str]:
