@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.report import report
 from bench.report.figures.ablation import waterfall
 from bench.report.figures.chart import Text
-from bench.report.reading.load import load
 from bench.report.tables.ablation import full, sentence, short
 from bench.results.records import Device, Operations, TrialResult
 from tests.report.ablations import (
@@ -51,22 +49,6 @@ def test_ablation_steps_are_in_order_with_both_ratios_time_per_epoch_and_memory(
     assert {row["measured in"] for row in columns[1:3]} == {"3 processes"}
     assert {row["test accuracy (%)"] for row in columns} == {"not trained"}
     assert columns[3]["status"] == "unsupported: no GPU"
-
-
-def test_the_verdict_advises_up_to_where_techniques_pay_off(run):
-    verdict = sentence(ablation_of(run))
-    assert verdict.advice == "go up to + set-to-none"
-    assert verdict.evidence == (
-        "2.500 [2.473, 2.527]× as fast as fp32 (FASTER) at −50 % peak memory; limited by the loader, not by "
-        "arithmetic; the largest gain is that of amp-bf16, 2.000 [1.979, 2.022]× as fast as the one that it builds on "
-        "(FASTER)"
-    )
-    assert report([run.folder], run.folder / "report", figures="none").verdicts == [verdict]
-    runs = load([run.folder])
-    assert (runs.trials.empty, runs.blocks.empty) == (True, True)  # steps are no precisions
-    nothing = sentence(together(RunBuilder(run.folder.parent / "slow"), {"fp32": scattered(1), AMP: scattered(0.8)}))
-    assert nothing.advice == "stay with fp32"
-    assert nothing.evidence.startswith("nothing gains: the fastest, amp-bf16, is 0.800")
 
 
 def test_steps_measured_apart_have_an_interval_over_processes(tmp_path):

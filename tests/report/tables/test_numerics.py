@@ -11,11 +11,10 @@ from bench.report.analysis.verdict import answers
 from bench.report.figures.chart import PLAIN, Bar, Line, Rule
 from bench.report.figures.numerics import charts
 from bench.report.format import error
-from bench.report.page import compose
 from bench.report.reading.load import load
-from bench.report.tables.measurements import last_steps, numerics, shares
+from bench.report.tables.measurements import last_steps, numerics
 from bench.results.records import Numeric, TrialResult
-from tests.report.builders import RunBuilder, write_report
+from tests.report.builders import RunBuilder
 from tests.report.tables.lines import lines
 
 
@@ -78,17 +77,6 @@ def test_tables_hold_the_figures_of_each_precision_in_order(run):
     assert [error(value) for value in (1.5e-7, 0.069, 1.0, math.nan)] == ["1.5e−7", "0.069", "1", "–"]
 
 
-def test_a_phase_that_stopped_after_its_first_rows_has_its_reason_and_no_figures(tmp_path):
-    run = RunBuilder(tmp_path / "run").speed()
-    trial = run.trial("numerics", ["fp32"], 128)
-    first = [row for row in figures(trial.id, "fp32") if (row.kind, row.step) == ("error", 0)]
-    run.add(trial, TrialResult(precision="fp32", status="failed", detail="it stopped"), records=first)
-    text = write_report([run.folder], tmp_path / "out", figures="none").read_text()
-    assert "it stopped" in text
-    assert "### How it was timed" in text
-    assert "### Numerics" not in text
-
-
 @pytest.mark.parametrize(
     ("lost", "table", "row"),
     [
@@ -121,20 +109,6 @@ def test_the_last_five_steps_are_taken_together_and_a_failed_one_alone(run):
     frame = steps.loc[steps.index.repeat(7)].assign(step=[0.0, 30.0, 55.0, 56.0, 57.0, 58.0, 59.0])
     assert list(last_steps(frame)["step"]) == [55.0, 56.0, 57.0, 58.0, 59.0]
     assert list(last_steps(frame.iloc[:2].assign(step=[0.0, 1.0]))["step"]) == [1.0]
-
-
-@pytest.mark.slow
-def test_gradients_are_drawn_to_files(run, tmp_path):
-    assert [plot.name for plot in compose(run, tmp_path).plots] == ["mlp-nvidia-test-1-b128-gradients"]
-    assert (tmp_path / "mlp-nvidia-test-1-b128-gradients.png").stat().st_size > 10_000
-
-
-def test_shares_of_layers_are_in_the_models_order(run):
-    rows = run.numerics[(run.numerics["kind"] == "gradient") & (run.numerics["layer"] != "")]
-    by_layer = shares(rows[rows["precision"] == "fp32"])
-    assert list(by_layer.index) == ["fc", "conv1"]
-    assert by_layer.loc["conv1"].to_dict() == {"-10": 75.0, "zero": 25.0}
-    assert by_layer.loc["fc", "-10"] == 100.0
 
 
 def test_a_histogram_has_every_share_where_its_power_of_two_is_and_float16s_limits(run):
