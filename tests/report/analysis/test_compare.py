@@ -120,9 +120,7 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(old, tmp_path, name,
 def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(tmp_path):
     of_batches = {
         1: (100.0, 104.9, "not told apart", "INCONCLUSIVE"),
-        2: (100.0, 105.1, "1.05 [1.00, 1.10]", "INCONCLUSIVE"),
         3: (2.0, 8.0, "not told apart", "INCONCLUSIVE"),  # each may be nothing, or 5 MiB more
-        4: (0.0, 0.0, "not told apart", "INCONCLUSIVE"),
         5: (20.0, 0.0, "0.25 [0.11, 0.43]", "IMPROVED"),  # below 5 MiB, which is measured
         6: (0.0, 1000.0, "200 [133, 401]", "REGRESSED"),
     }
@@ -341,19 +339,18 @@ def test_a_slowdown_of_all_rows_is_shown_where_each_row_alone_is_too_noisy(tmp_p
     assert "REGRESSED over all 6 rows" in compared.summary
 
 
-@pytest.mark.parametrize("share", [pytest.param(0.001, marks=pytest.mark.slow), 0.03])
-def test_fail_over_fails_from_the_slowdown_on_that_the_comparison_names(tmp_path, share):
+def test_fail_over_fails_from_the_slowdown_on_that_the_comparison_names(tmp_path):
     def compared(name: str, slower: float) -> Comparison:
         rng = np.random.default_rng(5)
         for side, by in ((name, slower), ("old", 1.0)):
             run = RunBuilder(tmp_path / side)
             for batch in (16, 32, 64, 128):
                 run.alone("fp32", [batch * by * math.exp(one) for one in rng.normal(0, 0.13, 4)], batch=batch)
-        return compare(tmp_path / "old", tmp_path / name, fail_over=share)
+        return compare(tmp_path / "old", tmp_path / name, fail_over=0.03)
 
     same = compared("same", 1.0)
     from_on, offset = same.resolution[1], same.overall[0].change.interval.center
-    assert f"--fail-over {100 * share:g}% fails from a measured slowdown of {100 * from_on:.2g} % on" in same.limits[0]
+    assert f"--fail-over 3% fails from a measured slowdown of {100 * from_on:.2g} % on" in same.limits[0]
     below, above = (compared(str(by), by * (1 + from_on) / offset) for by in (0.999, 1.001))
     assert [len(each.failures) for each in (below, above)] == [0, 1]
 

@@ -80,10 +80,7 @@ def trained(folder: Path, *deltas: float) -> RunBuilder:
     ("deltas", "word"),
     [
         ((0.001, -0.001, 0.0, 0.002, -0.002), "EQUIVALENT"),
-        ((-0.02, -0.03, 0.0, -0.01, -0.02), "NON-INFERIOR"),
         ((0.02, 0.021, 0.022, 0.019, 0.02), "WORSE"),
-        ((0.0, 0.02, -0.01, 0.01, 0.0), "INCONCLUSIVE"),
-        ((0.0, 0.0), "insufficient seeds"),
     ],
 )
 def test_tokens_are_judged_by_their_loss_of_which_less_is_better(tmp_path: Path, deltas, word: str) -> None:

@@ -35,10 +35,6 @@ def test_what_a_step_changes_is_drawn_from_the_step_that_it_builds_on(run):
     assert bars(memory, faint=False) == {1: (100, 60, LESS), 2: (60, 50, LESS)}
     dots = [mark.points[0] for mark in times.marks if isinstance(mark, Line) and mark.dots and mark.tint == PLAIN]
     assert dots == [(pytest.approx(4.0 / 2.0), 1.5), (pytest.approx(4.0 / 2.5), 2.5)]
-    assert [text for text, tint in chart.legend if tint in (LESS, MORE)] == [
-        "less than the step that it builds on",
-        "more",
-    ]
 
 
 def test_a_step_that_was_not_timed_keeps_its_position_with_the_word_for_why_in_both_drawings(run, tmp_path):

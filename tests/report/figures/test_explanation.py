@@ -43,8 +43,6 @@ def test_what_was_reached_and_the_ceiling_are_marked():
     assert [line.points[0][0] for line in (reached, of_arm)] == [result.baseline.timed_ms, result.arm.timed_ms]
     assert ceiling.dashed
     assert ceiling.points[0][0] == pytest.approx(result.baseline.timed_ms / result.ceiling)
-    (unknown,) = chart(replace(result, ceiling=None)).panels
-    assert not any(mark.dashed for mark in unknown.marks if isinstance(mark, Line))
 
 
 def test_of_many_cells_the_first_are_shown_and_it_is_said():

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.report.figures import training
-from bench.report.figures.chart import BAND, CROSS, Band, Line, Text
+from bench.report.figures.chart import CROSS, Band, Line, Text
 from bench.report.reading.load import load
 from tests.report.builders import RunBuilder
 
@@ -39,11 +39,6 @@ def test_against_time_a_faster_precision_lies_further_left_by_its_training_time(
     assert lines(axes, "fp32")[0][0] == pytest.approx([5.0, 10.0])
     assert lines(axes, "amp-bf16")[0][0] == pytest.approx([2.0, 4.0])
     assert axes.x.label == "training time (s)"
-    rows = epochs_of(RunBuilder(tmp_path / "long").train("fp32", [80.0], epoch_s=7200.0))
-    axes = training.panel(rows, training.ACCURACY, "elapsed_s")
-    assert (lines(axes, "fp32")[0][0], axes.x.label) == (pytest.approx([2.0, 4.0]), "training time (h)")
-    assert marks(axes, Band) == []  # of one seed
-    assert BAND not in dict(training.legend(rows)).values()
 
 
 def test_a_seed_that_diverged_is_crossed_where_it_was_last_finite_and_the_cross_explained(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
-from bench.report.figures.chart import PLAIN, Bar, Line, Rule
+from bench.report.figures.chart import Bar, Line, Rule
 from bench.report.figures.numerics import charts
 from bench.report.format import error
 from bench.report.reading.load import load
@@ -81,12 +81,9 @@ def test_tables_hold_the_figures_of_each_precision_in_order(run):
     ("lost", "table", "row"),
     [
         ({"kind": "step"}, 0, ["–", "–", "–", "–", "–", "655.0 (fc)"]),
-        ({"kind": "step", "name": "finite"}, 0, ["3", "–", "2.000", "1.000", "–", "655.0 (fc)"]),
-        ({"kind": "activation"}, 0, ["3", "–", "2.000", "1.000", "–", "–"]),
         ({"kind": "gradient", "layer": ""}, 1, ["parameters", "–", "–", "–", "0.00 % (fc)", "65,536", "–", "–"]),
         ({"kind": "gradient", "step": 2, "layer": "fc"}, 1, ["parameters", "0.00", "25.0", "75.0", "0.00 % (conv1)"]),
         ({"kind": "error", "step": 0}, 2, ["–", "–", "1.0e−4", "0.01", "0.02 (fc)"]),
-        ({"kind": "error", "step": 2}, 2, ["1.0e−4", "0.01", "–", "–", "–"]),
     ],
 )
 def test_of_a_file_that_lost_rows_the_rest_is_shown_for_what_it_is(run, lost, table, row):
@@ -122,7 +119,7 @@ def test_a_histogram_has_every_share_where_its_power_of_two_is_and_float16s_limi
     assert [mark.at for mark in first.marks if isinstance(mark, Rule)] == [-25 - 10]  # at its scale of 1024
 
 
-def test_gradients_of_outputs_have_a_table_and_a_figure_with_an_arrow_where_the_scale_moves_them(run):
+def test_gradients_of_outputs_have_a_table_and_a_figure(run):
     counts = {"zero": 60, "-30": 30, "-20": 8, "1": 2}
     of_fp16 = run.numerics[(run.numerics["precision"] == "amp-fp16") & (run.numerics["name"] == "loss")].iloc[:1]
     bins = [of_fp16.assign(kind="output_gradient", name=name, value=float(count)) for name, count in counts.items()]
@@ -130,11 +127,9 @@ def test_gradients_of_outputs_have_a_table_and_a_figure_with_an_arrow_where_the_
     _, gradients, *_ = numerics(frame.assign(where="GPU"))
     of_outputs = ["GPU", "128", "amp-fp16", "layers' outputs"]
     assert gradients.rows[3:] == [[*of_outputs, "60.0", "30.0", "8.00", "100 % (fc)", "1,024", "30.0", "0.00"]]
-    figure = {chart.name: chart for _, chart in charts(summarise(run.trials), frame)}[
-        "mlp-nvidia-test-1-b128-output-gradients"
-    ]
-    arrow = next(mark for mark in figure.panels[0].marks if isinstance(mark, Line) and mark.tint == PLAIN)
-    assert [x for x, _ in arrow.points] == [-35, -25]
+    assert "mlp-nvidia-test-1-b128-output-gradients" in {
+        chart.name for _, chart in charts(summarise(run.trials), frame)
+    }
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**10, 2.0**24])
