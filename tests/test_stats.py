@@ -4,9 +4,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats as scipy_stats
+from scipy.stats import mstats
 
 from bench import stats
 from bench.stats import Interval
+
+
+def test_the_robust_interval_is_yuens():
+    values = np.random.default_rng(1).normal(0.4, 0.1, 30)
+    interval = stats.robust_interval(values)
+    assert (interval.low, interval.high) == pytest.approx(mstats.trimmed_mean_ci(values, (0.2, 0.2), alpha=0.05))
 
 
 def test_one_value_has_no_interval_and_equal_values_one_without_width():

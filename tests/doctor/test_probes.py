@@ -17,7 +17,6 @@ from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, gauss
 
 CPU = Device(placement="cpu", kind="cpu", name="CPU", architecture="x86-64")
 MIB = 2**20
-UUIDS = ("aaaaaaaa-1111", "bbbbbbbb-2222")
 
 
 def advancing(machine, time_ns):
