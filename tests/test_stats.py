@@ -13,13 +13,6 @@ from bench.stats import Interval
 def test_the_robust_interval_is_yuens():
     values = np.random.default_rng(1).normal(0.4, 0.1, 30)
     interval = stats.robust_interval(values)
-    cut = 6  # 20 % of 30 at each end
-    inner = np.sort(values)[cut:-cut]
-    winsorised = np.clip(values, inner[0], inner[-1])
-    error = winsorised.std(ddof=1) / (0.6 * math.sqrt(30))
-    half = scipy_stats.t.ppf(0.975, len(inner) - 1) * error
-    assert interval.center == pytest.approx(inner.mean())
-    assert (interval.low, interval.high) == pytest.approx((inner.mean() - half, inner.mean() + half))
     assert (interval.low, interval.high) == pytest.approx(mstats.trimmed_mean_ci(values, (0.2, 0.2), alpha=0.05))
 
 
@@ -56,25 +49,9 @@ def test_a_difference_is_beyond_a_margin_where_its_interval_is(margin):
     assert stats.welch([1.0], [0.5]).beyond(0.0) == 1.0
 
 
-def test_the_mean_of_differences_covers_the_truth_as_often_as_it_says():
-    rng = np.random.default_rng(1)
-    covered = 0
-    for _ in range(1000):
-        parts = [stats.welch(rng.normal(0.3, spread, 4), rng.normal(0.0, spread, 3)) for spread in (0.1, 0.2, 0.5)]
-        interval = stats.mean_difference(parts).interval()
-        covered += interval.low < 0.3 < interval.high
-    assert 0.93 < covered / 1000 < 0.98
-
-
 def test_a_difference_that_never_varies_is_beyond_every_smaller_margin():
     estimate = stats.student([0.5, 0.5, 0.5])
     assert (estimate.beyond(0.4), estimate.beyond(0.6), estimate.interval().half_width) == (0.0, 1.0, 0.0)
-
-
-@pytest.mark.parametrize("errors", [[0.0] * 3, [0.5, 0.0, 0.5]])
-def test_where_a_process_has_no_error_it_does_not_outweigh_the_others_and_the_mean_is_students(errors):
-    values = [0.1, 0.2, 0.15]
-    assert stats.random_effects(values, errors).ends == pytest.approx(stats.student_interval(values).ends)
 
 
 def test_discoveries_are_those_of_scipy():
@@ -107,26 +84,12 @@ def process(center, error=0.01):
     return Interval(center=center, low=center - half, high=center + half, n=20)
 
 
-def test_processes_give_the_headline_and_a_single_one_its_own_interval():
-    assert stats.process_interval([process(0.4)]) == process(0.4)
-    assert stats.process_interval([process(0.4), process(0.41), process(0.39)]).n == 3
-
-
 def test_the_random_effects_mean_is_that_of_statsmodels():
     centers, errors = [0.405, 0.395, 0.42, 0.122, 0.409], [0.004, 0.01, 0.02, 0.08, 0.006]
     pooled = stats.random_effects(centers, errors)  # combine_effects(method_re="iterated", use_t=True) of 0.15.0
     assert (pooled.center, pooled.low, pooled.high) == pytest.approx((0.367583024, 0.230231505, 0.504934543), abs=1e-8)
     alike = stats.random_effects([0.10, 0.12, 0.14], [0.05] * 3)  # differ by less than their errors
     assert (alike.center, alike.low, alike.high) == pytest.approx((0.12, 0.070317250, 0.169682750), abs=1e-8)
-
-
-@pytest.mark.parametrize("rounds", [2, 3, 5])
-def test_with_few_rounds_a_process_no_error_that_is_small_by_chance_decides(rounds):
-    rng, held = np.random.default_rng(rounds), 0
-    for _ in range(400):
-        interval = stats.process_interval([stats.rounds_interval(rng.normal(size=rounds)) for _ in range(10)])
-        held += interval.low <= 0 <= interval.high
-    assert 0.92 <= held / 400 <= 0.99
 
 
 GOOD = [process(center) for center in (0.405, 0.404, 0.407, 0.406)]
@@ -150,11 +113,6 @@ def test_processes_far_off_without_evidence_are_a_group_of_their_own():
     assert stats.groups([*GOOD, replace(BAD, is_disturbed=True)]) == [(4, pytest.approx(0.4055))]
 
 
-def test_processes_that_agree_by_chance_have_no_narrower_interval_than_processes_differ():
-    interval = stats.process_interval([process(0.4, error=1e-6)] * 3)
-    assert interval.half_width == pytest.approx(6.2053 * 0.003 / math.sqrt(3), rel=1e-4)  # t of 2, 97.5 %
-
-
 UNKNOWN = [math.nan] * 6
 
 
@@ -163,11 +121,8 @@ UNKNOWN = [math.nan] * 6
     [
         ([2, 3, 2, 60, 1, 2], UNKNOWN, [30] * 6, [0] * 6, 3),
         ([40, 55, 48, 60, 44, 50], UNKNOWN, [30] * 6, [0] * 6, None),  # on a shared machine all have some
-        ([2, 3, 2, 9, 1, 2], UNKNOWN, [30] * 6, [0] * 6, None),
         (UNKNOWN, [5, 4, 6, 5, 300, 5], [30] * 6, [0] * 6, 4),
-        (UNKNOWN, [200, 300, 210, 250, 340, 260], [30] * 6, [0] * 6, None),
         (UNKNOWN, UNKNOWN, [30, 30, 20, 30, 30, 30], [0, 1, 10, 0, 0, 2], 2),
-        (UNKNOWN, UNKNOWN, [30] * 6, [0] * 6, None),
         ([2, 60], UNKNOWN[:2], [30] * 2, [0] * 2, None),  # of two, neither shows what is usual
     ],
 )
@@ -193,11 +148,6 @@ def test_the_verdict_needs_the_whole_interval_on_one_side_of_the_margin(low, hig
     assert stats.verdict(Interval(center=1.0, low=low, high=high, n=3), 0.01) == verdict
 
 
-def test_exp_turns_a_log_ratio_into_a_ratio():
-    ratio = Interval(center=math.log(2), low=0.0, high=None, n=4).exp()
-    assert (ratio.center, ratio.low, ratio.high) == (pytest.approx(2), 1.0, None)
-
-
 @pytest.mark.parametrize("between", [0.0, 0.01, 0.02, 0.03])
 @pytest.mark.parametrize("runs", [1, 2, 3])
 def test_runs_of_two_days_show_no_change_where_there_is_none(between, runs):
@@ -211,15 +161,3 @@ def test_runs_of_two_days_show_no_change_where_there_is_none(between, runs):
         changed += min(abs(interval.low), abs(interval.high)) > math.log(1.01) and interval.low * interval.high > 0
     assert held / 300 >= 0.92
     assert changed / 300 <= 0.05
-
-
-def test_six_runs_a_side_know_their_spread_and_show_a_change_of_six_per_cent():
-    rng, shown = np.random.default_rng(0), 0
-    for _ in range(100):
-        old, new = ([rng.normal(rng.normal(shift, 0.01), 0.01, 3) for _ in range(6)] for shift in (0.0, 0.06))
-        difference = stats.between_runs(new, old, stats.welch(np.concatenate(new), np.concatenate(old)))
-        assert (
-            difference.freedom <= 10 or difference.error == stats.welch(np.concatenate(new), np.concatenate(old)).error
-        )
-        shown += difference.interval().low > math.log(1.01)
-    assert shown >= 80

@@ -12,13 +12,11 @@ from bench.doctor.probes import FINE, KNOWN, known_step, timed
 from bench.measure.rounds import compare
 from bench.measure.warmup import WarmUp
 from bench.results.records import Device
-from bench.spec.trial import Protocol
 from tests.doctor.scripted import measured
 from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, gaussian
 
 CPU = Device(placement="cpu", kind="cpu", name="CPU", architecture="x86-64")
 MIB = 2**20
-UUIDS = ("aaaaaaaa-1111", "bbbbbbbb-2222")
 
 
 def advancing(machine, time_ns):
@@ -68,31 +66,6 @@ def test_a_step_that_is_slower_while_its_gpu_is_read_fails(monkeypatch, slower, 
     log = probes.telemetry(CPU, 7, print)
     assert math.exp(log.center) == pytest.approx(1 / slower, abs=0.001)
     assert (signals[-1], {pid for pid, _ in signals}) == ((7, signal.SIGCONT), {7})
-
-
-def test_the_real_arms_have_ratios(monkeypatch, cpu):
-    monkeypatch.setitem(probes.SIZES, "cpu", (8, 4))
-    monkeypatch.setattr(probes, "FINE", Protocol(time_budget_s=0.1))
-    assert math.isfinite(probes.against_itself(cpu, 0, print))
-
-
-def test_a_nap_waits_for_what_it_was_asked_by_the_clock_that_times_it(monkeypatch):
-    now = {"ns": 0}
-    asleep = []
-
-    def look():
-        now["ns"] += 1000
-        return now["ns"]
-
-    def sleep(seconds):
-        asleep.append(seconds)
-        now["ns"] += int(seconds * 1e9) + 300_000  # late
-
-    monkeypatch.setattr(probes.time, "perf_counter_ns", look)
-    monkeypatch.setattr(probes.time, "sleep", sleep)
-    probes.busy_wait(3 * MS, probes.SLEPT)()
-    assert 3 * MS <= now["ns"] <= 3 * MS + 3000
-    assert 0 < asleep[0] < 0.003
 
 
 def test_fp32_is_ieee_here_and_the_probe_sees_less(monkeypatch, cpu):

@@ -180,8 +180,3 @@ def test_a_metric_takes_no_key_of_another_figure(monkeypatch) -> None:
     )
     with pytest.raises(ValueError, match="data_wait_pct is the key of another figure"):
         data.summary_fields()
-
-
-def test_the_key_of_a_difference_is_not_that_of_the_figure() -> None:
-    metric = replace(COPIED, scale="difference", ratio_key="")
-    assert (metric.key, metric.ratio_key) == ("copied_bytes", "copied_change_bytes")

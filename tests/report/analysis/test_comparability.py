@@ -7,7 +7,7 @@ import pytest
 from bench.report.analysis.comparability import warnings
 from bench.report.reading.load import load
 from tests.report import fleet
-from tests.report.builders import RunBuilder, write_report
+from tests.report.builders import RunBuilder
 from tests.report.fleet import copy, original
 
 REQUEST = {"suites": [{"name": "mlp", "digest": "aaa"}]}
@@ -182,22 +182,3 @@ def test_one_path_on_two_hosts_without_fingerprints_is_doubted(pair):
     for folder in pair:
         fleet.edit_run(folder, lambda run: run.update(data=[{"source": "folder:/images", "fingerprint": "f1"}]))
     assert warned(*pair) == []
-
-
-def test_three_machines_make_one_report_with_matrix_and_warnings(tmp_path):
-    first = original(tmp_path / "v100")
-    fleet.edit_run(first, lambda run: run.update(finished=None))
-    with (first / "numerics.csv").open("a") as file:
-        file.write("torn")
-    copy(first, tmp_path / "h100", device="NVIDIA H100", architecture="Hopper", faster=4.0, driver="580.65", host="n7")
-    copy(first, tmp_path / "a100", device="NVIDIA A100", architecture="Ampere", faster=2.5, driver="570.10", host="n3")
-    runs = [tmp_path / name for name in ("v100", "h100", "a100")]
-    page = write_report(runs, tmp_path / "out", figures="none").read_text()
-    before, _, rest = page.partition("## Machines")
-    assert "- Different driver: 550.1 in v100; 580.65 in h100; 570.10 in a100. It sets" in before
-    assert "- Run v100 is unfinished" in before
-    assert "- Run v100: The last write to numerics.csv was cut off" in before
-    assert "| 1. H100, amp-bf16 |" in rest.partition("## Setups against each other\n")[2].partition("\n## ")[0]
-    html = (tmp_path / "out" / "report.html").read_text()
-    assert "Different driver" in html
-    assert "NVIDIA A100" in html

@@ -120,9 +120,7 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(old, tmp_path, name,
 def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(tmp_path):
     of_batches = {
         1: (100.0, 104.9, "not told apart", "INCONCLUSIVE"),
-        2: (100.0, 105.1, "1.05 [1.00, 1.10]", "INCONCLUSIVE"),
         3: (2.0, 8.0, "not told apart", "INCONCLUSIVE"),  # each may be nothing, or 5 MiB more
-        4: (0.0, 0.0, "not told apart", "INCONCLUSIVE"),
         5: (20.0, 0.0, "0.25 [0.11, 0.43]", "IMPROVED"),  # below 5 MiB, which is measured
         6: (0.0, 1000.0, "200 [133, 401]", "REGRESSED"),
     }
@@ -341,79 +339,20 @@ def test_a_slowdown_of_all_rows_is_shown_where_each_row_alone_is_too_noisy(tmp_p
     assert "REGRESSED over all 6 rows" in compared.summary
 
 
-@pytest.mark.parametrize("share", [pytest.param(0.001, marks=pytest.mark.slow), 0.03])
-def test_fail_over_fails_from_the_slowdown_on_that_the_comparison_names(tmp_path, share):
+def test_fail_over_fails_from_the_slowdown_on_that_the_comparison_names(tmp_path):
     def compared(name: str, slower: float) -> Comparison:
         rng = np.random.default_rng(5)
         for side, by in ((name, slower), ("old", 1.0)):
             run = RunBuilder(tmp_path / side)
             for batch in (16, 32, 64, 128):
                 run.alone("fp32", [batch * by * math.exp(one) for one in rng.normal(0, 0.13, 4)], batch=batch)
-        return compare(tmp_path / "old", tmp_path / name, fail_over=share)
+        return compare(tmp_path / "old", tmp_path / name, fail_over=0.03)
 
     same = compared("same", 1.0)
     from_on, offset = same.resolution[1], same.overall[0].change.interval.center
-    assert f"--fail-over {100 * share:g}% fails from a measured slowdown of {100 * from_on:.2g} % on" in same.limits[0]
+    assert f"--fail-over 3% fails from a measured slowdown of {100 * from_on:.2g} % on" in same.limits[0]
     below, above = (compared(str(by), by * (1 + from_on) / offset) for by in (0.999, 1.001))
     assert [len(each.failures) for each in (below, above)] == [0, 1]
-
-
-def test_another_day_slows_all_rows_of_a_run_together(tmp_path):
-    for name, slower in (("old", 1.0), ("new", 1.05)):
-        run = RunBuilder(tmp_path / name)
-        for batch in (16, 32, 64, 128, 256, 512):
-            run.alone("fp32", [batch * slower * share for share in (0.999, 1.0, 1.001)], batch=batch)
-    compared = compare(tmp_path / "old", tmp_path / "new")
-    row, every = compared.rows[0].changes["speed"], compared.overall[0].change
-    assert (row.verdict, every.verdict) == ("INCONCLUSIVE", "INCONCLUSIVE")
-    assert (every.interval.low, every.interval.high) == pytest.approx((row.interval.low, row.interval.high))
-
-
-def test_arms_that_share_a_process_are_one_sample_of_all_rows(tmp_path):
-    """Both arms of a process are slow together: counted twice, they would make the interval too narrow."""
-    for name in ("old", "new"):
-        run = RunBuilder(tmp_path / name)
-        for precision in ("fp32", "amp-bf16"):
-            run.alone(precision, [9.0, 10.0, 11.0])
-    compared = compare(tmp_path / "old", tmp_path / "new")
-    row, every = compared.rows[0].changes["speed"].interval, compared.overall[0].change.interval
-    assert (every.center, every.low, every.high) == pytest.approx((row.center, row.low, row.high), rel=1e-12)
-
-
-def test_one_process_that_was_measured_alone_does_not_stand_for_those_that_were_not(tmp_path):
-    """As after a crash: its figure is 40 % higher than those of processes that both arms shared."""
-    for name, scale in (("old", 1.0), ("new", 1.2)):
-        run = RunBuilder(tmp_path / name).together({"amp-bf16": (1.999, 2.0, 2.001, 2.002)})
-        fleet.edit_rows(
-            run.folder, lambda row, scale=scale: row["step_ms"] and row.update(step_ms=scale * float(row["step_ms"]))
-        )
-        if name == "new":
-            run.alone("amp-bf16", [8.4])
-    (row,) = (
-        row for row in compare(tmp_path / "old", tmp_path / "new").rows if row.question["precision"] == "amp-bf16"
-    )
-    assert [len(steps) for steps in row.changes["speed"].samples] == [4, 5]
-    assert row.changes["speed"].interval.low < 1.2 < row.changes["speed"].interval.high
-
-
-def test_all_rows_together_must_exceed_the_noise_that_was_measured_as_each_row_must(tmp_path):
-    turns = [(side, slower, turn) for side, slower in (("old", 1.0), ("new", 1.006)) for turn in range(3)]
-    for side, slower, turn in turns:
-        run = RunBuilder(tmp_path / side / f"{side}-{turn}")
-        jitters = [1 + 1e-5 * (replicate + turn) for replicate in range(6)]
-        for precision in ("fp32", "amp-bf16"):
-            run.alone(precision, [10 * slower * jitter for jitter in jitters])
-        run.floor(jitters, within=0.0005)
-    comparison = compare(tmp_path / "old", tmp_path / "new", by_turns=True)
-    assert {row.changes["speed"].verdict for row in comparison.rows} == {"REGRESSED"}
-    assert [overall.change.verdict for overall in comparison.overall] == ["REGRESSED"]
-
-
-def test_a_process_that_a_speedup_leaves_out_is_left_out_of_its_change(tmp_path):
-    RunBuilder(tmp_path / "old").together({"amp-bf16": (2.0, 2.001, 1.999, 2.0, 2.0)})
-    RunBuilder(tmp_path / "new").together({"amp-bf16": (2.0, 2.001, 1.999, 2.0, 0.5)}, loads_pct=[0.0] * 4 + [80.0])
-    speedups = {row.question["precision"]: row.speedup for row in compare(tmp_path / "old", tmp_path / "new").rows}
-    assert speedups["amp-bf16"].center == pytest.approx(1.0, rel=1e-3)
 
 
 def test_the_figures_of_both_sides_are_of_the_processes_that_are_compared(tmp_path):
@@ -423,24 +362,6 @@ def test_the_figures_of_both_sides_are_of_the_processes_that_are_compared(tmp_pa
             RunBuilder(tmp_path / name / str(number)).result("energy", "fp32", energy=energy)
     (row,) = compare(tmp_path / "old", tmp_path / "new").rows
     assert row.changes["energy"].values == (10.1, 20.1)
-
-
-@pytest.mark.slow
-def test_runs_of_one_session_are_one_day(tmp_path):
-    """Each batch size stands for a machine: its days differ by 2 %, and five runs a side of one day each by 0.2 %."""
-    rng, batches = np.random.default_rng(1), range(1, 41)
-    for number, side in enumerate(("old", "new")):
-        days = rng.normal(0, 0.02, len(batches))
-        for turn in range(5):
-            run = RunBuilder(tmp_path / side / f"{side}-{turn}")
-            for batch, day in zip(batches, days, strict=True):
-                run.alone("fp32", 10 * np.exp(day + rng.normal(0, 0.002, 2)), batch=batch)
-            start = f"2026-01-{10 + number}T1{turn}:00:00+00:00"
-            fleet.edit_run(run.folder, lambda info, start=start: info.update(started=start))
-    compared = compare(tmp_path / "old", tmp_path / "new")
-    changes = [row.changes["speed"].contrast.change for row in compared.rows]
-    assert sum(max(change.low, -change.high) > math.log(1.01) for change in changes) <= 0.05 * len(batches)
-    assert "5 runs on 1 day and 5 runs on 1 day cannot tell" in compared.limits[0]
 
 
 def taken_in_turns(folder: Path, slower: float) -> None:
@@ -509,3 +430,21 @@ def test_sides_of_different_numbers_of_runs_did_not_take_turns(tmp_path):
     taken_in_turns(tmp_path, 1.0)
     with pytest.raises(UsageError, match="different numbers of runs"):
         compare(tmp_path / "old", tmp_path / "new" / "new-0", by_turns=True)
+
+
+@pytest.mark.slow
+def test_runs_of_one_session_are_one_day(tmp_path):
+    """Each batch size stands for a machine: its days differ by 2 %, and five runs a side of one day each by 0.2 %."""
+    rng, batches = np.random.default_rng(1), range(1, 41)
+    for number, side in enumerate(("old", "new")):
+        days = rng.normal(0, 0.02, len(batches))
+        for turn in range(5):
+            run = RunBuilder(tmp_path / side / f"{side}-{turn}")
+            for batch, day in zip(batches, days, strict=True):
+                run.alone("fp32", 10 * np.exp(day + rng.normal(0, 0.002, 2)), batch=batch)
+            start = f"2026-01-{10 + number}T1{turn}:00:00+00:00"
+            fleet.edit_run(run.folder, lambda info, start=start: info.update(started=start))
+    compared = compare(tmp_path / "old", tmp_path / "new")
+    changes = [row.changes["speed"].contrast.change for row in compared.rows]
+    assert sum(max(change.low, -change.high) > math.log(1.01) for change in changes) <= 0.05 * len(batches)
+    assert "5 runs on 1 day and 5 runs on 1 day cannot tell" in compared.limits[0]

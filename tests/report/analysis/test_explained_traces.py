@@ -85,12 +85,6 @@ def launching(dtype: str) -> Gpu:
     return Gpu(dtype).run("aten::mm", GEMM[dtype], 2, dtype, dtype, times=100, gap=8.0)
 
 
-def optimizing(dtype: str) -> Gpu:
-    gpu = step(idle=600.0)(dtype)
-    gpu.trace.range("Optimizer.step#AdamW.step", gpu.at, 505)
-    return gpu.run("aten::_foreach_add_", "void at::native::multi_tensor_apply_kernel<X>", 500, FP32)
-
-
 CAST = "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>"
 CHECK = "void at::native::multi_tensor_apply_kernel<amp_non_finite_check_and_unscale_cuda_>"
 USUAL = (700.0, 200.0), (250.0, 110.0)
@@ -101,7 +95,6 @@ CAUSES: dict[str, tuple[Callable[[str], Gpu], float, float]] = {
     "launch-bound": (launching, 1.02, 0.5),
     "memory-bound": (step((100, 850), (40, 430), idle=50), 1.9, 0.4),
     "casts": (casting, 1.9, 0.36),
-    "optimizer-bound": (optimizing, 1.6, 0.36),
     "no matrix units": (without_matrix_units, 1.9, 0.6),
     "communication": (
         step(*USUAL, ("c10d::allreduce_", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 400, FP32)),
@@ -109,8 +102,6 @@ CAUSES: dict[str, tuple[Callable[[str], Gpu], float, float]] = {
         0.36,
     ),
     "copies": (step(*USUAL, ("aten::copy_", "Memcpy HtoD (Pageable -> Device)", 400, (FP32, FP32))), 1.9, 0.36),
-    "unknown": (step(*USUAL, ("mine::fold", "void fold_kernel(float*)", 200, (FP32,))), 1.9, 0.36),
-    "no gain from products": (step((700, 200), (720, 110)), 1.9, 1.05),
 }
 """By cause: the step, how many times as long one of twice the batch takes, and the products' time alone over fp32's."""
 
@@ -146,13 +137,3 @@ def test_a_gpus_step_that_gains_as_it_should_needs_no_reason():
     assert result.reasons == ()
     assert result.speedup.center == pytest.approx(1000 / 460)
     assert result.speedup.center < result.ceiling < 1.3 * result.speedup.center
-
-
-def test_why_a_card_without_matrix_units_may_gain_more_than_one_with_them():
-    """One card's products halve on ordinary units; the other's fall to a third, and casts and launching eat it."""
-    small = explain(without_matrix_units, 1.9, 0.6)
-    large = explain(casting, 1.9, 0.36)
-    assert small.speedup.center > large.speedup.center
-    added = [result.arm.ms["casts and layout"] - result.baseline.ms["casts and layout"] for result in (large, small)]
-    assert added[0] > 0 == added[1]
-    assert {reason.rule for reason in large.reasons} == {"casts"}

@@ -1,8 +1,6 @@
 """Parity: what differences over seeds show, in accuracy and in the loss of tokens."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +8,10 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench.report.analysis.contrast import Arm, Contrast, estimate
-from bench.report.analysis.judge import judge, judge_speedups, judged_by, least_shown, parity, worse_than
+from bench.report.analysis.judge import judge, judge_speedups, judged_by, parity
 from bench.report.analysis.verdict import answers
 from bench.spec.metrics import ACCURACY, LOSS, SPEED, Metric
-from bench.stats import REPORTED, Difference, Interval, student_interval
+from bench.stats import REPORTED, student_interval
 from tests.report import fleet
 from tests.report.builders import RunBuilder
 
@@ -82,10 +80,7 @@ def trained(folder: Path, *deltas: float) -> RunBuilder:
     ("deltas", "word"),
     [
         ((0.001, -0.001, 0.0, 0.002, -0.002), "EQUIVALENT"),
-        ((-0.02, -0.03, 0.0, -0.01, -0.02), "NON-INFERIOR"),
         ((0.02, 0.021, 0.022, 0.019, 0.02), "WORSE"),
-        ((0.0, 0.02, -0.01, 0.01, 0.0), "INCONCLUSIVE"),
-        ((0.0, 0.0), "insufficient seeds"),
     ],
 )
 def test_tokens_are_judged_by_their_loss_of_which_less_is_better(tmp_path: Path, deltas, word: str) -> None:
@@ -134,36 +129,10 @@ CLEARLY = speedup([0.399, 0.400, 0.401, 0.400])
 NOTHING = [speedup([0.01 * (place % 3), -0.02, 0.015, 0.001]) for place in range(40)]
 
 
-def test_a_speedup_alone_has_the_word_of_its_interval() -> None:
-    for contrast in (BARELY, CLEARLY, *NOTHING):
-        assert judge_speedups([contrast]) == [judge(contrast)]
-
-
 def test_among_many_speedups_one_that_barely_clears_the_noise_is_chance_and_a_clear_one_is_not() -> None:
     assert judge(BARELY) == judge(CLEARLY) == "FASTER"
     assert judge_speedups([BARELY, CLEARLY]) == ["FASTER", "FASTER"]
     assert judge_speedups([BARELY, CLEARLY, *NOTHING]) == ["INCONCLUSIVE", "FASTER"] + ["INCONCLUSIVE"] * 40
-
-
-@pytest.mark.parametrize("share", [0.0, 0.03])
-@pytest.mark.parametrize("others", [0.0, -0.3])  # more regressions let each of them hold sooner
-def test_the_least_slowdown_that_is_shown_is_that_from_which_on_it_is(share: float, others: float) -> None:
-    def slowed(center: float) -> Contrast:
-        difference = Difference(center=center, error=0.01, freedom=8.0, n=5)
-        return replace(BARELY, change=difference.interval(), difference=difference)
-
-    rest = [slowed(others)] * 3
-    (least, *_) = least_shown([slowed(0.0), *rest], share)
-    assert least is not None
-    holds = [worse_than([slowed(-by * math.log1p(least)), *rest], share)[0] for by in (0.999, 1.001)]
-    assert holds == [False, True]
-
-
-def test_one_process_takes_part_with_its_own_interval() -> None:
-    single = replace(BARELY, change=Interval(center=0.03, low=0.011, high=0.049, n=20), replicates=1)
-    unknown = replace(BARELY, change=Interval(center=0.5, low=None, high=None, n=1), replicates=1)
-    assert judge_speedups([single, unknown]) == ["FASTER", "INCONCLUSIVE"]
-    assert judge_speedups([single, *NOTHING])[0] == "INCONCLUSIVE"
 
 
 @pytest.mark.parametrize(("rounds", "verdict"), [(100, "FASTER"), (5, "INCONCLUSIVE")])

@@ -62,20 +62,6 @@ def test_published_rows_stand_in_the_table_the_matrix_and_the_figure_of_the_meas
     assert [verdict.evidence for verdict in report.verdicts] == [verdict.evidence for verdict in measured.verdicts]
 
 
-def test_any_two_published_arms_of_any_devices_have_their_ratio(tmp_path, literature):
-    sections = compose(
-        load([RunBuilder(tmp_path / "run").speed().folder]), tmp_path, literature, figures="none"
-    ).sections
-    (setups,) = [section for section in sections if section.title == "Setups against each other"]
-    (table,) = [table for table in setups.tables if table.title.startswith("resnet50 (CIFAR-10")]
-    names = [row[0].partition(". ")[2] for row in table.rows]
-    faster, slower = map(names.index, ("Tesla V100 (published), fp16-master", "Tesla P100 (published), fp32"))
-    assert table.rows[faster][2 + slower] == "3.594"  # 259.36 % faster
-    assert any(
-        table.title.startswith("gpt (nanochat d26)") for table in setups.tables
-    )  # tokens/s, without a batch size
-
-
 def test_an_accuracy_without_times_is_a_row_and_divergence_the_word_in_its_place(literature):
     rows = records(as_measured(literature))
     shown = {(row["model"], row["precision"]): row for row in rows if row["dataset"] in ("ILSVRC12", "Pascal VOC 2007")}

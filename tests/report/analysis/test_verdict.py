@@ -12,7 +12,7 @@ from bench.report.render import answers as terminal
 from bench.results.records import Switches
 from tests.report.builders import RunBuilder, capped
 from tests.report.fleet import edit_rows
-from tests.report.tables.lines import column, lines
+from tests.report.tables.lines import lines
 
 
 def verdict(run: RunBuilder) -> str:
@@ -192,11 +192,6 @@ def gain(tmp_path):
     return run
 
 
-def test_an_answer_names_precision_speedup_memory_accuracy_and_batch(gain):
-    expected = {"device": "Test 1", "use": "amp-bf16", "faster": "1.98× ±72 %", "memory": "−40 %"}
-    assert row(gain) == expected | {"accuracy": "not worse", "batch": "128", "pays from": "128"}
-
-
 def test_staying_with_fp32_and_a_baseline_out_of_memory_are_answers_too(tmp_path):
     slow = row(RunBuilder(tmp_path / "slow").speed(speedups=[0.09, 0.091, 0.089]))
     big = row(RunBuilder(tmp_path / "big").lost("speed", "fp32", "oom").alone("amp-bf16", [5.0, 5.1]))
@@ -226,11 +221,6 @@ def test_a_terminal_shows_every_cell_whatever_its_width(gain, width, monkeypatch
     assert all(word in table.text for cell in row(gain).values() for word in cell.split())
 
 
-def test_a_device_is_a_row_in_the_table_of_each_suite(gain, tmp_path):
-    tables = terminal(grid_of(gain, RunBuilder(tmp_path / "other", suite="vit").speed()))
-    assert [(table.title, column(table, "device")) for table in tables] == [("mlp", ["Test 1"]), ("vit", ["Test 1"])]
-
-
 def test_figures_of_a_training_at_another_batch_size_are_named_and_its_epochs_are_not_shown(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed(batch=64).speed(batch=256)
     for batch in (64, 256):
@@ -250,10 +240,6 @@ def test_a_speedup_that_may_be_a_slowdown_is_an_interval_and_has_no_reason(tmp_p
     low, high = answer.arm["low"], answer.arm["high"]
     assert answer.faster == f"amp-bf16: {number(low, 2)} to {number(high, 2)}×"
     assert "the reason" not in answer.evidence
-
-
-def test_without_answers_there_is_nothing_to_lead_with() -> None:
-    assert lead([]) == []
 
 
 @pytest.mark.parametrize(

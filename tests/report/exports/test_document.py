@@ -71,16 +71,6 @@ def test_the_rows_of_a_frame_are_its_records(exported, folders, name):
             assert row.get(column) == (None if unknown else value), column
 
 
-def test_the_committed_results_are_written():
-    assert written(document.report(load([ROOT / "results"])))["results"]
-
-
-def test_a_result_has_its_figures(exported):
-    (row,) = of(exported["results"], run="run", precision="amp-bf16")
-    assert row["speedup"] == pytest.approx(2.0, abs=0.01)
-    assert row["diverged_seeds"] == 1
-
-
 def test_what_is_unknown_of_a_trial_is_left_out_and_a_loss_that_is_not_finite_too(exported):
     (trial,) = of(exported["trials"], run="run", trial=SPEED, precision="fp32")
     assert trial["steady"] is True

@@ -1,16 +1,13 @@
 """The bars of a step: each class where it belongs, on one axis, with the marks."""
 
 import itertools
-import re
 from dataclasses import replace
 
 import pytest
 
 from bench.report.analysis.explanation import CLASSES
-from bench.report.figures import svg
-from bench.report.figures.chart import DASHED, SOLID, WORK, Bar, Line, Text
+from bench.report.figures.chart import WORK, Bar, Line
 from bench.report.figures.explanation import MOST_PANELS, stacked
-from bench.report.figures.files import COLOURS, _legend_columns
 from tests.report.analysis.test_explanation import plain
 
 BASE = {work: float(place + 1) for place, work in enumerate(CLASSES)}
@@ -46,31 +43,6 @@ def test_what_was_reached_and_the_ceiling_are_marked():
     assert [line.points[0][0] for line in (reached, of_arm)] == [result.baseline.timed_ms, result.arm.timed_ms]
     assert ceiling.dashed
     assert ceiling.points[0][0] == pytest.approx(result.baseline.timed_ms / result.ceiling)
-    (unknown,) = chart(replace(result, ceiling=None)).panels
-    assert not any(mark.dashed for mark in unknown.marks if isinstance(mark, Line))
-
-
-def test_words_stand_only_in_bars_that_are_wide_enough():
-    (panel,) = chart(explained()).panels
-    (arm,) = [place for place, text in panel.y.ticks if text == "amp-bf16"]
-    words = {mark.text for mark in panel.marks if isinstance(mark, Text) and mark.y == arm}
-    assert words == {"idle"}
-
-
-def test_the_legend_has_the_classes_that_occur_and_wraps_in_files():
-    result = chart(explained())
-    assert dict(result.legend) == {work: WORK[work] for work in CLASSES} | {
-        "reached, not profiled": SOLID,
-        "ceiling": DASHED,
-    }
-    assert re.findall(r"</svg> (.*?)</span>", svg.draw(result)) == [text for text, _ in result.legend]
-    assert _legend_columns(result, 10.0) < 7
-    none = replace(explained(), baseline=plain().baseline, arm=plain().arm)
-    assert "communication" not in dict(chart(none).legend)
-
-
-def test_every_class_has_a_colour_of_its_own():
-    assert len({COLOURS[tint] for tint in WORK.values()}) == len(WORK)
 
 
 def test_of_many_cells_the_first_are_shown_and_it_is_said():

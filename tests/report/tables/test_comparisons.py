@@ -102,15 +102,9 @@ def test_numbers_are_drawn_and_words_are_not(tmp_path):
     chart = against_value(sweep)
     assert chart.name == "sweep-mlp-width"
     (panel,) = chart.panels
-    assert panel.x.ticks == [(8.0, "8"), (1024.0, "1024")]
     assert [mark.points for mark in panel.marks if isinstance(mark, Line) and mark.dots] == [
         [(8.0, pytest.approx(2.0)), (1024.0, pytest.approx(2.0))]
     ]
-    for at, values in enumerate(([64, 65, 128], [0, 1, 2])):  # labels of 64 and 65 would touch; 0 has no logarithm
-        close = [((("width", width),), ALIGNED) for width in values]
-        (sweep,) = swept_in(run_of(tmp_path / f"close-{at}", {"width": [str(width) for width in values]}, *close))
-        (panel,) = against_value(sweep).panels
-        assert panel.x.ticks == [(place, str(width)) for place, width in enumerate(values, 1)]
     words = [((("kind", kind),), ALIGNED) for kind in ("relu", "gelu")]
     (sweep,) = swept_in(run_of(tmp_path / "b", {"kind": ["relu", "gelu"]}, *words))
     assert against_value(sweep) is None

@@ -8,14 +8,13 @@ import pytest
 
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
-from bench.report.figures.chart import PLAIN, Bar, Line, Rule
+from bench.report.figures.chart import Bar, Line, Rule
 from bench.report.figures.numerics import charts
 from bench.report.format import error
-from bench.report.page import compose
 from bench.report.reading.load import load
-from bench.report.tables.measurements import last_steps, numerics, shares
+from bench.report.tables.measurements import last_steps, numerics
 from bench.results.records import Numeric, TrialResult
-from tests.report.builders import RunBuilder, write_report
+from tests.report.builders import RunBuilder
 from tests.report.tables.lines import lines
 
 
@@ -78,27 +77,13 @@ def test_tables_hold_the_figures_of_each_precision_in_order(run):
     assert [error(value) for value in (1.5e-7, 0.069, 1.0, math.nan)] == ["1.5e−7", "0.069", "1", "–"]
 
 
-def test_a_phase_that_stopped_after_its_first_rows_has_its_reason_and_no_figures(tmp_path):
-    run = RunBuilder(tmp_path / "run").speed()
-    trial = run.trial("numerics", ["fp32"], 128)
-    first = [row for row in figures(trial.id, "fp32") if (row.kind, row.step) == ("error", 0)]
-    run.add(trial, TrialResult(precision="fp32", status="failed", detail="it stopped"), records=first)
-    text = write_report([run.folder], tmp_path / "out", figures="none").read_text()
-    assert "it stopped" in text
-    assert "### How it was timed" in text
-    assert "### Numerics" not in text
-
-
 @pytest.mark.parametrize(
     ("lost", "table", "row"),
     [
         ({"kind": "step"}, 0, ["–", "–", "–", "–", "–", "655.0 (fc)"]),
-        ({"kind": "step", "name": "finite"}, 0, ["3", "–", "2.000", "1.000", "–", "655.0 (fc)"]),
-        ({"kind": "activation"}, 0, ["3", "–", "2.000", "1.000", "–", "–"]),
         ({"kind": "gradient", "layer": ""}, 1, ["parameters", "–", "–", "–", "0.00 % (fc)", "65,536", "–", "–"]),
         ({"kind": "gradient", "step": 2, "layer": "fc"}, 1, ["parameters", "0.00", "25.0", "75.0", "0.00 % (conv1)"]),
         ({"kind": "error", "step": 0}, 2, ["–", "–", "1.0e−4", "0.01", "0.02 (fc)"]),
-        ({"kind": "error", "step": 2}, 2, ["1.0e−4", "0.01", "–", "–", "–"]),
     ],
 )
 def test_of_a_file_that_lost_rows_the_rest_is_shown_for_what_it_is(run, lost, table, row):
@@ -123,20 +108,6 @@ def test_the_last_five_steps_are_taken_together_and_a_failed_one_alone(run):
     assert list(last_steps(frame.iloc[:2].assign(step=[0.0, 1.0]))["step"]) == [1.0]
 
 
-@pytest.mark.slow
-def test_gradients_are_drawn_to_files(run, tmp_path):
-    assert [plot.name for plot in compose(run, tmp_path).plots] == ["mlp-nvidia-test-1-b128-gradients"]
-    assert (tmp_path / "mlp-nvidia-test-1-b128-gradients.png").stat().st_size > 10_000
-
-
-def test_shares_of_layers_are_in_the_models_order(run):
-    rows = run.numerics[(run.numerics["kind"] == "gradient") & (run.numerics["layer"] != "")]
-    by_layer = shares(rows[rows["precision"] == "fp32"])
-    assert list(by_layer.index) == ["fc", "conv1"]
-    assert by_layer.loc["conv1"].to_dict() == {"-10": 75.0, "zero": 25.0}
-    assert by_layer.loc["fc", "-10"] == 100.0
-
-
 def test_a_histogram_has_every_share_where_its_power_of_two_is_and_float16s_limits(run):
     ((_, chart),) = charts(summarise(run.trials), run.numerics)
     first, _ = chart.panels
@@ -148,7 +119,7 @@ def test_a_histogram_has_every_share_where_its_power_of_two_is_and_float16s_limi
     assert [mark.at for mark in first.marks if isinstance(mark, Rule)] == [-25 - 10]  # at its scale of 1024
 
 
-def test_gradients_of_outputs_have_a_table_and_a_figure_with_an_arrow_where_the_scale_moves_them(run):
+def test_gradients_of_outputs_have_a_table_and_a_figure(run):
     counts = {"zero": 60, "-30": 30, "-20": 8, "1": 2}
     of_fp16 = run.numerics[(run.numerics["precision"] == "amp-fp16") & (run.numerics["name"] == "loss")].iloc[:1]
     bins = [of_fp16.assign(kind="output_gradient", name=name, value=float(count)) for name, count in counts.items()]
@@ -156,11 +127,9 @@ def test_gradients_of_outputs_have_a_table_and_a_figure_with_an_arrow_where_the_
     _, gradients, *_ = numerics(frame.assign(where="GPU"))
     of_outputs = ["GPU", "128", "amp-fp16", "layers' outputs"]
     assert gradients.rows[3:] == [[*of_outputs, "60.0", "30.0", "8.00", "100 % (fc)", "1,024", "30.0", "0.00"]]
-    figure = {chart.name: chart for _, chart in charts(summarise(run.trials), frame)}[
-        "mlp-nvidia-test-1-b128-output-gradients"
-    ]
-    arrow = next(mark for mark in figure.panels[0].marks if isinstance(mark, Line) and mark.tint == PLAIN)
-    assert [x for x, _ in arrow.points] == [-35, -25]
+    assert "mlp-nvidia-test-1-b128-output-gradients" in {
+        chart.name for _, chart in charts(summarise(run.trials), frame)
+    }
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**10, 2.0**24])
