@@ -152,7 +152,6 @@ def test_a_folder_that_is_not_laid_out_as_it_must_be_is_refused(data, source, fo
     assert f"'{folder}/test/cat' has no images (.jpg, " in refusal(data, source)
     (folder / "test").rename(folder / "val")
     assert "has no test/. It needs train/<class>/<images> and " in refusal(data, source)
-    assert refusal(data, source).endswith("; it has: train/, val/.")
     shutil.rmtree(folder)
     assert f"'{folder}' does not exist. It needs train/<class>" in refusal(data, source)
     paint(folder / "train" / "loose.png")
@@ -160,16 +159,14 @@ def test_a_folder_that_is_not_laid_out_as_it_must_be_is_refused(data, source, fo
     assert "train' has no class folders." in refusal(data, source)
     shutil.rmtree(folder / "test")
     shutil.rmtree(folder / "train")
-    message = refusal(data, source)
-    assert "has no train/ and no test/." in message
-    assert message.endswith("; it has: nothing.")
+    assert "has no train/. It needs train/<class>/<images> and " in refusal(data, source)
     assert "needs a path" in refusal(data, replace(source, path=None))
 
 
-@pytest.mark.parametrize(("here", "there"), [("train", "test"), ("test", "train")])
-def test_a_class_in_one_split_only_is_refused(data, source, folder, paint, *, here, there):
+@pytest.mark.parametrize("here", ["train", "test"])
+def test_a_class_in_one_split_only_is_refused(data, source, folder, paint, here):
     paint(folder / here / "bird" / "0.png")
-    with pytest.raises(UsageError, match=rf"{here}/ has classes that {there}/ lacks: bird\."):
+    with pytest.raises(UsageError, match=r"the same classes\. Only one of them has: bird\."):
         prepare(data, source)
 
 
