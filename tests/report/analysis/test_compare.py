@@ -106,7 +106,7 @@ def test_one_process_decides_nothing(old):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere", "is no run"),
+        ("nowhere", "There is no run in"),
         ("old", "the same run"),
         ("other", "no measured cell and precision in common: suite mlp in '.*old' and resnet20 in '.*other'"),
     ],
