@@ -86,7 +86,7 @@ def _fields(record: type, *, part: bool = False) -> Iterator[Field]:
             (kind,) = set(get_args(kind)) - {types.NoneType}
         if get_origin(kind) is Annotated:
             kind, column = get_args(kind)
-        if dataclasses.is_dataclass(kind):
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             yield from _fields(kind, part=True)
             continue
         words = column.words

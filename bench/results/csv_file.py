@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -47,14 +46,12 @@ def read(path: Path) -> pd.DataFrame:
         return pd.DataFrame(columns=[*columns]).astype(dtypes)
     numbers = [name for name, dtype in dtypes.items() if dtype is float]
     unknown = dict.fromkeys(numbers, UNKNOWN)
-    parse: Callable[..., pd.DataFrame] = partial(
-        pd.read_csv, usecols=columns.__contains__, keep_default_na=False, na_values=unknown
-    )
+    parse: Any = partial(pd.read_csv, usecols=columns.__contains__, keep_default_na=False, na_values=unknown)
     try:
-        frame = parse(io.BytesIO(data), dtype=dtypes)
+        frame: pd.DataFrame = parse(io.BytesIO(data), dtype=dtypes)
     except ValueError as error:
         with suppress(ValueError):  # it may be no CSV at all
-            texts = parse(io.BytesIO(data), dtype=str)
+            texts: pd.DataFrame = parse(io.BytesIO(data), dtype=str)
             for name in texts.columns.intersection(numbers):
                 is_number = pd.to_numeric(texts[name], errors="coerce").notna() | texts[name].isna()
                 _require(is_number.to_numpy(), texts[name], columns[name], path)

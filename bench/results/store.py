@@ -288,7 +288,7 @@ def _recovered(path: Path, committed: set[tuple[str, int]]) -> Recovered:
     kept = [True] * len(frame)
     if "trial" in frame:
         kept = [attempt in committed for attempt in zip(frame["trial"], frame["attempt"], strict=True)]
-    before = list(pd.read_csv(io.BytesIO(data), nrows=0))
+    before = [str(name) for name in pd.read_csv(io.BytesIO(data), nrows=0)]
     header = [*columns, *(name for name in before if name not in columns)]
     dropped = kept.count(False) + torn
     if not dropped and header == before and data.endswith(b"\n"):
