@@ -177,13 +177,6 @@ def test_ablations_are_not_compared_and_the_reason_is_that(old, tmp_path):
         compare(old, ladder)
 
 
-def test_a_copy_is_no_second_run(old):
-    fleet.edit_run(old, lambda info: info.update(started="2026-01-01T00:00:00+00:00"))
-    shutil.copytree(old, old.parent / "again")
-    with pytest.raises(UsageError, match="are one run: name, host and start are the same"):
-        compare(old, old.parent / "again")
-
-
 @pytest.mark.parametrize(
     ("step_ms", "noisy", "verdict"),
     [
