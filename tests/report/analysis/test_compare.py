@@ -2,7 +2,6 @@
 
 import math
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
