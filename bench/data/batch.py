@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
@@ -157,26 +158,24 @@ def _register(kind: type[Any]) -> None:
     """Let torch's trees open a class; what its instances hold apart from values is carried over."""
     is_dict = issubclass(kind, UserDict)
 
-    def split(node: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        if is_dict:
-            return node.data, {name: value for name, value in vars(node).items() if name != "data"}
-        return {field.name: getattr(node, field.name) for field in fields(node)}, {}
+    def values_of(node: Any) -> dict[str, Any]:
+        return node.data if is_dict else {field.name: getattr(node, field.name) for field in fields(node)}
 
     def open_node(node: Any) -> tuple[list[Any], Any]:
-        values, rest = split(node)
-        return list(values.values()), (tuple(values), rest)
+        return list(values_of(node).values()), node
 
     def open_named(node: Any) -> tuple[list[tuple[Any, Any]], Any]:
-        values, context = open_node(node)
         key: Any = MappingKey if is_dict else GetAttrKey
-        return [(key(name), value) for name, value in zip(context[0], values, strict=True)], context
+        return [(key(name), value) for name, value in values_of(node).items()], node
 
-    def build(values: Any, context: Any) -> Any:
-        names, rest = context
-        node = object.__new__(kind)
-        named = dict(zip(names, values, strict=True))
-        for name, value in {**rest, **({"data": named} if is_dict else named)}.items():
-            object.__setattr__(node, name, value)
+    def build(values: Any, original: Any) -> Any:
+        node = copy(original)
+        named = dict(zip(values_of(original), values, strict=True))
+        if is_dict:
+            node.data = named
+        else:
+            for name, value in named.items():
+                object.__setattr__(node, name, value)  # the class may be frozen
         return node
 
     register_pytree_node(kind, open_node, build, flatten_with_keys_fn=open_named)

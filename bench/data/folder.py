@@ -7,6 +7,7 @@ are read too.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -81,9 +82,12 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
         cached = cache.read(file)
         if cached is not None and _fits(cached.train.images.shape[2:], size):
             return cached
+    common = _common_size([*train.paths, *test.paths])
+    is_native = common is not None and _fits(common, size)
+    stored = common if common is not None and is_native else size
     with cache.staging(home) as scratch:
-        dataset, is_native = _decode_splits(path, train, test, size, scratch)
-        dataset = cache.write(native if is_native else squashed, dataset)
+        decoded = _decode_splits(path, train, test, stored, scratch)
+        dataset = cache.write(native if is_native else squashed, decoded)
     for file in home.glob(f"{location}-*.pt"):
         if not file.name.startswith(f"{location}-{content}-"):
             file.unlink(missing_ok=True)  # of this folder's earlier content
@@ -172,47 +176,39 @@ def _images(folder: Path) -> Iterator[tuple[str, int, int]]:
         yield os.fspath(error.filename), 0, 0
 
 
-def _decode_splits(
-    path: str, train: Listing, test: Listing, size: tuple[int, int], scratch: Path
-) -> tuple[Dataset, bool]:
-    """Decode both splits into files in ``scratch``.
+def _common_size(paths: Sequence[str]) -> tuple[int, int] | None:
+    """Return the (height, width) of all images that can be read; None where they differ."""
+    common = None
+    for path in paths:
+        size = size_of(path)
+        if size is not None:
+            common = common or size
+            if size != common:
+                return None
+    return common
 
-    Returns:
-        The images, and whether they keep their native size, common to all and no larger than ``size``; else they are
-        squashed to ``size``.
-    """
+
+def _decode_splits(path: str, train: Listing, test: Listing, size: tuple[int, int], scratch: Path) -> Dataset:
+    """Decode both splits into files in ``scratch``, images of another size squashed to ``size``."""
     count = len(train.paths) + len(test.paths)
+    cache.require_room(
+        scratch.parent, _COPIES * count * 3 * size[0] * size[1], f"The {count} images of '{path}', decoded,"
+    )
+    left_out: list[str] = []
 
-    def decode_at(stored: tuple[int, int], *, squash: bool) -> Dataset:
-        size_bytes = _COPIES * count * 3 * stored[0] * stored[1]
-        cache.require_room(scratch.parent, size_bytes, f"The {count} images of '{path}', decoded,")
+    def split(listing: Listing, name: str) -> Split:
+        images, lost = decode(listing.paths, size, file=scratch / name)
+        left_out.extend(plain(listing.paths[at]) for at in lost)
+        labels = [label for at, label in enumerate(listing.labels) if at not in lost]
+        _require_readable(listing, labels, lost)
+        return Split(images=images, labels=torch.tensor(labels))
 
-        left_out: list[str] = []
-
-        def split(listing: Listing, name: str) -> Split:
-            images, lost = decode(listing.paths, stored, squash=squash, file=scratch / name)
-            left_out.extend(plain(listing.paths[at]) for at in lost)
-            labels = [label for at, label in enumerate(listing.labels) if at not in lost]
-            _require_readable(listing, labels, lost)
-            return Split(images=images, labels=torch.tensor(labels))
-
-        return Dataset(
-            train=split(train, "train"), test=split(test, "test"), classes=train.classes, left_out=tuple(left_out)
-        )
-
-    first = next((native for image in train.paths if (native := size_of(image)) is not None), size)
-    if _fits(first, size):
-        with suppress(OtherSizeError):
-            return decode_at(first, squash=False), True
-    return decode_at(size, squash=True), False
+    splits = {"train": split(train, "train"), "test": split(test, "test")}
+    return Dataset(**splits, classes=train.classes, left_out=tuple(left_out))
 
 
 def _fits(stored: tuple[int, ...], size: tuple[int, int]) -> bool:
     return stored[0] <= size[0] and stored[1] <= size[1]
-
-
-class OtherSizeError(Exception):
-    """An image does not have the expected size."""
 
 
 def size_of(path: str) -> tuple[int, int] | None:
@@ -234,21 +230,17 @@ def _require_readable(listing: Listing, labels: Sequence[int], lost: Mapping[int
         )
 
 
-def decode(paths: Sequence[str], size: tuple[int, int], *, squash: bool, file: Path) -> tuple[Tensor, dict[int, str]]:
+def decode(paths: Sequence[str], size: tuple[int, int], *, file: Path) -> tuple[Tensor, dict[int, str]]:
     """Decode images to RGB, in order, into a file, so that they need not fit into memory.
 
     Args:
         paths: the image files.
-        size: (height, width) of the result.
-        squash: resize images of another size, whatever their proportions.
+        size: (height, width) of the result; images of another size are resized, whatever their proportions.
         file: receives the pixels; must exist as long as the tensor is used.
 
     Returns:
         Tensor of (N, 3, height, width), uint8, mapped from the file, of the images that can be read; and why each other
         one cannot, by its place in ``paths``.
-
-    Raises:
-        OtherSizeError: one is of another size, and ``squash`` is off.
     """
     height, width = size
     images = np.memmap(file, np.uint8, "w+", shape=(len(paths), 3, height, width))
@@ -261,10 +253,12 @@ def decode(paths: Sequence[str], size: tuple[int, int], *, squash: bool, file: P
             except Exception as error:  # each of Pillow's formats fails in its own way
                 lost[index] = str(error)
                 continue
-            images[index] = _pixels(picture, size, squash).transpose(2, 0, 1)
+            if picture.size != (width, height):
+                picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+            images[index] = np.asarray(picture).transpose(2, 0, 1)
 
-    threads = os.cpu_count() if squash or height * width >= _THREADS_PAY_PIXELS else 1
-    pool = ThreadPoolExecutor(threads)
+    first = size_of(paths[0]) or size
+    pool = ThreadPoolExecutor(os.cpu_count() if math.prod(first) >= _THREADS_PAY_PIXELS else 1)
     try:
         for _ in pool.map(fill, range(0, len(paths), _CHUNK)):
             pass
@@ -274,15 +268,6 @@ def decode(paths: Sequence[str], size: tuple[int, int], *, squash: bool, file: P
     for place, index in enumerate(kept if lost else ()):
         images[place] = images[index]
     return torch.from_numpy(images[: len(kept)]), dict(sorted(lost.items()))
-
-
-def _pixels(image: Image.Image, size: tuple[int, int], squash: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Return one image as (height, width, 3) uint8."""
-    if image.size != (size[1], size[0]):
-        if not squash:
-            raise OtherSizeError(image.size)
-        image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    return np.asarray(image)
 
 
 def rgb(path: str) -> Image.Image:
@@ -306,16 +291,15 @@ def find(root: Path, *, need_test: bool) -> dict[str, Path]:
     """
     if not root.is_dir():
         raise UsageError(f"The data folder '{root}' does not exist. {_LAYOUT}.")
-    candidates = {
-        split: next((root / name for name in names if (root / name).is_dir()), None)
-        for split, names in _SPLIT_FOLDERS.items()
-    }
-    splits = {split: folder for split, folder in candidates.items() if folder is not None}
-    missing = [f"{split}/" for split in ("train", "test") if split not in splits]
-    if "train" not in splits or (need_test and missing):
-        names = sorted(entry.name + "/" * entry.is_dir() for entry in os.scandir(root))
-        listed = ", ".join(names[:8]) + ", …" * (len(names) > 8) if names else "nothing"
-        raise UsageError(f"The data folder '{root}' has no {' and no '.join(missing)}. {_LAYOUT}; it has: {listed}.")
+    splits: dict[str, Path] = {}
+    for split, names in _SPLIT_FOLDERS.items():
+        for name in reversed(names):
+            if (root / name).is_dir():
+                splits[split] = root / name
+    required = ("train", "test") if need_test else ("train",)
+    for split in required:
+        if split not in splits:
+            raise UsageError(f"The data folder '{root}' has no {split}/. {_LAYOUT}.")
     return splits
 
 
@@ -329,13 +313,12 @@ def _require_every_class(root: Path, listing: Listing, validation_share: float) 
 
 
 def _require_same_classes(root: Path, train: tuple[str, ...], test: tuple[str, ...]) -> None:
-    for here, there, names in (("train", "test", set(train) - set(test)), ("test", "train", set(test) - set(train))):
-        if names:
-            listed = ", ".join(sorted(names)[:8]) + ", …" * (len(names) > 8)
-            raise UsageError(
-                f"In the data folder '{root}', {here}/ has classes that {there}/ lacks: {listed}. "
-                "Both must have the same classes."
-            )
+    different = sorted({*train} ^ {*test})
+    if different:
+        listed = ", ".join(different[:8]) + ", …" * (len(different) > 8)
+        raise UsageError(
+            f"In the data folder '{root}', train/ and test/ must have the same classes. Only one of them has: {listed}."
+        )
 
 
 def fingerprint(path: str) -> str:

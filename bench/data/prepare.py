@@ -106,8 +106,3 @@ def _require_colour(data: Data, source: DataSource) -> None:
             f"The model takes images of {channels} channel{'s' * (channels != 1)} and {source} has images of 3 (RGB). "
             "Set the suite's Data.input_shape to (3, height, width), or give --data synthetic."
         )
-    for field in ("mean", "std"):
-        values = getattr(data, field)
-        if len(values) != 3 or (field == "std" and min(values) <= 0):
-            kind = "3 numbers above 0" if field == "std" else "3 numbers"
-            raise UsageError(f"Data.{field} must be {kind}, one a channel, not {values!r}.")

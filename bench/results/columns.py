@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from bench.results import records
-from bench.results.records import ANY, Block, Column, EpochResult, Explained, Identity, Numeric, Sample, TrialResult
+from bench.results.records import Block, Column, EpochResult, Explained, Identity, Numeric, Sample, TrialResult
 from bench.spec.metrics import METRICS, Metric
 from bench.spec.text import plain, quoted
 
-FieldKind = Literal["word", "number", "yes or no", "list", "JSON"]
+FieldKind = Literal["word", "number", "yes or no", "list", "JSON array", "JSON object"]
 KINDS: dict[type, FieldKind] = {str: "word", bool: "yes or no", int: "number", float: "number", tuple: "list"}
-KINDS |= {list: "JSON", dict: "JSON"}
+KINDS |= {list: "JSON array", dict: "JSON object"}
 RECORDS: dict[str, tuple[type, ...]] = {
     "trials.csv": (Identity, TrialResult),
     "blocks.csv": (Block,),
@@ -55,8 +55,8 @@ class Field:
     """The only valid words; none if any is valid."""
     whole: bool = False
     """Whether the number is a whole one."""
-    container: type = object
-    """The type that JSON holds: list or dict."""
+    record: str = ""
+    """The class that has the field, whose docstring describes the column; empty where a metric does."""
 
     @property
     def unit(self) -> str:
@@ -71,8 +71,7 @@ class Field:
             return ", ".join(self.words)
         if self.kind != "number":
             return self.kind
-        sign = {"any": "", "0 or more": ", ≥ 0", "above 0": ", > 0"}[self.column.sign]
-        return f"{self.unit or 'number'}{sign}"
+        return ", ".join(filter(None, (self.unit or "number", self.column.sign)))
 
 
 def _fields(record: type, *, part: bool = False) -> Iterator[Field]:
@@ -81,31 +80,34 @@ def _fields(record: type, *, part: bool = False) -> Iterator[Field]:
     for field in dataclasses.fields(record):
         if field.name == VALUES:
             continue
-        hint, column = hints[field.name], Column()
-        choices = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-        (kind,) = {choice for choice in choices if choice is not types.NoneType}
+        kind, column = hints[field.name], Column()
+        optional = get_origin(kind) in (Union, types.UnionType)
+        if optional:
+            (kind,) = set(get_args(kind)) - {types.NoneType}
         if get_origin(kind) is Annotated:
             kind, column = get_args(kind)
-        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             yield from _fields(kind, part=True)
             continue
-        literal = get_origin(kind) is Literal
-        plain_type = str if literal else get_origin(kind) or kind
-        is_number = KINDS[plain_type] == "number"
+        words = column.words
+        if get_origin(kind) is Literal:
+            kind, words = str, get_args(kind)
+        kind = get_origin(kind) or kind
+        is_known = KINDS[kind] == "number" and not (part or optional or column.may_diverge)
         yield Field(
             name=field.name,
-            kind=KINDS[plain_type],
+            kind=KINDS[kind],
             column=column,
-            required=column.filled or (is_number and not (part or column.may_diverge or len(choices) > 1)),
-            words=get_args(kind) if literal else column.words,
-            whole=plain_type is int,
-            container=plain_type if KINDS[plain_type] == "JSON" else object,
+            required=column.filled or is_known,
+            words=words,
+            whole=kind is int,
+            record=record.__name__,
         )
 
 
 def columns_of(metric: Metric) -> dict[str, Field]:
     """Return the columns of a metric, as they are where no record has a field of that name."""
-    column = Column(sign=ANY if metric.scale == "difference" else "0 or more")
+    column = Column(sign="" if metric.scale == "difference" else "≥ 0")
     return {name: Field(name=name, kind="number", column=column) for name in metric.columns}
 
 
@@ -154,22 +156,17 @@ def listed(cell: str) -> tuple[str, ...]:
 
 def descriptions() -> dict[str, dict[str, str]]:
     """Return the description of every column, by CSV: docstrings of the records' fields, or what metrics say."""
-    classes = {node.name: node for node in ast.parse(inspect.getsource(records)).body if isinstance(node, ast.ClassDef)}
-
-    def of(name: str) -> Iterator[tuple[str, str]]:
-        for node, after in itertools.pairwise([*classes[name].body, ast.Pass()]):
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                part = ast.unparse(node.annotation).removesuffix(" | None")
-                if part in classes:
-                    yield from of(part)
-                elif isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-                    yield node.target.id, " ".join(str(after.value.value).split())
-
-    general = {column: metric.about for metric in METRICS.values() for column in metric.columns}
-    meanings = {
-        file: general | dict(pair for part in parts for pair in of(part.__name__)) for file, parts in RECORDS.items()
+    documented = {("", column): metric.about for metric in METRICS.values() for column in metric.columns}
+    for node in ast.walk(ast.parse(inspect.getsource(records))):
+        if isinstance(node, ast.ClassDef):
+            for field, after in itertools.pairwise(node.body):
+                if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
+                    text = ast.literal_eval(after.value)
+                    documented[node.name, ast.unparse(field.target)] = " ".join(text.split())
+    return {
+        file: {name: documented[field.record, name] for name, field in columns.items()}
+        for file, columns in COLUMNS.items()
     }
-    return {file: {name: meanings[file][name] for name in columns} for file, columns in COLUMNS.items()}
 
 
 def whole_lines(path: Path) -> tuple[bytes, bool]:

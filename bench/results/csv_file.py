@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import itertools
 import json
-from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bench.results.columns import COLUMNS, LARGE, Field, whole_lines
+from bench.results.columns import COLUMNS, KINDS, LARGE, Field, whole_lines
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, unquoted
 
@@ -39,53 +39,52 @@ def read(path: Path) -> pd.DataFrame:
     Raises:
         UsageError: it is damaged, or another program's.
     """
-    fields, data = COLUMNS[path.name], whole_lines(path)[0]
+    columns, data = COLUMNS[path.name], whole_lines(path)[0]
     words = "category" if path.name in LARGE else "object"
-    dtypes: dict[str, Any] = {name: float if field.kind == "number" else words for name, field in fields.items()}
-    numbers = [name for name, dtype in dtypes.items() if dtype is float]
+    dtypes: dict[str, Any] = {name: float if field.kind == "number" else words for name, field in columns.items()}
     if not data.strip():
-        return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in dtypes.items()})
+        return pd.DataFrame(columns=[*columns]).astype(dtypes)
+    numbers = [name for name, dtype in dtypes.items() if dtype is float]
+    unknown = dict.fromkeys(numbers, UNKNOWN)
+    parse: Any = partial(pd.read_csv, usecols=columns.__contains__, keep_default_na=False, na_values=unknown)
     try:
-        frame = pd.read_csv(
-            io.BytesIO(data),
-            usecols=fields.__contains__,
-            dtype=dtypes,
-            keep_default_na=False,
-            na_values=dict.fromkeys(numbers, UNKNOWN),
-        )
+        frame: pd.DataFrame = parse(io.BytesIO(data), dtype=dtypes)
     except ValueError as error:
-        for line, row in rows(path):
-            for name in numbers:
-                if not _is_number(row.get(name)):
-                    _refuse(path, line, fields[name], row[name])
+        with suppress(ValueError):  # it may be no CSV at all
+            texts: pd.DataFrame = parse(io.BytesIO(data), dtype=str)
+            for name in texts.columns.intersection(numbers):
+                is_number = pd.to_numeric(texts[name], errors="coerce").notna() | texts[name].isna()
+                _require(is_number.to_numpy(), texts[name], columns[name], path)
         raise UsageError(f"'{path}' cannot be read: {error}. Restore the file.") from error
-    for name, field in fields.items():
-        if field.required and name not in frame:
-            raise UsageError(f"'{path}', line 1 lacks the column {name}. Restore the file.")
-    known = {name: frame[name] if dtypes[name] is float else _texts(frame[name]) for name in dtypes if name in frame}
-    for name, cells in known.items():
-        wrong = np.flatnonzero(~_are_valid(cells, fields[name]))
-        if len(wrong):
-            line, row = next(itertools.islice(rows(path), int(wrong[0]), None))
-            _refuse(path, line, fields[name], row.get(name))
-    absent = {name: pd.Series(np.nan if dtypes[name] is float else "", frame.index) for name in dtypes}
-    return pd.DataFrame({name: known.get(name, absent[name]) for name in dtypes})
+    checked: dict[str, pd.Series] = {}
+    for name, field in columns.items():
+        if name not in frame:
+            if field.required:
+                raise UsageError(f"'{path}', line 1 lacks the column {name}. Restore the file.")
+            checked[name] = pd.Series(np.nan if field.kind == "number" else "", frame.index)
+            continue
+        if field.kind == "number":
+            cells = frame[name]
+            valid = _are_valid_numbers(cells.to_numpy(), field)
+        else:
+            cells = _texts(frame[name])
+            valid = cells.isin([cell for cell in cells.unique() if _is_valid(cell, field)]).to_numpy()
+        _require(valid, cells, field, path)
+        checked[name] = cells
+    return pd.DataFrame(checked)
 
 
-def rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the rows of a CSV as texts, each with the number of its line; empty lines are skipped.
-
-    Raises:
-        UsageError: a cell is longer than any that a run writes.
-    """
-    text = whole_lines(path)[0].decode(errors="surrogateescape")
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    try:
-        for row in reader:
-            yield reader.line_num, row
-    except csv.Error as error:
-        line = reader.reader.line_num
-        raise UsageError(f"'{path}', line {line} cannot be read: {error}. Restore the file.") from error
+def _require(valid: NDArray[np.bool_], cells: pd.Series, field: Field, path: Path) -> None:
+    """Raise a UsageError about the first cell that is not valid, of which no more than its beginning is repeated."""
+    if valid.all():
+        return
+    first = int(np.argmin(valid))
+    cell = cells.iloc[first]
+    text = f"{cell:g}".replace("nan", "") if isinstance(cell, float) else str(cell)
+    raise UsageError(  # a row is one line, and the header is the first
+        f"'{path}', line {first + 2}: {field.name} cannot be '{text[:40]}', it is: {field.values}. "
+        "Restore the file, or remove the line."
+    )
 
 
 def _texts(cells: pd.Series) -> pd.Series:
@@ -96,42 +95,23 @@ def _texts(cells: pd.Series) -> pd.Series:
     return cells.astype(object).map(texts).astype(cells.dtype if cells.dtype == object else "category")
 
 
-def _is_number(cell: str | None) -> bool:
-    try:
-        float(cell or "nan")
-    except ValueError:
-        return False
-    return True
-
-
-def _are_valid(cells: pd.Series, field: Field) -> NDArray[np.bool_]:
-    """Return which cells have a value that the column may have."""
-    if field.kind == "number":
-        values = cells.to_numpy()
-        lowest = {"any": -np.inf, "0 or more": 0.0, "above 0": np.nextafter(0, 1)}[field.column.sign]
-        within = (values >= lowest) & (values <= np.inf if field.column.may_diverge else np.abs(values) < np.inf)
-        valid: NDArray[np.bool_] = within | (np.isnan(values) & (not field.required))
-        return valid
-    allowed = {cell for cell in cells.unique() if _is_valid(cell, field)}
-    return cells.isin(allowed).to_numpy()
+def _are_valid_numbers(values: NDArray[np.float64], field: Field) -> NDArray[np.bool_]:
+    """Return which values the column may have."""
+    most = np.inf if field.column.may_diverge else np.finfo(float).max
+    least = {"": -most, "≥ 0": 0.0, "> 0": np.nextafter(0, 1)}[field.column.sign]
+    valid: NDArray[np.bool_] = (least <= values) & (values <= most)
+    return valid if field.required else valid | np.isnan(values)
 
 
 def _is_valid(cell: str, field: Field) -> bool:
-    if field.kind == "JSON":
+    """Return whether the column may have a text."""
+    if field.kind.startswith("JSON"):
         try:
-            return not cell or isinstance(json.loads(cell), field.container)
+            return not cell or KINDS.get(type(json.loads(cell))) == field.kind
         except (ValueError, RecursionError):
             return False
     words = ("yes", "no", "") if field.kind == "yes or no" else field.words
     return cell in words if words else bool(cell) or not field.required
-
-
-def _refuse(path: Path, line: int, field: Field, cell: str | None) -> None:
-    """Raise a UsageError about a cell, of which no more than its beginning is repeated."""
-    raise UsageError(
-        f"'{path}', line {line}: {field.name} cannot be '{(cell or '')[:40]}', it is: {field.values}. "
-        "Restore the file, or remove the line."
-    )
 
 
 def stored_whole(trials: pd.DataFrame) -> pd.Series:

@@ -16,16 +16,12 @@ from bench.spec.phases import PHASES
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Parameter
 
-Sign = Literal["0 or more", "above 0", "any"]
-ABOVE_ZERO: Sign = "above 0"
-ANY: Sign = "any"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
     """Which values a column of a CSV may have, beyond what the type of its field says."""
 
-    sign: Sign = "0 or more"
+    sign: Literal["≥ 0", "> 0", ""] = "≥ 0"
     """Of numbers. Differences and losses may have any."""
     may_diverge: bool = False
     """Whether the number may be infinite, as a loss may."""
@@ -36,11 +32,11 @@ class Column:
 
 
 Name = Annotated[str, Column(filled=True)]
-Count = Annotated[int, Column(sign=ABOVE_ZERO)]
-Positive = Annotated[float, Column(sign=ABOVE_ZERO)]
-Signed = Annotated[float, Column(sign=ANY)]
-SignedBytes = Annotated[int, Column(sign=ANY)]
-Diverging = Annotated[float, Column(sign=ANY, may_diverge=True)]
+Count = Annotated[int, Column(sign="> 0")]
+Positive = Annotated[float, Column(sign="> 0")]
+Signed = Annotated[float, Column(sign="")]
+SignedBytes = Annotated[int, Column(sign="")]
+Diverging = Annotated[float, Column(sign="", may_diverge=True)]
 Status = Literal["ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"]
 MEASURED: tuple[Status, ...] = ("ok", "unconverged")
 """The statuses whose figures count."""

@@ -90,7 +90,9 @@ def read_run(folder: Path) -> dict[str, Any]:
     """
     path = folder / "run.json"
     if not path.is_file():
-        raise UsageError(f"There is no run in '{folder}': it has no run.json.")
+        raise UsageError(
+            f"There is no run in '{folder}': it has no run.json. Give a folder that a run wrote, such as results/NAME."
+        )
     try:
         data, number = path.read_bytes(), _bounded(float)
         run = json.loads(data, parse_int=_bounded(int), parse_float=number, parse_constant=number)

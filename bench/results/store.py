@@ -17,7 +17,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from bench.results import run_json
 from bench.results.columns import COLUMNS, RECORDS, cells, has_rows, whole_lines
@@ -50,8 +50,7 @@ class Store:
             OSError: the folder cannot be written.
         """
         known = answers(folder)
-        there = [name for name in COLUMNS if whole_lines(folder / name)[0]]
-        kept = {name: _committed(folder / name, known.committed) for name in there}
+        files = {name: _recovered(folder / name, known.committed) for name in COLUMNS}
         self.folder = folder
         self.name = folder.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,19 +59,14 @@ class Store:
         """The number of the last attempt at each trial, by its id."""
         for trial, number in known.committed:
             self._numbers[trial] = max(number, self._numbers[trial])
-        self.dropped: dict[str, int] = {}
+        self.dropped = {name: file.dropped for name, file in files.items() if file.dropped}
         """How many rows were dropped that no trial had committed, by file."""
-        self._headers: dict[str, list[str]] = {}
+        self._headers = {name: file.header for name, file in files.items()}
         self._files: dict[str, io.FileIO] = {}
-        for name, columns in COLUMNS.items():
-            path, self._headers[name] = folder / name, list(columns)
-            if name not in there:
-                write_atomically(path, ",".join(columns) + "\n")
-            else:
-                self._headers[name], dropped = _recover(path, kept[name])
-                if dropped:
-                    self.dropped[name] = dropped
-            self._files[name] = path.open("ab", buffering=0)
+        for name, file in files.items():
+            if file.text is not None:
+                write_atomically(folder / name, file.text)
+            self._files[name] = (folder / name).open("ab", buffering=0)
 
     def __enter__(self) -> Store:
         return self
@@ -263,34 +257,42 @@ def _speed(row: Mapping[Hashable, Any]) -> Speed | None:
     return Speed(steady=row["steady"] == "yes", **counts, **figures)
 
 
-def _committed(path: Path, committed: set[tuple[str, int]]) -> list[bool]:
-    """Return which rows of a CSV belong to attempts that were stored whole; readings of GPUs belong to none.
+class Recovered(NamedTuple):
+    """A CSV of a run that is opened."""
+
+    header: list[str]
+    """The columns, with those that somebody added."""
+    text: str | None = None
+    """What it is to hold; None if it may stay as it is."""
+    dropped: int = 0
+    """Rows that are not kept, a torn last one included."""
+
+
+def _recovered(path: Path, committed: set[tuple[str, int]]) -> Recovered:
+    """Return a CSV with the columns that it lacks, and without rows of attempts that were not stored whole.
+
+    Readings of GPUs belong to no attempt, and are kept.
 
     Raises:
         UsageError: the file is not a run's, or damaged.
     """
+    columns = list(COLUMNS[path.name])
+    data, torn = whole_lines(path)
+    if not data:
+        return Recovered(columns, ",".join(columns) + "\n")
+    import pandas as pd
+
     from bench.results import csv_file
 
     frame = csv_file.read(path)
-    if "trial" not in frame:
-        return [True] * len(frame)
-    return [attempt in committed for attempt in zip(frame["trial"], frame["attempt"], strict=True)]
-
-
-def _recover(path: Path, kept: list[bool]) -> tuple[list[str], int]:
-    """Drop the rows of a CSV that are not ``kept``, a torn last one included, and add the columns that it lacks.
-
-    Returns:
-        The header, with the columns that somebody added, and how many rows were dropped.
-    """
-    import pandas as pd
-
-    data, torn = whole_lines(path)
+    kept = [True] * len(frame)
+    if "trial" in frame:
+        kept = [attempt in committed for attempt in zip(frame["trial"], frame["attempt"], strict=True)]
     before = [str(name) for name in pd.read_csv(io.BytesIO(data), nrows=0)]
-    header = [*COLUMNS[path.name], *(name for name in before if name not in COLUMNS[path.name])]
+    header = [*columns, *(name for name in before if name not in columns)]
     dropped = kept.count(False) + torn
-    if dropped or header != before or not data.endswith(b"\n"):
-        rows = pd.read_csv(io.BytesIO(data), dtype=str, keep_default_na=False)[kept]
-        text = rows.reindex(columns=header, fill_value="").to_csv(index=False, lineterminator="\n")
-        write_atomically(path, text)
-    return header, dropped
+    if not dropped and header == before and data.endswith(b"\n"):
+        return Recovered(header)
+    rows = pd.read_csv(io.BytesIO(data), dtype=str, keep_default_na=False)[kept]
+    text = rows.reindex(columns=header, fill_value="").to_csv(index=False, lineterminator="\n")
+    return Recovered(header, text, dropped)

@@ -216,12 +216,6 @@ def test_a_model_that_does_not_take_rgb_is_refused(data, source, kind, channels)
     assert not Path(source.directory).exists()
 
 
-@pytest.mark.parametrize("changes", [{"mean": (0.5,)}, {"std": (0.5, 0.5)}, {"std": (0.5, 0.0, 0.5)}])
-def test_a_mean_or_deviation_that_is_not_one_a_channel_is_refused(data, source, changes):
-    with pytest.raises(UsageError, match=rf"Data\.{next(iter(changes))} must be 3 numbers.*, one a channel"):
-        prepare(replace(data, **changes), source)
-
-
 def test_random_inputs_and_targets_are_normal_and_classes_uniform():
     (inputs, labels), (_, targets) = (
         random_batches(data, batch_size=2000, count=1, device=CPU, seed=0)[0] for data in (IMAGES, FEATURES)

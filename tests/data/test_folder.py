@@ -144,19 +144,21 @@ def test_a_folder_that_is_not_laid_out_as_it_must_be_is_refused(data, source, fo
     assert "test/cat' has no images (.jpg, " in refusal(data, source)
     (folder / "test").rename(folder / "val")
     assert "has no test/. It needs train/<class>/<images> and " in refusal(data, source)
-    assert "it has: train/, val/." in refusal(data, source)
     shutil.rmtree(folder)
     assert "does not exist. It needs train/<class>" in refusal(data, source)
     paint(folder / "train" / "loose.png")
     (folder / "test").mkdir()
     assert "train' has no class folders." in refusal(data, source)
+    shutil.rmtree(folder / "test")
+    shutil.rmtree(folder / "train")
+    assert "has no train/. It needs train/<class>/<images> and " in refusal(data, source)
     assert "needs a path" in refusal(data, replace(source, path=None))
 
 
-@pytest.mark.parametrize(("here", "there"), [("train", "test"), ("test", "train")])
-def test_a_class_in_one_split_only_is_refused(data, source, folder, paint, *, here, there):
+@pytest.mark.parametrize("here", ["train", "test"])
+def test_a_class_in_one_split_only_is_refused(data, source, folder, paint, here):
     paint(folder / here / "bird" / "0.png")
-    with pytest.raises(UsageError, match=rf"{here}/ has classes that {there}/ lacks: bird\."):
+    with pytest.raises(UsageError, match=r"the same classes\. Only one of them has: bird\."):
         prepare(data, source)
 
 

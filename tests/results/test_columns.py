@@ -19,7 +19,7 @@ def test_every_column_has_a_description(file: str) -> None:
 def test_kinds_and_valid_values_follow_the_fields_of_the_records() -> None:
     trials = COLUMNS["trials.csv"]
     kinds = {name: trials[name].kind for name in ("suite", "step_ms", "paired", "techniques", "parameters_json")}
-    assert list(kinds.values()) == ["word", "number", "yes or no", "list", "JSON"]
+    assert list(kinds.values()) == ["word", "number", "yes or no", "list", "JSON object"]
     assert (trials["status"].words, trials["phase"].words) == (get_args(Status), tuple(PHASES))
     assert [trials[name].required for name in ("batch_size", "replicate", "warmup_steps")] == [True, False, False]
     assert [trials[name].values for name in ("step_ms", "test_accuracy_pct", "train_loss", "samples_per_s")] == [

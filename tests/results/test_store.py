@@ -48,12 +48,6 @@ def test_every_kind_of_record_has_its_file(tmp_path, tiny_trial, cpu):
     assert rows(tmp_path / "run", "epochs.csv")[0]["test_loss"] == ""
 
 
-def test_a_row_is_on_disk_as_soon_as_it_is_added(tmp_path, tiny_trial, cpu):
-    store = Store(tmp_path / "run")
-    store.add_results(tiny_trial, cpu, [result()])
-    assert len(rows(tmp_path / "run", "trials.csv")) == 1
-
-
 def test_a_run_whose_file_lacks_a_column_gets_it_when_it_goes_on_and_keeps_those_that_somebody_added(
     tmp_path, tiny_trial, cpu
 ):
@@ -275,16 +269,3 @@ def test_a_folder_that_cannot_be_written_ends_the_run_and_what_was_stored_stays(
         assert store.dropped == ({} if fault == "deleted" else {"blocks.csv": 1})
         store.add_results(other, cpu, both, [block(other)])
     assert set(answers(place).statuses) == {trial.config, other.config}
-
-
-def test_empty_lines_are_no_rows(tmp_path, tiny_trial, cpu):
-    trial = pair_of(tiny_trial)
-    with Store(tmp_path) as store:
-        store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial)])
-        store.add([block(replace(trial, replicate=1), 7)])
-    for name in ("trials.csv", "blocks.csv"):
-        (tmp_path / name).write_text((tmp_path / name).read_text().replace("\n", "\n\n"))
-    assert set(answers(tmp_path).statuses) == {trial.config}
-    with Store(tmp_path) as store:
-        assert store.dropped == {"blocks.csv": 1}
-    assert [row["round"] for row in rows(tmp_path, "blocks.csv")] == ["0"]

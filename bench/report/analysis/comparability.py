@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -11,66 +11,37 @@ from bench.report.format import enumerated, known, titled
 from bench.report.reading.completeness import remark
 from bench.report.reading.labels import placement
 from bench.report.reading.load import KEY, Run, Runs
-from bench.results.environment import DEVICE, MACHINE
+from bench.results.environment import DEVICE, MACHINE, Circumstance
 from bench.results.records import MEASURED
 from bench.spec.precisions import precision_rank
 
 RECIPE = ["suite", "parameters"]
 """Columns in which what is compared agrees, on whatever data and with whatever techniques it ran."""
-SOFTWARE = {key: part for key, part in MACHINE.items() if part.why and key != "version"}
-LIMITS = {key: part for key, part in DEVICE.items() if part.why}
-SWITCHES = ["fp32_matmul", "fp32_conv"]
-
-
-def software(run: Run, placement: str, key: str) -> str | None:
-    """Return a version, or the host, where a placement was measured; None where that is not known."""
-    machine = run.environment
-    nodes = [node for node in machine.get("nodes", []) if node["accelerator"] == placement]  # of a cluster
-    values = [node.get(key, machine.get(key)) for node in nodes or [machine]]
-    return ", ".join(dict.fromkeys(str(value) for value in values if value not in (None, ""))) or None
-
-
-def digest(run: Run, suite: str) -> str | None:
-    """Return the digest of a recipe's text, as the run had it."""
-    suites = run.part("request").get("suites", [])
-    return next((str(ref["digest"]) for ref in suites if ref["name"] == suite and ref.get("digest")), None)
-
-
-def environments(runs: Runs, sides: Sequence[Sequence[Run]]) -> list[tuple[str, str, str]]:
-    """Return what differs between the machines of two sides: its name, and its values on each."""
-    rows = [
-        (
-            part.name,
-            *(_values((run.info if key == "version" else run.environment).get(key) for run in side) for side in sides),
-        )
-        for key, part in MACHINE.items()
-    ]
-    used = runs.trials["placement"].unique()
-    for name in used:
-        devices = [[device for run in side for device in run.devices if device["placement"] == name] for side in sides]
-        of = "" if len(used) == 1 else f" of {name}"
-        for key, part in DEVICE.items() if all(devices) else ():
-            title = f"{part.name} ({part.unit}){of}" if part.unit else f"{part.name}{of}"
-            rows.append((title, *(_values(device.get(key) for device in side) for side in devices)))
-    return [(name, old, new) for name, old, new in rows if old != new]
-
-
-def _values(values: Iterable[Any]) -> str:
-    """Write the different values of a side; what is not known is a dash."""
-    words = (", ".join(map(str, value)) if isinstance(value, list) else value for value in values)
-    return ", ".join(sorted({str(word) if known(word) and word != "" else "–" for word in words}))
 
 
 class Fact(NamedTuple):
     """A circumstance that should be the same wherever figures are compared."""
 
     name: str
-    values: Mapping[str, str | None]
-    """By run, or by run and device or node; None is not known."""
+    values: Mapping[str, str]
+    """By run, or by run and device; empty is not known."""
     why: str
     """Its effect on a comparison: a whole sentence."""
-    unknown: str = ""
-    """A whole sentence on ``{runs}``, of none of which it is known; empty where that needs no sentence."""
+
+
+def environments(runs: Runs, sides: Sequence[Sequence[Run]]) -> list[tuple[str, str, str]]:
+    """Return what differs between the machines of two sides: its name, and its values on each."""
+    used = set(runs.trials["placement"])
+    rows = []
+    for key, part in MACHINE.items():
+        rows.append((part.name, *(_joined(_of_machine(run, key) for run in side) or "–" for side in sides)))
+    for key, part in DEVICE.items():
+        values = []
+        for side in sides:
+            devices = [device for run in side for device in run.devices if device["placement"] in used]
+            values.append(_joined(_words(device.get(key)) for device in devices) or "–")
+        rows.append((f"{part.name} ({part.unit})" if part.unit else part.name, *values))
+    return [(name, old, new) for name, old, new in rows if old != new]
 
 
 def cautions(runs: Runs) -> list[str]:
@@ -79,7 +50,7 @@ def cautions(runs: Runs) -> list[str]:
 
 
 def of_files(runs: Runs) -> list[str]:
-    """Return which runs are unfinished, and the faults of files: cut off, edited, without rows, or copies of others."""
+    """Return which runs are unfinished, and whose files were cut off."""
     trials = runs.tried()
     missing = [remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
     return [*filter(None, missing), *(f"Run {run.label}: {text}" for run in runs.runs for text in run.remarks)]
@@ -91,134 +62,112 @@ def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:
     Only runs that measured the same recipe are compared.
     """
     recipes = [(titled(*key), rows) for key, rows in trials.groupby(RECIPE, sort=False)]
-    sentences: dict[str, list[str]] = {}
+    titles: dict[str, list[str]] = {}
     for title, rows in recipes:
-        some = [run for run in runs if run.label in set(rows["run"])]
-        for fact in (*_machine(some, rows), *_devices(some, rows), *_request(some, rows), *_arms(rows)):
-            if text := sentence(fact):
-                sentences.setdefault(text, []).append(title)
-    several = len(recipes) > 1
-    return [f"{', '.join(titles)}: {text}" if several else text for text, titles in sentences.items()]
+        compared = [run for run in runs if run.label in set(rows["run"])]
+        for fact in _facts(compared, rows):
+            if len(set(fact.values.values())) > 1:
+                titles.setdefault(sentence(fact), []).append(title)
+    if len(recipes) == 1:
+        return list(titles)
+    return [f"{', '.join(of_recipes)}: {text}" for text, of_recipes in titles.items()]
 
 
 def sentence(fact: Fact) -> str:
-    """Write a fact as one sentence, its values grouped; empty where there is no more than one value."""
-    groups: dict[str | None, list[str]] = {}
+    """Write a fact as one sentence, its values grouped, the most frequent first and the unknown last."""
+    groups: dict[str, list[str]] = {}
     for where, value in fact.values.items():
         groups.setdefault(value, []).append(where)
-    known = sorted((value for value in groups if value is not None), key=lambda value: -len(groups[value]))
-    if len(groups) < 2:
-        return fact.unknown.format(runs=enumerated(fact.values)) if None in groups and len(fact.values) > 1 else ""
-    parts = [f"{value} in {enumerated(groups[value])}" for value in known]
-    parts += [f"not known in {enumerated(groups[None])}"] if None in groups else []
-    return f"Different {fact.name}: {'; '.join(parts)}. {fact.why}"
+    ordered = sorted(groups.items(), key=lambda group: (not group[0], -len(group[1])))
+    parts = "; ".join(f"{value or 'not known'} in {enumerated(where)}" for value, where in ordered)
+    return f"Different {fact.name}: {parts}. {fact.why}"
 
 
-def _machine(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
-    """Yield the versions of ampmeter and of the software: of GPUs' libraries only where there are GPUs."""
-    versions = {run.label: str(run.info["version"]) for run in runs if run.info.get("version")}
-    yield Fact(MACHINE["version"].name, versions, MACHINE["version"].why)
+def _facts(runs: Sequence[Run], rows: pd.DataFrame) -> Iterator[Fact]:
+    """Yield the circumstances of runs of one recipe, whose trials are ``rows``."""
     on_gpu = set(rows.loc[rows["device_kind"] != "cpu", "run"])
-    for key, part in SOFTWARE.items():
-        relevant = [run for run in runs if part.on in ("any", "cuda" if run.label in on_gpu else "cpu")]
-        values = [_versions(run, rows, key) for run in relevant if key in run.environment]
-        yield Fact(part.name, dict(item for of_run in values for item in of_run), part.why)
-
-
-def _versions(run: Run, rows: pd.DataFrame, key: str) -> Iterable[tuple[str, str | None]]:
-    """Yield a run's version of some software; on a cluster whose nodes differ, each node's."""
-    placements = rows.loc[rows["run"] == run.label, "placement"].unique()
-    versions = {str(placement): software(run, str(placement), key) for placement in placements}
-    if len(set(versions.values())) < 2:
-        yield run.label, next(iter(versions.values()))
-    else:
-        yield from ((f"{run.label}'s {placement}", value) for placement, value in versions.items())
-
-
-def _devices(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
-    """Yield what may be set on a device, among devices of one name."""
-    used = set(zip(rows["run"], rows["placement"], strict=True))
-    devices = [
-        (run.label, device) for run in runs for device in run.devices if (run.label, device["placement"]) in used
-    ]
-    for name in dict.fromkeys(device["name"] for _, device in devices):
-        alike = [(label, device) for label, device in devices if device["name"] == name]
-        several = len(alike) > len({label for label, _ in alike})
-        labels = [f"{run}'s {placement(device['placement'])}" if several else run for run, device in alike]
-        for key, part in LIMITS.items():
-            limits = [
-                f"{value:,g} {part.unit}".strip() if (value := device.get(key)) is not None else None
-                for _, device in alike
-            ]
-            yield Fact(f"{part.name} of {name}", dict(zip(labels, limits, strict=True)), part.why)
-
-
-def _by_run(rows: pd.DataFrame, column: str, write: Callable[[pd.Series], str]) -> dict[str, str]:
-    """Write the values of a column for each run."""
-    return {str(run): write(values) for run, values in rows.groupby("run", sort=False)[column]}
-
-
-def _names(values: Iterable[object]) -> str:
-    return ", ".join(sorted({str(value) for value in values} - {""}))
-
-
-def _request(runs: Sequence[Run], rows: pd.DataFrame) -> Iterable[Fact]:
-    """Yield the request's circumstances: the recipe's text, the data."""
+    for key, part in MACHINE.items():
+        if part.why:
+            relevant = [run for run in runs if part.on in ("any", "cuda" if run.label in on_gpu else "cpu")]
+            yield Fact(part.name, {run.label: _of_machine(run, key) for run in relevant}, part.why)
+    for key, part in DEVICE.items():
+        if part.why:
+            yield from _limits(runs, rows, key, part)
     suite = rows["suite"].iloc[0]
-    digests = {run.label: digest(run, suite) for run in runs if run.part("request")}
     yield Fact(
         f"versions of suite {suite} (SHA-256 of its file)",
-        digests,
+        {run.label: _digest(run, suite) for run in runs if run.part("request")},
         "A difference may come from the edit of the suite, not from the machine or its software.",
-        unknown="{runs} do not record which version of their suite they ran. If its file was edited between them, "
-        "measure again with one version.",
     )
-    sources = _by_run(rows[rows["phase"].isin(("train", "numerics", "ladder"))], "data", _names)
+    trained = rows[rows["phase"] == "train"]
+    sources = rows[rows["phase"].isin(("train", "numerics", "ladder"))]
     yield Fact(
         "data trained on",
-        sources,
+        _by_run(sources, "data"),
         "Time per epoch and accuracy do not compare; steps are timed on random batches, so they do.",
     )
-    from_files = [run for run in runs if sources.get(run.label, "").startswith(("folder:", "text:"))]
-    hosts = {run.environment.get("host") for run in from_files}
-    if len(hosts) > 1 and len({sources[run.label] for run in from_files}) == 1:
-        prints = {run.label: ", ".join(run.fingerprints.values()) or None for run in from_files}
-        yield Fact(
-            "data (fingerprint)",
-            prints,
-            "One path on two machines held other data.",
-            unknown="{runs} read one path on two machines and do not record the data. If the files differ, accuracies "
-            "and times per epoch do not compare.",
-        )
-
-
-def _arms(rows: pd.DataFrame) -> Iterable[Fact]:
-    """Yield how the arms were measured: batch sizes, techniques, processes, epochs, switches."""
     timed = rows[(rows["phase"] == "speed") & rows["status"].isin(MEASURED)]
-    sizes = [set(group) for _, group in timed.groupby("run", sort=False)["batch_size"]]
+    sizes = [set(of_run) for _, of_run in timed.groupby("run")["batch_size"]]
     if sizes and not set.intersection(*sizes):
-        written = _by_run(timed, "batch_size", lambda sizes: ", ".join(f"{size:.0f}" for size in sorted(set(sizes))))
+        written = _by_run(timed, "batch_size")
         yield Fact("batch sizes", written, "None is common to all, so throughputs are of different work.")
     yield Fact(
         "techniques",
-        _by_run(rows, "techniques", lambda names: _names(names) or "none"),
+        _by_run(rows.replace({"techniques": {"": "none"}}), "techniques"),
         "Layouts, fused optimizers and compilation change speed and memory at equal precision.",
     )
-    counts = timed.groupby(KEY, sort=False).size().reset_index(name="processes")
     yield Fact(
         "number of processes",
-        _by_run(counts, "processes", _range),
+        _by_run(timed.groupby(KEY, sort=False).size().reset_index(name="processes"), "processes"),
         "With one process an interval says nothing of the next, with two it is very wide.",
     )
-    trained = rows[(rows["phase"] == "train") & rows["epochs"].notna()]
-    yield Fact("number of epochs", _by_run(trained, "epochs", _range), "Accuracies do not compare.")
-    read = rows[rows["status"].isin(MEASURED) & (rows[SWITCHES] != "").any(axis=1)]
-    read = read.assign(arithmetic=read[SWITCHES[0]] + " products, " + read[SWITCHES[1]] + " convolutions")
+    yield Fact("number of epochs", _by_run(trained[trained["epochs"].notna()], "epochs"), "Accuracies do not compare.")
+    read = rows[rows["status"].isin(MEASURED) & (rows["fp32_matmul"] != "")]
+    read = read.assign(arithmetic=read["fp32_matmul"] + " products, " + read["fp32_conv"] + " convolutions")
     for name in sorted(read["precision"].unique(), key=precision_rank):
-        words = _by_run(read[read["precision"] == name], "arithmetic", lambda words: "; ".join(sorted(set(words))))
-        yield Fact(f"arithmetic of {name}", words, "One name was not the same arithmetic.")
+        arithmetic = _by_run(read[read["precision"] == name], "arithmetic", "; ")
+        yield Fact(f"arithmetic of {name}", arithmetic, "One name was not the same arithmetic.")
 
 
-def _range(values: pd.Series) -> str:
-    low, high = values.min(), values.max()
-    return f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
+def _limits(runs: Sequence[Run], rows: pd.DataFrame, key: str, part: Circumstance) -> Iterator[Fact]:
+    """Yield what may be set on a device, among devices of one name."""
+    used = set(zip(rows["run"], rows["placement"], strict=True))
+    limits: dict[str, dict[str, str]] = {}
+    for run in runs:
+        devices = [device for device in run.devices if (run.label, device["placement"]) in used]
+        for device in devices:
+            where = run.label if len(devices) == 1 else f"{run.label}'s {placement(device['placement'])}"
+            value = device.get(key)
+            limit = "" if value is None else f"{value:,g} {part.unit}".strip()
+            limits.setdefault(device["name"], {})[where] = limit
+    for name, values in limits.items():
+        yield Fact(f"{part.name} of {name}", values, part.why)
+
+
+def _of_machine(run: Run, key: str) -> str:
+    """Return a version or a setting of a run's machine; of a cluster those of all nodes."""
+    return _words(run.info.get(key) if key == "version" else run.environment.get(key))
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value)
+    return str(value) if known(value) else ""
+
+
+def _digest(run: Run, suite: str) -> str:
+    """Return the digest of a recipe's text, as the run had it."""
+    for ref in run.part("request").get("suites", []):
+        if ref["name"] == suite:
+            return str(ref.get("digest") or "")
+    return ""
+
+
+def _by_run(rows: pd.DataFrame, column: str, separator: str = ", ") -> dict[str, str]:
+    """Write the values of a column for each run."""
+    values = rows[column].map("{:.0f}".format) if rows[column].dtype.kind in "if" else rows[column]
+    return {str(run): _joined(of_run, separator) for run, of_run in values.groupby(rows["run"], sort=False)}
+
+
+def _joined(values: Iterable[str], separator: str = ", ") -> str:
+    return separator.join(sorted(set(values)))

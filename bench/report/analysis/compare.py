@@ -255,8 +255,6 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
         raise UsageError(f"'{old}' and '{new}' are the same run: both have '{min(both)}'. Give two.")
     runs = load([*folders[0], *folders[1]])
     sides = [[run for run in runs.runs if run.folder in of_side] for of_side in folders]
-    if not all(sides):
-        raise UsageError(f"'{old}' and '{new}' are one run: name, host and start are the same. Give two.")
     if by_turns and (why := _out_of_turn(sides)):
         raise UsageError(f"'{old}' and '{new}' did not take turns: {why}. Leave out --by-turns.")
     trials = [_pooled(runs.trials, side, name, by_turns) for side, name in zip(sides, ("OLD", "NEW"), strict=True)]

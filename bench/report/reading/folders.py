@@ -1,39 +1,25 @@
-"""The folders of runs: what each is called in a report, which is a copy of another, and where the report goes."""
+"""The folders of runs: what each is called in a report, and where the report goes."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.results.run_json import read_run
-from bench.spec.errors import UsageError
 from bench.spec.text import plain, plain_within
 
 LONGEST = 150
 """Characters of a report folder's name; file systems take 255 bytes."""
 MARK = re.compile(r'<meta name="runs" content="(\w+)">')
-HEAD = 2000
-"""Characters of a page within which its mark lies."""
 Info = Mapping[str, Any]
 """The content of run.json."""
 
 
 def read_info(folder: Path) -> dict[str, Any]:
-    """Read run.json, its texts plain; where there is none, the error names the runs next to it."""
-    if not (folder / "run.json").is_file():
-        if (folder / "report.html").is_file() or any(folder.glob("*/report.html")):
-            runs = folder.parent.with_name("results") / folder.name
-            which = shown(runs) if (runs / "run.json").is_file() else "results/NAME"
-            raise UsageError(
-                f"'{shown(folder)}' holds a report, not a run. Give the run's own folder, such as {which}."
-            )
-        known = sorted(path.parent.name for path in folder.parent.glob("*/run.json"))[:20]
-        there = f"Runs next to it: {', '.join(known)}." if known else "There is none next to it either."
-        raise UsageError(f"'{folder}' is no run: it has no run.json. {there} Give the folder that a run wrote.")
+    """Read run.json, its texts plain."""
     info: dict[str, Any] = plain_within(read_run(folder))
     return info
 
@@ -68,49 +54,25 @@ def runs_in(folders: Iterable[Path]) -> list[Path]:
     return list(runs)
 
 
-def copies(infos: Mapping[Path, Info]) -> dict[Path, Path]:
-    """Return the folders that are copies of another, each with that other.
-
-    The other is the one with more rows, else the first.
-
-    Args:
-        infos: run.json of each folder. Runs are one where name, host, start and GPUs are the same; without a start
-            nothing tells.
-    """
-    same: dict[str, list[Path]] = {}
-    for folder, info in infos.items():
-        same.setdefault(_identity(folder, info), []).append(folder)
-
-    def size(folder: Path) -> int:
-        trials = folder / "trials.csv"
-        return trials.stat().st_size if trials.is_file() else 0
-
-    left_out: dict[Path, Path] = {}
-    for alike in same.values():
-        kept = max(alike, key=size)
-        left_out |= {folder: kept for folder in alike if folder != kept}
-    return left_out
-
-
-def _identity(folder: Path, info: Info) -> str:
-    """Return what no other run has: copies of one have it in common."""
-    machine = info.get("environment", {})
-    boards = tuple(str(device.get("uuid")) for device in machine.get("devices", []))
-    key = (info.get("run"), machine.get("host"), info.get("started"), boards)
-    return str(key) if info.get("started") else str(folder)
-
-
-def mark(infos: Mapping[Path, Info]) -> str:
+def mark(infos: Iterable[Info]) -> str:
     """Return a digest of runs' run.json that tells a report of them from one of others, whatever the folders' names."""
-    runs = sorted({_identity(folder, info) for folder, info in infos.items()})
+    runs = []
+    for info in infos:
+        host = info.get("environment", {}).get("host")
+        runs.append(f"{info.get('run')} {host} {info.get('started')}")
+    runs.sort()
     return hashlib.blake2b("\n".join(runs).encode(), digest_size=8).hexdigest()
 
 
 def report_folder(folders: Sequence[Path], within: Path) -> Path:
     """Return where the report of some runs belongs: under their names, numbered where a report of others is there."""
-    own, first = mark({folder: read_info(folder) for folder in runs_in(folders)}), within / report_name(folders)
-    numbered = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
-    return next(folder for folder in itertools.chain([first], numbered) if _marked(folder) in ("", own))
+    own = mark(read_info(folder) for folder in runs_in(folders))
+    first = within / report_name(folders)
+    folder, number = first, 1
+    while _marked(folder) not in ("", own):
+        number += 1
+        folder = first.with_name(f"{first.name}-{number}")
+    return folder
 
 
 def _marked(folder: Path) -> str:
@@ -118,9 +80,8 @@ def _marked(folder: Path) -> str:
     page = folder / "report.html"
     if not page.is_file():
         return ""
-    with page.open(encoding="utf-8", errors="replace") as file:
-        mark_of_page = MARK.search(file.read(HEAD))
-    return mark_of_page[1] if mark_of_page else ""
+    found = MARK.search(page.read_text(encoding="utf-8", errors="replace"))
+    return found[1] if found else ""
 
 
 def shown(folder: Path) -> str:

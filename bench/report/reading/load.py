@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from bench.report.reading.completeness import missing_trials
-from bench.report.reading.folders import copies, labels, read_info, runs_in, shown
+from bench.report.reading.folders import Info, labels, read_info, runs_in
 from bench.results.columns import COLUMNS, whole_lines
 from bench.results.csv_file import PAIR, counting, of_counting, read, stored_whole
-from bench.results.records import MEASURED, Status
+from bench.results.records import Status
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import BASELINE, find_precision
@@ -103,6 +103,16 @@ class Runs:
         return pd.concat([self.trials, self.ablations], ignore_index=True)
 
 
+def _refuse_copies(infos: Mapping[Path, Info]) -> None:
+    """Refuse a run and its copy: counted twice, its processes would make every interval too narrow."""
+    first: dict[tuple[object, ...], Path] = {}
+    for folder, info in infos.items():
+        run = (info.get("run"), info.get("environment", {}).get("host"), info.get("started"))
+        other = first.setdefault(run, folder)
+        if other != folder and info.get("started"):
+            raise UsageError(f"'{other}' and '{folder}' are copies of one run: name, host and start are the same.")
+
+
 def load(folders: list[Path]) -> Runs:
     """Read runs.
 
@@ -115,14 +125,12 @@ def load(folders: list[Path]) -> Runs:
     infos = {folder: read_info(folder) for folder in runs_in(folders)}
     if not infos:
         raise UsageError("There is no run to report. Give at least one folder that a run wrote, such as results/NAME.")
-    twice = copies(infos)
-    unique = [folder for folder in infos if folder not in twice]
+    _refuse_copies(infos)
     runs: list[Run] = []
     parts: dict[str, list[pd.DataFrame]] = defaultdict(list)
     readings: list[pd.DataFrame] = []
-    for folder, label in zip(unique, labels(unique), strict=True):
-        path, info = folder / "trials.csv", infos[folder]
-        written = _with_target(read(path).assign(run=label), info)
+    for (folder, info), label in zip(infos.items(), labels([*infos]), strict=True):
+        written = _with_target(read(folder / "trials.csv").assign(run=label), info)
         rows = counting(written)
         rows = rows.assign(missing_trials=missing_trials(info, rows))
         if rows.empty:
@@ -130,9 +138,7 @@ def load(folders: list[Path]) -> Runs:
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
                 f"Finish it with --resume {folder}."
             )
-        odd = [_cut_off(folder, written), _absent(folder, rows)]
-        odd += [f"{shown(other)} is a copy of it, and is left out." for other, of in twice.items() if of == folder]
-        runs.append(Run(label=label, info=info, folder=folder, remarks=tuple(filter(None, odd))))
+        runs.append(Run(label=label, info=info, folder=folder, remarks=_cut_off(folder, written)))
         readings.append(read(folder / "telemetry.csv").drop(columns="uuid").assign(run=label))
         parts["blocks"].append(_blocks(of_counting(read(folder / "blocks.csv"), rows), rows))
         of_trials = {name: of_counting(read(folder / file), rows) for name, file in OF_TRIALS.items()}
@@ -142,7 +148,7 @@ def load(folders: list[Path]) -> Runs:
             parts[name].append(_without_emulated_cost(_with_cells(file, of_trials[name], trials), EPOCH_COST))
         rows = _with_losses(_with_steady_epochs(rows, of_trials["epochs"]), of_trials)
         parts["trials"].append(_without_emulated_cost(rows, TRAIN_COST))
-    names = _data_names(runs)
+    names, remarks = _data_names(runs)
     frames = {name: _rename_data(pd.concat(rows, ignore_index=True), names) for name, rows in parts.items()}
     for name, of_ablations in (("trials", "ablations"), ("blocks", "ablation_blocks")):
         is_step = frames[name]["phase"].isin(LADDER)
@@ -150,12 +156,10 @@ def load(folders: list[Path]) -> Runs:
         frames[name] = frames[name][~is_step].reset_index(drop=True)
     references = _references(frames["trials"])
     frames = {name: _with_baseline(frame, references) for name, frame in frames.items()}
-    called = [
-        f"Run {label}: {reference}, its reference, is called {BASELINE} in this report."
-        for label, reference in references.items()
-    ]
+    for label, reference in references.items():
+        remarks.append(f"Run {label}: {reference}, its reference, is called {BASELINE} in this report.")
     telemetry = pd.concat(readings, ignore_index=True)
-    return Runs(runs=runs, remarks=[*_data_remarks(names), *called], telemetry=telemetry, **frames)
+    return Runs(runs=runs, remarks=remarks, telemetry=telemetry, **frames)
 
 
 def _references(trials: pd.DataFrame) -> dict[str, str]:
@@ -225,20 +229,12 @@ def _filling(trials: pd.DataFrame, file: str) -> pd.DataFrame:
     return trials[trials["phase"].isin([name for name, phase in PHASES.items() if phase.file == file])]
 
 
-def _absent(folder: Path, trials: pd.DataFrame) -> str:
-    """Warn, in one sentence, of files that are not there although measured trials filled them."""
-    measured = trials[trials["status"].isin(MEASURED)]
-    lost = [name for name in COLUMNS if not whole_lines(folder / name)[0] and len(_filling(measured, name))]
-    verb, them = ("is", "it") if len(lost) == 1 else ("are", "them")
-    return f"{' and '.join(lost)} {verb} missing, so what is made from {them} is not in the report." if lost else ""
-
-
-def _cut_off(folder: Path, trials: pd.DataFrame) -> str:
+def _cut_off(folder: Path, trials: pd.DataFrame) -> tuple[str, ...]:
     """Warn, in one sentence, of a run's files whose last write was cut off; ``trials`` are all whole rows."""
     names = [name for name in COLUMNS if whole_lines(folder / name)[1]]
     if not stored_whole(trials).all() and "trials.csv" not in names:
         names.insert(0, "trials.csv")
-    return f"The last write to {' and '.join(names)} was cut off, and does not count." if names else ""
+    return (f"The last write to {' and '.join(names)} was cut off, and does not count.",) if names else ()
 
 
 def _with_cells(file: str, rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
@@ -258,18 +254,27 @@ def _blocks(blocks: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     return blocks.merge(cells.astype(types), on=PAIR)
 
 
-def _data_names(runs: Sequence[Run]) -> dict[tuple[str, str], str]:
-    """Return what each source of data with a fingerprint is to be called, by the run's label and the source's own name.
+def _data_names(runs: Sequence[Run]) -> tuple[dict[tuple[str, str], str], list[str]]:
+    """Name each source of data by what it holds, and say which are not called by their own name.
 
     Sources of one fingerprint have the name that the first of them has; a name that stands for other images already
     gets the fingerprint's first six digits.
+
+    Returns:
+        The names, by the run's label and the source's own name, and sentences.
     """
-    names: dict[str, str] = {}
+    by_content: dict[str, str] = {}
+    names: dict[tuple[str, str], str] = {}
+    remarks = []
     for run in runs:
         for source, fingerprint in run.fingerprints.items():
-            taken = source in names.values()
-            names.setdefault(fingerprint, f"{source}#{fingerprint[:6]}" if taken else source)
-    return {(run.label, source): names[digest] for run in runs for source, digest in run.fingerprints.items()}
+            name = f"{source}#{fingerprint[:6]}" if source in by_content.values() else source
+            name = by_content.setdefault(fingerprint, name)
+            names[run.label, source] = name
+            if name != source:
+                other = "other images than in the runs before it" if "#" in name else f"the same images as {name}"
+                remarks.append(f"{source} of run {run.label} holds {other}, and is called {name} here.")
+    return names, remarks
 
 
 def _rename_data(frame: pd.DataFrame, names: Mapping[tuple[str, str], str]) -> pd.DataFrame:
@@ -279,16 +284,3 @@ def _rename_data(frame: pd.DataFrame, names: Mapping[tuple[str, str], str]) -> p
     pairs = zip(frame["run"].astype(str), frame["data"].astype(str), strict=True)
     data = pd.Series([names.get(pair, pair[1]) for pair in pairs], index=frame.index, dtype=str)
     return frame.assign(data=data.astype(frame["data"].dtype))
-
-
-def _data_remarks(names: Mapping[tuple[str, str], str]) -> list[str]:
-    """Say which paths hold the same images, and which one path holds other ones."""
-    remarks = []
-    for (label, source), name in names.items():
-        if name.startswith(f"{source}#"):
-            remarks.append(
-                f"{source} of run {label} holds other images than in the runs before it; it is called {name}."
-            )
-        elif source != name:
-            remarks.append(f"{source} of run {label} holds the same images as {name}, and is called that here.")
-    return remarks

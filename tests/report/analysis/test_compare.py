@@ -1,8 +1,9 @@
+import shutil
+
 """Two runs of the same questions: ratios, verdicts, and what keeps them from being compared."""
 
 import math
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -106,7 +107,7 @@ def test_one_process_decides_nothing(old):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere", "is no run"),
+        ("nowhere", "There is no run in"),
         ("old", "the same run"),
         ("other", "no measured cell and precision in common: suite mlp in '.*old' and resnet20 in '.*other'"),
     ],
@@ -178,7 +179,7 @@ def test_ablations_are_not_compared_and_the_reason_is_that(old, tmp_path):
 def test_a_copy_is_no_second_run(old):
     fleet.edit_run(old, lambda info: info.update(started="2026-01-01T00:00:00+00:00"))
     shutil.copytree(old, old.parent / "again")
-    with pytest.raises(UsageError, match="are one run: name, host and start are the same"):
+    with pytest.raises(UsageError, match="are copies of one run: name, host and start are the same"):
         compare(old, old.parent / "again")
 
 

@@ -1,16 +1,12 @@
-"""Names of runs and of their reports, and which run is a copy of another."""
+"""Names of runs and of their reports."""
 
-import re
-import shutil
 from pathlib import Path
 
 import pytest
 
 from bench.report.reading.folders import labels, report_folder, report_name
-from bench.report.reading.load import load
-from bench.spec.errors import UsageError
 from tests.report import fleet
-from tests.report.builders import RunBuilder
+from tests.report.builders import RunBuilder, write_report
 
 
 @pytest.mark.parametrize(
@@ -47,40 +43,17 @@ def test_a_report_is_named_after_the_runs_or_the_folder_of_runs_that_were_given(
     assert report_folder([a, b], reports) == reports / "a+b"
 
 
-def test_a_reports_folder_is_refused_with_the_one_of_its_run(tmp_path: Path) -> None:
-    RunBuilder(tmp_path / "results" / "mine").speed()
-    for name, wanted in (("mine", tmp_path / "results" / "mine"), ("a+b", "results/NAME")):
-        (tmp_path / "reports" / name).mkdir(parents=True)
-        (tmp_path / "reports" / name / "report.html").touch()
-        with pytest.raises(
-            UsageError, match=re.escape(f"holds a report, not a run. Give the run's own folder, such as {wanted}.")
-        ):
-            load([tmp_path / "reports" / name])
-    with pytest.raises(UsageError, match="holds a report, not a run"):
-        load([tmp_path / "reports"])
+def test_the_report_of_other_runs_of_the_same_names_is_not_overwritten(tmp_path: Path) -> None:
+    reports = tmp_path / "reports"
+    first, second = (started(tmp_path / host / "run", host) for host in "ab")
+    write_report([first], report_folder([first], reports), figures="none")
+    assert report_folder([first], reports) == reports / "run"
+    assert report_folder([second], reports) == reports / "run-2"
+    moved = first.rename(tmp_path / "run")
+    assert report_folder([moved], reports) == reports / "run"
 
 
-def started(run: RunBuilder, when: str = "2026-01-01T00:00:00+00:00") -> Path:
-    fleet.edit_run(run.folder, lambda info: info.update(started=when))
-    return run.folder
-
-
-def test_a_copy_of_a_run_counts_once_with_a_remark_and_the_fuller_one_stays(tmp_path: Path) -> None:
-    first = started(RunBuilder(tmp_path / "first").speed())
-    second = tmp_path / "second"
-    shutil.copytree(first, second)
-    read = load([first, second])
-    assert [run.label for run in read.runs] == ["first"]
-    assert len(read.trials) == 6
-    assert read.runs[0].remarks[0] == f"{second} is a copy of it, and is left out."
-    with (second / "trials.csv").open("a") as file:
-        file.write((first / "trials.csv").read_text().splitlines()[1].replace("-speed-", "-speed-x") + "\n")
-    assert [run.label for run in load([first, second]).runs] == ["second"]
-
-
-def test_runs_that_only_share_a_name_or_a_start_are_no_copies(tmp_path: Path) -> None:
-    folders = [started(RunBuilder(tmp_path / name / "run").speed()) for name in "abcd"]
-    started(RunBuilder(folders[1]), "2026-01-01T00:00:01+00:00")
-    fleet.edit_run(folders[2], lambda info: info["environment"].update(host="another"))
-    fleet.edit_run(folders[3], lambda info: info["environment"]["devices"][0].update(uuid="GPU-2"))
-    assert len(load(folders).runs) == 4
+def started(folder: Path, host: str) -> Path:
+    RunBuilder(folder).speed()
+    fleet.edit_run(folder, lambda info: info["environment"].update(host=host))
+    return folder
