@@ -1,9 +1,8 @@
-import shutil
-
 """Two runs of the same questions: ratios, verdicts, and what keeps them from being compared."""
 
 import math
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
