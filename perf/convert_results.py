@@ -27,6 +27,8 @@ from bench.spec.trial import Protocol, Request
 def convert(folder: Path) -> None:
     """Rewrite the files of a folder, run.json last, so that a conversion that was stopped can be repeated."""
     run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    if "schema" not in run:
+        sys.exit(f"'{folder}' is not of the former format: its run.json has no schema.")
     request = run.setdefault("request", {})
     protocol = request.setdefault("protocol", {})
 
@@ -84,4 +86,6 @@ def fill(rows: pd.DataFrame, column: str, values: pd.Series) -> None:
 
 if __name__ == "__main__":
     for argument in sys.argv[1:] or sys.exit(__doc__):
+        if not (Path(argument) / "trials.csv").is_file():
+            sys.exit(f"'{argument}' is no folder of a run: it has no trials.csv.")
         convert(Path(argument))

@@ -82,7 +82,7 @@ def _require(valid: NDArray[np.bool_], cells: pd.Series, field: Field, path: Pat
     cell = cells.iloc[first]
     text = f"{cell:g}".replace("nan", "") if isinstance(cell, float) else str(cell)
     raise UsageError(  # a row is one line, and the header is the first
-        f"'{path}', line {first + 2}: {field.name} cannot be '{text[:40]}', it is: {field.values}. "
+        f"'{path}', line {first + 2}: {field.name} cannot be '{text[:40]}', it must be: {field.values}. "
         "Restore the file, or remove the line."
     )
 
@@ -100,6 +100,8 @@ def _are_valid_numbers(values: NDArray[np.float64], field: Field) -> NDArray[np.
     most = np.inf if field.column.may_diverge else np.finfo(float).max
     least = {"": -most, "≥ 0": 0.0, "> 0": np.nextafter(0, 1)}[field.column.sign]
     valid: NDArray[np.bool_] = (least <= values) & (values <= most)
+    if field.whole:
+        valid &= values == np.floor(values)
     return valid if field.required else valid | np.isnan(values)
 
 

@@ -49,6 +49,11 @@ class Store:
             UsageError: a CSV is not a run's, or cannot be read; nothing has been changed then.
             OSError: the folder cannot be written.
         """
+        if not (folder / "trials.csv").exists() and any(has_rows(folder / name) for name in COLUMNS):
+            raise UsageError(
+                f"'{folder}' has no trials.csv, so the rows of its other CSVs would be dropped. Put it back, or start "
+                "a new run."
+            )
         known = answers(folder)
         files = {name: _recovered(folder / name, known.committed) for name in COLUMNS}
         self.folder = folder
@@ -182,10 +187,14 @@ class Store:
 def _by_file(records: Iterable[Message | Sample], attempt: int | None = None) -> dict[str, list[dict[str, object]]]:
     """Return the rows of records by the file of their type, with the number of the attempt that they belong to."""
     rows: dict[str, list[dict[str, object]]] = {}
-    known = {"attempt": attempt} if attempt is not None else {}
     for record in records:
-        if type(record) in FILES:
-            rows.setdefault(FILES[type(record)], []).append(cells(record) | known)
+        if type(record) not in FILES:
+            continue
+        file = FILES[type(record)]
+        row = cells(record)
+        if "attempt" in COLUMNS[file] and attempt is not None:  # readings of a GPU are of no trial
+            row["attempt"] = attempt
+        rows.setdefault(file, []).append(row)
     return rows
 
 

@@ -53,7 +53,8 @@ def test_a_run_whose_file_lacks_a_column_gets_it_when_it_goes_on_and_keeps_those
 ):
     folder = tmp_path / "run"
     with Store(folder) as store:
-        store.add_results(tiny_trial, cpu, [result("fp32", "failed")], [block(tiny_trial)])
+        reading = Sample(time_s=1.0, placement="0", uuid="GPU-a", power_w=250.0)  # of no trial
+        store.add_results(tiny_trial, cpu, [result("fp32", "failed")], [reading, block(tiny_trial)])
     path = folder / "trials.csv"
     path.write_text(path.read_text().replace(",wall_s,", ",note,", 1))
     with Store(folder) as store:
@@ -269,3 +270,13 @@ def test_a_folder_that_cannot_be_written_ends_the_run_and_what_was_stored_stays(
         assert store.dropped == ({} if fault == "deleted" else {"blocks.csv": 1})
         store.add_results(other, cpu, both, [block(other)])
     assert set(answers(place).statuses) == {trial.config, other.config}
+
+
+def test_rows_whose_trials_csv_is_gone_are_not_dropped(tmp_path, tiny_trial):
+    with Store(tmp_path) as store:
+        store.add([block(tiny_trial)])
+    (tmp_path / "trials.csv").unlink()
+    before = (tmp_path / "blocks.csv").read_bytes()
+    with pytest.raises(UsageError, match=r"has no trials\.csv"):
+        Store(tmp_path)
+    assert (tmp_path / "blocks.csv").read_bytes() == before

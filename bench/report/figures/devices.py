@@ -275,7 +275,7 @@ class SharedAxes:
             self.columns = next(fitting, 1)
         self.width = panel_width(self.columns) - AROUND
         self.labelled = self.is_dots or (label <= LONGEST_LABEL * self.width and len(lines) * LINE <= HEIGHT)
-        self.room = label / self.width if self.labelled else 0.02
+        self.room = min(LONGEST_NAME, label / self.width) if self.labelled else 0.02
         ends = [rows[name].dropna() for name in ("value", "low", "high")]
         low, high = min(each.min() for each in ends if len(each)), max(each.max() for each in ends if len(each))
         self.is_log = not over_fp32 and high > LOG_FROM * low > 0
