@@ -397,7 +397,10 @@ def random_effects(centers: Values, errors: Values, confidence: float = CONFIDEN
         excess = float(squares.sum()) - (count - 1)
         if excess <= 1e-9 * count and (between == 0 or excess >= -1e-9 * count):
             break
-        between = max(0.0, between + excess / float(weights @ squares))
+        slope = float(weights @ squares)
+        if slope == 0:  # all centers are the mean
+            break
+        between = max(0.0, between + excess / slope)
     error = math.sqrt(float(squares.sum()) / (count - 1) / float(weights.sum()))
     return _around(center, quantile(count - 1, confidence) * error, count)
 
