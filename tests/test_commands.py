@@ -1,7 +1,8 @@
-"""Every command of the README and of docs/commands.md runs: here, and in the test that its entry in a table names.
+"""Every command of the README and of docs/commands.md runs.
 
-A measurement's plan is made here for a machine that is told to have two GPUs; the test that is named measures. What
-reads results runs here, on runs that are made up. A command that leaves the documents leaves its table.
+``MEASURED`` has the commands that measure: this file plans each on a faked machine with two GPUs, and the test that the
+table names measures the same feature. ``READ`` has the commands that read results: this file runs each on made-up runs.
+``ELSEWHERE`` has the commands that only the named test runs.
 """
 
 import ast

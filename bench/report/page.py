@@ -163,7 +163,7 @@ def publish(runs: Runs, out: Path, *, with_published: bool = False, figures: dev
     literature = published.load_published() if with_published else None
     out.mkdir(parents=True, exist_ok=True)
     report = compose(runs, out, literature, figures=figures)
-    for name, text in render(report, mark(run.info for run in runs.runs)).items():
+    for name, text in render(report, mark({run.folder: run.info for run in runs.runs})).items():
         write_atomically(out / name, text)
     _replace(out / FILES, report.files)
     return report

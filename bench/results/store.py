@@ -144,7 +144,7 @@ class Store:
             raise self.lost(error) from error
 
     def _write(self, name: str, rows: Iterable[dict[str, object]]) -> None:
-        """Append rows to a file; where that fails, none of it is left there."""
+        """Append rows to a file, or leave the file as it was and raise the OSError."""
         text = io.StringIO()
         csv.DictWriter(text, self._headers[name], lineterminator="\n").writerows(rows)
         descriptor = self._files[name].fileno()

@@ -54,19 +54,22 @@ def runs_in(folders: Iterable[Path]) -> list[Path]:
     return list(runs)
 
 
-def mark(infos: Iterable[Info]) -> str:
-    """Return a digest of runs' run.json that tells a report of them from one of others, whatever the folders' names."""
-    runs = []
-    for info in infos:
-        host = info.get("environment", {}).get("host")
-        runs.append(f"{info.get('run')} {host} {info.get('started')}")
-    runs.sort()
+def identity(folder: Path, info: Info) -> str:
+    """Return the name, host and start of a run, which only its copies share; without a start, its folder."""
+    if not info.get("started"):
+        return str(folder)
+    return f"{info.get('run')} {info.get('environment', {}).get('host')} {info['started']}"
+
+
+def mark(infos: Mapping[Path, Info]) -> str:
+    """Return a digest of runs' identities, which tells a report of them from one of other runs."""
+    runs = sorted(identity(folder, info) for folder, info in infos.items())
     return hashlib.blake2b("\n".join(runs).encode(), digest_size=8).hexdigest()
 
 
 def report_folder(folders: Sequence[Path], within: Path) -> Path:
     """Return where the report of some runs belongs: under their names, numbered where a report of others is there."""
-    own = mark(read_info(folder) for folder in runs_in(folders))
+    own = mark({folder: read_info(folder) for folder in runs_in(folders)})
     first = within / report_name(folders)
     folder, number = first, 1
     while _marked(folder) not in ("", own):

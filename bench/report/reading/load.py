@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from bench.report.reading.completeness import missing_trials
-from bench.report.reading.folders import Info, labels, read_info, runs_in
+from bench.report.reading.folders import Info, identity, labels, read_info, runs_in
 from bench.results.columns import COLUMNS, whole_lines
 from bench.results.csv_file import PAIR, counting, of_counting, read, stored_whole
 from bench.results.records import Status
@@ -105,11 +105,10 @@ class Runs:
 
 def _refuse_copies(infos: Mapping[Path, Info]) -> None:
     """Refuse a run and its copy: counted twice, its processes would make every interval too narrow."""
-    first: dict[tuple[object, ...], Path] = {}
+    first: dict[str, Path] = {}
     for folder, info in infos.items():
-        run = (info.get("run"), info.get("environment", {}).get("host"), info.get("started"))
-        other = first.setdefault(run, folder)
-        if other != folder and info.get("started"):
+        other = first.setdefault(identity(folder, info), folder)
+        if other != folder:
             raise UsageError(f"'{other}' and '{folder}' are copies of one run: name, host and start are the same.")
 
 

@@ -56,4 +56,5 @@ def test_the_report_of_other_runs_of_the_same_names_is_not_overwritten(tmp_path:
 def started(folder: Path, host: str) -> Path:
     RunBuilder(folder).speed()
     fleet.edit_run(folder, lambda info: info["environment"].update(host=host))
+    fleet.edit_run(folder, lambda info: info.update(started="2026-01-01T00:00:00+00:00"))
     return folder
