@@ -207,11 +207,15 @@ def _unread() -> bool:
     """Say whether nobody reads what is printed; if so, nothing more is."""
     import select
 
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:  # it is no file, as in a notebook
+        return False
     output = select.poll()
-    output.register(sys.stdout.fileno(), 0)  # POLLERR, which is always reported: the pipe has no reader
+    output.register(descriptor, 0)  # POLLERR, which is always reported: the pipe has no reader
     if not any(event & select.POLLERR for _, event in output.poll(0)):
         return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more as it ends
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)  # Python flushes once more as it ends
     return True
 
 

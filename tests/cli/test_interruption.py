@@ -1,5 +1,6 @@
 """Ctrl-C and its like: the first stops the work, the second ends the process, and none is lost."""
 
+import io
 import shutil
 import signal
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import run_bench
 from bench.cli import interruption
 from bench.cli.interruption import Interruption
 
@@ -41,6 +43,7 @@ def test_a_signal_that_the_user_has_switched_off_stays_off():
 
 SECOND = """
 import signal
+import run_bench
 from bench.cli import interruption
 interruption.TOGETHER_S = 0.0
 with interruption.Interruption("it: stopped."):
@@ -90,3 +93,13 @@ def test_a_stopped_run_says_how_to_go_on_once_it_has_a_folder(tmp_path, monkeypa
     monkeypatch.setattr(sys, "argv", ["/usr/bin/ampmeter"])
     interruption.tell_stopped(folder)
     assert f"ampmeter report '{folder}'" in " ".join(capsys.readouterr().err.split())
+
+
+def test_ctrl_c_is_answered_where_stdout_is_no_file(monkeypatch, capsys):
+    def interrupted(_argv):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_bench, "_main", interrupted)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert run_bench.main([]) == 130
+    assert "stopped" in capsys.readouterr().err
