@@ -1,4 +1,4 @@
-"""ABBA rounds of timed blocks until the speedups' intervals are narrow enough, and the check with longer blocks.
+"""ABBA rounds of timed blocks until the speedups' intervals are narrow enough.
 
 Independent of torch: an arm is anything that can run steps, so that the tests can measure simulated arms on a
 simulated clock with the very code that measures real ones (docs/measuring.md).
@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import math
 import random
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from typing import NamedTuple
 from typing import Protocol as Interface
 
 from bench.spec.trial import Protocol
-from bench.stats import Interval, count_outliers, robust_interval, round_log_ratio, rounds_interval
+from bench.stats import Interval, count_outliers, round_log_ratio, rounds_interval
 
 MAX_ROUNDS = 5000
 """Most rounds; an interval that is still too wide then would not get narrow enough with more."""
@@ -32,12 +31,6 @@ WATCH_NS = 500_000_000
 """After this long without an analysis, the running speedups are updated."""
 LATE_NS = 100_000_000
 """The driver reports a slowdown up to this much later."""
-LONGER = 4
-"""The check's blocks and their switch warm-up are this many times as long."""
-CHECK_ROUNDS = (5, 12)
-"""Fewest and most rounds of the check."""
-CHECK_SHARE = 0.5
-"""Time for the check, as a share of the time budget, which does not include it."""
 
 Clock = Callable[[], int]
 """A clock in nanoseconds."""
@@ -76,10 +69,6 @@ class Sizes:
     """Untimed steps at the head of a block."""
     steps: int
     """Timed steps."""
-
-    def lengthen(self) -> Sizes:
-        """Return blocks of four times the length, switch warm-up included."""
-        return Sizes(switch_warmup=LONGER * self.switch_warmup, steps=LONGER * self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +155,6 @@ class Comparison:
     def speedups(self) -> tuple[Interval | None, ...]:
         """For each arm the speedup over the first; None for the first itself."""
         return (None, *(None if log is None else log.exp() for log in self.logs[1:]))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LongBlocks:
-    """The log-speedup in blocks of four times the length, compared with that in normal blocks."""
-
-    difference: float | None
-    """The one less the other; None where too few rounds were undisturbed to tell."""
-    agree: bool
-    """Whether the difference, if known, is within the target width, or twice the joint half-width of the intervals."""
 
 
 def compare(
@@ -283,58 +262,6 @@ def _discard_disturbed(
 
 def _by_arm(counted: Sequence[_Round], arms: int) -> list[list[float]]:
     return [[each.logs[arm] for each in counted] for arm in range(arms)]
-
-
-def check_long_blocks(
-    runners: Sequence[Runner],
-    sizes: Sequence[Sizes],
-    normal: Comparison,
-    protocol: Protocol,
-    *,
-    seed: int,
-    clock: Clock = time.perf_counter_ns,
-    poll: Callable[[], str] = lambda: "",
-    window: Window | None = None,
-    wait: Callable[[], None] = lambda: None,
-) -> list[LongBlocks | None]:
-    """Compare again, with blocks and switch warm-ups four times as long; discard disturbed rounds as ``compare`` does.
-
-    Returns how the log-speedups of each arm compare; None for the first arm, and where there is nothing to compare.
-    That includes steps so long that five such rounds take more than half the time budget: a transient of tens of
-    milliseconds is over within the first of them.
-    """
-    arms = range(len(runners))
-    times = [statistics.median(block.step_ns for block in normal.blocks if block.arm == arm) for arm in arms]
-    round_ns = sum(
-        2 * LONGER * (size.switch_warmup + size.steps) * step_ns for size, step_ns in zip(sizes, times, strict=True)
-    )
-    affordable = int(CHECK_SHARE * protocol.process_s * 1e9 * len(runners) / round_ns)
-    if len(runners) < 2 or affordable < CHECK_ROUNDS[0]:
-        return [None for _ in runners]
-    long, rng = [size.lengthen() for size in sizes], random.Random(seed + 1)
-    counted: list[_Round] = []
-    with without_collection():
-        for number in range(min(affordable, CHECK_ROUNDS[1])):
-            round_start = clock()
-            round_blocks = time_round(runners, long, rng, clock, number=number)
-            counted.append(_Round(number, round_start, clock(), _log_ratios(round_blocks, len(runners))))
-            _discard_disturbed(counted, round_start, clock, poll, window)
-        wait()
-        _discard_disturbed(counted, round_start, clock, poll, window)
-    checks = [robust_interval(logs) if logs else None for logs in _by_arm(counted, len(runners))]
-    pairs = zip(checks[1:], normal.logs[1:], strict=True)
-    return [None, *(_agreement(protocol.process_target, *pair) for pair in pairs)]
-
-
-def _agreement(target: float, long: Interval | None, normal: Interval | None) -> LongBlocks | None:
-    if normal is None or normal.half_width is None:
-        return None
-    if long is None or long.half_width is None:
-        return LongBlocks(difference=None, agree=True)
-    difference = long.center - normal.center
-    # Twice the joint half-width is about four standard errors, which chance alone is unlikely to exceed in a run.
-    tolerance = max(target, 2 * math.hypot(long.half_width, normal.half_width))
-    return LongBlocks(difference=difference, agree=abs(difference) <= tolerance)
 
 
 @contextmanager

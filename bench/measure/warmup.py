@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.measure.rounds import LONGER, Clock, Runner, Sizes, time_block
+from bench.measure.rounds import Clock, Runner, Sizes, time_block
 from bench.spec.trial import KnownArm
 
 WARM_UP_SHARE = 0.5
@@ -31,6 +31,8 @@ SHORTEST_BLOCK_S = 0.005
 """Shorter blocks are measured in scheduler ticks (4 ms on many systems) rather than in steps."""
 CLOCK_SHARE = 0.001
 """A block is long enough for the clock when an empty block takes no more than this share of it."""
+LONGER = 4
+"""A long block, with its switch warm-up, has so many times the steps of a short one."""
 LENGTH_PAIRS = (6, 30)
 """Fewest and most pairs of a short and a long block; more than the fewest only where these scatter."""
 LENGTH_SHARE = 0.5

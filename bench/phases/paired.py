@@ -11,11 +11,10 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from bench.data.batch import Batch
 from bench.measure.disturbance import Watch, open_watch
-from bench.measure.rounds import Comparison, LongBlocks, check_long_blocks, compare
+from bench.measure.rounds import Comparison, compare
 from bench.measure.warmup import Cut, prepare
 from bench.phases.arms import TrainingRunner, by_shape
 from bench.results.records import Block, Device, Message, Progress, Speed, Status
@@ -25,7 +24,6 @@ from bench.stats import Interval
 from bench.training import distributed
 from bench.training.techniques import compilations
 
-UNCHECKED = "the check with longer blocks could not be made: its rounds were disturbed"
 PROGRESS_S = 0.5
 """Shortest interval between two progress messages."""
 
@@ -52,8 +50,6 @@ class Paired:
     cuts: Sequence[Cut]
     """Each arm's warm-up and block sizes."""
     comparison: Comparison
-    checks: Sequence[LongBlocks | None]
-    """Each arm's check with longer blocks; None where there was none."""
     samples: float
     """Of a step."""
     foreign_load_pct: float | None
@@ -94,7 +90,7 @@ class Paired:
 
     def speed(self, arm: int) -> Speed:
         """Return an arm's record of speed."""
-        comparison, cut, check = self.comparison, self.cuts[arm], self.checks[arm]
+        comparison, cut = self.comparison, self.cuts[arm]
         step_ns, (speedup, low, high) = self.step_ns(arm), self.speedup(arm)
         return Speed(
             power_capped=self.capped,
@@ -114,27 +110,21 @@ class Paired:
             skipped_steps=sum(block.skipped_steps for block in comparison.blocks if block.arm == arm),
             discarded_rounds=len(comparison.invalid),
             outlier_rounds=comparison.outliers[arm],
-            long_block_pct=100 * check.difference if check and check.difference is not None else None,
             foreign_load_pct=self.foreign_load_pct,
             switches_per_s=self.switches_per_s,
         )
 
     def judge(self, arm: int) -> tuple[Status, str]:
-        """Return an arm's status, and the reason if it is not ``ok``, or what of an ``ok`` arm could not be checked."""
-        check, protocol = self.checks[arm], self.trial.protocol
+        """Return an arm's status, and the reason if it is not ``ok``."""
+        protocol = self.trial.protocol
         if not self.runners[arm].finite():
             return "nonfinite", "the loss became NaN or Inf while timing"
         if not self.comparison.rounds:
             return "invalid", f"every round was disturbed: {self.comparison.invalid[-1]}"
-        if check is not None and check.difference is not None and not check.agree:
-            return "invalid", (
-                f"switching: blocks of four times the length differ by {100 * check.difference:+.1f} % in speedup, "
-                "so the arms have not settled after a switch"
-            )
         if protocol.target_ci is not None and protocol.most_replicates == 1 and not self.comparison.converged[arm]:
             target, budget = f"{100 * protocol.process_target:g} %", f"{protocol.process_s:g} s"
             return "unconverged", f"the interval is wider than ±{target} when timing ended (budget {budget} an arm)"
-        return "ok", UNCHECKED if check is not None and check.difference is None else ""
+        return "ok", ""
 
 
 def measure(
@@ -146,7 +136,6 @@ def measure(
     batches: Sequence[Batch] = (),
     samples: float | None = None,
     recut: Callable[[list[Cut]], list[Cut]] = lambda cuts: cuts,
-    check: bool = False,
     known: Sequence[KnownArm] = (),
 ) -> Paired:
     """Warm the arms up, choose block sizes, and time ABBA rounds until the speedups' intervals are narrow enough.
@@ -162,7 +151,6 @@ def measure(
         batches: those that each arm takes in turn; where their shapes differ, a block has all of them equally often.
         samples: of a step, a mean; None is the cell's batch size.
         recut: called after warm-up; returns the cuts to use instead.
-        check: whether to repeat the comparison with longer blocks; if the two disagree, all is timed again with those.
         known: the arms' blocks as an earlier process cut them.
     """
     budget_s = trial.protocol.process_s if known else trial.protocol.first_process_s
@@ -178,17 +166,17 @@ def measure(
     began_s, switches_before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as watch:
         poll = _Poll(watch, trial.cell.placement.members)
-        watching: dict[str, Any] = {"seed": seed, "clock": clock}
-        watching |= {"poll": poll, "window": poll.window, "wait": watch.wait}
-        for attempt in (1, 2):
-            sizes = [cut.sizes for cut in cuts]
-            comparison = compare(runners, sizes, trial.protocol, watch=report, **watching)
-            checks: list[LongBlocks | None] = [None for _ in runners]
-            if check:
-                checks = check_long_blocks(runners, sizes, comparison, trial.protocol, **watching)
-            if attempt == 2 or all(each is None or each.agree for each in checks):
-                break
-            cuts = [replace(cut, sizes=cut.sizes.lengthen()) for cut in cuts]
+        comparison = compare(
+            runners,
+            [cut.sizes for cut in cuts],
+            trial.protocol,
+            seed=seed,
+            clock=clock,
+            poll=poll,
+            window=poll.window,
+            wait=watch.wait,
+            watch=report,
+        )
         foreign_pct, took_s = watch.foreign_load_pct(), time.monotonic() - began_s
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches_before
         capped = watch.capped if device.is_gpu else None
@@ -197,7 +185,6 @@ def measure(
         runners=runners,
         cuts=cuts,
         comparison=comparison,
-        checks=checks,
         samples=samples or trial.cell.batch_size,
         foreign_load_pct=foreign_pct,
         switches_per_s=switches / took_s,

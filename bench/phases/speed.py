@@ -42,8 +42,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     operations = [None if floor else _observe(runner) for runner in runners]
     known = [replace(arm, name=label) for arm in trial.known for label, name in labels.items() if name == arm.name]
     samples = context.samples_per_step(batches)
-    first = not trial.known
-    paired = measure(trial, runners, device, send, batches=batches, samples=samples, check=first, known=known)
+    paired = measure(trial, runners, device, send, batches=batches, samples=samples, known=known)
     for block in paired.blocks():
         send(block)
     for index, (runner, observed) in enumerate(zip(runners, operations, strict=True)):

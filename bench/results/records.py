@@ -314,9 +314,6 @@ class Speed:
     outlier_rounds: int = 0
     """Rounds whose log-ratio lies far from the others (more than five times their spread): counted, never left
     out."""
-    long_block_pct: Signed | None = None
-    """How far the speedup from blocks with four times the switch warm-up and the length lies from this one, in per
-    cent."""
     power_capped: bool | None = None
     """GPU: whether the driver named the power limit as a reason for the clocks while timing."""
     communication_pct: Signed | None = None
@@ -495,9 +492,8 @@ class TrialResult:
     """Why the status is not ok: what, the line of the suite's file, and the file within the run's folder that holds all
     that its process printed; of an arm measured alone: why the arms failed together; fit: the batch sizes tried;
     train: that a checkpoint could not be read and training began anew; memory: that the loss was NaN or infinite;
-    speed: that its rounds of longer blocks were disturbed, so that there is no such check; numerics: the loss of the
-    first and of the last step; all phases but fit and floor: that autocast did not reach the model, or which products
-    ran in a narrower type than the precision's."""
+    numerics: the loss of the first and of the last step; all phases but fit and floor: that autocast did not reach the
+    model, or which products ran in a narrower type than the precision's."""
     started: str = ""
     """When the trial began, UTC, ISO 8601."""
     wall_s: float | None = None

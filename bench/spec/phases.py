@@ -71,11 +71,10 @@ def _warm_up_s(work: Work) -> float:
 
 
 def _rounds_s(work: Work) -> float:
-    """Estimate an arm's warm-up and ABBA rounds; in a first process also its switches, its check and its limits."""
+    """Estimate an arm's warm-up and ABBA rounds; in a first process also its switches and its limits."""
     round_s = 2 * work.step_s * (1.7 if work.step_s < 1.0 else 1.0)  # long steps have no switch warm-up
     rounds_s = max(work.budget_s, min(work.fewest_rounds * round_s, max(5 * work.budget_s, 2 * round_s)))
-    is_checked = work.step_s < 0.006 * work.budget_s  # else switches and longer blocks take too long
-    first_s = 0.4 + 4 * work.step_s + (0.6 * work.budget_s if is_checked else 0.0)
+    first_s = 0.4 + 4 * work.step_s + 0.1 * work.budget_s
     return _warm_up_s(work) + rounds_s + (first_s if work.first else 0.0)
 
 

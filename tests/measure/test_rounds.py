@@ -1,4 +1,4 @@
-"""Blocks, ABBA rounds, the stopping rule and the check with longer blocks, on simulated arms."""
+"""Blocks, ABBA rounds and the stopping rule, on simulated arms."""
 
 import gc
 import itertools
@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from bench.measure import rounds
-from bench.measure.rounds import Sizes, check_long_blocks, compare, palindrome, time_block
+from bench.measure.rounds import Sizes, compare, palindrome, time_block
 from bench.spec.trial import Protocol
 from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, gaussian
 
@@ -34,12 +34,6 @@ def measure(machine, arms, sizes=ONE, **options):
     watching = {name: options.pop(name) for name in ("poll", "window", "wait", "watch") if name in options}
     protocol = Protocol(**ALONE, **options)
     return compare(arms, [sizes] * len(arms), protocol, seed=0, clock=machine.clock, **watching)
-
-
-def check(machine, arms, normal, sizes=ONE, **options):
-    watching = {"poll": options.pop("poll")} if "poll" in options else {}
-    sizes, protocol = [sizes] * len(arms), Protocol(**ALONE, **options)
-    return check_long_blocks(arms, sizes, normal, protocol, seed=0, clock=machine.clock, **watching)[1]
 
 
 def test_two_arms_are_ordered_abba_or_baab_at_random():
@@ -206,27 +200,3 @@ def test_rounds_far_from_the_others_are_counted_and_not_left_out():
     comparison = measure(machine, arms)
     assert comparison.outliers[1] == len({block.round for block in comparison.blocks if block.step_ns > 6 * MS}) > 0
     assert comparison.rounds == len(comparison.blocks) / 4
-
-
-@pytest.mark.parametrize(("warm_up", "agree"), [(0, False), (5, True)])
-def test_longer_blocks_disagree_where_the_switch_warm_up_is_too_short(warm_up, agree):
-    machine, arms = pair(ratio=1.5)
-    arms[1].transient = lambda index: 1.2 if index < 5 else 1.0
-    sizes = Sizes(switch_warmup=warm_up, steps=2)
-    checked = check(machine, arms, measure(machine, arms, sizes), sizes)
-    assert checked.agree is agree
-    assert (checked.difference > 0.05) is not agree
-
-
-def test_steps_too_long_for_the_check_go_without_it():
-    machine, arms = pair()
-    comparison = measure(machine, arms, time_budget_s=0.2)
-    before = machine.now_ns
-    assert check(machine, arms, comparison, time_budget_s=0.2) is None
-    assert machine.now_ns == before
-
-
-def test_a_check_whose_rounds_were_all_disturbed_is_known_not_to_have_been_made():
-    machine, arms = pair(ratio=1.5)
-    checked = check(machine, arms, measure(machine, arms), poll=lambda: "hot")
-    assert (checked.difference, checked.agree) == (None, True)

@@ -1,4 +1,4 @@
-"""The speed phase: orders of its own in each process, longer blocks where short ones mislead, and what counts."""
+"""The speed phase: orders of its own in each process, and what counts."""
 
 import itertools
 import time
@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from bench.data import random_batches
-from bench.measure.rounds import Comparison, LongBlocks, TimedBlock
-from bench.phases import paired
+from bench.measure.rounds import Comparison, TimedBlock
 from bench.phases.arms import BATCHES, FEWEST_STEPS, TrainingRunner, step_times
 from bench.phases.paired import Paired
 from bench.phases.speed import _observe
@@ -49,38 +48,10 @@ def test_each_process_takes_the_arms_in_an_order_of_its_own(run):
     assert first[:shared] != other[:shared]
 
 
-def test_where_longer_blocks_disagree_the_arms_are_timed_again_with_those(run, monkeypatch):
-    cuts = []
-
-    def disagree(_runners, sizes, *_, **__):
-        cuts.append(sizes)
-        return [None, LongBlocks(difference=0.1, agree=False)]
-
-    monkeypatch.setattr(paired, "check_long_blocks", disagree)
-    blocks, results = run()
-    short, long = cuts
-    assert [(size.switch_warmup, size.steps) for size in long] == [
-        (4 * size.switch_warmup, 4 * size.steps) for size in short
-    ]
-    assert {block.steps for block in blocks if block.precision == "fp32"} == {long[0].steps}
-    assert [result.speed.block_steps for result in results] == [size.steps for size in long]
-    assert results[1].status == "invalid"
-    assert results[1].detail.startswith("switching: ")
-
-
-def test_a_check_with_longer_blocks_that_was_disturbed_is_told_in_the_row(run, monkeypatch):
-    unknown = [None, LongBlocks(difference=None, agree=True)]
-    monkeypatch.setattr(paired, "check_long_blocks", lambda *_, **__: unknown)
-    _, (plain, mixed) = run()
-    assert (plain.status, plain.detail) == ("ok", "")
-    assert (mixed.status, mixed.detail) == ("ok", paired.UNCHECKED)
-    assert mixed.speed.long_block_pct is None
-
-
 def timed_rounds(trial, counted=2, *, names=ARMS, **known):
     """Arms that took turns in some rounds that count."""
     runners = [SimpleNamespace(name=name, finite=lambda: True) for name in names]
-    known = {"checks": (None,) * len(names), "foreign_load_pct": None, "switches_per_s": None} | known
+    known = {"foreign_load_pct": None, "switches_per_s": None} | known
     measured = {"comparison": compared(counted), "cuts": (CUT,) * len(names), "samples": 4}
     return Paired(trial=trial, runners=runners, **measured, **known)
 

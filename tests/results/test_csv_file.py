@@ -64,7 +64,7 @@ def test_so_it_is_in_the_other_files(run):
 
 def test_what_diverged_may_be_nan_or_infinite_and_differences_may_be_negative(run):
     spoil(run, 2, "epochs.csv", train_loss="inf", test_loss="nan")
-    spoil(run, 2, long_block_pct="-3", switch_transient_pct="-0.5", communication_pct="-1")
+    spoil(run, 2, switch_transient_pct="-0.5", communication_pct="-1")
     assert len(load([run]).epochs) == 8
 
 

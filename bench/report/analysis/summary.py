@@ -50,7 +50,7 @@ ENTROPY = ["above_entropy", "above_entropy_low", "above_entropy_high"]
 RATES = ["step_ms", "samples_per_s", "tokens_per_s"]
 SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
 DIAGNOSTICS = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]
-DIAGNOSTICS += ["switch_warmup_steps", "block_steps", "switch_transient_pct", "long_block_pct", "foreign_load_pct"]
+DIAGNOSTICS += ["switch_warmup_steps", "block_steps", "switch_transient_pct", "foreign_load_pct"]
 COUNTS = ["rounds", "discarded_rounds", "outlier_rounds"]
 
 

@@ -207,7 +207,6 @@ def how_timed(rows: pd.DataFrame) -> Table | None:
             figures("steps/block", "block_steps", 2),
             figures("switch warm-up (steps)", "switch_warmup_steps", 2),
             figures("first step after switch", "switch_transient_pct", change, per=100),
-            figures("blocks 4× as long", "long_block_pct", change, per=100),
             figures("p50 (ms)", "step_p50_ms", 3),
             figures("p95 (ms)", "step_p95_ms", 3),
             figures("others' load (%)", "foreign_load_pct", 2),
