@@ -260,7 +260,7 @@ def _damage_json(path: Path, kind: str, first: int, value: Any) -> None:
     except (ValueError, RecursionError):
         return
     if kind == "deep":
-        path.write_text('{"format": 6, "data": ' + "[" * 100_000 + "]" * 100_000 + "}")
+        path.write_text('{"format": 7, "data": ' + "[" * 100_000 + "]" * 100_000 + "}")
         return
     parts = list(_parts(run))
     if not parts:

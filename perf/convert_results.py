@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Rewrite results folders of the former format, whose run.json has a ``schema``, in place.
+"""Rewrite results folders of a former format, whose run.json has a ``schema`` or the ``format`` 6, in place.
 
     python perf/convert_results.py FOLDER...
 
-What this version does not have is dropped: columns, fields of the request, rows of precisions. A converted run can be
-reported and compared; ``--resume`` refuses it, because the hashes of suites are others now.
+What this version does not have is dropped: columns, fields of the request, rows of precisions, figures of the explain
+phase. A converted run can be reported and compared; ``--resume`` refuses one that had a ``schema``, because the hashes
+of suites are others now.
 """
 
 import json
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 
@@ -19,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.results.columns import COLUMNS
 from bench.results.files import write_atomically
+from bench.results.records import Finding
 from bench.results.run_json import FORMAT
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol, Request
@@ -27,8 +30,8 @@ from bench.spec.trial import Protocol, Request
 def convert(folder: Path) -> None:
     """Rewrite the files of a folder, run.json last, so that a conversion that was stopped can be repeated."""
     run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    if "schema" not in run:
-        sys.exit(f"'{folder}' is not of the former format: its run.json has no schema.")
+    if "schema" not in run and run.get("format") != 6:
+        sys.exit(f"'{folder}' is not of a former format: its run.json has no schema, and its format is not 6.")
     request = run.setdefault("request", {})
     protocol = request.setdefault("protocol", {})
 
@@ -54,7 +57,7 @@ def convert(folder: Path) -> None:
             del device["unsupported"][name]
     planned = [{**trial, "arms": [*filter(is_known, trial["arms"])]} for trial in run.get("planned", [])]
     run["planned"] = [trial for trial in planned if trial["arms"]]
-    kept = {name: value for name, value in run.items() if name not in ("schema", "sha256", "edited")}
+    kept = {name: value for name, value in run.items() if name not in ("schema", "sha256", "edited", "format")}
     write_atomically(folder / "run.json", json.dumps({"format": FORMAT, **kept}, indent=2) + "\n")
 
 
@@ -64,6 +67,7 @@ def read(folder: Path, is_known: Callable[[str], bool]) -> dict[str, pd.DataFram
     for name in filter(lambda name: (folder / name).is_file(), COLUMNS):
         rows = pd.read_csv(folder / name, dtype=str, keep_default_na=False)
         rows = rows[rows["precision"].map(is_known).astype(bool)] if "precision" in rows else rows
+        rows = rows[rows["kind"].isin(get_args(Finding))] if name == "explain.csv" else rows
         frames[name] = rows.reindex(columns=list(COLUMNS[name]), fill_value="").replace("\n", " ", regex=True)
     trials = frames["trials.csv"]
     fill(trials, "attempt", trials.groupby(["trial", "precision"]).cumcount() + 1)

@@ -102,10 +102,6 @@ class Backend(ABC):
     def record_event(self, *, timing: bool = False) -> Event:
         """Return an event behind all work that is queued on the current stream."""
 
-    def spin(self, cycles: int) -> None:
-        """Queue a wait of that many cycles of the GPU's clock."""
-        raise NotImplementedError(NO_QUEUE)
-
     @cached_property
     def cold_bytes(self) -> int:
         """Size of a buffer that the caches do not hold."""
@@ -279,9 +275,6 @@ class Cuda(Backend):
         event = torch.cuda.Event(enable_timing=timing)
         event.record(torch.cuda.current_stream(self.device))
         return event
-
-    def spin(self, cycles: int) -> None:
-        torch.cuda._sleep(cycles)
 
     @cached_property
     def cold_bytes(self) -> int:

@@ -1,14 +1,13 @@
-"""A step's operators alone: the time of each on operands of the same shapes, strides and types, and nothing around it.
+"""A step's products alone: the time of each on operands of the same shapes, strides and types, and nothing around it.
 
-Operators are seen below autocast, forward and backward, so with the types that they really compute in. What a precision
-would gain follows from the rates of the baseline's products in its compute type, without running the precision.
+Products are matrix products, convolutions and attention, seen below autocast, forward and backward, so with the types
+that they really compute in.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -24,19 +23,18 @@ from torch.utils.module_tracker import ModuleTracker
 
 from bench.devices.backend import Backend, backend_of
 from bench.measure.operations import flops_of, formulas, is_product
-from bench.measure.trace import BOOKKEEPING, LAYOUT, operator_class
-from bench.results.records import WorkClass
 
 COVERED = 0.98
-"""Operators are measured, the largest first, until so much of their FLOPs and of their bytes is covered."""
+"""Products are measured, the largest first, until so much of their FLOPs is covered."""
 MOST_COPIES = 8
 """On a CPU, operands are taken in turn from copies of ``Backend.cold_bytes`` together, or from so many copies if those
 are less: a cache does not keep large ones, and may keep small ones, as it may in a step. A GPU's caches are evicted."""
 FEWEST_CALLS, MOST_CALLS = 3, 200
 SHORTEST_S = 2e-4
 """A call that takes less is timed in groups that take as long, so that the clock does not count."""
-CYCLES_PER_S, SPARE = 2e9, 2.0
-"""A GPU's clock, roughly, and how many times as long as the host queues work the GPU waits for it."""
+EVICTIONS = 4
+"""Buffers of ``Backend.cold_bytes`` that a GPU overwrites before a call. The host queues the call meanwhile: 256 MiB
+take 0.08 ms at the 3.35 TB/s of an H100, and a call takes some 0.01 to 0.1 ms to queue."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,21 +84,18 @@ class Operand:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """An operator on operands of certain shapes, as often as a step calls it."""
+    """A product of operands of certain shapes, as often as a step calls it."""
 
     function: Any
     """The operator's overload."""
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     """Arguments by position and by name, an ``Operand`` in the place of each tensor."""
-    work: WorkClass
     module: str
     """The module that called it first, as named in the model; empty outside of them, as in the loss."""
     count: int = 0
     flops: float = 0.0
-    """Of all its calls in a step; 0 for what is no product."""
-    bytes: float = 0.0
-    """Of the operands and results of all its calls in a step."""
+    """Of all its calls in a step; 0 where no formula counts them."""
     number: int = 1
     """Counts a step's calls that differ in strides or options alone, from 1."""
 
@@ -207,7 +202,7 @@ def _strides_like(operand: Operand, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def calls_of(step: Callable[[], object]) -> list[Call]:
-    """Do one step, forward and backward, and return the operators called, without those that only describe tensors.
+    """Do one step, forward and backward, and return the products called.
 
     Raises:
         Exception: whatever the step raises, or a model that cannot be observed.
@@ -225,7 +220,7 @@ def calls_of(step: Callable[[], object]) -> list[Call]:
 
 
 class _Calls(TorchDispatchMode):
-    """Keeps the operators that are called, by their operands."""
+    """Keeps the products that are called, by their operands."""
 
     def __init__(self, modules: ModuleTracker) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -236,17 +231,16 @@ class _Calls(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call ``func`` and keep it."""
         kwargs = kwargs or {}
+        packet = getattr(func, "overloadpacket", None)
+        if packet is None or not is_product(str(packet)):
+            return func(*args, **kwargs)
         described = tree_map_only(Tensor, _describe, (args, kwargs))  # before it runs, for it may change them
         result = func(*args, **kwargs)
-        packet = getattr(func, "overloadpacket", None)
-        if packet is not None and (work := _work(func, described)):
-            key, (arguments, keywords) = f"{func} {described}", described
-            new = Call(function=func, arguments=arguments, keywords=keywords, work=work, module=self._module())
-            call = self.calls.get(key, new)
-            tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor)]
-            moved = float(sum(tensor.numel() * tensor.itemsize for tensor in tensors))
-            flops = flops_of(self._formulas.get(packet), args, kwargs, result) or 0
-            self.calls[key] = replace(call, count=call.count + 1, flops=call.flops + flops, bytes=call.bytes + moved)
+        key, (arguments, keywords) = f"{func} {described}", described
+        new = Call(function=func, arguments=arguments, keywords=keywords, module=self._module())
+        call = self.calls.get(key, new)
+        flops = flops_of(self._formulas.get(packet), args, kwargs, result) or 0
+        self.calls[key] = replace(call, count=call.count + 1, flops=call.flops + flops)
         return result
 
     def _module(self) -> str:
@@ -264,34 +258,17 @@ def _describe(tensor: Tensor) -> Operand:
     return Operand(shape=tuple(tensor.shape), stride=tensor.stride(), largest=largest, **place)
 
 
-def _work(func: Any, described: Any) -> WorkClass | None:
-    """Return the class of an operator's work; None for views and what only describes tensors."""
-    name = f"{func.namespace}::{str(func.overloadpacket).rpartition('.')[2]}"
-    if BOOKKEEPING.match(name) or not _operands(described):
-        return None
-    if LAYOUT.match(name) or name == "aten::copy_":
-        return "casts and layout"
-    return "other products" if is_product(name) else operator_class(name) or "unknown"
-
-
-def largest(calls: Iterable[Call], *, by: Callable[[Call], float], share: float = COVERED) -> list[Call]:
-    """Return the calls that are largest by a measure and together make up a share of it; none where all are 0."""
-    ordered = sorted((call for call in calls if by(call) > 0), key=by, reverse=True)
-    total, so_far, chosen = sum(map(by, ordered)), 0.0, list[Call]()
+def largest(calls: Iterable[Call]) -> list[Call]:
+    """Return the calls that have the most FLOPs and together make up the share ``COVERED`` of them."""
+    ordered = sorted(calls, key=lambda call: call.flops, reverse=True)
+    total = sum(call.flops for call in ordered)
+    so_far, chosen = 0.0, list[Call]()
     for call in ordered:
-        if so_far >= share * total:
+        if so_far >= COVERED * total:
             break
         chosen.append(call)
-        so_far += by(call)
+        so_far += call.flops
     return chosen
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Alone:
-    """The times of a call alone."""
-
-    median_ms: float
-    best_ms: float
 
 
 def times(
@@ -299,20 +276,19 @@ def times(
     device: torch.device,
     budget_s: float,
     settings: Sequence[Callable[[], object]] = (),
-    *,
-    cached: bool = False,
-) -> list[Alone | None]:
-    """Time calls alone, in turn, so that a drift of the machine meets all; None for one that fails.
+) -> list[float | None]:
+    """Return the shortest time in ms of each call alone, in turn, so that a drift of the machine meets all.
+
+    It is None for one that fails.
 
     Args:
         variants: the same operator in other types, layouts or sizes.
         device: where.
         budget_s: seconds to spend on all; each is called three times at least.
         settings: called before each variant, such as to set TF32's switches; none or as many as variants.
-        cached: whether each call has the operands of the call before, which the cache may hold.
     """
     settings = settings or [lambda: None] * len(variants)
-    runs = [_prepared(call, device, cached=cached) for call in variants]
+    runs = [_prepared(call, device) for call in variants]
     taken: list[list[float]] = [[] for _ in variants]
     end, turns = time.perf_counter() + budget_s, list(zip(settings, runs, taken, strict=True))
     for number in range(MOST_CALLS):
@@ -322,14 +298,14 @@ def times(
             if run is not None:
                 set_up()
                 seconds.append(run())
-    return [Alone(median_ms=1e3 * statistics.median(each), best_ms=1e3 * min(each)) if each else None for each in taken]
+    return [1e3 * min(each) if each else None for each in taken]
 
 
-def _prepared(call: Call, device: torch.device, *, cached: bool) -> Callable[[], float] | None:
+def _prepared(call: Call, device: torch.device) -> Callable[[], float] | None:
     """Return a function that times a call once, in seconds; None where it does not run on random operands."""
     generator, backend = torch.Generator(device).manual_seed(0), backend_of(device)
     size = max(1, sum(operand.elements * operand.dtype.itemsize for operand in call.operands))
-    copies = 1 if cached or backend.is_gpu else max(1, min(MOST_COPIES, math.ceil(backend.cold_bytes / size)))
+    copies = 1 if backend.is_gpu else max(1, min(MOST_COPIES, math.ceil(backend.cold_bytes / size)))
 
     first: dict[int, Tensor] = {}
 
@@ -347,13 +323,10 @@ def _prepared(call: Call, device: torch.device, *, cached: bool) -> Callable[[],
                 function()
             backend.synchronize()
             taken_s = _clocked_s(functions[0], backend.synchronize)
-            cold = backend.is_gpu and not cached
-            if cold:
-                backend.evict()  # perhaps for the first time, which allocates
-            group = 1 if cold else max(1, math.ceil(SHORTEST_S / max(1e-9, taken_s)))
     except Exception as error:  # an operator that asks more of its operands than their shapes and types
         print(f"{call.title} does not run alone: {type(error).__name__}: {str(error).splitlines()[0]}")
         return None
+    group = 1 if backend.is_gpu else max(1, math.ceil(SHORTEST_S / max(1e-9, taken_s)))
     turns = itertools.cycle(functions)
 
     def run() -> None:
@@ -361,9 +334,8 @@ def _prepared(call: Call, device: torch.device, *, cached: bool) -> Callable[[],
             for _ in range(group):
                 next(turns)()
 
-    if backend.is_gpu:
-        return lambda: _gpu_s(run, backend, cold=cold) / group
-    return lambda: _clocked_s(run) / group
+    timed = partial(_gpu_s, backend=backend) if backend.is_gpu else _clocked_s
+    return lambda: timed(run) / group
 
 
 def _clocked_s(run: Callable[[], object], wait: Callable[[], object] = lambda: None) -> float:
@@ -373,30 +345,16 @@ def _clocked_s(run: Callable[[], object], wait: Callable[[], object] = lambda: N
     return time.perf_counter() - start
 
 
-def _gpu_s(run: Callable[[], object], backend: Backend, *, cold: bool = False) -> float:
-    """Return the seconds that a GPU takes for what is queued, however slowly the host queues it.
+def _gpu_s(run: Callable[[], object], backend: Backend) -> float:
+    """Return the seconds that a GPU takes for what is queued, with nothing in its caches, however slow the host is.
 
-    The GPU waits until all is in its queue, so that launching is in no time. ``cold`` evicts its caches before.
+    The GPU overwrites buffers first, and all is in its queue when it has done so: launching takes no time.
     """
     backend.synchronize()
-    queueing_s = _clocked_s(run)
-    backend.synchronize()
-    backend.spin(int(SPARE * queueing_s * CYCLES_PER_S))
-    if cold:
+    for _ in range(EVICTIONS):
         backend.evict()
     first = backend.record_event(timing=True)
     run()
     last = backend.record_event(timing=True)
     backend.synchronize()
     return float(first.elapsed_time(last)) / 1e3
-
-
-def copy_gb_per_s(device: torch.device, dtype: torch.dtype, *, to: torch.dtype | None = None, calls: int = 10) -> float:
-    """Return the best rate in GB/s at which memory is read and written by a copy, in a type or from one to another."""
-    backend = backend_of(device)
-    source = torch.zeros(backend.cold_bytes // dtype.itemsize, dtype=dtype, device=device)
-    target = torch.zeros_like(source, dtype=to or dtype)
-    copy = partial(target.copy_, source)
-    seconds = [_gpu_s(copy, backend) if backend.is_gpu else _clocked_s(copy) for _ in range(calls + 1)]
-    moved = source.numel() * (source.itemsize + target.itemsize)
-    return moved / min(seconds[1:]) / 1e9

@@ -231,19 +231,18 @@ class TrainingRunner:
         name = self.arm.precision.name
         if not strayed(name, operations.compute_dtypes, ""):
             return operations
-        products = [call for call in self.calls() if call.work == "other products"]
-        strange = (call.module for call in products if strayed(name, f"{call.dtype}:100%", ""))
+        strange = (call.module for call in self.calls() if strayed(name, f"{call.dtype}:100%", ""))
         modules = filter(None, dict.fromkeys(strange))
         return replace(operations, other_modules=", ".join(itertools.islice(modules, MOST_MODULES)))
 
     def calls(self) -> list[Call]:
-        """Return the operators that a step calls, forward and backward; none where they cannot be followed."""
+        """Return the products that a step calls, forward and backward; none where they cannot be followed."""
         observable = self.observable()
         observable.activate()
         try:
             return calls_of(observable.compute)
         except Exception as error:  # a model that cannot be observed; that it trains is known
-            print(f"{self.name}: the operators of its step are unknown: {type(error).__name__}: {error}")
+            print(f"{self.name}: the products of its step are unknown: {type(error).__name__}: {error}")
             return []
         finally:
             self.arm.zero_grad()

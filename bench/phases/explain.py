@@ -1,4 +1,4 @@
-"""The explain phase: where a step's time goes in each precision, and what its operators take alone.
+"""The explain phase: where a step's time goes in each precision, and what its products take alone.
 
 Nothing measured here is a speedup: the profiler slows steps down, and the speed phase never runs under it. Plain and
 profiled steps of all arms take turns, so that their differences are of one moment of the machine.
@@ -13,7 +13,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -45,7 +44,7 @@ SETTLING_STEPS = 2
 OPERATORS = 25
 """The operators that are kept of a step, the longest."""
 ALONE_S = 0.12
-"""Seconds for timing an operator alone, for each type."""
+"""Seconds for timing a product alone, for each type."""
 ALIGNMENT = 64
 """Sizes are padded to its multiples: 128 bytes of a 16-bit type, which is what NVIDIA's tensor cores want at most."""
 LARGEST_TRIED = 3
@@ -69,7 +68,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         disturbed = explanation.time_steps(trial.protocol.time_budget_s / 2, watch, collect)
     explanation.double_the_batch()
     explanation.wait_for_the_loader()
-    explanation.time_operators()
+    explanation.time_products()
     for runner in runners:
         status: Status = "invalid" if disturbed else "ok"
         detail = disturbed
@@ -241,80 +240,43 @@ class _Explanation:
                 waiting = min(waiting, max(0.0, elapsed - steps * self.step_s[runner.name]))
             self._send(runner, "step", "waiting", 100 * waiting / elapsed)
 
-    def time_operators(self) -> None:
-        """Time the large operators of each arm's step alone, and the baseline's products in the other arms' types."""
-        called = {runner.name: runner.calls() for runner in self.runners}
-        baseline = self.runners[0]
-        products = [call for call in called[baseline.name] if call.flops]
+    def time_products(self) -> None:
+        """Time the large products of each arm's step alone, and the baseline's in the other arms' types."""
+        called = {runner.name: [call for call in runner.calls() if call.flops] for runner in self.runners}
         for runner in self.runners:
             enter(runner.name, self.context.device)
             self._types(runner, called[runner.name])
-            self._say(f"{runner.name}: its operators alone")
-            rest = [call for call in called[runner.name] if not call.flops]
-            casts = [call for call in rest if call.work == "casts and layout"]
-            others = [call for call in rest if call.work != "casts and layout"]
-            for call in [
-                *alone.largest(others, by=lambda call: call.bytes),
-                *alone.largest(casts, by=lambda call: call.count),  # a small one costs little less than a large one
-            ]:
-                self._alone(runner, call)
-                self._alone(runner, call, "cached")
-            if runner is not baseline:
-                for call in alone.largest(called[runner.name], by=lambda call: call.flops):
-                    self._alone(runner, call)
             peak = peak_tflops(runner.arm.precision, self.context.device)
             if peak is not None:
                 self._send(runner, "rate", "products TFLOP/s", peak)
+            self._say(f"{runner.name}: its largest products alone")
             self._try(runner, called[runner.name])
-        self._products(products, called)
-        self._rates()
+        self._products(called)
 
-    def _products(self, products: Iterable[Call], called: Mapping[str, Sequence[Call]]) -> None:
+    def _products(self, called: Mapping[str, Sequence[Call]]) -> None:
         """Time the baseline's products alone, as they are and in the types and with the switches of the others."""
-        for call in alone.largest(products, by=lambda call: call.flops):
+        baseline = self.runners[0]
+        for call in alone.largest(called[baseline.name]):
             self._say(f"{call.name} alone, in all precisions")
             arms = [
                 (runner, call.counterpart(called[runner.name], dtype))
                 for runner in self.runners
                 if (dtype := _compute(runner)) is not None
             ]
-            measure = partial(
-                alone.times,
-                [variant for _, variant in arms],
-                self.context.device,
-                ALONE_S * len(arms),
-                [runner.activate for runner, _ in arms],
-            )
-            for (runner, _), taken, cached in zip(arms, measure(), measure(cached=True), strict=True):
-                if taken is not None and cached is not None:
-                    self._send_call(runner, "cached", call, cached.best_ms)
-                    self._send_call(runner, "product", call, taken.median_ms)
-                    self._send_call(runner, "best", call, taken.best_ms)
-            self._send_call(self.runners[0], "bytes", call, call.bytes / call.count, count=None)
-            self._send_call(self.runners[0], "flops", call, call.flops)
-
-    def _rates(self) -> None:
-        """Send the rates of copies in each arm's type, and of casts to it."""
-        device, full = self.context.device, torch.float32
-        for runner in self.runners:
-            if (dtype := _compute(runner)) is not None:
-                self._send(runner, "rate", "copies GB/s", alone.copy_gb_per_s(device, dtype))
-                if dtype != full:
-                    self._send(runner, "rate", "casts GB/s", alone.copy_gb_per_s(device, full, to=dtype))
-
-    def _alone(self, runner: TrainingRunner, call: Call, kind: Finding = "alone") -> None:
-        (taken,) = alone.times([call], self.context.device, ALONE_S, cached=kind == "cached")
-        if taken is not None:
-            self._send_call(runner, kind, call, taken.median_ms, work=call.work)
-            if kind == "alone":
-                self._send_call(runner, "bytes", call, call.bytes / call.count, count=None)
+            variants = [variant for _, variant in arms]
+            switches = [runner.activate for runner, _ in arms]
+            taken = alone.times(variants, self.context.device, ALONE_S * len(arms), switches)
+            for (runner, _), ms in zip(arms, taken, strict=True):
+                if ms is not None:
+                    self._send_call(runner, "best", call, ms)
+            self._send_call(baseline, "flops", call, call.flops)
 
     def _types(self, runner: TrainingRunner, calls: Iterable[Call]) -> None:
         """Send the share of the FLOPs in each type, and the modules whose products are in fp32."""
         flops: dict[str, float] = defaultdict(float)
         modules: dict[str, list[str]] = defaultdict(list)
         for call in calls:
-            if call.flops and call.dtype is not None:
+            if call.dtype is not None:
                 name = str(call.dtype).removeprefix("torch.")
                 flops[name] += call.flops
                 modules[name] += [call.module]
@@ -324,7 +286,7 @@ class _Explanation:
 
     def _try(self, runner: TrainingRunner, calls: Sequence[Call]) -> None:
         """Time the largest products in another layout and with padded sizes, in turn with as they are."""
-        chosen = sorted((call for call in calls if call.flops), key=lambda call: -call.flops)[:LARGEST_TRIED]
+        chosen = sorted(calls, key=lambda call: -call.flops)[:LARGEST_TRIED]
         total = sum(call.flops for call in calls)
         for call in chosen:
             others: dict[Finding, Call] = {"channels-last": call.channels_last(), "padded": call.padded(ALIGNMENT)}
@@ -333,7 +295,7 @@ class _Explanation:
                     continue
                 as_is, changed = alone.times([call, other], self.context.device, 2 * ALONE_S)
                 if as_is is not None and changed is not None:
-                    self._send_call(runner, kind, call, changed.best_ms / as_is.best_ms, count=call.flops / total)
+                    self._send_call(runner, kind, call, changed / as_is, count=call.flops / total)
 
 
 def _settle(runner: TrainingRunner) -> None:

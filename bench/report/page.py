@@ -363,8 +363,7 @@ def _why_sections(explained: list[Explanation]) -> list[Section]:
     for title, group in itertools.groupby(explained, attrgetter("workload")):
         section = Section(title=title, why=list(group))
         section.more.extend(filter(None, [explanation_tables.time_by_class(section.why)]))
-        tables = explanation_tables.ceilings(section.why), explanation_tables.operators_alone(section.why)
-        section.tables.extend(filter(None, tables))
+        section.tables.extend(filter(None, [explanation_tables.gains(section.why)]))
         sections.append(section)
     return sections
 

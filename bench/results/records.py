@@ -64,12 +64,8 @@ Finding = Literal[
     "step",
     "class",
     "operator",
-    "alone",
-    "product",
     "best",
-    "cached",
     "flops",
-    "bytes",
     "rate",
     "types",
     "channels-last",
@@ -641,7 +637,7 @@ class Explained:
     work: Literal["", WorkClass] = ""
     """Class of work of an operator."""
     detail: str = ""
-    """Types and sizes of the operands of an operator in the step; of one alone the module that called it first."""
+    """Types and sizes of the operands of an operator in the step; of a product alone its first module."""
     count: float | None = None
     """Times in a step, of an operator."""
     value: float

@@ -159,7 +159,7 @@ PHASES: dict[str, Phase] = {
         ),
         Phase(
             name="explain",
-            summary="where a step's time goes, by class of work, and what its operators take alone",
+            summary="where a step's time goes, by class of work, and what its products take alone",
             arms="together",
             file="explain.csv",
             trains_on_data=True,

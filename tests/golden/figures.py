@@ -82,7 +82,6 @@ def explanations(runs: list[Path]) -> Figures:
     return {
         f"{one.workload}: {one.subject}": {
             "speedup": list(one.speedup.ends),
-            "ceiling": one.ceiling,
             "step_ms": {step.precision: step.timed_ms for step in (one.baseline, one.arm)},
             "class_ms": {step.precision: dict(step.ms) for step in (one.baseline, one.arm)},
             "reasons": {reason.rule: list(reason.techniques) for reason in one.reasons},

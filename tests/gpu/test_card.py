@@ -85,17 +85,21 @@ import time
 
 import torch
 
-from bench.devices.backend import backend_of
+factor = torch.ones(4096, 4096, device="cuda:0")
 
-gpu = backend_of(torch.device("cuda", 0))
+
+def compute():
+    factor @ factor
+
+
 for _ in range(3):
     torch.cuda.synchronize()
     time.sleep(3.0)
-    gpu.spin(10**7)
+    compute()
     begun_s = time.time()
     while (now_s := time.time()) < begun_s + 1.5:
         queued_s = now_s
-        gpu.spin(10**7)
+        compute()
         torch.cuda.synchronize()
     print(begun_s, queued_s, flush=True)
 """
@@ -136,7 +140,7 @@ def monitor():
 
 
 @REAL
-def test_operators_alone_add_up_to_the_step():
+def test_products_alone_add_up_to_the_step_of_which_they_are_most():
     heads = [torch.randn(16, 16, 1024, 64, device=GPU, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
 
     def step():
@@ -148,7 +152,7 @@ def test_operators_alone_add_up_to_the_step():
     assert None not in taken
     backend = backend_of(GPU)
     step_ms = 1e3 * min(alone._gpu_s(step, backend) for _ in range(5))
-    assert 0.6 * step_ms < sum(each.median_ms for each in taken) < 1.6 * step_ms
+    assert 0.6 * step_ms < sum(taken) < 1.6 * step_ms
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -9,7 +9,6 @@ from torch import nn
 
 from bench.data.batch import to_device
 from bench.data.transfer import Prefetcher
-from bench.devices.backend import backend_of
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import PLAIN, Techniques
@@ -143,6 +142,7 @@ def test_captures_go_on_while_a_loader_pins_batches():
 @pytest.mark.card
 def test_a_prefetcher_on_a_stream_gives_what_copying_gives_while_the_device_is_busy():
     mean, held = torch.tensor(0.25, device=GPU), []
+    factor = torch.ones(4096, 4096, device=GPU)
 
     def prepare(batch):
         inputs, targets = to_device(batch, GPU, non_blocking=True)
@@ -151,7 +151,7 @@ def test_a_prefetcher_on_a_stream_gives_what_copying_gives_while_the_device_is_b
     host = [((inputs * 50).to(torch.int16), targets) for inputs, targets in batches(12)]
     with closing(Prefetcher(host, GPU, prepare)) as ahead:
         for inputs, targets in ahead:
-            backend_of(GPU).spin(5_000_000)  # the batch is used long after the next ones have been made
+            factor @ factor  # the batch is used long after the next ones have been made
             held.append((inputs.sum().clone(), inputs.clone(), targets.clone()))
             del inputs, targets
     expected = [prepare(batch) for batch in host]

@@ -5,7 +5,7 @@ Each rule reads measured figures alone, and gives no reason where they do not sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -23,9 +23,7 @@ from bench.stats import Interval, robust_interval
 CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
 PRODUCTS: tuple[WorkClass, ...] = ("matrix units", "other products")
 FOLLOWING: tuple[WorkClass, ...] = ("normalisation and softmax", "elementwise")
-"""Operators that run in the type of the products before them, and gain by moving fewer bytes."""
-HALVED = 0.5
-"""Share of their time that these take at best by theory, where bytes are halved."""
+"""Operators that move memory."""
 MOST_UNKNOWN = 0.10
 """Share of a step in operators of unknown kind above which no reason is given."""
 GROWTH = 1.3
@@ -94,10 +92,10 @@ class Step:
         values = self.of(kind, name)["value"]
         return float(values.median()) if len(values) else None
 
-    def total(self, kind: str, works: Sequence[WorkClass] = ()) -> float:
-        """Return the time of calls in a step, in ms: that of each alone, times how often the step calls it."""
-        rows = self.of(kind)
-        rows = rows[rows["work"].isin(works)] if works else rows
+    @property
+    def products_alone_ms(self) -> float:
+        """The time of its products: that of each alone, times how often the step calls it."""
+        rows = self.of("best")
         return float((rows["value"] * rows["count"]).sum())
 
     @property
@@ -202,10 +200,6 @@ class Explanation:
     unexplained: Interval | None
     """Share of the steps' difference that the classes do not add up to, negative where they add up to more, from the
     rounds; None where the difference's interval includes 0, or this one is too wide to tell."""
-    ceiling: float | None
-    """The largest speedup that the baseline's step leaves room for."""
-    predicted: float | None
-    """The speedup that follows from the baseline's step, and the operators of both alone."""
     reasons: tuple[Reason, ...]
     memory: MemoryPair | None = None
 
@@ -276,8 +270,6 @@ def _explain(cell: Mapping[str, Any], baseline: Step, arm: Step) -> Explanation:
         arm=arm,
         speedup=robust_interval(list(np.log(before[rounds] / after[rounds]))).exp(),
         unexplained=_unexplained(baseline, arm, difference.center) if certain else None,
-        ceiling=ceiling(baseline, arm),
-        predicted=predicted(baseline, arm),
         reasons=tuple(reasons(baseline, arm)),
     )
 
@@ -292,119 +284,17 @@ def _unexplained(baseline: Step, arm: Step, difference_ms: float) -> Interval | 
     return share if share.half_width is None or share.half_width <= CERTAIN else None
 
 
-def product_ratio(baseline: Step, arm: Step, kind: str = "best") -> float | None:
-    """Return the time of the baseline's products in the arm's type over that in its own; None if not measured.
-
-    Each product is timed alone.
-
-    Args:
-        baseline: the baseline's step.
-        arm: another's.
-        kind: ``best`` of each product's times, or ``product`` for their medians, or ``cached`` for the best of those
-            whose operands the cache may hold.
-    """
-    before, after = (_products_alone(step, kind) for step in (baseline, arm))
+def product_ratio(baseline: Step, arm: Step) -> float | None:
+    """Return the time of the baseline's products, each alone, in the arm's type over that in its own, or None."""
+    before, after = (step.of("best").set_index("name")[["value", "count"]] for step in (baseline, arm))
     both = before.index.intersection(after.index)
     count = before.loc[both, "count"]
     total = float((before.loc[both, "value"] * count).sum())
     return float((after.loc[both, "value"] * count).sum()) / total if total else None
 
 
-def _products_alone(step: Step, kind: str) -> pd.DataFrame:
-    rows = step.of(kind)
-    return rows[~rows["work"].isin(CLASSES)].set_index("name")[["value", "count"]]
-
-
-def _ratio_alone(baseline: Step, arm: Step, *works: WorkClass, kind: str = "alone") -> float | None:
-    """Return the time that the arm's operators of some classes take alone over the baseline's."""
-    before, after = (step.total(kind, works) for step in (baseline, arm))
-    return after / before if before and after else None
-
-
-def _added_casts_alone_ms(baseline: Step, arm: Step, kind: str = "alone") -> float | None:
-    """Return the time alone of the casts and changes of layout that the arm adds; None if none was measured."""
-    before, after = (step.total(kind, ("casts and layout",)) for step in (baseline, arm))
-    return max(0.0, after - before) if after else None
-
-
 def _added_casts_ms(baseline: Step, arm: Step) -> float:
     return max(0.0, arm.ms["casts and layout"] - baseline.ms["casts and layout"])
-
-
-def _rest(step: Step) -> float:
-    return sum(ms for work, ms in step.ms.items() if work not in (*PRODUCTS, *FOLLOWING))
-
-
-def ceiling(baseline: Step, arm: Step) -> float | None:
-    """Return Amdahl's ceiling: the speedup if all that can gain did, at the best rates that the device showed.
-
-    Products take their time alone in the arm's type; norms and elementwise operators each half their time, or their
-    time alone; the optimizer half its time if the weights have 16 bits; the added casts their time in the step, or
-    alone. Alone is with operands from memory or from the cache, because a step may find them in either. Of several
-    figures the smallest counts. All else stays, without the profiler's part of the time between operators.
-    """
-    rates = [product_ratio(baseline, arm, kind) for kind in ("product", "best", "cached")]
-    products = sum(baseline.ms[work] for work in PRODUCTS)
-    if products and not any(rates):
-        return None
-    left = products * _smallest(rates, 1.0)
-    for work in FOLLOWING:
-        ratios = [_ratio_alone(baseline, arm, work, kind=kind) for kind in ("alone", "cached")]
-        left += baseline.ms[work] * min(HALVED, _smallest(ratios, HALVED))
-    left -= 0.0 if arm.updates_fp32 else HALVED * baseline.ms["optimizer"]
-    casts = [_added_casts_alone_ms(baseline, arm, kind) for kind in ("alone", "cached")]
-    left += _smallest([_added_casts_ms(baseline, arm), *casts], 0.0)
-    before_ms = sum(baseline.ms.values()) - baseline.lengthened_ms
-    after_ms = _rest(baseline) - baseline.lengthened_ms + left
-    return before_ms / after_ms if after_ms > 0 else None
-
-
-def _smallest(values: Iterable[float | None], otherwise: float) -> float:
-    return min((value for value in values if value is not None), default=otherwise)
-
-
-def predicted(baseline: Step, arm: Step) -> float | None:
-    """Return the speedup that the baseline's step and the operators alone let expect; None if they were not measured.
-
-    Products, norms and elementwise operators change as they do alone; the casts that the arm adds take their time
-    alone; all else stays as under the profiler. It does not use the arm's timing.
-    """
-    rate = product_ratio(baseline, arm)
-    if rate is None:
-        return None
-    follow = _ratio_alone(baseline, arm, *FOLLOWING) or 1.0
-    changed = sum(baseline.ms[work] for work in PRODUCTS) * rate + follow * sum(baseline.ms[work] for work in FOLLOWING)
-    return baseline.profiled_ms / (_rest(baseline) + changed + (_added_casts_alone_ms(baseline, arm) or 0.0))
-
-
-def rooflines(baseline: Step, arm: Step) -> list[dict[Hashable, Any]]:
-    """Return the operators of the baseline's step with their bounds, those that take longest in the step first.
-
-    The bound of arithmetic is the rate of the fastest of large matrix products, that of memory the rate of a copy, both
-    measured in the same process.
-
-    Args:
-        baseline: the step whose operators they are.
-        arm: the precision in whose type its products were timed too.
-
-    Returns:
-        For each ``operator`` with its operands: the ``module`` that called it first, its ``count`` of calls in a step,
-        the ``ms`` of one call alone, its ``limit`` (``arithmetic`` or ``memory``), its ``share_pct`` of that bound
-        (above 100 where a cache held its operands) and, of products, ``other_ms`` in the arm's type, else NaN.
-    """
-    tera, giga = baseline.value("rate", "products TFLOP/s"), baseline.value("rate", "copies GB/s")
-    if not tera or not giga:
-        return []
-    rows = pd.concat([baseline.of("best"), baseline.of("alone")]).groupby("name", sort=False)
-    calls = rows.agg(module=("detail", "first"), count=("count", "sum"), ms=("value", "median"))
-    calls["other_ms"] = arm.of("best").groupby("name")["value"].min()
-    flops = baseline.of("flops").groupby("name")["value"].sum().reindex(calls.index, fill_value=0.0)
-    moved = baseline.of("bytes").groupby("name")["value"].max().reindex(calls.index, fill_value=0.0)
-    arithmetic_ms, memory_ms = flops / calls["count"] / tera / 1e9, moved / giga / 1e6
-    calls["limit"] = np.where(arithmetic_ms >= memory_ms, "arithmetic", "memory")
-    calls["share_pct"] = 100 * np.maximum(arithmetic_ms, memory_ms) / calls["ms"]
-    longest = (calls["count"] * calls["ms"]).sort_values(ascending=False, kind="stable").index
-    return records(calls.loc[longest].rename_axis("operator").reset_index())
 
 
 Quantity = float | tuple[float | str, ...] | None
@@ -516,7 +406,7 @@ def _saving(arm: Step, kind: str, *, by: str, least: float = 0.0) -> Quantity:
 
 def _unreached(baseline: Step, _arm: Step) -> Quantity:
     """Return the share of the device's rate of large products that the baseline's, alone, do not reach."""
-    peak, alone_ms = baseline.value("rate", "products TFLOP/s"), baseline.total("best")
+    peak, alone_ms = baseline.value("rate", "products TFLOP/s"), baseline.products_alone_ms
     if not peak or not alone_ms or baseline.share(*PRODUCTS) < MATTERS or baseline.launch_bound:
         return None
     reached = float(baseline.of("flops")["value"].sum()) / (alone_ms / 1e3) / 1e12 / peak

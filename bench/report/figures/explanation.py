@@ -1,4 +1,4 @@
-"""Where a step's time goes: a bar for each precision, stacked by class of work, with its ceiling."""
+"""Where a step's time goes: a bar for each precision, stacked by class of work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bench.report.analysis.explanation import CLASSES, Explanation, Step
 from bench.report.figures import chart
 from bench.report.figures.chart import PLAIN, WORK, Axis, Bar, Chart, Line, Mark, Panel, Text
 from bench.report.figures.svg import CHARACTER, panel_width
-from bench.report.format import number, percent, times
+from bench.report.format import number, percent
 from bench.results.records import WorkClass
 
 SHORT: dict[WorkClass, str] = {
@@ -48,30 +48,23 @@ def stacked(name: str, explained: Sequence[Explanation]) -> Chart:
         name=name,
         caption=f"Where a step's time goes: {explained[0].workload}",
         about="Each bar is a step under torch.profiler, each instant in one class. The solid line is the step timed "
-        "without the profiler, the dashed one fp32's step if all that can gain did. Panels have axes of their own."
-        + left_out,
+        "without the profiler. Panels have axes of their own." + left_out,
         panels=panels,
         columns=columns,
-        legend=[*legend, ("reached, not profiled", chart.SOLID), ("ceiling", chart.DASHED)],
+        legend=[*legend, ("reached, not profiled", chart.SOLID)],
     )
 
 
 def _panel(title: str, explained: Sequence[Explanation], width: float) -> Panel:
-    baseline = explained[0].baseline
-    steps = [baseline, *(explanation.arm for explanation in explained)]
-    ceilings = [None, *(None if arm.ceiling is None else baseline.timed_ms / arm.ceiling for arm in explained)]
-    most = 1.03 * max(*(max(step.timed_ms, sum(step.ms.values())) for step in steps), *(at or 0.0 for at in ceilings))
+    steps = [explained[0].baseline, *(explanation.arm for explanation in explained)]
+    most = 1.03 * max(max(step.timed_ms, sum(step.ms.values())) for step in steps)
     marks: list[Mark] = []
-    for place, (step, ceiling) in enumerate(zip(steps, ceilings, strict=True)):
+    for place, step in enumerate(steps):
         top, bottom = ROWS * (place + 0.15), ROWS * (place + 0.85)
         marks += _bar(step, top, bottom, most / (width - MARGIN))
         over, under = top - 0.1 * ROWS, bottom + 0.1 * ROWS
         says = f"{step.precision}: {number(step.timed_ms, 3)} ms without the profiler"
         marks.append(Line(points=[(step.timed_ms, over), (step.timed_ms, under)], tint=PLAIN, dots=False, says=says))
-        if ceiling is not None:
-            says = f"{step.precision}'s ceiling: {number(ceiling, 3)} ms, {times(steps[0].timed_ms / ceiling)}"
-            ends = [(ceiling, over), (ceiling, under)]
-            marks.append(Line(points=ends, tint=PLAIN, dots=False, dashed=True, says=says))
     x = Axis(label="ms a step", low=0.0, high=most)
     return chart.rows_panel(title, x, [step.precision for step in steps], marks, height=ROWS)
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from bench.report.analysis.explanation import CLASSES, MEMORY_KINDS, Explanation, MemoryPair, rooflines
+from bench.report.analysis.explanation import CLASSES, MEMORY_KINDS, Explanation, MemoryPair
 from bench.report.format import MIB, UNKNOWN, capital, change, known, memory_unit, number, percent, share, times
 from bench.report.tables.table import ARM, Row, Table, figures, optional, table, words
 from bench.stats import Interval
 
 LEAST_SHARE = 0.005
 """Share of either step below which a class of work has no row of its own in the short table."""
-LONGEST = 8
-"""Operators that a table shows of each cell."""
 BUSY_PCT = 10.0
 """Share of a CPU's cores from which other programs are reported."""
 STRETCHED, SHORTENED = 1.5, 0.8
@@ -82,15 +80,13 @@ def short(explanation: Explanation) -> Table:
     return times
 
 
-def ceilings(explained: Sequence[Explanation]) -> Table | None:
-    """Return the ceiling of each precision, its speedup, and the unexplained part of the difference."""
+def gains(explained: Sequence[Explanation]) -> Table | None:
+    """Return the speedup of each precision in this phase, and the unexplained part of the difference."""
     rows = (
         _arm(explanation)
         | {
             "reached": explanation.speedup.center,
             "interval": _interval(explanation.speedup),
-            "ceiling": explanation.ceiling,
-            "predicted": explanation.predicted,
             "unexplained": explanation.unexplained and share(explanation.unexplained),
             "unknown": 100 * max(explanation.baseline.share("unknown"), explanation.arm.share("unknown")),
         }
@@ -100,51 +96,14 @@ def ceilings(explained: Sequence[Explanation]) -> Table | None:
         *ARM,
         figures("reached (×)", "reached", 3),
         words("95 % interval", "interval"),
-        *optional(
-            figures("ceiling (×)", "ceiling", 3),
-            figures("predicted (×)", "predicted", 3),
-            words("unexplained", "unexplained"),
-            figures("unknown operators (%)", "unknown", 2),
-        ),
+        *optional(words("unexplained", "unexplained"), figures("unknown operators (%)", "unknown", 2)),
     ]
     about = (
-        "Reached: fp32's time of a step over this precision's, in the rounds of the explain phase. Ceiling: if all "
-        "that can gain did, at the best rates that its operators show alone. Predicted: from fp32's step and the "
-        "operators alone, without timing this precision. Unexplained: the part of the difference of the steps that "
-        "the classes do not add up to, and how far that is certain; a dash where the difference is within its noise."
+        "Reached: fp32's time of a step over this precision's, in the rounds of the explain phase. Unexplained: the "
+        "part of the difference of the steps that the classes do not add up to, and how far that is certain; a dash "
+        "where the difference is within its noise."
     )
-    return table("What could be gained", rows, columns, about)
-
-
-def operators_alone(explained: Sequence[Explanation]) -> Table | None:
-    """Return the operators of fp32's steps that take longest, alone, against the bounds that were measured here."""
-    rows = (
-        _arm(explanation) | operator
-        for explanation in explained
-        for operator in rooflines(explanation.baseline, explanation.arm)[:LONGEST]
-    )
-    columns = [
-        *ARM,
-        words(
-            "operator (module)",
-            lambda row: f"{row['operator']} ({row['module']})" if row["module"] else row["operator"],
-            wrap=True,
-        ),
-        figures("calls in a step", "count", 3),
-        figures("fp32 (ms)", "ms", 3),
-        *optional(
-            figures("in this precision's type (ms)", "other_ms", 3),
-            figures("faster (×)", lambda row: row["ms"] / row["other_ms"], 3),
-        ),
-        words("bound by", "limit"),
-        figures("of that bound (%)", "share_pct", 2),
-    ]
-    about = (
-        "One call each, alone, on random operands of the same shapes, strides and types as in fp32's step. The bounds "
-        "were measured on this device in the same process: the rate of its fastest large matrix product, and that of "
-        "a copy."
-    )
-    return table("The longest operators alone", rows, columns, about)
+    return table("What was gained", rows, columns, about)
 
 
 def _interval(speedup: Interval) -> str:
@@ -153,16 +112,13 @@ def _interval(speedup: Interval) -> str:
 
 
 def gain(explanation: Explanation) -> str:
-    """Write the speedup with its interval, the ceiling, the prediction and the unexplained part."""
+    """Write the speedup with its interval, and the unexplained part."""
     speedup, ends = explanation.speedup, ""
     if speedup.low and speedup.high:
         slower = speedup.center < 0.5  # which ``times`` writes the other way round
         low, high = (1 / speedup.high, 1 / speedup.low) if slower else (speedup.low, speedup.high)
         ends = f" [{number(low, 3)}, {number(high, 3)}]"
     parts = [f"{times(speedup.center, speedup.low, speedup.high)}{ends} in the rounds of this phase"]
-    if explanation.ceiling is not None:
-        parts.append(f"ceiling{': at best' if explanation.ceiling < 1 else ''} {times(explanation.ceiling)}")
-    parts += [] if explanation.predicted is None else [f"predicted {times(explanation.predicted)}"]
     if explanation.unexplained is not None:
         parts.append(f"unexplained {share(explanation.unexplained)} of the difference")
     return "; ".join(parts)

@@ -136,4 +136,3 @@ def test_a_gpus_step_that_gains_as_it_should_needs_no_reason():
     result = explain(step(), 1.9, 0.36)
     assert result.reasons == ()
     assert result.speedup.center == pytest.approx(1000 / 460)
-    assert result.speedup.center < result.ceiling < 1.3 * result.speedup.center

@@ -9,7 +9,7 @@ from bench.report.analysis.explanation import MEMORY_KINDS, memory_pair
 from bench.report.reading.load import CELL
 from bench.report.tables.explanation import gain, memory_sentences, sentences, short
 from bench.stats import Interval
-from tests.report.analysis.test_explanation import ALONE, CAUSES, explain, figure, operators, plain, step
+from tests.report.analysis.test_explanation import ALONE, CAUSES, explain, figure, plain, products, step
 
 
 def test_the_table_has_each_class_that_matters_and_adds_up():
@@ -45,7 +45,7 @@ def test_what_other_programs_took_is_told():
 def test_steps_that_the_profiler_makes_much_longer_are_told():
     fp32, arm = ({"other products": ms, "elementwise": 5.0} for ms in (60.0, 25.0))
     for profiler, warned in ((1.2, False), (3.4, True)):
-        result = explain(step("fp32", fp32), step("amp-bf16", arm, profiler=profiler), operators(ALONE))
+        result = explain(step("fp32", fp32), step("amp-bf16", arm, profiler=profiler), products(ALONE))
         assert any("amp-bf16's 3.4 times" in sentence for sentence in sentences(result)) is warned
 
 

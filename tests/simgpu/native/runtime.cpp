@@ -814,32 +814,27 @@ static std::string demangled(const std::string& name) {
   return result;
 }
 
-static cudaError_t launch(const void* kernel, cudaStream_t handle, void** arguments) {
-  constexpr double CYCLES_PER_NS = 1.41;
+static cudaError_t launch(const void* kernel, cudaStream_t handle) {
   make_context(current_gpu);
   auto known = kernel_names.find(kernel);
   std::string name = known == kernel_names.end() ? "?" : known->second;
-  if (arguments && name.find("spin_kernel") != std::string::npos) {  // Backend.spin: waits for so many cycles
-    queue(stream_of(handle), *(int64_t*)arguments[0] / CYCLES_PER_NS);
-  } else {
-    queue(stream_of(handle), kernel_ns());
-    LOG("NATIVE-KERNEL %.400s", demangled(name).c_str());
-  }
+  queue(stream_of(handle), kernel_ns());
+  LOG("NATIVE-KERNEL %.400s", demangled(name).c_str());
   meet_sticky_error(current_gpu);
   return broken(current_gpu);
 }
 
-EXPORT cudaError_t cudaLaunchKernel(const void* kernel, dim3, dim3, void** arguments, size_t, cudaStream_t stream) {
-  return launch(kernel, stream, arguments);
+EXPORT cudaError_t cudaLaunchKernel(const void* kernel, dim3, dim3, void**, size_t, cudaStream_t stream) {
+  return launch(kernel, stream);
 }
-EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void** arguments, size_t, cudaStream_t stream) {
-  return launch((const void*)kernel, stream, arguments);
+EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void**, size_t, cudaStream_t stream) {
+  return launch((const void*)kernel, stream);
 }
 EXPORT cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim3, dim3, void**, size_t, cudaStream_t stream) {
-  return launch(kernel, stream, nullptr);
+  return launch(kernel, stream);
 }
 EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* kernel, void**) {
-  return launch(kernel, configuration->stream, nullptr);
+  return launch(kernel, configuration->stream);
 }
 
 struct Configuration {
