@@ -99,7 +99,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         run = msgspec.convert(run, dict[str, Any])
         if run.get("format") != FORMAT:
             raise UsageError(
-                f"The run in '{folder}' is not of format {FORMAT}, which this version reads: convert one of the former "
+                f"The run in '{folder}' is not of format {FORMAT}, which this version reads: convert one of a former "
                 f"format with python perf/convert_results.py '{folder}'."
             )
         msgspec.convert(run, RunFile, dec_hook=_built)
