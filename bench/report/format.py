@@ -36,7 +36,8 @@ def number(value: float, digits: int = 4) -> str:
         return UNKNOWN
     if not math.isfinite(value):
         return "inf" if value > 0 else "−inf"
-    size = math.floor(math.log10(abs(value))) if value else 0
+    rounded = float(f"{value:.{digits - 1}e}")  # 0.998 of two digits is 1.0, of the size of 1
+    size = math.floor(math.log10(abs(rounded))) if rounded else 0
     if size < -4:
         return f"{value:.{digits - 1}e}".replace("-", "−")
     return f"{value:,.{max(0, digits - 1 - size)}f}".replace("-", "−")
