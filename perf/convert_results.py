@@ -8,6 +8,7 @@ phase. A converted run can be reported and compared; ``--resume`` refuses one th
 of suites are others now.
 """
 
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.results.columns import COLUMNS
+from bench.results.columns import COLUMNS, whole_lines
 from bench.results.files import write_atomically
 from bench.results.records import Finding
 from bench.results.run_json import FORMAT
@@ -62,10 +63,11 @@ def convert(folder: Path) -> None:
 
 
 def read(folder: Path, is_known: Callable[[str], bool]) -> dict[str, pd.DataFrame]:
-    """Return the CSVs of a folder as texts: this version's columns of the rows of precisions that it knows."""
+    """Return the CSVs of a folder as texts: this version's columns of the whole rows of precisions that it knows."""
     frames = {}
     for name in filter(lambda name: (folder / name).is_file(), COLUMNS):
-        rows = pd.read_csv(folder / name, dtype=str, keep_default_na=False)
+        whole = whole_lines(folder / name)[0]
+        rows = pd.read_csv(io.BytesIO(whole), dtype=str, keep_default_na=False)
         rows = rows[rows["precision"].map(is_known).astype(bool)] if "precision" in rows else rows
         rows = rows[rows["kind"].isin(get_args(Finding))] if name == "explain.csv" else rows
         frames[name] = rows.reindex(columns=list(COLUMNS[name]), fill_value="").replace("\n", " ", regex=True)

@@ -143,7 +143,7 @@ class Comparison:
     logs: tuple[Interval | None, ...]
     """For each arm the log-speedup over the first; for the first, its own log-time in ns. None if no round counts."""
     converged: tuple[bool, ...]
-    """For each arm whether its interval is narrow enough; for the first, whether all are."""
+    """For each arm whether its interval is narrow enough, over enough rounds; for the first, whether all are."""
     outliers: tuple[int, ...]
     """For each arm the number of rounds that lie far from the others."""
     rounds: int
@@ -211,7 +211,7 @@ def compare(
             now, count = clock(), len(counted)
             over_budget = now - start > budget_ns and count >= protocol.fewest_rounds
             last = over_budget or (number >= 1 and now - start > HARD_LIMIT * budget_ns) or number == MAX_ROUNDS - 1
-            if count and (last or count >= next_analysis or now - analysed > WATCH_NS):
+            if last or count >= next_analysis or now - analysed > WATCH_NS:
                 (estimates, narrow), analysed = analyse(), now
             if count >= next_analysis:
                 narrow_analyses = narrow_analyses + 1 if all(narrow) else 0

@@ -19,7 +19,7 @@ SWITCH_ROUNDS = (5, 24)
 """Fewest and most rounds of switches to watch; where the fewest take too long, none is watched."""
 MIN_STEPS = 3
 LEAST_STEPS = 12
-"""Unless the steps are so long that these would take more than half of what warm-up may."""
+"""Fewest steps of a warm-up, unless they are so long that these would take more than half of what it may."""
 WINDOW_AGREEMENT = 0.01
 """Warm-up ends when the medians of two windows of steps agree within this, or within their errors if those are
 larger."""
@@ -32,11 +32,11 @@ SHORTEST_BLOCK_S = 0.005
 CLOCK_SHARE = 0.001
 """A block is long enough for the clock when an empty block takes no more than this share of it."""
 LONGER = 4
-"""A long block, with its switch warm-up, has so many times the steps of a short one."""
+"""A long block has so many times the steps of a short one."""
 LENGTH_PAIRS = (6, 30)
 """Fewest and most pairs of a short and a long block; more than the fewest only where these scatter."""
 LENGTH_SHARE = 0.5
-"""Share of the time budget that more pairs than the fewest may take in addition."""
+"""Share of the time budget that comparing an arm's block lengths may take in addition."""
 LENGTH_AGREEMENT = 0.002
 """A block is long enough for the launch queue when four times its length changes time per step by no more."""
 WINDOW_S = 0.2
@@ -95,9 +95,8 @@ def prepare(
 ) -> list[Cut]:
     """Warm the arms up, watch the cost of switching between them, and cut their blocks.
 
-    Takes up to 1.15 of the arms' time budget, in addition to it, or longer where the fewest blocks do; ``say`` is
-    called with the stage. Where an earlier process has cut the blocks of all arms (``known``), and no step takes
-    another time than there, they are cut alike.
+    Takes up to 1.15 of the arms' time budget, in addition to it; ``say`` is called with the stage. Where an earlier
+    process has cut the blocks of all arms (``known``), and no step takes another time than there, they are cut alike.
     """
     empty_ns = empty_block_ns(runners[0], clock)
     by_name = {arm.name: arm for arm in known}
@@ -242,9 +241,9 @@ def block_steps(
     """Return a number of timed steps that clock, scheduler and launch queue do not distort.
 
     Blocks are compared with those of four times the length. What a block takes beyond its steps is spread over more
-    of them in a longer one, so the excess of short blocks says how long they must be. That length is compared in turn.
-    Where the fewest pairs of a comparison take longer than is left of ``cap_s`` seconds, there is none: of long steps a
-    block takes half a second.
+    of them in a longer one, so the excess of short blocks says how long they must be. That length is compared in turn,
+    as long as the fewest pairs fit into what is left of ``cap_s`` seconds. Where not even the first do, a block takes
+    half a second.
     """
     shortest_ns = max(SHORTEST_BLOCK_S * 1e9, empty_ns / CLOCK_SHARE)
     steps = max(1, math.ceil(shortest_ns / max(1.0, warm.step_ns)))
@@ -253,7 +252,7 @@ def block_steps(
     begin, longest = clock(), max(steps, math.ceil(LONGEST_BLOCK_S * 1e9 / max(1.0, warm.step_ns)))
 
     def is_affordable(length: int) -> bool:
-        pairs_ns = 2 * LENGTH_PAIRS[0] * (1 + LONGER) * (switch_warmup + length) * warm.step_ns
+        pairs_ns = LENGTH_PAIRS[0] * (2 * switch_warmup + (1 + LONGER) * length) * warm.step_ns
         return clock() - begin + pairs_ns <= cap_s * 1e9
 
     if not is_affordable(steps):

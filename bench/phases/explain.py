@@ -241,7 +241,7 @@ class _Explanation:
             self._send(runner, "step", "waiting", 100 * waiting / elapsed)
 
     def time_products(self) -> None:
-        """Time the large products of each arm's step alone, and the baseline's in the other arms' types."""
+        """Time the baseline's large products alone in each arm's type, and each arm's largest in other layouts."""
         called = {runner.name: [call for call in runner.calls() if call.flops] for runner in self.runners}
         for runner in self.runners:
             enter(runner.name, self.context.device)

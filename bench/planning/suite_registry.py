@@ -240,7 +240,7 @@ def _import_file(path: Path) -> ModuleType:
     if "suite" not in names_at_top:  # it may be a training, which must not run
         raise UsageError(
             f"The suite file '{path}' has no function suite() that returns a Suite, so it was not run. A training "
-            f"script is measured as it is by: run_bench.py script --inject fp32,amp-bf16 -- {path.name}"
+            f"script is measured as it is by: python run_bench.py script --inject fp32,amp-bf16 -- {path.name}"
         )
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:

@@ -62,7 +62,7 @@ def explain(runs: list[Path]) -> list[Explanation]:
     if not explained:
         raise UsageError(
             "There is nothing to explain: no run there has two precisions that its phase explain measured. "
-            "run_bench.py explain --suite NAME measures that."
+            "python run_bench.py explain --suite NAME measures that."
         )
     return explained
 

@@ -639,7 +639,7 @@ class Explained:
     detail: str = ""
     """Types and sizes of the operands of an operator in the step; of a product alone its first module."""
     count: float | None = None
-    """Times in a step, of an operator."""
+    """Times in a step, of an operator; of a product in another layout or with padded sizes its share of the FLOPs."""
     value: float
     """The figure."""
     attempt: Count | None = None

@@ -19,7 +19,7 @@ from bench.spec.errors import UsageError
 from bench.spec.trial import PreparedData, Request, SuiteRef, Trial
 
 FORMAT = 7
-"""Version of run.json and of the CSVs. It is raised when a part of them is renamed or changes its meaning."""
+"""Version of run.json and of the CSVs. It is raised when a part is renamed or removed, or changes its meaning."""
 MOST = 1e18
 """Above any number of a machine or a request."""
 

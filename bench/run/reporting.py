@@ -100,7 +100,7 @@ def _command(request: dict[str, Any], *more: str) -> str:
             is_value = not equals
         else:
             words.append(word)
-    return f"`run_bench.py {shlex.join([*words, *more])}`"
+    return f"`python run_bench.py {shlex.join([*words, *more])}`"
 
 
 def _suggested(request: dict[str, Any], folder: Path) -> list[str]:
@@ -139,7 +139,7 @@ def next_step(folder: Path) -> str:
     if steps := _suggested(request, folder):
         return " ".join(steps)
     if request.get("quick"):
-        return f"{_command(request)} measures further processes, precisions and batch sizes, and trains."
+        return f"{_command(request)} measures what --quick left out."
     trained = trials[trials["phase"] == "train"]
     seeds = set(map(int, trained["seed"]))
     first = ""
@@ -150,6 +150,6 @@ def next_step(folder: Path) -> str:
         wanted = ",".join(map(str, sorted(seeds | set(range(ACCURACY.fewest)))))
         first = f"--resume {where} --seeds {wanted} trains as often as a verdict on accuracy needs, "
     return (
-        f"{first}`run_bench.py report {where} OTHER` sets runs side by side, and `run_bench.py list` names suites and "
-        "precisions."
+        f"{first}`python run_bench.py report {where} OTHER` sets runs side by side, and `python run_bench.py list` "
+        "names suites and precisions."
     )

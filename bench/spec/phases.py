@@ -163,7 +163,7 @@ PHASES: dict[str, Phase] = {
             arms="together",
             file="explain.csv",
             trains_on_data=True,
-            # Plain and profiled steps in turn, the step's operators alone, and steps of twice the batch.
+            # Plain and profiled steps in turn, products alone, and steps of twice the batch.
             estimate=lambda work: work.arms * (_warm_up_s(work) + max(2.0, 60 * work.step_s) + 5.0),
         ),
         Phase(

@@ -178,6 +178,20 @@ def test_what_disturbed_the_last_rounds_and_is_known_only_later_is_asked_for_bef
     assert (comparison.speedups[1] is None) is bool(late_ns)
 
 
+def test_a_disturbance_of_all_rounds_discards_what_was_analysed_before():
+    machine, arms = pair()
+    polls = itertools.count()
+    comparison = measure(
+        machine,
+        arms,
+        min_rounds=20,
+        time_budget_s=0.5,
+        poll=lambda: "hot" if next(polls) > 22 else "",
+        window=lambda: (1e6, -1e6),
+    )
+    assert (comparison.rounds, comparison.speedups[1], comparison.converged) == (0, None, (False, False))
+
+
 def test_a_host_that_is_late_after_the_poll_discards_the_rounds_that_were_disturbed_before_it():
     machine, arms = pair()
     ended_s = []

@@ -335,9 +335,9 @@ def test_the_next_step_after_an_explanation_is_a_ladder_to_the_techniques_of_its
     words = "--ladder --precisions fp32,amp-fp16 --techniques compile,fused-optimizer"
     argv = ["explain", "--suite", "mlp", "--gpus=0", "--precisions", "amp-fp16", "--out", "x", "--quick"]
     edit_run(run.folder, lambda run: run["request"].update(argv=argv))
-    command = f"run_bench.py --suite mlp --gpus=0 {words}"
+    command = f"python run_bench.py --suite mlp --gpus=0 {words}"
     assert f"`{command}`" in reporting.next_step(run.folder)
-    parse(command.split()[1:])
+    parse(command.split()[2:])
 
 
 def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs(tmp_path, monkeypatch):

@@ -345,7 +345,7 @@ def _launching(_baseline: Step, arm: Step) -> Quantity:
     if not arm.launch_bound:
         return None
     waits, called = ("the GPU waits for the host", "kernel") if arm.runs_on_gpu else ("no operator runs", "operator")
-    parts = [f"{waits} in {percent(arm.idle)} of the step"] if arm.runs_on_gpu or arm.idle >= 0.01 else []
+    parts = [f"{waits} in {percent(arm.idle)} of the step"] if arm.idle >= LAUNCHING else []
     if arm.call_us is not None:
         parts.append(f"there is one {called} every {number(arm.call_us, 2)} µs")
     if arm.growth is not None:

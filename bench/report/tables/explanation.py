@@ -100,8 +100,8 @@ def gains(explained: Sequence[Explanation]) -> Table | None:
     ]
     about = (
         "Reached: fp32's time of a step over this precision's, in the rounds of the explain phase. Unexplained: the "
-        "part of the difference of the steps that the classes do not add up to, and how far that is certain; a dash "
-        "where the difference is within its noise."
+        "part of the difference of the steps that the classes do not add up to; a dash where the difference, or this "
+        "part of it, is too uncertain."
     )
     return table("What was gained", rows, columns, about)
 
@@ -113,10 +113,14 @@ def _interval(speedup: Interval) -> str:
 
 def gain(explanation: Explanation) -> str:
     """Write the speedup with its interval, and the unexplained part."""
-    speedup, ends = explanation.speedup, ""
-    if speedup.low and speedup.high:
-        slower = speedup.center < 0.5  # which ``times`` writes the other way round
-        low, high = (1 / speedup.high, 1 / speedup.low) if slower else (speedup.low, speedup.high)
+    speedup = explanation.speedup
+    low, high = speedup.low, speedup.high
+    if low is not None and high is not None and low < 1 < high:
+        return f"{number(low, 3)} to {number(high, 3)}× as fast in the rounds of this phase, which show no difference"
+    ends = ""
+    if low and high:
+        if speedup.center < 0.5:  # which ``times`` writes the other way round
+            low, high = 1 / high, 1 / low
         ends = f" [{number(low, 3)}, {number(high, 3)}]"
     parts = [f"{times(speedup.center, speedup.low, speedup.high)}{ends} in the rounds of this phase"]
     if explanation.unexplained is not None:
@@ -140,7 +144,7 @@ def sentences(explanation: Explanation, most_of_memory: int | None = None) -> It
     if max(baseline.stretched, arm.stretched) >= STRETCHED or min(baseline.stretched, arm.stretched) <= SHORTENED:
         yield (
             f"Under the profiler {baseline.precision}'s step takes {number(baseline.stretched, 2)} times as long and "
-            f"{arm.precision}'s {number(arm.stretched, 2)} times, so the classes and all that follows are rough."
+            f"{arm.precision}'s {number(arm.stretched, 2)} times, so the classes, and the causes, are rough."
         )
     if (busy := baseline.value("step", "foreign load")) is not None and busy >= BUSY_PCT:
         yield f"Other programs took {busy:.0f} % of the CPU meanwhile, so these figures are rough."
