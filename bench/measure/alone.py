@@ -323,7 +323,9 @@ def _prepared(call: Call, device: torch.device) -> Callable[[], float] | None:
                 function()
             backend.synchronize()
             taken_s = _clocked_s(functions[0], backend.synchronize)
-    except Exception as error:  # an operator that asks more of its operands than their shapes and types
+            if backend.is_gpu:
+                backend.evict()  # allocates, the first time, for which there may be no memory
+    except Exception as error:  # an operator that asks more of its operands than their shapes and types, or no memory
         print(f"{call.title} does not run alone: {type(error).__name__}: {str(error).splitlines()[0]}")
         return None
     group = 1 if backend.is_gpu else max(1, math.ceil(SHORTEST_S / max(1e-9, taken_s)))
