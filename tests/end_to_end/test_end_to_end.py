@@ -81,7 +81,7 @@ def test_a_run_ends_with_its_report(finished):
     folder, done = finished
     report = folder / "reports" / "mine"
     assert f"Report: {Path('reports/mine/report.md')}" in done.stdout
-    assert "measures further processes" in done.stdout.splitlines()[-1]
+    assert done.stdout.splitlines()[-1].startswith("Next: `python run_bench.py --suite ")
     assert {path.suffix for path in report.iterdir()} == {".md", ".html", ".svg", ".png", ".json"}
     assert "amp-bf16" in (report / "report.md").read_text()
 
