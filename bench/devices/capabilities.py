@@ -32,7 +32,7 @@ def set_fp32(products: Fp32) -> None:
     """Set all switches of fp32 products in this process, on GPU and CPU: those of operations, and the general ones.
 
     The general ones alone would not do: they leave cuDNN's convolutions and recurrent layers as they were
-    (pytorch/pytorch issue 179445). They are set too because torch.compile asks them.
+    (pytorch#179445). They are set too because torch.compile asks them.
 
     Shapes are fixed, so cuDNN chooses its algorithms by trying them, except where torch's own state is asked for.
     """

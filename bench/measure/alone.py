@@ -32,9 +32,8 @@ are less: a cache does not keep large ones, and may keep small ones, as it may i
 FEWEST_CALLS, MOST_CALLS = 3, 200
 SHORTEST_S = 2e-4
 """A call that takes less is timed in groups that take as long, so that the clock does not count."""
-EVICTIONS = 4
-"""Buffers of ``Backend.cold_bytes`` that a GPU overwrites before a call. The host queues the call meanwhile: 256 MiB
-take 0.08 ms at the 3.35 TB/s of an H100, and a call takes some 0.01 to 0.1 ms to queue."""
+SPARE = 2.0
+"""A GPU evicts its caches for so many times as long as the host queues a call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -350,10 +349,13 @@ def _clocked_s(run: Callable[[], object], wait: Callable[[], object] = lambda: N
 def _gpu_s(run: Callable[[], object], backend: Backend) -> float:
     """Return the seconds that a GPU takes for what is queued, with nothing in its caches, however slow the host is.
 
-    The GPU overwrites buffers first, and all is in its queue when it has done so: launching takes no time.
+    The GPU evicts its caches until all is in its queue, so that launching takes no time.
     """
     backend.synchronize()
-    for _ in range(EVICTIONS):
+    evict_s = _clocked_s(backend.evict, backend.synchronize)
+    queueing_s = _clocked_s(run)
+    backend.synchronize()
+    for _ in range(math.ceil(SPARE * queueing_s / evict_s)):
         backend.evict()
     first = backend.record_event(timing=True)
     run()

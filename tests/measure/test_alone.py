@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
 from bench.devices.backend import Backend
+from bench.measure import alone
 from bench.measure.alone import calls_of, times
 
 CPU = torch.device("cpu")
@@ -75,6 +78,39 @@ def test_a_sparse_operand_is_described_and_its_call_does_not_run_alone(capsys):
     (call,) = [call for call in calls_of(lambda: gradient @ torch.ones(3, 2)) if "mm" in call.name]
     assert times([call], CPU, 0.0) == [None]
     assert "sparse_coo" in capsys.readouterr().out
+
+
+class SlowHost:
+    """A GPU whose host takes longer to queue an operator than the GPU to compute it; a clock of both, in seconds."""
+
+    def __init__(self, queueing_s):
+        self.queueing_s = queueing_s
+        self.host_s = self.device_s = 0.0
+
+    def queue(self, queueing_s, computing_s):
+        self.host_s += queueing_s
+        self.device_s = max(self.device_s, self.host_s) + computing_s
+
+    def evict(self):
+        self.queue(1e-6, 1e-4)
+
+    def run(self):
+        for _ in range(5):
+            self.queue(self.queueing_s, 1e-5)
+
+    def synchronize(self):
+        self.host_s = max(self.host_s, self.device_s)
+
+    def record_event(self, *, timing):
+        at_s = max(self.host_s, self.device_s)
+        return SimpleNamespace(at_s=at_s, elapsed_time=lambda end: 1e3 * (end.at_s - at_s))
+
+
+@pytest.mark.parametrize("queueing_s", [1e-6, 1e-4, 2e-3])
+def test_a_gpus_time_has_no_time_of_the_host_in_it(monkeypatch, queueing_s):
+    gpu = SlowHost(queueing_s)
+    monkeypatch.setattr(alone.time, "perf_counter", lambda: gpu.host_s)
+    assert alone._gpu_s(gpu.run, gpu) == pytest.approx(5e-5)
 
 
 def test_padding_rounds_odd_sizes_up_and_keeps_the_order_of_the_strides():

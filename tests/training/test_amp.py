@@ -66,7 +66,7 @@ def test_each_devices_own_switches_are_read_back_and_not_what_was_asked():
     amp.apply(PRECISIONS["fp32"])
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     torch.backends.cuda.matmul.fp32_precision = "tf32"
-    torch.backends.fp32_precision = "tf32"  # as a model may; it has no effect (pytorch/pytorch issue 179445)
+    torch.backends.fp32_precision = "tf32"  # as a model may; it has no effect (pytorch#179445)
     assert amp.read_back(PRECISIONS["fp32"], CPU).fp32_matmul == "bf16"
     assert backend_of(torch.device("cuda", 0)).fp32_switches() == ("tf32", "ieee", "ieee")
 
