@@ -1,11 +1,13 @@
 """The page in a browser: it opens from disk, its controls do what they say, and nothing is cut off."""
 
 import itertools
+import re
 
 import pytest
 
 from bench.report.figures import files
 from perf.synthetic_fleet import Shape, write_run
+from tests.report import fleet
 from tests.report.browser import CUT_OFF, UNFOLD, WIDTHS, axe, browser, opened
 from tests.report.builders import write_report
 
@@ -16,6 +18,7 @@ A4_PX = 703, 1032
 """Pixels of a page of A4 within its margins of 12 mm."""
 SMALLEST, SMALLEST_ON_PAPER = 9, 6.5
 """Height of the smallest words of figures, in pixels."""
+HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>\"'>&\u202e*|`"
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +164,19 @@ def test_nothing_is_cut_off_at_any_width(chromium, request, file, width, unfolde
         assert all(cell.is_visible() for cell in page.locator(".line .use, .line .faster, .line .accuracy").all())
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_table_of_an_unfolded_line_has_its_columns_below_their_heads(chromium, page_file, width):
+    with opened(chromium, page_file, width=width) as page:
+        page.evaluate(UNFOLD)
+        for table in page.locator(".detail table").all():
+            heads, *rows = table.locator("tr").evaluate_all(
+                "rows => rows.map(row => [...row.cells].map(cell => cell.getBoundingClientRect()))"
+            )
+            assert all(head["height"] > 9 for head in heads)
+            places = [[(cell["x"], cell["width"]) for cell in row] for row in [heads, *rows]]
+            assert all(row == places[0] for row in places)
+
+
 def test_print_has_what_a_reader_needs_and_what_was_unfolded(chromium, page_file):
     with opened(chromium, page_file, color_scheme="dark", fragment="#theme=dark") as page:
         page.locator("details.evidence:not(.paper) > summary").nth(1).click()
@@ -172,6 +188,19 @@ def test_print_has_what_a_reader_needs_and_what_was_unfolded(chromium, page_file
             assert not any(part.is_visible() for part in page.locator(left_out).all()), left_out
         assert page.evaluate(CUT_OFF, SMALLEST_ON_PAPER) == []
         assert page.evaluate("getComputedStyle(document.body).color") == "rgb(31, 35, 40)"
+
+
+def test_a_fleet_is_printed_on_eight_pages_with_whole_figures(chromium, fleet_file):
+    with opened(chromium, fleet_file) as page:
+        assert len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4"))) <= 8
+        page.emulate_media(media="print")
+        page.set_viewport_size({"width": A4_PX[0], "height": A4_PX[1]})
+        whole = page.locator("figure, tr, .panels").evaluate_all(
+            "all => all.filter(one => one.checkVisibility()).map(one => "
+            "[getComputedStyle(one).breakInside, one.getBoundingClientRect().height])"
+        )
+        assert {rule for rule, _ in whole} == {"avoid"}
+        assert 0 < max(height for _, height in whole) < A4_PX[1]
 
 
 @pytest.mark.parametrize(("width", "theme"), [(375, "light"), (1440, "light"), (1440, "dark")])
@@ -200,3 +229,16 @@ def test_the_page_of_a_fleet_is_small_and_has_every_advice_on_its_first_screen(c
         assert max(box["y"] + box["height"] for box in boxes) <= 900
         ladder = [name.split()[-1] for name in cells(page, "device")]
         assert ladder == ["Pascal", "Volta", "Turing", "Ampere", "Hopper"] * 3
+
+
+def test_hostile_text_in_any_field_of_any_file_shows_as_text(chromium, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "write", lambda *_: None)
+    folder = fleet.with_words(tmp_path / "run", HOSTILE)
+    html = write_report([folder], tmp_path / "out").with_name("report.html")
+    with opened(chromium, html) as page:
+        page.locator(".line button").first.click()
+        page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+        assert page.locator("img").count() == 0
+        assert page.locator("script").count() == 1
+        for selector in ("#answers .group", "#answers .device", "#sentences", "#warnings", "dd"):
+            assert "<img src=x" in page.locator(selector).first.inner_text(), selector

@@ -22,7 +22,7 @@ from bench.report.reading.load import load
 from bench.report.tables import diagnostics
 from bench.report.tables.table import PRECISION, Entry, table
 from bench.run.reporting import report, report_folder
-from tests.report import fleet
+from tests.report import cutting, fleet
 from tests.report.builders import RunBuilder, write_report
 
 
@@ -115,6 +115,13 @@ def test_a_table_that_its_module_lists_stands_in_its_section_in_its_place(tmp_pa
     assert [it.title for it in recipe.tables] == ["Steps", "How it was timed"]
 
 
+def test_merged_runs_keep_their_rows(tmp_path):
+    runs = [RunBuilder(tmp_path / name).speed().memory("fp32", 100).memory("amp-bf16", 60) for name in ("one", "two")]
+    text = written(*runs)[0]
+    for name in ("one", "two"):
+        assert text.count(f"| NVIDIA Test 1 (run {name}) | Hopper | amp-bf16 | 128 | 5.000 |") == 1
+
+
 def test_of_a_table_too_long_for_the_page_it_says_where_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr(render, "LONGEST", 1)
     text, html, _ = written(RunBuilder(tmp_path / "run").speed())
@@ -122,6 +129,22 @@ def test_of_a_table_too_long_for_the_page_it_says_where_it_is(tmp_path, monkeypa
     assert any("<bdi>How it was timed</bdi> (2 rows)" in name for name in named)
     assert "How it was timed</caption>" not in html
     assert "### How it was timed" in text
+
+
+def test_an_explained_run_has_its_reasons_and_their_figure_on_all_pages(tmp_path, whole):
+    run = full(tmp_path / "run")
+    cutting.explain(run)
+    markdown, html, folder = written(run, figures="overview")
+    page = (folder / "report.md").read_text()
+    for text in (markdown, html, page):
+        assert "casts and changes of layout that it adds take" in text.lower()
+    assert '<figure data-name="mlp-why"' in html
+    assert "](mlp-why.svg)" in page
+    assert all((folder / f"mlp-why.{kind}").is_file() for kind in ("svg", "png"))
+    assert html.count('id="why"') == 1
+    assert html.index('id="why"') < html.index("<td><bdi>casts and layout</bdi></td>")
+    for other in (whole[1], whole[2]):
+        assert "Why?" not in other
 
 
 def test_what_has_no_data_has_no_plot(tmp_path):
