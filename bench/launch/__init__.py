@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,8 @@ from bench.spec.trial import Request, Trial
 Value = TypeVar("Value")
 OnMessage = Callable[[Message], None]
 """Takes the records of a trial as they come."""
+WAKE_S = 0.5
+"""How often a thread that waits for others looks whether Ctrl-C was pressed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,10 +90,14 @@ def run_concurrently(jobs: Sequence[Callable[[], Value]], cancel: Callable[[], N
         BaseException: the first that a job raised, or KeyboardInterrupt, after all jobs have ended.
     """
     with ThreadPoolExecutor(max(1, len(jobs))) as pool:
-        running = [pool.submit(job) for job in jobs]
         try:
-            for ended in as_completed(running):
-                ended.result()
+            running = [pool.submit(job) for job in jobs]
+            pending = set(running)
+            while pending:
+                # Python raises KeyboardInterrupt in this thread only when it runs, whichever thread took the signal.
+                ended, pending = wait(pending, WAKE_S, FIRST_COMPLETED)
+                for job in ended:
+                    job.result()
         except BaseException:
             cancel()
             raise

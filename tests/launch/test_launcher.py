@@ -1,5 +1,7 @@
 import re
+import signal
 import threading
+import time
 
 import pytest
 
@@ -28,6 +30,19 @@ def test_the_first_failure_cancels_the_others_and_is_raised():
 
     with pytest.raises(RuntimeError, match="why"):
         run_concurrently([other, fail], cancelled.set)
+    assert ended == [True]
+
+
+def test_ctrl_c_is_answered_when_another_thread_takes_the_signal():
+    cancelled, ended = threading.Event(), []
+
+    def job():
+        time.sleep(0.2)  # until the other waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        ended.append(cancelled.wait(10))
+
+    with pytest.raises(KeyboardInterrupt):
+        run_concurrently([job], cancelled.set)
     assert ended == [True]
 
 
