@@ -1,14 +1,15 @@
 """Estimates with intervals, and verdicts on them.
 
-The stopping rule of the speed phase and the report compute intervals with the same functions, on log-ratios, where a
-speedup and its inverse are equally far from zero.
+A process is one number, the trimmed mean of its rounds; a cell is Student's t over its processes. The stopping rule of
+the speed phase and the report use the same functions, on log-ratios, where a speedup and its inverse are equally far
+from zero.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -18,30 +19,23 @@ from scipy import special  # scipy.stats takes 0.7 s more to import
 CONFIDENCE = 0.95
 STOPPING, REPORTED = 0.99, 0.975
 """Confidences of the interval over processes: of that which may end the measurement after each process, and of that
-which is reported, and decides after the last process.
+which is reported.
 
 Stopping early takes what is above 0.95: the reported interval then holds the truth in about 95 % of runs
 (``perf/coverage.py``)."""
-FAR = 3.0
-"""A process is far off the others beyond this many times their spread, and more where they are few."""
 LEAST_SPREAD = 0.003
 """Processes differ by at least this share: the addresses of buffers and the choice of algorithms vary among them."""
 TRIM = 0.2
 """Share of the values left out at each end of a trimmed mean."""
-
-EVIDENCE = ("foreign_load_pct", "switches_per_s", "rounds", "discarded_rounds")
-"""Columns of trials.csv from which a process is seen to be disturbed, in the order of ``disturbed``."""
-
-BETWEEN_DAYS, PRIOR_DAYS = 0.025, 4.0
-"""Standard deviation of a machine's days, as a share, and how many degrees of freedom it counts as, where it is not
-known."""
-KNOWN_DAYS = 5
-"""Days of one question from which their spread is known."""
-
 ASSUMED_NOISE = 0.01
 """The A/A noise, as a share, where fp32 was not timed against itself."""
 MARGIN = 0.01
 """Differences within this share do not matter."""
+FAR = 3.0
+"""A measure of a process is far above the others' beyond this many times their spread, and more where they are few."""
+EVIDENCE = {"foreign_load_pct": 10.0, "switches_per_s": 20.0}
+"""Columns of trials.csv from which a process is seen to be disturbed by comparison with the others of its cell, and the
+least by which it must exceed their median."""
 
 Verdict = Literal["FASTER", "SLOWER", "SAME", "INCONCLUSIVE"]
 Values = Sequence[float] | NDArray[np.float64]
@@ -49,7 +43,7 @@ Values = Sequence[float] | NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """An estimate and its interval, at the confidence of the function that made it (95 %, or 97.5 % of ``REPORTED``).
+    """An estimate with its interval, on the additive scale: Student's distribution around the truth.
 
     ``low`` and ``high`` are None where there is too little to tell.
     """
@@ -58,10 +52,12 @@ class Interval:
     low: float | None
     high: float | None
     n: int
-    """How many values it rests on: rounds (averages of neighbours where these correlate), processes or seeds; of two
-    samples the smaller number."""
-    is_disturbed: bool = False
-    """Of one process: whether its foreign load, its switches or its discarded rounds are evidence (``disturbed``)."""
+    """How many values it rests on: rounds, processes or seeds; of two samples the smaller number."""
+    error: float | None = None
+    """The standard error, 0 where nothing varies; None where the interval does not come from a sample."""
+    freedom: float = 1.0
+    """Degrees of freedom of the error."""
+    confidence: float = CONFIDENCE
 
     @property
     def ends(self) -> tuple[float, float | None, float | None]:
@@ -73,21 +69,59 @@ class Interval:
         """Half the interval's width."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
-    @property
-    def reach(self) -> float:
-        """The larger distance of its ends from zero; infinite where they are not known."""
-        return math.inf if self.low is None or self.high is None else max(abs(self.low), abs(self.high))
+    def at(self, confidence: float) -> Interval:
+        """Return the same estimate with its interval at another confidence, if it comes from a sample."""
+        if self.error is None:
+            return self
+        return around(self.center, self.error, self.freedom, self.n, confidence)
 
     def negative(self) -> Interval:
         """Turn a difference round: its ends are swapped."""
         low, high = (None if end is None else 0.0 - end for end in (self.high, self.low))  # not -0.0
-        return replace(self, center=0.0 - self.center, low=low, high=high)
+        return Interval(
+            center=0.0 - self.center,
+            low=low,
+            high=high,
+            n=self.n,
+            error=self.error,
+            freedom=self.freedom,
+            confidence=self.confidence,
+        )
+
+    def minus(self, other: Interval) -> Interval:
+        """Return the difference of two log-speedups of one process.
+
+        The errors add up as if independent: what both owe to the baseline makes the interval wider than it need be.
+        """
+        error = math.hypot(self.error or 0.0, other.error or 0.0)
+        return around(self.center - other.center, error, min(self.freedom, other.freedom), min(self.n, other.n))
 
     def exp(self) -> Interval:
         """Turn an estimate of a log-ratio into one of the ratio."""
         low = None if self.low is None else math.exp(self.low)
         high = None if self.high is None else math.exp(self.high)
         return Interval(center=math.exp(self.center), low=low, high=high, n=self.n)
+
+    def chance(self, margin: float) -> float:
+        """Return how likely an estimate as far off would be were the truth within ±``margin``: a two-sided p."""
+        excess = abs(self.center) - margin
+        if self.error is None or self.n < 2 or excess <= 0:
+            return 1.0
+        return 2 * float(special.stdtr(self.freedom, -excess / self.error)) if self.error else 0.0
+
+
+def around(center: float, error: float, freedom: float, count: int, confidence: float = CONFIDENCE) -> Interval:
+    """Return an estimate with Student's interval; without one where it rests on fewer than two values."""
+    low, high = None, None
+    if count >= 2:
+        half = quantile(freedom, confidence) * error if error else 0.0
+        low, high = center - half, center + half
+    return Interval(center=center, low=low, high=high, n=count, error=error, freedom=freedom, confidence=confidence)
+
+
+def quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
+    """Return how many standard errors half of Student's interval is wide."""
+    return float(special.stdtrit(freedom, (1 + confidence) / 2))
 
 
 def round_log_ratio(baseline: tuple[float, float], arm: tuple[float, float]) -> float:
@@ -98,142 +132,129 @@ def round_log_ratio(baseline: tuple[float, float], arm: tuple[float, float]) -> 
     return 0.5 * (math.log(baseline[0]) + math.log(baseline[1]) - math.log(arm[0]) - math.log(arm[1]))
 
 
-def robust_interval(values: Values) -> Interval:
-    """Return the 20 % trimmed mean with Yuen's interval: Student's t on the winsorised variance.
+def rounds_interval(log_ratios: Values) -> Interval:
+    """Return the log-speedup of one process: the 20 % trimmed mean of its rounds, with Yuen's interval.
+
+    With fewer than five rounds nothing is trimmed, and it is the mean with Student's interval.
 
     Source: Yuen, "The two-sample trimmed t for unequal population variances", Biometrika 61 (1974);
-    one sample as in Tukey and McLaughlin, Sankhya A 25 (1963). With fewer than five values nothing is
-    trimmed, and it is the mean with Student's interval.
+    one sample as in Tukey and McLaughlin, Sankhya A 25 (1963).
     """
-    data = np.sort(np.asarray(values, dtype=np.float64))
+    data = np.sort(np.asarray(log_ratios, dtype=np.float64))
     count = int(data.size)
     trimmed = int(TRIM * count)
     kept = data[trimmed : count - trimmed]
-    center = float(kept.mean())
-    if count < 2:
-        return Interval(center=center, low=None, high=None, n=count)
     winsorised = data.clip(kept[0], kept[-1])
-    error = float(winsorised.std(ddof=1)) / ((1 - 2 * TRIM) if trimmed else 1.0) / math.sqrt(count)
-    return _around(center, quantile(trimmed_freedom(count)) * error, count)
+    share = 1 - 2 * TRIM if trimmed else 1.0
+    error = math.sqrt(_variance(winsorised) / count) / share
+    return around(float(kept.mean()), error, _rounds_freedom(count), count)
 
 
-def trimmed_freedom(count: int) -> int:
-    """Return the degrees of freedom of ``robust_interval`` of two values or more."""
-    return count - 2 * int(TRIM * count) - 1
+def _rounds_freedom(count: int) -> int:
+    return max(1, count - 2 * int(TRIM * count) - 1)
 
 
-def student_interval(values: Values, confidence: float = CONFIDENCE) -> Interval:
-    """Return the mean with Student's interval."""
-    return student(values).interval(confidence)
+def from_row(speedup: float, low: float | None, high: float | None, rounds: int) -> Interval:
+    """Return the log-speedup of one process from its row: what ``rounds_interval`` gave, with its error."""
+    freedom, error = _rounds_freedom(rounds), 0.0
+    is_known = low is not None and high is not None and math.isfinite(low) and math.isfinite(high)
+    if is_known and low and high:
+        error = math.log(high / low) / 2 / quantile(freedom)
+    return around(math.log(speedup), error, freedom, rounds if is_known else 1)
 
 
-def _around(center: float, half: float, count: int) -> Interval:
-    return Interval(center=center, low=center - half, high=center + half, n=count)
+def student(values: Values, confidence: float = CONFIDENCE, least_spread: float = 0.0) -> Interval:
+    """Return the mean of independent values, at least one, with Student's interval.
 
-
-def quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
-    """Return how many standard errors half of Student's interval is wide."""
-    return float(special.stdtrit(freedom, (1 + confidence) / 2))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
-    """An estimated difference with its standard error: Student's distribution around the truth."""
-
-    center: float
-    error: float
-    """0 where nothing varies."""
-    freedom: float
-    n: int
-    """How many values it rests on; of two samples the smaller number. With fewer than two there is no interval."""
-
-    def interval(self, confidence: float = CONFIDENCE) -> Interval:
-        """Return the difference with its interval."""
-        if self.n < 2:
-            return Interval(center=self.center, low=None, high=None, n=self.n)
-        half = quantile(self.freedom, confidence) * self.error if self.error else 0.0
-        return _around(self.center, half, self.n)
-
-    def beyond(self, margin: float) -> float:
-        """Return how likely a difference as large would be were the true one within ±``margin``: a two-sided p.
-
-        It is below 0.05 where the 95 % interval lies beyond the margin, on either side.
-        """
-        excess = abs(self.center) - margin
-        if self.n < 2 or excess <= 0:
-            return 1.0
-        return 2 * float(special.stdtr(self.freedom, -excess / self.error)) if self.error else 0.0
-
-
-def student(values: Values) -> Difference:
-    """Return the mean of differences, at least one, with its standard error."""
+    Args:
+        values: on the additive scale.
+        confidence: of the interval.
+        least_spread: the standard error is not taken to be less than this over √n.
+    """
     data = np.asarray(values, dtype=np.float64)
     count = int(data.size)
-    error = math.sqrt(_variance(data) / count) if count > 1 else 0.0
+    error = max(math.sqrt(_variance(data)), least_spread) / math.sqrt(count)
     center = float(data.mean()) if np.ptp(data) else float(data[0])
-    return Difference(center=center, error=error, freedom=max(1, count - 1), n=count)
+    return around(center, error, max(1, count - 1), count, confidence)
 
 
-def welch(baseline: Values, arm: Values) -> Difference:
-    """Return mean(baseline) − mean(arm) of independent values, with Welch's standard error.
+def over_processes(
+    processes: Sequence[Interval], is_disturbed: Sequence[bool], confidence: float = REPORTED
+) -> Interval:
+    """Return the log-speedup of a cell: Student's t over its processes.
+
+    Processes with evidence of a disturbance do not count while two others do. The standard error is at least
+    ``LEAST_SPREAD`` / √k: a few processes may agree by chance. ``n`` counts the processes that count.
+
+    Args:
+        processes: the log-speedup of each. A single one is returned as it is.
+        is_disturbed: which show evidence, which is never taken from their log-speedups.
+        confidence: of the interval.
+    """
+    if len(processes) == 1:
+        return processes[0]
+    kept = without_evidence(is_disturbed)
+    counted = [process.center for process, counts in zip(processes, kept, strict=True) if counts]
+    return student(counted, confidence, LEAST_SPREAD)
+
+
+def without_evidence(is_disturbed: Sequence[bool]) -> list[bool]:
+    """Return which processes count: those without evidence of a disturbance if there are two or more, else all."""
+    clean = [not each for each in is_disturbed]
+    return clean if sum(clean) >= 2 else [True] * len(clean)
+
+
+def disturbed(named: Sequence[str], measures: Mapping[str, Values]) -> NDArray[np.bool_]:
+    """Return which processes of a cell show evidence of a disturbance.
+
+    It is one that the device named, or a load or a rate of switches that most of the others do not have: far above the
+    processes' median, and at least twice as large.
+
+    Args:
+        named: what the device named while each process was timed, or an empty text.
+        measures: the columns of ``EVIDENCE``, a value for each process, NaN where it is unknown.
+    """
+    evidence = np.array([bool(each) for each in named], dtype=bool)
+    for name, least in EVIDENCE.items():
+        measured = np.asarray(measures[name], dtype=np.float64)
+        known = measured[np.isfinite(measured)]
+        if known.size > 2:
+            median = float(np.median(known))
+            scatter = float(np.median(np.abs(known - median))) / float(special.ndtri(0.75))
+            evidence |= measured - median > max(least, median, FAR * (1 + 4 / known.size) * scatter)
+    return evidence
+
+
+def aa_noise(processes: Sequence[Interval], is_disturbed: Sequence[bool]) -> float | None:
+    """Return the A/A noise as a share, from the log-speedup of fp32 over itself in each process; None if unknown.
+
+    It is the larger distance from 1 of the ends of ``over_processes``: no larger difference can be excluded to come
+    from nothing. A lone process of a single round has no interval, and so tells nothing.
+    """
+    if not processes:
+        return None
+    interval = over_processes(processes, is_disturbed)
+    return None if interval.half_width is None else math.expm1(abs(interval.center) + interval.half_width)
+
+
+def welch(baseline: Values, arm: Values) -> Interval:
+    """Return mean(baseline) − mean(arm) of independent values, with Welch's interval.
 
     Source: Welch, "The generalization of 'Student's' problem when several different population variances are
     involved", Biometrika 34 (1947), with the degrees of freedom of Satterthwaite, Biometrics Bulletin 2 (1946).
     """
     a, b = (np.asarray(values, dtype=np.float64) for values in (baseline, arm))
     center, count = float(a.mean() - b.mean()), min(a.size, b.size)
-    of_a, of_b = (_variance(data) / data.size if count > 1 else 0.0 for data in (a, b))
-    if not of_a + of_b:
-        return Difference(center=center, error=0.0, freedom=1.0, n=count)
+    of_a, of_b = _variance(a) / a.size, _variance(b) / b.size
+    if count < 2 or not of_a + of_b:
+        return around(center, 0.0, 1.0, count)
     freedom = (of_a + of_b) ** 2 / (of_a**2 / (a.size - 1) + of_b**2 / (b.size - 1))
-    return Difference(center=center, error=math.sqrt(of_a + of_b), freedom=freedom, n=count)
+    return around(center, math.sqrt(of_a + of_b), freedom, count)
 
 
 def _variance(data: NDArray[np.float64]) -> float:
-    """Return the variance of a sample of at least two; exactly 0 where all values are the same."""
+    """Return the variance of a sample; exactly 0 where all values are the same, or there is one."""
     return float(data.var(ddof=1)) if np.ptp(data) else 0.0
-
-
-def between_runs(new: Sequence[Values], old: Sequence[Values], within: Difference) -> Difference:
-    """Return the difference of two sides, each of runs of some days: these are the samples, because days differ.
-
-    The variance of days is s² = [4 · 2.5 % squared + Σ squares within the sides] / ν, with ν = 4 + the days less
-    one of each side; its first term is what days of one machine may differ by where nothing is known of it, and goes
-    where a side has five days or more. The error is s √(1/m₁ + 1/m₂), or that of the processes where that is wider.
-
-    Source: a scaled inverse χ² prior, as in Smyth, "Linear models and empirical Bayes methods", Stat. Appl. Genet.
-    Mol. Biol. 3 (2004).
-
-    Args:
-        new: for each day its values, on the additive scale.
-        old: the same of the other side.
-        within: the difference of the same values if all processes were independent.
-    """
-    means = [np.array([float(np.mean(day)) for day in side]) for side in (new, old)]
-    prior = 0.0 if max(side.size for side in means) >= KNOWN_DAYS else PRIOR_DAYS
-    freedom = prior + sum(side.size - 1 for side in means)
-    squares = prior * BETWEEN_DAYS**2 + sum(float(np.square(side - side.mean()).sum()) for side in means)
-    error = math.sqrt(squares / freedom * sum(1 / side.size for side in means))
-    center = float(means[0].mean() - means[1].mean())
-    own = Difference(center=center, error=within.error, freedom=within.freedom, n=within.n)
-    apart = Difference(center=center, error=error, freedom=freedom, n=within.n)
-    return max(own, apart, key=lambda difference: quantile(difference.freedom) * difference.error)
-
-
-def mean_difference(parts: Sequence[Difference]) -> Difference:
-    """Return the mean of independent differences, at least one, all with the same weight.
-
-    Source: the degrees of freedom are Satterthwaite's, Biometrics Bulletin 2 (1946).
-    """
-    squares = [part.error**2 for part in parts]
-    total = sum(squares)
-    fourth = sum(square**2 / part.freedom for square, part in zip(squares, parts, strict=True))
-    return Difference(
-        center=sum(part.center for part in parts) / len(parts),
-        error=math.sqrt(total) / len(parts),
-        freedom=total**2 / fourth if fourth else 1.0,
-        n=min(part.n for part in parts),
-    )
 
 
 def discoveries(ps: Sequence[float], rate: float = 1 - CONFIDENCE) -> list[bool]:
@@ -250,172 +271,6 @@ def discoveries(ps: Sequence[float], rate: float = 1 - CONFIDENCE) -> list[bool]
     ordered = sorted(ps)
     passed = [p for rank, p in enumerate(ordered, 1) if p <= rate * rank / len(ordered)]
     return [bool(passed) and p <= passed[-1] for p in ps]
-
-
-def merge_correlated(values: Values, smallest: int = 10) -> NDArray[np.float64]:
-    """Average consecutive values in pairs until they no longer correlate, so that an interval may trust their count.
-
-    Values correlate when the lag-1 autocorrelation exceeds 2/√n in size. Merging stops where it would leave fewer
-    than ``smallest`` values.
-    """
-    data = np.asarray(values, dtype=np.float64)
-    while data.size // 2 >= smallest and abs(_lag1(data)) > 2 / math.sqrt(data.size):
-        data = data[: data.size // 2 * 2].reshape(-1, 2).mean(axis=1)
-    return data
-
-
-def _lag1(data: NDArray[np.float64]) -> float:
-    centred = data - data.mean()
-    power = float(centred @ centred)
-    return float(centred[:-1] @ centred[1:]) / power if power > 0 else 0.0
-
-
-def rounds_interval(log_ratios: Values) -> Interval:
-    """Return the log-speedup of one process from its rounds, with its interval."""
-    return robust_interval(merge_correlated(log_ratios))
-
-
-def process_interval(processes: Sequence[Interval], confidence: float = REPORTED) -> Interval:
-    """Return the log-speedup over fresh processes: the random-effects mean with Hartung and Knapp's interval.
-
-    Each process has an error of its own, and processes differ by more than these errors tell. Those of ``left_out`` are
-    left out. No error counts as less than their median: one estimated from a few rounds may be small by chance, and its
-    process would outweigh all others. Nor does the standard error count as less than ``LEAST_SPREAD`` / √k: a few
-    processes may agree by chance. ``n`` counts the processes that it rests on.
-
-    Args:
-        processes: each process's log-speedup with its own interval. A single one is returned as it is.
-        confidence: of the interval.
-    """
-    if len(processes) == 1:
-        return processes[0]
-    kept = [process for process, is_out in zip(processes, left_out(processes), strict=True) if not is_out]
-    errors = _errors(kept)
-    mean = random_effects([process.center for process in kept], np.maximum(errors, np.median(errors)), confidence)
-    if mean.half_width is None:
-        return mean
-    least = quantile(mean.n - 1, confidence) * LEAST_SPREAD / math.sqrt(mean.n)
-    return _around(mean.center, max(mean.half_width, least), mean.n)
-
-
-def aa_noise(processes: Sequence[Interval]) -> float | None:
-    """Return the A/A noise as a share, from the log-speedup of fp32 over itself in each process; None if unknown.
-
-    It is the larger distance from 1 of the ends of ``process_interval``: no larger difference can be excluded to come
-    from nothing. A lone process of a single round has no interval, and so tells nothing.
-    """
-    reach = process_interval(processes).reach if processes else math.inf
-    return math.expm1(reach) if math.isfinite(reach) else None
-
-
-def left_out(processes: Sequence[Interval]) -> list[bool]:
-    """Say which processes do not count: those that are disturbed by evidence, and lie far off the undisturbed ones."""
-    return [process.is_disturbed and side != 0 for process, side in zip(processes, _far_off(processes), strict=True)]
-
-
-def groups(processes: Sequence[Interval]) -> list[tuple[int, float]]:
-    """Return how many processes that count lie together, below and above, each with their mean; most often one group.
-
-    Without evidence of a disturbance, those far off may be right: processes can differ by where their buffers lie.
-    """
-    sides = zip(processes, _far_off(processes), left_out(processes), strict=True)
-    kept = [(side, process.center) for process, side, is_out in sides if not is_out]
-    by_side = ([center for of, center in kept if of == side] for side in (0, -1, 1))
-    return [(len(centers), float(np.mean(centers))) for centers in by_side if centers]
-
-
-def _far_off(processes: Sequence[Interval]) -> list[int]:
-    """Say which processes lie far below (−1) or above (1) those that are not disturbed, of which there are two or more.
-
-    Far is more than 3 (1 + 4/k) times the spread of the k undisturbed ones around their median: their median absolute
-    deviation, scaled as for a normal distribution, or the median standard error where that is larger.
-    """
-    clean = [process.center for process in processes if not process.is_disturbed]
-    if len(clean) < 2:
-        return [0] * len(processes)
-    center = float(np.median(clean))
-    scatter = float(np.median(np.abs(np.array(clean) - center))) / float(special.ndtri(0.75))
-    far = FAR * (1 + 4 / len(clean)) * max(scatter, float(np.median(_errors(processes))), LEAST_SPREAD)
-    away = [process.center - center for process in processes]
-    return [int(math.copysign(abs(distance) > far, distance)) for distance in away]
-
-
-def disturbed(
-    foreign_load_pct: Values, switches_per_s: Values, rounds: Values, discarded_rounds: Values
-) -> NDArray[np.bool_]:
-    """Say which processes of a cell show evidence of a disturbance that is not seen in most of the others.
-
-    It is a share of foreign load or of discarded rounds, or a rate of switches, that is far above the processes'
-    median, and at least twice as large. Each argument has a value for each process, NaN where it is unknown.
-    """
-    counted, discarded = (np.asarray(values, dtype=np.float64) for values in (rounds, discarded_rounds))
-    discarded_pct = 100 * discarded / np.maximum(counted + discarded, 1)
-    evidence = np.zeros(counted.size, dtype=bool)
-    for values, least in ((foreign_load_pct, 10.0), (switches_per_s, 20.0), (discarded_pct, 10.0)):
-        measured = np.asarray(values, dtype=np.float64)
-        known = measured[np.isfinite(measured)]
-        if known.size > 2:
-            median = float(np.median(known))
-            scatter = float(np.median(np.abs(known - median))) / float(special.ndtri(0.75))
-            evidence |= measured - median > max(least, median, FAR * (1 + 4 / known.size) * scatter)
-    return evidence
-
-
-def _errors(processes: Sequence[Interval]) -> NDArray[np.float64]:
-    """Return the processes' standard errors; all zero where one is not known."""
-    halves = [process.half_width for process in processes]
-    if None in halves:
-        return np.zeros(len(halves))
-    return np.array(halves, dtype=np.float64) / float(special.ndtri((1 + CONFIDENCE) / 2))
-
-
-def random_effects(centers: Values, errors: Values, confidence: float = CONFIDENCE) -> Interval:
-    """Return the mean of estimates that have errors of their own and differ among themselves too.
-
-    The variance between them is Paule and Mandel's, the interval Hartung and Knapp's. Where an error is zero, it is
-    the mean with Student's interval: a process that did not vary by chance is not worth all the others.
-
-    Args:
-        centers: the estimates, at least one.
-        errors: their standard errors.
-        confidence: of the interval.
-
-    Source: Paule and Mandel, J. Res. Natl. Bur. Stand. 87 (1982), by the iteration of DerSimonian and Kacker,
-    Contemp. Clin. Trials 28 (2007); Hartung and Knapp, Statistics in Medicine 20 (2001).
-    """
-    data, within = np.asarray(centers, dtype=np.float64), np.square(np.asarray(errors, dtype=np.float64))
-    count = int(data.size)
-    if count < 2:
-        return Interval(center=float(data[0]), low=None, high=None, n=count)
-    if not within.all():
-        return student_interval(data, confidence)
-    between = 0.0
-    for _ in range(100):
-        weights = 1 / (within + between)
-        center = float(weights @ data / weights.sum())
-        squares = weights * np.square(data - center)
-        excess = float(squares.sum()) - (count - 1)
-        if excess <= 1e-9 * count and (between == 0 or excess >= -1e-9 * count):
-            break
-        slope = float(weights @ squares)
-        if slope == 0:  # all centers are the mean
-            break
-        between = max(0.0, between + excess / slope)
-    error = math.sqrt(float(squares.sum()) / (count - 1) / float(weights.sum()))
-    return _around(center, quantile(count - 1, confidence) * error, count)
-
-
-def count_outliers(values: Values) -> int:
-    """Count the values that lie more than five robust standard deviations from the median (none is left out).
-
-    The robust standard deviation is 1.4826 times the median absolute deviation, as for a normal distribution.
-    """
-    data = np.asarray(values, dtype=np.float64)
-    if data.size < 3:
-        return 0
-    away = np.abs(data - np.median(data))
-    spread = float(np.median(away)) / float(special.ndtri(0.75))
-    return int((away > 5 * spread).sum()) if spread > 0 else 0
 
 
 def verdict(speedup: Interval, noise: float, margin: float = MARGIN) -> Verdict:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rewrite results folders of a former format, whose run.json has a ``schema`` or the ``format`` 6, in place.
+"""Rewrite results folders of a former format, whose run.json has a ``schema`` or the ``format`` 6 or 7, in place.
 
     python perf/convert_results.py FOLDER...
 
@@ -31,8 +31,8 @@ from bench.spec.trial import Protocol, Request
 def convert(folder: Path) -> None:
     """Rewrite the files of a folder, run.json last, so that a conversion that was stopped can be repeated."""
     run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    if "schema" not in run and run.get("format") != 6:
-        sys.exit(f"'{folder}' is not of a former format: its run.json has no schema, and its format is not 6.")
+    if "schema" not in run and run.get("format") not in (6, 7):
+        sys.exit(f"'{folder}' is not of a former format: its run.json has no schema, and its format is neither 6 nor 7.")
     request = run.setdefault("request", {})
     protocol = request.setdefault("protocol", {})
 

@@ -65,10 +65,6 @@ class ProcessLoad:
     pid: int
     pct: float
     """The share of the sample's time that they ran."""
-    began_s: float | None = None
-    """How long before it was read the sample began; None where the driver does not say."""
-    ended_s: float | None = None
-    """How long before it was read the sample ended."""
 
 
 class ThrottleTimes:

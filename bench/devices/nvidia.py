@@ -7,13 +7,12 @@ event reasons those of its board, and its power and energy are unknown, because 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from bench.devices.monitor import SAMPLE_S, DeviceLostError, Gpu, Monitor, ProcessLoad, ThrottleTimes
+from bench.devices.monitor import DeviceLostError, Gpu, Monitor, ProcessLoad, ThrottleTimes
 from bench.spec.generations import NVIDIA
 from bench.spec.precisions import Feature
 
@@ -42,8 +41,6 @@ REASONS = {
     0x400: "reliability",
 }
 """Names of nvml.h's clock event reasons, by bit; they were called throttle reasons before driver 535."""
-OLD_S = 5.0
-"""A time stamp that is further from the clock than this does not refer to it."""
 SAMPLED = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo")
 """Functions that read processes' samples; some Blackwell boards support the newer one alone
 (github.com/Project-HAMi/HAMi-core/pull/218)."""
@@ -299,25 +296,20 @@ class Nvml(Monitor):
         """Watch by the driver's samples, each of 1/6 s to 1 s.
 
         Of each process the driver may give one sample, whose time stamp may lie seconds before the others'
-        (github.com/NVIDIA/go-nvml/issues/51): what it stands for is any time between the newest stamps of two readings.
-        Unknown on a MIG slice, on some cards, and without the permission.
+        (github.com/NVIDIA/go-nvml/issues/51). Unknown on a MIG slice, on some cards, and without the permission.
         """
         # A slice's handle, so that NVML refuses, rather than the board's, whose processes compute elsewhere.
-        handle, since_us, read_us = self.target(uuid).handle, 0, 0.0
+        handle, since_us = self.target(uuid).handle, 0
 
         def read() -> list[ProcessLoad] | None:
-            nonlocal since_us, read_us
-            now_us, samples = time.time() * 1e6, self._samples(uuid, handle, since_us)
+            nonlocal since_us
+            samples = self._samples(uuid, handle, since_us)
             if samples is None:
                 return None
             # The driver may leave entries of its buffer unwritten or stale.
             fresh = [entry for entry in samples if entry.timeStamp > since_us and entry.pid and entry.smUtil <= 100]
-            last_us = max([since_us, *(entry.timeStamp for entry in fresh)])
-            began_us = max(since_us, min(last_us, read_us) - 1e6 * SAMPLE_S)
-            since_us, read_us = last_us, now_us
-            began_s, ended_s = (time.time() - stamp_us / 1e6 for stamp_us in (began_us, last_us))
-            known = {"began_s": began_s, "ended_s": ended_s} if 0 <= ended_s <= OLD_S else {}
-            return [ProcessLoad(pid=entry.pid, pct=float(entry.smUtil), **known) for entry in fresh if entry.smUtil]
+            since_us = max([since_us, *(entry.timeStamp for entry in fresh)])
+            return [ProcessLoad(pid=entry.pid, pct=float(entry.smUtil)) for entry in fresh if entry.smUtil]
 
         read()  # passes over what was sampled before
         return read

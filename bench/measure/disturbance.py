@@ -1,14 +1,14 @@
-"""Disturbances of a device between two polls, so that what was measured meanwhile can be discarded.
+"""Disturbances of a device while a process is timed: evidence that it does not count while others do.
 
 On a GPU: clocks held down by temperature or by the hardware, other processes that computed, a GPU that is lost.
-A power cap disturbs nothing: it is part of real speed. On a CPU nothing is discarded; the load of other programs is one
-figure.
+A power cap disturbs nothing: it is part of real speed. On a CPU: the load of other programs, as a figure.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -27,14 +27,10 @@ CAUSES = {
 """The clock event reasons that disturb, in words."""
 SPECIFIC = ("hw_thermal", "hw_power_brake")
 """The causes of a hardware slowdown. Where both are counted, the bare reason adds nothing but changes of clocks."""
-PROCESSES_S = 0.1
-"""Processes are polled no more often than this."""
 LATE_S = 0.1
 """The throttle counters advance this much late."""
-GUARD_S = 0.05
-"""The ends of a process's sample are known to within this."""
-FOREIGN_PCT = 5.0
-"""Another process disturbs when its kernels ran this share of the time: more than the drawing of a desktop."""
+LEAST_SHARE = 0.05
+"""A cause disturbs when it held for this share of the time: another program that draws a desktop computes for less."""
 
 Gather = Callable[[Any], tuple[Any, ...]]
 """Returns the values of all processes that train together, in the order of their ranks."""
@@ -46,19 +42,20 @@ def alone(value: Any) -> tuple[Any, ...]:
 
 
 class Watch:
-    """Watches one device. This one sees nothing, and so claims nothing."""
+    """Watches one device. This one watches nothing, for there is no GPU that the driver's library knows."""
 
-    window_s = (0.0, 0.0)
-    """How long before the last poll that which it named began and ended."""
     capped = False
     """Whether a power limit held the clocks down at any poll, which disturbs nothing."""
 
-    def poll(self) -> str:
-        """Return what disturbed the device since the last call, or an empty text. Never raises."""
-        return ""
+    def poll(self) -> None:
+        """Read what the driver counts; called now and then. Never raises."""
 
-    def wait(self) -> None:
-        """Return when a poll can name what disturbs the device now."""
+    def disturbance(self) -> str:
+        """Name what disturbed the device since the watch was opened, or return an empty text. Never raises.
+
+        Waits until the driver's counters and samples, which are late, can tell.
+        """
+        return ""
 
     def foreign_load_pct(self) -> float | None:
         """Return the share of the machine's cores that others took since the watch was opened; None on a GPU."""
@@ -133,76 +130,80 @@ def _family_time(process: psutil.Process) -> float:
 
 
 class GpuWatch(Watch):
-    """Reads one GPU's throttle counters and process loads."""
+    """Adds up one GPU's throttle times and other processes' loads."""
 
     def __init__(self, monitor: Monitor, uuid: str, clock: Callable[[], float], own_pids: Collection[int]) -> None:
         """Begin now; raise DeviceLostError if the library does not know the GPU, or it is lost."""
         self._monitor, self._uuid, self._clock, self._own_pids = monitor, uuid, clock, own_pids
         self._throttle, self._loads = monitor.throttle_times(uuid), monitor.process_loads(uuid)
-        self._last_s = self._polled_s = clock()
-        self._windows: list[tuple[float, float]] = []
-        self._disturbers: set[int] = set()
+        self._began_s = self._polled_s = self._sampled_s = clock()
+        self._held_s: defaultdict[str, float] = defaultdict(float)
+        """Seconds for which each reason held the clocks down."""
+        self._busy_s: defaultdict[int, float] = defaultdict(float)
+        """Seconds for which each process computed."""
         self._lost = ""
 
-    def poll(self) -> str:
-        """Name the causes since the last call, joined by "; "; ``window_s`` says when they held.
+    def poll(self) -> None:
+        """Add what was counted since the last poll."""
+        if self._lost:
+            return
+        try:
+            self._add_throttling()
+            self._add_loads()
+        except DeviceLostError as failure:
+            self._lost = f"the GPU was lost to NVML: {failure}"
 
-        A cause may be named up to a second after it began: the driver's throttle counters move about every 100 ms, and
-        its samples of processes cover up to a second.
-        """
-        self._windows = [(self._clock() - self._last_s + LATE_S, 0.0)]
-        if not self._lost:
-            try:
-                throttling, others = self._throttling(), self._others()
-                windows = self._windows[0 if throttling else 1 :] or [(0.0, 0.0)]
-                self.window_s = max(began for began, _ in windows), min(ended for _, ended in windows)
-                return "; ".join([*throttling, *others])
-            except DeviceLostError as failure:
-                self._lost = f"the GPU was lost to NVML: {failure}"
-        self.window_s = self._windows[0]
-        return self._lost
-
-    def wait(self) -> None:
-        """Sleep for as long as the driver's counters are behind, and its samples if another process could compute."""
+    def disturbance(self) -> str:
+        """Name the causes that held for a twentieth of the time or more, joined by "; "."""
         with suppress(DeviceLostError):
             # NVML does not list those that only draw, which have samples all the same.
-            others = self._disturbers.union(self._monitor.process_bytes(self._uuid) or ()).difference(self._own_pids)
+            others = {*self._busy_s, *(self._monitor.process_bytes(self._uuid) or ())}.difference(self._own_pids)
             time.sleep(SAMPLE_S if others else LATE_S)
+        self.poll()
+        return self._lost or "; ".join([*self._throttling(), *self._others()])
 
     def _throttling(self) -> list[str]:
-        now_s = self._clock()
-        held_s = self._throttle.since(now_s - self._last_s)
-        self._last_s = now_s
-        active = set(self._monitor.clock_event_reasons(self._uuid) or ())
-        self.capped |= POWER_CAP in active or POWER_CAP in held_s
-        if self._throttle.counted.issuperset(SPECIFIC) or active.intersection(SPECIFIC):
-            active.discard("hw_slowdown")
+        least_s = LEAST_SHARE * (self._polled_s - self._began_s)
         return [
-            f"{cause} for {1000 * held_s[reason]:.3g} ms" if reason in held_s else cause
+            f"{cause} for {self._held_s[reason]:.2g} s"
             for reason, cause in CAUSES.items()
-            if reason in held_s or reason in active
+            if self._held_s[reason] > least_s
         ]
 
     def _others(self) -> list[str]:
-        since_s = self._clock() - self._polled_s
-        if since_s < PROCESSES_S:
-            return []
-        self._polled_s += since_s
-        loads = self._loads() or []
-        foreign = [load for load in loads if load.pid not in self._own_pids and load.pct >= FOREIGN_PCT]
+        took_s = self._sampled_s - self._began_s
         # In a container NVML may give the host's ids, and what looks foreign would be this very process.
-        listed = (self._monitor.process_bytes(self._uuid) or {}).keys() if foreign else ()
-        if os.getpid() not in {load.pid for load in loads}.union(listed):
+        if os.getpid() not in {*self._busy_s, *(self._monitor.process_bytes(self._uuid) or ())} or not took_s:
             return []
-        busy: dict[int, float] = {}
-        self._disturbers.update(load.pid for load in foreign)
-        for load in foreign:
-            busy[load.pid] = max(load.pct, busy.get(load.pid, 0.0))
-            began_s, ended_s = (
-                (since_s + SAMPLE_S, 0.0) if load.began_s is None else (load.began_s, load.ended_s or 0.0)
-            )
-            self._windows.append((began_s + GUARD_S, ended_s - GUARD_S))
-        if not busy:
+        shares = {pid: busy_s / took_s for pid, busy_s in self._busy_s.items() if pid not in self._own_pids}
+        named = [f"pid {pid}, {share:.0%} of the time" for pid, share in shares.items() if share >= LEAST_SHARE]
+        if not named:
             return []
-        names = ", ".join(f"pid {pid}, {load:.0f} % of its time" for pid, load in sorted(busy.items()))
-        return [f"{'another process' if len(busy) == 1 else 'other processes'} used the GPU ({names})"]
+        others = "another process" if len(named) == 1 else "other processes"
+        return [f"{others} used the GPU ({', '.join(named)})"]
+
+    def _add_throttling(self) -> None:
+        now_s = self._clock()
+        elapsed_s, self._polled_s = now_s - self._polled_s, now_s
+        held_s, counted = self._throttle.since(elapsed_s), self._throttle.counted
+        active = set(self._monitor.clock_event_reasons(self._uuid) or ())
+        self.capped |= POWER_CAP in active or POWER_CAP in held_s
+        if counted.issuperset(SPECIFIC) or active.intersection(SPECIFIC):
+            active.discard("hw_slowdown")
+        for reason in CAUSES:
+            if reason in counted:
+                self._held_s[reason] += held_s.get(reason, 0.0)
+            elif reason in active:  # as far as is known, since the last poll
+                self._held_s[reason] += elapsed_s
+
+    def _add_loads(self) -> None:
+        loads, now_s = self._loads(), self._clock()
+        if not loads:
+            return
+        # A sample stands for the time since the one before, which may be up to a second.
+        elapsed_s, self._sampled_s = now_s - self._sampled_s, now_s
+        most_pct: dict[int, float] = {}
+        for load in loads:
+            most_pct[load.pid] = max(load.pct, most_pct.get(load.pid, 0.0))
+        for pid, pct in most_pct.items():
+            self._busy_s[pid] += elapsed_s * pct / 100

@@ -1,4 +1,4 @@
-"""Before timing: warm up to a steady state, and choose how blocks are cut."""
+"""Before timing: warm up to a steady state, and choose how many steps a block has."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.measure.rounds import Clock, Runner, Sizes, time_block
-from bench.spec.trial import KnownArm
 
-WARM_UP_SHARE = 0.5
-"""Share of the time budget that warm-up may take in addition."""
-SWITCH_SHARE = 0.1
+WARM_UP_SHARE = 1.5
+"""Share of the time budget of a process that warm-up may take in addition, of each arm."""
+SWITCH_SHARE = 0.3
 """Share that watching switches may take in addition; half as much again, for the fewest rounds."""
 SWITCH_ROUNDS = (5, 24)
 """Fewest and most rounds of switches to watch; where the fewest take too long, none is watched."""
@@ -23,29 +22,21 @@ LEAST_STEPS = 12
 WINDOW_AGREEMENT = 0.01
 """Warm-up ends when the medians of two windows of steps agree within this, or within their errors if those are
 larger."""
-EXPECTED_AGREEMENT = 0.05
-"""It ends after its first window where that agrees within this with an earlier process, or within its error."""
 PLATEAU = 0.005
 """A step after a switch is on the plateau when it comes within this of it."""
-SHORTEST_BLOCK_S = 0.005
+BLOCK_S = 0.005
 """Shorter blocks are measured in scheduler ticks (4 ms on many systems) rather than in steps."""
+QUEUED_BLOCK_S = 0.25
+"""The same of an arm whose steps are queued: at both ends of a block the device waits for the host, or the host for the
+device, by up to a millisecond, and differently in each arm."""
+BLOCKS = 6
+"""Fewest blocks of an arm in its time budget, which shortens queued ones: three rounds."""
 CLOCK_SHARE = 0.001
 """A block is long enough for the clock when an empty block takes no more than this share of it."""
-LONGER = 4
-"""A long block has so many times the steps of a short one."""
-LENGTH_PAIRS = (6, 30)
-"""Fewest and most pairs of a short and a long block; more than the fewest only where these scatter."""
-LENGTH_SHARE = 0.5
-"""Share of the time budget that comparing an arm's block lengths may take in addition."""
-LENGTH_AGREEMENT = 0.002
-"""A block is long enough for the launch queue when four times its length changes time per step by no more."""
 WINDOW_S = 0.2
 LONG_STEP_NS = 1e9
 """In a step that takes longer, the transient of a switch is lost."""
 SWITCH_WATCH_S = 0.06
-SAME_STEP = 0.4
-"""Blocks are cut anew where an arm's step differs from the first process's by more than this, as a logarithm."""
-LONGEST_BLOCK_S = 0.5
 MOST_WATCHED = 64
 
 
@@ -91,51 +82,25 @@ def prepare(
     *,
     clock: Clock = time.perf_counter_ns,
     say: Callable[[str], None] = lambda _text: None,
-    known: Sequence[KnownArm] = (),
 ) -> list[Cut]:
     """Warm the arms up, watch the cost of switching between them, and cut their blocks.
 
-    Takes up to 1.15 of the arms' time budget, in addition to it; ``say`` is called with the stage. Where an earlier
-    process has cut the blocks of all arms (``known``), and no step takes another time than there, they are cut alike.
+    Takes up to twice the arms' time budget of a process, in addition to it; ``say`` is called with the stage.
     """
     empty_ns = empty_block_ns(runners[0], clock)
-    by_name = {arm.name: arm for arm in known}
-    earlier = [by_name.get(runner.name) for runner in runners]
     warm = []
-    for runner, arm in zip(runners, earlier, strict=True):
+    for runner in runners:
         say(f"{runner.name}: warming up")
-        warm.append(warm_up(runner, WARM_UP_SHARE * budget_s, clock, expected_ms=arm.step_ms if arm else 0.0))
-    alike = [
-        arm
-        for hot, arm in zip(warm, earlier, strict=True)
-        if arm and abs(math.log(hot.step_ns / 1e6 / arm.step_ms)) <= SAME_STEP
-    ]
-    if len(alike) == len(runners):
-        profiles = [SwitchProfile(relative=(), switch_warmup=arm.switch_warmup) for arm in alike]
-        steps = [arm.steps for arm in alike]
-    else:
-        say("watching what a switch of precisions costs")
-        profiles = switch_profiles(runners, warm, SWITCH_SHARE * budget_s * len(runners), clock)
-        steps = [
-            block_steps(runner, hot, profile.switch_warmup, empty_ns, clock, cap_s=LENGTH_SHARE * budget_s)
-            for runner, hot, profile in zip(runners, warm, profiles, strict=True)
-        ]
-    steps = _as_long(runners, warm, steps)
-    sizes = [Sizes(profile.switch_warmup, length) for profile, length in zip(profiles, steps, strict=True)]
-    return [Cut(*parts, empty_ns) for parts in zip(warm, profiles, sizes, strict=True)]
-
-
-def _as_long(runners: Sequence[Runner], warm: Sequence[WarmUp], steps: Sequence[int]) -> list[int]:
-    """Lengthen the blocks of arms that are queued to the time of the longest arm's blocks; return their steps.
-
-    The steps of an arm that waits for the host to launch kernels scatter so much that its own search finds no excess of
-    short blocks. In equally long ones that excess, and the scatter, are no larger than the longest arm's.
-    """
-    longest_ns = max(length * arm.step_ns for length, arm in zip(steps, warm, strict=True))
-    return [
-        max(length, round(longest_ns / max(1.0, arm.step_ns))) if runner.asynchronous else length
-        for runner, arm, length in zip(runners, warm, steps, strict=True)
-    ]
+        warm.append(warm_up(runner, WARM_UP_SHARE * budget_s, clock))
+    say("watching what a switch of precisions costs")
+    profiles = switch_profiles(runners, warm, SWITCH_SHARE * budget_s * len(runners), clock)
+    cuts = []
+    for runner, hot, profile in zip(runners, warm, profiles, strict=True):
+        block_s = max(BLOCK_S, min(QUEUED_BLOCK_S, budget_s / BLOCKS)) if runner.asynchronous else BLOCK_S
+        shortest_ns = max(1e9 * block_s, empty_ns / CLOCK_SHARE)
+        steps = max(1, math.ceil(shortest_ns / max(1.0, hot.step_ns)))
+        cuts.append(Cut(hot, profile, Sizes(profile.switch_warmup, steps), empty_ns))
+    return cuts
 
 
 def single_step(runner: Runner, clock: Clock) -> int:
@@ -146,18 +111,16 @@ def single_step(runner: Runner, clock: Clock) -> int:
     return clock() - start
 
 
-def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns, *, expected_ms: float = 0.0) -> WarmUp:
+def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -> WarmUp:
     """Run at least three steps, then windows of steps until two agree and nothing new was allocated or compiled.
 
-    ``cap_s`` seconds after the first three steps it gives up, and the arm counts as not steady. ``expected_ms`` is the
-    time of a step in an earlier process, which a first window may agree with; 0 if unknown.
+    ``cap_s`` seconds after the first three steps it gives up, and the arm counts as not steady.
     """
     runner.activate()
     now: float = [single_step(runner, clock) for _ in range(MIN_STEPS)][-1]
     begin = clock()  # in the first steps cuDNN loads and tries its kernels, for seconds
     limit = begin + int(cap_s * 1e9)
     before, error, steps, window = 0.0, 0.0, MIN_STEPS, 0
-    expected_ns = 1e6 * expected_ms
     while True:
         # Sized anew each time: the first steps may be hundreds of times as slow as the rest.
         last, window = window, max(1, min(25, math.ceil(WINDOW_S * 1e9 / max(1.0, now))))
@@ -167,15 +130,12 @@ def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns, *
         error = _median_error([time_ns / max(1.0, now) for time_ns in times])
         steps += window
         enough = steps >= LEAST_STEPS or clock() - begin > cap_s * 1e9 / 2
-        if expected_ns:
-            agree = abs(now / expected_ns - 1) <= max(EXPECTED_AGREEMENT, error)
-        else:
-            tolerance = max(WINDOW_AGREEMENT, math.hypot(error, previous_error))
-            alike = 0.5 <= last / window <= 2  # else the first was sized by a step far from the steady state
-            agree = alike and enough and abs(now / before - 1) <= tolerance
+        tolerance = max(WINDOW_AGREEMENT, math.hypot(error, previous_error))
+        alike = 0.5 <= last / window <= 2  # else the first was sized by a step far from the steady state
+        agree = alike and enough and abs(now / before - 1) <= tolerance
         if (agree and runner.fingerprint() == fingerprint) or clock() > limit:
             return WarmUp(steady=clock() <= limit, steps=steps, step_ns=now)
-        before, expected_ns = now, 0.0
+        before = now
 
 
 def empty_block_ns(runner: Runner, clock: Clock = time.perf_counter_ns, times: int = 101) -> float:
@@ -227,50 +187,3 @@ def _median_error(values: Sequence[float]) -> float:
     middle = statistics.median(values)
     spread = 1.4826 * statistics.median(abs(value - middle) for value in values)
     return 2 * 1.2533 * spread / math.sqrt(len(values))
-
-
-def block_steps(
-    runner: Runner,
-    warm: WarmUp,
-    switch_warmup: int,
-    empty_ns: float,
-    clock: Clock = time.perf_counter_ns,
-    *,
-    cap_s: float = math.inf,
-) -> int:
-    """Return a number of timed steps that clock, scheduler and launch queue do not distort.
-
-    Blocks are compared with those of four times the length. What a block takes beyond its steps is spread over more
-    of them in a longer one, so the excess of short blocks says how long they must be. That length is compared in turn,
-    as long as the fewest pairs fit into what is left of ``cap_s`` seconds. Where not even the first do, a block takes
-    half a second.
-    """
-    shortest_ns = max(SHORTEST_BLOCK_S * 1e9, empty_ns / CLOCK_SHARE)
-    steps = max(1, math.ceil(shortest_ns / max(1.0, warm.step_ns)))
-    if not runner.asynchronous:
-        return steps
-    begin, longest = clock(), max(steps, math.ceil(LONGEST_BLOCK_S * 1e9 / max(1.0, warm.step_ns)))
-
-    def is_affordable(length: int) -> bool:
-        pairs_ns = LENGTH_PAIRS[0] * (2 * switch_warmup + (1 + LONGER) * length) * warm.step_ns
-        return clock() - begin + pairs_ns <= cap_s * 1e9
-
-    if not is_affordable(steps):
-        return longest
-    while steps < longest:
-        short, long = (Sizes(switch_warmup=switch_warmup, steps=length) for length in (steps, LONGER * steps))
-        ratios: list[float] = []
-        while len(ratios) < LENGTH_PAIRS[0] or (
-            _median_error(ratios) > LENGTH_AGREEMENT and len(ratios) < LENGTH_PAIRS[1] and clock() - begin < cap_s * 1e9
-        ):
-            # Short and long go first in turn, and as often, so that drift cancels.
-            for order in ((long, short), (short, long)):
-                times = {sizes.steps: time_block(runner, sizes, clock) for sizes in order}
-                ratios.append(LONGER * times[steps] / times[LONGER * steps])
-        excess = abs(statistics.median(ratios) - 1)
-        if excess <= max(LENGTH_AGREEMENT, _median_error(ratios)):
-            break
-        steps = min(longest, math.ceil(steps * max(2.0, excess / LENGTH_AGREEMENT)))
-        if not is_affordable(steps):
-            break
-    return steps

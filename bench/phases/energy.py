@@ -100,9 +100,7 @@ def _measure(
         window = energy.measure(TrainingLoad(runner, send), *meters, burst=burst_steps(warm.step_ns / 1e9))
         distributed.from_first(0)
         runner.synchronize()
-        for watch in watches:
-            watch.wait()
-        disturbed = "; ".join(filter(None, (watch.poll() for watch in watches)))
+        disturbed = "; ".join(filter(None, (watch.disturbance() for watch in watches)))
     switches = runner.read_back()  # last: the model may have changed them
     finite = all(distributed.gathered(runner.finite()))
     cause, operations = recompilations.cause(), runner.operations()

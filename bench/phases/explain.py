@@ -102,14 +102,14 @@ class _Explanation:
         self.send(Progress(text=text))
 
     def time_steps(self, budget_s: float, watch: Watch, collect: Callable[[], object]) -> str:
-        """Run plain and profiled blocks of all arms in turn; return why no round counts, or an empty text.
+        """Run plain and profiled blocks of all arms in turn; return what disturbed them, or an empty text.
 
         The first round is not used: arms that have just warmed up one after the other have yet to settle while the
         others also run.
 
         Args:
             budget_s: how long to go on after the fewest rounds.
-            watch: says whether a round was disturbed.
+            watch: names what disturbed the device.
             collect: runs Python's garbage collector, which must not run within a block.
         """
         for runner in self.runners:
@@ -119,24 +119,20 @@ class _Explanation:
             self.steps[runner.name] = max(STEPS[0], min(STEPS[1], math.ceil(WINDOW_S * 1e9 / max(1.0, warm.step_ns))))
         profiles: dict[str, list[StepTime]] = defaultdict(list)
         before = {runner.name: runner.taken_steps() for runner in self.runners}
-        end, rounds, sound, cause = math.inf, 0, 0, ""
+        end, rounds = math.inf, 0
         for turn in range(-1, ROUNDS[1]):
-            if sound >= ROUNDS[0] and time.monotonic() > end:
+            if turn >= ROUNDS[0] and time.monotonic() > end:
                 break
             rows, of_round = self._round(turn, collect)
             rounds += 1
-            watch.wait()
-            disturbed = watch.poll()
+            watch.poll()
             if turn < 0:
                 end = time.monotonic() + budget_s
-            elif disturbed:
-                cause = disturbed
-            else:
-                sound += 1
-                for row in rows:
-                    self.send(row)
-                for name, profile in of_round.items():
-                    profiles[name].append(profile)
+                continue
+            for row in rows:
+                self.send(row)
+            for name, profile in of_round.items():
+                profiles[name].append(profile)
         for runner in self.runners:
             steps = rounds * (2 * self.steps[runner.name] + SETTLING_STEPS + 1)  # the profiler does one more
             taken = runner.taken_steps() - before[runner.name]
@@ -144,7 +140,7 @@ class _Explanation:
             if (foreign := watch.foreign_load_pct()) is not None:
                 self._send(runner, "step", "foreign load", foreign)
             self._operators(runner, profiles[runner.name])
-        return "" if sound else f"every round was disturbed: {cause}"
+        return watch.disturbance()
 
     def _round(self, turn: int, collect: Callable[[], object]) -> tuple[list[Explained], dict[str, StepTime]]:
         """Run a plain and a profiled block of each arm, in an order that changes from round to round."""

@@ -58,7 +58,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 runner.wait_ns = 0
             return paced(cuts, limited)
 
-        paired = measure(trial, runners, device, send, recut=recut, known=trial.known)
+        paired = measure(trial, runners, device, send, recut=recut)
         waits_ns = [runner.wait_ns + runner.last_wait_ns for runner in runners]
         ratios = [_host_ratio(runner, TAIL_SHARE * trial.protocol.process_s) for runner in runners]
         switches = [runner.switches_after_a_step() for runner in runners]

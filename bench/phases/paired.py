@@ -13,14 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.data.batch import Batch
-from bench.measure.disturbance import Watch, open_watch
+from bench.measure.disturbance import open_watch
 from bench.measure.rounds import Comparison, compare
 from bench.measure.warmup import Cut, prepare
 from bench.phases.arms import TrainingRunner, by_shape
 from bench.results.records import Block, Device, Message, Progress, Speed, Status
 from bench.spec.precisions import BASELINE
-from bench.spec.trial import KnownArm, Trial
-from bench.stats import Interval
+from bench.spec.trial import Trial
 from bench.training import distributed
 from bench.training.techniques import compilations
 
@@ -56,6 +55,8 @@ class Paired:
     """On a CPU: load of other programs during the timing, in per cent of the cores."""
     switches_per_s: float
     """How often the system took a core from this process during the timing."""
+    disturbance: str
+    """What disturbed the devices during the timing, or an empty text."""
     capped: bool | None = None
     """Whether the power limit held a GPU's clocks down during the timing; None on a CPU."""
 
@@ -71,17 +72,13 @@ class Paired:
                 time_ms=block.time_ns / 1e6,
                 start_s=block.start_s,
                 skipped_steps=block.skipped_steps,
-                discarded=block.invalid,
             )
             for block in self.comparison.blocks
         ]
 
     def step_ns(self, arm: int) -> float:
-        """Return an arm's median step time over the rounds not discarded, or over all if all were discarded."""
-        rounds = self.comparison.rounds
-        return statistics.median(
-            block.step_ns for block in self.comparison.blocks if block.arm == arm and not (block.invalid and rounds)
-        )
+        """Return an arm's median step time."""
+        return statistics.median(block.step_ns for block in self.comparison.blocks if block.arm == arm)
 
     def speedup(self, arm: int) -> tuple[float | None, float | None, float | None]:
         """Return the speedup over the baseline and its interval's ends; None where there is none."""
@@ -108,8 +105,7 @@ class Paired:
             speedup_low=low,
             speedup_high=high,
             skipped_steps=sum(block.skipped_steps for block in comparison.blocks if block.arm == arm),
-            discarded_rounds=len(comparison.invalid),
-            outlier_rounds=comparison.outliers[arm],
+            disturbance=self.disturbance,
             foreign_load_pct=self.foreign_load_pct,
             switches_per_s=self.switches_per_s,
         )
@@ -119,9 +115,8 @@ class Paired:
         protocol = self.trial.protocol
         if not self.runners[arm].finite():
             return "nonfinite", "the loss became NaN or Inf while timing"
-        if not self.comparison.rounds:
-            return "invalid", f"every round was disturbed: {self.comparison.invalid[-1]}"
-        if protocol.target_ci is not None and protocol.most_replicates == 1 and not self.comparison.converged[arm]:
+        is_within = self.comparison.is_within(protocol.process_target)
+        if protocol.target_ci is not None and protocol.most_replicates == 1 and not is_within:
             target, budget = f"{100 * protocol.process_target:g} %", f"{protocol.process_s:g} s"
             return "unconverged", f"the interval is wider than ±{target} when timing ended (budget {budget} an arm)"
         return "ok", ""
@@ -136,9 +131,8 @@ def measure(
     batches: Sequence[Batch] = (),
     samples: float | None = None,
     recut: Callable[[list[Cut]], list[Cut]] = lambda cuts: cuts,
-    known: Sequence[KnownArm] = (),
 ) -> Paired:
-    """Warm the arms up, choose block sizes, and time ABBA rounds until the speedups' intervals are narrow enough.
+    """Warm the arms up, choose block sizes, and time ABBA rounds.
 
     Each arm keeps the switches as they read back before it runs: the figures are those of its precision only as long as
     its model leaves them so.
@@ -146,40 +140,38 @@ def measure(
     Args:
         trial: its protocol sets the target width and the time budget, its seed and replicate the rounds' orders.
         runners: the arms, built and compiled, the baseline first.
-        device: watched for disturbances; disturbed rounds are discarded.
+        device: watched for disturbances.
         send: takes the progress.
         batches: those that each arm takes in turn; where their shapes differ, a block has all of them equally often.
         samples: of a step, a mean; None is the cell's batch size.
         recut: called after warm-up; returns the cuts to use instead.
-        known: the arms' blocks as an earlier process cut them.
     """
-    budget_s = trial.protocol.process_s if known else trial.protocol.first_process_s
     clock, seed = distributed.clock(), trial.seed * 1000 + trial.replicate
     for runner in runners:
         runner.activate()
         runner.wanted = runner.read_back()
-    cuts = recut(prepare(runners, budget_s, say=lambda text: send(Progress(text=text)), clock=clock, known=known))
+    budget_s = trial.protocol.process_s
+    cuts = recut(prepare(runners, budget_s, say=lambda text: send(Progress(text=text)), clock=clock))
     turn = len(by_shape(batches)) > 1 and len(batches)
     if turn:
         cuts = [replace(cut, sizes=replace(cut.sizes, steps=-(-cut.sizes.steps // turn) * turn)) for cut in cuts]
-    report = _progress(trial, runners, send)
+    report, recompilations = _progress(trial, runners, send), Recompilations()
     began_s, switches_before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as watch:
-        poll = _Poll(watch, trial.cell.placement.members)
-        comparison = compare(
-            runners,
-            [cut.sizes for cut in cuts],
-            trial.protocol,
-            seed=seed,
-            clock=clock,
-            poll=poll,
-            window=poll.window,
-            wait=watch.wait,
-            watch=report,
-        )
+
+        def look(comparison: Comparison) -> None:
+            watch.poll()
+            report(comparison)
+
+        sizes = [cut.sizes for cut in cuts]
+        comparison = compare(runners, sizes, trial.protocol, seed=seed, clock=clock, watch=look)
         foreign_pct, took_s = watch.foreign_load_pct(), time.monotonic() - began_s
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches_before
+        own = "; ".join(filter(None, (watch.disturbance(), recompilations.cause())))
         capped = watch.capped if device.is_gpu else None
+    by_rank = distributed.gathered(own)
+    named = zip(trial.cell.placement.members, by_rank, strict=True)
+    causes = [f"device {name}: {cause}" for name, cause in named if cause]
     return Paired(
         trial=trial,
         runners=runners,
@@ -188,57 +180,29 @@ def measure(
         samples=samples or trial.cell.batch_size,
         foreign_load_pct=foreign_pct,
         switches_per_s=switches / took_s,
+        disturbance=own if len(by_rank) == 1 else "; ".join(causes),
         capped=capped,
     )
 
 
-class _Poll:
-    """Names the disturbance of the last rounds: an event on the device, or a recompilation.
-
-    It gathers the causes of all ranks, each on its member of the devices, so that all discard the same rounds.
-    """
-
-    def __init__(self, watch: Watch, members: Sequence[str]) -> None:
-        self._watch, self._members, self._recompilations = watch, members, Recompilations()
-        self._polled_s, self._window_s = time.monotonic(), (0.0, 0.0)
-
-    def __call__(self) -> str:
-        event, recompiled = self._watch.poll(), self._recompilations.cause()  # both: each counts from its last call
-        now_s, began_s = time.monotonic(), self._polled_s
-        self._polled_s = now_s
-        windows = [self._watch.window_s] * bool(event) + [(now_s - began_s, 0.0)] * bool(recompiled)
-        by_rank = distributed.gathered(("; ".join(filter(None, (event, recompiled))), windows))
-        every = [window for _, of_rank in by_rank for window in of_rank]
-        if every:
-            self._window_s = max(began for began, _ in every), min(ended for _, ended in every)
-        if len(by_rank) == 1:
-            return by_rank[0][0]
-        named = zip(self._members, by_rank, strict=True)
-        return "; ".join(f"device {name}: {cause}" for name, (cause, _) in named if cause)
-
-    def window(self) -> tuple[float, float]:
-        """Return how long before the last poll with a cause that began and ended, in seconds."""
-        return self._window_s
-
-
 def _progress(
     trial: Trial, runners: Sequence[TrainingRunner], send: Callable[[Message], None]
-) -> Callable[[int, Sequence[Interval | None]], None]:
+) -> Callable[[Comparison], None]:
     """Return a function that sends the running speedups, at most twice a second."""
     start = last = time.monotonic()
     budget_s = trial.protocol.process_s * len(runners)
 
-    def report(rounds: int, speedups: Sequence[Interval | None]) -> None:
+    def report(comparison: Comparison) -> None:
         nonlocal last
         if (now := time.monotonic()) - last < PROGRESS_S:
             return
         last = now
         running = [
             f"{runner.name} {speedup.center:.3f}× [{speedup.low:.3f}, {speedup.high:.3f}]"
-            for runner, speedup in zip(runners, speedups, strict=True)
+            for runner, speedup in zip(runners, comparison.speedups, strict=True)
             if speedup is not None and speedup.low is not None
         ]
-        text = f"{rounds} rounds" + (": " + ", ".join(running) if running else "")
+        text = f"{comparison.rounds} rounds" + (": " + ", ".join(running) if running else "")
         send(Progress(text=text, done=min(1.0, (now - start) / budget_s)))
 
     return report

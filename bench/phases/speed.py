@@ -40,9 +40,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     for runner in runners:
         runner.compile(context, send)
     operations = [None if floor else _observe(runner) for runner in runners]
-    known = [replace(arm, name=label) for arm in trial.known for label, name in labels.items() if name == arm.name]
     samples = context.samples_per_step(batches)
-    paired = measure(trial, runners, device, send, batches=batches, samples=samples, known=known)
+    paired = measure(trial, runners, device, send, batches=batches, samples=samples)
     for block in paired.blocks():
         send(block)
     for index, (runner, observed) in enumerate(zip(runners, operations, strict=True)):
@@ -53,7 +52,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         speed, length = paired.speed(index), context.data.tokens_per_sample
         if length is not None and speed.samples_per_s is not None:
             speed = replace(speed, tokens_per_s=length * speed.samples_per_s)
-        if not floor and not trial.known:
+        if not floor and trial.replicate == 0:
             speed = replace(speed, communication_pct=communication_pct(runner, paired.cuts[index], trial))
             speed = _with_limits(speed, runner, observed, trial, send)
         result = runner.result(

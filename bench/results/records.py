@@ -281,7 +281,7 @@ class Speed:
     paired: bool = True
     """Whether baseline and precision were measured together in one process."""
     rounds: int = 0
-    """Groups of blocks that count, each with two blocks of every arm in an order that cancels drift (with two arms
+    """Groups of blocks, each with two blocks of every arm in an order that cancels drift (with two arms
     ABBA or BAAB)."""
     step_ms: Positive | None = None
     """Median over blocks of the time per step."""
@@ -305,11 +305,9 @@ class Speed:
     host_ratio: float | None = None
     """GPU: host time to queue one step over its time on the GPU; near 1 or above, launching limits the speed; of
     the ladder on a batch already there; empty where a GradScaler waits for the GPU in each step."""
-    discarded_rounds: int = 0
-    """Rounds that were discarded because the machine disturbed them; blocks.csv says how."""
-    outlier_rounds: int = 0
-    """Rounds whose log-ratio lies far from the others (more than five times their spread): counted, never left
-    out."""
+    disturbance: str = ""
+    """What disturbed the device while timing, or empty: heat that held its clocks down or another program that computed
+    for a twentieth of the time or more, a compilation, a GPU that was lost."""
     power_capped: bool | None = None
     """GPU: whether the driver named the power limit as a reason for the clocks while timing."""
     communication_pct: Signed | None = None
@@ -540,7 +538,7 @@ class Block:
     skipped_steps: int = 0
     """Optimizer steps that the GradScaler skipped, in the switch warm-up or timed."""
     discarded: str = ""
-    """Why the round was discarded, or empty."""
+    """Of a script: why the step does not count, or empty."""
     attempt: Count | None = None
     """Which attempt at the trial wrote the row; it counts if that attempt does."""
 

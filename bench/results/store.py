@@ -30,7 +30,7 @@ from bench.spec.trial import Trial
 FILES = {parts[0]: name for name, parts in RECORDS.items() if len(parts) == 1}
 """The CSV of each type of record that is a whole row."""
 FIGURES = ("step_ms", "speedup", "speedup_low", "speedup_high", "foreign_load_pct", "switches_per_s")
-COUNTS = ("warmup_steps", "switch_warmup_steps", "block_steps", "rounds", "discarded_rounds")
+COUNTS = ("warmup_steps", "switch_warmup_steps", "block_steps", "rounds")
 ANSWER = ("config", "phase", "batch_size", "precision", "status", "steady")
 """What ``answers`` reads of a row, beside its speed."""
 FAILURES: tuple[Status, ...] = ("timeout", "failed")
@@ -229,7 +229,7 @@ def answers(folder: Path) -> Answers:
 
         trials = csv_file.read(path)
         whole = trials[csv_file.stored_whole(trials)]
-        rows = whole[[*csv_file.ATTEMPT, *ANSWER, *COUNTS, *FIGURES]].to_dict("records")
+        rows = whole[[*csv_file.ATTEMPT, *ANSWER, *COUNTS, *FIGURES, "disturbance"]].to_dict("records")
         for _, attempt in itertools.groupby(rows, key=lambda row: (row["trial"], row["attempt"])):
             _take(known, list(attempt))
     return known
@@ -263,7 +263,7 @@ def _speed(row: Mapping[Hashable, Any]) -> Speed | None:
         return None
     counts: dict[str, Any] = {name: int(row[name]) for name in COUNTS}
     figures: dict[str, Any] = {name: None if math.isnan(row[name]) else row[name] for name in FIGURES}
-    return Speed(steady=row["steady"] == "yes", **counts, **figures)
+    return Speed(steady=row["steady"] == "yes", disturbance=row["disturbance"], **counts, **figures)
 
 
 class Recovered(NamedTuple):

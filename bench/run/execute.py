@@ -28,8 +28,18 @@ from bench.run.folder import describe_request, earlier_start, locked
 from bench.run.prepare import PreparedRun
 from bench.spec.phases import LADDER, PHASES
 from bench.spec.techniques import AblationStep
-from bench.spec.trial import Cell, KnownArm, Placement, Protocol, Trial
-from bench.stats import ASSUMED_NOISE, EVIDENCE, STOPPING, Interval, aa_noise, disturbed, process_interval, verdict
+from bench.spec.trial import Cell, Placement, Protocol, Trial
+from bench.stats import (
+    ASSUMED_NOISE,
+    EVIDENCE,
+    STOPPING,
+    Interval,
+    aa_noise,
+    disturbed,
+    from_row,
+    over_processes,
+    verdict,
+)
 
 SAMPLE_PERIOD_S = 0.2
 LONGEST = 1000
@@ -39,6 +49,9 @@ BROKEN = ("died", "timeout")
 """Endings after which an arm is not tried again in its cell: it would crash again, or hang for as long again."""
 FAILED = (*BROKEN, "error")
 """Endings that are an arm's fault: of several arms, whose is shown by trying each alone."""
+
+Processes = tuple[Sequence[Interval], Sequence[bool]]
+"""The log-speedup of an arm in each process, and which of these were disturbed."""
 
 
 @dataclass(slots=True)
@@ -150,21 +163,12 @@ class Execution:
         """Say whether the processes of a cell up to this one are enough."""
         each = [self._speeds(last, replicate) for replicate in range(last.replicate + 1)]
         names = dict.fromkeys(name for speeds in each for name in speeds)
-        logs = [log_speedups([speeds[name] for speeds in each if name in speeds]) for name in names]
-        timed_s = max((sum(speeds[name].timed_s for speeds in each if name in speeds) for name in names), default=0.0)
+        arms = [[speeds[name] for speeds in each if name in speeds] for name in names]
+        timed_s = max((sum(speed.timed_s for speed in arm) for arm in arms), default=0.0)
         floors = [replace(last, phase="floor", replicate=number) for number in range(last.protocol.most_replicates)]
-        noise = aa_noise(log_speedups([speed for aa in floors for speed in self._speeds(aa, aa.replicate).values()]))
-        return not any(logs) or enough(last.protocol, len(each), [arm for arm in logs if arm], timed_s, noise)
-
-    def _known(self, trial: Trial) -> tuple[KnownArm, ...]:
-        """Return how the first process of a cell cut its arms' blocks, for one that repeats it."""
-        if PHASES[trial.phase].key != "replicate" or trial.replicate == 0:
-            return ()
-        return tuple(
-            KnownArm(name=name, switch_warmup=speed.switch_warmup_steps, steps=speed.block_steps, step_ms=speed.step_ms)
-            for name, speed in self._speeds(trial, 0).items()
-            if speed.steady and speed.step_ms is not None
-        )
+        noise = aa_noise(*log_speedups([speed for aa in floors for speed in self._speeds(aa, aa.replicate).values()]))
+        logs = [log_speedups(arm) for arm in arms if any(speed.speedup for speed in arm)]
+        return not logs or enough(last.protocol, len(each), logs, timed_s, noise)
 
     def _speeds(self, trial: Trial, replicate: int) -> dict[str, Speed]:
         """Return the speeds of a trial's arms in a process, whatever other arms that measured."""
@@ -254,7 +258,7 @@ class Execution:
         else:
             for _attempt in (1, 2):
                 records.clear()
-                ending = self.launcher.run(replace(trial, known=self._known(trial)), device, take)
+                ending = self.launcher.run(trial, device, take)
                 if ending.kind != "lost":
                     break
         log = self._write_log(trial, ending)
@@ -452,19 +456,19 @@ def missing_results(trial: Trial, results: Sequence[TrialResult], ending: Ending
 
 
 def enough(
-    protocol: Protocol, count: int, arms: Sequence[Sequence[Interval]], timed_s: float, noise: float | None = None
+    protocol: Protocol, count: int, arms: Sequence[Processes], timed_s: float, noise: float | None = None
 ) -> bool:
     """Say whether the processes that have ended answer the question, or have used up what they may.
 
     The question is answered when each arm's interval over the processes is as narrow as ``--target-ci`` asks; where
-    nothing was asked, when each arm is faster or slower than the baseline, or the same. Processes that were disturbed
-    and lie far off the others count for nothing here, so another is measured in their place.
+    nothing was asked, when each arm is faster or slower than the baseline, or the same. Processes that do not count are
+    replaced by others.
 
     Args:
         protocol: what was asked, and what may be spent.
         count: processes that have ended, measured or not.
-        arms: for each arm but the baseline, its log-speedup in each process that measured it; an arm that half of
-            them or more did not measure is not waited for.
+        arms: for each arm but the baseline, its log-speedup in each process that measured it, and which of these were
+            disturbed; an arm that half of them or more did not measure is not waited for.
         timed_s: how long an arm has been timed, in all processes.
         noise: the A/A noise as a share; ``ASSUMED_NOISE`` where it is unknown.
     """
@@ -473,27 +477,25 @@ def enough(
     if count >= protocol.most_replicates or timed_s >= protocol.time_budget_s:
         return True
     noise = ASSUMED_NOISE if noise is None else noise
-    return all(_answered(arm, protocol, noise) for arm in arms if 2 * len(arm) > count)
+    return all(_answered(arm, protocol, noise) for arm in arms if 2 * len(arm[0]) > count)
 
 
-def log_speedups(speeds: Sequence[Speed]) -> list[Interval]:
-    """Return the logarithm of an arm's speedup in each process that has one, with its interval."""
-    evidence = disturbed(
-        *([getattr(speed, name) for speed in speeds] for name in EVIDENCE)  # None becomes NaN
-    )
-    logs = []
-    for speed, is_disturbed in zip(speeds, evidence.tolist(), strict=True):
+def log_speedups(speeds: Sequence[Speed]) -> Processes:
+    """Return the log-speedup of an arm in each process that has one, and which of these were disturbed."""
+    measures = {name: [getattr(speed, name) for speed in speeds] for name in EVIDENCE}  # None becomes NaN
+    evidence = disturbed([speed.disturbance for speed in speeds], measures)
+    processes, is_disturbed = [], []
+    for speed, is_evident in zip(speeds, evidence.tolist(), strict=True):
         if speed.speedup is not None:
-            low, high = (math.log(end) if end else None for end in (speed.speedup_low, speed.speedup_high))
-            log = Interval(center=math.log(speed.speedup), low=low, high=high, n=speed.rounds)
-            logs.append(replace(log, is_disturbed=is_disturbed))
-    return logs
+            processes.append(from_row(speed.speedup, speed.speedup_low, speed.speedup_high, speed.rounds))
+            is_disturbed.append(is_evident)
+    return processes, is_disturbed
 
 
-def _answered(arm: Sequence[Interval], protocol: Protocol, noise: float) -> bool:
-    reported = process_interval(arm)
+def _answered(arm: Processes, protocol: Protocol, noise: float) -> bool:
+    reported = over_processes(*arm)
     if reported.n < protocol.replicates or reported.half_width is None:
         return False
     if protocol.target_ci is not None:
         return math.expm1(reported.half_width) <= protocol.target_ci  # as reports say it
-    return verdict(process_interval(arm, STOPPING).exp(), noise) != "INCONCLUSIVE"
+    return verdict(reported.at(STOPPING).exp(), noise) != "INCONCLUSIVE"

@@ -65,17 +65,15 @@ class Phase:
 
 
 def _warm_up_s(work: Work) -> float:
-    if not work.first:
-        return max(7 * work.step_s, 0.3)
-    return max(0.5, min(15 * work.step_s, 4 * work.step_s + work.budget_s / 2))
+    return max(0.5, min(15 * work.step_s, 4 * work.step_s + 1.5 * work.budget_s))
 
 
 def _rounds_s(work: Work) -> float:
-    """Estimate an arm's warm-up and ABBA rounds; in a first process also its switches and its limits."""
+    """Estimate an arm's warm-up, watched switches and ABBA rounds; in a first process also its limits."""
     round_s = 2 * work.step_s * (1.7 if work.step_s < 1.0 else 1.0)  # long steps have no switch warm-up
     rounds_s = max(work.budget_s, min(work.fewest_rounds * round_s, max(5 * work.budget_s, 2 * round_s)))
-    first_s = 0.4 + 4 * work.step_s + 0.1 * work.budget_s
-    return _warm_up_s(work) + rounds_s + (first_s if work.first else 0.0)
+    limits_s = 0.4 + 4 * work.step_s if work.first else 0.0
+    return _warm_up_s(work) + min(0.3 * work.budget_s, 1.5) + rounds_s + limits_s
 
 
 PHASES: dict[str, Phase] = {

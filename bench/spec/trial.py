@@ -181,7 +181,7 @@ class Rendezvous:
 
 
 PROCESS_S = 3.0
-"""A process times an arm for this long at least, if the budget allows: starting and warming up take as long anyway."""
+"""A process times an arm for this long, if the budget allows: starting and warming up take as long anyway."""
 PROCESS_TARGET = 0.01
 """Half-width at which a process stops timing where none is asked for: processes differ by about as much."""
 
@@ -208,7 +208,7 @@ class Protocol:
     )
     """As a share of the speedup whose interval it is. None asks for a verdict instead."""
     min_rounds: int = 20
-    """Undisturbed rounds before the first interim analysis; with fewer a process never ends early, nor converges."""
+    """Rounds of a process before it may end because its interval is narrow enough."""
     time_budget_s: float = option(
         "most time to spend timing an arm in one comparison, all processes together (default: 30s)",
         "TIME",
@@ -217,19 +217,14 @@ class Protocol:
         name="--time-budget",
     )
     fewest_rounds: int = 3
-    """Undisturbed rounds that a process measures although its budget is spent, but not beyond five times the budget.
-    In equal time more processes of fewer rounds give narrower intervals; a single process needs more."""
+    """Rounds that a process measures although its budget is spent, but not beyond five times the budget. In equal time
+    more processes of fewer rounds give narrower intervals; a single process needs more."""
 
     @property
     def process_s(self) -> float:
         """How long one process may time an arm."""
         each = self.time_budget_s / self.most_replicates
         return min(self.time_budget_s / self.replicates, max(PROCESS_S, each))
-
-    @property
-    def first_process_s(self) -> float:
-        """The time budget of the first process, whose warm-up and watching of switches serve the others too."""
-        return self.time_budget_s / self.replicates
 
     @property
     def process_target(self) -> float:
@@ -441,19 +436,6 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KnownArm:
-    """How the first process of a cell cut an arm's blocks."""
-
-    name: str
-    switch_warmup: int
-    """Steps run untimed at the head of a block."""
-    steps: int
-    """Steps timed in a block."""
-    step_ms: float
-    """Time of a step."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
     """A cell and its phase: what one process measures."""
 
@@ -482,8 +464,6 @@ class Trial:
     """How long its process may say nothing before it is taken to hang."""
     unfit: str = ""
     """Why the device's memory cannot hold any of its arms, which are then not tried; empty where it may."""
-    known: tuple[KnownArm, ...] = ()
-    """How an earlier process cut the arms' blocks, where this one repeats its measurement."""
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -545,7 +525,7 @@ class Trial:
     def config(self) -> str:
         """Hash of the question, 12 hex digits: equal hashes are the same question."""
         question = asdict(self)
-        for name in ("known", "silence_s", "unfit", "keep_checkpoints"):  # they do not change what is asked
+        for name in ("silence_s", "unfit", "keep_checkpoints"):  # they do not change what is asked
             del question[name]
         del question["cell"]["data"]["directory"]  # where decoded images are kept changes nothing
         if self.phase == "fit":

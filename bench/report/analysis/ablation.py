@@ -62,7 +62,7 @@ def ablations(runs: Runs) -> list[AblationSummary]:
     if runs.ablations.empty:
         return []
     named = numbered(runs.ablations.merge(subjects(runs.ablations), how="left"))
-    timed = _by_cell(arms(named, SPEED, phase="ladder", blocks=runs.ablation_blocks))
+    timed = _by_cell(arms(named, SPEED, phase="ladder"))
     held = _by_cell(arms(named, MEMORY, phase="ladder_memory"))
     context = [name for name in CELL if name != "techniques"]  # within an ablation, techniques differ by step
     trained = dict(list(runs.trials[runs.trials["phase"] == "train"].groupby(context)))
@@ -148,7 +148,7 @@ def _step(
         "first": first,
         "last": last,
         "memory_bytes": held[step.name].values.max() if step.name in held else float("nan"),
-        "memory_change": change.shown.center - 1 if change and change.is_told else float("nan"),
+        "memory_change": change.shown.center - 1 if change and change.is_resolvable else float("nan"),
         "wait_pct": usable["wait_pct"].median(),
         "loader_ms": usable["loader_ms"].median(),
         "limit": _limit(usable),
@@ -194,4 +194,4 @@ def _accuracy(trained: pd.DataFrame, step: AblationStep) -> tuple[str, Interval 
     scores = rows.loc[rows["status"].isin(MEASURED), "test_accuracy_pct"].dropna()
     if scores.empty:
         return str(rows.iloc[-1]["status"]), None
-    return "ok", stats.student_interval(scores.to_numpy())
+    return "ok", stats.student(scores.to_numpy())

@@ -1,7 +1,8 @@
 """Runs against earlier runs of the same questions: what improved, regressed or stayed the same, row by row.
 
-Each side is a run or several. Of times and energy the days of the runs are the samples, because a machine's days
-differ; of runs that took turns it is their pairs. Memory, and seeds of all runs alike, do not depend on the day.
+Each side is a run or several. Of times and energy the samples are pairs of runs that took turns, or the days of runs
+where each side has three; with fewer they are processes, and a change must exceed what a machine's days differ by.
+Memory, and seeds of all runs alike, do not depend on the day.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis.comparability import cautions, environments
-from bench.report.analysis.contrast import Arm, Contrast, estimate, mean, numbers, together
-from bench.report.analysis.judge import IMPROVED, judge_together, least_shown, worse_than
+from bench.report.analysis.contrast import Arm, Contrast, estimate, numbers
+from bench.report.analysis.judge import IMPROVED, judge_together, worse_than
 from bench.report.analysis.summary import summarise
 from bench.report.format import at_batch, counted, known, records, titled, written
 from bench.report.reading.folders import runs_in
@@ -31,13 +32,15 @@ from bench.stats import Interval
 
 QUESTION = [name for name in KEY if name not in ("run", "architecture", "device")]
 """Columns in which two rows must agree to be compared: all that was asked, and not the device that answered."""
-SUBJECT_OF = [name for name in QUESTION if name not in ("precision", "batch_size")]
-"""The same of a recipe on a device."""
 ASKED = {"batch_size": "batch size", "placement": "device"}
 """Names of parts of a question, where they are not the columns' names."""
 WORDS = (IMPROVED[1], IMPROVED[0], *IMPROVED[2:])
 """The verdicts, in the order in which they are counted."""
 SIDES = ("old", "new")
+LEAST_DAYS = 3
+"""Days of each side from which its days are the samples."""
+BETWEEN_DAYS = math.log1p(0.06)
+"""With fewer, a change must exceed this, too: one machine's days differ by 2 to 3 % (results of the project's own)."""
 Pair = Mapping[Hashable, Any]
 """A row of the summary of each side, of one question."""
 
@@ -55,8 +58,6 @@ class Change:
     """NEW against OLD; None where the two do not compare."""
     is_beyond: bool = False
     """Whether the regression is shown beyond what ``--fail-over`` allows."""
-    least: tuple[float | None, float | None] = (None, None)
-    """The smallest slowdowns, as shares, that would be REGRESSED, and that ``--fail-over`` would fail on."""
 
     @property
     def samples(self) -> list[tuple[float, ...]]:
@@ -78,9 +79,9 @@ class Change:
         return self.verdict in ("REGRESSED", "IMPROVED")
 
     @property
-    def is_told(self) -> bool:
+    def is_resolvable(self) -> bool:
         """Whether two values differ by more than identical processes do."""
-        return self.contrast is None or self.contrast.is_told
+        return self.contrast is None or self.contrast.is_resolvable
 
     @property
     def gain(self) -> float:
@@ -91,7 +92,7 @@ class Change:
         if self.interval is None:
             lost = not all(status in MEASURED for status in self.statuses)
             return " → ".join(self.statuses) if lost else "not comparable"
-        return written(self.metric, self.interval.ends) if self.is_told else "not told apart"
+        return written(self.metric, self.interval.ends) if self.is_resolvable else "not told apart"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,29 +162,17 @@ class Comparison:
     """Whether the runs of both sides took turns."""
 
     @property
-    def resolution(self) -> tuple[float, float] | None:
-        """The smallest slowdowns that would be shown, and fail, in a row or over all; None where none could."""
-        shown, failing = ([each for _, change in self.changes if (each := change.least[of])] for of in (0, 1))
-        return (min(shown), min(failing)) if shown and failing else None
-
-    @property
     def limits(self) -> list[str]:
-        """A sentence on what the runs cannot tell, and what would help; none where no time was compared."""
-        if self.resolution is None:
+        """A sentence on what the runs cannot tell, and what would help; none where they tell all that they may."""
+        contrasts = [change.contrast for _, change in self.changes if change.verdict == "INCONCLUSIVE"]
+        if not any(contrast is not None and contrast.allowance for contrast in contrasts):
             return []
-        of_sides = (
-            f"{counted(len(side), 'run')} on {counted(len({*map(_day, side)}), 'day')}" for side in (self.old, self.new)
-        )
-        counts = f"{counted(len(self.old), 'pair')} of runs" if self.by_turns else " and ".join(of_sides)
-        change, slowdown = (f"{float(f'{100 * share:.2g}'):g} %" for share in self.resolution)
-        sentence = f"{counts} cannot tell a change of a step's time below {change}."
-        if not self.by_turns:
-            sentence += (
-                " Runs of both that took turns, compared with --by-turns, tell smaller ones; so do runs on other days."
-            )
-        if self.fail_over is not None:
-            sentence += f" --fail-over {100 * self.fail_over:g}% fails from a measured slowdown of {slowdown} on."
-        return [sentence]
+        asked = f"{100 * self.fail_over:g} % and " if self.fail_over else ""
+        return [
+            f"A change of time or energy is shown only beyond {asked}6 %, for one machine's days differ by 2 to 3 % and "
+            f"a side has runs of fewer than {LEAST_DAYS} days. compare OLD NEW --interleave FOLDER measures both by "
+            "turns, which tells smaller changes."
+        ]
 
     @property
     def untestable(self) -> int:
@@ -302,17 +291,12 @@ def _start(run: Run) -> str:
     return str(run.info.get("started") or "")
 
 
-def _day(run: Run) -> str:
-    """Return the date of a run's start; runs of one date share the machine's day, and so do those of unknown ones."""
-    return _start(run)[:10]
-
-
 def _pooled(trials: pd.DataFrame, runs: Sequence[Run], name: str, by_turns: bool) -> pd.DataFrame:
     """Return the rows of a side's runs as of one run; ``of_run`` is a row's sample: by turns its run, else its day."""
     rows = trials[trials["run"].isin([run.label for run in runs])]
     names = rows["run"].astype(str) + "/" + rows["trial"].astype(str)
     ordered = sorted(runs, key=_start)
-    samples = {run.label: turn if by_turns else _day(run) for turn, run in enumerate(ordered)}
+    samples = {run.label: turn if by_turns else _start(run)[:10] for turn, run in enumerate(ordered)}
     of_run = rows["run"].astype(str).map(samples)
     return rows.assign(run=name, trial=names, replicate=numbers(rows, ["run", "replicate"]), of_run=of_run)
 
@@ -364,11 +348,10 @@ def _rows(pairs: Sequence[Pair], fail_over: float | None, by_turns: bool) -> lis
 def _judged(family: Mapping[Any, Contrast], fail_over: float | None) -> dict[Any, Change]:
     """Return the changes that contrasts show when they are judged together."""
     contrasts = list(family.values())
-    least = zip(least_shown(contrasts), least_shown(contrasts, fail_over or 0.0), strict=True)
-    words = zip(family.items(), judge_together(contrasts), worse_than(contrasts, fail_over), least, strict=True)
+    words = zip(family.items(), judge_together(contrasts), worse_than(contrasts, fail_over), strict=True)
     return {
-        key: Change(metric=contrast.metric, verdict=verdict, contrast=contrast, is_beyond=is_beyond, least=smallest)
-        for (key, contrast), verdict, is_beyond, smallest in words
+        key: Change(metric=contrast.metric, verdict=verdict, contrast=contrast, is_beyond=is_beyond)
+        for (key, contrast), verdict, is_beyond in words
     }
 
 
@@ -385,36 +368,35 @@ def _contrast(pair: Pair, metric: Metric, by_turns: bool) -> Contrast | None:
     if old is None or new is None or (metric.seed_is_input and _diverging(pair, metric)):
         return None
     contrast = estimate(metric, new, old)
-    return contrast and _over_runs(replace(contrast, noise=_noise(pair)), [contrast], by_turns)
+    return contrast and _over_runs([replace(contrast, noise=_noise(pair))], by_turns)
 
 
-def _over_runs(change: Contrast, cells: Sequence[Contrast], by_turns: bool) -> Contrast:
-    """Return the change of one cell, or the mean of several, of times or energy with days, or turns, as its samples.
+def _over_runs(contrasts: Sequence[Contrast], by_turns: bool) -> Contrast:
+    """Return the change of one row, or the mean of several, with the runs of times and energy as its samples.
 
-    Cells and runs of one day share it, so each day counts once, by their mean. Other changes are returned as they are.
+    Rows of one run share its day, so each run counts once, by their mean. Of other metrics, and of a row with runs of
+    too few days, the change is returned as it is, the latter with the allowance for days.
     """
-    within = change.difference
-    if change.metric.replicate != "process" or within is None or within.n < 2:
-        return change
-    new, old = (_by_run(cells, which) for which in ("arm", "against"))
+    first = contrasts[0]
+    if first.metric.replicate != "process":
+        return first
+    new, old = (_by_run(contrasts, which) for which in ("arm", "against"))
     if by_turns:
         pairs = [new[run] - old[run] for run in sorted(new.keys() & old.keys())]
-        if not pairs:  # each side has the cell in other pairs
-            return replace(change, change=Interval(center=change.change.center, low=None, high=None, n=0))
-        difference = stats.student(pairs)
-    else:
-        difference = stats.between_runs(
-            [[value] for value in new.values()], [[value] for value in old.values()], within
-        )
-    return replace(change, change=difference.interval(), difference=difference)
+        change = stats.student(pairs) if pairs else stats.around(first.change.center, 0.0, 1.0, 0)
+        return replace(first, change=change)
+    if min(len(new), len(old)) >= LEAST_DAYS:
+        return replace(first, change=stats.welch([*new.values()], [*old.values()]))
+    return replace(first, allowance=BETWEEN_DAYS if first.metric.scale == "ratio" else 0.0)
 
 
-def _by_run(cells: Sequence[Contrast], which: str) -> dict[Any, float]:
-    """Return a side's means over cells by sample, on the additive scale, each cell relative to its OLD mean."""
+def _by_run(contrasts: Sequence[Contrast], which: str) -> dict[Any, float]:
+    """Return a side's means over rows by run, on the additive scale, each row relative to its OLD mean."""
     means: dict[Any, list[float]] = {}
-    for cell in cells:
-        arm: Arm = getattr(cell, which)
-        values, runs = arm.additive(cell.metric) - cell.against.additive(cell.metric).mean(), np.array(arm.runs)
+    for contrast in contrasts:
+        arm: Arm = getattr(contrast, which)
+        values = arm.additive(contrast.metric) - contrast.against.additive(contrast.metric).mean()
+        runs = np.array(arm.runs)
         for run in dict.fromkeys(arm.runs):
             means.setdefault(run, []).append(float(values[runs == run].mean()))
     return {run: float(np.mean(values)) for run, values in means.items()}
@@ -428,34 +410,26 @@ def _noise(pair: Pair) -> float:
 def _overall(pairs: Sequence[Pair], rows: Sequence[Row], fail_over: float | None, by_turns: bool) -> list[Overall]:
     """Return the change of the speed of each recipe on a device, over all rows that were timed in both.
 
-    The mean of the logarithms: over the precisions within each process, then over the processes of each cell, then over
-    the cells. Neither precisions that were timed in one process nor cells of one run are independent samples.
+    Only runs are independent samples of all rows together, so there is none where a side has too few of them.
     """
-    subjects: dict[tuple[Any, ...], dict[float, list[Pair]]] = {}
-    for pair in pairs:
-        if None not in _of(pair, SPEED.arm):
-            subject = (*(pair[name] for name in SUBJECT_OF), pair["device_old"], pair["device_new"])
-            subjects.setdefault(subject, {}).setdefault(pair["batch_size"], []).append(pair)
+    subjects: dict[str, list[Contrast]] = {}
     names = {(*row.question.values(), *row.devices): row.subject for row in rows}
+    for pair in pairs:
+        name = names.get((*(pair[part] for part in QUESTION), pair["device_old"], pair["device_new"]))
+        old, new = _of(pair, SPEED.arm)
+        if name is None or old is None or new is None:
+            continue
+        contrast = estimate(SPEED, new, old)
+        if contrast is not None:
+            subjects.setdefault(name, []).append(replace(contrast, noise=_noise(pair)))
     family = {}
-    for cells in subjects.values():
-        timed = [pair for cell in cells.values() for pair in cell]
-        parts = [part for cell in cells.values() if (part := _of_cell(cell)) is not None]
-        if parts and len(timed) > 1:
-            first = timed[0]
-            name = names[*(first[name] for name in QUESTION), first["device_old"], first["device_new"]]
-            family[name, len(timed)] = _over_runs(mean(parts), parts, by_turns)
+    for name, contrasts in subjects.items():
+        change = _over_runs(contrasts, by_turns)
+        if len(contrasts) > 1 and not change.allowance:
+            noise = max(contrast.noise or 0.0 for contrast in contrasts)
+            family[name] = replace(change, noise=noise)
     judged = _judged(family, fail_over)
-    return [Overall(name=name, rows=count, change=change) for (name, count), change in judged.items()]
-
-
-def _of_cell(pairs: Sequence[Pair]) -> Contrast | None:
-    """Return the change of the mean over a cell's precisions; None where a side has one process with all of them."""
-    old, new = (together(list(arms)) for arms in zip(*(_of(pair, SPEED.arm) for pair in pairs), strict=True))
-    if min(len(old.values), len(new.values)) < 2:
-        return None
-    contrast = estimate(SPEED, new, old)
-    return contrast and replace(contrast, noise=max(map(_noise, pairs)))
+    return [Overall(name=name, rows=len(subjects[name]), change=change) for name, change in judged.items()]
 
 
 def _diverging(pair: Pair, metric: Metric) -> int:
@@ -488,14 +462,14 @@ def _untested(metric: Metric, pair: Pair, fail_over: float | None) -> Change | N
 
 def _speedup(pair: Pair) -> Interval | None:
     """Return the change of the speedup over fp32, without the processes that a speedup leaves out."""
-    sides = [list(arm.gains.values()) if arm else [] for arm in _of(pair, SPEED.arm)]
-    if not all(sides):
+    centers = []
+    for arm in _of(pair, SPEED.arm):
+        gains = arm.gains if arm else {}
+        kept = stats.without_evidence([process in arm.disturbed for process in gains])
+        centers.append([gain.center for gain, counts in zip(gains.values(), kept, strict=True) if counts])
+    if not all(centers):
         return None
-    was, now = (
-        [gain.center for gain, is_out in zip(gains, stats.left_out(gains), strict=True) if not is_out]
-        for gains in sides
-    )
-    return stats.welch(now, was).interval().exp()
+    return stats.welch(centers[1], centers[0]).exp()
 
 
 def _difference(folders: tuple[Path, Path], sides: Sequence[pd.DataFrame]) -> str:

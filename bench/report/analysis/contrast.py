@@ -12,8 +12,8 @@ where it is a difference, the sign turned where less is better.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, Literal
 
@@ -26,12 +26,12 @@ from bench.report.reading.load import CELL, KEY, is_emulated
 from bench.results.records import MEASURED
 from bench.spec.metrics import Metric
 from bench.spec.precisions import BASELINE
-from bench.stats import EVIDENCE, Difference, Interval
+from bench.stats import EVIDENCE, Interval
 
 ARM, IN_CELL = "arm_number", "cell_number"
 """Columns that ``numbered`` adds: one number is compared faster than the ten columns that it stands for."""
 PRECISION = KEY.index("precision")
-Pairing = Literal["rounds", "processes", "seeds", "apart", "once"]
+Pairing = Literal["processes", "seeds", "unpaired", "once"]
 Values = NDArray[np.float64]
 
 
@@ -45,22 +45,18 @@ class Arm:
     """One for each process or seed, in the metric's unit."""
     replicates: Sequence[Hashable]
     """The process or seed of each; an equal one of another arm makes a pair."""
-    alone: NDArray[np.bool_]
+    unpaired: NDArray[np.bool_]
     """Whether its process held no other arm."""
     gains: Mapping[Hashable, Interval] = field(default_factory=dict)
     """By process, the logarithm of its gain over fp32 in the same process, from their ABBA rounds."""
-    rounds: Mapping[Hashable, pd.Series[float]] = field(default_factory=dict)
-    """By process, the logarithm of each round's steps a millisecond: for arms that took turns without fp32."""
     disturbed: frozenset[Hashable] = frozenset()
     """Processes with evidence of a disturbance (``stats.disturbed``)."""
     alike: frozenset[tuple[Hashable, ...]] = frozenset()
     """Values of the columns that both sides must agree in."""
     on_cpu: bool = False
     seeds: tuple[float, ...] = ()
-    turns: tuple[float, ...] = ()
-    """The number of each process within the cell: arms of one number were measured one after the other, or together."""
     runs: Sequence[Hashable] = ()
-    """The run or the day of each value, where several runs count as one."""
+    """The run of each value, where several runs count as one."""
 
     def figure(self, metric: Metric) -> float:
         """Return one figure of all values: the mean over seeds, the median over processes, the largest if read once."""
@@ -80,16 +76,14 @@ class Contrast:
     arm: Arm
     against: Arm
     change: Interval
-    """On the additive scale: above 0 is better. ``change.n`` is without disturbed replicates that lie far off."""
+    """On the additive scale: above 0 is better. ``change.n`` is without processes that do not count."""
     pairing: Pairing
     replicates: int
     """How many there were."""
-    groups: Sequence[tuple[int, float]] = ()
-    """Of changes within processes: how many lie together, and their mean; further groups lie far below and above."""
-    difference: Difference | None = None
-    """The change as Student's distribution, for p-values and other confidences; None of other estimators."""
     noise: float | None = None
     """The A/A noise of its cell, as a share; None where it was not measured."""
+    allowance: float = 0.0
+    """What the machine may differ by between the two, on the additive scale; a change must exceed it, too."""
     shares_clock: bool = False
     """Whether the power limit held down a clock that the two shared, as arms that take turns do."""
 
@@ -97,8 +91,8 @@ class Contrast:
     def threshold(self) -> float:
         """The limit that an interval must exceed to show a change, on the additive scale: A/A noise, or the margin."""
         if not self.metric.has_noise:
-            return self.metric.threshold
-        return math.log1p(stats.ASSUMED_NOISE if self.noise is None else self.noise)
+            return self.metric.threshold + self.allowance
+        return math.log1p(stats.ASSUMED_NOISE if self.noise is None else self.noise) + self.allowance
 
     @property
     def gain(self) -> Interval:
@@ -115,11 +109,17 @@ class Contrast:
         return turned.exp() if self.metric.scale == "ratio" else turned
 
     def at(self, confidence: float) -> Interval:
-        """Return ``shown`` with an interval at another confidence than 95 %."""
-        return self.shown if self.difference is None else self._in_unit(self.difference.interval(confidence))
+        """Return ``shown`` with an interval at another confidence."""
+        return self._in_unit(self.change.at(confidence))
 
     @property
-    def is_told(self) -> bool:
+    def is_disturbed(self) -> bool:
+        """Whether all its processes show evidence of a disturbance, so that all count."""
+        disturbed = self.arm.disturbed | self.against.disturbed
+        return self.pairing == "processes" and bool(self.arm.gains) and disturbed.issuperset(self.arm.gains)
+
+    @property
+    def is_resolvable(self) -> bool:
         """Whether the two differ by more than the instrument cannot tell apart; always, unless they are read once."""
         low, high = self.change.low, self.change.high
         return self.pairing != "once" or low is None or high is None or low == high or not low < 0 < high
@@ -136,16 +136,13 @@ def numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
     return np.asarray(numbers, dtype=np.int64)
 
 
-def arms(
-    trials: pd.DataFrame, metric: Metric, *, phase: str = "", blocks: pd.DataFrame | None = None
-) -> dict[int, Arm]:
+def arms(trials: pd.DataFrame, metric: Metric, *, phase: str = "") -> dict[int, Arm]:
     """Return what each arm measured of a metric, by its number; arms of which nothing counts are left out.
 
     Args:
         trials: rows from ``numbered``.
         metric: what they measured.
         phase: another phase than the metric's own that measures it, too.
-        blocks: rows of blocks.csv with the columns of their cells, where pairs need each round.
     """
     measured_rows = (trials["phase"] == (phase or metric.phase)) & trials["status"].isin(MEASURED)
     if not measured_rows.any():
@@ -165,10 +162,9 @@ def arms(
         rows = rows.assign(value=rows.groupby([ARM, "seed"])["value"].transform("mean"))
         rows = rows.drop_duplicates([ARM, "seed"]).sort_values("seed", kind="stable")
     ends = [f"{metric.gain}{end}" for end in ("", "_low", "_high")] if metric.gain else []
-    taken = ["value", "run", "trial", "seed", "replicate", "paired", "device_kind", *metric.alike, *ends]
-    taken += [*EVIDENCE, *({"of_run"} & {*rows.columns})]
+    taken = ["value", "run", "trial", "seed", "paired", "device_kind", "rounds", "disturbance", *EVIDENCE]
+    taken += [*metric.alike, *ends, *({"of_run"} & {*rows.columns})]
     columns = {name: rows[name].to_numpy() for name in taken}
-    by_round = {} if blocks is None else round_logs(blocks)
     keys = list(zip(*(rows[name].tolist() for name in KEY), strict=True))
     places: dict[int, list[int]] = {}
     for place, number in enumerate(rows[ARM].tolist()):
@@ -178,51 +174,30 @@ def arms(
         key = keys[at[0]]
         part = {name: column[at] for name, column in columns.items()}
         processes = list(zip(part["run"], part["trial"], strict=True))
-        disturbed = set(compress(processes, stats.disturbed(*(part[name] for name in EVIDENCE))))
+        evidence = stats.disturbed(part["disturbance"], {name: part[name] for name in EVIDENCE})
         cell = None if metric.seed_is_input else key[:PRECISION]
         measured[number] = Arm(
             key=key,
             values=part["value"],
             replicates=[(cell, seed) for seed in part["seed"]] if metric.replicate == "seed" else processes,
-            alone=part["paired"] == "no",
-            gains=_gains(processes, disturbed, *(part[name] for name in (*ends, "rounds"))) if ends else {},
-            disturbed=frozenset(disturbed),
-            rounds={
-                process: by_round[name] for process in processes if (name := (*process, key[PRECISION])) in by_round
-            },
+            unpaired=part["paired"] == "no",
+            gains=_gains(processes, *(part[name] for name in (*ends, "rounds"))) if ends else {},
+            disturbed=frozenset(compress(processes, evidence)),
             alike=frozenset(zip(*(part[name] for name in metric.alike), strict=True)),
             on_cpu=part["device_kind"][0] == "cpu",
             seeds=tuple(part["seed"].tolist()),
-            turns=tuple(part["replicate"].tolist()),
             runs=tuple(part["of_run"]) if "of_run" in part else (),
         )
     return measured
 
 
-def _gains(
-    processes: Sequence[Hashable], disturbed: Container[Hashable], *ends_and_rounds: Values
-) -> dict[Hashable, Interval]:
-    """Return the logarithm of the gain over fp32 in each process that has one; ends that are not finite are unknown."""
-    *ends, rounds = ends_and_rounds
-    with np.errstate(invalid="ignore", divide="ignore"):
-        logs = np.log(np.column_stack(ends).astype(float)).tolist()
+def _gains(processes: Sequence[Hashable], *ends_and_rounds: Values) -> dict[Hashable, Interval]:
+    """Return the log-gain over fp32 in each process that has one."""
     gains: dict[Hashable, Interval] = {}
-    for process, (center, low, high), count in zip(processes, logs, np.nan_to_num(rounds, nan=1.0), strict=True):
-        if math.isfinite(center):
-            within = (low, high) if math.isfinite(low) and math.isfinite(high) else (None, None)
-            seen = process in disturbed
-            gains[process] = Interval(center=center, low=within[0], high=within[1], n=int(count), is_disturbed=seen)
+    for process, gain, low, high, rounds in zip(processes, *ends_and_rounds, strict=True):
+        if gain > 0:  # NaN where there is none
+            gains[process] = stats.from_row(gain, low, high, 1 if math.isnan(rounds) else int(rounds))
     return gains
-
-
-def round_logs(blocks: pd.DataFrame) -> dict[Any, pd.Series[float]]:
-    """Return ln(steps per ms) of each round that counts, by run, trial and precision."""
-    counted = blocks[blocks["discarded"] == ""]
-    names = [counted[name].astype(str) for name in ("run", "trial", "precision")]
-    log: pd.Series[float] = np.log(counted["steps"] / counted["time_ms"])  # type: ignore[assignment]
-    logs = log.groupby([*names, counted["round"]], sort=False).mean()
-    groups = logs.groupby(level=[0, 1, 2], sort=False)
-    return {key: of_arm.droplevel([0, 1, 2]) for key, of_arm in groups}
 
 
 def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
@@ -234,73 +209,49 @@ def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
     sides: Any = {"metric": metric, "arm": arm, "against": against}
     if metric.replicate == "once":
         return Contrast(**sides, change=_read_once(metric, arm, against), pairing="once", replicates=1)
-    if processes := _in_turns(arm, against):
-        change = stats.process_interval(processes)
-        count, grouped = len(processes), stats.groups(processes)
-        return Contrast(**sides, change=change, pairing="rounds", replicates=count, groups=grouped)
-    pairing: Pairing = "apart"
+    pairs = _pairs(metric, arm, against)
+    if pairs and metric.replicate == "seed":
+        change = stats.student([pair.center for pair in pairs.values()])
+        return Contrast(**sides, change=change, pairing="seeds", replicates=len(pairs))
+    if pairs:
+        disturbed = arm.disturbed | against.disturbed
+        change = stats.over_processes([*pairs.values()], [process in disturbed for process in pairs])
+        return Contrast(**sides, change=change, pairing="processes", replicates=len(pairs))
     if not len(arm.values) or not len(against.values):
         return None
-    if differences := _differences(metric, arm, against):
-        count, pairing = len(differences), "seeds" if metric.replicate == "seed" else "processes"
-        disturbed = _disturbed(arm, against, differences) if pairing == "processes" else set()
-        kept = [value for replicate, value in differences.items() if replicate not in disturbed]
-        difference = stats.student(kept or list(differences.values()))
-    else:
-        difference = stats.welch(*_apart(metric, arm, against))
-        count = difference.n
-    return Contrast(**sides, change=difference.interval(), pairing=pairing, replicates=count, difference=difference)
+    is_enough = all(side.unpaired.sum() >= metric.fewest for side in (arm, against))
+    change = stats.welch(*(_counted(metric, side, is_enough) for side in (arm, against)))
+    return Contrast(**sides, change=change, pairing="unpaired", replicates=change.n)
 
 
-def _in_turns(arm: Arm, against: Arm) -> list[Interval]:
-    """Return the change in each process that timed both in ABBA rounds, with its own interval."""
-    if shared := [process for process in arm.rounds if process in against.rounds]:
-        rounds = {process: (arm.rounds[process] - against.rounds[process]).dropna() for process in shared}
-        return [
-            replace(
-                stats.rounds_interval(np.asarray(logs, dtype=np.float64)), is_disturbed=process in against.disturbed
-            )
-            for process, logs in rounds.items()
-            if len(logs)
-        ]
-    if arm.key[:PRECISION] != against.key[:PRECISION]:
-        return []
-    if against.key[PRECISION] == BASELINE:
-        return list(arm.gains.values())
-    return [gain.negative() for gain in against.gains.values()] if arm.key[PRECISION] == BASELINE else []
+def _pairs(metric: Metric, arm: Arm, against: Arm) -> dict[Hashable, Interval]:
+    """Return the change in each process or seed that both have; none where they have too few in common."""
+    if arm.key[:PRECISION] == against.key[:PRECISION]:
+        if against.key[PRECISION] == BASELINE and arm.gains:
+            return dict(arm.gains)
+        if arm.key[PRECISION] == BASELINE and against.gains:
+            return {process: gain.negative() for process, gain in against.gains.items()}
+    ours, theirs = _by_replicate(metric, arm, against), _by_replicate(metric, against, arm)
+    pairs = {name: ours[name].minus(theirs[name]) for name in ours if name in theirs}
+    return pairs if len(pairs) >= min(2, len(arm.values), len(against.values)) else {}
 
 
-def _differences(metric: Metric, arm: Arm, against: Arm) -> dict[Hashable, float]:
-    """Return the difference in each process or seed that both have; none where they have too few in common."""
-    fewest = min(2, len(arm.values), len(against.values))
-    sides = [
-        {process: gain.center for process, gain in side.gains.items()}
-        if arm.gains and against.gains
-        else dict(zip(side.replicates, side.additive(metric).tolist(), strict=True))
-        for side in (arm, against)
-    ]
-    shared = [replicate for replicate in sides[0] if replicate in sides[1]]
-    return {replicate: sides[0][replicate] - sides[1][replicate] for replicate in shared if len(shared) >= fewest}
+def _by_replicate(metric: Metric, arm: Arm, other: Arm) -> dict[Hashable, Interval]:
+    """Return an arm's gain over fp32 in each process, if both arms have gains; else its values."""
+    if arm.gains and other.gains:
+        return dict(arm.gains)
+    values = zip(arm.replicates, arm.additive(metric).tolist(), strict=True)
+    return {replicate: stats.around(value, 0.0, 1.0, 1) for replicate, value in values}
 
 
-def _disturbed(arm: Arm, against: Arm, differences: Mapping[Hashable, float]) -> set[Hashable]:
-    """Return the disturbed processes that lie far off the others: the same that a speedup over fp32 leaves out.
+def _counted(metric: Metric, arm: Arm, is_unpaired: bool) -> Values:
+    """Return the values of the processes that count, on the additive scale.
 
-    Of arms without such speedups they are those whose differences lie far off.
+    Where both arms have enough processes of their own, those that they shared with other arms are left out.
     """
-    seen = arm.disturbed | against.disturbed
-    alone = {
-        process: Interval(center=value, low=None, high=None, n=1, is_disturbed=process in seen)
-        for process, value in differences.items()
-    }
-    sides = [arm.gains, against.gains] if arm.gains and against.gains else [alone]
-    return {process for side in sides for process in compress(side, stats.left_out(list(side.values())))}
-
-
-def _apart(metric: Metric, *sides: Arm) -> list[Values]:
-    """Return the values of arms in processes of their own; all, where one of them has too few of these."""
-    is_enough = all(side.alone.sum() >= metric.fewest for side in sides)
-    return [side.additive(metric)[side.alone if is_enough else slice(None)] for side in sides]
+    at = np.flatnonzero(arm.unpaired) if is_unpaired else np.arange(len(arm.values))
+    is_disturbed = [arm.replicates[place] in arm.disturbed for place in at.tolist()]
+    return arm.additive(metric)[at[stats.without_evidence(is_disturbed)]]
 
 
 def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:
@@ -320,26 +271,6 @@ def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:
     return Interval(center=end(now.max(), was.max()), low=low, high=high, n=1)  # of several readings the largest
 
 
-def together(arms: Sequence[Arm]) -> Arm:
-    """Return the geometric mean of some arms of one cell in each turn that has all of them, as an arm."""
-    logs = [dict(zip(arm.turns, np.log(arm.values), strict=True)) for arm in arms]
-    shared = [turn for turn in logs[0] if all(turn in log for log in logs)]
-    run_of = dict(zip(arms[0].turns, arms[0].runs, strict=False))
-    values = np.exp([np.mean([log[turn] for log in logs]) for turn in shared])
-    names = [(arms[0].key, turn) for turn in shared]
-    of_runs = tuple(run_of[turn] for turn in shared if turn in run_of)
-    return Arm(key=arms[0].key, values=values, replicates=names, alone=np.zeros(len(shared), bool), runs=of_runs)
-
-
-def mean(contrasts: Sequence[Contrast]) -> Contrast:
-    """Return the mean of independent contrasts of one metric, at least one, all with the same weight."""
-    difference = stats.mean_difference(
-        [contrast.difference for contrast in contrasts if contrast.difference is not None]
-    )
-    noise = max(stats.ASSUMED_NOISE if contrast.noise is None else contrast.noise for contrast in contrasts)
-    return replace(contrasts[0], change=difference.interval(), difference=difference, noise=noise)
-
-
 def _baseline(alike: Sequence[Arm]) -> Arm | None:
     """Return fp32; where its own figures do not count, one without any, which gains in shared processes are over."""
     timed = next((arm for arm in alike if arm.gains), None)
@@ -347,7 +278,7 @@ def _baseline(alike: Sequence[Arm]) -> Arm | None:
     if fp32 or timed is None:
         return fp32
     key = (*timed.key[:PRECISION], BASELINE)
-    return Arm(key=key, values=np.array([]), replicates=(), alone=np.array([], bool), alike=timed.alike)
+    return Arm(key=key, values=np.array([]), replicates=(), unpaired=np.array([], bool), alike=timed.alike)
 
 
 def contrasts(metric: Metric, arms: Mapping[int, Arm]) -> dict[int, Contrast]:

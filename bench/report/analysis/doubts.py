@@ -56,6 +56,12 @@ DOUBTS = {
             applies=lambda row: row["most_foreign_load_pct"] > CROWDED_PCT,
         ),
         Doubt(
+            name="disturbed",
+            mark="△",
+            about="all processes that timed it were disturbed, so all of them count; the notes say by what",
+            applies=lambda row: row["disturbed"] is True,
+        ),
+        Doubt(
             name=processes(1),
             mark="§",
             about="its speed was measured in one process, and another may land outside the interval",

@@ -18,7 +18,7 @@ from bench.results.records import MEASURED, WorkClass
 from bench.spec.metrics import MEMORY
 from bench.spec.precisions import BASELINE, find_precision, strayed
 from bench.spec.techniques import TECHNIQUES
-from bench.stats import Interval, robust_interval
+from bench.stats import Interval, rounds_interval
 
 CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
 PRODUCTS: tuple[WorkClass, ...] = ("matrix units", "other products")
@@ -262,13 +262,13 @@ def _step(precision: str, rows: pd.DataFrame) -> Step | None:
 def _explain(cell: Mapping[str, Any], baseline: Step, arm: Step) -> Explanation:
     before, after = (step.of("step", "timed").set_index("round")["value"] for step in (baseline, arm))
     rounds = before.index.intersection(after.index)
-    difference = robust_interval(list(before[rounds] - after[rounds]))
+    difference = rounds_interval(list(before[rounds] - after[rounds]))
     certain = difference.low is not None and difference.high is not None and difference.low * difference.high > 0
     return Explanation(
         cell=cell,
         baseline=baseline,
         arm=arm,
-        speedup=robust_interval(list(np.log(before[rounds] / after[rounds]))).exp(),
+        speedup=rounds_interval(list(np.log(before[rounds] / after[rounds]))).exp(),
         unexplained=_unexplained(baseline, arm, difference.center) if certain else None,
         reasons=tuple(reasons(baseline, arm)),
     )
@@ -280,7 +280,7 @@ def _unexplained(baseline: Step, arm: Step, difference_ms: float) -> Interval | 
     In each round, the time without the profiler less the sum of the classes is taken of both steps; where it is the
     same in both, their difference is explained.
     """
-    share = robust_interval(list((baseline.unprofiled_rest - arm.unprofiled_rest).dropna() / difference_ms))
+    share = rounds_interval(list((baseline.unprofiled_rest - arm.unprofiled_rest).dropna() / difference_ms))
     return share if share.half_width is None or share.half_width <= CERTAIN else None
 
 

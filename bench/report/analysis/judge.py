@@ -9,7 +9,7 @@ from typing import Any, Literal
 from bench import stats
 from bench.report.analysis.contrast import Contrast
 from bench.report.format import known
-from bench.spec.metrics import ACCURACY, SPEED, Metric, learned
+from bench.spec.metrics import ACCURACY, Metric, learned
 
 FASTER = ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE")
 IMPROVED = ("IMPROVED", "REGRESSED", "SAME", "INCONCLUSIVE")
@@ -45,7 +45,11 @@ def judge_speedups(family: Sequence[Contrast]) -> list[str]:
     FASTER and SLOWER also need to be discoveries (``stats.discoveries``) at the level of their intervals, 5 % of one
     process and 2.5 % of several that may have ended the measurement; alone a speedup has the word of its interval.
     """
-    chances = {place: _chance(contrast) for place, contrast in enumerate(family) if contrast.change.low is not None}
+    chances = {
+        place: contrast.change.chance(contrast.threshold) / (1 - contrast.change.confidence)
+        for place, contrast in enumerate(family)
+        if contrast.change.low is not None
+    }
     holding = {
         place for place, holds in zip(chances, stats.discoveries(list(chances.values()), 1.0), strict=True) if holds
     }
@@ -58,74 +62,45 @@ def judge_speedups(family: Sequence[Contrast]) -> list[str]:
     return words
 
 
-def _chance(contrast: Contrast) -> float:
-    """Return the p of a change beyond its threshold, over the level at which its interval is."""
-    if contrast.difference is not None:
-        return contrast.difference.beyond(contrast.threshold) / (1 - stats.CONFIDENCE)
-    change, is_alone = contrast.change, contrast.replicates == 1
-    confidence = stats.CONFIDENCE if is_alone else stats.REPORTED
-    freedom = max(1, stats.trimmed_freedom(change.n)) if is_alone else change.n - 1.0
-    error = (change.half_width or 0.0) / stats.quantile(freedom, confidence)
-    difference = stats.Difference(center=change.center, error=error, freedom=freedom, n=2)
-    return difference.beyond(contrast.threshold) / (1 - confidence)
-
-
 def judge_together(family: Sequence[Contrast]) -> list[str]:
     """Return the words of ``IMPROVED`` for contrasts of any metrics: of the changes 5 % at most may be chance."""
-
-    def word(contrast: Contrast, changed: bool) -> str:
-        if changed:
-            return IMPROVED[0] if contrast.change.center > 0 else IMPROVED[1]
-        if contrast.difference is None:  # it has no chance in it
-            return judge(contrast, IMPROVED)
-        return judge(contrast, IMPROVED, math.inf) if contrast.change.n >= contrast.metric.fewest else IMPROVED[3]
-
-    return [
-        word(*pair) for pair in zip(family, _beyond(family, [contrast.threshold for contrast in family]), strict=True)
-    ]
+    words = []
+    changed = _beyond(family, [contrast.threshold for contrast in family])
+    for contrast, is_changed in zip(family, changed, strict=True):
+        if is_changed:
+            words.append(IMPROVED[0] if contrast.change.center > 0 else IMPROVED[1])
+        elif contrast.change.error is None:  # it has no chance in it
+            words.append(judge(contrast, IMPROVED))
+        elif contrast.allowance or contrast.change.n < contrast.metric.fewest:
+            words.append(IMPROVED[3])
+        else:
+            words.append(judge(contrast, IMPROVED, math.inf))
+    return words
 
 
 def worse_than(family: Sequence[Contrast], share: float | None) -> list[bool]:
     """Say which contrasts are shown to be worse by more than a share, or than their metric's margin in its own unit."""
     if share is None:
         return [False] * len(family)
-    limits = _limits(family, share)
+    limits = []
+    for contrast in family:
+        least = math.log1p(share) if contrast.metric.scale == "ratio" else 0.0
+        limits.append(max(contrast.threshold, least + contrast.allowance))
     return [
-        holds and contrast.change.center < 0 if contrast.difference else judge(contrast, threshold=limit) == FASTER[1]
+        judge(contrast, threshold=limit) == FASTER[1]
+        if contrast.change.error is None
+        else holds and contrast.change.center < 0
         for contrast, limit, holds in zip(family, limits, _beyond(family, limits), strict=True)
     ]
 
 
-def least_shown(family: Sequence[Contrast], share: float = 0.0) -> list[float | None]:
-    """Return from which slowdown on, as a share, ``worse_than`` holds of each step time, the others as they are."""
-    limits = _limits(family, share)
-    ps, least = _chances(family, limits), dict[int, float]()
-    for place in ps:
-        contrast = family[place]
-        if contrast.metric == SPEED and (difference := contrast.difference):
-            others = [p for other, p in ps.items() if other != place]
-            level = (1 - stats.CONFIDENCE) * sum(stats.discoveries([*others, 0.0])) / len(ps)
-            least[place] = math.expm1(limits[place] + stats.quantile(difference.freedom, 1 - level) * difference.error)
-    return [least.get(place) for place in range(len(family))]
-
-
-def _limits(family: Sequence[Contrast], share: float) -> list[float]:
-    """Return what a change must exceed to be more than a share, on the additive scale."""
-    return [max(contrast.threshold, math.log1p(share) * (contrast.metric.scale == "ratio")) for contrast in family]
-
-
-def _chances(family: Sequence[Contrast], limits: Sequence[float]) -> dict[int, float]:
-    """Return the p of each contrast that is tested, by its place."""
-    return {
-        place: contrast.difference.beyond(limit)
-        for place, (contrast, limit) in enumerate(zip(family, limits, strict=True))
-        if contrast.difference is not None and contrast.change.n >= contrast.metric.fewest
-    }
-
-
 def _beyond(family: Sequence[Contrast], limits: Sequence[float]) -> list[bool]:
     """Say which contrasts exceed their limits by more than chance among all of them (``stats.discoveries``)."""
-    ps = _chances(family, limits)
+    ps = {
+        place: contrast.change.chance(limit)
+        for place, (contrast, limit) in enumerate(zip(family, limits, strict=True))
+        if contrast.change.error is not None and contrast.change.n >= contrast.metric.fewest
+    }
     holding = {place for place, holds in zip(ps, stats.discoveries(list(ps.values())), strict=True) if holds}
     return [place in holding for place in range(len(family))]
 
@@ -139,7 +114,7 @@ def parity(contrast: Contrast) -> Parity:
     Journal of Pharmacokinetics and Biopharmaceutics 15 (1987).
     """
     margin, change = contrast.metric.threshold, contrast.change
-    interval = contrast.difference.interval(0.90) if contrast.difference else change
+    interval = change.at(0.90)
     if change.n < contrast.metric.fewest or interval.low is None or interval.high is None:
         return "insufficient seeds"
     if interval.high < -margin:

@@ -51,7 +51,6 @@ RATES = ["step_ms", "samples_per_s", "tokens_per_s"]
 SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
 DIAGNOSTICS = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]
 DIAGNOSTICS += ["switch_warmup_steps", "block_steps", "switch_transient_pct", "foreign_load_pct"]
-COUNTS = ["rounds", "discarded_rounds", "outlier_rounds"]
 
 
 def summarise(trials: pd.DataFrame) -> pd.DataFrame:
@@ -114,7 +113,9 @@ def _changes(contrasts: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame
         if metric.seed_is_input and metric.tabled:
             parts.append(intervals(by_arm, metric.changes, lambda contrast: contrast.at(0.90)))
         elif metric in (MEMORY, ENERGY):
-            shown = intervals(by_arm, metric.changes, lambda contrast: contrast.shown if contrast.is_told else None)
+            shown = intervals(
+                by_arm, metric.changes, lambda contrast: contrast.shown if contrast.is_resolvable else None
+            )
             parts.append(shown[[metric.change]] - 1)
         elif metric is EPOCH:
             epoch = intervals(by_arm, ["epoch_speedup", "epoch_low", "epoch_high"], lambda contrast: contrast.gain)
@@ -241,7 +242,7 @@ def _above_entropy(done: pd.DataFrame) -> pd.DataFrame:
     """
     rows = done[done["entropy_nats"].notna() & done["test_loss"].notna()]
     groups = (rows["test_loss"] - rows["entropy_nats"]).groupby(rows[ARM], sort=False)
-    intervals_of = {arm: stats.student_interval(group.to_numpy(dtype=np.float64)) for arm, group in groups}
+    intervals_of = {arm: stats.student(group.to_numpy(dtype=np.float64)) for arm, group in groups}
     ends = [interval.ends for interval in intervals_of.values()]
     return pd.DataFrame(ends, pd.Index(list(intervals_of), dtype="int64"), ENTROPY).astype(float)
 
@@ -277,7 +278,7 @@ def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFr
     """Return one row for each arm whose speed was tried, by its number.
 
     ``RATES`` are medians over processes. ``speedup`` has the interval of its contrast with fp32, ``verdict`` its word,
-    and ``measured_in`` says over which processes. Nothing measured leaves the figures empty. ``noise`` is that of
+    and ``measured_in`` says over which processes, ``disturbed`` whether all of these were. Nothing measured leaves the figures empty. ``noise`` is that of
     ``noises``, empty where it was not measured, and ``power_capped`` whether the power limit held the clock down, which
     the precisions then shared: the verdict is FASTER only beyond ``judge.SHARED_CLOCK``.
 
@@ -306,6 +307,8 @@ def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFr
     table["measured_in"] = pd.Series(
         {number: measured_in(contrast) for number, contrast in of_arms.items()}, dtype=object
     )
+    disturbed = {number: contrast.is_disturbed for number, contrast in of_arms.items()}
+    table["disturbed"] = pd.Series(disturbed, dtype=object)
     table["timed_processes"] = groups.size()
     asked = groups["target_ci"].max().reindex(table.index)
     measured = table["speed_status"].isin(MEASURED)
@@ -314,21 +317,20 @@ def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFr
 
 
 def measured_in(contrast: Contrast) -> str:
-    """Say over which processes a contrast is, how many of them count, and where some lie far off the others."""
-    count, groups = contrast.replicates, contrast.groups
-    if len(groups) > 1:  # as in "8 processes at 1.500, 2 at 1.455"
-        others = "".join(f", {of_group} at {math.exp(center):.3f}" for of_group, center in groups[1:])
-        left_out = f", of {count}" if contrast.change.n < count else ""
-        return f"{processes(groups[0][0])} at {math.exp(groups[0][1]):.3f}{others}{left_out}"
-    if contrast.pairing == "apart":
+    """Say over which processes a contrast is, and how many of them count."""
+    count, counted = contrast.replicates, contrast.change.n
+    if contrast.pairing == "unpaired":
         return f"{processes(count)} apart"
-    return f"{contrast.change.n} of {count} processes" if count > 1 and contrast.change.n < count else processes(count)
+    return f"{counted} of {count} processes" if count > 1 and counted < count else processes(count)
 
 
 def noises(trials: pd.DataFrame) -> dict[tuple[Any, ...], float]:
     """Return the A/A noise of each cell of which it is known, by the cell's columns (``stats.aa_noise``)."""
     timed = arms(trials, SPEED, phase="floor").values()
-    shares = {arm.key[:PRECISION]: stats.aa_noise([*arm.gains.values()]) for arm in timed}
+    shares = {}
+    for arm in timed:
+        is_disturbed = [process in arm.disturbed for process in arm.gains]
+        shares[arm.key[:PRECISION]] = stats.aa_noise([*arm.gains.values()], is_disturbed)
     return {cell: share for cell, share in shares.items() if share is not None}
 
 
@@ -339,7 +341,7 @@ def details(trials: pd.DataFrame) -> pd.DataFrame:
     """
     rows = trials[(trials["phase"] == "speed") & trials["status"].isin((*MEASURED, "invalid"))]
     groups = rows.groupby(ARM, sort=False)
-    table = groups[DIAGNOSTICS].median().join(groups[COUNTS].sum())
+    table = groups[DIAGNOSTICS].median().join(groups["rounds"].sum())
     table["most_foreign_load_pct"] = groups["foreign_load_pct"].max()
     return table.join(groups[["compute_dtypes", "attention"]].first())
 

@@ -116,7 +116,7 @@ def figures_of(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Return a metric's figures as ``against_batch`` takes them; intervals are Student's over processes or seeds."""
     rows = summary.assign(device=summary["label"], value=summary[metric.figure], status=summary[metric.status])
     several = [getattr(arm, "values", ()) if metric.replicate != "once" else () for arm in rows[metric.arm]]
-    intervals = [stats.student_interval(values) if len(values) > 1 else None for values in several]
+    intervals = [stats.student(values) if len(values) > 1 else None for values in several]
     ends = [(each.low, each.high) if each else (None, None) for each in intervals]
     rows[["low", "high"]] = pd.DataFrame(ends, rows.index, ["low", "high"], dtype=float)
     return rows

@@ -246,7 +246,7 @@ def _communication(trials: pd.DataFrame) -> dict[Hashable, stats.Interval]:
     rows = trials[(trials["phase"] == "speed") & trials["status"].isin(MEASURED) & trials["communication_pct"].notna()]
     shares: dict[Hashable, stats.Interval] = {}
     for arm, group in rows.groupby(KEY, sort=False)["communication_pct"]:
-        left = stats.student_interval(np.log1p(-group.to_numpy(dtype=np.float64) / 100)).exp()
+        left = stats.student(np.log1p(-group.to_numpy(dtype=np.float64) / 100)).exp()
         low, high = (None if end is None else 100 * (1 - end) for end in (left.high, left.low))
         shares[arm] = stats.Interval(center=100 * (1 - left.center), low=low, high=high, n=left.n)
     return shares

@@ -202,8 +202,6 @@ def how_timed(rows: pd.DataFrame) -> Table | None:
         *ARM,
         *optional(
             figures("rounds", "rounds", whole),
-            figures("discarded", "discarded_rounds", whole),
-            figures("outliers", "outlier_rounds", whole),
             figures("steps/block", "block_steps", 2),
             figures("switch warm-up (steps)", "switch_warmup_steps", 2),
             figures("first step after switch", "switch_transient_pct", change, per=100),
@@ -215,8 +213,7 @@ def how_timed(rows: pd.DataFrame) -> Table | None:
         ),
     ]
     about = (
-        "Counts are sums over all processes, other figures medians. A discarded ABBA round was disturbed by what "
-        "blocks.csv names; an outlier lies far from the other rounds and counts. A/A noise is how far fp32 measured "
+        "Counts are sums over all processes, other figures medians. A/A noise is how far fp32 measured "
         "against itself was from 1; where it was not measured, 1 % is assumed. Precisions that take turns share a "
         "clock that the power limit holds down."
     )
@@ -255,16 +252,18 @@ def unsupported(trials: pd.DataFrame) -> Table | None:
 
 
 def notes(trials: pd.DataFrame) -> Table | None:
-    """Return notes on trials that were not ``ok``, not steady or crowded, or have a detail although ``ok``.
+    """Return notes on trials that were not ``ok``, not steady, crowded or disturbed, or have a detail although ``ok``.
 
     Equal notes share a row, which counts their trials; so do equal notes on the steps of one ablation, and on phases.
     """
     measured = trials[trials["status"].isin(MEASURED)]
+    disturbed = measured[measured["disturbance"] != ""]
     rows = pd.concat(
         [
             trials[(trials["status"] != "ok") | (~trials["phase"].isin(DETAILED) & (trials["detail"] != ""))],
             measured[measured["steady"] == "no"].assign(status="not steady", detail=UNSTEADY),
             measured[measured["foreign_load_pct"] > CROWDED_PCT].assign(status="crowded"),
+            disturbed.assign(status="disturbed", detail=disturbed["disturbance"]),
         ]
     )
     steps = [listed(cell) for cell in rows["arm_techniques"]]
