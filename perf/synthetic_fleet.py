@@ -40,7 +40,7 @@ from bench.results.store import Store
 from bench.spec.precisions import BASELINE
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
-from bench.stats import count_outliers, rounds_interval
+from bench.stats import rounds_interval
 
 GIB = 2**30
 BATCH_SIZES = (32, 64, 128, 256, 512)
@@ -391,7 +391,6 @@ def as_timed(results: Sequence[TrialResult], blocks: Sequence[Block], batch_size
             result.speed,
             step_ms=step_ms,
             samples_per_s=1000 * batch_size / step_ms,
-            outlier_rounds=count_outliers(samples) if BASELINE in logs else 0,
         )
         if result.speed.speedup is not None:
             speed = replace(speed, speedup=speedup.center, speedup_low=speedup.low, speedup_high=speedup.high)

@@ -5,17 +5,14 @@ import pytest
 from bench.results.records import Speed
 from bench.run.execute import enough, log_speedups
 from bench.spec.trial import Protocol
-from bench.stats import Interval, process_interval
+from bench.stats import around, over_processes
 
 DECIDED = (0.40, 0.41, 0.39)
 UNDECIDED = (0.02, -0.05, 0.06)
 
 
 def processes(centers):
-    return [
-        Interval(center=center, low=center - 0.005, high=center + 0.005, n=20, is_disturbed=center == DISTURBED)
-        for center in centers
-    ]
+    return [around(center, 0.0025, 11, 20) for center in centers], [center == DISTURBED for center in centers]
 
 
 NEAR, APART, DISTURBED = (0.40, 0.41), 0.12, 0.13
@@ -58,13 +55,13 @@ def test_a_decision_must_clear_the_noise_that_was_measured():
 
 def test_an_interval_that_clears_the_threshold_only_at_the_reported_confidence_does_not_end_the_measurement():
     centers = (0.024, 0.025, 0.023)
-    half = process_interval(processes(centers)).half_width
+    half = over_processes(*processes(centers)).half_width
     assert 0.024 - half > math.log(1.01)
     assert not enough(Protocol(), 3, [processes(centers)], 1.0)
 
 
 def test_a_width_is_reached_where_reports_say_so():
-    half = process_interval(processes(UNDECIDED)).half_width
+    half = over_processes(*processes(UNDECIDED)).half_width
     assert not enough(Protocol(target_ci=half * 1.001), 3, [processes(UNDECIDED)], 1.0)  # half of a ratio's is wider
     assert enough(Protocol(target_ci=math.expm1(half) * 1.001), 3, [processes(UNDECIDED)], 1.0)
 
@@ -85,5 +82,5 @@ def test_processes_share_the_budget_of_a_comparison(protocol, wanted):
 
 def test_a_speed_without_a_partner_has_no_log_speedup():
     speed = Speed(steady=True, warmup_steps=3, switch_warmup_steps=1, block_steps=4, rounds=5, step_ms=2.0)
-    assert log_speedups([speed]) == []
+    assert log_speedups([speed]) == ([], [])
     assert speed.timed_s == pytest.approx(2 * 5 * 4 * 2e-3)

@@ -11,7 +11,7 @@ from bench.report.analysis.contrast import Arm, Contrast, estimate
 from bench.report.analysis.judge import judge, judge_speedups, judged_by, parity
 from bench.report.analysis.verdict import answers
 from bench.spec.metrics import ACCURACY, LOSS, SPEED, Metric
-from bench.stats import REPORTED, student_interval
+from bench.stats import REPORTED, student
 from tests.report import fleet
 from tests.report.builders import RunBuilder
 
@@ -118,7 +118,7 @@ def speedup(values: Sequence[float]) -> Contrast:
         metric=SPEED,
         arm=side,
         against=side,
-        change=student_interval(values, REPORTED),
+        change=student(values, REPORTED),
         pairing="rounds",
         replicates=len(values),
     )
