@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ EVIDENCE = {"foreign_load_pct": 10.0, "switches_per_s": 20.0}
 least by which it must exceed their median."""
 
 Verdict = Literal["FASTER", "SLOWER", "SAME", "INCONCLUSIVE"]
+Key = TypeVar("Key")
 Values = Sequence[float] | NDArray[np.float64]
 
 
@@ -78,15 +79,7 @@ class Interval:
     def negative(self) -> Interval:
         """Turn a difference round: its ends are swapped."""
         low, high = (None if end is None else 0.0 - end for end in (self.high, self.low))  # not -0.0
-        return Interval(
-            center=0.0 - self.center,
-            low=low,
-            high=high,
-            n=self.n,
-            error=self.error,
-            freedom=self.freedom,
-            confidence=self.confidence,
-        )
+        return replace(self, center=0.0 - self.center, low=low, high=high)
 
     def minus(self, other: Interval) -> Interval:
         """Return the difference of two log-speedups of one process.
@@ -156,11 +149,11 @@ def _rounds_freedom(count: int) -> int:
 
 def from_row(speedup: float, low: float | None, high: float | None, rounds: int) -> Interval:
     """Return the log-speedup of one process from its row: what ``rounds_interval`` gave, with its error."""
-    freedom, error = _rounds_freedom(rounds), 0.0
-    is_known = low is not None and high is not None and math.isfinite(low) and math.isfinite(high)
-    if is_known and low and high:
-        error = math.log(high / low) / 2 / quantile(freedom)
-    return around(math.log(speedup), error, freedom, rounds if is_known else 1)
+    if low is None or high is None or not low > 0:  # None, or NaN in a frame
+        return around(math.log(speedup), 0.0, 1.0, 1)
+    freedom = _rounds_freedom(rounds)
+    error = math.log(high / low) / 2 / quantile(freedom)
+    return around(math.log(speedup), error, freedom, rounds)
 
 
 def student(values: Values, confidence: float = CONFIDENCE, least_spread: float = 0.0) -> Interval:
@@ -257,8 +250,8 @@ def _variance(data: NDArray[np.float64]) -> float:
     return float(data.var(ddof=1)) if np.ptp(data) else 0.0
 
 
-def discoveries(ps: Sequence[float], rate: float = 1 - CONFIDENCE) -> list[bool]:
-    """Say which of many findings hold when at most a share ``rate`` of those that are said to hold may be chance.
+def discoveries(ps: Mapping[Key, float], rate: float = 1 - CONFIDENCE) -> set[Key]:
+    """Return the findings that hold when at most a share ``rate`` of those that are said to hold may be chance.
 
     Where there is nothing to find, all of them together are said to hold nothing in a share 1 − ``rate`` of cases.
 
@@ -268,15 +261,14 @@ def discoveries(ps: Sequence[float], rate: float = 1 - CONFIDENCE) -> list[bool]
 
     Source: Benjamini and Hochberg, "Controlling the false discovery rate", J. R. Statist. Soc. B 57 (1995).
     """
-    ordered = sorted(ps)
-    passed = [p for rank, p in enumerate(ordered, 1) if p <= rate * rank / len(ordered)]
-    return [bool(passed) and p <= passed[-1] for p in ps]
+    passed = [p for rank, p in enumerate(sorted(ps.values()), 1) if p <= rate * rank / len(ps)]
+    return {key for key, p in ps.items() if passed and p <= passed[-1]}
 
 
-def verdict(speedup: Interval, noise: float, margin: float = MARGIN) -> Verdict:
+def verdict(speedup: Interval, noise: float) -> Verdict:
     """Return what an interval of a speedup shows: FASTER only if all of it clears the A/A noise.
 
-    The noise is a share, the reach of the baseline's interval against itself; so is the margin that does not matter.
+    The noise is a share, the reach of the baseline's interval against itself; so is ``MARGIN``, which does not matter.
     """
     if speedup.low is None or speedup.high is None:
         return "INCONCLUSIVE"
@@ -284,6 +276,6 @@ def verdict(speedup: Interval, noise: float, margin: float = MARGIN) -> Verdict:
         return "FASTER"
     if speedup.high < 1 / (1 + noise):
         return "SLOWER"
-    if speedup.low >= 1 / (1 + margin) and speedup.high <= 1 + margin:
+    if speedup.low >= 1 / (1 + MARGIN) and speedup.high <= 1 + MARGIN:
         return "SAME"
     return "INCONCLUSIVE"

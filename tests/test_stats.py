@@ -57,9 +57,9 @@ def test_a_difference_that_never_varies_is_beyond_every_smaller_margin():
 
 def test_discoveries_are_those_of_scipy():
     ps = np.random.default_rng(0).uniform(size=50) ** 3
-    assert stats.discoveries(ps) == (scipy_stats.false_discovery_control(ps) <= 0.05).tolist()
-    assert stats.discoveries([]) == []
-    assert stats.discoveries([0.04, 0.9, 0.9]) == [False, False, False]
+    assert stats.discoveries(dict(enumerate(ps))) == {*np.flatnonzero(scipy_stats.false_discovery_control(ps) <= 0.05)}
+    assert stats.discoveries({}) == set()
+    assert stats.discoveries({"a": 0.04, "b": 0.9, "c": 0.9}) == set()
 
 
 def test_a_rounds_log_ratio_takes_both_blocks_of_each_arm():

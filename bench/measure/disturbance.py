@@ -173,14 +173,13 @@ class GpuWatch(Watch):
     def _others(self) -> list[str]:
         took_s = self._sampled_s - self._began_s
         # In a container NVML may give the host's ids, and what looks foreign would be this very process.
-        if os.getpid() not in {*self._busy_s, *(self._monitor.process_bytes(self._uuid) or ())} or not took_s:
+        if os.getpid() not in {*self._busy_s, *(self._monitor.process_bytes(self._uuid) or ())}:
             return []
-        shares = {pid: busy_s / took_s for pid, busy_s in self._busy_s.items() if pid not in self._own_pids}
-        named = [f"pid {pid}, {share:.0%} of the time" for pid, share in shares.items() if share >= LEAST_SHARE]
-        if not named:
-            return []
-        others = "another process" if len(named) == 1 else "other processes"
-        return [f"{others} used the GPU ({', '.join(named)})"]
+        return [
+            f"another process used the GPU (pid {pid}, {busy_s / took_s:.0%} of the time)"
+            for pid, busy_s in self._busy_s.items()
+            if pid not in self._own_pids and busy_s >= LEAST_SHARE * took_s
+        ]
 
     def _add_throttling(self) -> None:
         now_s = self._clock()

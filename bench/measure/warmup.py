@@ -120,10 +120,10 @@ def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -
     now: float = [single_step(runner, clock) for _ in range(MIN_STEPS)][-1]
     begin = clock()  # in the first steps cuDNN loads and tries its kernels, for seconds
     limit = begin + int(cap_s * 1e9)
-    before, error, steps, window = 0.0, 0.0, MIN_STEPS, 0
+    before, error, steps = 0.0, 0.0, MIN_STEPS
     while True:
         # Sized anew each time: the first steps may be hundreds of times as slow as the rest.
-        last, window = window, max(1, min(25, math.ceil(WINDOW_S * 1e9 / max(1.0, now))))
+        window = max(1, min(25, math.ceil(WINDOW_S * 1e9 / max(1.0, now))))
         fingerprint = runner.fingerprint()
         times = [single_step(runner, clock) for _ in range(window)]
         now, previous_error = statistics.median(times), error
@@ -131,17 +131,16 @@ def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -
         steps += window
         enough = steps >= LEAST_STEPS or clock() - begin > cap_s * 1e9 / 2
         tolerance = max(WINDOW_AGREEMENT, math.hypot(error, previous_error))
-        alike = 0.5 <= last / window <= 2  # else the first was sized by a step far from the steady state
-        agree = alike and enough and abs(now / before - 1) <= tolerance
+        agree = enough and abs(now - before) <= tolerance * now
         if (agree and runner.fingerprint() == fingerprint) or clock() > limit:
             return WarmUp(steady=clock() <= limit, steps=steps, step_ns=now)
         before = now
 
 
-def empty_block_ns(runner: Runner, clock: Clock = time.perf_counter_ns, times: int = 101) -> float:
+def empty_block_ns(runner: Runner, clock: Clock = time.perf_counter_ns) -> float:
     """Return the median time of a block without steps: the cost of the clock and the synchronisation."""
     runner.synchronize()
-    return statistics.median(time_block(runner, Sizes(switch_warmup=0, steps=0), clock) for _ in range(times))
+    return statistics.median(time_block(runner, Sizes(switch_warmup=0, steps=0), clock) for _ in range(101))
 
 
 def switch_profiles(

@@ -43,7 +43,7 @@ def test_every_line_fits_a_terminal_and_every_change_is_whole(compared, width, m
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if len(line) > width] == []
     changed = [str(change) for _, change in compared.changes if change.is_shown]
-    assert len(changed) == 3  # both precisions, and all rows together
+    assert len(changed) == 2
     assert all(any("REGRESSED" in line and change in line for line in lines) for change in changed)
 
 
@@ -59,11 +59,10 @@ def test_the_answers_of_devices_with_long_names_fit_a_terminal(sides, width, tmp
 def test_what_changed_comes_first_and_the_rest_is_counted_and_folded(compared):
     changed, rest = changes(compared)
     assert [table.title for table in changed] == [f"{SUITE} on {DEVICES[1]} (0)"]
-    assert changed[0].rows[0][:2] == ["all", "all"]
     shown = {row[3] for table in changed for row in table.rows}
     folded = [row[3] for table in rest for row in table.rows]
     assert (shown, set(folded)) == ({"REGRESSED"}, {"SAME", "INCONCLUSIVE"})
-    assert f" {len(folded)} of {len(compared.changes)} figures: {folded.count('SAME')} SAME" in compared.unchanged
+    assert f" {len(folded)} of {len(compared.changes)} figures" in compared.unchanged
 
 
 @pytest.mark.parametrize("kind", ["md", "html"])

@@ -162,41 +162,36 @@ def arms(trials: pd.DataFrame, metric: Metric, *, phase: str = "") -> dict[int, 
         rows = rows.assign(value=rows.groupby([ARM, "seed"])["value"].transform("mean"))
         rows = rows.drop_duplicates([ARM, "seed"]).sort_values("seed", kind="stable")
     ends = [f"{metric.gain}{end}" for end in ("", "_low", "_high")] if metric.gain else []
-    taken = ["value", "run", "trial", "seed", "paired", "device_kind", "rounds", "disturbance", *EVIDENCE]
-    taken += [*metric.alike, *ends, *({"of_run"} & {*rows.columns})]
-    columns = {name: rows[name].to_numpy() for name in taken}
-    keys = list(zip(*(rows[name].tolist() for name in KEY), strict=True))
-    places: dict[int, list[int]] = {}
-    for place, number in enumerate(rows[ARM].tolist()):
-        places.setdefault(number, []).append(place)
     measured: dict[int, Arm] = {}
-    for number, at in places.items():
-        key = keys[at[0]]
-        part = {name: column[at] for name, column in columns.items()}
+    for number, places in rows.groupby(ARM, sort=False).indices.items():
+        part = rows.iloc[places]
+        key = tuple(part.iloc[0][KEY])
         processes = list(zip(part["run"], part["trial"], strict=True))
-        evidence = stats.disturbed(part["disturbance"], {name: part[name] for name in EVIDENCE})
+        evidence = stats.disturbed(part["disturbance"].tolist(), {name: part[name].to_numpy() for name in EVIDENCE})
         cell = None if metric.seed_is_input else key[:PRECISION]
-        measured[number] = Arm(
+        measured[int(number)] = Arm(
             key=key,
-            values=part["value"],
+            values=part["value"].to_numpy(),
             replicates=[(cell, seed) for seed in part["seed"]] if metric.replicate == "seed" else processes,
-            unpaired=part["paired"] == "no",
-            gains=_gains(processes, *(part[name] for name in (*ends, "rounds"))) if ends else {},
+            unpaired=part["paired"].to_numpy() == "no",
+            gains=_gains(processes, part[ends], part["rounds"]) if ends else {},
             disturbed=frozenset(compress(processes, evidence)),
-            alike=frozenset(zip(*(part[name] for name in metric.alike), strict=True)),
-            on_cpu=part["device_kind"][0] == "cpu",
+            alike=frozenset(part[list(metric.alike)].itertuples(index=False, name=None))
+            if metric.alike
+            else frozenset(),
+            on_cpu=part["device_kind"].iloc[0] == "cpu",
             seeds=tuple(part["seed"].tolist()),
             runs=tuple(part["of_run"]) if "of_run" in part else (),
         )
     return measured
 
 
-def _gains(processes: Sequence[Hashable], *ends_and_rounds: Values) -> dict[Hashable, Interval]:
+def _gains(processes: Sequence[Hashable], ends: pd.DataFrame, rounds: pd.Series[float]) -> dict[Hashable, Interval]:
     """Return the log-gain over fp32 in each process that has one."""
     gains: dict[Hashable, Interval] = {}
-    for process, gain, low, high, rounds in zip(processes, *ends_and_rounds, strict=True):
+    for process, (gain, low, high), count in zip(processes, ends.to_numpy(), rounds.fillna(1), strict=True):
         if gain > 0:  # NaN where there is none
-            gains[process] = stats.from_row(gain, low, high, 1 if math.isnan(rounds) else int(rounds))
+            gains[process] = stats.from_row(gain, low, high, int(count))
     return gains
 
 
@@ -217,8 +212,6 @@ def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
         disturbed = arm.disturbed | against.disturbed
         change = stats.over_processes([*pairs.values()], [process in disturbed for process in pairs])
         return Contrast(**sides, change=change, pairing="processes", replicates=len(pairs))
-    if not len(arm.values) or not len(against.values):
-        return None
     is_enough = all(side.unpaired.sum() >= metric.fewest for side in (arm, against))
     change = stats.welch(*(_counted(metric, side, is_enough) for side in (arm, against)))
     return Contrast(**sides, change=change, pairing="unpaired", replicates=change.n)
@@ -271,31 +264,18 @@ def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:
     return Interval(center=end(now.max(), was.max()), low=low, high=high, n=1)  # of several readings the largest
 
 
-def _baseline(alike: Sequence[Arm]) -> Arm | None:
-    """Return fp32; where its own figures do not count, one without any, which gains in shared processes are over."""
-    timed = next((arm for arm in alike if arm.gains), None)
-    fp32 = next((arm for arm in alike if arm.key[PRECISION] == BASELINE), None)
-    if fp32 or timed is None:
-        return fp32
-    key = (*timed.key[:PRECISION], BASELINE)
-    return Arm(key=key, values=np.array([]), replicates=(), unpaired=np.array([], bool), alike=timed.alike)
-
-
 def contrasts(metric: Metric, arms: Mapping[int, Arm]) -> dict[int, Contrast]:
     """Set every arm against fp32 in its cell; return the contrasts by the arm's number."""
-    cells: dict[Hashable, list[Arm]] = {}
-    for arm in arms.values():
-        cells.setdefault(arm.key[:PRECISION], []).append(arm)
-    baselines = {cell: _baseline(alike) for cell, alike in cells.items()}
-    found = {}
+    baselines = {arm.key[:PRECISION]: arm for arm in arms.values() if arm.key[PRECISION] == BASELINE}
+    against_fp32 = {}
     for number, arm in arms.items():
-        baseline = baselines[arm.key[:PRECISION]]
-        if baseline is None or arm is baseline:
+        baseline = baselines.get(arm.key[:PRECISION])
+        if baseline is None or baseline is arm:
             continue
         contrast = estimate(metric, arm, baseline)
         if contrast is not None:
-            found[number] = contrast
-    return found
+            against_fp32[number] = contrast
+    return against_fp32
 
 
 def intervals(

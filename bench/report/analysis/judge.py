@@ -50,9 +50,7 @@ def judge_speedups(family: Sequence[Contrast]) -> list[str]:
         for place, contrast in enumerate(family)
         if contrast.change.low is not None
     }
-    holding = {
-        place for place, holds in zip(chances, stats.discoveries(list(chances.values()), 1.0), strict=True) if holds
-    }
+    holding = stats.discoveries(chances, 1.0)
     words = []
     for place, contrast in enumerate(family):
         word = judge(contrast)
@@ -101,7 +99,7 @@ def _beyond(family: Sequence[Contrast], limits: Sequence[float]) -> list[bool]:
         for place, (contrast, limit) in enumerate(zip(family, limits, strict=True))
         if contrast.change.error is not None and contrast.change.n >= contrast.metric.fewest
     }
-    holding = {place for place, holds in zip(ps, stats.discoveries(list(ps.values())), strict=True) if holds}
+    holding = stats.discoveries(ps)
     return [place in holding for place in range(len(family))]
 
 

@@ -15,7 +15,7 @@ from bench.report.analysis.verdict import Answer, answers
 from bench.report.exports import data
 from bench.report.format import known, records
 from bench.report.reading.load import Run, Runs
-from bench.spec.metrics import SPEED, Metric, compared
+from bench.spec.metrics import Metric, compared
 from bench.stats import Interval
 
 VERSION = 2
@@ -126,11 +126,6 @@ def compare(comparison: Comparison) -> dict[str, Any]:
         "only_in_one": comparison.apart,
         "environment": [dict(zip(DIFFERENCE, difference, strict=True)) for difference in comparison.environment],
         "rows": [_row(row) for row in comparison.rows],
-        "overall": [
-            {"name": overall.name, "rows": overall.rows, **_judged(overall.change)}
-            | interval(SPEED.ratio_key, overall.change.interval)
-            for overall in comparison.overall
-        ],
     }
 
 
@@ -155,7 +150,6 @@ def _change(change: Change | None, metric: Metric) -> dict[str, Any] | None:
         **_judged(change),
         **_sides("status", [status or None for status in change.statuses]),
         **_sides(metric.key, change.values),
-        **_sides(f"samples_{metric.key}", [list(samples) for samples in change.samples]),
         **interval(metric.ratio_key, change.interval),
     }
 

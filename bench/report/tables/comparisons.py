@@ -130,10 +130,6 @@ def along(sweep: Sweep) -> Table | None:
 def changes(comparison: Comparison) -> tuple[list[Table], list[Table]]:
     """Return the tables of what changed, regressions first, and of all else: one for each recipe on a device."""
     lines: list[Row] = [
-        {"subject": recipe.name, "batch": "all", "precision": "all", "change": recipe.change}
-        for recipe in comparison.overall
-    ]
-    lines += [
         {
             "subject": row.subject,
             "batch": whole(row.question["batch_size"]),
@@ -148,10 +144,10 @@ def changes(comparison: Comparison) -> tuple[list[Table], list[Table]]:
     return _by_subject(shown), _by_subject(line for line in lines if not line["change"].is_shown)
 
 
-def _worst(line: Row) -> tuple[bool, bool, int, float]:
-    """Order changes: regressions first, all rows together before each, metric by metric, the largest change first."""
+def _worst(line: Row) -> tuple[bool, int, float]:
+    """Order changes: regressions first, metric by metric, the largest change first."""
     change = line["change"]
-    return change.verdict == "IMPROVED", line["batch"] != "all", [*METRICS].index(change.metric.name), -abs(change.gain)
+    return change.verdict == "IMPROVED", [*METRICS].index(change.metric.name), -abs(change.gain)
 
 
 def _by_subject(lines: Iterable[Row]) -> list[Table]:

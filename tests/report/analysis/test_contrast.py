@@ -11,6 +11,7 @@ from bench.report.reading.load import KEY, load
 from bench.results.records import Energy
 from bench.spec.metrics import ACCURACY, ENERGY, EPOCH, LOSS, SPEED, THROUGHPUT, Metric
 from tests.report.builders import RunBuilder, timed
+from tests.report.fleet import edit_rows
 
 PRECISION = KEY.index("precision")
 
@@ -28,16 +29,16 @@ def test_trials_of_the_same_name_in_two_runs_are_no_pair(tmp_path: Path) -> None
     runs = [RunBuilder(tmp_path / name).together({"amp-bf16": STEADY}).folder for name in ("a", "b")]
     sides = measured(SPEED, *runs)
     assert {arm.replicates[0][1] for arm in sides.values()} == {"mlp-0-b128-speed-r0"}
-    assert estimate(SPEED, sides["a", "fp32"], sides["b", "fp32"]).pairing == "apart"
-    assert estimate(SPEED, sides["a", "amp-bf16"], sides["b", "fp32"]).pairing == "apart"
-    assert estimate(SPEED, sides["a", "amp-bf16"], sides["b", "amp-bf16"]).pairing == "apart"
+    assert estimate(SPEED, sides["a", "fp32"], sides["b", "fp32"]).pairing == "unpaired"
+    assert estimate(SPEED, sides["a", "amp-bf16"], sides["b", "fp32"]).pairing == "unpaired"
+    assert estimate(SPEED, sides["a", "amp-bf16"], sides["b", "amp-bf16"]).pairing == "unpaired"
 
 
 def test_a_seed_pairs_what_was_learned_in_two_runs_but_times_within_one_cell_alone(tmp_path: Path) -> None:
     for name in ("a", "b"):
         run = RunBuilder(tmp_path / name).train("fp32", [90.0, 91.0], epoch_s=[3.0, 4.0])
         run.train("amp-bf16", [90.0, 91.0], epoch_s=[2.0, 3.0])
-    for metric, pairing in ((ACCURACY, "seeds"), (EPOCH, "apart")):
+    for metric, pairing in ((ACCURACY, "seeds"), (EPOCH, "unpaired")):
         sides = measured(metric, tmp_path / "a", tmp_path / "b")
         assert estimate(metric, sides["a", "fp32"], sides["b", "fp32"]).pairing == pairing
         assert estimate(metric, sides["a", "amp-bf16"], sides["a", "fp32"]).pairing == "seeds"
@@ -47,9 +48,9 @@ def test_a_seed_pairs_what_was_learned_in_two_runs_but_times_within_one_cell_alo
     ("seeds", "against", "pairing"),
     [
         ((0, 1, 2), (1, 2, 3), "seeds"),
-        ((0, 1, 2), (2, 3, 4), "apart"),
+        ((0, 1, 2), (2, 3, 4), "unpaired"),
         ((2,), (2, 3, 4), "seeds"),
-        ((0,), (1,), "apart"),
+        ((0,), (1,), "unpaired"),
     ],
 )
 def test_a_single_shared_seed_makes_no_pair_where_both_have_more(tmp_path: Path, seeds, against, pairing) -> None:
@@ -103,8 +104,24 @@ def test_of_arms_that_classify_no_loss_is_compared(tmp_path: Path) -> None:
     assert set(measured(LOSS, run.folder)) == {("run", "tf32")}
 
 
-def test_processes_far_off_without_evidence_count_and_both_groups_are_said(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").together({"amp-bf16": (*STEADY[:4], 1.92, 1.921)})
+@pytest.mark.parametrize(
+    ("named", "measured_in", "is_marked"),
+    [
+        (["", "", "", "heat"], "3 of 4 processes", False),
+        (["", "", "", ""], "4 processes", False),
+        (["", "heat", "heat", "heat"], "4 processes", False),
+        (["heat"] * 4, "4 processes", True),
+    ],
+)
+def test_a_disturbed_process_is_left_out_and_where_all_were_all_count_with_a_mark(
+    tmp_path: Path, named, measured_in, is_marked
+) -> None:
+    run = RunBuilder(tmp_path / "run").together({"amp-bf16": (2.0, 2.002, 1.998, 1.9)})
+
+    def disturb(row) -> None:
+        row["disturbance"] = named[int(row["replicate"])]
+
+    edit_rows(run.folder, disturb)
     row = run.row("amp-bf16")
-    assert row["measured_in"] == "4 processes at 2.000, 2 at 1.920"
-    assert row["low"] < 1.93 < row["speedup"] < 2
+    assert (row["measured_in"], "disturbed" in row["doubts"]) == (measured_in, is_marked)
+    assert (row["speedup"] > 1.99) is (named == ["", "", "", "heat"])

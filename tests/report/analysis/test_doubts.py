@@ -15,7 +15,7 @@ from bench.results.records import Operations, TrialResult
 from bench.results.run_json import planned
 from bench.spec.trial import DataSource
 from tests.report.builders import IEEE, RunBuilder, capped, timed
-from tests.report.fleet import edit_run
+from tests.report.fleet import edit_rows, edit_run
 
 
 def partial(run: RunBuilder) -> RunBuilder:
@@ -47,10 +47,17 @@ def strayed(run: RunBuilder, computed: str = "bfloat16:90% float32:10%", arm: st
     return run
 
 
+def disturbed(run: RunBuilder) -> RunBuilder:
+    run.speed()
+    edit_rows(run.folder, lambda row: row.update(disturbance="thermal slowdown for 2 s"))
+    return run
+
+
 CASES: dict[str, Callable[[RunBuilder], RunBuilder]] = {
     "partial": partial,
     "other types": strayed,
     "crowded": crowded,
+    "disturbed": disturbed,
     "one process": lambda run: run.speed(speedups=[2.0]),
     "one seed": lambda run: run.speed().train("fp32", [90.0]).train("amp-bf16", [90.1]),
     "unconverged": lambda run: run.speed(status="unconverged"),

@@ -19,7 +19,7 @@ from tests.report.ablations import (
     together,
     whole,
 )
-from tests.report.builders import GPU, RunBuilder, block, timed
+from tests.report.builders import GPU, RunBuilder, timed
 from tests.report.tables.lines import lines, words
 
 
@@ -221,18 +221,6 @@ def test_memory_that_two_processes_differ_by_anyway_is_not_told_apart_on_a_cpu(t
 
 
 STEPS = ("fp32", AMP)
-
-
-def test_blocks_that_were_disturbed_count_for_nothing(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run")
-    together(run, {"fp32": [[1.0] * 6], AMP: [[2.0] * 6]})
-    trial = run.trial("ladder", STEPS, 64, replicate=0).id
-    times_ms = {"fp32": 9.0, AMP: 1.0}
-    for number in range(6, 12):
-        for name, time_ms in times_ms.items():
-            run.append(block(trial, name, round=number, time_ms=time_ms, discarded="thermal"))
-    over = ablation_of(run).rows.set_index("added").loc[AMP, "over_first"]
-    assert (over.center, over.n) == (pytest.approx(2.0), 6)
 
 
 @pytest.mark.parametrize(

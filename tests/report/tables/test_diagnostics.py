@@ -112,10 +112,10 @@ def test_where_fp32_was_none_that_is_the_reason_and_not_the_device(tmp_path):
 
 
 def test_what_ran_and_how_it_was_timed_are_tables(tmp_path):
-    fp32 = {"pct_of_peak": 10.0, "discarded_rounds": 3}
+    fp32 = {"pct_of_peak": 10.0, "rounds": 30}
     table = ran(tmp_path / "run", fp32=fp32, bf16={}, computed="bfloat16:98% float32:2%")
     assert column(what_ran(table), "computed in") == ["float32:100%", "bfloat16:98% float32:2%"]
-    assert column(how_timed(table), "discarded")[0] == "3"
+    assert column(how_timed(table), "rounds")[0] == "30"
 
 
 def test_ablation_steps_and_processes_with_equal_notes_share_a_row(tmp_path):
