@@ -1,0 +1,33 @@
+"""Which speedup counts: that in turns, in which precisions share a clock, or that of each precision alone.
+
+In turns, a GPU at its power limit runs all precisions at one clock. The energy phase trains each alone, at its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from bench.report.analysis.contrast import Contrast
+
+TOLERANCE = math.log(1.03)
+"""One window alone tells a speedup as well as this; one in turns that differs by more does not hold alone."""
+IN_TURNS = ["turns_speedup", "turns_low", "turns_high"]
+"""Columns of the summary with the speedup in turns, where that alone counts."""
+
+
+def counts(turns: Contrast, alone: Contrast | None) -> bool:
+    """Say whether an arm's speedup is the one alone: at the power limit, or where the two differ."""
+    return alone is not None and (turns.shares_clock or abs(alone.change.center - turns.change.center) > TOLERANCE)
+
+
+def judged(turns: Contrast, alone: Contrast | None) -> Contrast:
+    """Return what the verdict is on: the speedup alone, if that counts, or else that in turns.
+
+    A run measures it once. It is taken to be as uncertain as that in turns, and by ``TOLERANCE`` at least.
+    """
+    if alone is None:
+        return turns
+    center, half = alone.change.center, max(TOLERANCE, turns.change.half_width or 0.0)
+    change = replace(turns.change, center=center, low=center - half, high=center + half)
+    return replace(turns, change=change, difference=None, shares_clock=False)
