@@ -183,6 +183,20 @@ def measure(
     return window
 
 
+def pace_s(load: Load, *, burst: int = 1, clock: Clock = time.monotonic, sleep: Sleep = time.sleep) -> float:
+    """Return the mean time of a step in ``WINDOW_S`` of continuous steps.
+
+    No meter is read: where queueing is the limit, reading would slow the steps down. Call it after ``measure``,
+    meanwhile a clock at the power limit has settled.
+    """
+    stream = Stream(load, burst, clock, sleep)
+    stream.finish_burst()
+    begin_s = stream.times_s[-1]
+    stream.run(WINDOW_S)
+    stream.drain()
+    return stream.step_s(begin_s, stream.times_s[-1])
+
+
 def energy_of(window: Window, idle_power_w: float | None) -> Energy:
     """Return a window's energy by the step, gross and less what the device draws idle."""
     gross_j = window.energy_j / window.steps

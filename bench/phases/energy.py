@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 
 from bench.devices.monitor import DeviceLostError, GpuMeter, energy_source, monitor_problem, open_monitor
 from bench.devices.monitor import meters as open_meters
@@ -59,19 +60,20 @@ def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[GpuMeter, ...]
     return meters, ""
 
 
-def _build(context: Context) -> tuple[TrainingRunner, tuple[int, ...]]:
-    """Build the precision's arm, and wait until all processes have built theirs; return their ids, too."""
+def _build(context: Context) -> tuple[TrainingRunner, float, tuple[int, ...]]:
+    """Build the precision's arm, and wait for all processes to; return also the samples of a step and their ids."""
     (name,) = context.trial.precisions
-    runner = context.runner(name, context.resident_batches(BATCHES))
+    batches = context.resident_batches(BATCHES)
+    runner = context.runner(name, batches)
     runner.synchronize()
-    return runner, distributed.gathered(os.getpid())
+    return runner, context.samples_per_step(batches), distributed.gathered(os.getpid())
 
 
 def _follow(trial: Trial, send: Callable[[Message], None]) -> None:
     """Run the steps that the first process queues, while it reads the meters."""
     if not distributed.from_first(0):
         return
-    runner, _ = _build(open_context(trial))
+    runner, _, _ = _build(open_context(trial))
     distributed.from_first(0)
     warm_up(runner, WARM_UP_S, distributed.clock())
     while steps := distributed.from_first(0):
@@ -86,7 +88,7 @@ def _measure(
     trial: Trial, device: Device, meters: tuple[GpuMeter, ...], send: Callable[[Message], None]
 ) -> TrialResult:
     context = open_context(trial)
-    runner, pids = _build(context)
+    runner, samples, pids = _build(context)
     send(Progress(text=f"{runner.name}: power with nothing running"))
     idle = energy.measure(Nap(), *meters, seconds=energy.IDLE_S)
     runner.compile(context, send)
@@ -97,7 +99,8 @@ def _measure(
     with ExitStack() as stack:
         opened = (open_watch(device, gather=lambda _own: pids, rank=rank) for rank in range(len(pids)))
         watches = list(map(stack.enter_context, opened))
-        window = energy.measure(TrainingLoad(runner, send), *meters, burst=burst_steps(warm.step_ns / 1e9))
+        load, burst = TrainingLoad(runner, send), burst_steps(warm.step_ns / 1e9)
+        window, alone_s = energy.measure(load, *meters, burst=burst), energy.pace_s(load, burst=burst)
         distributed.from_first(0)
         runner.synchronize()
         disturbed = "; ".join(filter(None, (watch.disturbance() for watch in watches)))
@@ -113,6 +116,7 @@ def _measure(
     elif cause:
         status, detail = "invalid", f"{cause} while energy was measured, so compiling is in it"
     figures = energy.energy_of(window, idle.power_w if idle else None)
+    figures = replace(figures, alone_samples_per_s=None if disturbed else samples / alone_s)
     return runner.result(status, detail, switches=switches, operations=operations, energy=figures)
 
 

@@ -353,6 +353,9 @@ class Energy:
     """Steps in it."""
     energy_start_s: float | None = None
     """When it began, seconds since 1970, on the clock of telemetry.csv."""
+    alone_samples_per_s: Positive | None = None
+    """Throughput of the precision alone in its process, in steps that go on after the window for as long again, no
+    meter being read; empty where something disturbed them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -240,6 +240,17 @@ METRICS: dict[str, Metric] = {
             tabled=True,
         ),
         Metric(
+            name="alone",
+            label="throughput alone",
+            unit="samples/s",
+            about="Throughput of the precision alone in its process, after its window of energy.",
+            phase="energy",
+            columns=("alone_samples_per_s",),
+            better="more",
+            compared=False,
+            tabled=True,
+        ),
+        Metric(
             name="epoch",
             label="time per epoch",
             unit="s",
@@ -311,7 +322,7 @@ METRICS: dict[str, Metric] = {
 """By name, in the order in which tables have them."""
 SPEED, THROUGHPUT, MEMORY = METRICS["speed"], METRICS["throughput"], METRICS["memory"]
 ENERGY, EPOCH, ACCURACY, LOSS = METRICS["energy"], METRICS["epoch"], METRICS["accuracy"], METRICS["loss"]
-QUALITY = METRICS["quality"]
+ALONE, QUALITY = METRICS["alone"], METRICS["quality"]
 
 
 def compared() -> list[Metric]:

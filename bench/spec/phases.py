@@ -117,7 +117,7 @@ PHASES: dict[str, Phase] = {
             summary="energy of a training step",
             default=True,
             joint=True,
-            estimate=lambda work: 10.0 + 4 * work.step_s,  # idle power first, then a window of steps
+            estimate=lambda work: 15.0 + 4 * work.step_s,  # idle power first, then two windows of steps
         ),
         Phase(
             name="train",

@@ -16,6 +16,7 @@ from bench.measure.energy import (
     doubt,
     energy_of,
     measure,
+    pace_s,
 )
 from bench.results.records import Device
 from tests.devices import fake_nvml as fake
@@ -110,6 +111,15 @@ def test_what_was_drawn_before_the_window_is_not_in_it(bench):
 def test_a_clock_that_the_power_limit_holds_down_has_ten_seconds_to_settle(bench, reasons, watts):
     machine = bench(FakeGpu("GPU-a", power_w=lambda now_s: 50.0 if now_s < 9.0 else 300.0, reasons=reasons))
     assert machine.measure().power_w == pytest.approx(watts, rel=0.003)
+
+
+def test_the_pace_is_that_of_continuous_steps_and_no_meter_is_read(bench):
+    machine = bench(FakeGpu("GPU-a", lost=True))
+    load = SimulatedLoad(machine.clock, 0.013)
+    assert pace_s(load, burst=2, clock=machine.clock, sleep=machine.sleep) == pytest.approx(0.013, rel=0.003)
+    assert load.idle_s == 0.0
+    assert 5.0 < machine.clock() < 5.5
+    assert machine.clock() >= load.busy_until_s
 
 
 @pytest.mark.parametrize("errors", [{}, NO_COUNTER])

@@ -50,6 +50,7 @@ def test_a_trial_gives_the_energy_of_a_step_from_either_source(run, source):
         figures.mean_power_w * figures.energy_window_s, rel=0.1
     )
     assert figures.energy_net_j_per_step < figures.energy_j_per_step
+    assert figures.alone_samples_per_s > 2 * figures.energy_steps / figures.energy_window_s
     if source == "power":  # a counter's ticks are only as exact as this machine is quiet
         assert (figures.mean_power_w, figures.idle_power_w) == (pytest.approx(100), pytest.approx(100))
 
@@ -72,6 +73,7 @@ def test_another_process_that_computes_makes_the_energy_doubtful(run):
     work = Now([(os.getpid(), 60), (123, 40)])
     result = run(FakeGpu("GPU-a", power_w=200.0, errors=NO_COUNTER, work=work))
     assert (result.status, result.energy.mean_power_w) == ("ok", pytest.approx(200))
+    assert result.energy.alone_samples_per_s is None  # it was not alone
     assert result.detail == (
         "the GPU's energy is doubtful: while steps ran another process used the GPU (pid 123, 40 % of its time)"
     )
@@ -125,6 +127,7 @@ def test_the_first_process_reads_both_gpus_while_all_take_the_same_steps(both, t
     step_s = figures.energy_window_s / figures.energy_steps
     assert figures.energy_j_per_step == pytest.approx(figures.mean_power_w * step_s, rel=0.1)
     assert figures.idle_power_w == pytest.approx(300, rel=0.2)
+    assert figures.alone_samples_per_s > 2 / step_s  # no meter is read meanwhile
 
 
 @pytest.mark.slow

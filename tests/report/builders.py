@@ -16,6 +16,7 @@ from bench.report.reading.load import load
 from bench.results.records import (
     Block,
     Device,
+    Energy,
     Environment,
     EpochResult,
     Explained,
@@ -156,6 +157,11 @@ class RunBuilder:
             self.result("speed", precision, batch=batch, replicate=replicate, speed=speed)
         return self
 
+    def drew(self, samples_per_s: float, precision: str = "amp-bf16") -> RunBuilder:
+        """A window of energy at this throughput."""
+        energy = Energy(energy_source="counter", alone_samples_per_s=samples_per_s)
+        return self.result("energy", precision, energy=energy)
+
     def lost(self, phase: str, precision: str, status: Status, detail: str = "", *, batch: int = 128) -> RunBuilder:
         """A trial that has a status and no figures."""
         return self.result(phase, precision, batch=batch, status=status, detail=detail)
@@ -234,10 +240,10 @@ def timed(step_ms: float, batch: int, *, steady: bool = True, rounds: int = 20, 
     )
 
 
-def capped(run: RunBuilder, speedup: float) -> RunBuilder:
-    """Add fp32 and amp-bf16 whose clock the power limit held down in one of three processes."""
+def capped(run: RunBuilder, speedup: float, *, is_capped: bool = True) -> RunBuilder:
+    """Add fp32 and amp-bf16 whose clock the power limit held down in one of three processes, or in none."""
     for replicate in range(3):
-        state = {"power_capped": replicate == 1}
+        state = {"power_capped": is_capped and replicate == 1}
         gain = {"speedup": speedup, "speedup_low": 0.99 * speedup, "speedup_high": 1.01 * speedup}
         rows = [
             TrialResult(precision="fp32", status="ok", speed=timed(10.0, 128, **state)),

@@ -3,6 +3,8 @@
 import pytest
 
 from bench.report import load
+from bench.report.exports import document
+from bench.report.reading.load import load as load_runs
 
 COURSE = ((3.0, 1410, 60, 250, 98, "none"), (1.0, 900, 85, 150, 60, "sw_power_cap"))
 """Seconds, then MHz, degrees, watts, per cent, and the reason for the clocks."""
@@ -60,7 +62,21 @@ def test_the_planted_course_is_read_within_one_sample(hot):
 def test_speeds_timed_while_the_power_limit_held_the_clock_down_are_marked(hot):
     speeds = [row for row in hot.rows("out") if row["phase"] == "speed"]
     assert {row["power_capped"] for row in speeds} == {"yes"}
-    assert "‖" in (hot.folder / "reports" / "out" / "report.md").read_text()
+
+
+@pytest.mark.needs_nvml("power", "event_reasons")
+def test_at_the_power_limit_both_speedups_are_shown_and_the_advice_follows_the_one_alone(hot):
+    folder = hot.folder / "reports" / "out"
+    drawn = {row["precision"]: row for row in hot.rows("out") if row["phase"] == "energy"}
+    alone = float(drawn["amp-fp16"]["alone_samples_per_s"]) / float(drawn["fp32"]["alone_samples_per_s"])
+    summary = load(hot.folder / "out").summary.set_index("precision").loc["amp-fp16"]
+    assert (summary["speedup"], summary["doubts"].split(", ")[-1]) == (pytest.approx(alone), "alone")
+    turns = [float(row["speedup"]) for row in hot.rows("out") if row["phase"] == "speed" and row["speedup"]]
+    assert min(turns) <= summary["turns_speedup"] <= max(turns)
+    assert "; in turns " in (folder / "report.md").read_text()
+    assert "alone (in turns " in (folder / "details.md").read_text()
+    advised = document.report(load_runs([hot.folder / "out"]))["answers"][0]["use"]
+    assert advised == ("amp-fp16" if summary["speed_verdict"] == "FASTER" else "fp32")
 
 
 def test_memory_of_the_whole_gpu_is_the_processes_and_more(hot):

@@ -85,7 +85,16 @@ DOUBTS = {
             mark="‖",
             about="the power limit held the clock down, which the precisions shared, so the speedup may be some 10 % "
             "too high, and FASTER is said only of more than 15 %",
-            applies=lambda row: row["power_capped"] is True,
+            applies=lambda row: (
+                row["power_capped"] is True and known(row["speedup"]) and not known(row["turns_speedup"])
+            ),
+        ),
+        Doubt(
+            name="alone",
+            mark="⊙",
+            about="its speedup is that of each precision alone, because the power limit held down the clock that they "
+            "shared in turns, or because the speedup in turns differs from it by more than 3 %",
+            applies=lambda row: known(row["turns_speedup"]),
         ),
         Doubt(
             name="lost trials",

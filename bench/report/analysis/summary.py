@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
+from bench.report.analysis import alone as each_alone
 from bench.report.analysis.contrast import (
     ARM,
     IN_CELL,
@@ -30,7 +31,7 @@ from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, KEY, SUBJECT, is_emulated
 from bench.results.records import MEASURED
 from bench.spec.generations import generation_rank
-from bench.spec.metrics import ENERGY, EPOCH, MEMORY, METRICS, QUALITY_OF, SPEED, THROUGHPUT, Metric, learned
+from bench.spec.metrics import ALONE, ENERGY, EPOCH, MEMORY, METRICS, QUALITY_OF, SPEED, THROUGHPUT, Metric, learned
 from bench.spec.precisions import BASELINE, find_precision, precision_rank, strayed
 
 IEEE_ERROR = 3e-5
@@ -71,7 +72,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
         _tried(trials, MEMORY, {"all_devices_bytes": "max"}),
         _tried(trials, ENERGY, dict.fromkeys(ENERGY_FIGURES, "last")),
     ]
-    timed = speeds(trials, changes[SPEED])
+    timed = speeds(trials, changes[SPEED], changes[ALONE])
     table = every.join([*tried, timed, details(trials), trainings(trials), _changes(changes)])
     table.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare
     table = table.join(_general(measured)).copy()  # defragments it
@@ -121,7 +122,7 @@ def _changes(contrasts: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame
             epoch = intervals(by_arm, ["epoch_speedup", "epoch_low", "epoch_high"], lambda contrast: contrast.gain)
             seeds = {number: float(contrast.change.n) for number, contrast in by_arm.items()}
             parts.append(epoch.assign(epoch_seeds=pd.Series(seeds, dtype=float)))
-        elif not metric.tabled:
+        elif metric is ALONE or not metric.tabled:
             parts.append(intervals(by_arm, metric.changes, lambda contrast: contrast.shown))
     judged = [item for metric in reversed(learned()) for item in contrasts[metric].items()]  # the first one counts
     seeds_of = pd.Series({number: contrast.change.n for number, contrast in judged}, dtype=float)
@@ -134,7 +135,7 @@ def _general(measured: Mapping[Metric, Mapping[int, Arm]]) -> pd.DataFrame:
     columns: dict[str, pd.Series] = {}
     for metric, by_arm in measured.items():
         columns[metric.arm] = pd.Series(dict(by_arm), dtype=object)
-        if metric is MEMORY or not metric.tabled:
+        if metric in (MEMORY, ALONE) or not metric.tabled:
             figures = {number: arm.figure(metric) for number, arm in by_arm.items()}
             columns[metric.figure] = pd.Series(figures, dtype=float)
     return pd.DataFrame(columns)
@@ -274,17 +275,19 @@ def status_of(rows: pd.DataFrame, usable: pd.Series) -> pd.Series:
     return ranked.sort_values("rank", kind="stable").groupby(ARM, sort=False)["word"].last()
 
 
-def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFrame:
+def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast], alone: Mapping[int, Contrast]) -> pd.DataFrame:
     """Return one row for each arm whose speed was tried, by its number.
 
     ``RATES`` are medians over processes. ``speedup`` has the interval of its contrast with fp32, ``verdict`` its word,
-    and ``measured_in`` says over which processes, ``disturbed`` whether all of these were. Nothing measured leaves the figures empty. ``noise`` is that of
-    ``noises``, empty where it was not measured, and ``power_capped`` whether the power limit held the clock down, which
-    the precisions then shared: the verdict is FASTER only beyond ``judge.SHARED_CLOCK``.
+    and ``measured_in`` says over which processes, ``disturbed`` whether all of these were. Nothing measured leaves the
+    figures empty. ``noise`` is that of ``noises``, empty where it was not measured, and ``power_capped`` whether the power limit held the clock down, which
+    the precisions then shared. Where the speedup alone counts (``each_alone.counts``), these are of it, and
+    ``IN_TURNS`` is filled; without one a verdict at the power limit is FASTER only beyond ``judge.SHARED_CLOCK``.
 
     Args:
         trials: rows from ``numbered``.
         contrasts: each precision's step time against fp32's, by the arm's number.
+        alone: its throughput alone against fp32's.
     """
     rows = trials[trials["phase"] == "speed"]
     usable = rows["status"].isin(MEASURED) & rows["step_ms"].gt(0)
@@ -294,15 +297,19 @@ def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast]) -> pd.DataFr
     cells = rows.drop_duplicates(ARM).set_index(ARM)[CELL]
     noise = {number: of_cells.get(tuple(cell)) for number, *cell in cells.itertuples(name=None)}
     table["noise"] = pd.Series(noise, dtype=float)
-    table = table.join(intervals(contrasts, ["speedup", "low", "high"], lambda contrast: contrast.gain))
-    wide = (table["high"] / table["low"]) ** 0.5 - 1
     capped = rows["power_capped"].eq("yes").groupby(rows[ARM], sort=False).any()
     table["power_capped"] = capped
-    of_arms = {
+    turns = {
         number: replace(contrast, noise=noise[number], shares_clock=bool(capped[number]))
         for number, contrast in contrasts.items()
     }
-    words = judge_speedups(list(of_arms.values()))
+    apart = {number: alone[number] for number in turns if each_alone.counts(turns[number], alone.get(number))}
+    of_arms = turns | apart
+    table = table.join(intervals(of_arms, ["speedup", "low", "high"], lambda contrast: contrast.gain))
+    in_turns = {number: turns[number] for number in apart}
+    table = table.join(intervals(in_turns, each_alone.IN_TURNS, lambda contrast: contrast.gain))
+    wide = (table["high"] / table["low"]) ** 0.5 - 1
+    words = judge_speedups([each_alone.judged(turns[number], apart.get(number)) for number in turns])
     table["verdict"] = pd.Series(dict(zip(of_arms, words, strict=True)), dtype=object)
     table["measured_in"] = pd.Series(
         {number: measured_in(contrast) for number, contrast in of_arms.items()}, dtype=object
@@ -320,7 +327,7 @@ def measured_in(contrast: Contrast) -> str:
     """Say over which processes a contrast is, and how many of them count."""
     count, counted = contrast.replicates, contrast.change.n
     if contrast.pairing == "unpaired":
-        return f"{processes(count)} apart"
+        return f"{processes(count)} {'alone' if contrast.metric is ALONE else 'apart'}"
     return f"{counted} of {count} processes" if count > 1 and counted < count else processes(count)
 
 

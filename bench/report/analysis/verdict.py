@@ -6,6 +6,7 @@ The page, the markdown and the terminal write one object by templates; none comp
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from bench.report.analysis.alone import IN_TURNS, TOLERANCE
 from bench.report.analysis.contrast import estimate
 from bench.report.analysis.doubts import DOUBTS, OTHER_TYPES, PARTIAL, Doubt, doubted, marked_verdict
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
@@ -418,7 +420,9 @@ class _Subject:
         speedup, _, interval = ratio(arm["speedup"], arm["low"], arm["high"]).partition(" ")
         marks = marked(marked_verdict(arm), arm["measured_in"], arm["speed_status"])
         text = f"{speedup}× as fast as fp32 {interval or '(no interval)'} ({marks})"
-        return ", ".join(filter(None, [text, self._changes(arm, self._at_best(arm))]))
+        turns = [arm[name] for name in IN_TURNS]
+        alone = f"each alone (in turns {ratio(*turns)}×)" if known(turns[0]) else ""
+        return ", ".join(filter(None, [text, alone, self._changes(arm, self._at_best(arm))]))
 
     def _at_best(self, arm: Row) -> str:
         """Write a precision's speedup with fp32 and itself each at its best batch; empty where that is the arm's."""
@@ -492,10 +496,13 @@ def reason(arm: Row, baseline: Row | None) -> str:
 def _tied(arm: Row, fastest: Row) -> bool:
     """Say whether an arm is not shown to be slower than the fastest: by their ratio in the processes that timed both.
 
-    Where fewer than two processes timed both, it is by whether their intervals over fp32 overlap.
+    Where fewer than two processes timed both, it is by whether their intervals over fp32 overlap; of a speedup alone,
+    by what one window tells.
     """
     if arm is fastest:
         return True
+    if known(fastest["turns_speedup"]):
+        return bool(math.log(fastest["speedup"] / arm["speedup"]) <= TOLERANCE)
     ahead = estimate(SPEED, fastest[SPEED.arm], arm[SPEED.arm])
     if ahead is None or ahead.pairing not in ("rounds", "processes", "seeds") or ahead.change.low is None:
         return bool(arm["high"] >= fastest["low"])

@@ -14,12 +14,25 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from bench.report.analysis.alone import IN_TURNS
 from bench.report.analysis.summary import ENTROPY, summarise
 from bench.report.analysis.telemetry import telemetry
 from bench.report.reading.load import CELL, Runs
 from bench.results.columns import COLUMNS
 from bench.results.columns import Field as Column
-from bench.spec.metrics import ACCURACY, ENERGY, EPOCH, LOSS, MEMORY, QUALITY, SPEED, THROUGHPUT, Metric, untabled
+from bench.spec.metrics import (
+    ACCURACY,
+    ALONE,
+    ENERGY,
+    EPOCH,
+    LOSS,
+    MEMORY,
+    QUALITY,
+    SPEED,
+    THROUGHPUT,
+    Metric,
+    untabled,
+)
 
 Json = str | int | float | bool | None
 """A value of an object. None is unknown; figures that are not finite are None too, for JSON has no such numbers."""
@@ -76,6 +89,7 @@ FIELDS = {
     **_of(SPEED),
     **_of(THROUGHPUT),
     **_interval("speedup{}", ("speedup", "low", "high"), "fp32's step time over its own: 2 is twice as fast."),
+    **_interval("turns_speedup{}", IN_TURNS, "The same in turns, where the speedup is that of each precision alone."),
     "speed_verdict": Field("verdict", "string", "FASTER, SLOWER, SAME or INCONCLUSIVE."),
     "measured_in": Field("measured_in", "string", "What the interval is over, such as 3 processes."),
     "noise_ratio": Field("noise", "float64", "A/A noise, as a share; null where it was not measured."),
@@ -92,6 +106,8 @@ FIELDS = {
     "energy_status": Field("energy_status", "string", "Outcome of its energy trial."),
     "energy_source": Field("energy_source", "string", "counter or power."),
     **_of(ENERGY),
+    **_of(ALONE),
+    **_changed(ALONE),
     "energy_change_ratio": Field("energy_change", "float64", "Change of it as a share of fp32's; negative is less."),
     "train_status": Field("train_status", "string", "Outcome of its trainings."),
     "epochs": Field("epochs", "Int64", "Epochs that were trained."),

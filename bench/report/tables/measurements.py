@@ -17,6 +17,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.report.analysis.alone import IN_TURNS
 from bench.report.analysis.doubts import doubted, marked_verdict
 from bench.report.analysis.explanation import MEMORY_KINDS, memory_held
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
@@ -60,7 +61,7 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
-from bench.spec.metrics import ENERGY, LOSS, QUALITY, Metric, learned
+from bench.spec.metrics import ALONE, ENERGY, LOSS, QUALITY, Metric, learned
 from bench.spec.precisions import BASELINE
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
@@ -182,6 +183,10 @@ def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
     def unmarked(row: Row, name: str) -> str:
         return number(row[name]) if row["speed_status"] in MEASURED else word(row["speed_status"])
 
+    def speedup(row: Row) -> str:
+        turns = [row.get(name, math.nan) for name in IN_TURNS]
+        return over_fp32(row) + (f"; in turns {ratio(*turns)}" if known(turns[0]) else "")
+
     def epoch(row: Row) -> str:
         ends = [number(row[name], 3) for name in ("fastest_epoch_s", "slowest_epoch_s") if known(row[name])]
         return number(row["time_per_epoch_s"]) + (f" ({'–'.join(ends)})" if len(set(ends)) > 1 else "")
@@ -208,7 +213,7 @@ def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
         figures("step (ms)", lambda row: unmarked(row, "step_ms")),
         *optional(figures("samples/s", lambda row: unmarked(row, "samples_per_s"))),
         *optional(figures("tokens/s", "tokens_per_s")),
-        figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
+        figures("speedup [95 % interval]", speedup, status="speed_status", lost="lost_speed"),
         figures("peak memory (MiB, vs fp32)", peak, status="memory_status"),
         *optional(figures("test loss (nats)", "token_loss", **trained) if of_tokens else accuracy),
         *_quality(rows),
@@ -338,6 +343,7 @@ def energy(rows: pd.DataFrame) -> Table | None:
         figures("above idle (J)", "energy_net_j_per_step"),
         figures("samples/J", lambda row: row["batch_size"] / row["energy_j_per_step"]),
         figures("step alone (ms)", lambda row: 1e3 * row["energy_window_s"] / row["energy_steps"]),
+        *optional(figures("speedup alone", _against_fp32(ALONE))),
         figures("mean power (W)", "mean_power_w", 3),
         figures("idle power (W)", "idle_power_w", 3),
         figures("energy ÷ fp32", _against_fp32(ENERGY, lambda row: ratio(1 + row["energy_change"]))),
@@ -346,7 +352,8 @@ def energy(rows: pd.DataFrame) -> Table | None:
         "Energy/step is what the board draws for a step of continuous training, idle draw included; above idle is "
         "without it. Samples/J rests on energy/step. Source: counter is the GPU's own energy counter, power the "
         "integral of its power readings; the two are not compared with each other. One window of steps was measured "
-        "for each precision, so there is no interval."
+        "for each precision, so there is no interval. Step alone is that of this window, in which the host reads the "
+        "meters; speedup alone is of the steps after it, in which it does not."
     )
     return table("Energy", records(rows[rows["energy_status"].notna()]), columns, about)
 
