@@ -3,15 +3,20 @@
 import math
 import re
 import shutil
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bench.report.analysis.compare import Comparison, Row, compare
+from bench.report.analysis.compare import Comparison, Row, _over_runs, compare
+from bench.report.analysis.contrast import Arm, estimate
+from bench.report.analysis.judge import judge_together
 from bench.results.records import Device, Energy, MemoryPeak
 from bench.results.run_json import planned
 from bench.spec.errors import UsageError
+from bench.spec.metrics import SPEED
 from tests.conftest import call
 from tests.report import fleet
 from tests.report.builders import RunBuilder
@@ -38,12 +43,14 @@ def by_precision(compared: Comparison) -> dict[str, Row]:
         (1.3, 0.0, "IMPROVED"),
         (0.75, 0.0, "REGRESSED"),
         (1.05, 0.0, "INCONCLUSIVE"),  # another day's speed may differ by as much
+        (1.0, 0.0, "INCONCLUSIVE"),
         (1.02, 0.05, "INCONCLUSIVE"),
     ],
 )
 def test_the_verdict_is_of_the_step(old, faster, jitter, verdict):
-    compared = by_precision(compare(old, later(old, faster, jitter)))
-    assert compared["fp32"].changes["speed"].verdict == verdict
+    compared = compare(old, later(old, faster, jitter), fail_over=0.03)
+    assert by_precision(compared)["fp32"].changes["speed"].verdict == verdict
+    assert bool(compared.failures) is (verdict == "REGRESSED")
 
 
 def test_memory_and_speedup_have_their_ratios(old):
@@ -325,6 +332,30 @@ def test_the_figures_of_both_sides_are_of_the_processes_that_are_compared(tmp_pa
             RunBuilder(tmp_path / name / str(number)).result("energy", "fp32", energy=energy)
     (row,) = compare(tmp_path / "old", tmp_path / "new").rows
     assert row.changes["energy"].values == (10.1, 20.1)
+
+
+def side(rng: np.random.Generator, days: list[float], processes: int) -> Arm:
+    """Step times of runs on some days, each with the logarithm of its speed."""
+    values = [10 * math.exp(day + error) for day in days for error in rng.normal(0, 0.01, processes)]
+    names = [("run", place) for place in range(len(values))]
+    runs = [day for day in range(len(days)) for _ in range(processes)]
+    key = ("run", "mlp", "", "", "data", "Hopper", "GPU", "0", 128, "fp32")
+    return Arm(key=key, values=np.array(values), replicates=names, unpaired=np.ones(len(values), bool), runs=runs)
+
+
+@pytest.mark.parametrize("between", [0.0, 0.01, 0.02, 0.03])
+@pytest.mark.parametrize("days", [1, 3])
+def test_days_that_differ_make_no_change(days, between):
+    """The speeds of two days differ with this standard deviation; a row of one run a side, or of three."""
+    rng, words = np.random.default_rng(days), Counter()
+    for pair in range(400):
+        sides = []
+        for name in ("new", "old"):
+            speeds = rng.normal(0, between / math.sqrt(2), days).tolist()
+            sides.append(replace(side(rng, speeds, (3, 10)[pair % 2]), key=(name,)))
+        words[judge_together([_over_runs(estimate(SPEED, *sides), by_turns=False)])[0]] += 1
+    assert words["IMPROVED"] + words["REGRESSED"] <= 0.05 * 400
+    assert days == 3 or not words["SAME"]  # which two days cannot tell
 
 
 def taken_in_turns(folder: Path, slower: float) -> None:
