@@ -40,7 +40,7 @@ from bench.results.store import Store
 from bench.spec.precisions import BASELINE
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
-from bench.stats import count_outliers, rounds_interval
+from bench.stats import rounds_interval
 
 GIB = 2**30
 BATCH_SIZES = (32, 64, 128, 256, 512)
@@ -386,13 +386,7 @@ def as_timed(results: Sequence[TrialResult], blocks: Sequence[Block], batch_size
         step_ms, ratios = statistics.median(steps[result.precision]), logs.get(BASELINE, 0) - logs[result.precision]
         speedup = rounds_interval(ratios).exp()
         flops = result.operations.flops_per_step if result.operations else None
-        samples = logs[BASELINE] if result.precision == BASELINE else ratios
-        speed = replace(
-            result.speed,
-            step_ms=step_ms,
-            samples_per_s=1000 * batch_size / step_ms,
-            outlier_rounds=count_outliers(samples) if BASELINE in logs else 0,
-        )
+        speed = replace(result.speed, step_ms=step_ms, samples_per_s=1000 * batch_size / step_ms)
         if result.speed.speedup is not None:
             speed = replace(speed, speedup=speedup.center, speedup_low=speedup.low, speedup_high=speedup.high)
         if flops is not None:
