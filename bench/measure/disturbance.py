@@ -155,12 +155,14 @@ class GpuWatch(Watch):
 
     def disturbance(self) -> str:
         """Name the causes that held for a twentieth of the time or more, joined by "; "."""
+        present: set[int] = set()
         with suppress(DeviceLostError):
-            # NVML does not list those that only draw, which have samples all the same.
-            others = {*self._busy_s, *(self._monitor.process_bytes(self._uuid) or ())}.difference(self._own_pids)
-            time.sleep(SAMPLE_S if others else LATE_S)
+            present.update(self._monitor.process_bytes(self._uuid) or ())
+        # NVML does not list those that only draw, which have samples all the same.
+        others = present.union(self._busy_s).difference(self._own_pids)
+        time.sleep(SAMPLE_S if others else LATE_S)
         self.poll()
-        return self._lost or "; ".join([*self._throttling(), *self._others()])
+        return self._lost or "; ".join([*self._throttling(), *self._others(present)])
 
     def _throttling(self) -> list[str]:
         least_s = LEAST_SHARE * (self._polled_s - self._began_s)
@@ -170,10 +172,10 @@ class GpuWatch(Watch):
             if self._held_s[reason] > least_s
         ]
 
-    def _others(self) -> list[str]:
+    def _others(self, present: Collection[int]) -> list[str]:
         took_s = self._sampled_s - self._began_s
         # In a container NVML may give the host's ids, and what looks foreign would be this very process.
-        if os.getpid() not in {*self._busy_s, *(self._monitor.process_bytes(self._uuid) or ())} or not took_s:
+        if os.getpid() not in {*self._busy_s, *present} or not took_s:
             return []
         shares = {pid: busy_s / took_s for pid, busy_s in self._busy_s.items() if pid not in self._own_pids}
         named = [f"pid {pid}, {share:.0%} of the time" for pid, share in shares.items() if share >= LEAST_SHARE]
