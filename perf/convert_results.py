@@ -32,7 +32,9 @@ def convert(folder: Path) -> None:
     """Rewrite the files of a folder, run.json last, so that a conversion that was stopped can be repeated."""
     run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     if "schema" not in run and run.get("format") not in (6, 7):
-        sys.exit(f"'{folder}' is not of a former format: its run.json has no schema, and its format is neither 6 nor 7.")
+        sys.exit(
+            f"'{folder}' is not of a former format: its run.json has no schema, and its format is neither 6 nor 7."
+        )
     request = run.setdefault("request", {})
     protocol = request.setdefault("protocol", {})
 

@@ -63,7 +63,7 @@ class Outcome:
 
 def ratio(log_ratios: Sequence[float]) -> stats.Interval:
     """Return a ratio with its interval, from logarithms of paired ratios."""
-    return stats.robust_interval(log_ratios).exp()
+    return stats.rounds_interval(log_ratios).exp()
 
 
 def seconds(times: Sequence[float]) -> stats.Interval:

@@ -386,12 +386,7 @@ def as_timed(results: Sequence[TrialResult], blocks: Sequence[Block], batch_size
         step_ms, ratios = statistics.median(steps[result.precision]), logs.get(BASELINE, 0) - logs[result.precision]
         speedup = rounds_interval(ratios).exp()
         flops = result.operations.flops_per_step if result.operations else None
-        samples = logs[BASELINE] if result.precision == BASELINE else ratios
-        speed = replace(
-            result.speed,
-            step_ms=step_ms,
-            samples_per_s=1000 * batch_size / step_ms,
-        )
+        speed = replace(result.speed, step_ms=step_ms, samples_per_s=1000 * batch_size / step_ms)
         if result.speed.speedup is not None:
             speed = replace(speed, speedup=speedup.center, speedup_low=speedup.low, speedup_high=speedup.high)
         if flops is not None:

@@ -155,12 +155,14 @@ class GpuWatch(Watch):
 
     def disturbance(self) -> str:
         """Name the causes that held for a twentieth of the time or more, joined by "; "."""
+        present: set[int] = set()
         with suppress(DeviceLostError):
-            # NVML does not list those that only draw, which have samples all the same.
-            others = {*self._busy_s, *(self._monitor.process_bytes(self._uuid) or ())}.difference(self._own_pids)
-            time.sleep(SAMPLE_S if others else LATE_S)
+            present.update(self._monitor.process_bytes(self._uuid) or ())
+        # NVML does not list those that only draw, which have samples all the same.
+        others = present.union(self._busy_s).difference(self._own_pids)
+        time.sleep(SAMPLE_S if others else LATE_S)
         self.poll()
-        return self._lost or "; ".join([*self._throttling(), *self._others()])
+        return self._lost or "; ".join([*self._throttling(), *self._others(present)])
 
     def _throttling(self) -> list[str]:
         least_s = LEAST_SHARE * (self._polled_s - self._began_s)
@@ -170,15 +172,15 @@ class GpuWatch(Watch):
             if self._held_s[reason] > least_s
         ]
 
-    def _others(self) -> list[str]:
+    def _others(self, present: Collection[int]) -> list[str]:
         took_s = self._sampled_s - self._began_s
         # In a container NVML may give the host's ids, and what looks foreign would be this very process.
-        if os.getpid() not in {*self._busy_s, *(self._monitor.process_bytes(self._uuid) or ())}:
+        if os.getpid() not in {*self._busy_s, *present}:
             return []
         return [
             f"another process used the GPU (pid {pid}, {busy_s / took_s:.0%} of the time)"
             for pid, busy_s in self._busy_s.items()
-            if pid not in self._own_pids and busy_s >= LEAST_SHARE * took_s
+            if pid not in self._own_pids and busy_s > LEAST_SHARE * took_s
         ]
 
     def _add_throttling(self) -> None:

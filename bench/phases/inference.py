@@ -79,6 +79,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     agreement_pct, error = agreement(runners[0], runner, inputs)
     speedup, low, high = paired.speedup(last)
     status, detail = paired.judge(last)
+    detail = detail or paired.disturbance
     switches = runner.switches_after_a_step()
     if not math.isfinite(error):
         status, detail = "nonfinite", "an output is infinite or NaN"

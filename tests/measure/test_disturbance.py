@@ -38,15 +38,20 @@ class Watched:
 
     def __init__(self, monkeypatch, gpu: FakeGpu, uuid: str | None = None) -> None:
         self.clock, self.gpu = FakeClock(), gpu
+        monkeypatch.setattr(time, "sleep", self.clock.advance)
         self.driver = FakeDriver([gpu], clock=self.clock).install(monkeypatch)
         for name, number in NEWER.items():
             setattr(self.driver.pynvml, f"NVML_FI_DEV_CLOCKS_EVENT_REASON_{name}_SLOWDOWN", number)
         self.context = open_watch(gpu_device(uuid or gpu.uuid), self.clock)
         self.watch = self.context.__enter__()
 
-    def poll(self, after_s: float = 0.2) -> str:
+    def poll(self, after_s: float = 1.0, work: dict[int, int] | None = None, reasons: int = 0) -> None:
+        """Poll after a time in which processes took these shares of it."""
         self.clock.advance(after_s)
-        return self.watch.poll()
+        self.gpu.work += [(round(1e6 * (self.clock() + 1)), pid, pct) for pid, pct in (work or {}).items()]
+        self.gpu.reasons = reasons
+        self.watch.poll()
+        self.gpu.reasons = 0
 
 
 @pytest.fixture
@@ -64,63 +69,69 @@ def watched(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("grown_ms", "cause"),
+    ("counters", "grown_ms", "cause"),
     [
-        ({THERMAL: 120}, "thermal slowdown for 120 ms"),
-        ({HW_THERMAL: 120}, "hardware thermal slowdown for 120 ms"),
-        ({THERMAL: 50, SW_THERMAL: 60, HW_BRAKE: 7}, "thermal slowdown for 60 ms; hardware power brake for 7 ms"),
-        ({POWER: 120}, ""),  # a power cap is part of real speed
+        ({"fields": ALL}, {THERMAL: 120}, "thermal slowdown for 0.12 s"),
+        ({"fields": ALL}, {THERMAL: 50}, ""),  # for less than a twentieth of the time
+        ({"fields": ALL}, {HW_THERMAL: 120}, "hardware thermal slowdown for 0.12 s"),
+        ({"fields": ALL}, {THERMAL: 50, SW_THERMAL: 60, HW_BRAKE: 70},
+         "thermal slowdown for 0.06 s; hardware power brake for 0.07 s"),
+        ({"fields": ALL}, {POWER: 900}, ""),  # a power cap is part of real speed
+        ({"violations": {0: 0, 1: 0}}, {0: 100, 1: 120}, "thermal slowdown for 0.12 s"),
+        ({"fields": ALL, "violations": {0: 0, 1: 0}}, {1: 120}, ""),  # where there are fields they are read
     ],
-)
-def test_a_throttle_counter_that_moved_disturbs_once(watched, grown_ms, cause):
-    machine = watched(FakeGpu("GPU-a", fields=dict.fromkeys(ALL, 5000 * MS)))
-    assert machine.poll() == ""
-    for field, milliseconds in grown_ms.items():
-        machine.gpu.fields[field] += milliseconds * MS
-    assert machine.poll() == cause
-    assert machine.poll() == ""
-
-
-@pytest.mark.parametrize(("fields", "cause"), [({}, "thermal slowdown for 30 ms"), (ALL, "")])
-def test_violation_times_are_read_where_there_are_no_fields(watched, fields, cause):
-    machine = watched(FakeGpu("GPU-a", fields=dict(fields), violations={0: 0, 1: 0}))
-    machine.gpu.violations = {0: 100 * MS, 1: 30 * MS}
-    assert [machine.poll(), machine.poll()] == [cause, ""]
+)  # fmt: skip
+def test_heat_disturbs_by_the_drivers_counters(watched, counters, grown_ms, cause):
+    machine = watched(FakeGpu("GPU-a", **{name: dict(values) for name, values in counters.items()}))
+    machine.poll(after_s=0.5)
+    grown = machine.gpu.violations or machine.gpu.fields
+    for number, milliseconds in grown_ms.items():
+        grown[number] += milliseconds * MS
+    machine.poll(after_s=0.5)
+    assert machine.watch.disturbance() == cause
 
 
 @pytest.mark.parametrize(
-    ("fields", "bits", "cause"),
+    ("fields", "bits", "for_s", "cause"),
     [
-        ({}, 0x20, "thermal slowdown"),
-        ({}, 0x48, "hardware thermal slowdown"),
-        ({}, 0x08, "hardware slowdown"),
-        ({}, 0x217, ""),
-        (ALL, 0x08, ""),  # a change of clocks, where the causes of a hardware slowdown are counted
+        ({}, 0x20, 0.5, "thermal slowdown for 0.5 s"),
+        ({}, 0x20, 0.05, ""),
+        ({}, 0x48, 0.5, "hardware thermal slowdown for 0.5 s"),
+        ({}, 0x08, 0.5, "hardware slowdown for 0.5 s"),
+        ({}, 0x217, 0.5, ""),
+        (ALL, 0x08, 0.5, ""),  # a change of clocks, where the causes of a hardware slowdown are counted
     ],
 )
-def test_without_counters_the_reasons_of_the_moment_count(watched, fields, bits, cause):
+def test_without_counters_the_reasons_of_the_moment_count(watched, fields, bits, for_s, cause):
     machine = watched(FakeGpu("GPU-a", fields=dict(fields)))
-    machine.gpu.reasons = bits
-    assert machine.poll() == cause
-    machine.gpu.reasons = 0
-    assert machine.poll() == ""
+    machine.poll()
+    machine.poll(for_s, reasons=bits)
+    assert machine.watch.disturbance() == cause
 
 
 def test_a_power_cap_is_kept_in_mind_and_disturbs_nothing(watched):
     machine = watched(FakeGpu("GPU-a", fields=dict(ALL)))
-    assert (machine.poll(), machine.watch.capped) == ("", False)
-    for machine.gpu.reasons in (0x4, 0):
-        assert (machine.poll(), machine.watch.capped) == ("", True)
+    for reasons, capped in ((0, False), (0x4, True), (0, True)):
+        machine.poll(reasons=reasons)
+        assert machine.watch.capped is capped
+    assert machine.watch.disturbance() == ""
 
 
-def test_a_process_that_computes_is_named_with_its_share(watched):
-    machine = watched(FakeGpu("GPU-a", work=[(1000, 123, 99)]))  # before the watch
-    assert machine.poll() == ""
-    machine.gpu.work += [(2000, os.getpid(), 50), (2000, 123, 30), (2500, 123, 40)]
-    assert machine.poll() == "another process used the GPU (pid 123, 40 % of its time)"
-    assert machine.poll() == ""
-    machine.gpu.work += [(3000, os.getpid(), 50), (3000, 9, 20), (3000, 123, 10)]
-    assert machine.poll() == "other processes used the GPU (pid 9, 20 % of its time, pid 123, 10 % of its time)"
+@pytest.mark.parametrize(
+    ("shares", "cause"),
+    [
+        ([{123: 30}] * 20, "another process used the GPU (pid 123, 30% of the time)"),
+        ([{123: 90}] * 2 + [{}] * 18, "another process used the GPU (pid 123, 9% of the time)"),
+        ([{123: 90}] + [{}] * 19, ""),
+        ([{123: 4}] * 20, ""),  # a desktop
+        ([{9: 20, 123: 10}] * 20, "other processes used the GPU (pid 9, 20% of the time, pid 123, 10% of the time)"),
+    ],
+)
+def test_a_process_that_computed_for_a_twentieth_of_the_time_disturbs_and_is_named(watched, shares, cause):
+    machine = watched(FakeGpu("GPU-a", work=[(1000, 77, 99)]))  # before the watch
+    for others in shares:
+        machine.poll(0.2, work={OWN: 50, **others})
+    assert machine.watch.disturbance() == cause
 
 
 @pytest.mark.parametrize(
@@ -136,45 +147,52 @@ def test_a_process_that_computes_is_named_with_its_share(watched):
 )
 def test_only_a_process_that_is_known_to_compute_disturbs(watched, processes, work, errors, disturbs):
     machine = watched(FakeGpu("GPU-a", processes=dict.fromkeys(processes, GiB), errors=errors))
-    machine.gpu.work += [(2000, *load) for load in work]
-    assert bool(machine.poll()) is disturbs
+    machine.poll(work=dict(work))
+    assert bool(machine.watch.disturbance()) is disturbs
 
 
-def test_after_a_wait_a_poll_names_what_was_too_soon_to_ask_for(watched, monkeypatch):
-    machine = watched(FakeGpu("GPU-a"))
-    monkeypatch.setattr(time, "sleep", machine.clock.advance)
-    machine.gpu.work += [(2000, os.getpid(), 50), (2000, 123, 30)]
-    assert machine.poll(after_s=0.05) == ""
-    machine.watch.wait()
-    assert "pid 123" in machine.poll(after_s=0)
+def test_what_the_driver_tells_late_is_waited_for(watched, monkeypatch):
+    machine = watched(FakeGpu("GPU-a", fields=dict(ALL), processes={OWN: GiB, 123: GiB}))
+
+    def late(seconds):
+        machine.gpu.work += [(2000, OWN, 50), (2000, 123, 30)]
+        machine.gpu.fields[THERMAL] += 200 * MS
+        machine.clock.advance(seconds)
+
+    monkeypatch.setattr(time, "sleep", late)
+    machine.poll()
+    named = machine.watch.disturbance()
+    assert "thermal slowdown for 0.2 s" in named
+    assert "pid 123" in named
 
 
 def test_a_lost_gpu_is_a_cause_and_stays_one(watched):
     machine = watched(FakeGpu("GPU-a", fields=dict(ALL)))
-    assert machine.poll() == ""
-    machine.gpu.lost = True
-    assert machine.poll().startswith("the GPU was lost to NVML: ")
-    machine.gpu.lost = False
-    assert machine.poll().startswith("the GPU was lost to NVML: ")
+    machine.poll()
+    for machine.gpu.lost in (True, False):
+        machine.poll()
+        assert machine.watch.disturbance().startswith("the GPU was lost to NVML: ")
 
 
 def test_a_mig_slice_is_throttled_with_its_board_and_sees_no_other_processes(watched):
     small = FakeGpu("MIG-s", processes={os.getpid(): GiB})
     board = FakeGpu("GPU-a", slices=[small], fields=dict(ALL), work=[])
     machine = watched(board, uuid="MIG-s")
-    board.fields[HW_THERMAL] = 15 * MS
-    board.work += [(2000, 123, 90), (2000, os.getpid(), 10)]
-    assert machine.poll() == "hardware thermal slowdown for 15 ms"
+    board.fields[HW_THERMAL] = 150 * MS
+    machine.poll(work={123: 90, OWN: 10})
+    assert machine.watch.disturbance() == "hardware thermal slowdown for 0.15 s"
     assert machine.watch.foreign_load_pct() is None
 
 
 def test_without_a_driver_or_an_nvml_that_knows_the_gpu_nothing_is_claimed(monkeypatch, watched):
-    machine = watched(FakeGpu("GPU-a", reasons=0x20), uuid="GPU-other")
-    assert (machine.poll(), machine.watch.foreign_load_pct()) == ("", None)
+    machine = watched(FakeGpu("GPU-a"), uuid="GPU-other")
+    machine.poll(reasons=0x20)
+    assert (machine.watch.disturbance(), machine.watch.foreign_load_pct()) == ("", None)
     fake.without_driver(monkeypatch)
     for device in (gpu_device(), gpu_device(None)):
         with open_watch(device) as watch:
-            assert (watch.poll(), watch.foreign_load_pct()) == ("", None)
+            watch.poll()
+            assert (watch.disturbance(), watch.foreign_load_pct()) == ("", None)
 
 
 def machine_times(**seconds: float) -> SimpleNamespace:
@@ -214,17 +232,19 @@ def test_on_a_cpu_what_is_not_ours_is_foreign_load(monkeypatch, ranks, processes
         monkeypatch.setattr(disturbance.psutil, "Process", lambda: after)
         monkeypatch.setattr(disturbance.psutil, "cpu_times", lambda: machine_times(**machine))
         assert watch.foreign_load_pct() == pytest.approx(100 * foreign_s / 20)
-        assert watch.poll() == ""
+        watch.poll()
+        assert watch.disturbance() == ""
 
 
-@pytest.mark.parametrize(("rank", "cause"), [(0, ""), (1, "thermal slowdown; ")])
+@pytest.mark.parametrize(("rank", "cause"), [(0, ""), (1, "thermal slowdown for 1 s; ")])
 def test_each_of_several_watches_its_own_gpu_and_takes_none_of_them_for_a_stranger(monkeypatch, rank, cause):
     clock, gpus = FakeClock(), [FakeGpu("GPU-a"), FakeGpu("GPU-b", reasons=0x20)]
     FakeDriver(gpus, clock=clock).install(monkeypatch)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     with open_watch(PAIR, clock, gather=lambda pid: (pid, 4711), rank=rank) as watch:
         clock.advance(1)
         gpus[rank].work += [(10**6, pid, 40) for pid in (OWN, 4711, 77)]
-        assert watch.poll() == f"{cause}another process used the GPU (pid 77, 40 % of its time)"
+        assert watch.disturbance() == f"{cause}another process used the GPU (pid 77, 40% of the time)"
 
 
 def time_two(rank, trial):
@@ -236,21 +256,8 @@ def time_two(rank, trial):
 
 
 @pytest.mark.slow
-def test_what_disturbs_one_of_several_discards_the_rounds_of_all(tmp_path, tiny_trial):
+def test_what_disturbs_one_of_several_is_named_by_all(tmp_path, tiny_trial):
     tiny_trial = replace(tiny_trial, protocol=replace(tiny_trial.protocol, time_budget_s=0.05))
     trial = replace(tiny_trial, phase="speed", cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
     for (result,) in together(tmp_path, time_two, trial):
-        assert (result.status, result.speed.rounds) == ("invalid", 0)
-        assert "device cpu: thermal slowdown" in result.detail
-
-
-def test_what_another_process_disturbed_began_with_the_newest_stamp_of_the_last_reading(watched, monkeypatch):
-    machine = watched(FakeGpu("GPU-a", processes={OWN: GiB, 123: GiB}, work=[(1_000_000_000, OWN, 50)]))
-    machine.poll()
-    monkeypatch.setattr(time, "time", lambda: 1001.0)
-    machine.gpu.work += [(1_000_400_000, OWN, 50), (1_000_600_000, 123, 30)]
-    assert "pid 123" in machine.poll()
-    assert machine.watch.window_s == pytest.approx((1.05, 0.35))
-    machine.gpu.work += [(2_000_000_000, 123, 30)]  # of another clock
-    assert "pid 123" in machine.poll(after_s=0.7)
-    assert machine.watch.window_s == pytest.approx((0.7 + 1.15, -0.05))
+        assert result.speed.disturbance.startswith("device cpu: thermal slowdown for ")

@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
-from bench.measure.rounds import Sizes, time_block
-from bench.measure.warmup import WarmUp, block_steps, empty_block_ns, prepare, switch_profiles, warm_up
+from bench.measure.rounds import compare
+from bench.measure.warmup import BLOCKS, QUEUED_BLOCK_S, WarmUp, empty_block_ns, prepare, switch_profiles, warm_up
+from bench.spec.trial import Protocol
 from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, gaussian
 
 
@@ -19,10 +20,10 @@ def one(step_ns, *, look_ns=0, **disturbances):
     return machine, SimulatedRunner("fp32", machine, step_ns, **disturbances)
 
 
-def warmed(step_ns, cap_s=60, expected_ms=0.0, **disturbances):
+def warmed(step_ns, cap_s=60, **disturbances):
     """Warm an arm up; return how, and the time that it took."""
     machine, arm = one(step_ns, **disturbances)
-    return warm_up(arm, cap_s, machine.clock, expected_ms=expected_ms), machine.now_ns
+    return warm_up(arm, cap_s, machine.clock), machine.now_ns
 
 
 def test_warm_up_goes_on_until_step_times_are_steady():
@@ -47,11 +48,6 @@ def test_first_steps_in_which_kernels_are_loaded_take_nothing_of_the_time_to_war
     steps = itertools.count()
     warm, _ = warmed(10 * MS, cap_s=2.0, noise=lambda: 1000.0 if next(steps) < 3 else 1.0)
     assert warm.steady
-
-
-@pytest.mark.parametrize(("expected_ms", "windows"), [(10.0, 1), (5.0, 2)])
-def test_the_first_window_is_enough_where_steps_take_as_long_as_in_an_earlier_process(expected_ms, windows):
-    assert warmed(10 * MS, expected_ms=expected_ms)[0].steps == 3 + 20 * windows  # 0.2 s of 10 ms
 
 
 def test_warm_up_waits_for_allocations_to_end():
@@ -88,33 +84,31 @@ def test_without_time_to_watch_one_step_of_switch_warm_up_is_taken_and_no_transi
     assert machine.now_ns == 0
 
 
-def test_a_block_is_long_against_the_clock():
-    machine, arm = one(50_000, look_ns=10_000)
-    empty = empty_block_ns(arm, machine.clock)
-    assert empty == 10_000
-    assert block_steps(arm, warm(50_000), 0, empty, machine.clock) == 200  # 10 µs of 200 × 50 µs is 0.1 %
+def cut(step_ns, *, budget_s=3.0, look_ns=0, **kind):
+    machine = SimulatedMachine(look_ns)
+    arms = [SimulatedRunner(str(n), machine, step_ns, **kind) for n in range(2)]
+    return [cut.sizes.steps for cut in prepare(arms, budget_s, clock=machine.clock)]
 
 
-def test_an_asynchronous_device_gets_blocks_that_hide_the_draining_of_its_queue():
-    machine, arm = one(MS, launch_ns=0.1 * MS, asynchronous=True)
-    steps = block_steps(arm, warm(MS), 1, 0.0, machine.clock)
-    lengths = (steps // 2, steps, 4 * steps)
-    half, short, long = (time_block(arm, Sizes(switch_warmup=1, steps=n), machine.clock) / n for n in lengths)
-    assert short / long - 1 < 0.002 < half / long - 1
+@pytest.mark.parametrize(("step_ns", "look_ns", "steps"), [(50_000, 0, 100), (50_000, 10_000, 167), (20 * MS, 0, 1)])
+def test_a_block_is_long_against_the_scheduler_and_the_clock(step_ns, look_ns, steps):
+    machine, arm = one(step_ns, look_ns=look_ns)
+    assert empty_block_ns(arm, machine.clock) == look_ns
+    assert cut(step_ns, look_ns=look_ns) == [steps] * 2  # 10 µs are 0.1 % of 167 steps that take 60 µs by the clock
 
 
-@pytest.mark.parametrize(("step_ms", "steps"), [(1, 500), (60, 9), (700, 1)])
-def test_where_there_is_no_time_to_compare_lengths_a_block_takes_half_a_second(step_ms, steps):
+@pytest.mark.parametrize(("budget_s", "block_s"), [(3.0, QUEUED_BLOCK_S), (0.6, 0.6 / BLOCKS), (0.006, 0.005)])
+def test_blocks_of_queued_steps_take_a_quarter_of_a_second_or_as_long_as_the_budget_allows(budget_s, block_s):
+    assert cut(MS, budget_s=budget_s, asynchronous=True) == [pytest.approx(1000 * block_s, abs=1)] * 2
+
+
+def test_blocks_of_queued_steps_hide_the_draining_of_the_queue_in_a_speedup():
     machine = SimulatedMachine()
-    arm = SimulatedRunner("fp32", machine, step_ms * MS, asynchronous=True)
-    assert block_steps(arm, warm(step_ms * MS), 1, 0.0, machine.clock, cap_s=0.01) == steps
-    assert machine.now_ns == 0
-
-
-def test_blocks_of_a_noisy_arm_take_as_long_as_those_of_the_longest_so_that_none_hides_an_excess():
-    machine = SimulatedMachine()
-    calm = SimulatedRunner("fp32", machine, 20 * MS, launch_ns=MS, asynchronous=True)
-    noisy = SimulatedRunner("bf16", machine, 10 * MS, launch_ns=MS, asynchronous=True, noise=gaussian(1, 0.3))
-    fp32, bf16 = (cut.sizes.steps for cut in prepare([calm, noisy], 1.0, clock=machine.clock))
-    assert fp32 > 10
-    assert bf16 * 10 == pytest.approx(fp32 * 20, rel=0.35)  # a step's time is known as well as the noise allows
+    arms = [
+        SimulatedRunner(name, machine, step_ns, launch_ns=launch_ns, asynchronous=True)
+        for name, step_ns, launch_ns in (("fp32", 6 * MS, 0.2 * MS), ("amp-bf16", 4 * MS, 0.5 * MS))
+    ]
+    protocol = Protocol()
+    sizes = [cut.sizes for cut in prepare(arms, protocol.process_s, clock=machine.clock)]
+    speedup = compare(arms, sizes, protocol, seed=0, clock=machine.clock).speedups[1]
+    assert speedup.center == pytest.approx(1.5, rel=0.002)

@@ -12,23 +12,15 @@ from perf import coverage
 PROTOCOL = Protocol()
 
 
-def shipped(runs: coverage.Runs, run: int, ratio: float) -> list[stats.Interval]:
-    half = float(stats.special.ndtri((1 + stats.CONFIDENCE) / 2))
-    of_run = (runs.centers[run] + math.log(ratio), half * runs.errors[run], runs.is_disturbed[run])
-    return [
-        stats.Interval(center=center, low=center - by, high=center + by, n=30, is_disturbed=seen)
-        for center, by, seen in zip(*(values.tolist() for values in of_run), strict=True)
-    ]
-
-
 @pytest.mark.parametrize("world", [*coverage.WORLDS, coverage.EARLY, coverage.MODE], ids=lambda world: world.name)
 def test_the_simulation_stops_and_estimates_as_the_shipped_functions_do(world: coverage.World) -> None:
     runs = coverage.simulate(3, world, coverage.MACHINES["ordinary"], 12, 10)
     stopped = coverage.stop(PROTOCOL, coverage.looks(PROTOCOL, runs), 1.02)
     for run in range(12):
-        every = shipped(runs, run, 1.02)
-        count = next(count for count in range(3, 11) if enough(PROTOCOL, count, [every[:count]], 0.0))
-        interval = stats.process_interval(every[:count])
+        each = [stats.around(float(center) + math.log(1.02), 0.0, 1, 30) for center in runs.centers[run]]
+        seen = runs.is_disturbed[run].tolist()
+        count = next(count for count in range(3, 11) if enough(PROTOCOL, count, [(each[:count], seen[:count])], 0.0))
+        interval = stats.over_processes(each[:count], seen[:count])
         assert stopped.processes[run] == count
         assert stopped.centers[run] + math.log(1.02) == pytest.approx(interval.center, abs=1e-9)
         assert stopped.halves[run] == pytest.approx(interval.half_width, rel=1e-6)
@@ -38,4 +30,4 @@ def test_the_simulation_stops_and_estimates_as_the_shipped_functions_do(world: c
 def test_the_interval_holds_a_truth_at_the_verdicts_threshold(machine: str) -> None:
     at = coverage.looks(PROTOCOL, coverage.simulate(4, coverage.WORLDS[0], coverage.MACHINES[machine], 1000, 10))
     for ratio in (1 / 1.01, 1.01):
-        assert coverage.stop(PROTOCOL, at, ratio).holds.mean() >= 0.93
+        assert coverage.stop(PROTOCOL, at, ratio).held_pct >= 93

@@ -9,8 +9,6 @@ import torch
 from bench import phases
 from bench.devices.backend import Backend
 from bench.measure import energy as measuring
-from bench.measure.rounds import Sizes
-from bench.measure.warmup import Cut, SwitchProfile, WarmUp
 from bench.phases import energy, explain, speed
 from bench.planning import suite_registry
 from bench.results.records import TrialResult
@@ -21,12 +19,6 @@ from tests.arms import arms
 from tests.devices.fake_nvml import FakeDriver
 
 QUICK = Protocol(time_budget_s=0.05, replicates=1)
-CUT = Cut(
-    warm=WarmUp(steady=True, steps=12, step_ns=2e6),
-    profile=SwitchProfile(relative=(), switch_warmup=1),
-    sizes=Sizes(switch_warmup=1, steps=5),
-    empty_ns=0.0,
-)
 
 
 def run_phase(trial, device, phase, *names, sent=None, techniques=(), protocol=QUICK, **changes):
@@ -100,3 +92,10 @@ def install_gpus(patched, *gpus):
     """Let NVML know these GPUs, whose clock is the real one."""
     start = time.monotonic()
     FakeDriver(gpus, clock=lambda: time.monotonic() - start).install(patched)
+
+
+class Now(list):
+    """Samples of processes that compute all the time."""
+
+    def __iter__(self):
+        return ((int(time.time() * 1e6), *sample) for sample in super().__iter__())

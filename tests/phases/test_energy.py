@@ -2,7 +2,6 @@
 
 import os
 import re
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from bench.spec.trial import Placement
 from bench.training import distributed
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeGpu
-from tests.phases.conftest import install_gpus, result_of, run_phase, shorten_energy
+from tests.phases.conftest import Now, install_gpus, result_of, run_phase, shorten_energy
 from tests.processes import together
 
 NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
@@ -62,20 +61,13 @@ def test_a_counter_that_does_not_fit_the_power_makes_the_row_doubtful(run):
     assert "its power read 200 W; idle its counter" in result.detail
 
 
-class Now(list):
-    """Samples of processes that compute all the time."""
-
-    def __iter__(self):
-        return ((int(time.time() * 1e6), *sample) for sample in super().__iter__())
-
-
 def test_another_process_that_computes_makes_the_energy_doubtful(run):
     work = Now([(os.getpid(), 60), (123, 40)])
     result = run(FakeGpu("GPU-a", power_w=200.0, errors=NO_COUNTER, work=work))
     assert (result.status, result.energy.mean_power_w) == ("ok", pytest.approx(200))
     assert result.energy.alone_samples_per_s is None  # it was not alone
     assert result.detail == (
-        "the GPU's energy is doubtful: while steps ran another process used the GPU (pid 123, 40 % of its time)"
+        "the GPU's energy is doubtful: while steps ran another process used the GPU (pid 123, 40% of the time)"
     )
 
 

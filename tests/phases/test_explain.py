@@ -181,11 +181,11 @@ def test_a_loader_that_waits_is_found(tiny_trial, cpu, monkeypatch):
 
 
 @pytest.mark.slow
-def test_where_every_round_is_disturbed_nothing_counts(tiny_trial, cpu, monkeypatch):
+def test_what_disturbed_an_explanation_is_its_rows_doubt(tiny_trial, cpu, monkeypatch):
     install_gpus(monkeypatch, FakeGpu("GPU-a", reasons=0x20))
     gpu = replace(cpu, kind="cuda", uuid="GPU-a")
-    figures, results, explanation = explained(tiny_trial, gpu, "fp32", "amp-bf16")
-    assert [row for row in figures if row.kind == "class"] == explanation == []
-    assert [(result.status, result.detail) for result in results] == [
-        ("invalid", "every round was disturbed: thermal slowdown")
-    ] * 2
+    figures, results, _ = explained(tiny_trial, gpu, "fp32", "amp-bf16")
+    assert [row for row in figures if row.kind == "class"]
+    for result in results:
+        assert result.status == "invalid"
+        assert result.detail.startswith("thermal slowdown for ")

@@ -1,26 +1,24 @@
-"""The speed phase: orders of its own in each process, and what counts."""
+"""The speed phase: orders of its own in each process, and what disturbed it."""
 
 import itertools
+import os
+import re
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from bench.data import random_batches
-from bench.measure.rounds import Comparison, TimedBlock
 from bench.phases.arms import BATCHES, FEWEST_STEPS, TrainingRunner, step_times
-from bench.phases.paired import Paired
 from bench.phases.speed import _observe
 from bench.results.records import Block, TrialResult
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol
-from bench.stats import Interval
 from bench.training import distributed
 from bench.training.step import build_arm
-from tests.arms import arms
-from tests.phases.conftest import CUT, of_kind, run_phase
+from tests.devices.fake_nvml import FakeGpu
+from tests.phases.conftest import Now, install_gpus, of_kind, result_of, run_phase
 from tests.processes import together
 from tests.training.test_distributed import SUITE
 
@@ -48,32 +46,29 @@ def test_each_process_takes_the_arms_in_an_order_of_its_own(run):
     assert first[:shared] != other[:shared]
 
 
-def timed_rounds(trial, counted=2, *, names=ARMS, **known):
-    """Arms that took turns in some rounds that count."""
-    runners = [SimpleNamespace(name=name, finite=lambda: True) for name in names]
-    known = {"foreign_load_pct": None, "switches_per_s": None} | known
-    measured = {"comparison": compared(counted), "cuts": (CUT,) * len(names), "samples": 4}
-    return Paired(trial=trial, runners=runners, **measured, **known)
+def disturbing(cause):
+    """A GPU on which this process computes, and what disturbs it."""
+    if cause == "heat":
+        return FakeGpu("GPU-a", work=Now([(os.getpid(), 60)]), reasons=0x20)
+    return FakeGpu("GPU-a", work=Now([(os.getpid(), 60), (123, cause)]))
 
 
-def compared(counted: int) -> Comparison:
-    """Two arms of 2 ms a step in the rounds that are counted, and of 90 ms in three that were disturbed."""
-    blocks = [
-        TimedBlock(arm, number, arm, 5, time_ns=5 * ms * MS, start_s=0.0, skipped_steps=0, invalid=cause)
-        for number, (ms, cause) in enumerate([(90, "hot")] * 3 + [(2, "")] * counted)
-        for arm in (0, 1)
-    ]
-    log = Interval(center=0.0, low=-0.001, high=0.001, n=counted)
-    known = {"logs": (log, log), "converged": (True, True), "outliers": (0, 0), "invalid": ("hot",) * 3}
-    return Comparison(blocks=tuple(blocks), rounds=counted, **known)
-
-
-def test_the_time_of_a_step_is_that_of_rounds_that_count_unless_none_does(tiny_trial):
-    trial = replace(tiny_trial, phase="speed", arms=arms(*ARMS))
-    some, none = (timed_rounds(trial, counted).speed(1) for counted in (2, 0))
-    assert (some.step_ms, some.samples_per_s) == (2.0, 2000.0)
-    assert (some.rounds, some.discarded_rounds) == (2, 3)
-    assert none.step_ms == 90.0
+@pytest.mark.parametrize(
+    ("cause", "named"),
+    [
+        (40, r"^another process used the GPU \(pid 123, 40% of the time\)$"),
+        (3, "^$"),
+        ("heat", r"^thermal slowdown for [\d.]+ s$"),
+    ],
+)
+def test_what_disturbed_the_gpu_while_a_process_was_timed_is_named_in_its_row(
+    monkeypatch, tiny_trial, cpu, cause, named
+):
+    install_gpus(monkeypatch, disturbing(cause))
+    result = result_of(run_phase(tiny_trial, replace(cpu, kind="cuda", uuid="GPU-a"), "speed", "fp32"))
+    assert re.search(named, result.speed.disturbance)
+    assert result.status == "ok"
+    assert result.speed.rounds > 0
 
 
 # Two processes that train together.

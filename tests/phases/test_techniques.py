@@ -50,7 +50,7 @@ def built(monkeypatch):
 def test_every_phase_builds_its_arms_with_the_cells_techniques(tiny_trial, cpu, built, phase):
     names = ("channels-last", "fused-optimizer", "grad-accumulation=2", "checkpointing")
     result = result_of(run_phase(tiny_trial, cpu, phase, techniques=names))
-    assert result.status in ("ok", "unconverged", "invalid")
+    assert result.status in ("ok", "unconverged")
     assert set(built) == {Techniques(channels_last=True, fused_optimizer=True, grad_accumulation=2, checkpointing=True)}
     assert built
     assert result.compile_s is None
@@ -186,7 +186,7 @@ def test_a_compiled_run_has_its_compile_time_in_rows_and_report(tmp_path, tiny_f
     words = (*TINY, "--precisions", "fp32,amp-bf16", "--phases", "speed")
     call(*words, "--techniques", "compile", "--out", "run", cwd=tmp_path)
     trials = rows(tmp_path / "run", "trials.csv")
-    assert [row["status"] in ("ok", "unconverged", "invalid") for row in trials] == [True, True]
+    assert [row["status"] in ("ok", "unconverged") for row in trials] == [True, True]
     assert all(float(row["compile_s"]) > 0 for row in trials)
     assert all(row["compute_dtypes"] for row in trials)  # seen in a step that is not compiled
     assert "### Compiling" in (tmp_path / "reports" / "run" / "details.md").read_text()
@@ -246,7 +246,7 @@ def compiler(monkeypatch):
 def test_all_that_is_compiled_is_compiled_first_and_told_apart(run, compiler, phase, shapes):
     sent, during = compiler
     result = run(phase, sent=sent, techniques=("compile",))
-    assert result.status in ("ok", "unconverged", "invalid")
+    assert result.status in ("ok", "unconverged")
     assert result.detail.find("recompiled") == -1
     assert during == ["fp32: compiling"] * shapes
     assert result.compile_s > 0.8 * shapes * COMPILING_S
@@ -261,19 +261,18 @@ def test_the_search_for_the_largest_batch_compiles_before_it_times(run, compiler
 
 
 @pytest.mark.parametrize(
-    ("phase", "sentence"),
+    ("phase", "status", "sentence"),
     [
-        ("speed", "every round was disturbed: recompiled"),
-        ("inference", "every round was disturbed: recompiled"),
-        ("energy", "recompiled while energy was measured"),
+        ("speed", "ok", "recompiled"),
+        ("inference", "ok", "recompiled"),
+        ("energy", "invalid", "recompiled while energy was measured, so compiling is in it"),
     ],
 )
-def test_what_is_compiled_while_timing_makes_the_figures_invalid(run, monkeypatch, phase, sentence):
+def test_what_is_compiled_while_timing_is_named(run, monkeypatch, phase, status, sentence):
     looks = iter(range(100_000))
     monkeypatch.setattr(paired, "compilations", lambda: next(looks))
     result = run(phase)
-    assert result.status == "invalid"
-    assert result.detail.startswith(sentence)
+    assert (result.status, result.speed.disturbance if result.speed else result.detail) == (status, sentence)
     assert result.compile_s is None
 
 
