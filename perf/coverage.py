@@ -193,15 +193,27 @@ def main() -> int:
     ratios = " | ".join(f"{ratio:.3g}" for ratio in RATIOS)
     print(f"| machine | processes | {ratios} | A/A | processes | half-width |")
     print("| --- | --- |" + " ---: |" * (len(RATIOS) + 3))
+    summary = ["| machine | lowest | with modes | A/A | processes |", "| --- | ---: | ---: | ---: | ---: |"]
     for machine, errors in MACHINES.items():
+        of_machine, of_modes, most_false, counts = 100.0, 100.0, 0.0, []
         for world in (*WORLDS, EARLY, MODE):
             at = looks(protocol, simulate(0, world, errors, runs, protocol.most_replicates))
             ends = [stop(protocol, at, ratio) for ratio in RATIOS]
             held, wrong = [end.held_pct for end in ends], ends[RATIOS.index(1.0)].beyond_pct
-            processes.append(float(np.mean([end.processes for end in ends])))
-            cells = [*(f"{pct:.1f} %" for pct in (*held, wrong)), f"{processes[-1]:.2f}"]
+            counts.append(float(np.mean([end.processes for end in ends])))
+            cells = [*(f"{pct:.1f} %" for pct in (*held, wrong)), f"{counts[-1]:.2f}"]
             print(f"| {machine} | {world.name} | {' | '.join(cells)} | ±{np.median(ends[-1].halves):.2%} |", flush=True)
-            lowest, false = lowest if world is MODE else min(lowest, *held), max(false, wrong)
+            most_false = max(most_false, wrong)
+            if world is MODE:
+                of_modes = min(held)
+            else:
+                of_machine = min(of_machine, *held)
+        lowest, false = min(lowest, of_machine), max(false, most_false)
+        processes += counts
+        cells = [f"{pct:.1f} %" for pct in (of_machine, of_modes, most_false)]
+        summary.append(f"| {machine} | {' | '.join(cells)} | {np.mean(counts):.2f} |")
+    print("\nLowest coverage over the ratios and the other disturbances, and with 30 % of processes 3 % slower:\n")
+    print("\n".join(summary))
     mean = float(np.mean(processes))
     print(f"\nlowest coverage without the mode: {lowest:.2f} % (at least {LOWEST_PCT:g} %)")
     print(f"A/A: at most {false:.2f} % false verdicts (at most {MOST_FALSE_PCT:g} %)")
