@@ -117,6 +117,11 @@ def test_a_power_cap_is_kept_in_mind_and_disturbs_nothing(watched):
     assert machine.watch.disturbance() == ""
 
 
+OTHERS = (
+    "another process used the GPU (pid 9, 20% of the time); another process used the GPU (pid 123, 10% of the time)"
+)
+
+
 @pytest.mark.parametrize(
     ("shares", "cause"),
     [
@@ -124,7 +129,7 @@ def test_a_power_cap_is_kept_in_mind_and_disturbs_nothing(watched):
         ([{123: 90}] * 2 + [{}] * 18, "another process used the GPU (pid 123, 9% of the time)"),
         ([{123: 90}] + [{}] * 19, ""),
         ([{123: 4}] * 20, ""),  # a desktop
-        ([{9: 20, 123: 10}] * 20, "other processes used the GPU (pid 9, 20% of the time, pid 123, 10% of the time)"),
+        ([{9: 20, 123: 10}] * 20, OTHERS),
     ],
 )
 def test_a_process_that_computed_for_a_twentieth_of_the_time_disturbs_and_is_named(watched, shares, cause):

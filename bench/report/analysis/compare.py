@@ -142,9 +142,9 @@ class Comparison:
             return []
         asked = "6 %" if self.fail_over is None else f"{100 * self.fail_over:g} % and 6 %"
         return [
-            f"A change of time or energy is shown only beyond {asked}, because one machine's days differ by 2 to 3 % and "
-            f"a side has runs of fewer than {LEAST_DAYS} days: it is INCONCLUSIVE else. compare OLD NEW --interleave "
-            "FOLDER measures both by turns, which tells smaller changes."
+            f"A change of time or energy is shown only beyond {asked}, because one machine's days differ by 2 to 3 % "
+            f"and a side has runs of fewer than {LEAST_DAYS} days. compare OLD NEW --interleave FOLDER measures both by "
+            "turns, which tells smaller changes."
         ]
 
     @property
