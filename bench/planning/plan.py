@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,8 +63,8 @@ MOST_STATE, MOST_STEP = 0.95, 0.8
 a smaller batch."""
 
 
-ASKED_FIRST = ("speed", "memory", "train")
-"""The phases that answer what is asked first; a run that has to end in a given time measures them in this order."""
+ASKED_FIRST = {"speed": 0, "memory": 1, "train": 2}
+"""The order in which a run that has to end in a given time measures phases; the others follow."""
 
 
 class Footprint(NamedTuple):
@@ -168,8 +169,7 @@ def make_plan(
     """
     _require_supported(request, environment.devices)
     alone = [len(Placement(name=device.placement).members) == 1 for device in environment.devices]
-    trials: list[Trial] = []
-    seconds: list[float | None] = []
+    planned: list[tuple[Trial, float | None]] = []
     for ref, suite in suites.items():
         for device, is_alone in zip(environment.devices, alone, strict=True):
             here = request
@@ -183,29 +183,17 @@ def make_plan(
             if once:
                 seeds = (here.seeds or suite.seeds)[:1]
                 here = replace(here, precisions=(BASELINE, EMULATED), protocol=ONCE, seeds=seeds)
-            for planned in _trials_on(here, ref, kept, data[ref], device, largest=largest):
-                step = step_s(planned, device, flops.get(ref))
-                unfit = unfit_reason(planned, device, footprint) if footprint is not None else ""
-                trial = replace(planned, silence_s=silence_s(planned, request, step), unfit=unfit)
-                estimate = estimate_s(trial, suite, data[ref], device, step)
-                is_training = trial.phase == "train" and trial.precisions == (EMULATED,)
-                if not (once and is_training) or (estimate is not None and estimate <= EMULATED_TRAIN_S):
-                    trials.append(trial)
-                    seconds.append(estimate)
-    plan = Plan(trials=tuple(trials), seconds=tuple(seconds))
-    return plan if request.within_s is None else _asked_first(plan)
-
-
-def _asked_first(plan: Plan) -> Plan:
-    """Return a plan in the order of ``ASKED_FIRST``, in which the processes of different cells take turns."""
-
-    def place(planned: tuple[Trial, float | None]) -> tuple[int, int]:
-        trial = planned[0]
-        rank = ASKED_FIRST.index(trial.phase) if trial.phase in ASKED_FIRST else len(ASKED_FIRST)
-        return rank, trial.replicate
-
-    ordered = sorted(zip(plan.trials, plan.seconds, strict=True), key=place)
-    return Plan(trials=tuple(trial for trial, _ in ordered), seconds=tuple(seconds for _, seconds in ordered))
+            for asked in _trials_on(here, ref, kept, data[ref], device, largest=largest):
+                step = step_s(asked, device, flops.get(ref))
+                unfit = unfit_reason(asked, device, footprint) if footprint is not None else ""
+                trial = replace(asked, silence_s=silence_s(asked, request, step), unfit=unfit)
+                seconds = estimate_s(trial, suite, data[ref], device, step)
+                trains_slowly = once and trial.phase == "train" and trial.precisions == (EMULATED,)
+                if not trains_slowly or (seconds or math.inf) <= EMULATED_TRAIN_S:
+                    planned.append((trial, seconds))
+    if request.within_s is not None:  # the cells take turns, process by process
+        planned.sort(key=lambda entry: (ASKED_FIRST.get(entry[0].phase, len(ASKED_FIRST)), entry[0].replicate))
+    return Plan(trials=tuple(trial for trial, _ in planned), seconds=tuple(seconds for _, seconds in planned))
 
 
 def _fit_batches(suite: Suite, ref: SuiteRef, device: Device, footprint: Footprint) -> Suite:
