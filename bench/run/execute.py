@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -419,11 +419,10 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher, deadline_s
         "finished": None,
     }
 
-    def end(finished: str | None) -> None:
+    def end(finished: str | None, undecided: Iterable[str] = ()) -> None:
         lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
         warnings = list(dict.fromkeys([*run["warnings"], *launcher.notes, *lost]))
-        undecided = [*execution.undecided]
-        store.write_run({**run, "warnings": warnings, "undecided": undecided, "finished": finished})
+        store.write_run({**run, "warnings": warnings, "undecided": [*undecided], "finished": finished})
 
     display = open_display(() if prepared.request.on is not None else environment.devices)
     try:
@@ -456,7 +455,7 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher, deadline_s
                     display.note(f"The largest batches are known: {len(plan.trials)} trials at them and at others.")
                     fine = execution.run(plan) and searched
                 store.add(sampler.stop())
-                end(None if execution.undecided else now())
+                end(None if execution.undecided else now(), execution.undecided)
             except KeyboardInterrupt:
                 end(None)  # with the warnings so far
                 raise
