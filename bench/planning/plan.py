@@ -49,8 +49,8 @@ EMULATED = "amp-bf16"
 ONCE = Protocol(replicates=1, most_replicates=1, time_budget_s=1.0, fewest_rounds=3)
 """An emulated precision that nobody named is measured in one short process: it is slower by far."""
 EMULATED_STEP_S, EMULATED_TRAIN_S = 1.0, 10.0
-"""It is left out where a step of it, and not trained where a training, should take longer: a comparison runs about 30
-steps, so it takes some 10 s at most."""
+"""It is left out where a step of it should take longer, because a comparison runs about 20 of them; and it is not
+trained where a training should."""
 TENSOR_CORES = (7, 0)
 """The first compute capability with tensor cores."""
 QUICK_STEP_FLOPS = {"cpu": 1e11, "cuda": 2e12}
@@ -181,7 +181,7 @@ def make_plan(
                 here, kept = _shorten(here, kept, device, flops.get(ref))
             once = _emulates_quickly(here, kept, device, flops.get(ref))
             if once:
-                seeds = (here.seeds or suite.seeds)[:1]
+                seeds = here.seeds or suite.seeds[:1]
                 here = replace(here, precisions=(BASELINE, EMULATED), protocol=ONCE, seeds=seeds)
             for asked in _trials_on(here, ref, kept, data[ref], device, largest=largest):
                 step = step_s(asked, device, flops.get(ref))

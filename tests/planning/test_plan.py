@@ -209,6 +209,7 @@ def test_a_precision_whose_memory_one_of_two_processes_measured_fits(machine, st
         (900.0, 1e9, {}, 3, {"fp32": 5, "amp-bf16": 5}),
         (20.0, 1e6, {}, 1, {"fp32": 1, "amp-bf16": 1}),  # a training takes seconds
         (20.0, 1e6, {"quick": True}, 1, {"fp32": 1, "amp-bf16": 1}),
+        (20.0, 1e6, {"seeds": (3, 4)}, 1, {"fp32": 2, "amp-bf16": 2}),
         (20.0, 1e9, {}, 1, {"fp32": 1}),  # longer
         (20.0, 1e10, {}, 0, {"fp32": 5}),  # a step takes seconds
         (20.0, 1e10, {"precisions": ("fp32", "amp-bf16")}, 3, {"fp32": 5, "amp-bf16": 5}),
