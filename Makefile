@@ -1,4 +1,4 @@
-# make bench     install what is needed, measure the mlp suite, and write a report
+# make bench     install what is needed, measure two small models in 90 s, and write a report
 # make test      install what is needed, and run the tests that are quick
 # make test-slow run those that take long; make test-gpu, on an idle machine, those that need a GPU
 # make test-simgpu run the tests that need a GPU, and the command line, on simulated NVIDIA GPUs (tests/simgpu/README.md)
@@ -23,7 +23,8 @@ SIMULATED := -n $(WORKERS) --dist loadgroup -m "gpu or simgpu" tests/gpu tests/s
 
 .PHONY: bench test test-slow test-gpu test-simgpu test-simgpu-nvml test-torch test-all check
 bench: $(READY)
-	$(BIN)/python run_bench.py --suite mlp,digits --resume results/first-run
+	@echo Measuring two small models, and writing the report, takes 90 s at most.
+	$(BIN)/python run_bench.py --suite mlp,digits --within 90s --resume results/first-run
 
 test: $(READY)
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow and not gpu and not simgpu"

@@ -64,8 +64,10 @@ def _main(argv: Sequence[str] | None) -> int:
 
 def run(request: Request) -> int:
     """Measure, store and report."""
+    import time
     from contextlib import closing
 
+    begun_s = time.monotonic()
     from bench.cli.display import show_plan
     from bench.cli.interruption import tell_stopped
     from bench.launch import open_launcher
@@ -84,12 +86,19 @@ def run(request: Request) -> int:
             prepared = prepare_script(request, script, launcher) if script else prepare(request, launcher)
             folders.check(prepared, folder)
             named = request.gpus is not None or request.on is not None
-            show_plan(prepared.plan, prepared.environment, prepared.warnings, not named, request.quick)
+            show_plan(
+                prepared.plan,
+                prepared.environment,
+                prepared.warnings,
+                default_device=not named,
+                quick=request.quick,
+                within_s=request.within_s,
+            )
             tell_what_remains(prepared, folder)
             if request.dry_run:
                 return 0
             folder = folder or folders.new_folder(prepared)
-            fine = execute(prepared, folder, launcher)
+            fine = execute(prepared, folder, launcher, begun_s)
         if WITHOUT_REPORT in os.environ:
             return 0 if fine else 1
         reporting.report_run(folder)

@@ -42,6 +42,7 @@ SCRIPT = "tests/end_to_end/test_script.py::test_a_metronome_reads_what_it_is_set
 CONTINUED = f"{GPUS}test_a_training_goes_on_in_fp16_and_back_in_fp32_without_a_jump"
 SEEDS = "tests/run/test_folder.py::test_added_seeds_are_the_runs_own_from_then_on"
 SIDES = "tests/run/test_interleave.py::test_a_side_is_a_suite_a_checkout_or_an_environment"
+EXECUTE = "tests/run/test_execute.py::"
 RAY = "tests/launch/ray/"
 PLAN = "tests/test_commands.py::test_a_measurement_is_planned"
 MEASURED = {
@@ -58,6 +59,7 @@ MEASURED = {
     "--suite resnet20 --seeds 0,1,2,3,4 --epochs 30": SEEDS,
     "--suite resnet20 --data folder:IMAGES --epochs 2 --batch-sizes 64,128,256": WHOLE,
     "--suite resnet50 --batch-sizes 128,max": LARGEST,
+    "--suite mlp,digits --within 90s": f"{EXECUTE}test_only_what_should_end_in_time_is_begun_and_the_rest_is_undecided",
     "--suite resnet50 --rigorous": "tests/end_to_end/test_faults.py::"
     "test_a_precision_that_hangs_costs_one_limit_and_not_one_in_each_phase_and_process",
     "--suite mlp --sweep width=4096,4097 --sweep batch_size=512,513": f"{RUN}"
@@ -103,6 +105,8 @@ ELSEWHERE = {
     "--help": "tests/cli/test_parser.py::test_the_script_exits_with_what_main_returns",
     "--suite resnet20 --phases train --precisions amp-fp16 --from results/A --from-epoch 2": CONTINUED,
     "--resume results/NAME": SEEDS,
+    "--resume results/first-run": f"{EXECUTE}"
+    "test_a_trial_that_is_slower_than_expected_is_ended_in_time_and_measured_when_the_run_goes_on",
     "compare old.py new.py --interleave DIR -- --quick": SIDES,
     "compare env-a env-b --interleave DIR -- --suite model.py": SIDES,
     "list --gpus": "tests/cli/test_listing.py::test_the_command_lists_this_machine",

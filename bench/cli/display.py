@@ -226,7 +226,13 @@ def _whole(value: float | None) -> str:
 
 
 def show_plan(
-    plan: Plan, environment: Environment, warnings: Sequence[str], default_device: bool, quick: bool = False
+    plan: Plan,
+    environment: Environment,
+    warnings: Sequence[str],
+    *,
+    default_device: bool,
+    quick: bool = False,
+    within_s: float | None = None,
 ) -> None:
     """Print what is going to run, where, and how long it may take."""
     for device in environment.devices:
@@ -246,7 +252,8 @@ def show_plan(
         trials, seconds = [trial for trial, _ in group], [estimate for _, estimate in group]
         print_plain(f"{suite} on {placement}{_describe_group(trials)}; {_duration(seconds)}")
     counted = "1 trial" if len(plan.trials) == 1 else f"{len(plan.trials)} trials"
-    print_plain(f"{counted}, {_duration([*plan.seconds, REPORT_S])} in all")
+    limit = "" if within_s is None else f"; --within ends it in {_time(within_s)}, report included"
+    print_plain(f"{counted}, {_duration([*plan.seconds, REPORT_S])} in all{limit}")
 
 
 def show_remaining(plan: Plan, left: Plan) -> None:

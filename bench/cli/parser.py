@@ -53,7 +53,7 @@ In the options {scratch} stands for a fresh folder, and {seed} for a number, in 
 """
 INJECTED = ("fp32", "tf32", "amp-bf16")
 """The precisions that can be entered from outside a script."""
-RESUMABLE = ("resume", "dry_run", "seeds", "trial_timeout_s")
+RESUMABLE = ("resume", "dry_run", "seeds", "trial_timeout_s", "within_s")
 """Options that may be given with a bare ``--resume``."""
 TRAINING = ("epochs", "target_accuracy_pct", "clip_grad", "start", "from_epoch")
 """Options that only training has a use for."""
@@ -337,8 +337,8 @@ def parse_run(argv: Sequence[str], *, explained: bool = False) -> Request:
     others = [option_name(name, option) for name, option in options.items() if name in given and name not in RESUMABLE]
     if "suites" not in given and others:
         raise UsageError(
-            "--resume repeats the run's own options, to which --seeds may add and --trial-timeout is free; to change "
-            f"{', '.join(others)}, start a new run."
+            "--resume repeats the run's own options, to which --seeds may add; --trial-timeout and --within are free; "
+            f"to change {', '.join(others)}, start a new run."
         )
     if "accelerators" in given and "on" not in given:
         raise UsageError("--accelerators is for a cluster: add --on ray, or name GPUs of this machine with --gpus.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,18 @@ from bench.spec.phases import LADDER, PHASES, Work
 from bench.spec.precisions import BASELINE, PRECISIONS, find_precision, parse_precision
 from bench.spec.suite import Suite
 from bench.spec.techniques import AblationStep, build_ablation, find, for_one_device, rebase, refusal, techniques
-from bench.spec.trial import JOINT_S, SEARCHING_S, SILENCE_S, Cell, Placement, PreparedData, Request, SuiteRef, Trial
+from bench.spec.trial import (
+    JOINT_S,
+    SEARCHING_S,
+    SILENCE_S,
+    Cell,
+    Placement,
+    PreparedData,
+    Protocol,
+    Request,
+    SuiteRef,
+    Trial,
+)
 
 GIB = 2**30
 CPU_EFFICIENCY, EMULATED_EFFICIENCY, GPU_EFFICIENCY = 0.6, 0.8, 0.4
@@ -34,8 +46,11 @@ DISTRIBUTED_OVERHEAD_S = 5.0
 
 
 EMULATED = "amp-bf16"
-EMULATED_STEP_S = 1.0
-"""Where a step takes less, an emulated precision is measured although nobody named it."""
+ONCE = Protocol(replicates=1, most_replicates=1, time_budget_s=1.0, fewest_rounds=3)
+"""An emulated precision that nobody named is measured in one short process: it is slower by far."""
+EMULATED_STEP_S, EMULATED_TRAIN_S = 1.0, 10.0
+"""It is left out where a step of it should take longer, because a comparison runs about 20 of them; and it is not
+trained where a training should."""
 TENSOR_CORES = (7, 0)
 """The first compute capability with tensor cores."""
 QUICK_STEP_FLOPS = {"cpu": 1e11, "cuda": 2e12}
@@ -46,6 +61,10 @@ CPU, and half a second on a T4."""
 MOST_STATE, MOST_STEP = 0.95, 0.8
 """Shares of a device's memory: a model whose state takes more cannot be trained, and a step that should take more gets
 a smaller batch."""
+
+
+ASKED_FIRST = {"speed": 0, "memory": 1, "train": 2}
+"""The order in which a run that has to end in a given time measures phases; the others follow."""
 
 
 class Footprint(NamedTuple):
@@ -107,16 +126,19 @@ class Forecast:
                 self._estimated_s[name] += seconds
                 self._taken_s[name] += took_s
 
+    def trial_s(self, index: int) -> float:
+        """Return the seconds that a trial of the plan, by its index, takes; 0 where it was not estimated."""
+        return self._rate(self._plan.trials[index].phase) * (self._plan.seconds[index] or 0.0)
+
     def left_s(self) -> float | None:
         """Return the seconds that the trials which are left take; None where some were not estimated."""
         if self._unknown:
             return None
-        total_s = 0.0
-        for phase, seconds in self._left_s.items():
-            known = phase if phase in self._estimated_s else ""
-            rate = self._taken_s[known] / self._estimated_s[known] if known in self._estimated_s else 1.0
-            total_s += rate * seconds
-        return total_s
+        return sum(self._rate(phase) * seconds for phase, seconds in self._left_s.items())
+
+    def _rate(self, phase: str) -> float:
+        known = phase if phase in self._estimated_s else ""
+        return self._taken_s[known] / self._estimated_s[known] if known in self._estimated_s else 1.0
 
 
 def make_plan(
@@ -147,8 +169,7 @@ def make_plan(
     """
     _require_supported(request, environment.devices)
     alone = [len(Placement(name=device.placement).members) == 1 for device in environment.devices]
-    trials: list[Trial] = []
-    seconds: list[float | None] = []
+    planned: list[tuple[Trial, float | None]] = []
     for ref, suite in suites.items():
         for device, is_alone in zip(environment.devices, alone, strict=True):
             here = request
@@ -158,15 +179,21 @@ def make_plan(
             kept = suite if footprint is None else _fit_batches(suite, ref, device, footprint)
             if request.quick:
                 here, kept = _shorten(here, kept, device, flops.get(ref))
-            if _emulates_quickly(here, suite, device, flops.get(ref)):
-                here = replace(here, precisions=(BASELINE, EMULATED))
-            for planned in _trials_on(here, ref, kept, data[ref], device, largest=largest):
-                step = step_s(planned, device, flops.get(ref))
-                unfit = unfit_reason(planned, device, footprint) if footprint is not None else ""
-                trial = replace(planned, silence_s=silence_s(planned, request, step), unfit=unfit)
-                trials.append(trial)
-                seconds.append(estimate_s(trial, suite, data[ref], device, step))
-    return Plan(trials=tuple(trials), seconds=tuple(seconds))
+            once = _emulates_quickly(here, kept, device, flops.get(ref))
+            if once:
+                seeds = here.seeds or suite.seeds[:1]
+                here = replace(here, precisions=(BASELINE, EMULATED), protocol=ONCE, seeds=seeds)
+            for asked in _trials_on(here, ref, kept, data[ref], device, largest=largest):
+                step = step_s(asked, device, flops.get(ref))
+                unfit = unfit_reason(asked, device, footprint) if footprint is not None else ""
+                trial = replace(asked, silence_s=silence_s(asked, request, step), unfit=unfit)
+                seconds = estimate_s(trial, suite, data[ref], device, step)
+                trains_slowly = once and trial.phase == "train" and trial.precisions == (EMULATED,)
+                if not trains_slowly or (seconds or math.inf) <= EMULATED_TRAIN_S:
+                    planned.append((trial, seconds))
+    if request.within_s is not None:  # the cells take turns, process by process
+        planned.sort(key=lambda entry: (ASKED_FIRST.get(entry[0].phase, len(ASKED_FIRST)), entry[0].replicate))
+    return Plan(trials=tuple(trial for trial, _ in planned), seconds=tuple(seconds for _, seconds in planned))
 
 
 def _fit_batches(suite: Suite, ref: SuiteRef, device: Device, footprint: Footprint) -> Suite:
@@ -206,9 +233,7 @@ def _shorten(request: Request, suite: Suite, device: Device, flops_per_sample: f
     or the smallest that the suite has for a CPU, halved while a step has many FLOPs.
     """
     mixed = best_mixed(device)
-    if fp32_alone_reason(request, device):
-        request = replace(request, precisions=(BASELINE,))
-    elif not no_gain_reason(device, mixed):
+    if not is_emulated(device, mixed) and not unsupported_reason(device, mixed):
         request = replace(request, precisions=request.precisions or (BASELINE, mixed))
     size = min((suite.batch_size, *(() if device.is_gpu else suite.cpu_batch_sizes)))
     pieces = len(Placement(name=device.placement).members) * techniques(request.techniques).grad_accumulation
@@ -219,13 +244,13 @@ def _shorten(request: Request, suite: Suite, device: Device, flops_per_sample: f
 
 
 def _emulates_quickly(request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> bool:
-    """Say whether to measure an emulated precision that nobody named: a step is short, and memory and accuracy count.
+    """Return whether to measure an emulated precision that nobody named: its step is short, or to be explained.
 
-    Without it a CPU that emulates bfloat16 has nothing to compare with fp32, and nothing to explain.
+    Without it a CPU that emulates bfloat16 has nothing to compare with fp32.
     """
     if request.precisions or set(LADDER) & set(request.phases) or not is_emulated(device, EMULATED):
         return False
-    largest = max(request.batch_sizes or (suite.batch_size, *suite.cpu_batch_sizes))
+    largest = max(request.batch_sizes or suite.cpu_batch_sizes or suite.batch_sizes or (suite.batch_size,))
     within_limit = (
         flops_per_sample is not None
         and device.bf16_gflops is not None
@@ -410,26 +435,6 @@ def best_mixed(device: Device) -> str:
     return "amp-fp16" if unsupported_reason(device, "amp-bf16") else "amp-bf16"
 
 
-def no_gain_reason(device: Device, name: str) -> str | None:
-    """Return why a 16-bit precision can gain little time or none on a device, by its survey; None if it may gain."""
-    if reason := unsupported_reason(device, name):
-        return reason
-    if lacks_tensor_cores(device):
-        return "it has no tensor cores"
-    if device.is_gpu or not device.bf16_gflops or not device.fp32_gflops or device.bf16_gflops > device.fp32_gflops:
-        return None
-    return (
-        f"its matrix products reach {device.bf16_gflops:.0f} GFLOP/s in bfloat16 and {device.fp32_gflops:.0f} in fp32"
-    )
-
-
-def fp32_alone_reason(request: Request, device: Device) -> str | None:
-    """Return why ``--quick`` measures fp32 alone on a device; None if it compares, as it must to explain something."""
-    if not request.quick or request.precisions or {*LADDER, "explain"} & {*request.phases}:
-        return None
-    return no_gain_reason(device, best_mixed(device))
-
-
 def lacks_tensor_cores(device: Device) -> bool:
     """Return whether a GPU is known to have no tensor cores: there a 16-bit type saves memory, and little time."""
     capability = device.compute_capability
@@ -439,7 +444,8 @@ def lacks_tensor_cores(device: Device) -> bool:
 def is_emulated(device: Device, name: str) -> bool:
     """Return whether a CPU emulates a precision: its products take more than twice as long as fp32's.
 
-    Such a precision cannot gain, and its steps may take minutes: it is measured only where ``--precisions`` names it.
+    Such a precision cannot gain, and its steps may take minutes: it is measured once where they are short, and else
+    where ``--precisions`` names it.
     """
     if parse_precision(name).compute != "bfloat16" or unsupported_reason(device, name):
         return False

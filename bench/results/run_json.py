@@ -64,6 +64,8 @@ class RunFile(Struct, kw_only=True):
     planned: list[PlannedTrial] | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
     started: str | UnsetType | None = UNSET
+    undecided: list[str] | UnsetType = UNSET
+    """What the time of ``--within`` left open, such as ``speed of mlp on cpu``."""
     finished: str | UnsetType | None = UNSET
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from bench.launch import Ending, Launcher, run_concurrently
 from bench.measure.sampler import Gpus, Sampler
 from bench.planning import suite_registry
 from bench.planning.max_batch import Largest, Search, at_any_size, common_multiple
-from bench.planning.plan import Forecast, Plan, memory_trials, refusal_reason, resolve
+from bench.planning.plan import REPORT_S, Forecast, Plan, memory_trials, refusal_reason, resolve
 from bench.results.records import MEASURED, Device, Environment, Message, Progress, Speed, Status, TrialResult
 from bench.results.run_json import planned as describe_planned
 from bench.results.run_json import read_run
@@ -54,6 +55,10 @@ Processes = tuple[Sequence[Interval], Sequence[bool]]
 """The log-speedup of an arm in each process, and which of these were disturbed."""
 
 
+class OutOfTimeError(Exception):
+    """The time of ``--within`` is up, or a trial should take longer than what is left of it."""
+
+
 @dataclass(slots=True)
 class Execution:
     """A run in progress."""
@@ -71,6 +76,10 @@ class Execution:
     """The arms that crashed or hung in a cell, with the status and the reason of their further rows."""
     searches: list[Trial] = field(default_factory=list)
     """The plan's searches for the largest batch, but those that a device refuses."""
+    deadline_s: float = math.inf
+    """When measuring ends, on the monotonic clock."""
+    undecided: dict[str, None] = field(default_factory=dict)
+    """What the deadline left open, such as ``speed of mlp on cpu``."""
     _reached: int = 0
     """How many trials the run has come to, those included that it need not measure."""
     _total: int = 0
@@ -95,8 +104,9 @@ class Execution:
         return not statuses & {"timeout", "failed"} and bool(statuses & set(MEASURED))
 
     def _run_on(self, plan: Plan, placements: set[Placement]) -> None:
-        """Run the trials of some placements, one after the other."""
+        """Run the trials of some placements, one after the other; then further processes of undecided cells."""
         fits = memory_trials(plan)
+        cells = deque[tuple[int, Trial]]()
         for number, planned in enumerate(plan.trials):
             if planned.cell.placement not in placements:
                 continue
@@ -111,10 +121,30 @@ class Execution:
                 measured = self._measure(trial, place)
             else:
                 begun = time.monotonic()
-                measured = self._measure(trial, place)
+                try:
+                    measured = self._measure_in_time(number, trial, place)
+                except OutOfTimeError:
+                    self.forecast.skip(number)
+                    continue
                 self.forecast.end(number, time.monotonic() - begun)
-            if measured is not None:
-                self._run_more(measured)
+            if measured is not None and self._is_last(measured):
+                cells.append((number, measured))
+        self._run_more(cells)
+
+    def _measure_in_time(self, number: int, trial: Trial, place: tuple[int, int]) -> Trial | None:
+        """Measure a trial, which should take as long as the plan's of this number.
+
+        Raises:
+            OutOfTimeError: it should end after the deadline, or was ended there; nothing of it is stored.
+        """
+        try:
+            if time.monotonic() + self.forecast.trial_s(number) > self.deadline_s:
+                raise OutOfTimeError
+            return self._measure(trial, place)
+        except OutOfTimeError:
+            cell = trial.cell
+            self.undecided[f"{trial.phase} of {cell.suite.name} on {cell.placement.name}"] = None
+            raise
 
     def _next_place(self, added: int = 0) -> tuple[int, int]:
         """Return the number of the next trial, and of how many, after more than the plan's were added."""
@@ -150,14 +180,26 @@ class Execution:
             self._run_apart(trial, place, None)
         return trial
 
-    def _run_more(self, last: Trial) -> None:
-        """Measure a cell in further processes after the last of its plan, one at a time, until there are enough."""
-        trial: Trial | None = last
-        is_last = PHASES[last.phase].key == "replicate" and last.replicate == last.protocol.replicates - 1
-        if not is_last or "oom" in self.known.statuses.get(last.config, {}).values():
-            return
-        while trial is not None and not self._enough(trial):
-            trial = self._measure(replace(trial, replicate=trial.replicate + 1), self._next_place(added=1))
+    def _is_last(self, trial: Trial) -> bool:
+        """Return whether a trial is the last planned process of a cell whose arms fit together."""
+        is_last = PHASES[trial.phase].key == "replicate" and trial.replicate == trial.protocol.replicates - 1
+        return is_last and "oom" not in self.known.statuses.get(trial.config, {}).values()
+
+    def _run_more(self, cells: deque[tuple[int, Trial]]) -> None:
+        """Measure cells in further processes, by turns, until each has enough.
+
+        Args:
+            cells: the last process of each, with the number of its planned one.
+        """
+        while cells:
+            number, trial = cells.popleft()
+            if self._enough(trial):
+                continue
+            following = replace(trial, replicate=trial.replicate + 1)
+            with suppress(OutOfTimeError):
+                measured = self._measure_in_time(number, following, self._next_place(added=1))
+                if measured is not None:
+                    cells.append((number, measured))
 
     def _enough(self, last: Trial) -> bool:
         """Say whether the processes of a cell up to this one are enough."""
@@ -180,7 +222,10 @@ class Execution:
 
     def _begin(self, trial: Trial, place: tuple[int, int]) -> None:
         with self._lock:
-            self.display.begin(trial, *place, self.forecast.left_s())
+            left_s = self.forecast.left_s()
+            if self.deadline_s < math.inf:
+                left_s = min(math.inf if left_s is None else left_s, self.deadline_s - time.monotonic())
+            self.display.begin(trial, *place, left_s)
 
     def _run_apart(self, trial: Trial, place: tuple[int, int], failed: Ending | None) -> None:
         """Measure arms that cannot be measured together, each in its own process.
@@ -245,6 +290,9 @@ class Execution:
         records: list[Message] = []
 
         def take(message: Message) -> None:
+            if time.monotonic() > self.deadline_s:
+                self.display.note(f"{trial.id}: ended by --within; --resume measures it")
+                raise OutOfTimeError
             if isinstance(message, Progress):
                 self._show(trial, message)
             else:
@@ -324,18 +372,37 @@ def tell_what_remains(prepared: PreparedRun, folder: Path | None) -> None:
         show_remaining(prepared.plan, remaining(prepared.plan, answers(folder)))
 
 
-def execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
+def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: float | None = None) -> bool:
     """Run the plan in a folder, which is made if it is missing; return whether no trial failed or hung.
+
+    Args:
+        prepared: the run.
+        folder: its folder.
+        launcher: what runs its trials.
+        begun_s: when the time of ``--within`` began, on the monotonic clock; None is now.
 
     Raises:
         UsageError: the folder cannot be continued, or could not be written to the end.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        return _execute(prepared, folder, launcher)
+        return _execute(prepared, folder, launcher, _deadline_s(prepared.request.within_s, begun_s))
 
 
-def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
+def _deadline_s(within_s: float | None, begun_s: float | None) -> float:
+    """Return when measuring is to end, on the monotonic clock, so that the report ends in time.
+
+    The report is left as long as the preparation took, which was longer on this project's machines, quiet or loaded:
+    both import libraries first.
+    """
+    if within_s is None:
+        return math.inf
+    now_s = time.monotonic()
+    begun_s = now_s if begun_s is None else begun_s
+    return begun_s + within_s - min(max(REPORT_S, now_s - begun_s), within_s / 4)
+
+
+def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher, deadline_s: float) -> bool:
     before = earlier_start(folder, prepared)
     earlier = read_run(folder) if before else {}
     environment = prepared.environment
@@ -356,10 +423,10 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
         "finished": None,
     }
 
-    def end(finished: str | None) -> None:
+    def end(finished: str | None, undecided: Iterable[str] = ()) -> None:
         lost = [f"GPU {placement} was lost to NVML: {reason}" for placement, reason in sampler.lost.items()]
         warnings = list(dict.fromkeys([*run["warnings"], *launcher.notes, *lost]))
-        store.write_run({**run, "warnings": warnings, "finished": finished})
+        store.write_run({**run, "warnings": warnings, "undecided": [*undecided], "finished": finished})
 
     display = open_display(() if prepared.request.on is not None else environment.devices)
     try:
@@ -373,7 +440,14 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
             launcher.on_start = sampler.own
             launcher.workspace = folder.resolve()
             devices = {device.placement: device for device in environment.devices}
-            execution = Execution(store=store, devices=devices, launcher=launcher, sampler=sampler, display=display)
+            execution = Execution(
+                store=store,
+                devices=devices,
+                launcher=launcher,
+                sampler=sampler,
+                display=display,
+                deadline_s=deadline_s,
+            )
             try:
                 if prepared.replan is None:
                     fine = execution.run(prepared.plan)
@@ -385,7 +459,7 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher) -> bool:
                     display.note(f"The largest batches are known: {len(plan.trials)} trials at them and at others.")
                     fine = execution.run(plan) and searched
                 store.add(sampler.stop())
-                end(now())
+                end(None if execution.undecided else now(), execution.undecided)
             except KeyboardInterrupt:
                 end(None)  # with the warnings so far
                 raise

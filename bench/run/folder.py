@@ -25,7 +25,7 @@ LONGEST = 80
 """Characters of suites in the name of a folder; with more, the first suite stands for all."""
 WAIT_S, POLL_S = 0.2, 0.05
 """How long an owner that has just ended may take to be recognised as such, and how often that is tried."""
-FREE = {"argv", "parameters", "out", "resume", "dry_run", "data_dir", "on", "trial_timeout_s"}
+FREE = {"argv", "parameters", "out", "resume", "dry_run", "data_dir", "on", "trial_timeout_s", "within_s"}
 """Fields of a request that may change when a run goes on; suites hold their parameters."""
 
 
@@ -42,7 +42,7 @@ def open_folder(request: Request) -> tuple[Request, Path | None]:
         if not request.suites:
             given: dict[str, Any] = {name: getattr(request, name) for name in RESUMABLE}
             known = {name: value for name, value in given.items() if value is not None}
-            request = replace(_recorded(folder), out=None, **known)
+            request = replace(_recorded(folder), **{"out": None, "within_s": None, **known})
         return request, folder
     if request.out is not None and request.out.exists() and not _is_empty(request.out):
         is_run = (request.out / "run.json").exists()

@@ -16,13 +16,11 @@ from bench.planning import suite_registry
 from bench.planning.continuation import continued
 from bench.planning.max_batch import Largest
 from bench.planning.plan import (
+    EMULATED,
     Plan,
-    best_mixed,
-    fp32_alone_reason,
     is_emulated,
     make_plan,
     named_mixed,
-    no_gain_reason,
 )
 from bench.results.records import Environment
 from bench.spec.errors import UsageError
@@ -97,7 +95,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
         return plan
 
     plan = make()
-    warnings += warn_of_no_gain(environment, request, plan) + warn_of_idle_techniques(request)
+    warnings += warn_of_emulation(environment, request, plan) + warn_of_idle_techniques(request)
     warnings += warn_of_shared_algorithms(plan)
     warnings += warn_of_unknown_energy(environment, request)
     if not plan.trials:
@@ -270,19 +268,22 @@ def warn_of_builds(environment: Environment) -> list[str]:
     return [f"The nodes have different builds of torch: {builds}. Their figures differ for that reason, too."]
 
 
-def warn_of_no_gain(environment: Environment, request: Request, plan: Plan) -> list[str]:
-    """Warn of precisions that gain no time on a device: those that a CPU emulates, and what ``--quick`` leaves out."""
+def warn_of_emulation(environment: Environment, request: Request, plan: Plan) -> list[str]:
+    """Warn of precisions that a CPU emulates, with what becomes of them."""
     measured = {(trial.cell.placement.name, name) for trial in plan.trials for name in trial.precisions}
     warnings: dict[str, None] = {}  # each once, also where several devices are alike
     for device in environment.devices:
-        for name in request.precisions or (best_mixed(device),):
-            is_slow = is_emulated(device, name) and not parse_precision(name).emulated
-            if not is_slow and not fp32_alone_reason(request, device):
+        for name in request.precisions or (EMULATED,):
+            if not is_emulated(device, name) or parse_precision(name).emulated:
                 continue
-            fate = f"It is left out; --precisions {BASELINE},{name} names it."
-            if (device.placement, name) in measured:
-                fate = "Its speed tells nothing of other devices; memory and accuracy do."
-            warnings[f"{device.name} gains no time by {name}: {no_gain_reason(device, name)}. {fate}"] = None
+            if (device.placement, name) not in measured:
+                fate = f"is left out; --precisions {BASELINE},{name} measures it all the same"
+            elif request.precisions:
+                fate = "shows nothing of the speed on other devices; of memory and accuracy it does"
+            else:
+                fate = f"is measured once; --precisions {BASELINE},{name} measures it in several processes"
+            slower = (device.fp32_gflops or 0.0) / (device.bf16_gflops or 1.0)
+            warnings[f"bf16 is emulated on {device.name}: {slower:.0f} times slower than fp32. {name} {fate}."] = None
     return list(warnings)
 
 

@@ -19,7 +19,7 @@ from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.text import print_plain
 
-OF_WHAT = ("--precisions", "--phases", "--techniques", "--epochs", "--seeds", "--out", "--resume")
+OF_WHAT = ("--precisions", "--phases", "--techniques", "--epochs", "--seeds", "--within", "--out", "--resume")
 """Options with a value that say what of a recipe a run measures, or where it is stored."""
 
 
@@ -128,6 +128,8 @@ def next_step(folder: Path) -> str:
     from bench.spec.metrics import ACCURACY
 
     where = shlex.quote(str(folder))
+    if read_run(folder).get("undecided"):
+        return f"`python run_bench.py --resume {where}` measures what is undecided."
     trials = counting(read(folder / "trials.csv"))
     measured = trials[trials["status"].isin(MEASURED)]
     if trials["status"].isin(FAILURES).any():

@@ -406,6 +406,13 @@ class Request:
         duration_s,
         name="--trial-timeout",
     )
+    within_s: float | None = option(
+        "end in this time, report included, such as 90s: speed first, then memory, then training; what is undecided "
+        "then is named, and --resume goes on",
+        "TIME",
+        duration_s,
+        name="--within",
+    )
     data: str | None = option(
         "cifar10, digits, markov, synthetic, folder:PATH or text:FILE (default: the suite's)", "SOURCE", group="data"
     )

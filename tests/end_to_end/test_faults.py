@@ -1,6 +1,7 @@
 """A model that breaks under autocast alone, in each phase: its row says what and where, fp32 keeps its own."""
 
 import csv
+import json
 import os
 import re
 
@@ -209,3 +210,15 @@ def test_a_precision_that_hangs_costs_one_limit_and_not_one_in_each_phase_and_pr
     assert {row["status"] for row in broken} == {"timeout"}
     assert len(broken) > 3
     assert sum("not tried again" not in row["detail"] for row in broken) == 1
+
+
+@pytest.mark.slow
+def test_a_trial_that_runs_over_the_time_of_a_run_is_ended_and_has_no_row(place):
+    done, rows = run(place, "hang", "memory,train", "--trial-timeout", "60s", "--within", "16s")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {(row["phase"], row["precision"], row["status"]) for row in rows} == {("memory", "fp32", "ok")}
+    assert json.loads((place / "out" / "run.json").read_text())["undecided"] == [
+        "memory of faulty on cpu",
+        "train of faulty on cpu",
+    ]
+    assert computing() == []

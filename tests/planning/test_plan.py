@@ -203,22 +203,44 @@ def test_a_precision_whose_memory_one_of_two_processes_measured_fits(machine, st
     assert left == (("fp32", "amp-fp16") if "ok" in statuses else ("fp32",))
 
 
-def test_a_precision_that_a_cpu_emulates_is_left_out_unless_it_is_named(machine, cpu):
-    def compared(bf16_gflops, phase, **asked):
-        device = replace(cpu, fp32_gflops=200.0, bf16_gflops=bf16_gflops)
-        return {
-            arm.precision
-            for trial in plan(machine, device, **asked).trials
-            if trial.phase == phase
-            for arm in trial.arms
-        }
+@pytest.mark.parametrize(
+    ("bf16_gflops", "flops", "asked", "processes", "trained"),
+    [
+        (900.0, 1e9, {}, 3, {"fp32": 5, "amp-bf16": 5}),
+        (20.0, 1e6, {}, 1, {"fp32": 1, "amp-bf16": 1}),  # a training takes seconds
+        (20.0, 1e6, {"quick": True}, 1, {"fp32": 1, "amp-bf16": 1}),
+        (20.0, 1e6, {"seeds": (3, 4)}, 1, {"fp32": 2, "amp-bf16": 2}),
+        (20.0, 1e9, {}, 1, {"fp32": 1}),  # longer
+        (20.0, 1e10, {}, 0, {"fp32": 5}),  # a step takes seconds
+        (20.0, 1e10, {"precisions": ("fp32", "amp-bf16")}, 3, {"fp32": 5, "amp-bf16": 5}),
+    ],
+)
+def test_what_a_cpu_emulates_is_measured_once_and_trained_once_where_that_takes_seconds(
+    machine, cpu, *, bf16_gflops, flops, asked, processes, trained
+):
+    device, suite = replace(cpu, fp32_gflops=200.0, bf16_gflops=bf16_gflops), replace(SUITE, seeds=(0, 1, 2, 3, 4))
+    trials = plan(machine, device, suite=suite, flops=flops, **asked).trials
+    assert arms(trials, "speed").count(("fp32", "amp-bf16")) == processes
+    assert Counter(names[0] for names in arms(trials, "train")) == trained
 
-    both = {"fp32", "amp-bf16"}
-    assert compared(900.0, "speed") == compared(900.0, "train") == both
-    assert compared(20.0, "speed") == compared(20.0, "train") == {"fp32"}
-    assert compared(20.0, "train", precisions=("fp32", "amp-bf16")) == both
-    assert compared(20.0, "ladder_memory", phases=("ladder_memory",)) == {"fp32"}
-    assert compared(20.0, "ladder_memory", phases=("ladder_memory",), precisions=("fp32", "amp-bf16")) == both
+
+def test_an_ablation_has_what_a_cpu_emulates_only_where_it_is_named(machine, cpu):
+    device, phases = replace(cpu, fp32_gflops=200.0, bf16_gflops=20.0), ("ladder_memory",)
+
+    def compared(**asked):
+        return {arm.precision for trial in plan(machine, device, phases=phases, **asked).trials for arm in trial.arms}
+
+    assert compared() == {"fp32"}
+    assert compared(precisions=("fp32", "amp-bf16")) == {"fp32", "amp-bf16"}
+
+
+def test_a_run_of_a_given_time_measures_the_speed_of_all_cells_by_turns_then_memory_then_training(machine):
+    trials = plan(machine, batch_sizes=(8, 16), within_s=90.0).trials
+    order = list(dict.fromkeys((trial.phase, trial.replicate, trial.cell.batch_size) for trial in trials))
+    speed = [("speed", replicate, size) for replicate in range(3) for size in (8, 16)]
+    assert order[:8] == [*speed, ("memory", 0, 8), ("memory", 0, 16)]
+    assert {phase for phase, *_ in order[8:]} == {"train"}
+    assert set(trials) == set(plan(machine, batch_sizes=(8, 16)).trials)
 
 
 def test_what_is_about_several_devices_is_left_out_on_one_where_both_are_measured(machine):
@@ -325,6 +347,7 @@ def test_the_time_left_is_learnt_from_trials_that_have_ended(machine):
     forecast.end(memory[0], 3 * planned.seconds[memory[0]])
     rest = [seconds for index, seconds in enumerate(planned.seconds) if index != memory[0]]
     assert forecast.left_s() == pytest.approx(3 * sum(rest))  # nothing else is known of the other phases
+    assert forecast.trial_s(memory[1]) == pytest.approx(3 * planned.seconds[memory[1]])
     speed = [index for index, trial in enumerate(planned.trials) if trial.phase == "speed"]
     forecast.end(speed[0], planned.seconds[speed[0]])
     for index in range(len(planned.trials)):
@@ -375,8 +398,8 @@ BEFORE_AMPERE = {"amp-bf16": "not before Ampere"}
     ("device", "precisions", "most_s"),
     [
         ({"kind": "cpu", "fp32_gflops": 250.0, "bf16_gflops": 500.0}, BF16, 240),
-        ({"kind": "cpu", "fp32_gflops": 250.0, "bf16_gflops": 240.0}, ("fp32",), 240),
-        ({"compute_capability": "6.0", "fp32_gflops": 9e3, "unsupported": BEFORE_AMPERE}, ("fp32",), 60),
+        ({"kind": "cpu", "fp32_gflops": 250.0, "bf16_gflops": 240.0}, BF16, 240),
+        ({"compute_capability": "6.0", "fp32_gflops": 9e3, "unsupported": BEFORE_AMPERE}, FP16, 60),
         ({"compute_capability": "7.5", "fp32_gflops": 7e3, "unsupported": BEFORE_AMPERE}, FP16, 60),
         ({"compute_capability": "8.0", "fp32_gflops": 18e3}, BF16, 60),
     ],

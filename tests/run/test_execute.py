@@ -17,7 +17,7 @@ from bench.planning.max_batch import at_any_size
 from bench.planning.plan import Plan
 from bench.report.reading.completeness import missing
 from bench.report.reading.load import load
-from bench.results.records import Block, Device, Fit, MemoryPeak, Speed, TrialResult
+from bench.results.records import Block, Device, Fit, MemoryPeak, Progress, Speed, TrialResult
 from bench.results.run_json import FORMAT
 from bench.results.run_json import planned as entry_of
 from bench.results.store import Store
@@ -438,7 +438,67 @@ def test_processes_that_are_added_have_numbers_of_their_own(tiny_trial, tmp_path
     train = replace(tiny_trial, phase="train", arms=arms("fp32"))
     run_with(ScriptedLauncher({}, (1.50, 1.51, DISTURBED, 1.49)), tmp_path, plan_of(*speed.trials, train), cpu)
     shown = [line.partition(" ")[0] for line in capsys.readouterr().out.splitlines()]
-    assert shown == ["[1/4]", "[2/4]", "[3/4]", "[4/5]", "[5/5]"]
+    assert shown == ["[1/4]", "[2/4]", "[3/4]", "[4/4]", "[5/5]"]
+
+
+class TimedLauncher(ScriptedLauncher):
+    """Takes a time for each trial, on a clock of its own, and sends a message in the middle."""
+
+    def __init__(self, durations, speedups=()):
+        super().__init__({}, speedups)
+        self.durations, self.now_s = durations, 0.0
+
+    def monotonic(self):
+        return self.now_s
+
+    def run(self, trial, device, on_message):
+        half_s = self.durations[trial.phase] / 2
+        self.now_s += half_s
+        on_message(Progress(text="half"))
+        self.now_s += half_s
+        return super().run(trial, device, on_message)
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "ran", "undecided"),
+    [
+        (100.0, ["speed-r0", "speed-r1", "speed-r2", "train-fp32-s0", "memory-fp32", "speed-r3"], []),
+        (61.0, ["speed-r0", "speed-r1", "speed-r2", "train-fp32-s0", "memory-fp32"], ["speed"]),  # a fourth is too long
+        (45.0, ["speed-r0", "speed-r1", "speed-r2", "memory-fp32", "speed-r3"], ["train"]),
+        (12.0, ["speed-r0", "memory-fp32"], ["speed", "train"]),
+        (4.0, ["memory-fp32"], ["speed", "train"]),
+    ],
+)
+def test_only_what_should_end_in_time_is_begun_and_the_rest_is_undecided(
+    tiny_trial, tmp_path, cpu, monkeypatch, *, deadline_s, ran, undecided
+):
+    speed = speed_plan(tiny_trial, most_replicates=4).trials
+    others = [replace(tiny_trial, phase=phase, arms=arms("fp32")) for phase in ("train", "memory")]
+    plan = Plan(trials=(*speed, *others), seconds=(10.0, 10.0, 10.0, 20.0, 2.0))
+    launcher = TimedLauncher({"speed": 10.0, "train": 20.0, "memory": 2.0}, (0.98, 1.05, 0.97, 1.04))
+    monkeypatch.setattr("bench.run.execute.time", launcher)
+    with Store(tmp_path) as store:
+        run = execution(store, cpu, launcher)
+        run.deadline_s = deadline_s
+        run.run(plan)
+    assert [re.sub("^tiny-cpu-b[0-9]+-", "", trial) for trial in launcher.ran] == ran
+    assert list(run.undecided) == [f"{phase} of tiny on cpu" for phase in undecided]
+
+
+def test_a_trial_that_is_slower_than_expected_is_ended_in_time_and_measured_when_the_run_goes_on(
+    plan, tmp_path, cpu, monkeypatch
+):
+    launcher = TimedLauncher({"memory": 8.0})
+    monkeypatch.setattr("bench.run.execute.time", launcher)
+    timed = Plan(trials=plan.trials[:2], seconds=(1.0, None))
+    with Store(tmp_path) as store:
+        run = execution(store, cpu, launcher)
+        run.deadline_s = 10.0
+        assert run.run(timed)  # what was measured is fine
+    assert [row["precision"] for row in rows(tmp_path, "trials.csv")] == ["fp32"]
+    assert list(run.undecided) == ["memory of tiny on cpu"]
+    again, stored, fine = execute(tmp_path, timed, cpu)
+    assert (len(again), [status for *_, status in stored], fine) == (1, ["ok", "ok"], True)
 
 
 def test_a_process_that_is_lost_is_measured_again_when_the_run_goes_on(tiny_trial, tmp_path, cpu):

@@ -171,7 +171,7 @@ def test_a_run_that_is_stopped_before_its_first_trial_can_be_resumed(tmp_path, m
     "words",
     [
         "--suite tiny.py --set width=9 --precisions fp32,amp-fp16:init_scale=1024 --batch-sizes 2,4 --quick --gpus cpu",
-        "explain --suite mlp --sweep width=8,9 --techniques channels-last --phases train --seeds 1,2 --epochs 2",
+        "explain --suite mlp --sweep width=8,9 --techniques channels-last --phases train --seeds 1,2 --within 90s",
         "script --arm a=-x --arm b=-y --steps 20 -- tiny.py more",
     ],
 )
@@ -188,7 +188,7 @@ def test_a_bare_resume_repeats_the_request_with_what_it_adds(tmp_path, machine, 
     again, _ = open_folder(parse(["--resume", "run", "--trial-timeout", "90s", "--dry-run"]))
     suites = (ref.word,)
     given = {"resume": Path("run"), "dry_run": True, "trial_timeout_s": 90.0}
-    assert again == replace(request, suites=suites, **given)
+    assert again == replace(request, suites=suites, within_s=None, **given)
 
 
 def test_a_suite_file_of_the_users_is_found_from_another_folder_or_its_path_is_said(tmp_path, machine, monkeypatch):

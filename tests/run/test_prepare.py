@@ -14,8 +14,8 @@ from bench.run.prepare import (
     check_batches,
     choose_source,
     prepare,
+    warn_of_emulation,
     warn_of_idle_techniques,
-    warn_of_no_gain,
     warn_of_shared_algorithms,
     warn_of_unknown_energy,
     warn_of_variables,
@@ -44,22 +44,23 @@ class Surveyed:
 
 
 @pytest.mark.parametrize(
-    ("words", "device", "parts"),
+    ("words", "device", "part"),
     [
-        (["--phases", "memory"], {"bf16_gflops": 3.0}, ["3 GFLOP/s", "--precisions fp32,amp-bf16 names it"]),
-        (["--precisions", "fp32,amp-bf16"], {"bf16_gflops": 3.0}, ["3 GFLOP/s", "memory and accuracy do"]),
-        (["--quick"], {"kind": "cuda", "compute_capability": "6.0"}, ["no tensor cores", "names it"]),
-        (["--phases", "memory"], {"kind": "cuda", "compute_capability": "6.0"}, None),
+        (["--phases", "memory"], {"bf16_gflops": 4.0}, "25 times slower than fp32. amp-bf16 is measured once"),
+        (["--quick"], {"bf16_gflops": 4.0}, "25 times slower than fp32. amp-bf16 is measured once"),
+        (["--phases", "memory"], {"bf16_gflops": 0.5}, "200 times slower than fp32. amp-bf16 is left out"),
+        (["--precisions", "fp32,amp-bf16"], {"bf16_gflops": 4.0}, "of memory and accuracy it does"),
+        (["--quick"], {"kind": "cuda", "compute_capability": "6.0"}, None),
         (["--quick"], {"bf16_gflops": 300.0}, None),
     ],
 )
-def test_precisions_that_gain_no_time_are_warned_of_with_what_becomes_of_them(machine, cpu, words, device, parts):
+def test_what_is_emulated_is_warned_of_with_what_becomes_of_it(machine, cpu, words, device, part):
     here = replace(machine, devices=(replace(cpu, **{"fp32_gflops": 100.0, **device}),))
     request = parse([*MLP, *words])
     asked = {name: getattr(request, name) for name in ("precisions", "phases", "quick")}
-    warnings = warn_of_no_gain(here, request, plan(here, **asked))
-    assert len(warnings) == (parts is not None)
-    assert all(part in warnings[0] for part in parts or ())
+    warnings = warn_of_emulation(here, request, plan(here, flops=1e8, **asked))
+    assert len(warnings) == (part is not None)
+    assert part is None or part in warnings[0]
 
 
 @pytest.mark.parametrize(

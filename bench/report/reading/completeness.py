@@ -33,6 +33,8 @@ def remark(run: Run, trials: pd.DataFrame) -> str:
     if ended and not lost:
         return ""
     state = "ended" if ended else "is unfinished: it was stopped, or is still running"
+    if undecided := run.list("undecided"):
+        state = f"was ended by --within; undecided: {', '.join(undecided)}"
     kinds = ", ".join(f"{count} {phase}" for phase, count in Counter(trial["phase"] for trial in lost).items())
     extent = f"{len(lost)} of {len(planned)} planned trials {'is' if len(lost) == 1 else 'are'} missing"
     advice = "" if ended else f" Go on with --resume {shown(run.folder)}."

@@ -46,6 +46,12 @@ def test_an_unfinished_run_says_how_many_trials_are_missing_and_of_which_phase(r
     assert remark_of(run, finished=None).endswith("Go on with --resume run.")
 
 
+def test_a_run_that_ended_in_a_given_time_says_what_is_undecided(run):
+    text = remark_of(run, finished=None, undecided=["speed of mlp on cpu", "train of mlp on cpu"])
+    assert "--within; undecided: speed of mlp on cpu, train of mlp on cpu; 3 of 7 planned trials" in text
+    assert text.endswith(f"Go on with --resume {run.folder}.")
+
+
 def test_only_a_run_that_ended_with_all_its_trials_says_nothing(run):
     assert "Run run ended; 3 of 7 planned trials are missing" in remark_of(run, finished="now")
     assert "; 1 of 5 planned trials is missing" in remark_of(
