@@ -143,8 +143,8 @@ class Comparison:
         asked = "6 %" if self.fail_over is None else f"{100 * self.fail_over:g} % and 6 %"
         return [
             f"A change of time or energy is shown only beyond {asked}, because one machine's days differ by 2 to 3 % "
-            f"and a side has runs of fewer than {LEAST_DAYS} days. compare OLD NEW --interleave FOLDER measures both by "
-            "turns, which tells smaller changes."
+            f"and a side has runs of fewer than {LEAST_DAYS} days. compare OLD NEW --interleave FOLDER measures both "
+            "by turns, which tells smaller changes."
         ]
 
     @property

@@ -281,8 +281,9 @@ def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast], alone: Mappi
     ``RATES`` are medians over processes. ``speedup`` has the interval of its contrast with fp32, ``verdict`` its word,
     and ``measured_in`` says over which processes, ``disturbed`` whether all of these were. Nothing measured leaves the
     figures empty. ``noise`` is that of ``noises``, empty where it was not measured, and ``power_capped`` whether the
-    power limit held the clock down, which the precisions then shared. Where the speedup alone counts (``each_alone.counts``), these are of it, and
-    ``IN_TURNS`` is filled; without one a verdict at the power limit is FASTER only beyond ``judge.SHARED_CLOCK``.
+    power limit held the clock down, which the precisions then shared. Where the speedup alone counts
+    (``each_alone.counts``), these are of it, and ``IN_TURNS`` is filled; without one a verdict at the power limit is
+    FASTER only beyond ``judge.SHARED_CLOCK``.
 
     Args:
         trials: rows from ``numbered``.
