@@ -6,6 +6,7 @@ A power cap disturbs nothing: it is part of real speed. On a CPU: the load of ot
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import defaultdict
@@ -141,6 +142,8 @@ class GpuWatch(Watch):
         """Seconds for which each reason held the clocks down."""
         self._busy_s: defaultdict[int, float] = defaultdict(float)
         """Seconds for which each process computed."""
+        self._seen_s: dict[int, float] = {}
+        """When each process's last sample was read."""
         self._lost = ""
 
     def poll(self) -> None:
@@ -201,10 +204,13 @@ class GpuWatch(Watch):
         loads, now_s = self._loads(), self._clock()
         if not loads:
             return
-        # A sample stands for the time since the one before, which may be up to a second.
+        # A process's sample stands for the time since its last one, which may be up to a second; the samples of others
+        # may be read between the two. One that had none for longer computed since the last reading.
         elapsed_s, self._sampled_s = now_s - self._sampled_s, now_s
         most_pct: dict[int, float] = {}
         for load in loads:
             most_pct[load.pid] = max(load.pct, most_pct.get(load.pid, 0.0))
         for pid, pct in most_pct.items():
-            self._busy_s[pid] += elapsed_s * pct / 100
+            own_s = now_s - self._seen_s.get(pid, -math.inf)
+            self._busy_s[pid] += (own_s if own_s <= SAMPLE_S else elapsed_s) * pct / 100
+            self._seen_s[pid] = now_s

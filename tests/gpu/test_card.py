@@ -101,7 +101,9 @@ while True:
 """Another program that computes in bursts."""
 
 
-@pytest.mark.parametrize(("burst_s", "pause_s", "disturbs"), [(1.0, 3.0, True), (0.0, 60.0, False)])
+@pytest.mark.parametrize(
+    ("burst_s", "pause_s", "disturbs"), [pytest.param(1.0, 3.0, True, marks=REAL), (0.0, 60.0, False)]
+)
 def test_another_program_is_named_if_it_computes_for_a_part_of_the_time(device, monitor, burst_s, pause_s, disturbs):
     factor = torch.ones(1024, 1024, device=GPU)
     torch.cuda.synchronize(GPU)  # so that this process is on the GPU, too
