@@ -6,7 +6,6 @@ A power cap disturbs nothing: it is part of real speed. On a CPU: the load of ot
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import defaultdict
@@ -137,7 +136,7 @@ class GpuWatch(Watch):
         """Begin now; raise DeviceLostError if the library does not know the GPU, or it is lost."""
         self._monitor, self._uuid, self._clock, self._own_pids = monitor, uuid, clock, own_pids
         self._throttle, self._loads = monitor.throttle_times(uuid), monitor.process_loads(uuid)
-        self._began_s = self._polled_s = self._sampled_s = clock()
+        self._began_s = self._polled_s = clock()
         self._held_s: defaultdict[str, float] = defaultdict(float)
         """Seconds for which each reason held the clocks down."""
         self._busy_s: defaultdict[int, float] = defaultdict(float)
@@ -162,29 +161,19 @@ class GpuWatch(Watch):
         with suppress(DeviceLostError):
             present.update(self._monitor.process_bytes(self._uuid) or ())
         # NVML does not list those that only draw, which have samples all the same.
-        others = present.union(self._busy_s).difference(self._own_pids)
-        time.sleep(SAMPLE_S if others else LATE_S)
+        present.update(self._busy_s)
+        time.sleep(SAMPLE_S if present.difference(self._own_pids) else LATE_S)
         self.poll()
-        return self._lost or "; ".join([*self._throttling(), *self._others(present)])
-
-    def _throttling(self) -> list[str]:
         least_s = LEAST_SHARE * (self._polled_s - self._began_s)
-        return [
-            f"{cause} for {self._held_s[reason]:.2g} s"
-            for reason, cause in CAUSES.items()
-            if self._held_s[reason] > least_s
-        ]
-
-    def _others(self, present: Collection[int]) -> list[str]:
-        took_s = self._sampled_s - self._began_s
+        causes = [f"{CAUSES[name]} for {held_s:.2g} s" for name, held_s in self._held_s.items() if held_s > least_s]
+        sampled_s = max(self._seen_s.values(), default=self._polled_s) - self._began_s
         # In a container NVML may give the host's ids, and what looks foreign would be this very process.
-        if os.getpid() not in {*self._busy_s, *present}:
-            return []
-        return [
-            f"another process used the GPU (pid {pid}, {busy_s / took_s:.0%} of the time)"
-            for pid, busy_s in self._busy_s.items()
-            if pid not in self._own_pids and busy_s > LEAST_SHARE * took_s
-        ]
+        foreign = self._busy_s.keys() - self._own_pids if os.getpid() in present.union(self._busy_s) else ()
+        for pid in sorted(foreign):
+            share = self._busy_s[pid] / sampled_s
+            if share > LEAST_SHARE:
+                causes.append(f"another process used the GPU (pid {pid}, {share:.0%} of the time)")
+        return self._lost or "; ".join(causes)
 
     def _add_throttling(self) -> None:
         now_s = self._clock()
@@ -201,16 +190,12 @@ class GpuWatch(Watch):
                 self._held_s[reason] += elapsed_s
 
     def _add_loads(self) -> None:
-        loads, now_s = self._loads(), self._clock()
-        if not loads:
-            return
-        # A process's sample stands for the time since its last one, which may be up to a second; the samples of others
-        # may be read between the two. One that had none for longer computed since the last reading.
-        elapsed_s, self._sampled_s = now_s - self._sampled_s, now_s
+        now_s = self._clock()
         most_pct: dict[int, float] = {}
-        for load in loads:
+        for load in self._loads() or ():
             most_pct[load.pid] = max(load.pct, most_pct.get(load.pid, 0.0))
         for pid, pct in most_pct.items():
-            own_s = now_s - self._seen_s.get(pid, -math.inf)
-            self._busy_s[pid] += (own_s if own_s <= SAMPLE_S else elapsed_s) * pct / 100
+            # A process's sample stands for the time since its last one, and for no longer than samples take.
+            since_s = max(self._seen_s.get(pid, self._began_s), now_s - SAMPLE_S)
+            self._busy_s[pid] += (now_s - since_s) * pct / 100
             self._seen_s[pid] = now_s

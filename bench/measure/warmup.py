@@ -12,7 +12,7 @@ from bench.measure.rounds import Clock, Runner, Sizes, time_block
 
 WARM_UP_SHARE = 1.5
 """Share of the time budget of a process that warm-up may take in addition, of each arm."""
-SWITCH_SHARE = 0.3
+SWITCH_SHARE = 0.5
 """Share that watching switches may take in addition; half as much again, for the fewest rounds."""
 SWITCH_ROUNDS = (5, 24)
 """Fewest and most rounds of switches to watch; where the fewest take too long, none is watched."""

@@ -73,7 +73,7 @@ def _rounds_s(work: Work) -> float:
     round_s = 2 * work.step_s * (1.7 if work.step_s < 1.0 else 1.0)  # long steps have no switch warm-up
     rounds_s = max(work.budget_s, min(work.fewest_rounds * round_s, max(5 * work.budget_s, 2 * round_s)))
     limits_s = 0.4 + 4 * work.step_s if work.first else 0.0
-    return _warm_up_s(work) + min(0.3 * work.budget_s, 1.5) + rounds_s + limits_s
+    return _warm_up_s(work) + min(0.5 * work.budget_s, 1.5) + rounds_s + limits_s
 
 
 PHASES: dict[str, Phase] = {

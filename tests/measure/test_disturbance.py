@@ -128,7 +128,7 @@ OTHERS = (
         ([{123: 30}] * 20, "another process used the GPU (pid 123, 30% of the time)"),
         ([{123: 90}] * 2 + [{}] * 18, "another process used the GPU (pid 123, 9% of the time)"),
         ([{123: 90}] + [{}] * 19, ""),
-        ([{OWN: 50}, {OWN: 0, 123: 40}] * 10, "another process used the GPU (pid 123, 38% of the time)"),  # by turns
+        ([{OWN: 50}, {OWN: 0, 123: 40}] * 10, "another process used the GPU (pid 123, 40% of the time)"),  # by turns
         ([{123: 4}] * 20, ""),  # a desktop
         ([{9: 20, 123: 10}] * 20, OTHERS),
     ],
