@@ -392,14 +392,14 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
 def _deadline_s(within_s: float | None, begun_s: float | None) -> float:
     """Return when measuring is to end, on the monotonic clock, so that the report ends in time.
 
-    The report is left as long as the preparation took, which was longer on this project's machines, quiet or loaded:
-    both import libraries first.
+    The report is left as long as the preparation took, which imports libraries, too, and was longer on this project's
+    machines, quiet or loaded; and twice its usual time at least, because a trial ends up to 2 s after its deadline.
     """
     if within_s is None:
         return math.inf
     now_s = time.monotonic()
     begun_s = now_s if begun_s is None else begun_s
-    return begun_s + within_s - min(max(REPORT_S, now_s - begun_s), within_s / 4)
+    return begun_s + within_s - min(max(2 * REPORT_S, now_s - begun_s), within_s / 4)
 
 
 def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher, deadline_s: float) -> bool:
