@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,6 @@ EVIDENCE = {"foreign_load_pct": 10.0, "switches_per_s": 20.0}
 """Columns of trials.csv from which a process is seen to be disturbed by comparison with the others of its cell, and the
 least by which it must exceed their median."""
 
-Verdict = Literal["FASTER", "SLOWER", "SAME", "INCONCLUSIVE"]
 Key = TypeVar("Key")
 Values = Sequence[float] | NDArray[np.float64]
 
@@ -265,8 +264,8 @@ def discoveries(ps: Mapping[Key, float], rate: float = 1 - CONFIDENCE) -> set[Ke
     return {key for key, p in ps.items() if passed and p <= passed[-1]}
 
 
-def verdict(speedup: Interval, noise: float) -> Verdict:
-    """Return what an interval of a speedup shows: FASTER only if all of it clears the A/A noise.
+def verdict(speedup: Interval, noise: float) -> str:
+    """Return FASTER, SLOWER, SAME or INCONCLUSIVE: FASTER only if all of the interval clears the A/A noise.
 
     The noise is a share, the reach of the baseline's interval against itself; so is ``MARGIN``, which does not matter.
     """

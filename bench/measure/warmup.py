@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bench.measure.rounds import Clock, Runner, Sizes, time_block
 
-WARM_UP_SHARE = 1.5
+WARM_UP_SHARE = 0.75
 """Share of the time budget of a process that warm-up may take in addition, of each arm."""
 SWITCH_SHARE = 0.5
 """Share that watching switches may take in addition; half as much again, for the fewest rounds."""

@@ -65,7 +65,7 @@ class Phase:
 
 
 def _warm_up_s(work: Work) -> float:
-    return max(0.5, min(15 * work.step_s, 4 * work.step_s + 1.5 * work.budget_s))
+    return max(0.5, min(15 * work.step_s, 4 * work.step_s + 0.75 * work.budget_s))
 
 
 def _rounds_s(work: Work) -> float:
@@ -73,7 +73,8 @@ def _rounds_s(work: Work) -> float:
     round_s = 2 * work.step_s * (1.7 if work.step_s < 1.0 else 1.0)  # long steps have no switch warm-up
     rounds_s = max(work.budget_s, min(work.fewest_rounds * round_s, max(5 * work.budget_s, 2 * round_s)))
     limits_s = 0.4 + 4 * work.step_s if work.first else 0.0
-    return _warm_up_s(work) + min(0.5 * work.budget_s, 1.5) + rounds_s + limits_s
+    switches_s = 0.5 * work.budget_s if 25 * work.step_s < work.budget_s else 0.0  # of longer steps none are watched
+    return _warm_up_s(work) + switches_s + rounds_s + limits_s
 
 
 PHASES: dict[str, Phase] = {

@@ -292,11 +292,11 @@ def _rows(pairs: Sequence[Pair], fail_over: float | None, by_turns: bool) -> lis
     for place, pair in enumerate(pairs):
         changes: dict[str, Change] = {}
         for metric in compared():
-            key, outcome = (place, metric), _outcome(pair, metric)
-            if key in family:
-                verdict, is_beyond = judged[key]
+            contrast, outcome = family.get((place, metric)), _outcome(pair, metric)
+            if contrast is not None:
+                verdict, is_beyond = judged[place, metric]
                 changes[metric.name] = Change(
-                    metric=metric, verdict=verdict, is_beyond=is_beyond, contrast=family[key], **outcome
+                    metric=contrast.metric, verdict=verdict, is_beyond=is_beyond, contrast=contrast, **outcome
                 )
             elif (change := _untested(metric, pair, outcome, fail_over)) is not None:
                 changes[metric.name] = change
