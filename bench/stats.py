@@ -43,7 +43,7 @@ Values = Sequence[float] | NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """An estimate with its interval, on the additive scale: Student's distribution around the truth.
+    """An estimate with its interval: Student's distribution around the truth on the additive scale, or its ``exp``.
 
     ``low`` and ``high`` are None where there is too little to tell.
     """
@@ -81,9 +81,9 @@ class Interval:
         return replace(self, center=0.0 - self.center, low=low, high=high)
 
     def minus(self, other: Interval) -> Interval:
-        """Return the difference of two log-speedups of one process.
+        """Return the difference of two log-speedups, with their errors as if independent.
 
-        The errors add up as if independent: what both owe to the baseline makes the interval wider than it need be.
+        Of one process, what both owe to the baseline makes the interval wider than it need be.
         """
         error = math.hypot(self.error or 0.0, other.error or 0.0)
         return around(self.center - other.center, error, min(self.freedom, other.freedom), min(self.n, other.n))
@@ -203,7 +203,7 @@ def disturbed(named: Sequence[str], measures: Mapping[str, Values]) -> NDArray[n
     processes' median, and at least twice as large.
 
     Args:
-        named: what the device named while each process was timed, or an empty text.
+        named: what was seen while each process was timed (``Speed.disturbance``), or an empty text.
         measures: the columns of ``EVIDENCE``, a value for each process, NaN where it is unknown.
     """
     evidence = np.array([bool(each) for each in named], dtype=bool)
@@ -229,13 +229,13 @@ def aa_noise(processes: Sequence[Interval], is_disturbed: Sequence[bool]) -> flo
     return None if interval.half_width is None else math.expm1(abs(interval.center) + interval.half_width)
 
 
-def welch(baseline: Values, arm: Values) -> Interval:
-    """Return mean(baseline) − mean(arm) of independent values, with Welch's interval.
+def welch(new: Values, old: Values) -> Interval:
+    """Return mean(new) − mean(old) of independent values, with Welch's interval.
 
     Source: Welch, "The generalization of 'Student's' problem when several different population variances are
     involved", Biometrika 34 (1947), with the degrees of freedom of Satterthwaite, Biometrics Bulletin 2 (1946).
     """
-    a, b = (np.asarray(values, dtype=np.float64) for values in (baseline, arm))
+    a, b = (np.asarray(values, dtype=np.float64) for values in (new, old))
     center, count = float(a.mean() - b.mean()), min(a.size, b.size)
     of_a, of_b = _variance(a) / a.size, _variance(b) / b.size
     if count < 2 or not of_a + of_b:
@@ -267,7 +267,7 @@ def discoveries(ps: Mapping[Key, float], rate: float = 1 - CONFIDENCE) -> set[Ke
 def verdict(speedup: Interval, noise: float) -> str:
     """Return FASTER, SLOWER, SAME or INCONCLUSIVE: FASTER only if all of the interval clears the A/A noise.
 
-    The noise is a share, the reach of the baseline's interval against itself; so is ``MARGIN``, which does not matter.
+    The noise is a share, the reach of the baseline's interval against itself; so is ``MARGIN``.
     """
     if speedup.low is None or speedup.high is None:
         return "INCONCLUSIVE"

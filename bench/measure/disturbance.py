@@ -26,11 +26,12 @@ CAUSES = {
 }
 """The clock event reasons that disturb, in words."""
 SPECIFIC = ("hw_thermal", "hw_power_brake")
-"""The causes of a hardware slowdown. Where both are counted, the bare reason adds nothing but changes of clocks."""
+"""The causes of a hardware slowdown. Where both are counted, the bare reason says only that a clock has changed."""
 LATE_S = 0.1
 """The throttle counters advance this much late."""
 LEAST_SHARE = 0.05
-"""A cause disturbs when it held for this share of the time: another program that draws a desktop computes for less."""
+"""A cause disturbs when it held for more than this share of the time: a program that draws a desktop computes for
+less."""
 
 Gather = Callable[[Any], tuple[Any, ...]]
 """Returns the values of all processes that train together, in the order of their ranks."""
@@ -156,7 +157,7 @@ class GpuWatch(Watch):
             self._lost = f"the GPU was lost to NVML: {failure}"
 
     def disturbance(self) -> str:
-        """Name the causes that held for a twentieth of the time or more, joined by "; "."""
+        """Name the causes that held for more than a twentieth of the time, joined by "; "."""
         present: set[int] = set()
         with suppress(DeviceLostError):
             present.update(self._monitor.process_bytes(self._uuid) or ())

@@ -136,9 +136,12 @@ class Comparison:
         """For each arm the speedup over the first; None for the first itself."""
         return (None, *(log.exp() for log in self.logs[1:]))
 
-    def is_within(self, target: float) -> bool:
-        """Return whether every speedup's interval, or that of a lone arm's time, has at most this half-width."""
-        widths = [log.half_width for log in self.logs[1:] or self.logs]
+    def is_within(self, target: float, arm: int = 0) -> bool:
+        """Return whether an arm's interval has at most this half-width; for the first, whether all others' have.
+
+        A lone arm is judged by the interval of its time.
+        """
+        widths = [log.half_width for log in (self.logs[arm : arm + 1] if arm else self.logs[1:] or self.logs)]
         return all(width is not None and width <= target for width in widths)
 
 

@@ -57,7 +57,7 @@ class SwitchProfile:
     relative: tuple[float, ...]
     """Median over the switches, for each index; empty where there was no time to watch."""
     switch_warmup: int
-    """Steps until the plateau."""
+    """Untimed steps at the head of a block: half as many again as until the plateau, at least one."""
 
     @property
     def transient_pct(self) -> float | None:
@@ -114,13 +114,13 @@ def single_step(runner: Runner, clock: Clock) -> int:
 def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -> WarmUp:
     """Run at least three steps, then windows of steps until two agree and nothing new was allocated or compiled.
 
-    ``cap_s`` seconds after the first three steps it gives up, and the arm counts as not steady.
+    ``cap_s`` seconds after the first three steps, or after two windows, it gives up, and the arm counts as not steady.
     """
     runner.activate()
     now: float = [single_step(runner, clock) for _ in range(MIN_STEPS)][-1]
     begin = clock()  # in the first steps cuDNN loads and tries its kernels, for seconds
     limit = begin + int(cap_s * 1e9)
-    before, error, steps = 0.0, 0.0, MIN_STEPS
+    before, error, steps = math.inf, 0.0, MIN_STEPS
     while True:
         # Sized anew each time: the first steps may be hundreds of times as slow as the rest.
         window = max(1, min(25, math.ceil(WINDOW_S * 1e9 / max(1.0, now))))
@@ -132,8 +132,9 @@ def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -
         enough = steps >= LEAST_STEPS or clock() - begin > cap_s * 1e9 / 2
         tolerance = max(WINDOW_AGREEMENT, math.hypot(error, previous_error))
         agree = enough and abs(now - before) <= tolerance * now
-        if (agree and runner.fingerprint() == fingerprint) or clock() > limit:
-            return WarmUp(steady=clock() <= limit, steps=steps, step_ns=now)
+        steady = agree and runner.fingerprint() == fingerprint
+        if steady or (clock() > limit and before < math.inf):
+            return WarmUp(steady=steady, steps=steps, step_ns=now)
         before = now
 
 

@@ -44,6 +44,13 @@ def test_warm_up_gives_up_at_the_cap_and_says_so():
     assert took_ns >= 1e9
 
 
+@pytest.mark.parametrize(("scatter", "steady"), [((1.0,), True), ((1.0, 1.0, 1.0, 0.3, 1.6), False)])
+def test_steps_longer_than_the_cap_are_steady_if_two_of_them_agree(scatter, steady):
+    steps = itertools.count()
+    warm, _ = warmed(2000 * MS, 2.25, noise=lambda: scatter[min(next(steps), len(scatter) - 1)])
+    assert warm.steady is steady
+
+
 def test_first_steps_in_which_kernels_are_loaded_take_nothing_of_the_time_to_warm_up():
     steps = itertools.count()
     warm, _ = warmed(10 * MS, cap_s=2.0, noise=lambda: 1000.0 if next(steps) < 3 else 1.0)

@@ -33,7 +33,7 @@ def judged(turns: Contrast, alone: Contrast | None) -> Contrast:
         return turns
     freedom, confidence = turns.change.freedom, turns.change.confidence
     error = _uncertainty(turns) / stats.quantile(freedom, confidence)
-    change = stats.around(alone.change.center, error, freedom, max(2, turns.change.n), confidence)
+    change = stats.around(alone.change.center, error, freedom, turns.change.n, confidence)
     return replace(turns, change=change, shares_clock=False)
 
 

@@ -140,11 +140,10 @@ class Comparison:
         """A sentence on what the runs cannot tell, and what would help; none where runs are the samples."""
         if not any(change.contrast is not None and change.contrast.allowance for _, change in self.changes):
             return []
-        asked = "6 %" if self.fail_over is None else f"{100 * self.fail_over:g} % and 6 %"
         return [
-            f"A change of time or energy is shown only beyond {asked}, because one machine's days differ by 2 to 3 % "
-            f"and a side has runs of fewer than {LEAST_DAYS} days. compare OLD NEW --interleave FOLDER measures both "
-            "by turns, which tells smaller changes."
+            "A change of time or energy is shown only beyond the A/A noise, or its margin, plus 6 %: days of one machine "
+            f"differ by 2 to 3 %, and a side has runs of fewer than {LEAST_DAYS} days. compare OLD NEW --interleave "
+            "FOLDER measures both by turns, which tells smaller changes."
         ]
 
     @property
@@ -187,7 +186,8 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
     """Hold ``new`` against ``old``, for every cell and precision that both have.
 
     IMPROVED and REGRESSED require the 95 % interval to clear the A/A noise (of other metrics than speed: the metric's
-    margin), and control the false discovery rate over all rows at 5 % (``stats.discoveries``).
+    margin), and with runs of few days 6 % more, and control the false discovery rate over all rows at 5 %
+    (``stats.discoveries``).
 
     Args:
         old: a run, or a folder of runs.
@@ -331,7 +331,7 @@ def _over_runs(contrast: Contrast, by_turns: bool) -> Contrast:
     if contrast.metric.replicate != "process":
         return contrast
     new, old = (
-        pd.Series(arm.additive(contrast.metric)).groupby(list(arm.runs)).mean()
+        pd.Series(arm.additive(contrast.metric), list(arm.runs))[arm.counted].groupby(level=0).mean()
         for arm in (contrast.arm, contrast.against)
     )
     if by_turns:
@@ -376,7 +376,7 @@ def _untested(metric: Metric, pair: Pair, outcome: Mapping[str, Any], fail_over:
 
 
 def _speedup(pair: Pair) -> Interval | None:
-    """Return the change of the speedup over fp32."""
+    """Return the change of the speedup over fp32, with an interval over processes whatever the runs."""
     sides = []
     for arm in _of(pair, SPEED.arm):
         if not arm or not arm.gains:

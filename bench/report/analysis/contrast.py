@@ -58,10 +58,15 @@ class Arm:
     runs: Sequence[Hashable] = ()
     """The run of each value, where several runs count as one."""
 
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Which values count: those of disturbed processes do not while two others do."""
+        return np.array(stats.without_evidence([name in self.disturbed for name in self.replicates]))
+
     def figure(self, metric: Metric) -> float:
-        """Return one figure of all values: the mean over seeds, the median over processes, the largest if read once."""
+        """Return one figure of what counts: the mean over seeds, median over processes, or largest if read once."""
         summaries: dict[str, Callable[[Values], Any]] = {"seed": np.mean, "process": np.median, "once": np.max}
-        return float(summaries[metric.replicate](self.values))
+        return float(summaries[metric.replicate](self.values[self.counted]))
 
     def additive(self, metric: Metric) -> Values:
         """Return the values on the additive scale."""
@@ -76,7 +81,8 @@ class Contrast:
     arm: Arm
     against: Arm
     change: Interval
-    """On the additive scale: above 0 is better. ``change.n`` is without processes that do not count."""
+    """On the additive scale: above 0 is better. ``change.n`` counts what the interval rests on: processes that count,
+    seeds, or in ``compare`` pairs or days of runs."""
     pairing: Pairing
     replicates: int
     """How many there were."""
@@ -116,7 +122,7 @@ class Contrast:
     def is_disturbed(self) -> bool:
         """Whether all its processes show evidence of a disturbance, so that all count."""
         disturbed = self.arm.disturbed | self.against.disturbed
-        return self.pairing == "processes" and bool(self.arm.gains) and disturbed.issuperset(self.arm.gains)
+        return disturbed.issuperset(self.arm.replicates)
 
     @property
     def is_resolvable(self) -> bool:
@@ -212,17 +218,21 @@ def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
         disturbed = arm.disturbed | against.disturbed
         change = stats.over_processes([*pairs.values()], [process in disturbed for process in pairs])
         return Contrast(**sides, change=change, pairing="processes", replicates=len(pairs))
-    is_enough = all(side.unpaired.sum() >= metric.fewest for side in (arm, against))
-    change = stats.welch(*(_counted(metric, side, is_enough) for side in (arm, against)))
+    is_enough = all((side.unpaired & side.counted).sum() >= metric.fewest for side in (arm, against))
+    # Where both have enough processes of their own, those that they shared with other arms are left out.
+    sides_values = [
+        side.additive(metric)[side.counted & (side.unpaired if is_enough else True)] for side in (arm, against)
+    ]
+    change = stats.welch(*sides_values)
     return Contrast(**sides, change=change, pairing="unpaired", replicates=change.n)
 
 
 def _pairs(metric: Metric, arm: Arm, against: Arm) -> dict[Hashable, Interval]:
     """Return the change in each process or seed that both have; none where they have too few in common."""
     if arm.key[:PRECISION] == against.key[:PRECISION]:
-        if against.key[PRECISION] == BASELINE and arm.gains:
+        if against.key[PRECISION] == BASELINE and len(arm.gains) >= min(2, len(arm.values)):
             return dict(arm.gains)
-        if arm.key[PRECISION] == BASELINE and against.gains:
+        if arm.key[PRECISION] == BASELINE and len(against.gains) >= min(2, len(against.values)):
             return {process: gain.negative() for process, gain in against.gains.items()}
     ours, theirs = _by_replicate(metric, arm, against), _by_replicate(metric, against, arm)
     pairs = {name: ours[name].minus(theirs[name]) for name in ours if name in theirs}
@@ -235,16 +245,6 @@ def _by_replicate(metric: Metric, arm: Arm, other: Arm) -> dict[Hashable, Interv
         return dict(arm.gains)
     values = zip(arm.replicates, arm.additive(metric).tolist(), strict=True)
     return {replicate: stats.around(value, 0.0, 1.0, 1) for replicate, value in values}
-
-
-def _counted(metric: Metric, arm: Arm, is_unpaired: bool) -> Values:
-    """Return the values of the processes that count, on the additive scale.
-
-    Where both arms have enough processes of their own, those that they shared with other arms are left out.
-    """
-    at = np.flatnonzero(arm.unpaired) if is_unpaired else np.arange(len(arm.values))
-    is_disturbed = [arm.replicates[place] in arm.disturbed for place in at.tolist()]
-    return arm.additive(metric)[at[stats.without_evidence(is_disturbed)]]
 
 
 def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:

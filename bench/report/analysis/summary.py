@@ -315,7 +315,7 @@ def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast], alone: Mappi
     table["measured_in"] = pd.Series(
         {number: measured_in(contrast) for number, contrast in of_arms.items()}, dtype=object
     )
-    disturbed = {number: contrast.is_disturbed for number, contrast in of_arms.items()}
+    disturbed = {number: contrast.is_disturbed for number, contrast in contrasts.items()}
     table["disturbed"] = pd.Series(disturbed, dtype=object)
     table["timed_processes"] = groups.size()
     asked = groups["target_ci"].max().reindex(table.index)

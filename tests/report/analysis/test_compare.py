@@ -358,6 +358,19 @@ def test_days_that_differ_make_no_change(days, between):
     assert days == 3 or not words["SAME"]  # which two days cannot tell
 
 
+@pytest.mark.parametrize("by_turns", [False, True])
+def test_disturbed_processes_count_for_nothing_also_over_runs(by_turns):
+    rng, sides = np.random.default_rng(1), []
+    for slower in (0.3, 0.0):
+        arm = side(rng, [0.001, 0.0, 0.002], 3)
+        values = arm.values * np.exp(slower * (np.arange(9) % 3 == 0))
+        disturbed = frozenset(arm.replicates[::3]) if slower else frozenset()
+        sides.append(replace(arm, key=(slower,), values=values, disturbed=disturbed))
+    change = _over_runs(estimate(SPEED, *sides), by_turns)
+    assert abs(change.change.center) < 0.02
+    assert sides[0].figure(SPEED) < 10.5
+
+
 def taken_in_turns(folder: Path, slower: float) -> None:
     """Three runs of each side, whose pairs share the machine's speed of the moment."""
     for turn, speed in enumerate((1.0, 1.04, 0.97)):

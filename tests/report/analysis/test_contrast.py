@@ -125,3 +125,20 @@ def test_a_disturbed_process_is_left_out_and_where_all_were_all_count_with_a_mar
     row = run.row("amp-bf16")
     assert (row["measured_in"], "disturbed" in row["doubts"]) == (measured_in, is_marked)
     assert (row["speedup"] > 1.99) is (named == ["", "", "", "heat"])
+
+
+@pytest.mark.parametrize(("count", "is_marked"), [(3, False), (6, True)])
+def test_arms_in_processes_of_their_own_are_marked_where_all_were_disturbed(tmp_path, count, is_marked) -> None:
+    run = RunBuilder(tmp_path / "run").alone("fp32", [10.0, 10.1, 9.9]).alone("amp-bf16", [5.0, 5.1, 4.9])
+    left = iter(range(count))
+    edit_rows(run.folder, lambda row: row.update(disturbance="heat" if next(left, None) is not None else ""))
+    assert ("disturbed" in run.row("amp-bf16")["doubts"]) is is_marked
+
+
+def test_one_shared_process_does_not_stand_for_those_of_their_own(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").together({"amp-bf16": (2.0,)})
+    for precision, step_ms in (("fp32", 10.0), ("amp-bf16", 5.0)):
+        for replicate in (1, 2, 3):
+            speed = timed(step_ms + 0.01 * replicate, 128, paired=False)
+            run.result("speed", precision, replicate=replicate, speed=speed)
+    assert run.row("amp-bf16")["measured_in"] == "3 processes apart"
