@@ -141,7 +141,7 @@ class Comparison:
         if not any(change.contrast is not None and change.contrast.allowance for _, change in self.changes):
             return []
         return [
-            "A change of time or energy is shown only beyond the A/A noise, or its margin, plus 6 %: days of one machine "
+            "A change of time or energy is shown only beyond the A/A noise, or its margin, plus 6 %: a machine's days "
             f"differ by 2 to 3 %, and a side has runs of fewer than {LEAST_DAYS} days. compare OLD NEW --interleave "
             "FOLDER measures both by turns, which tells smaller changes."
         ]
