@@ -4,9 +4,12 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
 from bench.report.tables.measurements import numerics
 from tests.report.tables.lines import lines
@@ -220,6 +223,37 @@ def test_a_neighbour_that_computes_is_named_and_where_it_disturbs_all_processes_
     assert all(f"another process used the GPU (pid {pid}" in row["disturbance"] for row in speed)
     assert all(row["speedup"] for row in speed if row["precision"] == "amp-bf16")
     assert f"pid {pid}" in done.stdout
+    assert "△ all processes that timed it were disturbed" in done.stdout
+
+
+@pytest.mark.needs_nvml("process_utilization")
+def test_a_process_beside_a_neighbour_is_named_and_left_out_and_another_takes_its_place(host):
+    server = host("A100")
+    words = ("--suite", "tiny.py", "--batch-sizes", 4, "--time-budget", "5s", "--gpus", 0, "--phases", "speed")
+
+    def until(rows):
+        while not (server.folder / "out" / "trials.csv").exists() or len(server.rows("out")) < rows:
+            assert not run.done()
+            time.sleep(0.1)
+
+    with ThreadPoolExecutor() as pool:
+        run = pool.submit(server.run, *words, "--precisions", "fp32,amp-bf16", "--out", "out")
+        until(2)  # the first process has ended
+        with neighbour(server, 1) as pid:
+            until(4)
+        run.result()
+    disturbed = {row["replicate"]: row["disturbance"] for row in server.rows("out") if row["disturbance"]}
+    assert list(disturbed) == ["1"]
+    assert f"pid {pid}" in disturbed["1"]
+    (row,) = lines_of_speed(server)
+    count = len({row["replicate"] for row in server.rows("out")})
+    assert (row["measured_in"], "disturbed" in row["doubts"]) == (f"{count - 1} of {count} processes", False)
+
+
+def lines_of_speed(server):
+    """Return the rows of the summary that have a speedup."""
+    summary = summarise(load([server.folder / "out"]).trials)
+    return summary[summary["speedup"].notna()].to_dict("records")
 
 
 def test_a_neighbour_that_only_holds_memory_is_named_and_disturbs_nothing(host):

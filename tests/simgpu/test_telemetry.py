@@ -6,15 +6,15 @@ from bench.report import load
 from bench.report.exports import document
 from bench.report.reading.load import load as load_runs
 
-COURSE = ((3.0, 1410, 60, 250, 98, "none"), (1.0, 900, 85, 150, 60, "sw_power_cap"))
-"""Seconds, then MHz, degrees, watts, per cent, and the reason for the clocks."""
+COURSE = ((2.0, 1410, 60, 250, 98, "none"), (2.0, 900, 85, 150, 60, "sw_power_cap"))
+"""Seconds, longer than a round, after which reasons are read; then MHz, degrees, watts, per cent, and the reason."""
 PLANTED = {"sm_clock_mhz": 1, "temperature_c": 2, "power_w": 3, "utilization_pct": 4}
 WORDS = ("--suite", "mlp", "--set", "width=64", "--set", "batches=1500", "--batch-sizes", 64, "--quick", "--epochs", 1)
 
 
 def planted(time_s):
     """The step of the course at a moment."""
-    return COURSE[0] if time_s % 4 < 3 else COURSE[1]
+    return COURSE[0] if time_s % 4 < 2 else COURSE[1]
 
 
 def windows(run):
