@@ -152,7 +152,7 @@ def _regressions(comparison: Comparison) -> str:
     """Say whether a regression is shown beyond what ``--fail-over`` allows; empty without that option."""
     if comparison.fail_over is None:
         return ""
-    share = f"{100 * comparison.fail_over:g} %"
+    share = f"{100 * comparison.fail_over:g} %" + (" plus 6 % for days that differ" if comparison.limits else "")
     changed = [METRICS[name] for row in comparison.rows for name in row.changes]
     margins = dict.fromkeys(f"{metric.name}: {metric.tolerance}" for metric in changed if metric.scale == "difference")
     share += f" ({', '.join(margins)})" if margins else ""

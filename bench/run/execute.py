@@ -142,8 +142,9 @@ class Execution:
                 raise OutOfTimeError
             return self._measure(trial, place)
         except OutOfTimeError:
-            cell = trial.cell
-            self.undecided[f"{trial.phase} of {cell.suite.name} on {cell.placement.name}"] = None
+            cell, is_added = trial.cell, trial.replicate >= trial.protocol.replicates
+            more = "further processes for the " if is_added else ""
+            self.undecided[f"{more}{trial.phase} of {cell.suite.name} on {cell.placement.name}"] = None
             raise
 
     def _next_place(self, added: int = 0) -> tuple[int, int]:

@@ -141,9 +141,10 @@ class Comparison:
         if not any(change.contrast is not None and change.contrast.allowance for _, change in self.changes):
             return []
         return [
-            "A change of time or energy is shown only beyond the A/A noise, or its margin, plus 6 %: a machine's days "
-            f"differ by 2 to 3 %, and a side has runs of fewer than {LEAST_DAYS} days. compare OLD NEW --interleave "
-            "FOLDER measures both by turns, which tells smaller changes."
+            "A change of time or energy is shown only if its whole interval lies beyond the A/A noise (of energy 1 %) "
+            f"plus 6 %, because OLD or NEW has runs of fewer than {LEAST_DAYS} days, and a machine's days differ. To "
+            "tell smaller changes, let compare measure both by turns: --interleave FOLDER, with suites' files, "
+            "checkouts or environments as OLD and NEW."
         ]
 
     @property

@@ -133,9 +133,11 @@ def load(folders: list[Path]) -> Runs:
         rows = counting(written)
         rows = rows.assign(missing_trials=missing_trials(info, rows))
         if rows.empty:
+            why = (
+                "had no time for a trial: give --within more" if info.get("undecided") else "has no finished trial yet"
+            )
             raise UsageError(
-                f"The run in '{folder}' has no finished trial yet, so there is nothing to report. "
-                f"Finish it with --resume {folder}."
+                f"The run in '{folder}' {why}, so there is nothing to report. Finish it with --resume {folder}."
             )
         runs.append(Run(label=label, info=info, folder=folder, remarks=_cut_off(folder, written)))
         readings.append(read(folder / "telemetry.csv").drop(columns="uuid").assign(run=label))
