@@ -81,7 +81,7 @@ def known_ratio(probe: Probe, _device: Device) -> Check:
 def against_itself(probe: Probe, _device: Device) -> Check:
     """Check a step against itself, over processes."""
     same = student([probe("against_itself", process) for process in range(PROCESSES)])
-    noise = math.expm1(abs(same.center) + (same.half_width or math.inf))
+    noise = math.inf if same.half_width is None else math.expm1(abs(same.center) + same.half_width)
     return Check(
         name="A/A",
         expected=f"1 inside the interval, or A/A noise ≤ {100 * NOISE:.0f} %",

@@ -93,7 +93,7 @@ DOUBTS = {
             name="alone",
             mark="⊙",
             about="its speedup is that of each precision alone, because the power limit held down the clock that they "
-            "shared in turns, or because the speedup in turns differs from it by more than 3 %",
+            "shared in turns, or because the speedup in turns differs from it by more than 3 % and half its interval",
             applies=lambda row: known(row["turns_speedup"]),
         ),
         Doubt(
