@@ -144,24 +144,29 @@ def test_no_step_without_loss_scaling_waits_for_the_gpu():
 
 @pytest.mark.card
 def test_a_block_waits_for_the_device():
+    """The clock is read when the device has done what the block queued, and not before."""
     factor = torch.ones(4096, 4096, device=GPU)
+    last_product = torch.cuda.Event()
+    done_when_queued, done_when_read = [], []
 
     class Multiplying(TrainingRunner):
-        products = 0
-
         def run(self, steps):
-            for _ in range(steps * self.products):
+            for _ in range(steps):
                 factor @ factor
+            last_product.record()
+            done_when_queued.append(last_product.query())
 
     class Arm:
         precision, device = PRECISIONS["fp32"], GPU
 
-    def step_ns(products):
-        runner = Multiplying("products", Arm(), iter(()))
-        runner.products = products
-        return min(time_block(runner, Sizes(switch_warmup=1, steps=10)) for _ in range(5))
+    def clock():
+        done_when_read.append(last_product.query())
+        return len(done_when_read)
 
-    assert step_ns(2) / step_ns(1) == pytest.approx(2, rel=0.05)
+    runner = Multiplying("products", Arm(), iter(()))
+    time_block(runner, Sizes(switch_warmup=10, steps=10), clock)
+    assert done_when_queued == [False, False]
+    assert done_when_read == [True, True]
 
 
 def test_the_phases_run_on_the_gpu(device, trial):
