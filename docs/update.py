@@ -155,8 +155,7 @@ def phases() -> str:
 
 def csv_columns(file: str) -> str:
     """Describe every column of a CSV."""
-    meaning = columns.descriptions()[file]
-    rows = [(f"`{field.name}`", field.values, meaning[field.name]) for field in columns.COLUMNS[file].values()]
+    rows = [(f"`{field.name}`", field.values, field.about) for field in columns.COLUMNS[file].values()]
     return markdown(("column", "values", "meaning"), rows)
 
 

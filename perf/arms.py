@@ -15,7 +15,6 @@ from bench.devices.backend import backend_of
 from bench.launch.local import LocalLauncher
 from bench.measure.rounds import compare
 from bench.measure.warmup import prepare
-from bench.phases.arms import BATCHES, TrainingRunner
 from bench.planning import suite_registry
 from bench.planning.plan import is_emulated, unsupported_reason
 from bench.results.records import Device
@@ -24,6 +23,7 @@ from bench.spec.suite import Suite
 from bench.spec.trial import Protocol
 from bench.stats import Interval, student
 from bench.training import amp
+from bench.training.arms import BATCHES, TrainingRunner
 from bench.training.step import build_arm, build_loss
 
 HARNESS, BY_HAND = "harness", "by hand"

@@ -1,99 +1,122 @@
 #!/usr/bin/env python3
-"""Rewrite results folders of a former format, whose run.json has a ``schema`` or the ``format`` 6 or 7, in place.
+"""Rewrite results folders of format 8, which has one trials.csv for all phases, as one CSV for each phase, in place.
 
     python perf/convert_results.py FOLDER...
 
-What this version does not have is dropped: columns, fields of the request, rows of precisions, figures of the explain
-phase. A converted run can be reported and compared; ``--resume`` refuses one that had a ``schema``, because the hashes
-of suites are others now.
+Where a trial was tried again, the rows of the last attempt are kept. A run of an older format is converted first by the
+version of this script that belongs to format 8.
 """
 
 import io
 import json
+import re
 import sys
-from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
-from typing import get_args
 
 import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.results.columns import COLUMNS, whole_lines
+from bench.results.columns import COLUMNS, OF_PHASES, whole_lines
 from bench.results.files import write_atomically
-from bench.results.records import Finding
 from bench.results.run_json import FORMAT
-from bench.spec.precisions import PRECISIONS
-from bench.spec.trial import Protocol, Request
+from bench.spec.phases import LADDER, PHASES
+
+FORMER = 8
+FIGURES = {"numerics": "numerics.csv", "layers": "numerics.csv", "explain": "explain.csv"}
+"""The phases whose details have a file of another name now, and the former one."""
 
 
 def convert(folder: Path) -> None:
     """Rewrite the files of a folder, run.json last, so that a conversion that was stopped can be repeated."""
     run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    if "schema" not in run and run.get("format") not in (6, 7):
-        sys.exit(
-            f"'{folder}' is not of a former format: its run.json has no schema, and its format is neither 6 nor 7."
-        )
-    request = run.setdefault("request", {})
-    protocol = request.setdefault("protocol", {})
-
-    def is_known(arm: str) -> bool:  # an ablation step adds a technique; the arms of a script have any names
-        return (
-            arm.startswith("+")
-            or request.get("script") is not None
-            or arm.replace("+", ":").partition(":")[0] in PRECISIONS
-        )
-
-    frames = read(folder, is_known)
-    if "most_replicates" not in protocol:  # such a run had no target to meet
-        protocol.pop("target_ci", None)
-        trials = frames["trials.csv"]
-        trials.loc[trials["status"] == "unconverged", ["status", "detail"]] = ["ok", ""]
-    for name, rows in frames.items():
-        write_atomically(folder / name, rows.to_csv(index=False, lineterminator="\n"))
-    for part, kind in ((request, Request), (protocol, Protocol)):
-        for name in part.keys() - {field.name for field in fields(kind)}:
-            del part[name]
-    for device in run.get("environment", {}).get("devices", []):
-        for name in (device.get("unsupported") or {}).keys() - PRECISIONS:
-            del device["unsupported"][name]
-    planned = [{**trial, "arms": [*filter(is_known, trial["arms"])]} for trial in run.get("planned", [])]
-    run["planned"] = [trial for trial in planned if trial["arms"]]
-    kept = {name: value for name, value in run.items() if name not in ("schema", "sha256", "edited", "format")}
-    write_atomically(folder / "run.json", json.dumps({"format": FORMAT, **kept}, indent=2) + "\n")
-
-
-def read(folder: Path, is_known: Callable[[str], bool]) -> dict[str, pd.DataFrame]:
-    """Return the CSVs of a folder as texts: this version's columns of the whole rows of precisions that it knows."""
-    frames = {}
-    for name in filter(lambda name: (folder / name).is_file(), COLUMNS):
-        whole = whole_lines(folder / name)[0]
-        rows = pd.read_csv(io.BytesIO(whole), dtype=str, keep_default_na=False)
-        rows = rows[rows["precision"].map(is_known).astype(bool)] if "precision" in rows else rows
-        rows = rows[rows["kind"].isin(get_args(Finding))] if name == "explain.csv" else rows
-        frames[name] = rows.reindex(columns=list(COLUMNS[name]), fill_value="").replace("\n", " ", regex=True)
-    trials = frames["trials.csv"]
-    fill(trials, "attempt", trials.groupby(["trial", "precision"]).cumcount() + 1)
-    fill(trials, "trial_rows", trials.groupby(["trial", "attempt"])["trial"].transform("size"))
-    last = trials.drop_duplicates("trial", keep="last").set_index("trial")["attempt"]
-    for name in frames.keys() - {"trials.csv", "telemetry.csv"}:
-        fill(frames[name], "attempt", frames[name]["trial"].map(last).fillna(""))
-    if "epochs.csv" in frames:  # the first epoch warms up, which the former median of their times counted
-        arms = frames["epochs.csv"].astype({"train_s": float}).groupby(["trial", "precision"])["train_s"]
-        medians = arms.apply(lambda times: times.iloc[1 if len(times) > 1 else 0 :].median())
-        times = trials.join(medians, on=["trial", "precision"])["train_s"]
-        trials["time_per_epoch_s"] = times.where((trials["time_per_epoch_s"] != "") & times.notna(), "")
-    return frames
+    if run.get("format") != FORMER:
+        sys.exit(f"'{folder}' is not of format {FORMER}: its run.json has the format {run.get('format')}.")
+    trials = counting(texts(folder / "trials.csv"))
+    attempts = trials.drop_duplicates("trial").set_index("trial")["attempt"]
+    names = {row.trial: renamed(row.trial, row.phase) for row in trials.itertuples()}
+    phase_of = trials.drop_duplicates("trial").set_index("trial")["phase"]
+    details = {}
+    for name in ("blocks.csv", "epochs.csv", *dict.fromkeys(FIGURES.values())):
+        rows = texts(folder / name)
+        if not rows.empty:
+            rows = rows[rows["attempt"] == rows["trial"].map(attempts)]
+            rows = rows.assign(phase=rows["trial"].map(phase_of), trial=rows["trial"].map(names))
+        details[name] = rows
+    written = {name: rows for name, rows in details.items() if name in COLUMNS and name not in OF_PHASES}
+    for phase, former in FIGURES.items():
+        rows = details[former]
+        (name,) = PHASES[phase].details.values()
+        written[name] = rows[rows["phase"] == phase] if not rows.empty else rows
+    trials = trials.assign(trial=trials["trial"].map(names))
+    for name, phase in PHASES.items():
+        written[phase.file] = of_phase(trials[trials["phase"] == name], name)
+    (folder / "trials.csv").rename(folder / "trials.csv.converted")
+    for name in dict.fromkeys(FIGURES.values()):
+        (folder / name).unlink(missing_ok=True)
+    for name, rows in written.items():
+        if rows.empty and (folder / name).exists():
+            write_atomically(folder / name, ",".join(COLUMNS[name]) + "\n")
+        elif not rows.empty:
+            columns = [column for column in COLUMNS[name] if column in rows]
+            if name in OF_PHASES:
+                columns = [column for column in columns if (rows[column] != "").any()]
+            text = rows[columns].to_csv(index=False, lineterminator="\n")
+            write_atomically(folder / name, text)
+    planned = [{**trial, **renamed_plan(trial)} for trial in run.get("planned", [])]
+    write_atomically(folder / "run.json", json.dumps({**run, "format": FORMAT, "planned": planned}, indent=2) + "\n")
+    (folder / "trials.csv.converted").unlink()
 
 
-def fill(rows: pd.DataFrame, column: str, values: pd.Series) -> None:
-    """Write values into the empty cells of a column."""
-    rows[column] = rows[column].where(rows[column] != "", values.astype(str))
+def texts(path: Path) -> pd.DataFrame:
+    """Read a CSV's whole rows as texts; a missing one is empty."""
+    data = whole_lines(path)[0]
+    return pd.read_csv(io.BytesIO(data), dtype=str, keep_default_na=False) if data.strip() else pd.DataFrame()
+
+
+def counting(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the last whole attempt at each trial, without arms that were measured together after all."""
+    size = trials.groupby(["trial", "attempt"])["trial"].transform("size")
+    whole = trials[size >= trials["trial_rows"].astype(int)]
+    last = whole.groupby("trial")["attempt"].transform(lambda attempts: max(attempts, key=int))
+    rows = whole[whole["attempt"] == last]
+    arm = ["cell", "phase", "replicate", "seed", "arm_precision", "arm_techniques"]
+    of_trial = rows.groupby("trial")
+    is_together = of_trial["trial"].transform("size").gt(1) & ~of_trial["status"].transform(lambda s: "oom" in set(s))
+    together = rows[is_together][arm].apply(tuple, axis=1)
+    is_apart = of_trial["trial"].transform("size").eq(1)
+    return rows[~(is_apart & rows[arm].apply(tuple, axis=1).isin(set(together)))]
+
+
+def of_phase(trials: pd.DataFrame, phase: str) -> pd.DataFrame:
+    """Return the rows of a phase in its own columns."""
+    if trials.empty:
+        return trials
+    rows = trials.assign(parameters=trials["parameters_json"].replace("{}", ""))
+    if phase in LADDER:
+        rows = rows.assign(precision=rows["arm_precision"], techniques=rows["arm_techniques"])
+    if phase == "memory":
+        rows["replicate"] = rows["trial"].str.extract(r"-r(\d+)$")[0]
+    return rows
+
+
+def renamed(trial: str, phase: str) -> str:
+    """Return the name of a trial now: processes of the memory phase are counted as those of others are."""
+    if phase != "memory":
+        return trial
+    return re.sub(r"-s(\d+)$", r"-r\1", trial) if re.search(r"-s\d+$", trial) else f"{trial}-r0"
+
+
+def renamed_plan(trial: dict[str, object]) -> dict[str, object]:
+    """Return what changes in an entry of the plan."""
+    name = renamed(str(trial["trial"]), str(trial["phase"]))
+    if trial["phase"] != "memory":
+        return {}
+    return {"trial": name, "replicate": int(name.rpartition("-r")[2]), "seed": 0}
 
 
 if __name__ == "__main__":
     for argument in sys.argv[1:] or sys.exit(__doc__):
         if not (Path(argument) / "trials.csv").is_file():
-            sys.exit(f"'{argument}' is no folder of a run: it has no trials.csv.")
+            sys.exit(f"'{argument}' is no folder of a run of format {FORMER}: it has no trials.csv.")
         convert(Path(argument))

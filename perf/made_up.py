@@ -11,21 +11,21 @@ from dataclasses import replace
 from typing import Any
 
 from bench.launch import Ending, Launcher
+from bench.phases.energy import Energy
+from bench.phases.inference import Inference
+from bench.phases.memory import MemoryPeak
+from bench.phases.speed import Speed
+from bench.phases.train import Training
 from bench.results.records import (
     Block,
     Device,
-    Energy,
     Environment,
     EpochResult,
     Fit,
-    Inference,
-    MemoryPeak,
     Message,
     Numeric,
     Operations,
-    Speed,
     Switches,
-    Training,
     TrialResult,
 )
 from bench.spec.precisions import BASELINE, PRECISIONS
@@ -103,7 +103,7 @@ class MadeUpMachine(Launcher):
             rows = [self._epoch(trial, number) for number in range(1, trial.epochs + 1)]
             for row in rows:
                 on_message(row)
-            results = [replace(result, training=as_trained(result.training, rows)) for result in results]
+            results = [replace(result, row=as_trained(result.row, rows)) for result in results]
         if trial.phase == "numerics":
             for step in range(3):
                 figure = {"trial": trial.id, "precision": trial.precisions[0], "step": step, "layer": ""}
@@ -117,7 +117,7 @@ class MadeUpMachine(Launcher):
         if trial.phase == "speed":
             return as_timed(results, blocks, trial.cell.batch_size)
         again = replace(results[0], precision=f"{BASELINE} again")
-        pair = [results[0], replace(again, speed=replace(again.speed, speedup=1.0))]
+        pair = [results[0], replace(again, row=replace(again.row, speedup=1.0))]
         return [replace(as_timed(pair, blocks, trial.cell.batch_size)[1], precision=BASELINE)]
 
     def _result(self, trial: Trial, device: Device, name: str) -> TrialResult:
@@ -125,10 +125,10 @@ class MadeUpMachine(Launcher):
         precision, batch = PRECISIONS[name.partition(":")[0]], trial.cell.batch_size
         parts: dict[str, Any] = {}
         if trial.phase == "memory":
-            parts["memory"] = self._memory(device, batch, gain)
+            parts["row"] = self._memory(device, batch, gain)
         elif trial.phase in ("speed", "floor"):
             speedup = None if name == BASELINE or BASELINE not in trial.precisions else 1.0
-            parts["speed"] = Speed(
+            parts["row"] = Speed(
                 steady=True,
                 warmup_steps=20,
                 switch_warmup_steps=2,
@@ -143,7 +143,7 @@ class MadeUpMachine(Launcher):
             parts["operations"] = Operations(compute_dtypes="float32:100%", flops_per_step=1e9 * batch)
         elif trial.phase == "energy":
             step_s, power_w, idle_w = batch / 20_000 / gain, 500.0 + self._rng.random(), 80.0
-            parts["energy"] = Energy(
+            parts["row"] = Energy(
                 energy_source="counter",
                 energy_j_per_step=power_w * step_s,
                 energy_net_j_per_step=(power_w - idle_w) * step_s,
@@ -153,7 +153,7 @@ class MadeUpMachine(Launcher):
                 energy_steps=1000,
             )
         elif trial.phase == "train":
-            parts["training"] = Training(
+            parts["row"] = Training(
                 epochs=1,
                 time_per_epoch_s=1.0,
                 total_s=1.0,
@@ -167,7 +167,7 @@ class MadeUpMachine(Launcher):
                 data_storage="device",
             )
         elif trial.phase == "inference":
-            parts["inference"] = Inference(
+            parts["row"] = Inference(
                 latency_p50_ms=2.0 / gain,
                 latency_p95_ms=2.1 / gain,
                 inference_samples_per_s=60_000.0 * gain,

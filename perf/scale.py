@@ -37,7 +37,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.launch import Ending, Launcher
-from bench.results.records import Block, Device, Environment, MemoryPeak, Message, Speed, TrialResult
+from bench.phases.memory import MemoryPeak
+from bench.phases.speed import Speed
+from bench.results.records import Block, Device, Environment, Message, TrialResult
 from bench.spec.trial import Request, Trial
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,7 +94,7 @@ class Instant(Launcher):
             raise KeyboardInterrupt
         for index, name in enumerate(trial.precisions):
             if trial.phase == "memory":
-                on_message(TrialResult(precision=name, status="ok", memory=MemoryPeak(peak_resident_bytes=2**20)))
+                on_message(TrialResult(precision=name, status="ok", row=MemoryPeak(peak_resident_bytes=2**20)))
                 continue
             for number in range(self.blocks):
                 where = {"round": number // 2, "position": 2 * index + number % 2}
@@ -102,7 +104,7 @@ class Instant(Launcher):
             step_ms = 2.0 - index / 10
             ends["samples_per_s"] = 1000 * trial.cell.batch_size / step_ms
             speed = Speed(**cut, rounds=self.blocks // 2, step_ms=step_ms, **ends)  # type: ignore[arg-type]  # as above
-            on_message(TrialResult(precision=name, status="ok", speed=speed))
+            on_message(TrialResult(precision=name, status="ok", row=speed))
         self.ended.append(time.process_time())
         return Ending(kind="done")
 

@@ -23,19 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from bench.results.records import (
-    Block,
-    Device,
-    Energy,
-    Environment,
-    EpochResult,
-    MemoryPeak,
-    Operations,
-    Speed,
-    Switches,
-    Training,
-    TrialResult,
-)
+from bench.phases.energy import Energy
+from bench.phases.memory import MemoryPeak
+from bench.phases.speed import Speed
+from bench.phases.train import Training
+from bench.results.records import Block, Device, Environment, EpochResult, Operations, Switches, TrialResult
 from bench.results.store import Store
 from bench.spec.precisions import BASELINE
 from bench.spec.techniques import AblationStep
@@ -256,7 +248,7 @@ class _Cell:
             temporary_bytes=int(peak * 0.97) - int(peak * 0.92),
             model_bytes=part,
         )
-        self._add("memory", [precision], _result(precision, memory=memory))
+        self._add("memory", [precision], _result(precision, row=memory))
         return True
 
     def _speed(self, fitting: list[str], replicate: int) -> None:
@@ -292,7 +284,7 @@ class _Cell:
                 paired=paired,
             )
             operations = Operations(compute_dtypes=COMPUTED[name], flops_per_step=flops)
-            results.append(_result(name, speed=speed, operations=operations))
+            results.append(_result(name, row=speed, operations=operations))
         protocol = Protocol(replicates=self.shape.processes)
         trial = self._trial("speed", fitting, replicate=replicate, protocol=protocol)
         scatter = self.gpu.within * self.shape.rounds**0.5 / 2.2
@@ -322,7 +314,7 @@ class _Cell:
             energy_window_s=joules * 100 / (self.gpu.watts * 0.85),
             energy_steps=100,
         )
-        self._add("energy", [precision], _result(precision, energy=energy))
+        self._add("energy", [precision], _result(precision, row=energy))
 
     def _train(self, precision: str, seed: int) -> None:
         gain = 1 + (self.gpu.speedups[precision] - 1) * self.model.gain * 0.85
@@ -345,7 +337,7 @@ class _Cell:
         )
         trial = self._trial("train", [precision], seed=seed, epochs=epochs)
         rows = [self._epoch(trial, epoch, epoch_s, accuracy) for epoch in range(1, epochs + 1)]
-        result = _result(precision, training=as_trained(training, rows))
+        result = _result(precision, row=as_trained(training, rows))
         self.store.add_results(trial, self.device, [result], rows)
 
     def _epoch(self, trial: Trial, epoch: int, epoch_s: float, last: float) -> EpochResult:
@@ -386,13 +378,13 @@ def as_timed(results: Sequence[TrialResult], blocks: Sequence[Block], batch_size
         step_ms, ratios = statistics.median(steps[result.precision]), logs.get(BASELINE, 0) - logs[result.precision]
         speedup = rounds_interval(ratios).exp()
         flops = result.operations.flops_per_step if result.operations else None
-        speed = replace(result.speed, step_ms=step_ms, samples_per_s=1000 * batch_size / step_ms)
-        if result.speed.speedup is not None:
+        speed = replace(result.row, step_ms=step_ms, samples_per_s=1000 * batch_size / step_ms)
+        if result.row.speedup is not None:
             speed = replace(speed, speedup=speedup.center, speedup_low=speedup.low, speedup_high=speedup.high)
         if flops is not None:
             tflops = flops / step_ms / 1e9
             speed = replace(speed, tflops=tflops, pct_of_peak=100 * tflops / speed.peak_tflops)
-        timed.append(replace(result, speed=replace(speed, step_p50_ms=step_ms, step_p95_ms=1.03 * step_ms)))
+        timed.append(replace(result, row=replace(speed, step_p50_ms=step_ms, step_p95_ms=1.03 * step_ms)))
     return timed
 
 

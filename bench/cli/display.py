@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench.planning.plan import REPORT_S, Plan
-from bench.results.records import MEASURED, Device, Environment, Operations, Progress, Sample, TrialResult
+from bench.results.records import MEASURED, Device, Environment, Progress, Sample, TrialResult
 from bench.results.store import FAILURES, reason_of
 from bench.spec.phases import PHASES
-from bench.spec.precisions import BASELINE, find_precision, strayed
 from bench.spec.text import plain, print_plain
 from bench.spec.trial import Trial
 
@@ -48,7 +47,8 @@ class Display:
                 self._reasons.add(reason_of(result.detail))
                 shown.append(result)
         bad = any(result.status not in MEASURED for result in results)
-        self._print(f"{' '.join(self._running.pop(trial.id))}: {describe_results(shown)}", "red" if bad else "")
+        line = describe_results(trial.phase, shown)
+        self._print(f"{' '.join(self._running.pop(trial.id))}: {line}", "red" if bad else "")
 
     def note(self, text: str) -> None:
         """Show a note."""
@@ -144,7 +144,7 @@ def describe_trial(trial: Trial) -> str:
     cell = trial.cell
     where = cell.placement.name if cell.placement.device_of() is None else f"GPU {cell.placement.name}"
     process = f"process {trial.replicate + 1}"
-    detail = process if PHASES[trial.phase].key == "replicate" else ", ".join(trial.precisions)
+    detail = process if PHASES[trial.phase].until_clear else ", ".join(trial.precisions)
     detail += f", seed {trial.seed}, {_epochs(trial)}" if trial.phase == "train" else ""
     batch = (
         ""
@@ -158,56 +158,17 @@ def describe_trial(trial: Trial) -> str:
     return f"{suite}, {where}{batch}, {trial.phase.replace('_', ' ')} ({detail})"
 
 
-def describe_results(results: Sequence[TrialResult]) -> str:
-    """Return a trial's results in one line."""
-    return "; ".join(_describe(result) for result in results)
+def describe_results(phase: str, results: Sequence[TrialResult]) -> str:
+    """Return the results of a trial of a phase in one line."""
+    return "; ".join(_describe(phase, result) for result in results)
 
 
-def _describe(result: TrialResult) -> str:
-    name, detail = result.precision, f"; {result.detail}" if result.detail else ""
-    if result.status not in MEASURED:
-        return f"{name} {result.status}: {result.detail}"
-    if result.fit is not None:
-        return f"{name} {result.detail.split(';')[0]} (bound by {result.fit.fit_bound})"
-    if result.memory is not None:
-        peak = result.memory.headline_bytes
-        mib = 0.0 if peak is None else peak / 2**20
-        size = "unknown" if peak is None else f"{mib:.2g} MiB" if 0 < mib < 10 else f"{mib:,.0f} MiB"
-        return f"peak {size}{detail}"
-    if result.energy is not None:
-        return f"{result.energy.energy_j_per_step:.4g} J/step"
-    if (training := result.training) is not None:
-        accuracy = training.test_accuracy_pct
-        tested = "" if accuracy is None else f", {accuracy:.2f} % right"
-        if training.quality is not None:
-            tested = f", {training.quality_name} {training.quality:.4g} {training.quality_unit}".rstrip()
-        precision = find_precision(result.precision)
-        took = "" if precision and precision.emulated else f"{training.time_per_epoch_s:.2f} s/epoch, "
-        return f"{took}loss {training.train_loss:#.4g}{tested}{detail}"
-    return _describe_timed(result)
-
-
-def _describe_timed(result: TrialResult) -> str:
-    """Return the line of a result that has a time; of one without a figure its status, with the detail."""
-    name, unconverged = result.precision, " (unconverged)" if result.status == "unconverged" else ""
-    if (inference := result.inference) is not None:
-        ends = inference.inference_speedup_low, inference.inference_speedup_high
-        rate = f"{inference.inference_samples_per_s:,.1f} samples/s{_speedup(inference.inference_speedup, *ends)}"
-        return f"{name} {rate}, one sample in {inference.latency_p50_ms:.3g} ms{unconverged}"
-    if (speed := result.speed) is not None and speed.step_ms is not None:
-        times = _speedup(speed.speedup, speed.speedup_low, speed.speedup_high)
-        seen = result.operations or Operations()
-        words = strayed(name, seen.compute_dtypes, seen.other_modules)
-        types = f", but {words}" if words else ""
-        return f"{name} {speed.step_ms:.4g} ms{times}{unconverged}{types}"
-    return f"{name} {result.status}" + (f": {result.detail}" if result.detail else "")
-
-
-def _speedup(center: float | None, low: float | None, high: float | None) -> str:
-    """Return a speedup with its interval, to be appended to the figure that it is of; empty where there is none."""
-    if center is None or low is None or high is None:
-        return ""
-    return f", {center:.3f}× {BASELINE} [{low:.3f}, {high:.3f}]"
+def _describe(phase: str, result: TrialResult) -> str:
+    describe = PHASES[phase].describe
+    if result.status in MEASURED and result.row is not None and describe is not None:
+        return describe(result)
+    reason = f": {result.detail}" if result.detail or result.status not in MEASURED else ""
+    return f"{result.precision} {result.status}{reason}"
 
 
 def describe_gpu(sample: Sample, board: Device | None = None) -> str:

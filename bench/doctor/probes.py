@@ -21,12 +21,13 @@ from bench.devices.backend import backend_of, device_at
 from bench.measure import memory
 from bench.measure.rounds import Clock, Runner, Sizes, compare
 from bench.measure.warmup import prepare, warm_up
-from bench.phases.arms import BATCHES, TrainingRunner, enter
+from bench.phases.memory import MemoryPeak
 from bench.planning import suite_registry
-from bench.results.records import Device, MemoryPeak, Message
+from bench.results.records import Device, Message
 from bench.spec.precisions import parse_precision
 from bench.spec.trial import Placement, Protocol, SuiteRef
 from bench.stats import Interval
+from bench.training.arms import BATCHES, TrainingRunner, enter
 from bench.training.step import build_arm
 
 Send = Callable[[Message], None]
@@ -111,7 +112,7 @@ def peak(device: Device, held_bytes: int, _send: Send) -> MemoryPeak:
         runner.run(1)
         del held
 
-    return memory.measure_peaks(
+    peaks = memory.measure_peaks(
         step,
         place,
         resident_before=resident,
@@ -119,6 +120,7 @@ def peak(device: Device, held_bytes: int, _send: Send) -> MemoryPeak:
         uuid=device.uuid,
         model_bytes=memory.model_bytes(runner.arm.model),
     )
+    return MemoryPeak(**peaks)
 
 
 def telemetry(device: Device, reading: int, _send: Send) -> Interval:

@@ -12,7 +12,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from bench.launch import Ending, OnMessage
-from bench.results.records import MemoryPeak, TrialResult
+from bench.phases.memory import MemoryPeak
+from bench.results.records import TrialResult
 
 GRACE_S = 5.0
 """How long the other ranks may take to report the cause after one has reported that it lost them."""
@@ -89,9 +90,8 @@ def run_ranks(ranks: Sequence[Rank], on_message: OnMessage, grace_s: float = GRA
         return cause(failed)
     for result in results[0]:
         alike = [other for each in results for other in each if other.precision == result.precision]
-        peaks = [other.memory for other in alike if other.memory]
-        memory = MemoryPeak.of_all(peaks) if len(peaks) > 1 else next(iter(peaks), None)
-        on_message(replace(result, memory=memory))
+        peaks = [other.row for other in alike if isinstance(other.row, MemoryPeak)]
+        on_message(replace(result, row=MemoryPeak.of_all(peaks)) if len(peaks) > 1 else result)
     return Ending(kind="done")
 
 

@@ -25,7 +25,9 @@ import psutil
 import bench.script
 from bench.launch import Ending, OnMessage
 from bench.launch.local import GONE_S, LocalLauncher
-from bench.results.records import Block, Device, MemoryPeak, Operations, Progress, Speed, Status, TrialResult
+from bench.phases.memory import MemoryPeak
+from bench.phases.speed import Speed
+from bench.results.records import Block, Device, Operations, Progress, Status, TrialResult
 from bench.script.hook import ignores_hook
 from bench.script.steps import (
     NARROW,
@@ -107,7 +109,7 @@ class ScriptLauncher(LocalLauncher):
         ]
         memory = MemoryPeak.of_all(peaks) if len(peaks) > 1 else peaks[0]
         diverged = any(has_diverged(each["steps"]) for each in records)
-        return [self._result(name, warnings, products(record["computed"]), diverged=diverged, memory=memory)]
+        return [self._result(name, warnings, products(record["computed"]), diverged=diverged, row=memory)]
 
     def _profile_path(self, name: str) -> Path:
         return (self.workspace or Path()) / "profiles" / f"{name}.json"
@@ -165,11 +167,9 @@ class ScriptLauncher(LocalLauncher):
         """Return the row of an arm in a round."""
         step_ms, skipped = _mean_ms(timings), sum(each.skipped for each in timings)
         times = sorted(ms for each in timings for ms in each.counted_ms)
-        figures = {
-            "script_wait_pct": [each.wait_pct for each in timings if each.wait_pct is not None],
-            "script_loss": [each.loss for each in timings if each.loss is not None],
-        }
-        values = {column: fmean(known) for column, known in figures.items() if known}
+        waits_pct = [each.wait_pct for each in timings if each.wait_pct is not None]
+        losses = [each.loss for each in timings if each.loss is not None]
+        wait_pct = fmean(waits_pct) if waits_pct else None
         diverged = any(each.diverged for each in timings)
         speed = Speed(
             steady=True,
@@ -184,11 +184,12 @@ class ScriptLauncher(LocalLauncher):
             step_p50_ms=times[len(times) // 2],
             step_p95_ms=times[len(times) * 95 // 100],
             foreign_load_pct=max((each.load_pct for each in timings if each.load_pct is not None), default=None),
+            script_wait_pct=wait_pct,
+            script_loss=fmean(losses) if losses and all(map(math.isfinite, losses)) else None,
         )
-        wait_pct = values.get("script_wait_pct", 0.0)
-        warnings = [f"waited for data in {wait_pct:.0f} % of a step"] if wait_pct > WAIT_PCT else []
+        warnings = [f"waited for data in {wait_pct:.0f} % of a step"] if wait_pct and wait_pct > WAIT_PCT else []
         warnings += [f"{skipped} optimizer steps skipped"] if skipped else []
-        return self._result(name, warnings, diverged=diverged, speed=speed, values=values)
+        return self._result(name, warnings, diverged=diverged, row=speed)
 
     def _result(
         self, name: str, warnings: list[str], *details: str, diverged: bool = False, **measured: Any

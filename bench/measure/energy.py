@@ -17,7 +17,6 @@ from typing import Protocol
 import numpy as np
 
 from bench.devices.monitor import POLL_S, SILENT_S, GpuMeter, Source
-from bench.results.records import Energy
 
 WINDOW_S = 5.0
 """Both ends of a window of the counter are known to some milliseconds, of power to its period: below 1 % of this. Where
@@ -195,21 +194,6 @@ def pace_s(load: Load, *, burst: int = 1, clock: Clock = time.monotonic, sleep: 
     stream.run(WINDOW_S)
     stream.drain()
     return stream.step_s(begin_s, stream.times_s[-1])
-
-
-def energy_of(window: Window, idle_power_w: float | None) -> Energy:
-    """Return a window's energy by the step, gross and less what the device draws idle."""
-    gross_j = window.energy_j / window.steps
-    return Energy(
-        energy_source=window.source,
-        energy_j_per_step=gross_j,
-        energy_net_j_per_step=None if idle_power_w is None else gross_j - idle_power_w * window.step_s,
-        idle_power_w=idle_power_w,
-        mean_power_w=window.power_w,
-        energy_window_s=window.seconds,
-        energy_steps=round(window.steps),
-        energy_start_s=window.start_s,
-    )
 
 
 def doubt(window: Window, idle: Window | None, *, name: str, limit_w: float | None, disturbed: str = "") -> str:

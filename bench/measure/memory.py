@@ -13,7 +13,7 @@ import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -24,7 +24,6 @@ from torch.utils._pytree import tree_leaves
 
 from bench.devices.backend import PeakMemory, backend_of
 from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
-from bench.results.records import MemoryPeak
 
 STEADY_STEPS = 3
 THRESHOLD_BYTES = 128 * 1024
@@ -53,8 +52,8 @@ def measure_peaks(
     uuid: str | None,
     model_bytes: int,
     steps: int = STEADY_STEPS,
-) -> MemoryPeak:
-    """Run one step, then a few more, and return the peaks of both.
+) -> dict[str, int | None]:
+    """Run one step, then a few more, and return the peaks of both in bytes, by their names as columns.
 
     Args:
         step: does one training step.
@@ -68,25 +67,25 @@ def measure_peaks(
     """
     first, steady = _peak(step, device, 1), _peak(step, device, steps)
     if backend_of(device).is_gpu:
-        return MemoryPeak(
-            first_peak_bytes=first.allocated,
-            peak_allocated_bytes=steady.allocated,
-            peak_reserved_bytes=steady.reserved,
-            peak_active_bytes=steady.active,
-            driver_used_bytes=driver_used_bytes(uuid, driver_before),
-            gpu_used_bytes=driver_memory_bytes(uuid),
+        return {
+            "first_peak_bytes": first.allocated,
+            "peak_allocated_bytes": steady.allocated,
+            "peak_reserved_bytes": steady.reserved,
+            "peak_active_bytes": steady.active,
+            "driver_used_bytes": driver_used_bytes(uuid, driver_before),
+            "gpu_used_bytes": driver_memory_bytes(uuid),
             # Counted since the process began; retries of the first step, which tries workspaces, are not steady.
-            allocator_retries=None if steady.retries is None else steady.retries - (first.retries or 0),
-            model_bytes=model_bytes,
-        )
+            "allocator_retries": None if steady.retries is None else steady.retries - (first.retries or 0),
+            "model_bytes": model_bytes,
+        }
     if resident_before is None or first.resident is None or steady.resident is None:
-        return MemoryPeak(model_bytes=model_bytes)
+        return {"model_bytes": model_bytes}
     # Where memory is short, the system reclaims pages meanwhile, and a small model's rise is below 0.
-    return MemoryPeak(
-        first_peak_bytes=max(0, first.resident - resident_before),
-        peak_resident_bytes=max(0, steady.resident - resident_before),
-        model_bytes=model_bytes,
-    )
+    return {
+        "first_peak_bytes": max(0, first.resident - resident_before),
+        "peak_resident_bytes": max(0, steady.resident - resident_before),
+        "model_bytes": model_bytes,
+    }
 
 
 def _peak(step: Callable[[], object], device: torch.device, steps: int) -> PeakMemory:
@@ -147,22 +146,20 @@ def model_bytes(model: nn.Module) -> int:
 
 
 def tensor_bytes(
-    peaks: MemoryPeak,
     step: Callable[[], object],
     device: torch.device,
     *,
     modules: Iterable[nn.Module],
     optimizers: Collection[torch.optim.Optimizer],
     held: Iterable[Tensor] = (),
-) -> MemoryPeak:
-    """Run one step and return the peaks with the bytes of its tensors at its own peak, by kind.
+) -> dict[str, int]:
+    """Run one step and return the bytes of its tensors at its own peak, by kind, by their names as columns.
 
     Counted are tensors that operators return, not what a library takes for itself (cuDNN's and oneDNN's workspaces),
     nor the allocator's rounding. Where torch or the model cannot be watched, the reason is printed, and the kinds stay
     unknown.
 
     Args:
-        peaks: what was measured before.
         step: does one training step that begins by dropping the last one's gradients and leaves its own. One has run
             before, so that the optimizer's state exists.
         device: whose tensors are counted.
@@ -176,10 +173,10 @@ def tensor_bytes(
         watch = _Watch(device, [*parameters, *states(optimizers), *held], parameters=parameters)
         with watch:
             step()
-        return replace(peaks, **_by_kind(watch, modules, optimizers))
+        return _by_kind(watch, modules, optimizers)
     except Exception as error:  # whatever a user's model does: the peaks are known by now
         print(f"Tensors not counted by kind: {type(error).__name__}: {error}")
-        return peaks
+        return {}
 
 
 @dataclass(eq=False, slots=True)

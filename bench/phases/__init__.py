@@ -1,23 +1,32 @@
-"""The phases of a trial: a module for each, or for several, of ``bench.spec.phases``, and their common parts."""
+"""The phases of a trial: a folder for each, see ``bench.spec.phase``."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bench.results.records import Device, Message
-from bench.spec.phases import PHASES
-from bench.spec.trial import Trial
+if TYPE_CHECKING:
+    from bench.results.records import Device, Message
+    from bench.spec.trial import Trial
 
-RUNNERS: dict[str, Callable[..., Any]] = {
-    name: importlib.import_module(f"{__name__}.{phase.module or name}").run for name, phase in PHASES.items()
-}
-"""Each phase's ``run``; a phase without a module fails here, at import."""
+
+def load_all() -> None:
+    """Import what measures each phase, and torch with it, so that processes which are forked from this one have it."""
+    from bench.spec.phases import PHASES
+
+    for name in PHASES:
+        _measure(name)
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoint: Path | None = None) -> None:
     """Run the trial's phase in this process; one with checkpoints resumes from the file, and keeps its state there."""
+    from bench.spec.phases import PHASES
+
     more = (checkpoint,) if PHASES[trial.phase].checkpoints else ()
-    RUNNERS[trial.phase](trial, device, send, *more)
+    _measure(trial.phase).run(trial, device, send, *more)
+
+
+def _measure(name: str) -> Any:
+    return importlib.import_module(f"{__name__}.{name}.measure")

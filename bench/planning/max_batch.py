@@ -88,10 +88,10 @@ class Search:
         detail = f"batch sizes tried: {', '.join(self.attempts)}{why}"
         if low:
             result = self.fitted[low]
-            return low, replace(result, detail=detail, fit=replace(result.fit or Fit(), fit_bound=self.bound))
+            return low, replace(result, detail=detail, row=replace(result.row or Fit(), fit_bound=self.bound))
         status: Status = "failed" if self.last is None else self.last.status
         name = self.trial.precisions[0]
-        return high, TrialResult(precision=name, status=status, detail=detail, fit=Fit(fit_bound=self.bound))
+        return high, TrialResult(precision=name, status=status, detail=detail, row=Fit(fit_bound=self.bound))
 
     def _ends(self) -> bool:
         """Say whether to try no further: time is no sharp limit, and an attempt that hangs takes long."""
@@ -128,7 +128,7 @@ class Search:
 
     def _beyond(self, size: int) -> Bound:
         """Return the predicted bound of a size: too much time, or memory of a CPU; empty if it should fit."""
-        known = [(at, result.fit) for at, result in sorted(self.fitted.items()) if result.fit is not None]
+        known: list[tuple[int, Fit]] = [(at, result.row) for at, result in sorted(self.fitted.items()) if result.row]
         if not known or size <= known[-1][0]:
             return ""
         at, fit = known[-1]

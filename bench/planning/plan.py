@@ -12,7 +12,8 @@ from typing import NamedTuple
 from bench.planning.max_batch import Largest, at_any_size, fitting_at
 from bench.results.records import MEASURED, UNFIT, Device, Environment, Status
 from bench.spec.errors import UsageError
-from bench.spec.phases import LADDER, PHASES, Work
+from bench.spec.phase import Work
+from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import BASELINE, PRECISIONS, find_precision, parse_precision
 from bench.spec.suite import Suite
 from bench.spec.techniques import AblationStep, build_ablation, find, for_one_device, rebase, refusal, techniques
@@ -374,7 +375,7 @@ def _trials(
         supported = tuple(arm for arm in arms if arm not in unsupported)
         groups = [supported] if supported else []
         alone = [replace(common, arms=(arm,)) for arm in unsupported]
-    if phase.key == "replicate":
+    if phase.until_clear:
         repeated = range(request.protocol.replicates)
         return [replace(common, arms=group, replicate=number) for number in repeated for group in groups] + alone
     if phase.key == "seed":
@@ -386,7 +387,7 @@ def _trials(
             for group in (groups[::-1] if turn % 2 else groups)
         ]
     if name == "memory" and device.is_gpu and not request.quick:  # cuDNN may choose another workspace in each process
-        return [replace(common, arms=group, seed=seeds[0] + process) for group in groups for process in (0, 1)]
+        return [replace(common, arms=group, replicate=process) for group in groups for process in (0, 1)]
     if phase.arms == "narrow":
         common = replace(common, epochs=request.epochs or 0)  # in fp32, before the search
     return [replace(common, arms=group) for group in groups] + alone
@@ -487,16 +488,16 @@ def estimate_s(trial: Trial, suite: Suite, data: PreparedData, device: Device, s
     return start_s + (DISTRIBUTED_OVERHEAD_S if several else 0.0) + estimate(work)
 
 
-MemoryTrials = Mapping[tuple[str, Cell], Sequence[tuple[Trial, str]]]
-"""The trials of the memory phases with their configs, by phase and cell."""
+MemoryTrials = Mapping[tuple[str, Cell], Sequence[Trial]]
+"""The trials of the memory phases, by phase and cell."""
 
 
 def memory_trials(plan: Plan) -> MemoryTrials:
     """Return the trials of a plan that find out which arms fit."""
-    trials: dict[tuple[str, Cell], list[tuple[Trial, str]]] = {}
+    trials: dict[tuple[str, Cell], list[Trial]] = {}
     for trial in plan.trials:
         if trial.phase in ("memory", "ladder_memory"):
-            trials.setdefault((trial.phase, trial.cell), []).append((trial, trial.config))
+            trials.setdefault((trial.phase, trial.cell), []).append(trial)
     return trials
 
 
@@ -543,12 +544,12 @@ def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, St
     Args:
         trial: a trial of the plan.
         fits: the plan's trials of the memory phases.
-        done: finished trials by their config, with the status of each arm.
+        done: the status of each arm of the trials that have ended, by their ids.
     """
     ladder = trial.phase in LADDER
     memory = fits.get(("ladder_memory" if ladder else "memory", trial.cell), ())
     if not ladder:
-        readings = [reading for _, config in memory for reading in done.get(config, {}).items()]
+        readings = [reading for fit in memory for reading in done.get(fit.id, {}).items()]
         unfit = {
             name
             for name, status in readings
@@ -563,10 +564,10 @@ def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, St
         def works(step: AblationStep) -> bool:
             return statuses.get(step) is None or statuses[step] in MEASURED
 
-        planned = [fit.arms[0] for fit, _ in memory]
-        for (fit, _), step in zip(memory, rebase(planned, works), strict=True):
+        planned = [fit.arms[0] for fit in memory]
+        for fit, step in zip(memory, rebase(planned, works), strict=True):
             rebased[fit.arms[0]] = step
-            statuses[step] = done.get(replace(fit, arms=(step,)).config, {}).get(step.name)
+            statuses[step] = done.get(replace(fit, arms=(step,)).id, {}).get(step.name)
         arms = [rebased.get(arm, arm) for arm in trial.arms]
         if trial.phase == "ladder":
             arms = [arm for arm in arms if works(arm)]

@@ -13,7 +13,7 @@ import pandas as pd
 from bench.spec.precisions import find_precision
 
 if TYPE_CHECKING:
-    from bench.spec.metrics import Metric
+    from bench.spec.metric import Metric
     from bench.stats import Interval
 
 UNKNOWN = "–"

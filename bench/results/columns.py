@@ -1,4 +1,4 @@
-"""The columns of a run's CSVs, derived from the fields of the records."""
+"""The columns of a run's CSVs, derived from the fields of the records and of the phases' rows."""
 
 from __future__ import annotations
 
@@ -8,36 +8,31 @@ import dataclasses
 import inspect
 import itertools
 import json
-import math
+import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from bench.results import records
-from bench.results.records import Block, Column, EpochResult, Explained, Identity, Numeric, Sample, TrialResult
-from bench.spec.metrics import METRICS, Metric
+from bench.results.records import Block, Column, EpochResult, Identity, Ran, Sample
+from bench.spec.phase import Phase
+from bench.spec.phases import PHASES
 from bench.spec.text import plain, quoted
 
 FieldKind = Literal["word", "number", "yes or no", "list", "JSON array", "JSON object"]
 KINDS: dict[type, FieldKind] = {str: "word", bool: "yes or no", int: "number", float: "number", tuple: "list"}
 KINDS |= {list: "JSON array", dict: "JSON object"}
-RECORDS: dict[str, tuple[type, ...]] = {
-    "trials.csv": (Identity, TrialResult),
+SHARED: dict[str, tuple[type, ...]] = {
     "blocks.csv": (Block,),
     "epochs.csv": (EpochResult,),
-    "numerics.csv": (Numeric,),
-    "explain.csv": (Explained,),
     "telemetry.csv": (Sample,),
 }
-"""The CSVs of a run, each with the records that make up its rows."""
+"""The CSVs that have the same rows whatever the phase."""
 LARGE = ("blocks.csv", "telemetry.csv")
 """The CSVs that may have millions of rows."""
 UNITS = {"_ms": "ms", "_s": "s", "_bytes": "bytes", "_w": "W", "_c": "°C", "_mhz": "MHz", "_pct": "%"}
 UNITS |= {"_tflops": "TFLOP/s", "_j": "J", "_per_s": "1/s", "_j_per_step": "J"}
 """Units by the end of a column's name; the longest end counts."""
-VALUES = "values"
-"""The field of a result with figures by column, see ``columns_of``."""
 LIST = "+"
 """The sign that joins the words of a list."""
 
@@ -55,8 +50,8 @@ class Field:
     """The only valid words; none if any is valid."""
     whole: bool = False
     """Whether the number is a whole one."""
-    record: str = ""
-    """The class that has the field, whose docstring describes the column; empty where a metric does."""
+    about: str = ""
+    """Its description."""
 
     @property
     def unit(self) -> str:
@@ -76,10 +71,8 @@ class Field:
 
 def _fields(record: type, *, part: bool = False) -> Iterator[Field]:
     """Yield the columns of a record in order, with those of the records in it, its parts."""
-    hints = get_type_hints(record, include_extras=True)
+    hints, abouts = get_type_hints(record, include_extras=True), _descriptions(record)
     for field in dataclasses.fields(record):
-        if field.name == VALUES:
-            continue
         kind, column = hints[field.name], Column()
         optional = get_origin(kind) in (Union, types.UnionType)
         if optional:
@@ -101,23 +94,42 @@ def _fields(record: type, *, part: bool = False) -> Iterator[Field]:
             required=column.filled or is_known,
             words=words,
             whole=kind is int,
-            record=record.__name__,
+            about=abouts[field.name],
         )
 
 
-def columns_of(metric: Metric) -> dict[str, Field]:
-    """Return the columns of a metric, as they are where no record has a field of that name."""
-    column = Column(sign="" if metric.scale == "difference" else "≥ 0")
-    return {name: Field(name=name, kind="number", column=column) for name in metric.columns}
+def _descriptions(record: type) -> dict[str, str]:
+    """Return the docstring of each field of a record and of the records that it extends."""
+    documented: dict[str, str] = {}
+    for base in record.__mro__[-2::-1]:  # all but object, which has none
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(node, ast.ClassDef)
+        for field, after in itertools.pairwise(node.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
+                text = ast.literal_eval(after.value)
+                documented[ast.unparse(field.target)] = " ".join(text.split())
+    return documented
 
 
-COLUMNS: dict[str, dict[str, Field]] = {
-    file: {field.name: field for part in parts for field in _fields(part)} for file, parts in RECORDS.items()
-}
+def _of_phase(phase: Phase) -> dict[str, Field]:
+    """Return the columns of a phase's CSV: the question and the outcome, its own figures, and what ran."""
+    fields = [*_fields(Identity), *(_fields(phase.row, part=True) if phase.row else ()), *_fields(Ran, part=True)]
+    other = {"replicate", "seed"} - {phase.key}
+    return {field.name: field for field in fields if field.name not in other}
+
+
+def _columns() -> dict[str, dict[str, Field]]:
+    columns = {phase.file: _of_phase(phase) for phase in PHASES.values()}
+    records = {name: record for phase in PHASES.values() for record, name in phase.details.items()}
+    for name, (record,) in (SHARED | {name: (record,) for name, record in records.items()}).items():
+        columns[name] = {field.name: field for field in _fields(record)}
+    return columns
+
+
+COLUMNS = _columns()
 """The columns of each CSV, in order."""
-for _metric in METRICS.values():
-    for _name, _field in columns_of(_metric).items():
-        COLUMNS["trials.csv"].setdefault(_name, _field)
+OF_PHASES = tuple(phase.file for phase in PHASES.values())
+"""The CSVs with one row for each arm of each trial of a phase; the others hold their details, and telemetry."""
 
 
 def cells(*parts: Any) -> dict[str, object]:
@@ -127,16 +139,14 @@ def cells(*parts: Any) -> dict[str, object]:
     """
     row: dict[str, object] = {}
     for part in parts:
-        for name in part.__slots__:  # the values are plain: dataclasses.asdict would make deep copies of them
-            value = getattr(part, name)
+        for field in dataclasses.fields(part):  # the values are plain: dataclasses.asdict would make deep copies
+            value = getattr(part, field.name)
             if type(value) in (int, float):
-                row[name] = value
+                row[field.name] = value
             elif dataclasses.is_dataclass(value):
                 row |= cells(value)
-            elif name == VALUES:
-                row |= {metric: figure for metric, figure in value.items() if math.isfinite(figure)}
             elif value is not None:
-                row[name] = _cell(value)
+                row[field.name] = _cell(value)
     return row
 
 
@@ -152,21 +162,6 @@ def _cell(value: object) -> str:
 def listed(cell: str) -> tuple[str, ...]:
     """Return the words of a cell that holds a list."""
     return tuple(cell.split(LIST)) if cell else ()
-
-
-def descriptions() -> dict[str, dict[str, str]]:
-    """Return the description of every column, by CSV: docstrings of the records' fields, or what metrics say."""
-    documented = {("", column): metric.about for metric in METRICS.values() for column in metric.columns}
-    for node in ast.walk(ast.parse(inspect.getsource(records))):
-        if isinstance(node, ast.ClassDef):
-            for field, after in itertools.pairwise(node.body):
-                if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
-                    text = ast.literal_eval(after.value)
-                    documented[node.name, ast.unparse(field.target)] = " ".join(text.split())
-    return {
-        file: {name: documented[field.record, name] for name, field in columns.items()}
-        for file, columns in COLUMNS.items()
-    }
 
 
 def whole_lines(path: Path) -> tuple[bytes, bool]:

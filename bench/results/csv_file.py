@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 from contextlib import suppress
 from functools import partial
@@ -19,10 +18,6 @@ from bench.spec.errors import UsageError
 from bench.spec.text import plain, unquoted
 
 PAIR = ["trial", "precision"]
-ATTEMPT = ["trial", "attempt"]
-"""The columns that say of which attempt at which trial a row is."""
-ARM = ["cell", "phase", "replicate", "seed", "arm_precision", "arm_techniques"]
-"""The columns that say of which arm a row is, whether it was measured alone or together with others."""
 UNKNOWN = ["", "nan", "NaN"]
 """The cells of numbers that are not known."""
 
@@ -114,38 +109,3 @@ def _is_valid(cell: str, field: Field) -> bool:
             return False
     words = ("yes", "no", "") if field.kind == "yes or no" else field.words
     return cell in words if words else bool(cell) or not field.required
-
-
-def stored_whole(trials: pd.DataFrame) -> pd.Series:
-    """Return which rows of trials.csv are of attempts with all their rows."""
-    return trials.groupby(ATTEMPT)["config"].transform("size") >= trials["trial_rows"]
-
-
-def counting(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of trials.csv that count: those of the last attempt at each trial that was stored whole.
-
-    Arms that failed together are measured alone. When they are measured together after all, that counts instead, unless
-    they did not fit into memory.
-    """
-    whole = trials[stored_whole(trials)]
-    arms = whole[ARM].fillna({"replicate": -1}).itertuples(index=False, name=None)
-    every = list(zip(whole.index, whole["trial"], whole["attempt"], whole["status"], arms, strict=True))
-    kept: list[int] = []
-    later, together = set[str](), set[tuple[Any, ...]]()
-    for (trial, _), group in itertools.groupby(reversed(every), key=lambda row: row[1:3]):
-        places, _, _, statuses, measured = zip(*group, strict=True)
-        is_alone = len(places) == 1
-        if trial not in later and not (is_alone and measured[0] in together):
-            kept += places
-            if not is_alone and "oom" not in statuses:
-                together |= set(measured)
-        later.add(trial)
-    return whole.loc[sorted(kept)]
-
-
-def of_counting(rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of another CSV that belong to attempts that count, which ``trials`` are."""
-    last = trials.drop_duplicates("trial").set_index("trial")["attempt"]
-    codes, names = pd.factorize(rows["trial"])
-    counted: pd.DataFrame = rows[rows["attempt"].to_numpy() == last.reindex(names.astype(object)).to_numpy()[codes]]
-    return counted

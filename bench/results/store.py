@@ -1,77 +1,91 @@
-"""The CSV store of a run: appends rows as trials end, and reads what --resume needs.
+"""The CSV store of a run: appends rows as trials end, and tells what has been measured, for --resume.
 
-A run is a folder under results/: run.json, and one CSV for each kind of record. A trial is a transaction: its rows are
-appended to the other CSVs and then, in one write, to trials.csv, each file flushed to disk before the next. Rows that
-no trial has committed so do not count: readers leave them out, and a store that is opened drops them.
+A run is a folder under results/: run.json, one CSV for each phase, and CSVs with the details of trials. When a trial
+ends, the rows of its details are appended to their files, and then its rows replace or join those of its phase's CSV,
+which is written anew as a whole; each file is flushed to disk before the next. So a trial has ended if its phase's CSV
+has its rows. Details of other trials do not count: readers leave them out, and a store that is opened drops them.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import itertools
-import math
 import os
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from bench.results import run_json
-from bench.results.columns import COLUMNS, RECORDS, cells, has_rows, whole_lines
+from bench.results.columns import COLUMNS, OF_PHASES, cells, has_rows, whole_lines
 from bench.results.files import sync_folder, write_atomically
-from bench.results.records import MEASURED, Device, Identity, Message, Sample, Speed, Status, TrialResult
+from bench.results.records import Device, Identity, Ran, Sample, Status, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
+from bench.spec.text import unquoted
 from bench.spec.trial import Trial
 
-FILES = {parts[0]: name for name, parts in RECORDS.items() if len(parts) == 1}
-"""The CSV of each type of record that is a whole row."""
-FIGURES = ("step_ms", "speedup", "speedup_low", "speedup_high", "foreign_load_pct", "switches_per_s")
-COUNTS = ("warmup_steps", "switch_warmup_steps", "block_steps", "rounds")
-ANSWER = ("config", "phase", "batch_size", "precision", "status", "steady")
-"""What ``answers`` reads of a row, beside its speed."""
+DETAILS = tuple(name for name in COLUMNS if name not in OF_PHASES)
 FAILURES: tuple[Status, ...] = ("timeout", "failed")
 """The statuses that are not final: ``--resume`` tries such a trial again."""
 LOG = "; log: "
 """In a row's detail, between why a process failed and the file with all that it printed."""
+
+Row = dict[str, Any]
+"""A row of a CSV by its columns, as it is written or as its text was read."""
 
 
 class Store:
     """The folder of one run, open for appending."""
 
     def __init__(self, folder: Path) -> None:
-        """Open ``folder``, writing it and the headers of its CSVs where they are missing, and drop uncommitted rows.
+        """Open ``folder``, making it if it is missing, and drop the details of trials that have not ended.
 
         Raises:
             UsageError: a CSV is not a run's, or cannot be read; nothing has been changed then.
             OSError: the folder cannot be written.
         """
-        if not (folder / "trials.csv").exists() and any(has_rows(folder / name) for name in COLUMNS):
-            raise UsageError(
-                f"'{folder}' has no trials.csv, so the rows of its other CSVs would be dropped. Put it back, or start "
-                "a new run."
-            )
-        known = answers(folder)
-        files = {name: _recovered(folder / name, known.committed) for name in COLUMNS}
+        rows = {name: _rows(folder / name) for name in COLUMNS}
+        self._require_phases(folder, rows)
         self.folder = folder
         self.name = folder.name
         folder.mkdir(parents=True, exist_ok=True)
         sync_folder(folder.parent)
-        self._numbers: Counter[str] = Counter()
-        """The number of the last attempt at each trial, by its id."""
-        for trial, number in known.committed:
-            self._numbers[trial] = max(number, self._numbers[trial])
-        self.dropped = {name: file.dropped for name, file in files.items() if file.dropped}
-        """How many rows were dropped that no trial had committed, by file."""
-        self._headers = {name: file.header for name, file in files.items()}
+        self._of_phases = {name: rows[name] for name in OF_PHASES}
+        ended = {row["trial"] for name in OF_PHASES for row in rows[name]}
+        self.dropped: dict[str, int] = {}
+        """How many rows of details were dropped whose trials have not ended, by file."""
+        self._headers: dict[str, list[str]] = {}
         self._files: dict[str, io.FileIO] = {}
-        for name, file in files.items():
-            if file.text is not None:
-                write_atomically(folder / name, file.text)
-            self._files[name] = (folder / name).open("ab", buffering=0)
+        for name in DETAILS:
+            kept = [row for row in rows[name] if row.get("trial", "") in ended or "trial" not in COLUMNS[name]]
+            is_torn = whole_lines(folder / name)[1]
+            if dropped := len(rows[name]) - len(kept) + is_torn:
+                self.dropped[name] = dropped
+            self._headers[name] = _header(name, kept, list(COLUMNS[name]))
+            if rows[name]:
+                if dropped or list(rows[name][0]) != self._headers[name]:
+                    write_atomically(folder / name, _text(self._headers[name], kept))
+                self._open(name)
+
+    def _open(self, name: str) -> None:
+        """Open a file of details for appending, with its header if it is new."""
+        path = self.folder / name
+        if not has_rows(path):
+            write_atomically(path, _text(self._headers[name], []))
+        self._files[name] = path.open("ab", buffering=0)
+
+    @staticmethod
+    def _require_phases(folder: Path, rows: Mapping[str, list[Row]]) -> None:
+        """Refuse a folder with details and no file of a phase: opening it would drop them all."""
+        if any((folder / name).exists() for name in OF_PHASES):
+            return
+        if any(rows[name] for name in DETAILS if "trial" in COLUMNS[name]):
+            raise UsageError(
+                f"'{folder}' has no CSV of a phase, such as speed.csv, so the rows of its other CSVs would be dropped. "
+                "Put it back, or start a new run."
+            )
 
     def __enter__(self) -> Store:
         return self
@@ -81,75 +95,80 @@ class Store:
             file.close()
 
     def add_results(
-        self, trial: Trial, device: Device, results: Iterable[TrialResult], records: Iterable[Message | Sample] = ()
+        self, trial: Trial, device: Device, results: Iterable[TrialResult], records: Iterable[object] = ()
     ) -> None:
-        """Append a trial that has ended: its records, and then its rows of trials.csv, one per precision, in one write.
+        """Store a trial that has ended: its records, and then a row of its phase's CSV for each precision.
+
+        They take the place of an earlier attempt at the trial; where its arms fit together, also of those that were
+        measured apart before.
 
         Raises:
             UsageError: the folder cannot be written; what was stored before is still there.
         """
-        cell, results = trial.cell, list(results)
+        phase, results = PHASES[trial.phase], list(results)
         arms = trial.arms_by_name({result.precision for result in results if result.status == "unsupported"})
-        self._numbers[trial.id] += 1
-        attempt = self._numbers[trial.id]
-        answered = [
-            cells(
-                Identity(
-                    run=self.name,
-                    trial=trial.id,
-                    cell=trial.cell_id,
-                    config=trial.config,
-                    suite=cell.suite.name,
-                    parameters=" ".join(f"{name}={value}" for name, value in cell.suite.parameters),
-                    parameters_json=dict(cell.suite.parameters),
-                    techniques=cell.techniques,
-                    placement=cell.placement.name,
-                    members=cell.placement.members,
-                    device=device.name,
-                    device_names=list(device.names or (device.name,)),
-                    device_kind=device.kind,
-                    architecture=device.architecture,
-                    batch_size=cell.batch_size,
-                    data=str(cell.data),
-                    phase=trial.phase,
-                    replicate=trial.replicate if PHASES[trial.phase].key == "replicate" else None,
-                    seed=trial.seed,
-                    arm_precision=arms[result.precision].precision,
-                    arm_techniques=arms[result.precision].techniques,
-                    reference=cell.reference,
-                    trial_rows=len(results),
-                    attempt=attempt,
-                ),
-                result,
-            )
-            for result in results
-        ]
-        self._append({**_by_file(records, attempt), "trials.csv": answered})
+        rows = []
+        for result in results:
+            parts = (self._identity(trial, device, result, arms), result.row, _ran(result))
+            rows.append(cells(*(part for part in parts if part is not None)))
+        replaced = {trial.id}
+        if "oom" not in {result.status for result in results}:
+            replaced |= {each.id for each in trial.apart()}
+        before = self._of_phases[phase.file]
+        kept = [row for row in before if row["trial"] not in replaced]
+        with _Lost(self):
+            if len(kept) < len(before):
+                for name in phase.details.values():
+                    self._forget(name, replaced)
+            self._append(phase.details, records)
+            self._write_phase(phase.file, [*kept, *rows])
 
-    def add(self, records: Iterable[Message | Sample]) -> None:
-        """Append records that no trial commits, such as readings of GPUs, each to the CSV of its type.
+    def _identity(self, trial: Trial, device: Device, result: TrialResult, arms: Mapping[str, Any]) -> Identity:
+        cell, arm, key = trial.cell, arms[result.precision], PHASES[trial.phase].key
+        return Identity(
+            trial=trial.id,
+            suite=cell.suite.name,
+            parameters=dict(cell.suite.parameters) or None,
+            device=device.name,
+            architecture=device.architecture,
+            placement=cell.placement.name,
+            batch_size=cell.batch_size,
+            precision=arm.precision,
+            techniques=arm.techniques or cell.techniques,
+            data=str(cell.data),
+            replicate=trial.replicate if key == "replicate" else None,
+            seed=trial.seed if key == "seed" else None,
+            status=result.status,
+            detail=result.detail,
+            started=result.started,
+        )
+
+    def add(self, records: Iterable[Sample]) -> None:
+        """Append readings of GPUs, which are of no trial.
 
         Raises:
             UsageError: the folder cannot be written; what was stored before is still there.
         """
-        self._append(_by_file(records))
+        with _Lost(self):
+            self._append({}, records)
 
-    def _append(self, rows: Mapping[str, Iterable[dict[str, object]]]) -> None:
-        """Append rows to files, in their order, each file's in one write."""
-        try:
-            (self.folder / "trials.csv").stat()  # what is written to a deleted file is lost
-            for name, added in rows.items():
-                self._write(name, added)
-        except OSError as error:
-            raise self.lost(error) from error
+    def _append(self, details: Mapping[type, str], records: Iterable[object]) -> None:
+        """Append records, each file's in one write; those that are of no file are left out."""
+        rows: dict[str, list[Row]] = {}
+        files: dict[type, str] = {**details, Sample: "telemetry.csv"}
+        for record in records:
+            if (name := files.get(type(record))) is not None:
+                rows.setdefault(name, []).append(cells(record))
+        for name, added in rows.items():
+            self._write(name, _text(self._headers[name], added, header_line=False))
 
-    def _write(self, name: str, rows: Iterable[dict[str, object]]) -> None:
-        """Append rows to a file, or leave the file as it was and raise the OSError."""
-        text = io.StringIO()
-        csv.DictWriter(text, self._headers[name], lineterminator="\n").writerows(rows)
+    def _write(self, name: str, text: str) -> None:
+        """Append text to a file, or leave the file as it was and raise the OSError."""
+        if name not in self._files:
+            self._open(name)
         descriptor = self._files[name].fileno()
         size = os.fstat(descriptor).st_size
-        left = memoryview(text.getvalue().encode())
+        left = memoryview(text.encode())
         try:
             while left:
                 left = left[self._files[name].write(left) :]
@@ -159,6 +178,20 @@ class Store:
                 os.ftruncate(descriptor, size)
             raise
 
+    def _forget(self, name: str, trials: set[str]) -> None:
+        """Remove the details of an earlier attempt at trials."""
+        rows = _rows(self.folder / name)
+        kept = [row for row in rows if row["trial"] not in trials]
+        if len(kept) < len(rows):
+            self._files[name].close()
+            write_atomically(self.folder / name, _text(self._headers[name], kept))
+            self._open(name)
+
+    def _write_phase(self, name: str, rows: list[Row]) -> None:
+        """Replace a phase's CSV; a column is written if a row has a value in it."""
+        write_atomically(self.folder / name, _text(_header(name, rows), rows))
+        self._of_phases[name] = rows
+
     def write_run(self, run: dict[str, Any]) -> None:
         """Replace run.json, atomically.
 
@@ -166,10 +199,8 @@ class Store:
             UsageError: the folder cannot be written.
         """
         content = {"format": run_json.FORMAT, "run": self.name, **run}
-        try:
+        with _Lost(self):
             write_atomically(self.folder / "run.json", run_json.text_of(content))
-        except OSError as error:
-            raise self.lost(error) from error
 
     def lost(self, error: OSError) -> UsageError:
         """Return the error that ends the run."""
@@ -184,124 +215,113 @@ class Store:
         )
 
 
-def _by_file(records: Iterable[Message | Sample], attempt: int | None = None) -> dict[str, list[dict[str, object]]]:
-    """Return the rows of records by the file of their type, with the number of the attempt that they belong to."""
-    rows: dict[str, list[dict[str, object]]] = {}
-    for record in records:
-        if type(record) not in FILES:
-            continue
-        file = FILES[type(record)]
-        row = cells(record)
-        if "attempt" in COLUMNS[file] and attempt is not None:  # readings of a GPU are of no trial
-            row["attempt"] = attempt
-        rows.setdefault(file, []).append(row)
-    return rows
+class _Lost:
+    """Turns an OSError of a store's folder, or the loss of the folder, into the UsageError that ends the run."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __enter__(self) -> None:
+        try:
+            self._store.folder.stat()
+            for name in self._store._files:
+                (self._store.folder / name).stat()  # what is written to a deleted file is lost
+        except OSError as error:
+            raise self._store.lost(error) from error
+
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
+        if isinstance(error, OSError):
+            raise self._store.lost(error) from error
+
+
+def _ran(result: TrialResult) -> Ran:
+    return Ran(
+        wall_s=result.wall_s,
+        compile_s=result.compile_s,
+        switches=result.switches,
+        operations=result.operations,
+        conversion=result.conversion,
+    )
+
+
+def _rows(path: Path) -> list[Row]:
+    """Return the whole rows of a CSV as they are written, once it is known to be a run's; none where it is missing.
+
+    Raises:
+        UsageError: it is damaged, or another program's.
+    """
+    if not has_rows(path):
+        return []
+    from bench.results import csv_file  # pandas, which a new run does without until its report
+
+    csv_file.read(path)
+    return list(csv.DictReader(io.StringIO(whole_lines(path)[0].decode(), newline="")))
+
+
+def _header(name: str, rows: list[Row], always: Iterable[str] = ()) -> list[str]:
+    """Return the columns of a CSV, in order: those that rows have a value in, and last those that somebody added."""
+    filled = {column for row in rows for column, value in row.items() if value != ""} | {*always}
+    columns = [column for column in COLUMNS[name] if column in filled]
+    others = dict.fromkeys(column for row in rows for column in row if column not in COLUMNS[name])
+    return [*columns, *others]
+
+
+def _text(header: list[str], rows: list[Row], *, header_line: bool = True) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, header, extrasaction="ignore", lineterminator="\n")
+    if header_line:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 @dataclass(kw_only=True, slots=True)
-class Answers:
-    """Results of a run so far, by the config hashes of its trials; trials that are tried again have none.
-
-    These are the trials that ended in timeout or failure, and those of which trials.csv lacks rows.
-    """
+class StoredResults:
+    """What a run has measured so far."""
 
     statuses: dict[str, dict[str, Status]] = field(default_factory=dict)
-    """The status of each precision."""
-    speeds: dict[str, dict[str, Speed]] = field(default_factory=dict)
-    """By the ids of trials: the speed of each precision, which decides on further processes and how blocks are cut."""
-    sizes: dict[str, int] = field(default_factory=dict)
-    """The largest batch size that a search has found."""
-    attempts: dict[str, dict[str, Status]] = field(default_factory=dict)
-    """By the id of a trial, failed ones included, the statuses of its last attempt."""
-    committed: set[tuple[str, int]] = field(default_factory=set)
-    """The attempts that were stored whole: the trial's id and the attempt's number."""
+    """By the id of each trial, the status of each arm by its name; arms that are tried again have none."""
+    rows: dict[str, dict[str, Row]] = field(default_factory=dict)
+    """Likewise the rows of their CSVs, of what earlier processes have stored, as texts."""
+
+    def final(self, trial: Trial) -> set[str]:
+        """Return what the arms of a trial add whose outcome is final, measured in it or apart."""
+        arms = set()
+        for each in (trial, *trial.apart()):
+            statuses = self.statuses.get(each.id, {})
+            named = each.arms_by_name({name for name, status in statuses.items() if status == "unsupported"})
+            arms |= {named[name].added for name, status in statuses.items() if name in named and status not in FAILURES}
+        return arms
+
+    def is_done(self, trial: Trial) -> bool:
+        """Return whether each arm of a trial has a final row, of this trial or apart from the others."""
+        return {arm.added for arm in trial.arms} <= self.final(trial)
 
 
-def answers(folder: Path) -> Answers:
-    """Read what a run has measured from its trials.csv; of a trial that was tried again the last attempt counts.
+def stored_results(folder: Path) -> StoredResults:
+    """Read what a run has measured.
 
     Raises:
-        UsageError: the file is not a run's, or damaged.
+        UsageError: a CSV is not a run's, or damaged.
     """
-    known, path = Answers(), folder / "trials.csv"
-    if has_rows(path):
-        from bench.results import csv_file  # pandas, which a new run does without until its report
-
-        trials = csv_file.read(path)
-        whole = trials[csv_file.stored_whole(trials)]
-        rows = whole[[*csv_file.ATTEMPT, *ANSWER, *COUNTS, *FIGURES, "disturbance"]].to_dict("records")
-        for _, attempt in itertools.groupby(rows, key=lambda row: (row["trial"], row["attempt"])):
-            _take(known, list(attempt))
+    known = StoredResults()
+    for name in OF_PHASES:
+        for row in _rows(folder / name):
+            arm = arm_name(name, row)
+            if row["status"] not in FAILURES:
+                known.statuses.setdefault(row["trial"], {})[arm] = cast(Status, row["status"])
+            known.rows.setdefault(row["trial"], {})[arm] = row
     return known
 
 
-def _take(known: Answers, attempt: list[dict[Hashable, Any]]) -> None:
-    trial, config = attempt[0]["trial"], attempt[0]["config"]
-    statuses = {row["precision"]: cast(Status, row["status"]) for row in attempt}
-    speeds = {row["precision"]: speed for row in attempt if (speed := _speed(row)) is not None}
-    known.committed.add((trial, int(attempt[0]["attempt"])))
-    known.attempts[trial] = statuses
-    if set(FAILURES) & set(statuses.values()):
-        known.statuses.pop(config, None)
-        known.speeds.pop(trial, None)
-        known.sizes.pop(config, None)
-        return
-    known.statuses[config], known.speeds[trial] = statuses, speeds
-    for row in attempt:
-        if row["phase"] == "fit" and row["status"] == "ok":
-            known.sizes[config] = int(row["batch_size"])
+def arm_name(file: str, row: Mapping[str, Any]) -> str:
+    """Return the name of a row's arm: its precision, and of an ablation step the techniques, too."""
+    techniques = unquoted(row.get("techniques") or "")
+    is_step = PHASES[file.removesuffix(".csv")].option == "--ladder"
+    precision = unquoted(row["precision"])
+    return f"{precision}+{techniques}" if is_step and techniques else precision
 
 
 def reason_of(detail: str) -> str:
     """Return a row's detail without the name of its log."""
     return detail.partition(LOG)[0]
-
-
-def _speed(row: Mapping[Hashable, Any]) -> Speed | None:
-    """Return the speed of a row; None where it has none, or lacks a figure that every speed has."""
-    if row["status"] not in MEASURED or any(math.isnan(row[name]) for name in (*COUNTS, "step_ms")):
-        return None
-    counts: dict[str, Any] = {name: int(row[name]) for name in COUNTS}
-    figures: dict[str, Any] = {name: None if math.isnan(row[name]) else row[name] for name in FIGURES}
-    return Speed(steady=row["steady"] == "yes", disturbance=row["disturbance"], **counts, **figures)
-
-
-class Recovered(NamedTuple):
-    """A CSV of a run that is opened."""
-
-    header: list[str]
-    """The columns, with those that somebody added."""
-    text: str | None = None
-    """What it is to hold; None if it may stay as it is."""
-    dropped: int = 0
-    """Rows that are not kept, a torn last one included."""
-
-
-def _recovered(path: Path, committed: set[tuple[str, int]]) -> Recovered:
-    """Return a CSV with the columns that it lacks, and without rows of attempts that were not stored whole.
-
-    Readings of GPUs belong to no attempt, and are kept.
-
-    Raises:
-        UsageError: the file is not a run's, or damaged.
-    """
-    columns = list(COLUMNS[path.name])
-    data, torn = whole_lines(path)
-    if not data:
-        return Recovered(columns, ",".join(columns) + "\n")
-    import pandas as pd
-
-    from bench.results import csv_file
-
-    frame = csv_file.read(path)
-    kept = [True] * len(frame)
-    if "trial" in frame:
-        kept = [attempt in committed for attempt in zip(frame["trial"], frame["attempt"], strict=True)]
-    before = [str(name) for name in pd.read_csv(io.BytesIO(data), nrows=0)]
-    header = [*columns, *(name for name in before if name not in columns)]
-    dropped = kept.count(False) + torn
-    if not dropped and header == before and data.endswith(b"\n"):
-        return Recovered(header)
-    rows = pd.read_csv(io.BytesIO(data), dtype=str, keep_default_na=False)[kept]
-    text = rows.reindex(columns=header, fill_value="").to_csv(index=False, lineterminator="\n")
-    return Recovered(header, text, dropped)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -18,17 +18,17 @@ import bench
 from bench.cli.display import Display, open_display, show_remaining
 from bench.launch import Ending, Launcher, run_concurrently
 from bench.measure.sampler import Gpus, Sampler
+from bench.phases.speed import Speed
 from bench.planning import suite_registry
 from bench.planning.max_batch import Largest, Search, at_any_size, common_multiple
 from bench.planning.plan import REPORT_S, Forecast, Plan, memory_trials, refusal_reason, resolve
-from bench.results.records import MEASURED, Device, Environment, Message, Progress, Speed, Status, TrialResult
+from bench.results.records import MEASURED, Device, Environment, Message, Progress, Status, TrialResult
 from bench.results.run_json import planned as describe_planned
 from bench.results.run_json import read_run
-from bench.results.store import FAILURES, LOG, Answers, Store, answers
+from bench.results.store import LOG, Store, StoredResults, stored_results
 from bench.run.folder import describe_request, earlier_start, locked
 from bench.run.prepare import PreparedRun
 from bench.spec.phases import LADDER, PHASES
-from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, Placement, Protocol, Trial
 from bench.stats import (
     ASSUMED_NOISE,
@@ -68,10 +68,12 @@ class Execution:
     launcher: Launcher
     sampler: Sampler
     display: Display
-    known: Answers = field(default_factory=Answers)
+    known: StoredResults = field(default_factory=StoredResults)
     """The results so far."""
     forecast: Forecast = field(default_factory=lambda: Forecast(Plan(trials=(), seconds=())))
     """How long the rest of the plan takes."""
+    speeds: dict[str, dict[str, Speed]] = field(default_factory=dict)
+    """By the id of a trial the speed of each arm, which decides on further processes."""
     broken: dict[tuple[Cell, str], tuple[Status, str]] = field(default_factory=dict)
     """The arms that crashed or hung in a cell, with the status and the reason of their further rows."""
     searches: list[Trial] = field(default_factory=list)
@@ -89,7 +91,8 @@ class Execution:
 
     def run(self, plan: Plan) -> bool:
         """Run every unfinished trial; return whether something was measured, and nothing failed or hung."""
-        self.known, self.forecast = answers(self.store.folder), Forecast(plan)
+        self.known, self.forecast = stored_results(self.store.folder), Forecast(plan)
+        self.speeds = speeds_of(self.known)
         self._reached, self._total = 0, len(plan.trials)
         fits = (trial for trial in plan.trials if trial.phase == "fit")
         self.searches = [each for each in fits if not (each.unfit or refusal_reason(each, self._device(each)))]
@@ -112,7 +115,7 @@ class Execution:
                 continue
             place = self._next_place()
             trial = resolve(planned, fits, self.known.statuses)
-            if trial is None or is_done(trial, self.known):
+            if trial is None or self.known.is_done(trial):
                 self.forecast.skip(number)
                 if trial is None:
                     continue
@@ -161,7 +164,7 @@ class Execution:
             The trial without the arms that have crashed or hung in its cell, which get a row that says so; None if all
             have.
         """
-        if not is_done(trial, self.known):
+        if not self.known.is_done(trial):
             for arm in trial.arms:
                 if (known := self.broken.get((trial.cell, arm.name))) is not None:
                     alone = replace(trial, arms=(arm,))
@@ -172,19 +175,19 @@ class Execution:
             if not arms:
                 return None
             trial = replace(trial, arms=arms)
-        if not is_done(trial, self.known):
+        if not self.known.is_done(trial):
             self._begin(trial, place)
             failed = self._run_trial(trial)
             if failed is not None:
                 self._run_apart(trial, place, failed)
-        if len(trial.arms) > 1 and "oom" in self.known.statuses.get(trial.config, {}).values():
+        if len(trial.arms) > 1 and "oom" in self.known.statuses.get(trial.id, {}).values():
             self._run_apart(trial, place, None)
         return trial
 
     def _is_last(self, trial: Trial) -> bool:
         """Return whether a trial is the last planned process of a cell whose arms fit together."""
-        is_last = PHASES[trial.phase].key == "replicate" and trial.replicate == trial.protocol.replicates - 1
-        return is_last and "oom" not in self.known.statuses.get(trial.config, {}).values()
+        is_last = PHASES[trial.phase].until_clear and trial.replicate == trial.protocol.replicates - 1
+        return is_last and "oom" not in self.known.statuses.get(trial.id, {}).values()
 
     def _run_more(self, cells: deque[tuple[int, Trial]]) -> None:
         """Measure cells in further processes, by turns, until each has enough.
@@ -215,7 +218,7 @@ class Execution:
 
     def _speeds(self, trial: Trial, replicate: int) -> dict[str, Speed]:
         """Return the speeds of a trial's arms in a process, whatever other arms that measured."""
-        speeds = self.known.speeds.get(replace(trial, replicate=replicate).id, {})
+        speeds = self.speeds.get(replace(trial, replicate=replicate).id, {})
         return {name: speed for name, speed in speeds.items() if name in trial.precisions}
 
     def _device(self, trial: Trial) -> Device:
@@ -233,11 +236,9 @@ class Execution:
 
         ``failed`` is how they ended together, which is not stored; None if they did not fit together, which is.
         """
-        apart = [replace(trial, arms=(arm,)) for arm in trial.arms]
+        measured = self.known.final(trial) if failed is not None else set()
         missing = [
-            alone
-            for alone in apart
-            if not (is_done(alone, self.known) or (failed is not None and has_final(trial, alone.arms[0], self.known)))
+            alone for alone in trial.apart() if not (self.known.is_done(alone) or alone.arms[0].added in measured)
         ]
         arms = "steps" if trial.phase in LADDER else "precisions"
         if missing:
@@ -266,8 +267,8 @@ class Execution:
                 with self._lock:
                     self.display.end(trial, results)
                 return replace(ending, text=results[-1].detail)
-            first = replace(trial, seed=trial.seed - 1)  # of two processes that read its memory
-            fits = trial.phase == "memory" and {*self.known.statuses.get(first.config, {}).values()} & {*MEASURED}
+            first = replace(trial, replicate=trial.replicate - 1)  # of two processes that read its memory
+            fits = trial.phase == "memory" and {*self.known.statuses.get(first.id, {}).values()} & {*MEASURED}
             if ending.kind in BROKEN and not fits:
                 self._give_up(trial, results[-1])
             for number, result in enumerate(results):
@@ -332,23 +333,29 @@ class Execution:
         with self._lock:
             self.store.add_results(trial, self._device(trial), results, [*self.sampler.drain(), *records])
             self.display.end(trial, results)
-        self.known.statuses[trial.config] = {result.precision: result.status for result in results}
-        self.known.attempts[trial.id] = self.known.statuses[trial.config]
-        measured = {result.precision: result.speed for result in results if result.status in MEASURED}
-        timed = {name: speed for name, speed in measured.items() if speed and speed.step_ms is not None}
-        self.known.speeds[trial.id] = timed
+        self.known.statuses[trial.id] = {result.precision: result.status for result in results}
+        if "oom" not in self.known.statuses[trial.id].values():
+            for alone in trial.apart():
+                self.known.statuses.pop(alone.id, None)
+        measured = {result.precision: result.row for result in results if result.status in MEASURED}
+        timed = {name: row for name, row in measured.items() if isinstance(row, Speed) and row.step_ms is not None}
+        self.speeds[trial.id] = timed
         if trial.phase == "train":
             self._drop_checkpoint(trial)
 
     def largest(self, plan: Plan) -> Largest:
         """Return the largest batches found by a plan's searches, before a resumption too."""
-        sizes = answers(self.store.folder).sizes
-        searches = [trial for trial in plan.trials if trial.phase == "fit" and trial.config in sizes]
-        return {(at_any_size(trial.cell), trial.precisions[0]): sizes[trial.config] for trial in searches}
+        rows = stored_results(self.store.folder).rows
+        largest = {}
+        for trial in plan.trials:
+            row = rows.get(trial.id, {}).get(trial.precisions[0])
+            if trial.phase == "fit" and row is not None and row["status"] == "ok":
+                largest[at_any_size(trial.cell), trial.precisions[0]] = int(row["batch_size"])
+        return largest
 
     def _drop_checkpoint(self, trial: Trial) -> None:
         """Remove a training's checkpoint, unless the trial will be resumed from it."""
-        if not {"timeout", "failed"} & set(self.known.statuses[trial.config].values()):
+        if not {"timeout", "failed"} & set(self.known.statuses[trial.id].values()):
             path = self.store.folder / trial.checkpoint
             path.unlink(missing_ok=True)
             with suppress(OSError):  # others are still there, or there was none
@@ -367,10 +374,10 @@ def tell_what_remains(prepared: PreparedRun, folder: Path | None) -> None:
     """Say how much of the plan of a run that goes on is finished; nothing of a new run.
 
     Raises:
-        UsageError: its trials.csv cannot be read.
+        UsageError: a CSV of it cannot be read.
     """
     if folder is not None and (folder / "run.json").exists():
-        show_remaining(prepared.plan, remaining(prepared.plan, answers(folder)))
+        show_remaining(prepared.plan, remaining(prepared.plan, stored_results(folder)))
 
 
 def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: float | None = None) -> bool:
@@ -475,27 +482,33 @@ def sampled_gpus(environment: Environment) -> Gpus:
     return tuple((name, uuid) for uuid, name in names.items())
 
 
-def is_done(trial: Trial, known: Answers) -> bool:
-    """Say whether each arm of a trial has a final row, of this trial or apart from the others."""
-    if len(known.statuses.get(trial.config, ())) >= len(trial.arms):
-        return True
-    return len(trial.arms) > 1 and all(
-        has_final(trial, arm, known) or has_final(replace(trial, arms=(arm,)), arm, known) for arm in trial.arms
-    )
+FIGURES = ("step_ms", "speedup", "speedup_low", "speedup_high", "foreign_load_pct", "switches_per_s")
+COUNTS = ("warmup_steps", "switch_warmup_steps", "block_steps", "rounds")
 
 
-def has_final(trial: Trial, arm: AblationStep, known: Answers) -> bool:
-    """Say whether the last attempt at a trial, whatever its arms were, has a final row of one."""
-    return known.attempts.get(trial.id, {}).get(arm.name, "failed") not in FAILURES
+def speeds_of(known: StoredResults) -> dict[str, dict[str, Speed]]:
+    """Return the speeds that earlier processes of a run have stored, by trial and arm."""
+    speeds: dict[str, dict[str, Speed]] = {}
+    for trial, arms in known.rows.items():
+        for name, row in arms.items():
+            if row["status"] in MEASURED and row.get("step_ms") and all(row.get(column) for column in COUNTS):
+                speeds.setdefault(trial, {})[name] = _speed(row)
+    return speeds
 
 
-def remaining(plan: Plan, known: Answers) -> Plan:
+def _speed(row: Mapping[str, str]) -> Speed:
+    counts: dict[str, Any] = {name: int(float(row[name])) for name in COUNTS}
+    figures: dict[str, Any] = {name: float(row[name]) if row.get(name) else None for name in FIGURES}
+    return Speed(steady=row.get("steady") == "yes", disturbance=row.get("disturbance", ""), **counts, **figures)
+
+
+def remaining(plan: Plan, known: StoredResults) -> Plan:
     """Return the part of a plan that has no final rows."""
     fits = memory_trials(plan)
 
     def is_left(planned: Trial) -> bool:
         trial = resolve(planned, fits, known.statuses)
-        return trial is not None and not is_done(trial, known)
+        return trial is not None and not known.is_done(trial)
 
     return plan.only(is_left)
 

@@ -124,13 +124,13 @@ def _suggested(request: dict[str, Any], folder: Path) -> list[str]:
 
 def next_step(folder: Path) -> str:
     """Say how to go on after a run."""
-    from bench.results.csv_file import counting, read
+    from bench.report.reading.trials import read_trials
     from bench.spec.metrics import ACCURACY
 
     where = shlex.quote(str(folder))
     if read_run(folder).get("undecided"):
         return f"`python run_bench.py --resume {where}` measures what is undecided."
-    trials = counting(read(folder / "trials.csv"))
+    trials = read_trials(folder, read_run(folder))
     measured = trials[trials["status"].isin(MEASURED)]
     if trials["status"].isin(FAILURES).any():
         return f"the report's notes say what failed or hung; --resume {where} tries it again."

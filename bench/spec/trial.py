@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -482,13 +482,16 @@ class Trial:
         rebased = rebase(self.arms, lambda arm: arm.name not in refused)
         return {arm.name: arm for arm in (*self.arms, *rebased)}
 
+    def apart(self) -> tuple[Trial, ...]:
+        """Return a trial for each of its arms, where there are several that may have to be measured apart."""
+        return tuple(replace(self, arms=(arm,)) for arm in self.arms) if len(self.arms) > 1 else ()
+
     @property
     def id(self) -> str:
         """A readable name, unique within a run."""
         phase = PHASES[self.phase]
         arms = "" if phase.arms == "together" and len(self.precisions) > 1 else f"-{self.precisions[0]}"
-        key = phase.key or ("seed" if self.phase == "memory" and self.seed else None)  # a second process on a GPU
-        tail = f"-{key[0]}{getattr(self, key)}" if key else ""
+        tail = f"-{phase.key[0]}{getattr(self, phase.key)}" if phase.key else ""
         return f"{self.cell_id}-{self.phase}{arms}{tail}"
 
     @property

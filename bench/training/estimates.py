@@ -13,7 +13,6 @@ from bench.data.batch import first_dimension, to_device
 from bench.measure import memory, operations
 from bench.planning import suite_registry
 from bench.planning.plan import Footprint
-from bench.results.records import MemoryPeak
 from bench.spec.precisions import BASELINE, PRECISIONS
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import SuiteRef
@@ -78,9 +77,9 @@ def footprint(ref: SuiteRef, _send: Callable[[object], None]) -> Footprint:
 
     signal.signal(signal.SIGALRM, _give_up)
     signal.alarm(COUNTING_S)
-    peak = memory.tensor_bytes(MemoryPeak(), step, meta, modules=[model], optimizers=arm.optimizers.values())
+    peak = memory.tensor_bytes(step, meta, modules=[model], optimizers=arm.optimizers.values())
     signal.alarm(0)
-    made = None if peak.tracked_peak_bytes is None else (peak.tracked_peak_bytes - kept_bytes) / size
+    made = (peak["tracked_peak_bytes"] - kept_bytes) / size if peak else None
     return Footprint(memory.model_bytes(model), kept_bytes + gradient_bytes, made)
 
 

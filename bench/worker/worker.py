@@ -35,6 +35,8 @@ from bench.spec.trial import DataSource, PreparedData, Rendezvous, Trial
 from bench.training import distributed
 from bench.worker.failures import failure, print_stacks
 
+phases.load_all()
+
 
 def serve(connection: Connection, log: str, compiled: str, target: str, arguments: tuple[Any, ...]) -> None:
     """Call a function in this process, and send its messages and its value or error over ``connection``.

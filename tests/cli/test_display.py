@@ -4,18 +4,12 @@ from dataclasses import replace
 import pytest
 
 from bench.cli.display import LiveDisplay, describe_gpu, describe_results, describe_trial, show_plan
+from bench.phases.inference import Inference
+from bench.phases.memory import MemoryPeak
+from bench.phases.speed import Speed
+from bench.phases.train import Training
 from bench.planning.plan import Plan
-from bench.results.records import (
-    Device,
-    Inference,
-    MemoryPeak,
-    Operations,
-    Progress,
-    Sample,
-    Speed,
-    Training,
-    TrialResult,
-)
+from bench.results.records import Device, Operations, Progress, Sample, TrialResult
 from tests.arms import arms
 
 SPEED = Speed(steady=True, warmup_steps=5, switch_warmup_steps=1, block_steps=1, step_ms=2.5)
@@ -54,7 +48,7 @@ def test_a_result_is_told_in_a_line(precision, status, figures, text):
 def test_a_speedup_over_products_of_another_type_says_so():
     operations = Operations(compute_dtypes="bfloat16:100%", other_modules="middle")
     results = [
-        TrialResult(precision=name, status="ok", speed=speed, operations=operations)
+        TrialResult(precision=name, status="ok", row=speed, operations=operations)
         for name, speed in (("fp32", SPEED), ("amp-bf16", ARM))
     ]
     assert describe_results(results) == (

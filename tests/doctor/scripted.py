@@ -3,7 +3,8 @@
 import math
 
 from bench.doctor import checks
-from bench.results.records import Device, MemoryPeak
+from bench.phases.memory import MemoryPeak
+from bench.results.records import Device
 from bench.stats import Interval
 
 MIB = 2**20

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from bench.doctor import checks
-from bench.results.records import Device, MemoryPeak
+from bench.phases.memory import MemoryPeak
+from bench.results.records import Device
 from bench.stats import Interval
 from tests.devices.fake_nvml import FakeDriver, FakeGpu
 from tests.doctor.scripted import GPU, MIB, log, measured

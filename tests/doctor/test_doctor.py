@@ -8,7 +8,7 @@ import pytest
 import run_bench
 from bench.cli.parser import parse
 from bench.doctor import checks, doctor
-from bench.results.records import MemoryPeak
+from bench.phases.memory import MemoryPeak
 from bench.spec.errors import UsageError
 from tests.doctor.scripted import MIB, ScriptedLauncher, log
 

@@ -24,7 +24,7 @@ from bench.planning import max_batch
 from bench.run import execute
 from tests.conftest import TINY, call
 from tests.consistency import assert_consistent
-from tests.results.test_store import rows
+from tests.rows import rows
 
 ROOT = Path(__file__).resolve().parents[2]
 table = partial(rows, name="trials.csv")

@@ -119,9 +119,9 @@ def test_what_a_step_consists_of_does_not_change_its_time(tmp_path, has, other, 
     ScriptLauncher(script).run(replace(trial(*options), silence_s=120.0), CPU, records.append)
     measured = next(each for each in records if isinstance(each, TrialResult) and each.precision == "b")
     assert measured.status == "ok", measured.detail
-    print(f"{has or 'scaler.step plus step'}: {measured.speed.speedup:.4f}")
-    assert measured.speed.speedup == pytest.approx(speedup, abs=0.02)
-    assert measured.speed.skipped_steps == 2 * skipped  # in each of its two processes
+    print(f"{has or 'scaler.step plus step'}: {measured.row.speedup:.4f}")
+    assert measured.row.speedup == pytest.approx(speedup, abs=0.02)
+    assert measured.row.skipped_steps == 2 * skipped  # in each of its two processes
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.results.records import Explained, TrialResult
+from bench.phases.explain import Explained
+from bench.results.records import TrialResult
 from bench.spec.phases import PHASES
 from perf.synthetic_fleet import write_run
 from tests.report import ablations, cutting

@@ -157,5 +157,5 @@ def test_two_gpus_train_together_and_each_process_knows_its_own(tiny_trial):
         (result,) = run(replace(tiny_trial, cell=cell, phase=phase, arms=arms("fp32")), device)
         assert result.status in ("ok", "unconverged"), result.detail
         if phase == "memory":
-            assert result.memory.driver_used_bytes > result.memory.peak_reserved_bytes
-            assert result.memory.all_devices_bytes > result.memory.peak_allocated_bytes
+            assert result.row.driver_used_bytes > result.row.peak_reserved_bytes
+            assert result.row.all_devices_bytes > result.row.peak_allocated_bytes

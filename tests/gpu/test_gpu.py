@@ -14,12 +14,12 @@ from bench.launch.local import LocalLauncher
 from bench.measure.memory import measure_peaks
 from bench.measure.operations import observe, peak_tflops
 from bench.measure.rounds import Sizes, time_block
-from bench.phases.arms import TrainingRunner
 from bench.planning.max_batch import common_multiple
 from bench.results.records import Device, Operations, TrialResult
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol
 from bench.training import amp
+from bench.training.arms import TrainingRunner
 from tests.arms import arms
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -177,36 +177,36 @@ def test_the_phases_run_on_the_gpu(device, trial):
     assert device.energy in ("counter", "power")
     for name in names:
         (memory,) = run(replace(trial, arms=arms(name)), device)
-        assert memory.memory.peak_allocated_bytes > 0
-        driver = memory.memory.driver_used_bytes  # None where NVML tells of no process and a neighbour ended meanwhile
-        assert driver is None or driver > memory.memory.peak_reserved_bytes
-        assert 0 < memory.memory.tracked_peak_bytes <= memory.memory.peak_allocated_bytes
-        master = 2 * memory.memory.model_bytes if PRECISIONS[name].master else 0  # in fp32, as well as 16-bit weights
-        assert memory.memory.parameter_bytes == memory.memory.model_bytes + master
+        assert memory.row.peak_allocated_bytes > 0
+        driver = memory.row.driver_used_bytes  # None where NVML tells of no process and a neighbour ended meanwhile
+        assert driver is None or driver > memory.row.peak_reserved_bytes
+        assert 0 < memory.row.tracked_peak_bytes <= memory.row.peak_allocated_bytes
+        master = 2 * memory.row.model_bytes if PRECISIONS[name].master else 0  # in fp32, as well as 16-bit weights
+        assert memory.row.parameter_bytes == memory.row.model_bytes + master
     for name in {"fp32", "amp-fp16"}.intersection(names):  # each takes about ten seconds
         (energy,) = run(replace(trial, phase="energy", arms=arms(name)), device)
         assert energy.status == "ok", energy.detail
-        assert energy.energy.energy_j_per_step > 0
+        assert energy.row.energy_j_per_step > 0
     # A tenth of one process's time is enough for 20 single steps of a slow host; any interval is narrow enough.
     longer = Protocol(time_budget_s=60.0, replicates=1, most_replicates=1, target_ci=0.99)
     speed = run(replace(trial, phase="speed", arms=arms(*names), protocol=longer), device)
     assert [result.precision for result in speed] == list(names)
-    assert all(result.speed.step_ms > 0 for result in speed)
+    assert all(result.row.step_ms > 0 for result in speed)
     for result in speed:
         precision = PRECISIONS[result.precision]
-        assert (result.speed.peak_tflops is None) == (precision.narrow or precision.fp32 == "default")
-        assert (result.speed.host_ratio is None) == bool(precision.loss_scaling)
+        assert (result.row.peak_tflops is None) == (precision.narrow or precision.fp32 == "default")
+        assert (result.row.host_ratio is None) == bool(precision.loss_scaling)
     (floor,) = run(replace(trial, phase="floor", arms=arms("fp32")), device)
-    assert floor.speed.speedup > 0
+    assert floor.row.speedup > 0
     (training,) = run(replace(trial, phase="train", arms=arms("amp-fp16")), device)
-    assert training.training.epochs == 1
+    assert training.row.epochs == 1
 
 
 @pytest.mark.card
 @pytest.mark.skipif(hasattr(torch, "_simgpu"), reason="a simulated GPU's steps take as long as other programs let them")
 def test_fp32_timed_against_itself_is_as_fast(device, trial):
     (floor,) = run(replace(trial, phase="floor", arms=arms("fp32")), device)
-    assert floor.speed.speedup == pytest.approx(1, abs=0.2)
+    assert floor.row.speedup == pytest.approx(1, abs=0.2)
 
 
 def test_a_survey_lists_every_gpu():
@@ -240,8 +240,8 @@ def test_a_batch_fits_or_is_out_of_memory_and_the_next_process_has_it_all_again(
     huge = replace(small, cell=replace(trial.cell, batch_size=2**30 // (3 * 8 * 8) * 400))  # 400 GiB of pixels a batch
     assert LocalLauncher().run(huge, device, lambda _message: None).kind == "oom"
     (after,) = run(small, device)
-    assert before.fit.fit_peak_bytes == after.fit.fit_peak_bytes > 0
-    assert after.fit.fit_free_bytes > 0.9 * before.fit.fit_free_bytes
+    assert before.row.fit_peak_bytes == after.row.fit_peak_bytes > 0
+    assert after.row.fit_free_bytes > 0.9 * before.row.fit_free_bytes
 
 
 def test_crops_are_those_of_the_cpu():

@@ -184,4 +184,4 @@ def test_a_ladder_up_to_a_captured_step_is_timed_and_tells_the_hosts_share(trial
         results = run(replace(trial, phase=phase, arms=arms(*rungs)), device)
         assert [result.precision for result in results] == list(rungs)
         assert {result.status for result in results} <= {"ok", "unconverged"}
-        assert all(result.speed.host_ratio > 0 for result in results if phase == "ladder")
+        assert all(result.row.host_ratio > 0 for result in results if phase == "ladder")

@@ -15,7 +15,8 @@ from torch.distributed import DistBackendError
 from bench.launch import Ending, local
 from bench.launch.local import LocalLauncher
 from bench.launch.ranks import Rank, run_ranks
-from bench.results.records import EpochResult, MemoryPeak, Progress, TrialResult
+from bench.phases.memory import MemoryPeak
+from bench.results.records import EpochResult, Progress, TrialResult
 from bench.spec.trial import Placement
 from bench.worker.failures import failure
 from tests.conftest import TINY
@@ -50,7 +51,7 @@ def waiting(*messages):
 
 
 def peak(**figures):
-    return TrialResult(precision="fp32", status="ok", memory=MemoryPeak(**figures))
+    return TrialResult(precision="fp32", status="ok", row=MemoryPeak(**figures))
 
 
 def test_records_are_the_first_ranks_with_the_memory_of_all():

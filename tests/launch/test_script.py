@@ -67,8 +67,8 @@ def test_drift_that_is_linear_cancels_in_a_round_and_each_step_has_a_row(launch)
     ending, records, _ = launch(processes, trial("plain", "mixed"))
     rows = results(records)
     assert ending.kind == "done"
-    assert rows["mixed"].speed.speedup == pytest.approx(1.5)
-    assert rows["plain"].speed.step_ms == pytest.approx(30 * math.sqrt(1.1**3))
+    assert rows["mixed"].row.speedup == pytest.approx(1.5)
+    assert rows["plain"].row.step_ms == pytest.approx(30 * math.sqrt(1.1**3))
     places = [each.position for each in records if isinstance(each, Block)]
     assert places == [place for place in range(4) for _ in range(10)]
 
@@ -77,7 +77,7 @@ def test_the_slowest_of_several_ranks_counts(launch):
     ranks = [process(10), process(12)]
     round_ = [("a", ranks), ("b", process(6)), ("b", process(6)), ("a", ranks)]
     _, records, _ = launch(round_, trial("a", "b"))
-    assert results(records)["b"].speed.speedup == pytest.approx(2.0)
+    assert results(records)["b"].row.speedup == pytest.approx(2.0)
 
 
 def test_an_arm_that_fails_leaves_the_round_and_the_others_go_on(launch):
@@ -87,7 +87,7 @@ def test_an_arm_that_fails_leaves_the_round_and_the_others_go_on(launch):
     rows = results(records)
     assert (rows["b"].status, rows["c"].status) == ("failed", "ok")
     assert "no such flag" in rows["b"].detail
-    assert rows["c"].speed.speedup == pytest.approx(2.0)
+    assert rows["c"].row.speedup == pytest.approx(2.0)
 
 
 def test_an_arm_that_accumulates_otherwise_is_refused(launch):
@@ -109,14 +109,14 @@ def test_waiting_and_skipped_steps_are_in_the_row_and_said(launch):
     _, records, notes = launch([("a", slow), ("b", process(5)), ("b", process(5)), ("a", slow)], trial("a", "b"))
     row = results(records)["a"]
     assert row.values["script_wait_pct"] == pytest.approx(40.0)
-    assert row.speed.skipped_steps == 20
+    assert row.row.skipped_steps == 20
     assert len(notes) == 2
 
 
 def test_a_profiled_arm_has_its_types_and_is_compared_with_the_reference(launch):
     _, records, _ = launch([("a", process(10))], trial("a", phase="memory"))
     row = results(records)["a"]
-    assert (row.operations.compute_dtypes, row.memory.peak_resident_bytes) == ("float32:100%", 2**20)
+    assert (row.operations.compute_dtypes, row.row.peak_resident_bytes) == ("float32:100%", 2**20)
     other = trial("b", phase="memory", reference="a")
     assert "changed nothing" in launch([("b", process(5))], other)[0].text
     _, records, _ = launch([("b", process(5, computed={"bfloat16": 9, "float32": 1}))], other)

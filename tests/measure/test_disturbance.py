@@ -266,4 +266,4 @@ def test_what_disturbs_one_of_several_is_named_by_all(tmp_path, tiny_trial):
     tiny_trial = replace(tiny_trial, protocol=replace(tiny_trial.protocol, time_budget_s=0.05))
     trial = replace(tiny_trial, phase="speed", cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
     for (result,) in together(tmp_path, time_two, trial):
-        assert result.speed.disturbance.startswith("device cpu: thermal slowdown for ")
+        assert result.row.disturbance.startswith("device cpu: thermal slowdown for ")

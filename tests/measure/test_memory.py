@@ -17,7 +17,8 @@ from bench.launch.local import LocalLauncher
 from bench.measure import memory
 from bench.measure.memory import tensor_bytes
 from bench.phases import memory as phase
-from bench.results.records import MemoryPeak, TrialResult
+from bench.phases.memory import MemoryPeak
+from bench.results.records import TrialResult
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 

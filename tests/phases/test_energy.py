@@ -56,7 +56,7 @@ def test_a_trial_gives_the_energy_of_a_step_from_either_source(run, source):
 
 def test_a_counter_that_does_not_fit_the_power_makes_the_row_doubtful(run):
     result = run(FakeGpu("GPU-a", power_w=200.0, counter_power_w=100.0, energy_tick_s=0.01))
-    assert (result.status, result.energy.energy_source) == ("ok", "counter")
+    assert (result.status, result.row.energy_source) == ("ok", "counter")
     assert result.detail.startswith("the GPU's energy is doubtful: while steps ran its counter rose by")
     assert "its power read 200 W; idle its counter" in result.detail
 
@@ -64,8 +64,8 @@ def test_a_counter_that_does_not_fit_the_power_makes_the_row_doubtful(run):
 def test_another_process_that_computes_makes_the_energy_doubtful(run):
     work = Now([(os.getpid(), 60), (123, 40)])
     result = run(FakeGpu("GPU-a", power_w=200.0, errors=NO_COUNTER, work=work))
-    assert (result.status, result.energy.mean_power_w) == ("ok", pytest.approx(200))
-    assert result.energy.alone_samples_per_s is None  # it was not alone
+    assert (result.status, result.row.mean_power_w) == ("ok", pytest.approx(200))
+    assert result.row.alone_samples_per_s is None  # it was not alone
     assert result.detail == (
         "the GPU's energy is doubtful: while steps ran another process used the GPU (pid 123, 40% of the time)"
     )

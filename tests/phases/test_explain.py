@@ -11,9 +11,10 @@ from torch import nn
 
 from bench.measure.trace import CLASSES
 from bench.phases import explain
+from bench.phases.explain import Explained
 from bench.report.analysis.explanation import explanations
 from bench.report.reading.load import CELL
-from bench.results.records import Explained, TrialResult
+from bench.results.records import TrialResult
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource, Protocol
 from tests.devices.fake_nvml import FakeGpu
@@ -68,7 +69,7 @@ def test_a_model_that_cannot_be_observed_is_explained_as_far_as_it_goes(tiny_tri
     def refuse(_step):
         raise RuntimeError("no such thing under a dispatch mode")
 
-    monkeypatch.setattr("bench.phases.arms.calls_of", refuse)
+    monkeypatch.setattr("bench.training.arms.calls_of", refuse)
     figures, results, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
     assert {result.status for result in results} == {"ok"}
     assert explanation.speedup.center > 0

@@ -59,7 +59,7 @@ def test_outputs_that_overflow_are_not_finite(tiny_trial, cpu, answers):
     answers(1.0, 3e6)
     result = measure(tiny_trial, cpu, "amp-fp16")
     assert (result.status, result.detail) == ("nonfinite", "an output is infinite or NaN")
-    assert not math.isfinite(result.inference.output_error)
+    assert not math.isfinite(result.row.output_error)
 
 
 @dataclass

@@ -14,19 +14,19 @@ from bench.data import loader as workers
 from bench.data.loader import DEPTH, Turns
 from bench.devices import backend
 from bench.phases import ladder
-from bench.phases.arms import open_context
-from bench.phases.ladder import InputPipeline, LoaderKind, LoaderRunner
+from bench.phases.ladder.measure import InputPipeline, LoaderKind, LoaderRunner
 from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data
 from bench.spec.techniques import build_ablation
+from bench.training.arms import open_context
 from bench.training.step import build_arm
 from tests.arms import arm, arms
 from tests.conftest import call
 from tests.phases.conftest import of_kind, result_of, run_phase
-from tests.results.test_store import rows
+from tests.rows import trial_rows
 
 STEPS = tuple(step.name for step in build_ablation("amp-fp16", "cpu")[0])
 IMAGES = Data(input_shape=(3, 8, 8), classes=2)
@@ -50,9 +50,9 @@ def test_every_step_is_timed_and_its_blocks_are_sent(climb):
     assert tuple(results) == STEPS
     assert {block.precision for block in blocks} == {*STEPS}
     results = list(results.values())
-    assert [result.ablation.ablation_step for result in results] == [0, 1, 2, 3]
-    assert [result.speed.speedup is None for result in results] == [True, False, False, False]
-    assert all(0 < result.ablation.wait_pct < 100 and result.ablation.loader_ms > 0 for result in results)
+    assert [result.row.ablation_step for result in results] == [0, 1, 2, 3]
+    assert [result.row.speedup is None for result in results] == [True, False, False, False]
+    assert all(0 < result.row.wait_pct < 100 and result.row.loader_ms > 0 for result in results)
     assert {result.status for result in results} <= {"ok", "unconverged"}
     assert results[0].switches.fp32_matmul == "ieee"
 
@@ -67,7 +67,7 @@ def test_a_technique_that_the_model_refuses_fails_its_step_alone(climb, tiny_tri
     assert "which RMSprop lacks" in refused.detail
     top = results["fp32+grad-accumulation=2"]
     assert top.status in ("ok", "unconverged")
-    assert (top.ablation.ablation_step, top.speed.paired) == (1, True)
+    assert (top.row.ablation_step, top.row.paired) == (1, True)
 
 
 def test_blocks_name_the_trial_that_was_planned_where_one_step_alone_works(climb, tiny_trial, monkeypatch):
@@ -77,7 +77,7 @@ def test_blocks_name_the_trial_that_was_planned_where_one_step_alone_works(climb
         return build_arm(*given, techniques=techniques, **more)
 
     sent = []
-    monkeypatch.setattr("bench.phases.arms.build_arm", fp32_alone)
+    monkeypatch.setattr("bench.training.arms.build_arm", fp32_alone)
     climb(("fp32", "fp32+set-to-none"), sent)
     planned = replace(tiny_trial, phase="ladder", arms=arms("fp32", "fp32+set-to-none"))
     assert {block.trial for block in of_kind(Block, sent)} == {planned.id}
@@ -87,7 +87,7 @@ def test_where_no_step_can_be_built_the_trial_is_refused_with_a_row_each(climb, 
     def refuse(*_, **__):
         raise UnsupportedError("not here")
 
-    monkeypatch.setattr("bench.phases.arms.build_arm", refuse)
+    monkeypatch.setattr("bench.training.arms.build_arm", refuse)
     sent = []
     with pytest.raises(UnsupportedError, match="not here"):
         climb(sent=sent)
@@ -137,7 +137,7 @@ def test_a_steps_memory_is_measured_alone_on_batches_of_its_loaders_type(tiny_tr
     monkeypatch.setattr(ladder, "to_device", to_device)
     result = result_of(run_phase(tiny_trial, cpu, "ladder_memory", name))
     assert (result.precision, result.status) == (name, "ok")
-    assert result.memory.peak_resident_bytes is not None
+    assert result.row.peak_resident_bytes is not None
     normalize = LoaderKind.of(arm(name)).normalize
     samples = workers.open_samples(IMAGES, tiny_trial.cell.data, normalize=normalize, seed=0)
     assert set(brought) == {dtype} == {samples[0][0].dtype}
@@ -221,9 +221,9 @@ def test_an_arm_is_limited_by_the_loader_if_it_waits_for_it_in_a_continuous_run(
     shares = {STEPS[0]: 0.6, STEPS[1]: 0.01, STEPS[2]: 0.1}
     monkeypatch.setattr(LoaderRunner, "steady_wait", lambda self, rest_s: shares[self.name] if rest_s > 0 else 0.0)
     results = climb(STEPS[:3])
-    assert [result.ablation.loader_limited for result in results.values()] == [True, False, True]
-    assert all(result.speed.switch_warmup_steps >= DEPTH for result in results.values())
-    assert all(result.speed.block_steps >= DEPTH for result in results.values() if result.ablation.loader_limited)
+    assert [result.row.loader_limited for result in results.values()] == [True, False, True]
+    assert all(result.row.switch_warmup_steps >= DEPTH for result in results.values())
+    assert all(result.row.block_steps >= DEPTH for result in results.values() if result.row.loader_limited)
 
 
 def test_the_device_is_set_before_a_loader_pins_and_makes_a_context(tiny_trial, monkeypatch):
@@ -277,7 +277,7 @@ def test_steps_that_do_not_fit_together_are_measured_apart_and_one_that_is_refus
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the steps do not fit together; each is measured on its own, unpaired" in done.stdout
     assert "Ladder of tiny on " in done.stdout
-    results = rows(tmp_path / "run", "trials.csv")
+    results = trial_rows(tmp_path / "run")
     refused = [row["precision"] for row in results if "RMSprop lacks" in row["detail"]]
     assert refused == ["fp32+set-to-none+prefetcher+fused-optimizer"]
     apart = [row for row in results if row["phase"] == "ladder" and row["paired"] == "no"]

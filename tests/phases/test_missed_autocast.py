@@ -55,7 +55,7 @@ def test_memory_says_that_the_loss_was_nan(use_suite, tiny_trial, cpu, scale, me
     use_suite(lambda data: Classifier(off=False, scale=scale))
     result = result_of(run_phase(tiny_trial, cpu, "memory", "fp32"))
     assert (result.detail == "the loss was nan after a few steps") == mentioned
-    assert result.memory.model_bytes is not None
+    assert result.row.model_bytes is not None
 
 
 class PastTheLayer(nn.Module):

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from bench.data import random_batches
-from bench.phases.arms import BATCHES, FEWEST_STEPS, TrainingRunner, step_times
-from bench.phases.speed import _observe
+from bench.phases.speed.measure import _observe
 from bench.results.records import Block, TrialResult
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol
 from bench.training import distributed
+from bench.training.arms import BATCHES, FEWEST_STEPS, TrainingRunner, step_times
 from bench.training.step import build_arm
 from tests.devices.fake_nvml import FakeGpu
 from tests.phases.conftest import Now, install_gpus, of_kind, result_of, run_phase
@@ -66,9 +66,9 @@ def test_what_disturbed_the_gpu_while_a_process_was_timed_is_named_in_its_row(
 ):
     install_gpus(monkeypatch, disturbing(cause))
     result = result_of(run_phase(tiny_trial, replace(cpu, kind="cuda", uuid="GPU-a"), "speed", "fp32"))
-    assert re.search(named, result.speed.disturbance)
+    assert re.search(named, result.row.disturbance)
     assert result.status == "ok"
-    assert result.speed.rounds > 0
+    assert result.row.rounds > 0
 
 
 # Two processes that train together.

@@ -15,7 +15,6 @@ import torch
 from bench.cli.parser import parse
 from bench.data.transfer import Prefetcher
 from bench.phases import memory, paired
-from bench.phases.arms import TrainingRunner
 from bench.report.reading.load import load
 from bench.report.tables import diagnostics
 from bench.results.records import EpochResult, Progress, TrialResult
@@ -23,13 +22,14 @@ from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
 from bench.training import techniques
+from bench.training.arms import TrainingRunner
 from bench.training.step import build_arm
 from bench.training.techniques import compilations
 from tests.conftest import call
 from tests.devices.fake_nvml import FakeGpu
 from tests.phases.conftest import install_gpus, result_of, run_phase, shorten_energy
 from tests.report.builders import RunBuilder, timed
-from tests.results.test_store import rows
+from tests.rows import trial_rows
 from tests.training.conftest import CPU, IMAGES, batches, compiled_s, layers, make, norms, state
 
 
@@ -42,7 +42,7 @@ def built(monkeypatch):
         seen.append(asked["techniques"])
         return build_arm(*given, **asked)
 
-    monkeypatch.setattr("bench.phases.arms.build_arm", spy)
+    monkeypatch.setattr("bench.training.arms.build_arm", spy)
     return seen
 
 
@@ -86,7 +86,7 @@ def test_a_run_with_techniques_is_told_by_them_in_rows_and_report(tmp_path, tiny
     done = call(*words, "--techniques", "prefetcher,channels-last", "--out", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     assert "No effect on memory, speed" in done.stdout
-    assert {row["techniques"] for row in rows(tmp_path / "run", "trials.csv")} == {"prefetcher+channels-last"}
+    assert {row["techniques"] for row in trial_rows(tmp_path / "run")} == {"prefetcher+channels-last"}
     assert "tiny (prefetcher+channels-last)" in (tmp_path / "reports" / "run" / "details.md").read_text()
 
 
@@ -122,7 +122,7 @@ def test_techniques_are_brought_into_one_order():
 
 
 def test_compile_time_has_a_table_where_there_is_one(tmp_path):
-    arms = [TrialResult(precision="fp32", status="ok", speed=timed(10.0, 128), compile_s=time_s) for time_s in (4, 6)]
+    arms = [TrialResult(precision="fp32", status="ok", row=timed(10.0, 128), compile_s=time_s) for time_s in (4, 6)]
     run_ = RunBuilder(tmp_path / "run")
     run_.add(run_.trial("memory", ["fp32"], 128), TrialResult(precision="fp32", status="ok"))
     assert diagnostics.compiling(named(run_)) is None
@@ -185,7 +185,7 @@ def speed_step(arm, batch):
 def test_a_compiled_run_has_its_compile_time_in_rows_and_report(tmp_path, tiny_file):
     words = (*TINY, "--precisions", "fp32,amp-bf16", "--phases", "speed")
     call(*words, "--techniques", "compile", "--out", "run", cwd=tmp_path)
-    trials = rows(tmp_path / "run", "trials.csv")
+    trials = trial_rows(tmp_path / "run")
     assert [row["status"] in ("ok", "unconverged") for row in trials] == [True, True]
     assert all(float(row["compile_s"]) > 0 for row in trials)
     assert all(row["compute_dtypes"] for row in trials)  # seen in a step that is not compiled
@@ -272,7 +272,7 @@ def test_what_is_compiled_while_timing_is_named(run, monkeypatch, phase, status,
     looks = iter(range(100_000))
     monkeypatch.setattr(paired, "compilations", lambda: next(looks))
     result = run(phase)
-    assert (result.status, result.speed.disturbance if result.speed else result.detail) == (status, sentence)
+    assert (result.status, result.row.disturbance if result.speed else result.detail) == (status, sentence)
     assert result.compile_s is None
 
 

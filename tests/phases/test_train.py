@@ -10,7 +10,7 @@ from torch import nn
 
 from bench.cli.display import describe_results
 from bench.phases import train
-from bench.phases.train import epoch_row, summary, time_to_accuracy_s
+from bench.phases.train.measure import epoch_row, summary, time_to_accuracy_s
 from bench.planning import suite_registry
 from bench.results.records import EpochResult
 from bench.spec.precisions import PRECISIONS
@@ -95,7 +95,7 @@ def test_precisions_of_a_seed_see_the_same_augmented_batches_from_the_same_weigh
         initial.append(torch.cat([p.detach().flatten().clone() for p in arm.model.parameters()]))
         return arm
 
-    monkeypatch.setattr("bench.phases.arms.build_arm", spy)
+    monkeypatch.setattr("bench.training.arms.build_arm", spy)
     for seed, name in ((0, "fp32"), (0, "amp-bf16"), (1, "fp32")):
         bench.run(arms=arms(name), seed=seed)
         given[seed, name] = torch.stack([inputs for train, inputs in bench.seen if train])
@@ -121,8 +121,8 @@ def test_an_accuracy_that_16_bits_cost_shows_against_that_of_fp32(bench):
     _, mixed = bench.run(arms=arms("amp-bf16"))
     rows, plain = bench.run(arms=arms("fp32"))
     assert rows[-1].train_accuracy_pct == 50.0  # of the training images that are looked at, half are of either class
-    assert (mixed.training.test_accuracy_pct, mixed.training.test_accuracy_fp32_pct) == (25.0, 75.0)
-    assert (plain.training.test_accuracy_pct, plain.training.test_accuracy_fp32_pct) == (75.0, 75.0)
+    assert (mixed.row.test_accuracy_pct, mixed.row.test_accuracy_fp32_pct) == (25.0, 75.0)
+    assert (plain.row.test_accuracy_pct, plain.row.test_accuracy_fp32_pct) == (75.0, 75.0)
 
 
 TOGETHER = {"uuids": ("GPU-a", "GPU-b"), "energy": "counter"}
@@ -147,7 +147,7 @@ def test_energy_is_what_all_counters_moved_while_training_and_not_while_testing(
     rows, result = bench.run()
     assert all(abs(row.start_s - time.time()) < 60 for row in rows)
     assert [row.energy_j for row in rows] == [joules and pytest.approx(joules)] * 2  # three steps of a second
-    assert result.training.train_energy_j == (joules and pytest.approx(2 * joules))
+    assert result.row.train_energy_j == (joules and pytest.approx(2 * joules))
 
 
 def test_an_energy_counter_that_is_lost_leaves_the_energy_unknown(bench, monkeypatch):
@@ -162,13 +162,13 @@ def test_an_energy_counter_that_is_lost_leaves_the_energy_unknown(bench, monkeyp
 
     train.run(bench.trial, bench.device, lose)
     assert seen[0].energy_j is not None
-    assert seen[1].energy_j is seen[2].training.train_energy_j is None
+    assert seen[1].energy_j is seen[2].row.train_energy_j is None
 
 
 def test_the_target_that_was_asked_for_is_in_the_result(bench):
     rows, result = bench.run(target_accuracy_pct=1.0)
     reached = next(row.elapsed_s for row in rows if row.test_accuracy_pct >= 1.0)
-    assert (result.training.target_accuracy_pct, result.training.time_to_accuracy_s) == (1.0, reached)
+    assert (result.row.target_accuracy_pct, result.row.time_to_accuracy_s) == (1.0, reached)
 
 
 def test_clipped_gradients_move_weights_no_further_than_their_norm_allows(bench, tmp_path):
@@ -201,7 +201,7 @@ def test_a_model_that_answers_nan_after_its_last_step_diverged_and_is_right_abou
     rows, result = bench.run(target_accuracy_pct=20.0)  # a quarter of the images are of the first class
     assert (result.status, result.detail) == ("nonfinite", "the test loss became nan in epoch 2")
     assert [row.test_accuracy_pct for row in rows] == [0.0, 0.0]
-    assert result.training.time_to_accuracy_s is None
+    assert result.row.time_to_accuracy_s is None
 
 
 @pytest.mark.parametrize(("nan", "status"), [("f1", "nonfinite"), ("precision", "ok")])

@@ -23,7 +23,7 @@ def search(trial, most, *, on_gpu=True, free=2**40, fixed_bytes=0, sample_s=1e-9
         if size > most:
             return TrialResult(precision="fp32", status=other, detail="too big")
         fit = Fit(fit_peak_bytes=fixed_bytes + MIB * size, fit_free_bytes=free, fit_step_s=sample_s * size)
-        return TrialResult(precision="fp32", status="ok", fit=fit, wall_s=wall_s * size)
+        return TrialResult(precision="fp32", status="ok", row=fit, wall_s=wall_s * size)
 
     size, result = Search(trial, on_gpu, attempt, multiple).run()
     return size, result, tried
@@ -34,7 +34,7 @@ def test_the_size_found_fits_and_a_sixteenth_more_does_not(tiny_trial, most):
     size, result, tried = search(replace(tiny_trial, phase="fit"), most)
     assert size <= most
     assert most - size <= max(1, size // 16)
-    assert (result.status, result.fit.fit_bound) == ("ok", "memory")
+    assert (result.status, result.row.fit_bound) == ("ok", "memory")
     assert len(tried) == len(set(tried))
     assert size % 8 == 0 or size < 128
     assert f"{size} fits" in result.detail
@@ -77,7 +77,7 @@ def test_where_not_even_one_sample_fits_the_row_says_so_and_what_fails_otherwise
     size, result, tried = search(tiny_trial, 0, other=other)
     assert (size, result.status, tried) == (sizes[-1], other, sizes)
     _, result, _ = search(tiny_trial, 40, other=other)
-    assert (result.status, result.fit.fit_bound) == ("ok", "memory" if other == "oom" else "error")
+    assert (result.status, result.row.fit_bound) == ("ok", "memory" if other == "oom" else "error")
 
 
 def test_on_a_cpu_nothing_is_tried_that_would_not_leave_a_fifth_of_memory(tiny_trial):
@@ -86,15 +86,15 @@ def test_on_a_cpu_nothing_is_tried_that_would_not_leave_a_fifth_of_memory(tiny_t
     assert max(tried) <= 600
     assert size == max(tried)
     assert size > 600 - 600 // 16 - 8
-    assert result.fit.fit_bound == "predicted memory"
-    assert search(tiny_trial, 4096, free=free)[1].fit.fit_bound == "memory"  # a GPU says itself when it is full
+    assert result.row.fit_bound == "predicted memory"
+    assert search(tiny_trial, 4096, free=free)[1].row.fit_bound == "memory"  # a GPU says itself when it is full
 
 
 def test_steps_that_would_take_too_long_end_the_search(tiny_trial):
     size, result, tried = search(tiny_trial, 10**9, on_gpu=False, sample_s=0.01)
-    assert (size, max(tried), result.fit.fit_bound) == (128, 128, "time")
+    assert (size, max(tried), result.row.fit_bound) == (128, 128, "time")
     size, result, tried = search(tiny_trial, 10**9, wall_s=1.0)
-    assert (size, max(tried), result.fit.fit_bound) == (64, 64, "time")
+    assert (size, max(tried), result.row.fit_bound) == (64, 64, "time")
 
 
 def test_sizes_to_measure_at_are_the_common_one_for_all_and_each_ones_own():
@@ -117,5 +117,5 @@ def test_an_attempt_trains_in_a_process_and_says_what_it_took(tiny_trial, cpu):
     ending = LocalLauncher().run(trial, cpu, sent.append)
     assert ending.kind == "done", ending.text
     (result,) = (message for message in sent if isinstance(message, TrialResult))
-    assert result.fit.fit_free_bytes > result.fit.fit_peak_bytes > 0
-    assert result.fit.fit_step_s > 0
+    assert result.row.fit_free_bytes > result.row.fit_peak_bytes > 0
+    assert result.row.fit_step_s > 0

@@ -1,10 +1,15 @@
 """Runs of ablations, from blocks and step times that are known."""
 
+from dataclasses import asdict
+
 import numpy as np
 
+from bench.phases.ladder import AblationSpeed
+from bench.phases.memory import MemoryPeak
+from bench.phases.speed import Speed
 from bench.report.analysis.ablation import AblationSummary, ablations
 from bench.report.reading.load import load
-from bench.results.records import AblationResult, MemoryPeak, Operations, Speed, Status, TrialResult
+from bench.results.records import Operations, Status, TrialResult
 from bench.stats import rounds_interval
 from tests.report.builders import MIB, RunBuilder, block, timed
 
@@ -17,10 +22,9 @@ def ablation_of(builder: RunBuilder) -> AblationSummary:
     return ladder
 
 
-def ablation_result(step: int, *, loader_ms: float = 1.0, limited: bool = False) -> AblationResult:
-    return AblationResult(
-        ablation_step=step, loader_ms=loader_ms, wait_pct=5.0, steps_per_epoch=500, loader_limited=limited
-    )
+def ablation_speed(speed: Speed, step: int, *, loader_ms: float = 1.0, limited: bool = False) -> AblationSpeed:
+    waits = {"loader_ms": loader_ms, "wait_pct": 5.0, "steps_per_epoch": 500, "loader_limited": limited}
+    return AblationSpeed(**asdict(speed), **waits, ablation_step=step)
 
 
 def peaks(builder: RunBuilder, mib: dict[str, float | None]) -> None:
@@ -28,7 +32,7 @@ def peaks(builder: RunBuilder, mib: dict[str, float | None]) -> None:
     field = "peak_resident_bytes" if builder.device.kind == "cpu" else "peak_allocated_bytes"
     for name, size in mib.items():
         if size is not None:
-            builder.result("ladder_memory", name, batch=64, memory=MemoryPeak(**{field: int(size * MIB)}))
+            builder.result("ladder_memory", name, batch=64, row=MemoryPeak(**{field: int(size * MIB)}))
 
 
 def together(
@@ -57,8 +61,12 @@ def together(
                 precision=name,
                 status=status if replicate == 0 else "ok",
                 operations=operations,
-                speed=_speed(processes[replicate], speeds["fp32"][replicate], host_ratios[step], name != "fp32"),
-                ablation=ablation_result(step, loader_ms=3.0, limited=step == limited),
+                row=ablation_speed(
+                    _speed(processes[replicate], speeds["fp32"][replicate], host_ratios[step], name != "fp32"),
+                    step,
+                    loader_ms=3.0,
+                    limited=step == limited,
+                ),
             )
             for step, (name, processes) in enumerate(speeds.items())
         ]
@@ -83,8 +91,8 @@ def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:
         for step, (name, values) in enumerate(steps_ms.items()):
             if replicate < len(values):
                 speed = timed(values[replicate], 64, paired=False)
-                figures = {"speed": speed, "ablation": ablation_result(step)}
-                builder.result("ladder", name, batch=64, replicate=replicate, **figures)
+                row = ablation_speed(speed, step)
+                builder.result("ladder", name, batch=64, replicate=replicate, row=row)
     return builder
 
 

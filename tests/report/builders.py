@@ -10,23 +10,22 @@ from typing import Any
 
 import pandas as pd
 
+from bench.phases.energy import Energy
+from bench.phases.explain import Explained
+from bench.phases.memory import MemoryPeak
+from bench.phases.speed import Speed
+from bench.phases.train import Training
 from bench.report import report
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
 from bench.results.records import (
     Block,
     Device,
-    Energy,
     Environment,
     EpochResult,
-    Explained,
-    MemoryPeak,
-    Message,
     Numeric,
-    Speed,
     Status,
     Switches,
-    Training,
     TrialResult,
 )
 from bench.results.store import Store
@@ -74,7 +73,7 @@ class RunBuilder:
         cell = Cell(suite=self.suite, placement=placement, batch_size=batch, data=DataSource(kind="synthetic"))
         return Trial(cell=cell, phase=phase, arms=arms(*precisions), **asked)  # type: ignore[arg-type]
 
-    def add(self, trial: Trial, *results: TrialResult, records: Iterable[Message] = ()) -> RunBuilder:
+    def add(self, trial: Trial, *results: TrialResult, records: Iterable[object] = ()) -> RunBuilder:
         self.store.add_results(trial, self.device, results, records)
         return self
 
@@ -91,12 +90,13 @@ class RunBuilder:
         for replicate, ratio in enumerate(ratios):
             ends = {"speedup_low": ratio * (1 - within), "speedup_high": ratio * (1 + within)}
             speed = timed(step_ms, 128, speedup=ratio, **ends)
-            self.result("floor", "fp32", replicate=replicate, speed=speed, **more)
+            self.result("floor", "fp32", replicate=replicate, row=speed, **more)
         return self
 
     def append(self, *records: Block | EpochResult | Numeric | Explained) -> RunBuilder:
-        """Append rows of the first attempt at their trials."""
-        self.store.add(replace(record, attempt=1) for record in records)
+        """Append rows of details to their files."""
+        files = {Block: "blocks.csv", EpochResult: "epochs.csv", Numeric: "numerics_figures.csv"}
+        self.store._append(files | {Explained: "explain_figures.csv"}, records)
         return self
 
     def speed(
@@ -114,8 +114,8 @@ class RunBuilder:
             ends = {"speedup_low": speedup * (1 - within), "speedup_high": speedup * (1 + within)}
             gained = timed(10.0 / speedup, batch, speedup=speedup, **ends)
             rows = [
-                TrialResult(precision="fp32", status="ok", switches=switches, speed=timed(10.0, batch)),
-                TrialResult(precision=arm, status=status, switches=switches, speed=gained),
+                TrialResult(precision="fp32", status="ok", switches=switches, row=timed(10.0, batch)),
+                TrialResult(precision=arm, status=status, switches=switches, row=gained),
             ]
             timed_so_far = self.processes.setdefault((batch, replicate), {})
             timed_so_far |= {row.precision: row for row in rows}
@@ -145,8 +145,8 @@ class RunBuilder:
             ]
             speeds = [timed(slow / gain, batch, **more, **load) for gain, more in zip(speedups, paired, strict=True)]
             speed = timed(slow, batch, **load) if fp32 == "ok" else None
-            rows = [TrialResult(precision="fp32", status=fp32, speed=speed)]
-            rows += [TrialResult(precision=name, status="ok", speed=s) for name, s in zip(gains, speeds, strict=True)]
+            rows = [TrialResult(precision="fp32", status=fp32, row=speed)]
+            rows += [TrialResult(precision=name, status="ok", row=s) for name, s in zip(gains, speeds, strict=True)]
             self.add(self.trial("speed", ["fp32", *gains], batch, replicate=replicate), *rows)
         return self
 
@@ -154,13 +154,13 @@ class RunBuilder:
         """One process per step time, each holding this precision alone."""
         for replicate, step_ms in enumerate(steps_ms):
             speed = timed(step_ms, batch, paired=False)
-            self.result("speed", precision, batch=batch, replicate=replicate, speed=speed)
+            self.result("speed", precision, batch=batch, replicate=replicate, row=speed)
         return self
 
     def drew(self, samples_per_s: float, precision: str = "amp-bf16") -> RunBuilder:
         """A window of energy at this throughput."""
         energy = Energy(energy_source="counter", alone_samples_per_s=samples_per_s)
-        return self.result("energy", precision, energy=energy)
+        return self.result("energy", precision, row=energy)
 
     def lost(self, phase: str, precision: str, status: Status, detail: str = "", *, batch: int = 128) -> RunBuilder:
         """A trial that has a status and no figures."""
@@ -168,7 +168,7 @@ class RunBuilder:
 
     def memory(self, precision: str, mib: float, *, batch: int = 128) -> RunBuilder:
         peak = MemoryPeak(peak_allocated_bytes=int(mib * MIB))
-        return self.result("memory", precision, batch=batch, memory=peak)
+        return self.result("memory", precision, batch=batch, row=peak)
 
     def train(
         self,
@@ -198,7 +198,7 @@ class RunBuilder:
                 data_wait_pct=1.0 / seconds,
             )
             chosen = {name: value[seed] if isinstance(value, list) else value for name, value in figures.items()}
-            self.add(trial, TrialResult(precision=precision, status="ok", training=replace(training, **chosen)))
+            self.add(trial, TrialResult(precision=precision, status="ok", row=replace(training, **chosen)))
             course = {"seed": seed, "epochs": epochs, "accuracy": accuracy, "epoch_s": seconds}
             self.append(*(epoch_of(trial.id, precision, epoch=number, **course) for number in range(1, epochs + 1)))
         return self
@@ -246,8 +246,8 @@ def capped(run: RunBuilder, speedup: float, *, is_capped: bool = True) -> RunBui
         state = {"power_capped": is_capped and replicate == 1}
         gain = {"speedup": speedup, "speedup_low": 0.99 * speedup, "speedup_high": 1.01 * speedup}
         rows = [
-            TrialResult(precision="fp32", status="ok", speed=timed(10.0, 128, **state)),
-            TrialResult(precision="amp-bf16", status="ok", speed=timed(10.0 / speedup, 128, **state, **gain)),
+            TrialResult(precision="fp32", status="ok", row=timed(10.0, 128, **state)),
+            TrialResult(precision="amp-bf16", status="ok", row=timed(10.0 / speedup, 128, **state, **gain)),
         ]
         run.add(run.trial("speed", ["fp32", "amp-bf16"], 128, replicate=replicate), *rows)
     return run

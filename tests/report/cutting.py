@@ -8,8 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from bench.results.columns import COLUMNS
-from bench.results.records import Explained, Identity, MemoryPeak, Numeric, TrialResult
+from bench.phases.explain import Explained
+from bench.phases.memory import MemoryPeak
+from bench.results.columns import COLUMNS, OF_PHASES
+from bench.results.records import Identity, Numeric, TrialResult
 from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
 from perf.synthetic_fleet import GIB, Shape, write_run
 from tests.arms import arms
@@ -22,8 +24,8 @@ from tests.report.tables.test_numerics import figures
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 Row = dict[str, str]
-ASKED = {"precision", "started", "wall_s"} | {field.name for field in fields(Identity)}
-"""The columns of trials.csv that a trial which stopped has, besides its status and detail."""
+ASKED = {"wall_s"} | {field.name for field in fields(Identity)}
+"""The columns that a trial which stopped has."""
 LOST = ("failed", "timeout", "oom", "unsupported", "nonfinite")
 GROUPS = ("kind", "name", "layer", "step", "round", "epoch", "seed", "phase", "precision", "trial", "work", "replicate")
 """The columns by whose words rows are dropped together."""
@@ -99,8 +101,8 @@ def explain(run: RunBuilder) -> None:
 
 def inference(run: RunBuilder) -> None:
     for seed in (0, 1):
-        run.result("inference", "fp32", seed=seed, inference=answered(None))
-        run.result("inference", "amp-bf16", seed=seed, inference=answered(1.5))
+        run.result("inference", "fp32", seed=seed, row=answered(None))
+        run.result("inference", "amp-bf16", seed=seed, row=answered(1.5))
 
 
 def of_a_gpu(folder: Path) -> Path:
@@ -116,6 +118,8 @@ def of_a_gpu(folder: Path) -> Path:
 def of_scripts(folder: Path) -> Path:
     """A run of a training script whose reference has a name of its own."""
     run = RunBuilder(folder, suite="train.py")
+    script = {"command": ["train.py"], "arms": [["plain", ""], ["amp", "--amp"]]}
+    fleet.edit_run(folder, lambda info: info["request"].update(script=script))
     cell = Cell(
         suite=SuiteRef(name="train.py"),
         placement=Placement(name="0"),
@@ -126,16 +130,14 @@ def of_scripts(folder: Path) -> Path:
     names = ("plain", "amp")
     for name in names:
         peak = MemoryPeak(peak_allocated_bytes=GIB)
-        run.add(
-            Trial(cell=cell, phase="memory", arms=arms(name)), TrialResult(precision=name, status="ok", memory=peak)
-        )
+        run.add(Trial(cell=cell, phase="memory", arms=arms(name)), TrialResult(precision=name, status="ok", row=peak))
     for replicate in range(3):
         trial = Trial(cell=cell, phase="speed", arms=arms(*names), replicate=replicate)
         gain = {"speedup": 2.0 + replicate / 100, "speedup_low": 1.9, "speedup_high": 2.1}
         speeds = (timed(10.0, 1), timed(5.0, 1, **gain))
         observed = {"script_loss": 1.0 + replicate / 10, "script_wait_pct": 5.0}
         results = [
-            TrialResult(precision=name, status="ok", speed=speed, values=observed)
+            TrialResult(precision=name, status="ok", row=replace(speed, **observed))
             for name, speed in zip(names, speeds, strict=True)
         ]
         blocks = [block(trial.id, name, round=number) for number in range(4) for name in names]
@@ -156,7 +158,7 @@ def cut(folder: Path, draw: Random) -> list[str]:
             text = (folder / name).read_bytes()
             (folder / name).write_bytes(text[: draw.randint(text.index(b"\n"), len(text))])
             done.append(f"{name}: its last write is cut off")
-        elif name != "trials.csv" and draw.random() < 0.05:
+        elif name not in OF_PHASES and draw.random() < 0.05:
             (folder / name).unlink()
             done.append(f"{name}: deleted")
     if draw.random() < 0.3:
@@ -179,12 +181,15 @@ def write(path: Path, rows: list[Row]) -> None:
 
 def stop_a_trial(files: dict[str, list[Row]], draw: Random) -> str:
     """Let a trial end in a status without figures, with its first rows in the other files."""
-    stopped, status = draw.choice(files["trials.csv"])["trial"], draw.choice(LOST)
-    for row in files["trials.csv"]:
+    of_phases = [row for name in OF_PHASES for row in files.get(name, ())]
+    if not of_phases:
+        return "no trial"
+    stopped, status = draw.choice(of_phases)["trial"], draw.choice(LOST)
+    for row in of_phases:
         if row["trial"] == stopped:
             row.update({name: "" for name in row if name not in ASKED}, status=status, detail="it stopped")
     for name, rows in files.items():
-        if name not in ("trials.csv", "telemetry.csv"):
+        if name not in OF_PHASES and name != "telemetry.csv":
             own = [row for row in rows if row["trial"] == stopped]
             others = [row for row in rows if row["trial"] != stopped]
             files[name] = others + own[: draw.randint(0, len(own))]

@@ -1,6 +1,5 @@
 """Runs that claim to be of several machines: copies of one, with their devices, software and figures edited."""
 
-import csv
 import json
 import shutil
 from collections.abc import Callable
@@ -9,8 +8,8 @@ from typing import Any
 
 from bench.results.columns import COLUMNS
 from bench.results.records import Numeric
-from bench.spec.trial import Placement
 from tests.report.builders import RunBuilder, block
+from tests.rows import edit_rows
 
 ARMS = ("fp32", "amp-bf16")
 
@@ -25,19 +24,6 @@ def original(folder: Path, *, suite: str = "mlp", train: bool = True) -> Path:
     return folder
 
 
-def edit_rows(folder: Path, change: Callable[[dict[str, str]], Any], name: str = "trials.csv") -> None:
-    """Change every row of a CSV in place."""
-    with (folder / name).open(newline="") as file:
-        reader = csv.DictReader(file)
-        rows, names = list(reader), reader.fieldnames or []
-    for row in rows:
-        change(row)
-    with (folder / name).open("w", newline="") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def edit_run(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Change run.json in place."""
     path = folder / "run.json"
@@ -48,8 +34,7 @@ def edit_run(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 def place(row: dict[str, str], placement: str) -> None:
     """Claim that a row was measured on another placement."""
-    kind = "cpu" if placement.startswith("cpu") else "cuda"
-    row.update(placement=placement, members="+".join(Placement(name=placement).members), device_kind=kind)
+    row.update(placement=placement)
 
 
 def copy(
@@ -71,7 +56,7 @@ def copy(
 
     def rename(row: dict[str, str]) -> None:
         scale = faster * (1 + jitter * (int(row["replicate"] or 0) - 1))
-        row |= {"device": device, "architecture": architecture, "run": target.name}
+        row |= {"device": device, "architecture": architecture}
         for name, factor in (("step_ms", 1 / scale), ("samples_per_s", scale), ("time_per_epoch_s", 1 / faster)):
             if row[name]:
                 row[name] = repr(float(row[name]) * factor)
@@ -106,7 +91,15 @@ def with_words(folder: Path, text: str) -> Path:
     for kind, layer, name, value in FIGURES:
         run.append(Numeric(trial=trial.id, precision="fp32", kind=kind, step=0, layer=layer, name=name, value=value))
     run.result("numerics", "fp32")
-    for file in ("trials.csv", "blocks.csv", "epochs.csv", "numerics.csv"):
+    for file in (
+        "memory.csv",
+        "speed.csv",
+        "train.csv",
+        "numerics.csv",
+        "blocks.csv",
+        "epochs.csv",
+        "numerics_figures.csv",
+    ):
         fields = [field for field in COLUMNS[file].values() if field.kind == "word" and not field.words]
         free = [field.name for field in fields if field.name not in READ]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.phases.memory import MemoryPeak
 from bench.report.analysis.compare import compare
 from bench.report.analysis.contrast import contrasts
 from bench.report.analysis.summary import summarise
@@ -16,9 +17,10 @@ from bench.report.figures.devices import charts
 from bench.report.reading.load import load
 from bench.report.tables.comparisons import changes
 from bench.results.columns import COLUMNS, columns_of, descriptions
-from bench.results.records import MemoryPeak, TrialResult
+from bench.results.records import TrialResult
 from bench.spec.errors import UsageError
-from bench.spec.metrics import LEARNED, METRICS, Metric
+from bench.spec.metric import Metric
+from bench.spec.metrics import LEARNED, METRICS
 from tests.report.builders import RunBuilder, timed, write_report
 from tests.report.fleet import edit_rows
 
@@ -54,7 +56,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
             for precision, speedup, times in (("fp32", None, 1.0), ("amp-bf16", 2.0 * jitter, 2.0)):
                 speed = timed(10.0 / (speedup or 1.0), 128, speedup=speedup)
                 compile_s = seconds * times * jitter
-                taken.append(TrialResult(precision=precision, status="ok", speed=speed, compile_s=compile_s))
+                taken.append(TrialResult(precision=precision, status="ok", row=speed, compile_s=compile_s))
             run.add(run.trial("speed", ["fp32", "amp-bf16"], 128, replicate=replicate), *taken)
         folders.append(run.folder)
     return folders
@@ -170,7 +172,7 @@ def test_a_figure_without_a_metric_is_refused_and_one_that_is_not_finite_is_unkn
     with pytest.raises(ValueError, match="no metric has the column copied_byts"):
         TrialResult(precision="fp32", status="ok", values={"copied_byts": 1.0})
     run = RunBuilder(tmp_path / "run")
-    run.result("memory", "fp32", memory=MemoryPeak(peak_allocated_bytes=5), values={"copied_bytes": math.inf})
+    run.result("memory", "fp32", row=MemoryPeak(peak_allocated_bytes=5), values={"copied_bytes": math.inf})
     assert math.isnan(load([run.folder]).trials["copied_bytes"][0])
 
 

@@ -8,17 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from bench.phases.memory import MemoryPeak
 from bench.results.columns import COLUMNS
 from bench.results.csv_file import counting, of_counting, read
-from bench.results.records import Block, EpochResult, MemoryPeak, Sample, Switches, TrialResult
+from bench.results.records import Block, EpochResult, Sample, Switches, TrialResult
 from bench.results.store import Store, answers
 from bench.spec.errors import UsageError
 from tests.arms import arms
-
-
-def rows(folder, name):
-    with (folder / name).open(newline="") as file:
-        return list(csv.DictReader(file))
+from tests.rows import rows, trial_rows
 
 
 def result(precision="fp32", status="ok", **more):
@@ -28,8 +25,8 @@ def result(precision="fp32", status="ok", **more):
 def test_a_result_is_one_row_with_units_in_names_and_empty_unknowns(tmp_path, tiny_trial, cpu):
     memory = MemoryPeak(peak_resident_bytes=1_000_000, model_bytes=0)
     with Store(tmp_path / "run") as store:
-        store.add_results(tiny_trial, cpu, [result(memory=memory, switches=Switches(loss_scaling=False))])
-    (row,) = rows(tmp_path / "run", "trials.csv")
+        store.add_results(tiny_trial, cpu, [result(row=memory, switches=Switches(loss_scaling=False))])
+    (row,) = trial_rows(tmp_path / "run")
     assert list(row) == list(COLUMNS["trials.csv"])
     assert (row["run"], row["suite"], row["batch_size"]) == ("run", "tiny", "4")
     assert (row["peak_resident_bytes"], row["model_bytes"]) == ("1000000", "0")
@@ -59,7 +56,7 @@ def test_a_run_whose_file_lacks_a_column_gets_it_when_it_goes_on_and_keeps_those
     path.write_text(path.read_text().replace(",wall_s,", ",note,", 1))
     with Store(folder) as store:
         store.add_results(tiny_trial, cpu, [result(wall_s=3.0, detail="again")], [block(tiny_trial, 7)])
-    first, second = rows(folder, "trials.csv")
+    first, second = trial_rows(folder)
     assert list(second) == [*COLUMNS["trials.csv"], "note"]
     assert [(row["status"], row["wall_s"], row["attempt"]) for row in (first, second)] == [
         ("failed", "", "1"),
@@ -129,9 +126,7 @@ def test_the_rows_of_the_last_attempt_at_a_trial_count_alone(tmp_path, tiny_tria
         with Store(tmp_path) as store:
             assert store.dropped == {}
             store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial, number)])
-    assert [row["attempt"] for row in rows(tmp_path, "trials.csv")] == [
-        str(number) for number in range(1, 8) for _ in "ab"
-    ]
+    assert [row["attempt"] for row in trial_rows(tmp_path)] == [str(number) for number in range(1, 8) for _ in "ab"]
     assert counted(tmp_path)["status"].tolist() == ["ok", "ok"]
     assert counted(tmp_path, "blocks.csv")["round"].tolist() == [7]
     assert answers(tmp_path).statuses == {trial.config: {"fp32": "ok", "amp-bf16": "ok"}}

@@ -13,11 +13,13 @@ from bench.cli.display import Display
 from bench.launch import Ending
 from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Sampler
+from bench.phases.memory import MemoryPeak
+from bench.phases.speed import Speed
 from bench.planning.max_batch import at_any_size
 from bench.planning.plan import Plan
 from bench.report.reading.completeness import missing
 from bench.report.reading.load import load
-from bench.results.records import Block, Device, Fit, MemoryPeak, Progress, Speed, TrialResult
+from bench.results.records import Block, Device, Fit, Progress, TrialResult
 from bench.results.run_json import FORMAT
 from bench.results.run_json import planned as entry_of
 from bench.results.store import Store
@@ -26,7 +28,8 @@ from bench.spec.errors import UsageError
 from bench.spec.techniques import build_ablation
 from bench.spec.trial import Protocol
 from tests.arms import arms
-from tests.results.test_store import counted, rows
+from tests.results.test_store import counted
+from tests.rows import rows, trial_rows
 
 ARMS = ("fp32", "amp-bf16")
 TOO_BIG = Ending(kind="oom", text="too big")
@@ -66,7 +69,7 @@ class ScriptedLauncher:
             speed = self.speed(name, trial.replicate) if trial.phase == "speed" and self.speedups else None
             if trial.phase == "floor":
                 speed = replace(self.speed("", 0), speedup=self.against_itself[trial.replicate])
-            on_message(TrialResult(precision=name, status="ok", memory=MemoryPeak(model_bytes=1), speed=speed))
+            on_message(TrialResult(precision=name, status="ok", memory=MemoryPeak(model_bytes=1), row=speed))
         return Ending(kind="done")
 
     def speed(self, name, replicate):
@@ -138,7 +141,7 @@ def test_arms_that_do_not_fit_together_are_measured_apart_also_after_an_interrup
     together = {"-speed-r": TOO_BIG}
     with pytest.raises(KeyboardInterrupt):
         execute(tmp_path / "run", plan, cpu, {**together, "speed-amp-bf16-r0": KeyboardInterrupt()})
-    assert len(rows(tmp_path / "run", "trials.csv")) == 2 + 2 + 1
+    assert len(trial_rows(tmp_path / "run")) == 2 + 2 + 1
     ran, stored, _ = execute(tmp_path / "run", plan, cpu, together)
     assert ran[:3] == ["tiny-cpu-b4-speed-amp-bf16-r0", "tiny-cpu-b4-speed-r1", "tiny-cpu-b4-speed-fp32-r1"]
     assert ("tiny-cpu-b4-speed-r0", "fp32", "oom") in stored
@@ -154,7 +157,7 @@ def test_an_arm_that_fails_beside_others_is_a_row_and_the_others_are_measured_al
     ] + ([] if kind == "error" else [("tiny-cpu-b4-train-amp-bf16-s0", "amp-bf16", status)])
     assert arms_of(stored, "speed") == ["fp32", "fp32"]
     assert not fine
-    speed = [row for row in rows(tmp_path / "run", "trials.csv") if row["phase"] == "speed"]
+    speed = [row for row in trial_rows(tmp_path / "run") if row["phase"] == "speed"]
     assert speed[0]["detail"] == "measured alone: together, why"
     assert "why" in speed[1]["detail"]
 
@@ -170,7 +173,7 @@ def test_an_arm_that_hung_or_crashed_is_not_tried_again_in_its_cell(tmp_path, pl
         "tiny-cpu-b4-speed-fp32-r1",
     ]
     assert "tiny-cpu-b4-train-amp-bf16-s0" not in ran
-    details = {row["trial"]: row["detail"] for row in rows(tmp_path / "run", "trials.csv") if row["status"] != "ok"}
+    details = {row["trial"]: row["detail"] for row in trial_rows(tmp_path / "run") if row["status"] != "ok"}
     assert len(details) == 3
     for trial in ("tiny-cpu-b4-speed-amp-bf16-r1", "tiny-cpu-b4-train-amp-bf16-s0"):
         assert details[trial].startswith("not tried again: in tiny-cpu-b4-speed-amp-bf16-r0, ")
@@ -196,7 +199,7 @@ def test_a_failed_process_has_its_reason_in_short_in_its_row_and_all_that_it_pri
     printed = "Traceback\n" + 10_000 * "x" + "\udcff"
     text = "ValueError: bad pixels in \udcff.jpg " + 200_000 * "0" + " is no image"
     execute(tmp_path / "run", plan, cpu, {"memory-fp32": Ending(kind="died", text=text, log=printed)})
-    detail = rows(tmp_path / "run", "trials.csv")[0]["detail"]
+    detail = trial_rows(tmp_path / "run")[0]["detail"]
     assert re.fullmatch(
         r"ValueError: bad pixels in \\udcff\.jpg 0+ … \(.* left out\) … 0+ is no image; log: (logs/.*)", detail
     )
@@ -294,7 +297,7 @@ def test_a_precision_that_the_device_does_not_support_is_a_row_with_the_reason_a
     both = plan_of(*unable, *plan.trials)
     ran, stored, fine = execute(tmp_path / "run", both, device)
     assert not [name for name in ran if "fp16-master" in name]
-    refused = [row for row in rows(tmp_path / "run", "trials.csv") if row["status"] == "unsupported"]
+    refused = [row for row in trial_rows(tmp_path / "run") if row["status"] == "unsupported"]
     assert {(row["precision"], row["detail"]) for row in refused} == {(name, "no float16") for name in names}
     assert len(stored) == len(refused) + 8
     assert fine
@@ -306,7 +309,7 @@ def test_a_technique_that_the_device_does_not_support_is_a_row_for_each_precisio
     graphed = [replace(trial, cell=cell) for trial in plan.trials[2:]]  # without the memory phase
     ran, _, fine = execute(tmp_path / "run", plan_of(*plan.trials, *graphed), cpu)
     assert ran == [trial.id for trial in plan.trials]
-    refused = [row for row in rows(tmp_path / "run", "trials.csv") if row["techniques"]]
+    refused = [row for row in trial_rows(tmp_path / "run") if row["techniques"]]
     assert [row["precision"] for row in refused] == [*ARMS * 2, *ARMS]
     assert {(row["status"], row["detail"]) for row in refused} == {("unsupported", "cuda-graphs needs a CUDA device")}
     assert fine
@@ -325,7 +328,7 @@ class FitsUpTo:
         if trial.cell.batch_size > self.most:
             return TOO_BIG
         fit = Fit(fit_peak_bytes=1, fit_step_s=1e-6)
-        on_message(TrialResult(precision=trial.precisions[0], status="ok", fit=fit))
+        on_message(TrialResult(precision=trial.precisions[0], status="ok", row=fit))
         return Ending(kind="done")
 
 
@@ -338,7 +341,7 @@ def test_a_search_is_one_row_and_is_read_back_when_resuming(tmp_path, tiny_trial
             assert running.run(plan_of(trial))
             assert running.largest(plan_of(trial)) == {(at_any_size(trial.cell), "fp32"): 20}
         assert bool(launcher.tried) == is_first
-    (row,) = rows(tmp_path / "run", "trials.csv")
+    (row,) = trial_rows(tmp_path / "run")
     assert (row["phase"], row["batch_size"], row["status"], row["fit_bound"]) == ("fit", "20", "ok", "memory")
     assert "too big" in row["detail"]
 
@@ -429,8 +432,8 @@ def test_a_precision_whose_second_reading_of_memory_crashes_is_timed(tiny_trial,
     plan = plan_of(*(replace(memory, seed=seed) for seed in (0, 1)), *speed_plan(tiny_trial).trials)
     launcher = ScriptedLauncher({"memory-amp-bf16-s1": Ending(kind="died", text="why")})
     run_with(launcher, tmp_path, plan, cpu)
-    assert [row["precision"] for row in rows(tmp_path, "trials.csv")].count("amp-bf16") == 2 + 3
-    assert [row["status"] for row in rows(tmp_path, "trials.csv")].count("failed") == 1
+    assert [row["precision"] for row in trial_rows(tmp_path)].count("amp-bf16") == 2 + 3
+    assert [row["status"] for row in trial_rows(tmp_path)].count("failed") == 1
 
 
 def test_processes_that_are_added_have_numbers_of_their_own(tiny_trial, tmp_path, cpu, capsys):
@@ -498,7 +501,7 @@ def test_a_trial_that_is_slower_than_expected_is_ended_in_time_and_measured_when
         run = execution(store, cpu, launcher)
         run.deadline_s = 10.0
         assert run.run(timed)  # what was measured is fine
-    assert [row["precision"] for row in rows(tmp_path, "trials.csv")] == ["fp32"]
+    assert [row["precision"] for row in trial_rows(tmp_path)] == ["fp32"]
     assert list(run.undecided) == ["memory of tiny on cpu"]
     again, stored, fine = execute(tmp_path, timed, cpu)
     assert (len(again), [status for *_, status in stored], fine) == (1, ["ok", "ok"], True)

@@ -31,7 +31,8 @@ from bench.spec.trial import DataSource, PreparedData, Request, SuiteRef
 from tests.conftest import TINY, call
 from tests.report.builders import RunBuilder
 from tests.report.fleet import edit_run
-from tests.results.test_store import block, contents, result, rows
+from tests.results.test_store import block, contents, result
+from tests.rows import rows, trial_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUEST = Request(suites=("mlp",))
@@ -142,7 +143,7 @@ def test_seeds_may_be_added_and_nothing_else_may_change(tmp_path, machine):
 @pytest.mark.slow
 def test_added_seeds_are_the_runs_own_from_then_on(tmp_path):
     def trained():
-        return [(row["seed"], row["started"]) for row in rows(tmp_path / "mine", "trials.csv")]
+        return [(row["seed"], row["started"]) for row in trial_rows(tmp_path / "mine")]
 
     (tmp_path / "tiny.py").write_text(TINY)
     words = "--suite tiny.py --gpus cpu --precisions fp32 --phases train --epochs 1 --batch-sizes 4 --seeds 1"

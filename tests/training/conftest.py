@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from bench.phases.arms import Context, TrainingRunner
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN
 from bench.spec.trial import Trial
+from bench.training.arms import Context, TrainingRunner
 from bench.training.step import build_arm, training_step
 
 CPU = torch.device("cpu")

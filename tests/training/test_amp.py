@@ -10,7 +10,7 @@ from torch import nn
 from bench.devices import capabilities
 from bench.devices.backend import backend_of
 from bench.measure.memory import tensor_bytes
-from bench.results.records import MemoryPeak
+from bench.phases.memory import MemoryPeak
 from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.training import amp
 from bench.training.step import evaluate, evaluate_fp32, train_epoch, training_step

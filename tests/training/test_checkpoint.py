@@ -27,7 +27,7 @@ from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from tests.arms import arms
 from tests.phases.test_train import paint
 from tests.processes import together
-from tests.results.test_store import rows
+from tests.rows import trial_rows
 from tests.training import conftest
 from tests.training.conftest import batches, make_suite, same, train
 
@@ -218,8 +218,8 @@ def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_check
     (folder / trial.checkpoint).touch()
     assert not run(folder)
     assert not (folder / "checkpoints").exists()
-    assert [row["status"] for row in rows(folder, "trials.csv")] == ["failed", "ok"]
-    assert "SIGKILL" in rows(folder, "trials.csv")[0]["detail"]
+    assert [row["status"] for row in trial_rows(folder)] == ["failed", "ok"]
+    assert "SIGKILL" in trial_rows(folder)[0]["detail"]
     run(whole)  # which is not killed
     resumed, uninterrupted = (load([each]).epochs for each in (folder, whole))
     assert list(resumed["epoch"]) == [1, 2, 3]

@@ -13,21 +13,21 @@ from torch import nn
 
 from bench.data import Shard, random_batches
 from bench.measure.warmup import prepare
-from bench.phases.arms import BATCHES, TrainingRunner
-from bench.phases.speed import communication_pct
+from bench.phases.memory import MemoryPeak
+from bench.phases.speed.measure import communication_pct
 from bench.planning import suite_registry
 from bench.planning.plan import refusal_reason
-from bench.results.records import MemoryPeak
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
 from bench.spec.trial import Placement, Rendezvous
 from bench.training import distributed
+from bench.training.arms import BATCHES, TrainingRunner
 from bench.training.distributed import synchronised_norms
 from bench.training.step import build_arm, evaluate, evaluate_fp32, training_step
 from tests.conftest import call
 from tests.processes import together
-from tests.results.test_store import rows
+from tests.rows import trial_rows
 from tests.training.conftest import CPU, make, make_suite
 
 BATCH = 8
@@ -251,7 +251,7 @@ def test_both_placements_are_measured_and_the_report_has_their_scaling(tmp_path,
     measured = call(*words, "--batch-sizes", "4", "--time-budget", "0.2s", cwd=tmp_path)
     assert measured.returncode in (0, 1), measured.stderr
     (folder,) = (tmp_path / "results").iterdir()
-    done = {(row["placement"], row["phase"]): row for row in rows(folder, "trials.csv")}
+    done = {(row["placement"], row["phase"]): row for row in trial_rows(folder)}
     alone, both = done["cpu", "speed"], done["cpu+cpu", "speed"]
     for figure in ("compute_dtypes", "flops_per_step"):  # of all parts of a batch, which is as large
         assert both[figure] == alone[figure] != ""

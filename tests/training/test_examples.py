@@ -12,7 +12,7 @@ from bench.planning import suite_registry
 from bench.spec.precisions import PRECISIONS
 from bench.training.step import build_arm, seed_all
 from tests.conftest import call
-from tests.results.test_store import rows
+from tests.rows import trial_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(ROOT.glob("docs/examples/*.py"))
@@ -63,7 +63,7 @@ def test_an_example_is_measured_and_trained_in_two_precisions(file, tmp_path):
     words = ("--precisions", "fp32,amp-bf16", "--quick", "--epochs", 1, "--gpus", "cpu", "--time-budget", 0.5)
     done = call("--suite", file, *words, "--batch-sizes", 4, "--out", tmp_path / "run", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
-    trials = rows(tmp_path / "run", "trials.csv")
+    trials = trial_rows(tmp_path / "run")
     statuses = {(row["phase"], row["precision"]): row["status"] for row in trials}
     assert set(statuses) == {(p, a) for p in ("memory", "speed", "train") for a in ("fp32", "amp-bf16")}
     assert set(statuses.values()) <= {"ok", "unconverged"}

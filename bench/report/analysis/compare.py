@@ -26,7 +26,8 @@ from bench.report.reading.folders import runs_in
 from bench.report.reading.load import KEY, Run, load
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
-from bench.spec.metrics import ACCURACY, METRICS, SPEED, Metric, compared, learned
+from bench.spec.metric import Metric
+from bench.spec.metrics import ACCURACY, METRICS, SPEED, compared, learned
 from bench.stats import Interval
 
 QUESTION = [name for name in KEY if name not in ("run", "architecture", "device")]

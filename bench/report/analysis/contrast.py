@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from bench import stats
 from bench.report.reading.load import CELL, KEY, is_emulated
 from bench.results.records import MEASURED
-from bench.spec.metrics import Metric
+from bench.spec.metric import Metric
 from bench.spec.precisions import BASELINE
 from bench.stats import EVIDENCE, Interval
 

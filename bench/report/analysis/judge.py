@@ -9,7 +9,8 @@ from typing import Any, Literal
 from bench import stats
 from bench.report.analysis.contrast import Contrast
 from bench.report.format import known
-from bench.spec.metrics import ACCURACY, Metric, learned
+from bench.spec.metric import Metric
+from bench.spec.metrics import ACCURACY, learned
 
 FASTER = ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE")
 IMPROVED = ("IMPROVED", "REGRESSED", "SAME", "INCONCLUSIVE")

@@ -31,7 +31,8 @@ from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, KEY, SUBJECT, is_emulated
 from bench.results.records import MEASURED
 from bench.spec.generations import generation_rank
-from bench.spec.metrics import ALONE, ENERGY, EPOCH, MEMORY, METRICS, QUALITY_OF, SPEED, THROUGHPUT, Metric, learned
+from bench.spec.metric import QUALITY_OF, Metric
+from bench.spec.metrics import ALONE, ENERGY, EPOCH, MEMORY, METRICS, SPEED, THROUGHPUT, learned
 from bench.spec.precisions import BASELINE, find_precision, precision_rank, strayed
 
 IEEE_ERROR = 3e-5

@@ -18,21 +18,11 @@ from bench.report.analysis.alone import IN_TURNS
 from bench.report.analysis.summary import ENTROPY, summarise
 from bench.report.analysis.telemetry import telemetry
 from bench.report.reading.load import CELL, Runs
+from bench.report.reading.trials import TRIALS
 from bench.results.columns import COLUMNS
 from bench.results.columns import Field as Column
-from bench.spec.metrics import (
-    ACCURACY,
-    ALONE,
-    ENERGY,
-    EPOCH,
-    LOSS,
-    MEMORY,
-    QUALITY,
-    SPEED,
-    THROUGHPUT,
-    Metric,
-    untabled,
-)
+from bench.spec.metric import Metric
+from bench.spec.metrics import ACCURACY, ALONE, ENERGY, EPOCH, LOSS, MEMORY, QUALITY, SPEED, THROUGHPUT, untabled
 
 Json = str | int | float | bool | None
 """A value of an object. None is unknown; figures that are not finite are None too, for JSON has no such numbers."""
@@ -205,21 +195,20 @@ def _dtype(column: Column) -> Type:
 
 
 def _of_csv(file: str, more: Sequence[str] = ()) -> dict[str, Type]:
-    """Return the dtypes of a frame: the columns of a CSV with the run first, and some of trials.csv."""
-    columns = COLUMNS["trials.csv"] | COLUMNS[file]
-    names = dict.fromkeys(("run", *COLUMNS[file], *more))
-    return {name: _dtype(columns[name]) for name in names}
+    """Return the dtypes of a frame: the run, the columns of a CSV, and some of the trials."""
+    columns = {"run": Column(name="run", kind="word")} | TRIALS | COLUMNS[file]
+    return {name: _dtype(columns[name]) for name in dict.fromkeys(("run", *COLUMNS[file], *more))}
 
 
 DTYPES: dict[str, dict[str, Type]] = {
     "summary": {name: field.type for name, field in summary_fields().items()},
-    "trials": _of_csv("trials.csv"),
+    "trials": {"run": "string", **{name: _dtype(column) for name, column in TRIALS.items()}},
     "epochs": _of_csv("epochs.csv", CELL),
     "blocks": {
         name: "category" if dtype == "string" else dtype
         for name, dtype in _of_csv("blocks.csv", ["phase", *CELL]).items()
     },
-    "numerics": _of_csv("numerics.csv", ["seed", *CELL]),
+    "numerics": _of_csv("numerics_figures.csv", ["seed", *CELL]),
     "telemetry": {name: field.type for name, field in TELEMETRY.items()},
 }
 """The columns of each frame with their dtypes, in order."""

@@ -15,7 +15,8 @@ from bench.report.analysis.verdict import Answer, answers
 from bench.report.exports import data
 from bench.report.format import known, records
 from bench.report.reading.load import Run, Runs
-from bench.spec.metrics import Metric, compared
+from bench.spec.metric import Metric
+from bench.spec.metrics import compared
 from bench.stats import Interval
 
 VERSION = 2

@@ -22,7 +22,8 @@ from bench.report.format import at_batch, capital, known, memory_unit, number, r
 from bench.report.reading.labels import slug, slugs
 from bench.report.reading.load import CELL, SUBJECT
 from bench.results.records import MEASURED
-from bench.spec.metrics import MEMORY, SPEED, THROUGHPUT, Metric, untabled
+from bench.spec.metric import Metric
+from bench.spec.metrics import MEMORY, SPEED, THROUGHPUT, untabled
 from bench.spec.precisions import BASELINE, precision_rank
 
 Choice = Literal["overview", "all", "none"]

@@ -13,7 +13,8 @@ from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Bar, Chart, Mark, Panel, Text
 from bench.report.format import capital, memory_unit, number, records, written
 from bench.report.reading.load import CELL, SUBJECT
-from bench.spec.metrics import MEMORY, Metric
+from bench.spec.metric import Metric
+from bench.spec.metrics import MEMORY
 from bench.spec.precisions import BASELINE
 
 MOST_ROWS = 24

@@ -12,7 +12,7 @@ import pandas as pd
 from bench.report.reading.folders import shown
 from bench.results.columns import listed
 from bench.results.records import MEASURED, UNFIT
-from bench.spec.phases import LADDER
+from bench.spec.phases import LADDER, PHASES
 from bench.spec.precisions import find_precision
 from bench.spec.techniques import AblationStep
 
@@ -42,7 +42,7 @@ def remark(run: Run, trials: pd.DataFrame) -> str:
 
 
 def missing_trials(info: Mapping[str, Any], trials: pd.DataFrame) -> pd.Series:
-    """Count for each row of a run's trials.csv the missing trials of its recipe on its device, of any batch size."""
+    """Count for each row of a run's trials the missing trials of its recipe on its device, of any batch size."""
     counts = Counter(BATCH.sub("", trial["cell"]) for trial in missing(info.get("planned", []), trials))
     return trials["cell"].map({cell: counts[BATCH.sub("", cell)] for cell in trials["cell"].unique()})
 
@@ -59,8 +59,8 @@ def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[st
     rows = trials[columns].fillna({"replicate": 0})
     for *question, name, techniques, status in rows.itertuples(index=False):
         arm = AblationStep(precision=name, techniques=listed(techniques)).added
-        done.add((*question, arm))
-        cell, phase = question[:2]
+        cell, phase, replicate, seed = question
+        done.add((cell, phase, replicate, _seed(phase, seed), arm))
         if phase == "memory" and status in MEASURED:  # of two processes one is enough
             fit.add((cell, False, arm))
         if phase in FINDS_UNFIT and status in UNFIT:
@@ -72,8 +72,13 @@ def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[st
         trial
         for trial in planned
         if any(
-            (trial["cell"], trial["phase"], trial["replicate"], trial["seed"], arm) not in done
+            (trial["cell"], trial["phase"], trial["replicate"], _seed(trial["phase"], trial["seed"]), arm) not in done
             for arm in trial["arms"]
             if trial["phase"] in FINDS_UNFIT or (trial["cell"], trial["phase"] in LADDER, arm) not in unfit
         )
     ]
+
+
+def _seed(phase: str, seed: int) -> int:
+    """Return the seed that tells trials of a phase apart; 0 of one that is not repeated with others."""
+    return seed if PHASES[phase].key == "seed" else 0

@@ -12,8 +12,9 @@ import pandas as pd
 
 from bench.report.reading.completeness import missing_trials
 from bench.report.reading.folders import Info, identity, labels, read_info, runs_in
+from bench.report.reading.trials import read_trials
 from bench.results.columns import COLUMNS, whole_lines
-from bench.results.csv_file import PAIR, counting, of_counting, read, stored_whole
+from bench.results.csv_file import PAIR, read
 from bench.results.records import Status
 from bench.spec.errors import UsageError
 from bench.spec.phases import LADDER, PHASES
@@ -29,7 +30,11 @@ TRAIN_COST = ["time_per_epoch_s", "total_s", "train_samples_per_s", "data_wait_p
 TRAIN_COST += ["train_energy_j", "fastest_epoch_s", "slowest_epoch_s"]
 EPOCH_COST = ["train_s", "test_s", "elapsed_s", "data_wait_s", "samples_per_s", "energy_j"]
 """The costs of training, of which an emulated precision has no figure."""
-OF_TRIALS = {"epochs": "epochs.csv", "numerics": "numerics.csv", "explained": "explain.csv"}
+OF_TRIALS = {
+    "epochs": ("epochs.csv",),
+    "numerics": ("numerics_figures.csv", "layers_figures.csv"),
+    "explained": ("explain_figures.csv",),
+}
 """The frames whose rows get the columns of their trials' cells, and their files."""
 STOPPED: tuple[Status, ...] = ("oom", "unsupported", "timeout", "failed")
 """The statuses of trials that did not come to their end: their figures in long form are a part that has no meaning."""
@@ -129,8 +134,7 @@ def load(folders: list[Path]) -> Runs:
     parts: dict[str, list[pd.DataFrame]] = defaultdict(list)
     readings: list[pd.DataFrame] = []
     for (folder, info), label in zip(infos.items(), labels([*infos]), strict=True):
-        written = _with_target(read(folder / "trials.csv").assign(run=label), info)
-        rows = counting(written)
+        rows = _with_target(read_trials(folder, info).assign(run=label), info)
         rows = rows.assign(missing_trials=missing_trials(info, rows))
         if rows.empty:
             why = (
@@ -139,14 +143,17 @@ def load(folders: list[Path]) -> Runs:
             raise UsageError(
                 f"The run in '{folder}' {why}, so there is nothing to report. Finish it with --resume {folder}."
             )
-        runs.append(Run(label=label, info=info, folder=folder, remarks=_cut_off(folder, written)))
+        runs.append(Run(label=label, info=info, folder=folder, remarks=_cut_off(folder)))
         readings.append(read(folder / "telemetry.csv").drop(columns="uuid").assign(run=label))
-        parts["blocks"].append(_blocks(of_counting(read(folder / "blocks.csv"), rows), rows))
-        of_trials = {name: of_counting(read(folder / file), rows) for name, file in OF_TRIALS.items()}
+        parts["blocks"].append(_blocks(read(folder / "blocks.csv"), rows))
+        of_trials = {
+            name: pd.concat([read(folder / file) for file in files], ignore_index=True)
+            for name, files in OF_TRIALS.items()
+        }
         ended = rows[~rows["status"].isin(STOPPED)]
-        for name, file in OF_TRIALS.items():
+        for name, files in OF_TRIALS.items():
             trials = rows if name == "epochs" else ended  # an epoch is whole by itself
-            parts[name].append(_without_emulated_cost(_with_cells(file, of_trials[name], trials), EPOCH_COST))
+            parts[name].append(_without_emulated_cost(_with_cells(files, of_trials[name], trials), EPOCH_COST))
         rows = _with_losses(_with_steady_epochs(rows, of_trials["epochs"]), of_trials)
         parts["trials"].append(_without_emulated_cost(rows, TRAIN_COST))
     names, remarks = _data_names(runs)
@@ -225,29 +232,28 @@ def _with_losses(rows: pd.DataFrame, of_trials: Mapping[str, pd.DataFrame]) -> p
     return rows.join(losses, on=PAIR).join(shares, on=PAIR)
 
 
-def _filling(trials: pd.DataFrame, file: str) -> pd.DataFrame:
-    """Return the trials of phases that write rows to another CSV than trials.csv."""
-    return trials[trials["phase"].isin([name for name, phase in PHASES.items() if phase.file == file])]
+def _filling(trials: pd.DataFrame, files: Sequence[str]) -> pd.DataFrame:
+    """Return the trials of phases that write their details to one of some CSVs."""
+    wanted = [name for name, phase in PHASES.items() if {*phase.details.values()} & {*files}]
+    return trials[trials["phase"].isin(wanted)]
 
 
-def _cut_off(folder: Path, trials: pd.DataFrame) -> tuple[str, ...]:
-    """Warn, in one sentence, of a run's files whose last write was cut off; ``trials`` are all whole rows."""
+def _cut_off(folder: Path) -> tuple[str, ...]:
+    """Warn, in one sentence, of a run's files whose last write was cut off."""
     names = [name for name in COLUMNS if whole_lines(folder / name)[1]]
-    if not stored_whole(trials).all() and "trials.csv" not in names:
-        names.insert(0, "trials.csv")
     return (f"The last write to {' and '.join(names)} was cut off, and does not count.",) if names else ()
 
 
-def _with_cells(file: str, rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
+def _with_cells(files: Sequence[str], rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     """Return rows of a run's CSV with the columns of their trials' cells, and the seed if they lack it."""
     seed = [] if "seed" in rows else ["seed"]
-    cells = _filling(trials[[*PAIR, "phase", *seed, *CELL]], file).drop(columns="phase")
+    cells = _filling(trials[[*PAIR, "phase", *seed, *CELL]], files).drop(columns="phase")
     return rows.merge(cells.drop_duplicates(PAIR, keep="last"), on=PAIR)
 
 
 def _blocks(blocks: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     """Return the blocks of what is compared, each with the phase and the columns of its cell, as categories."""
-    cells = _filling(trials[[*PAIR, "phase", *CELL]], "blocks.csv").drop_duplicates(PAIR, keep="last")
+    cells = _filling(trials[[*PAIR, "phase", *CELL]], ("blocks.csv",)).drop_duplicates(PAIR, keep="last")
     for name in PAIR:
         cells = cells[cells[name].isin(blocks[name].cat.categories)]
     repeated = [name for name in ("phase", *CELL) if name != "batch_size"]

@@ -36,7 +36,8 @@ from bench.report.tables.table import (
 )
 from bench.results.columns import listed
 from bench.results.records import MEASURED
-from bench.spec.metrics import EPOCH, METRICS, SPEED, THROUGHPUT, Metric, compared
+from bench.spec.metric import Metric
+from bench.spec.metrics import EPOCH, METRICS, SPEED, THROUGHPUT, compared
 from bench.spec.precisions import BASELINE
 from bench.spec.techniques import for_one_device
 

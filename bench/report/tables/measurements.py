@@ -61,7 +61,8 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.records import MEASURED
-from bench.spec.metrics import ALONE, ENERGY, LOSS, QUALITY, Metric, learned
+from bench.spec.metric import Metric
+from bench.spec.metrics import ALONE, ENERGY, LOSS, QUALITY, learned
 from bench.spec.precisions import BASELINE
 
 INFERENCE_SPEEDUP = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")

@@ -18,7 +18,8 @@ from bench.report.analysis.sweeps import Sweep, sweeps
 from bench.report.format import UNKNOWN, at_batch, known, number, ratio
 from bench.report.reading.load import KEY, Runs
 from bench.results.records import MEASURED
-from bench.spec.metrics import Metric, untabled
+from bench.spec.metric import Metric
+from bench.spec.metrics import untabled
 from bench.spec.precisions import BASELINE
 from bench.spec.text import plain, print_plain
 

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from tests.conftest import TINY, call
-from tests.results.test_store import rows
+from tests.rows import trial_rows
 
 HEAD, OTHER = "127.0.0.2", "127.0.0.3"
 """Loopback addresses; Ray takes 127.0.0.1 for the machine's own address on its network."""
@@ -84,7 +84,7 @@ def after_first_row_of(place, folder, action):
     def watch():
         path = folder / "trials.csv"
         while not over.wait(0.05):
-            if path.exists() and any(row["placement"] == place for row in rows(folder, "trials.csv")):
+            if path.exists() and any(row["placement"] == place for row in trial_rows(folder)):
                 action()
                 over.wait()  # a node ends with the thread that started it
                 return

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from tests.launch.ray.conftest import Nodes, after_first_row_of, run, slow
-from tests.results.test_store import rows
+from tests.rows import rows, trial_rows
 
 pytest.importorskip("ray")
 
@@ -24,7 +24,7 @@ def test_a_plan_over_two_accelerators_is_run_and_every_trial_is_accounted_for(no
     nodes.need("V100", "A100")
     folder, done = run(nodes, suite, "--phases", "memory,train", "--epochs", "2", "--precisions", "fp32")
     assert done.returncode == 0, done.stdout + done.stderr
-    trials = rows(folder, "trials.csv")
+    trials = trial_rows(folder)
     assert Counter((row["placement"], row["phase"], row["status"]) for row in trials) == Counter(
         [(place, phase, "ok") for place in ("V100", "A100") for phase in ("memory", "train")]
     )
@@ -41,7 +41,7 @@ def test_what_no_other_node_can_do_is_failed_with_the_reason_and_the_rest_goes_o
     with after_first_row_of("V100", suite.parent / "run", lambda: nodes.lose("V100")):
         folder, done = run(nodes, slow(suite), "--phases", "memory,train")
     assert done.returncode == 1, done.stdout + done.stderr
-    trials = rows(folder, "trials.csv")
+    trials = trial_rows(folder)
     assert Counter(row["status"] for row in trials if row["placement"] == "A100") == {"ok": 4}
     lost = [row for row in trials if row["placement"] == "V100"]
     failed = [row for row in lost if row["status"] == "failed"]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import call
 from tests.launch.ray.conftest import Nodes, after_first_row_of, run, slow
-from tests.results.test_store import rows
+from tests.rows import rows, trial_rows
 
 ray = pytest.importorskip("ray")
 
@@ -43,7 +43,7 @@ def test_two_nodes_train_together_and_one_of_them_alone(nodes, suite):
     words += ("--set", "width=8192")  # so that memory is more than its noise
     folder, done = run(nodes, suite, *words)
     assert done.returncode == 0, done.stdout + done.stderr
-    trials = {(row["placement"], row["phase"]): row for row in rows(folder, "trials.csv")}
+    trials = {(row["placement"], row["phase"]): row for row in trial_rows(folder)}
     assert set(trials) == {(place, phase) for place in ("V100", "V100+V100") for phase in ("memory", "speed", "train")}
     assert {row["status"] for row in trials.values()} <= {"ok", "unconverged"}
     both = trials["V100+V100", "memory"]
@@ -62,12 +62,12 @@ def test_ctrl_c_ends_both_nodes_parts_and_removes_the_group(nodes, suite):
         words = ("--accelerators", "V100+V100", "--phases", "train", "--seeds", "0,1,2,3", *ONE)
         folder, done = run(nodes, slow(suite, 1.5), *words)
     assert done.returncode == 130, done.stdout + done.stderr
-    assert ["ok"] <= [row["status"] for row in rows(folder, "trials.csv")] < ["ok"] * 4
+    assert ["ok"] <= [row["status"] for row in trial_rows(folder)] < ["ok"] * 4
     states, free = left(nodes)
     assert (set(states), free) == ({"REMOVED"}, 2)
     done = call("--resume", folder, cwd=suite.parent)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [row["status"] for row in rows(folder, "trials.csv")] == ["ok"] * 4
+    assert [row["status"] for row in trial_rows(folder)] == ["ok"] * 4
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_a_lost_nodes_part_is_run_again_elsewhere_and_where_there_is_none_it_is_
         folder, done = run(nodes, slow(suite, 1.5), *words)
         nodes.second = nodes.third
         assert done.returncode == 0, done.stdout + done.stderr
-        trials = rows(folder, "trials.csv")
+        trials = trial_rows(folder)
         assert [row["status"] for row in trials] == ["ok"] * 4
         assert sorted(row["trial"] for row in rows(folder, "epochs.csv")) == sorted(row["trial"] for row in trials)
         assert "was lost" in (folder / "run.json").read_text()
@@ -94,7 +94,7 @@ def test_a_lost_nodes_part_is_run_again_elsewhere_and_where_there_is_none_it_is_
     with after_first_row_of("V100+V100", suite.parent / "run", lose):
         folder, done = run(nodes, suite, *words)
     assert done.returncode == 1, done.stdout + done.stderr
-    *others, last = rows(folder, "trials.csv")
+    *others, last = trial_rows(folder)
     assert [row["status"] for row in others] == ["ok"] * 3
     assert (last["placement"], last["status"]) == ("V100+V100", "failed")
     assert "2 V100 are needed, and the cluster has 1 left" in last["detail"]

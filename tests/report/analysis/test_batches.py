@@ -48,7 +48,7 @@ def test_largest_batches_stand_next_to_fp32s(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run")
     for name, size in (("fp32", 96), ("amp-bf16", 168)):
         fit = Fit(fit_bound="memory", fit_peak_bytes=70 * GIB, fit_free_bytes=79 * GIB)
-        run.result("fit", name, batch=size, fit=fit)
+        run.result("fit", name, batch=size, row=fit)
     run.lost("fit", "fp16", "oom", "too big", batch=1)
     assert rows(run, "Largest batch") == [
         ["NVIDIA Test 1", "fp32", "96", "1.00", "memory", "70.0", "79.0"],

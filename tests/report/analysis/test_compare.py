@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.phases.energy import Energy
+from bench.phases.memory import MemoryPeak
 from bench.report.analysis.compare import Comparison, Row, _over_runs, compare
 from bench.report.analysis.contrast import Arm, estimate
 from bench.report.analysis.judge import judge_together
-from bench.results.records import Device, Energy, MemoryPeak
+from bench.results.records import Device
 from bench.results.run_json import planned
 from bench.spec.errors import UsageError
 from bench.spec.metrics import SPEED
@@ -134,7 +136,7 @@ def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(tmp_path):
         run = RunBuilder(tmp_path / name, device=Device(placement="cpu", kind="cpu", name="CPU", architecture="x86"))
         for batch, mib in of_batches.items():
             peak = MemoryPeak(peak_resident_bytes=int(mib[side] * 2**20))
-            run.result("memory", "fp32", batch=batch, memory=peak)
+            run.result("memory", "fp32", batch=batch, row=peak)
     rows = compare(tmp_path / "a", tmp_path / "b").rows
     assert {row.question["batch_size"] for row in rows} == set(of_batches)
     for row in rows:
@@ -329,7 +331,7 @@ def test_the_figures_of_both_sides_are_of_the_processes_that_are_compared(tmp_pa
     for name, joules in (("old", (10.0, 10.1, 20.0)), ("new", (20.0, 20.1, 20.2))):
         for number, value in enumerate(joules):
             energy = Energy(energy_j_per_step=value, energy_source="counter")
-            RunBuilder(tmp_path / name / str(number)).result("energy", "fp32", energy=energy)
+            RunBuilder(tmp_path / name / str(number)).result("energy", "fp32", row=energy)
     (row,) = compare(tmp_path / "old", tmp_path / "new").rows
     assert row.changes["energy"].values == (10.1, 20.1)
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.phases.energy import Energy
 from bench.report.analysis.contrast import Arm, arms, estimate, numbered
 from bench.report.reading.load import KEY, load
-from bench.results.records import Energy
-from bench.spec.metrics import ACCURACY, ENERGY, EPOCH, LOSS, SPEED, THROUGHPUT, Metric
+from bench.spec.metric import Metric
+from bench.spec.metrics import ACCURACY, ENERGY, EPOCH, LOSS, SPEED, THROUGHPUT
 from tests.report.builders import RunBuilder, timed
 from tests.report.fleet import edit_rows
 
@@ -69,7 +70,7 @@ def test_a_gain_is_that_of_one_metric_alone(tmp_path: Path) -> None:
     for name, joules in (("fp32", 4.0), ("amp-bf16", 3.0)):
         figures = Energy(energy_source="counter", energy_j_per_step=joules)
         speed = timed(5.0, 128, speedup=7.0, speedup_low=6.9, speedup_high=7.1)
-        run.result("energy", name, energy=figures, speed=speed)
+        run.result("energy", name, row=figures, speed=speed)
     sides = measured(ENERGY, run.folder)
     assert estimate(ENERGY, sides["run", "amp-bf16"], sides["run", "fp32"]).shown.center == pytest.approx(0.75)
 
@@ -78,7 +79,7 @@ def test_other_sources_of_energy_do_not_compare(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run")
     for name, source in (("fp32", "counter"), ("amp-bf16", "power")):
         figures = Energy(energy_source=source, energy_j_per_step=3.0)
-        run.result("energy", name, energy=figures)
+        run.result("energy", name, row=figures)
     sides = measured(ENERGY, run.folder)
     assert estimate(ENERGY, sides["run", "amp-bf16"], sides["run", "fp32"]) is None
 
@@ -140,5 +141,5 @@ def test_one_shared_process_does_not_stand_for_those_of_their_own(tmp_path: Path
     for precision, step_ms in (("fp32", 10.0), ("amp-bf16", 5.0)):
         for replicate in (1, 2, 3):
             speed = timed(step_ms + 0.01 * replicate, 128, paired=False)
-            run.result("speed", precision, replicate=replicate, speed=speed)
+            run.result("speed", precision, replicate=replicate, row=speed)
     assert run.row("amp-bf16")["measured_in"] == "3 processes apart"

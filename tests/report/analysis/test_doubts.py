@@ -28,7 +28,7 @@ def partial(run: RunBuilder) -> RunBuilder:
 def crowded(run: RunBuilder) -> RunBuilder:
     for replicate, load_pct in enumerate((2.0, 35.0, 3.0)):
         speeds = {"fp32": timed(10.0, 128), "amp-bf16": timed(5.0, 128, speedup=2.0, foreign_load_pct=load_pct)}
-        rows = [TrialResult(precision=name, status="ok", speed=speed) for name, speed in speeds.items()]
+        rows = [TrialResult(precision=name, status="ok", row=speed) for name, speed in speeds.items()]
         run.add(run.trial("speed", [*speeds], 128, replicate=replicate), *rows)
     return run
 
@@ -41,7 +41,7 @@ def strayed(run: RunBuilder, computed: str = "bfloat16:90% float32:10%", arm: st
         for name, types in (("fp32", computed), ("amp-bf16", arm)):
             operations = Operations(compute_dtypes=types, other_modules="middle")
             rows.append(
-                TrialResult(precision=name, status="ok", switches=IEEE, operations=operations, speed=speeds[name])
+                TrialResult(precision=name, status="ok", switches=IEEE, operations=operations, row=speeds[name])
             )
         run.add(run.trial("speed", [*speeds], 128, replicate=replicate), *rows)
     return run
@@ -183,7 +183,7 @@ def test_a_scripts_reference_in_tf32_is_no_fp32_whatever_it_is_called(tmp_path: 
             trial = replace(trial, cell=replace(trial.cell, data=DataSource(kind="script"), reference=reference))
             gained = timed(5.0, 128, speedup=2.0, speedup_low=1.99, speedup_high=2.01)
             rows = [
-                TrialResult(precision=name, status="ok", operations=Operations(compute_dtypes=types), speed=speed)
+                TrialResult(precision=name, status="ok", operations=Operations(compute_dtypes=types), row=speed)
                 for name, types, speed in (
                     (reference, "tf32:100%", timed(10.0, 128)),
                     ("bf16", "bfloat16:90% float32:10%", gained),

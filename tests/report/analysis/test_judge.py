@@ -10,7 +10,8 @@ from scipy import stats as scipy_stats
 from bench.report.analysis.contrast import Arm, Contrast, estimate
 from bench.report.analysis.judge import judge, judge_speedups, judged_by, parity
 from bench.report.analysis.verdict import answers
-from bench.spec.metrics import ACCURACY, LOSS, SPEED, Metric
+from bench.spec.metric import Metric
+from bench.spec.metrics import ACCURACY, LOSS, SPEED
 from bench.stats import REPORTED, student
 from tests.report import fleet
 from tests.report.builders import RunBuilder

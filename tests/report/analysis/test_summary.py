@@ -70,7 +70,7 @@ def test_figures_of_an_invalid_trial_do_not_count(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed(speedups=[2.0, 2.02, 1.98])
     disturbed = timed(1.0, 128, speedup=10.0, speedup_low=9.9, speedup_high=10.1)
     trial = run.trial("speed", ["fp32", "amp-bf16"], 128, replicate=3)
-    run.add(trial, TrialResult(precision="amp-bf16", status="invalid", detail="throttled", speed=disturbed))
+    run.add(trial, TrialResult(precision="amp-bf16", status="invalid", detail="throttled", row=disturbed))
     bf16 = run.row()
     assert bf16["measured_in"] == "3 processes"
     assert bf16["speedup"] < 2.1

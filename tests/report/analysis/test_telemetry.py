@@ -5,11 +5,12 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from bench.phases.energy import Energy
 from bench.report.analysis.telemetry import telemetry
 from bench.report.exports.data import DTYPES, typed
 from bench.report.figures.telemetry import courses
 from bench.report.reading.load import load
-from bench.results.records import Energy, Sample, TrialResult
+from bench.results.records import Sample, TrialResult
 from tests.report.builders import GPU, MIB, RunBuilder, block, epoch_of, timed
 from tests.report.tables.lines import lines, titled
 
@@ -43,10 +44,10 @@ def run(tmp_path):
     run.store.add(samples(20, hot))
     trial = run.trial("speed", ["fp32", "amp-fp16"], 128, replicate=0)
     blocks = [block(trial.id, "fp32", start_s=START_S), block(trial.id, "amp-fp16", start_s=START_S + 3, time_ms=1e3)]
-    results = [TrialResult(precision=name, status="ok", speed=timed(1.0, 128)) for name in trial.precisions]
+    results = [TrialResult(precision=name, status="ok", row=timed(1.0, 128)) for name in trial.precisions]
     stamp = {"started": pd.Timestamp(START_S, unit="s", tz="UTC").isoformat(), "wall_s": 4.0}
     run.add(trial, *(replace(result, **stamp) for result in results), records=blocks)
-    run.result("energy", "amp-fp16", energy=Energy(energy_start_s=START_S + 8, energy_window_s=4.0))
+    run.result("energy", "amp-fp16", row=Energy(energy_start_s=START_S + 8, energy_window_s=4.0))
     trial = run.trial("train", ["fp32"], 128, seed=0, epochs=2)
     course = {"seed": 0, "accuracy": None, "epoch_s": 1.0}
     epochs = [epoch_of(trial.id, "fp32", epoch=number, **course) for number in (1, 2)]
@@ -69,7 +70,7 @@ def test_each_arm_has_the_samples_of_its_own_steps(run):
 def test_gpus_that_train_together_have_a_row_each(tmp_path):
     run = RunBuilder(tmp_path / "run", device=replace(GPU, placement="0+1"))
     run.store.add(samples(5, hot)), run.store.add(samples(5, lambda _second: (10.0, 70.0, 40.0, 600, "idle"), gpu="1"))
-    run.result("energy", "fp32", energy=Energy(energy_start_s=START_S, energy_window_s=4.0))
+    run.result("energy", "fp32", row=Energy(energy_start_s=START_S, energy_window_s=4.0))
     rows = telemetry(load([run.folder])).set_index("gpu")
     assert list(rows["power_w"]) == [200.0, 70.0]
     assert list(rows["throttled_pct"]) == [0.0, 0.0]
@@ -77,7 +78,7 @@ def test_gpus_that_train_together_have_a_row_each(tmp_path):
 
 def test_what_nobody_read_is_unknown_and_without_samples_there_is_no_row(tmp_path):
     run = RunBuilder(tmp_path / "run")
-    run.result("energy", "fp32", energy=Energy(energy_start_s=START_S, energy_window_s=4.0))
+    run.result("energy", "fp32", row=Energy(energy_start_s=START_S, energy_window_s=4.0))
     assert telemetry(load([run.folder])).empty
     run.store.add(samples(5, lambda _second: (None, None, None, None, None)))
     (row,) = telemetry(load([run.folder])).to_dict("records")

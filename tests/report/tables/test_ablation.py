@@ -194,7 +194,7 @@ def test_the_noise_is_that_of_fp32_against_itself_at_the_same_batch_size(tmp_pat
         trial = builder.trial("floor", ["fp32"], batch, replicate=replicate)
         trial = replace(trial, cell=replace(trial.cell, techniques=("channels-last",)))  # which are ablation steps
         speed = timed(8.0, batch, speedup=ratio, speedup_low=ratio - 0.01, speedup_high=ratio + 0.01)
-        builder.add(trial, TrialResult(precision="fp32", status="ok", speed=speed))
+        builder.add(trial, TrialResult(precision="fp32", status="ok", row=speed))
     ladder = together(builder, {"fp32": scattered(1), AMP: scattered(gain)})
     assert sentence(ladder).advice == texts[0]
     assert texts[1] in full(ladder).about

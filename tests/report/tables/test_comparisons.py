@@ -140,7 +140,7 @@ def measured(
         speed = timed(1000 * batch / pace, batch, **each)
         trial = run.trial("speed", ["fp32"], batch, replicate=replicate)
         trial = replace(trial, cell=replace(trial.cell, techniques=techniques))
-        run.add(trial, TrialResult(precision="fp32", status=status, speed=speed))
+        run.add(trial, TrialResult(precision="fp32", status=status, row=speed))
 
 
 def claim(run: RunBuilder, **changed: Any) -> None:

@@ -54,7 +54,7 @@ def test_a_small_gain_is_faster_above_the_noise_and_not_below_it(tmp_path):
 
 def test_a_lone_process_of_a_single_round_leaves_the_noise_unknown(tmp_path):
     run = RunBuilder(tmp_path / "run").speed(speedups=[1.5] * 3)
-    run.result("floor", "fp32", speed=replace(timed(10.0, 128, speedup=1.01), speedup_low=None, speedup_high=None))
+    run.result("floor", "fp32", row=replace(timed(10.0, 128, speedup=1.01), speedup_low=None, speedup_high=None))
     assert math.isnan(run.row()["noise"])
     assert run.row()["verdict"] == "FASTER"
 
@@ -66,7 +66,7 @@ def ran(folder, *, fp32, bf16, computed, fp32_computed="float32:100%"):
         speedup = {} if name == "fp32" else {"speedup": 1.0, "speedup_low": 0.999, "speedup_high": 1.001}
         operations = Operations(compute_dtypes=dtypes, flops_per_step=2e9)
         speed = timed(10.0, 128, **figures, **speedup)
-        results.append(TrialResult(precision=name, status="ok", switches=IEEE, operations=operations, speed=speed))
+        results.append(TrialResult(precision=name, status="ok", switches=IEEE, operations=operations, row=speed))
     run.add(run.trial("speed", ["fp32", "amp-bf16"], 128), *results)
     return summarise(load([run.folder]).trials)
 
@@ -123,7 +123,7 @@ def test_ablation_steps_and_processes_with_equal_notes_share_a_row(tmp_path):
     for replicate in range(3):
         speeds = [timed(4.0, 64, foreign_load_pct=30.0, steady=name != "amp-bf16") for name in steps]
         results = [
-            TrialResult(precision=name, status="unconverged", detail="too wide", speed=speed)
+            TrialResult(precision=name, status="unconverged", detail="too wide", row=speed)
             for name, speed in zip(steps, speeds, strict=True)
         ]
         builder.add(builder.trial("ladder", steps, 64, replicate=replicate), *results)
@@ -140,7 +140,7 @@ def test_each_machine_is_crowded_by_its_own_most(tmp_path):
     for name, shares in (("a", [55.0, 80.0]), ("b", [20.0, 12.0])):
         builder = RunBuilder(tmp_path / name, device=replace(GPU, name=f"Card {name}"))
         for replicate, share in enumerate(shares):
-            builder.result("speed", "fp32", replicate=replicate, speed=timed(4.0, 128, foreign_load_pct=share))
+            builder.result("speed", "fp32", replicate=replicate, row=timed(4.0, 128, foreign_load_pct=share))
     rows = lines(notes(load([tmp_path / "a", tmp_path / "b"]).trials))
     assert [(row["trials"], re.findall(r"\d+ %", row["detail"])) for row in rows] == [("2", ["80 %"]), ("2", ["20 %"])]
 

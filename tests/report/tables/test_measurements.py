@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from bench.phases.energy import Energy
+from bench.phases.inference import Inference
+from bench.phases.memory import MemoryPeak
 from bench.report.analysis.explanation import memory_pair
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
 from bench.report.reading.load import load
 from bench.report.tables.measurements import SUM
-from bench.results.records import Device, Energy, Inference, MemoryPeak
+from bench.results.records import Device
 from tests.report.builders import GPU, MIB, RunBuilder, write_report
 from tests.report.tables.lines import column, lines, titled, words
 
@@ -25,7 +28,7 @@ class Run(RunBuilder):
     """A run whose memory and energy trials have their details."""
 
     def held(self, precision, *, batch=128, status="ok", **figures):
-        return self.result("memory", precision, batch=batch, status=status, memory=MemoryPeak(**figures))
+        return self.result("memory", precision, batch=batch, status=status, row=MemoryPeak(**figures))
 
     def drew(self, precision, joules, *, batch=128, source="counter", status="ok", **more):
         steps = round(312.4 * 5.1 / joules)
@@ -34,7 +37,7 @@ class Run(RunBuilder):
         energy = Energy(
             energy_source=source, energy_j_per_step=joules, energy_window_s=5.1, energy_steps=steps, **figures
         )
-        return self.result("energy", precision, batch=batch, status=status, energy=energy)
+        return self.result("energy", precision, batch=batch, status=status, row=energy)
 
     @property
     def memory_table(self):
@@ -74,7 +77,7 @@ def test_of_two_processes_that_read_a_peak_the_larger_is_shown_and_explained(run
     sizes = [120, 100][:: 1 - 2 * larger]  # MiB, in the order of the processes
     for seed, size in enumerate(sizes):
         peak = MemoryPeak(**ON_A_GPU | {"peak_allocated_bytes": size * MIB})
-        run.result("memory", "fp32", memory=peak, seed=seed).result("memory", "amp-bf16", memory=peak, seed=seed)
+        run.result("memory", "fp32", row=peak, seed=seed).result("memory", "amp-bf16", row=peak, seed=seed)
     assert column(run.memory_table, "allocated (MiB)") == ["120.0", "120.0"]
     trials = load([run.folder]).trials
     pair = memory_pair(trials, trials.iloc[0].to_dict(), "amp-bf16")
@@ -202,8 +205,8 @@ def test_inference_has_a_row_for_each_precision_in_order_and_of_the_lowest_seed(
     run.memory("fp32", 100)
     assert titled(run.folder, "Inference") is None
     for seed in (1, 0):
-        run.result("inference", "amp-bf16", seed=seed, inference=answered(2.0 + seed, 98.75, 0.004))
-    run.result("inference", "fp32", inference=answered(None))
+        run.result("inference", "amp-bf16", seed=seed, row=answered(2.0 + seed, 98.75, 0.004))
+    run.result("inference", "fp32", row=answered(None))
     assert [list(line.values())[2:] for line in lines(titled(run.folder, "Inference"))] == [
         ["fp32", "1.500", "2.000", "1,000", "baseline", "100.00", "0"],
         ["amp-bf16", "1.500", "2.000", "1,000", "2.00 [1.90, 2.10]", "98.75", "0.004"],

@@ -1,0 +1,77 @@
+"""Energy of a training step, and the throughput of a precision that trains alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.results.records import Positive, Signed, TrialResult
+from bench.spec.metric import Metric
+from bench.spec.phase import Phase
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Energy:
+    """Energy of a pass of continuous steps."""
+
+    energy_source: str = ""
+    """Where energy was read: `counter`, the GPU's own energy counter, or `power`, the integral of sampled power."""
+    energy_j_per_step: float | None = None
+    """Energy that the board drew for a step, gross; of several devices, here and in the next three rows, the sum of
+    their boards'."""
+    energy_net_j_per_step: Signed | None = None
+    """The same less what the board draws idle."""
+    idle_power_w: float | None = None
+    """Power before the first step, with nothing running."""
+    mean_power_w: float | None = None
+    """Power over the steps."""
+    energy_window_s: float | None = None
+    """Length of the window of steps."""
+    energy_steps: int | None = None
+    """Steps in it."""
+    energy_start_s: float | None = None
+    """When it began, seconds since 1970, on the clock of telemetry.csv."""
+    alone_samples_per_s: Positive | None = None
+    """Throughput of the precision alone in its process, in steps that go on after the window for as long again, no
+    meter being read; empty where something disturbed them."""
+
+
+def describe(result: TrialResult) -> str:
+    """Return an arm's line on the terminal."""
+    return f"{result.row.energy_j_per_step:.4g} J/step"
+
+
+METRICS = (
+    Metric(
+        name="energy",
+        place=5,
+        label="energy of a step",
+        unit="J",
+        about="Energy of the board for a step, idle draw included.",
+        columns=("energy_j_per_step",),
+        alike=("energy_source",),
+        figure="energy_j_per_step",
+        tabled=True,
+    ),
+    Metric(
+        name="alone",
+        place=6,
+        label="throughput alone",
+        unit="samples/s",
+        about="Throughput of the precision alone in its process, after its window of energy.",
+        columns=("alone_samples_per_s",),
+        better="more",
+        compared=False,
+        tabled=True,
+    ),
+)
+PHASE = Phase(
+    name="energy",
+    order=50,
+    summary="energy of a training step",
+    row=Energy,
+    metrics=METRICS,
+    describe=describe,
+    default=True,
+    joint=True,
+    estimate=lambda work: 15.0 + 4 * work.step_s,  # idle power first, then two windows of steps
+)

@@ -1,0 +1,49 @@
+"""An attempt of the search for the largest batch.
+
+It holds what the speed phase holds of one precision, so that what fits here fits there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from bench.devices.backend import backend_of
+from bench.measure import memory
+from bench.measure.operations import observe
+from bench.results.records import Device, Fit, Message, Progress
+from bench.spec.trial import Trial
+from bench.training.arms import BATCHES, enter, open_context
+from bench.training.techniques import WARM_UP
+
+FIT_STEPS = 3
+"""After the first, which tries workspaces, and those before a capture: all that a step needs is then there."""
+
+
+def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
+    """Train a few steps at the trial's batch size; raise what a batch that does not fit raises."""
+    context = open_context(trial)
+    (name,) = trial.precisions
+    enter(name, context.device)
+    send(Progress(text=f"{name}: does a batch of {trial.cell.batch_size} fit?"))
+    backend = backend_of(context.device)
+    free = backend.free_bytes()
+    before = 0 if backend.is_gpu else memory.resident_bytes()
+    resettable = backend.reset_peak_memory()
+    runner = context.runner(name, context.resident_batches(BATCHES))
+    runner.compile(context, send)
+    runner.activate()
+    observe(partial(runner.observable().run, 1))
+    if context.techniques.cuda_graphs:
+        runner.run(WARM_UP + 1)  # the last of these captures, which takes memory of its own
+    runner.synchronize()
+    start = time.perf_counter()
+    runner.run(FIT_STEPS)
+    runner.synchronize()
+    step_s = (time.perf_counter() - start) / FIT_STEPS
+    peaks = backend.peak_memory()
+    highest = (peaks.reserved if backend.is_gpu else peaks.resident) if resettable else None
+    peak = highest - before if highest is not None and before is not None else None
+    fit = Fit(fit_peak_bytes=peak, fit_free_bytes=free, fit_step_s=step_s)
+    send(runner.result(switches=runner.read_back(), row=fit, compile_s=None))  # an attempt is no measurement of it

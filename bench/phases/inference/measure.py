@@ -1,0 +1,161 @@
+"""The inference phase: the forward pass in eval mode, timed against fp32's, and whether the outputs agree."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.data.batch import Batch
+from bench.phases.inference import Inference
+from bench.phases.speed.paired import measure
+from bench.results.records import Device, Message
+from bench.spec.errors import UnsupportedError
+from bench.spec.precisions import BASELINE
+from bench.spec.trial import Trial
+from bench.training.arms import BATCHES, Context, TrainingRunner, open_context
+from bench.training.step import arranged
+
+LATENCY_ROUNDS, LATENCY_SAMPLES = 20, 10
+"""Rounds in which single samples are timed, and samples of each arm in a round, the first of them untimed."""
+
+
+@dataclass
+class ForwardRunner(TrainingRunner):
+    """A model in eval mode; a step is the forward pass over the next batch."""
+
+    passes: int = field(default=0, init=False)
+
+    def run(self, steps: int) -> None:
+        """Queue that many forward passes."""
+        for _ in range(steps):
+            self.forward(next(self.batches)[0])
+        self.passes += steps
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the model's output for a batch, (B, ...)."""
+        # Inference mode passes reshape on whole, which torchao's row-wise scaled tensors know only decomposed.
+        without_gradients = torch.no_grad() if self.arm.conversion else torch.inference_mode()
+        with without_gradients, self.arm.autocast():
+            output: Tensor = self.arm.forward(arranged(inputs, self.arm.techniques))
+        return output
+
+    def compute(self) -> None:
+        """Do the products of a forward pass."""
+        self.run(1)
+
+    def taken_steps(self) -> int:
+        """Return the number of passes; none is ever skipped."""
+        return self.passes
+
+    def compiled_steps(self, batch: Batch) -> Iterator[Callable[[], object]]:
+        """Yield the forward passes over a batch and over a single sample."""
+        return (partial(self.forward, inputs) for inputs in (batch[0], batch[0][:1].contiguous()))
+
+
+def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+    """Time the trial's only precision against fp32 in this process, and send its result."""
+    context = open_context(trial)
+    (name,) = trial.precisions
+    batches = context.resident_batches(BATCHES)
+    if context.suite.step is not None or not isinstance(batches[0], list | tuple):
+        raise UnsupportedError(
+            "inference calls the model on the first part of a batch, which this suite's step does not"
+        )
+    runners = [_build(context, each, batches) for each in dict.fromkeys((BASELINE, name))]
+    for runner in runners:
+        runner.compile(context, send)
+    samples = context.samples_per_step(batches)
+    paired = measure(trial, runners, device, send, batches=batches, samples=samples)
+    last, runner = len(runners) - 1, runners[-1]
+    inputs = [batch[0] for batch in batches]
+    p50, p95 = np.percentile(latencies_ms(runners, inputs)[last], [50, 95])
+    agreement_pct, error = agreement(runners[0], runner, inputs)
+    speedup, low, high = paired.speedup(last)
+    status, detail = paired.judge(last)
+    detail = detail or paired.disturbance
+    switches = runner.switches_after_a_step()
+    if not math.isfinite(error):
+        status, detail = "nonfinite", "an output is infinite or NaN"
+    send(
+        runner.result(
+            status,
+            detail,
+            switches=switches,
+            operations=runner.operations(),
+            row=Inference(
+                latency_p50_ms=float(p50),
+                latency_p95_ms=float(p95),
+                inference_samples_per_s=samples / (paired.step_ns(last) / 1e9),
+                inference_speedup=speedup,
+                inference_speedup_low=low,
+                inference_speedup_high=high,
+                inference_rounds=paired.comparison.rounds,
+                top1_agreement_pct=None if context.data.classes is None else agreement_pct,
+                output_error=error,
+            ),
+        )
+    )
+
+
+def _build(context: Context, name: str, batches: Sequence[Batch]) -> ForwardRunner:
+    arm = context.build(name)
+    arm.model.eval()
+    return ForwardRunner(name, arm, itertools.cycle(batches))
+
+
+def latencies_ms(
+    runners: Sequence[ForwardRunner], inputs: Sequence[Tensor], clock: Callable[[], int] = time.perf_counter_ns
+) -> list[list[float]]:
+    """Return each arm's times of single samples in milliseconds, waiting for each output.
+
+    The arms take turns, there and back again; the samples are the first ones of the batches ``inputs``, (B, ...), in
+    turn. The clock is in nanoseconds.
+    """
+    times: list[list[float]] = [[] for _ in runners]
+    samples = [batch[:1].contiguous() for batch in inputs]
+    order = list(range(len(runners)))
+    for number in range(LATENCY_ROUNDS):
+        for index in order if number % 2 else order[::-1]:
+            runner = runners[index]
+            runner.activate()
+            for turn in range(LATENCY_SAMPLES):
+                runner.synchronize()
+                start = clock()
+                runner.forward(samples[turn % len(samples)])
+                runner.synchronize()
+                if turn:
+                    times[index].append((clock() - start) / 1e6)
+    return times
+
+
+def agreement(baseline: ForwardRunner, runner: ForwardRunner, inputs: Sequence[Tensor]) -> tuple[float, float]:
+    """Compare an arm's outputs with the baseline's on batches, (B, ...).
+
+    Returns:
+        The percentage of samples, or of tokens, whose largest output is the same one, and the largest difference of an
+        output over the largest absolute output of ``baseline``.
+    """
+    same, differences, sizes = [], [], []
+    for batch in inputs:  # one at a time: a vocabulary's logits for every token are large
+        baseline.activate()
+        expected = _rows(baseline.forward(batch), batch)
+        runner.activate()
+        outputs = _rows(runner.forward(batch), batch)
+        same.append((expected.argmax(dim=1) == outputs.argmax(dim=1)).double())
+        differences.append((outputs - expected).abs().max())
+        sizes.append(expected.abs().max())
+    error = torch.stack(differences).max() / torch.stack(sizes).max()  # a NaN in either stays one
+    return 100 * float(torch.cat(same).mean()), float(error)
+
+
+def _rows(outputs: Tensor, inputs: Tensor) -> Tensor:
+    """Return the predictions for each sample, or for each token of integer ``inputs``, as float64 rows."""
+    return outputs.double().flatten(1) if inputs.is_floating_point() else outputs.double().flatten(0, -2)

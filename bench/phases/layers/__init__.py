@@ -1,0 +1,48 @@
+"""The search for the modules that a narrow precision must keep in fp32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.results.records import Numeric
+from bench.spec.metric import Metric
+from bench.spec.phase import Phase
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layers:
+    """What the search has found of the whole model."""
+
+    gradient_error: float | None = None
+    """Error of the gradients against fp32's, on the same weights and batches, with no module kept."""
+
+
+METRICS = (
+    Metric(
+        name="gradient_error",
+        place=11,
+        label="gradient error",
+        unit="share",
+        about="Error of the gradients against fp32's, on the same weights and batches, with no module kept.",
+        columns=("gradient_error",),
+        scale="difference",
+        replicate="once",
+        is_cost=False,
+        margin=0.05,
+        fewest=1,
+    ),
+)
+PHASE = Phase(
+    name="layers",
+    order=80,
+    summary="the search for the modules that a narrow precision must keep in fp32",
+    row=Layers,
+    details={Numeric: "layers_figures.csv"},
+    metrics=METRICS,
+    arms="narrow",
+    arithmetic=True,
+    trains_on_data=True,
+    recipe_batch=True,
+    # Where nothing is needed; else a pass or two for each module come on top.
+    estimate=lambda work: 1.0 + (10 + work.epochs * work.steps_per_epoch) * work.step_s,
+)

@@ -1,0 +1,169 @@
+"""The layers phase: which modules a precision must keep in fp32, found by their gradients' errors."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from itertools import cycle
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from bench.data.batch import Batch
+from bench.measure import narrowing
+from bench.measure.gradients import named_gradients, stop_dropping
+from bench.measure.narrowing import FIRST_SCALE, SCALE_STEP, Findings, Narrowing, Recipe
+from bench.phases.layers import Layers
+from bench.results.records import Device, Message, Numeric, Progress
+from bench.spec.errors import UnsupportedError
+from bench.spec.precisions import BASELINE, Precision, keeping, parse_precision
+from bench.spec.trial import Trial
+from bench.training.arms import Context, TrainingRunner, open_context
+from bench.training.own_step import loss_in
+from bench.training.step import Arm, leave_gradients, train_epoch, training_step
+
+WHOLE = "the model itself"
+"""The name of the model's own operations among those of its modules."""
+LOST = 0.5
+"""An update is lost to rounding if the weights of a parameter change by another amount, relative to fp32's change."""
+
+
+def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
+    """Search the modules that the trial's only precision must keep; send the figures, then the result."""
+    context = open_context(trial)
+    (name,) = trial.precisions
+    precision = parse_precision(name)
+    recipe = _recipe(precision)
+    if context.suite.step is not None:
+        raise UnsupportedError(f"layers needs the loss of one backward pass, and {context.suite.name} has its own step")
+    reference = context.build(BASELINE)
+    opened = context.open_batches() if trial.epochs else None
+    for epoch in range(1, trial.epochs + 1):
+        train_epoch(reference, opened.train(epoch))  # type: ignore[union-attr]
+        send(Progress(text=f"fp32: epoch {epoch} of {trial.epochs}", done=epoch / trial.epochs / 2))
+    batches = context.resident_batches(2)
+    if len(batches) < 2:
+        raise UnsupportedError("layers compares two batches, and an epoch has one")
+    model = Narrowing(reference.model, lambda model, batch: loss_in(reference.loss(model, batch)), batches, recipe)
+    text = f"{name}: narrowing {len(model.candidates)} modules"
+    findings = narrowing.search(model, lambda share: send(Progress(text=text, done=share)))
+    patterns = globs(findings.kept, [module for module, _ in reference.model.named_modules()])
+    arm = context.build(keeping(name, "+".join(patterns)) if patterns else name)
+    trained = _trained_error(arm, reference, model) if patterns else None
+
+    def tell(figure: str, value: float | None, layer: str = "") -> None:
+        if value is not None:
+            send(Numeric(trial=trial.id, precision=name, kind="module", step=0, layer=layer, name=figure, value=value))
+
+    tell(findings.answer, 1.0)
+    figures = {"error": findings.error, "limit": findings.limit, "noise": model.noise(), "kept": findings.error_kept}
+    lost = _lost_updates(context, name, batches[0]) if precision.weights and not precision.master else None
+    for figure, value in (figures | {"trained": trained, "lost_updates": lost}).items():
+        tell(figure, value)
+    squares = {module: error**2 for module, error in findings.errors.items()}
+    total, flops = sum(squares.values()), sum(model.flops.values())
+    for module, square in squares.items():
+        tell("error", findings.errors[module], module or WHOLE)
+        tell("worst", findings.worst[module], module or WHOLE)
+        tell("share", 1.0 if square == math.inf else square / total, module or WHOLE)
+        tell("flops", model.flops[module] / flops if flops else None, module or WHOLE)
+    for pattern in patterns:
+        tell("keep", 1.0, pattern)
+    row = Layers(gradient_error=findings.error if math.isfinite(findings.error) else None)
+    runner = TrainingRunner(name, arm, cycle(batches))
+    detail = describe(findings, precision, patterns, trained, lost)
+    send(runner.result("ok", detail, switches=runner.read_back(), row=row))
+
+
+def _recipe(precision: Precision) -> Recipe:
+    if precision.conversion or precision.keep or precision.compute == "float32":
+        why = "has modules that it keeps already" if precision.keep else "is none of these"
+        raise UnsupportedError(f"layers searches plain autocast and 16-bit weights, and {precision.name} {why}")
+    return Recipe(
+        dtype=getattr(torch, precision.compute),
+        weights=precision.weights is not None,
+        scaled=precision.loss_scaling,
+        wide_types=(_BatchNorm,) if precision.master else (),
+    )
+
+
+def globs(names: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return patterns for some modules: a glob in place of numbers where it matches no other module, else the name."""
+    chosen = {name or "*" for name in names}
+    for pattern in dict.fromkeys(re.sub(r"(?<![^.])\d+(?![^.])", "*", name) for name in names):
+        matches = {name for name in known if fnmatchcase(name, pattern)}
+        if len(matches) > 1 and matches <= chosen:
+            chosen = (chosen - matches) | {pattern}
+    return sorted(chosen)
+
+
+def _trained_error(arm: Arm, reference: Arm, model: Narrowing) -> float:
+    """Return the error of the gradients as the arm that keeps modules is trained: compiled, say, or over devices."""
+    arm.weights.load_state_dict(reference.weights.state_dict())
+    stop_dropping(arm.model)
+    errors = []
+    for number, batch in enumerate(model.batches):
+        scale = FIRST_SCALE if arm.scaled else 1.0
+        while True:
+            torch.manual_seed(0)
+            if arm.scaled:
+                arm.scaler.scale(torch.ones((), device=arm.device))  # makes its scale, which update sets
+                arm.scaler.update(scale)
+            loss = leave_gradients(arm, batch)
+            named = named_gradients(arm.model, arm.weights.trained())
+            gradients = {name: gradient.float() / scale for name, gradient in named}
+            finite = all(bool(gradient.isfinite().all()) for gradient in gradients.values())
+            if finite or scale == 1.0 or not bool(loss.isfinite()):
+                break
+            scale /= SCALE_STEP
+        errors.append(model.score(gradients, number) if finite else math.inf)
+    return math.inf if math.inf in errors else min(errors)
+
+
+def _lost_updates(context: Context, name: str, batch: Batch) -> float:
+    """Return the share of parameters whose first update is mostly lost to rounding in narrow weights.
+
+    It is lost where the change of a parameter differs from fp32's by more than ``LOST`` of it, in Euclidean norms.
+    """
+    changes = []
+    for precision in (BASELINE, name):
+        arm = context.build(precision)
+        before = {name: weight.detach().double() for name, weight in arm.model.named_parameters()}
+        training_step(arm, batch)
+        changes.append({name: weight.detach().double() - before[name] for name, weight in arm.model.named_parameters()})
+    exact, narrow = changes
+    moved = {name: change for name, change in exact.items() if change.norm() > 0}
+    lost = [bool((narrow[name] - change).norm() > LOST * change.norm()) for name, change in moved.items()]
+    return sum(lost) / max(1, len(lost))
+
+
+def describe(
+    findings: Findings, precision: Precision, patterns: Sequence[str], trained: float | None, lost: float | None
+) -> str:
+    """Say what was found, in a sentence or two."""
+    error = f"gradients differ from fp32's by {_share(findings.error)}"
+    worst = max(findings.errors, key=findings.errors.__getitem__, default="")
+    share = findings.errors.get(worst, 0.0) ** 2 / max(1e-30, sum(each**2 for each in findings.errors.values()))
+    name, (before, after) = "+".join(patterns), map(_share, (findings.error, findings.error_kept))
+    text = {
+        "fine": f"no module needs fp32: {error}, within {_share(findings.limit)}",
+        "concentrated": f"keep {name} in fp32, as in --precisions {shlex.quote(keeping(precision.name, name or '*'))}: "
+        f"gradients differ from fp32's by {after} then, by {before} without (limit {_share(findings.limit)})",
+        "diffuse": f"no small set of modules is to blame: {error}; the largest part is that of {worst or WHOLE}, "
+        f"{100 * share:.0f} % of the squared error",
+        "everything": f"all modules are affected, and loss scaling helps: {error} without it",
+        "loss": f"the loss itself needs fp32: {error}, and by {after} with all modules in fp32",
+    }[findings.answer]
+    if trained is not None and trained > findings.limit:
+        text += f"; as it is trained here, they still differ by {_share(trained)}"
+    if lost:
+        updates = f"the first update of {100 * lost:.0f} % of the parameters is lost to rounding in narrow weights"
+        text += f"; {updates}: a master copy or stochastic rounding helps, and keep does not"
+    return text
+
+
+def _share(error: float | None) -> str:
+    return "an infinite amount" if error is None or not math.isfinite(error) else f"{100 * error:.3g} %"

@@ -1,0 +1,117 @@
+"""Peak memory of a training step, and what it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from bench.results.records import SignedBytes, TrialResult
+from bench.spec.metric import Metric
+from bench.spec.phase import Phase
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryPeak:
+    """Peak memory of training alone in its process."""
+
+    first_peak_bytes: SignedBytes | None = None
+    """Peak during the first step, when libraries try their workspaces: allocated on a GPU, resident on a CPU."""
+    peak_allocated_bytes: int | None = None
+    """GPU: steady peak of bytes in tensors; the memory that reports show."""
+    peak_reserved_bytes: int | None = None
+    """GPU: steady peak of bytes that the allocator held."""
+    peak_active_bytes: int | None = None
+    """GPU: steady peak of bytes in blocks in use or not yet free to reuse."""
+    driver_used_bytes: SignedBytes | None = None
+    """GPU: bytes that the driver says this process holds, its context included; where it does not tell processes
+    apart, bytes in use less those before the context."""
+    gpu_used_bytes: int | None = None
+    """GPU: bytes in use on the whole GPU then, by all processes, as nvidia-smi and gpustat show it."""
+    allocator_retries: int | None = None
+    """GPU: how often, in the steady steps, the allocator emptied its cache and tried again."""
+    peak_resident_bytes: SignedBytes | None = None
+    """CPU: peak resident set of the process above what it was before the model; the memory that reports show, with
+    the libraries' code loaded beforehand."""
+    model_bytes: int | None = None
+    """Bytes of parameters and buffers."""
+    tracked_peak_bytes: int | None = None
+    """The most that tensors held at once during a steady step, counted tensor by tensor on any device; the five
+    kinds below are of that moment and add up to it."""
+    parameter_bytes: int | None = None
+    """Parameters, the fp32 master copy of 16-bit ones included, and buffers."""
+    gradient_bytes: int | None = None
+    """Gradients of parameters."""
+    optimizer_bytes: int | None = None
+    """The optimizer's state."""
+    activation_bytes: int | None = None
+    """Tensors that the forward pass keeps for the backward pass, the 16-bit copies of weights that autocast caches
+    included."""
+    temporary_bytes: int | None = None
+    """Everything else, the batches included."""
+    weight_copy_bytes: int | None = None
+    """Of these kinds, the 16-bit copies of fp32 parameters that autocast makes."""
+    most_weight_copy_bytes: int | None = None
+    """The most that such copies held at once, at any moment of the step."""
+    fp32_activation_bytes: int | None = None
+    """Of ``activation_bytes``, those in fp32."""
+
+    @property
+    def headline_bytes(self) -> int | None:
+        """The figure that tables show: steady peak allocated on a GPU, steady peak resident on a CPU."""
+        return self.peak_resident_bytes if self.peak_allocated_bytes is None else self.peak_allocated_bytes
+
+    all_devices_bytes: int | None = None
+    """Several devices: the sum of their peaks; the other figures of memory are the largest device's."""
+
+    @classmethod
+    def of_all(cls, peaks: Sequence[MemoryPeak]) -> MemoryPeak:
+        """Return the peak of devices, or of nodes, that train together; the sum is unknown where one's peak is."""
+
+        def known(name: str) -> list[int]:
+            return [value for peak in peaks if (value := getattr(peak, name)) is not None]
+
+        largest = {field.name: max(known(field.name), default=None) for field in fields(cls)}
+        sums = [peak.headline_bytes if peak.all_devices_bytes is None else peak.all_devices_bytes for peak in peaks]
+        largest["all_devices_bytes"] = sum(size or 0 for size in sums) if None not in sums else None
+        return cls(**largest)
+
+
+def describe(result: TrialResult) -> str:
+    """Return an arm's line on the terminal."""
+    peak = result.row.headline_bytes
+    size = "unknown"
+    if peak is not None:
+        mib = peak / 2**20
+        size = f"{mib:.2g} MiB" if 0 < mib < 10 else f"{mib:,.0f} MiB"
+    return f"peak {size}" + (f"; {result.detail}" if result.detail else "")
+
+
+METRICS = (
+    Metric(
+        name="memory",
+        place=4,
+        label="peak memory",
+        unit="bytes",
+        about="Steady peak: allocated on a GPU, resident on a CPU.",
+        columns=("peak_allocated_bytes", "peak_resident_bytes"),
+        replicate="once",
+        cpu_resolution=5 * 2**20,
+        fewest=1,
+        figure="memory_bytes",
+        key="peak_memory_bytes",
+        ratio_key="peak_memory_ratio",
+        tabled=True,
+    ),
+)
+PHASE = Phase(
+    name="memory",
+    order=20,
+    summary="peak memory of a training step, and what it is made of",
+    row=MemoryPeak,
+    metrics=METRICS,
+    describe=describe,
+    key="replicate",
+    default=True,
+    joint=True,
+    estimate=lambda work: 10 * work.step_s,  # seven steps, in memory that is new to the process
+)

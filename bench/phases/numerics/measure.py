@@ -1,0 +1,174 @@
+"""The numerics phase: loss, loss scale, gradients, activations and errors of the first steps of a training."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import count, cycle, islice
+
+import torch
+
+from bench.data import Batches
+from bench.data.batch import Batch
+from bench.measure import gradients
+from bench.results.records import Device, Kind, Message, Numeric, Progress
+from bench.spec.errors import UnsupportedError
+from bench.spec.trial import Trial
+from bench.training.arms import Context, TrainingRunner, open_context
+from bench.training.own_step import loss_in
+from bench.training.step import Arm, build_model, pair_loss, training_step
+
+STEPS = 60
+LAST = 5
+"""Gradients are counted in so many of the last steps, in the first and in the middle one."""
+
+
+def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: int = STEPS) -> None:
+    """Train the trial's only precision for some steps; send the figures, then the result.
+
+    There are fewer ``steps`` where the loss ceases to be finite.
+    """
+    context = open_context(trial)
+    if context.suite.step is not None:
+        raise UnsupportedError(
+            f"numerics needs the loss of one backward pass, and {context.suite.name} has its own step"
+        )
+    (name,) = trial.precisions
+    batches = context.open_batches()
+    total = max(steps, (context.suite.schedule_epochs or trial.epochs) * batches.steps_per_epoch)
+    context = replace(context, data=batches.data)
+    arm = context.build(name, steps=total)
+    observation = _Observation(arm=arm, context=context, send=send)
+    failure, losses = observation.train(batches, steps), observation.losses
+    runner = TrainingRunner(name, arm, cycle(context.resident_batches(1)))
+    switches = runner.read_back()
+    result = runner.result(
+        "nonfinite" if failure else "ok",
+        failure or f"loss {losses[0]:#.4g} in the first step, {losses[-1]:#.4g} in the last of {len(losses)}",
+        switches=switches,
+        operations=runner.operations(),
+        conversion=arm.conversion,
+    )
+    send(result)
+
+
+@dataclass(slots=True)
+class _Observation:
+    """A training in progress, and where its figures go."""
+
+    arm: Arm
+    context: Context
+    send: Callable[[Message], None]
+    largest: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """For each layer its largest activation so far, and the step."""
+    losses: list[float] = field(default_factory=list)
+    """Of each step so far."""
+    types: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Numbers of each type in the first step's output, loss and gradients."""
+
+    def train(self, batches: Batches, steps: int) -> str:
+        """Train; return which quantity ceased to be finite, and when, or an empty string."""
+        failure, counted = "", {0, steps // 2, *range(max(0, steps - LAST), steps)}
+        endless = (batch for epoch in count(1) for batch in batches.train(epoch))
+        with gradients.watch_activations(self.arm.model) as largest_activations:
+            for step, batch in enumerate(islice(endless, steps)):
+                if step in (0, steps - 1):
+                    self._errors(step, batch)
+                    largest_activations()  # forgets those of the copies
+                scale = self.arm.loss_scale
+                watched = gradients.watch_output_gradients(self.arm.model, scale or 1.0)
+                with watched if step in counted else nullcontext() as of_outputs:
+                    failure = self._step(step, batch, scale, largest_activations)
+                if of_outputs:
+                    self._counts("output_gradient", step, of_outputs())
+                if step in counted or failure:  # the scaler has divided them by the scale again
+                    self._counts("gradient", step, gradients.histograms(self._named()))
+                if failure:
+                    break
+                self.send(Progress(text=f"{self.arm.precision.name}: step {step + 1}", done=(step + 1) / steps))
+        for layer, (value, step) in self.largest.items():
+            self._send("activation", step, "largest", value, layer)
+        self._types()
+        return failure
+
+    def _send(self, kind: Kind, step: int, name: str, value: float, layer: str = "") -> None:
+        trial, precision = self.context.trial.id, self.arm.precision.name
+        self.send(Numeric(trial=trial, precision=precision, kind=kind, step=step, layer=layer, name=name, value=value))
+
+    def _step(
+        self, step: int, batch: Batch, scale: float | None, largest_activations: Callable[[], dict[str, float]]
+    ) -> str:
+        """Train on a batch; return which quantity was not finite, unless skipping the step mends it."""
+        arm = self.arm
+        taken = arm.taken.count
+        with gradients.watch_types(arm.model, self.types) if not step else nullcontext():
+            scalar = training_step(arm, batch)
+        if not step:
+            self.types.update(gradients.types("loss", scalar))
+        loss = scalar.item()
+        values = largest_activations()
+        bad = gradients.nonfinite_layers(self._named())
+        self.losses.append(loss)
+        self._send("step", step, "loss", loss)
+        if scale is not None:
+            self._send("step", step, "loss_scale", scale)
+        self._send("step", step, "skipped", float(arm.taken.count <= taken))
+        self._send("step", step, "finite", float(math.isfinite(loss) and not bad))
+        for layer, value in values.items():
+            if not value <= self.largest.get(layer, (-1.0, 0))[0]:  # a NaN is kept, for it is what is looked for
+                self.largest[layer] = (value, step)
+        if not math.isfinite(loss):
+            first = next((layer for layer, value in values.items() if not math.isfinite(value)), None)
+            where = f"first in the output of layer {first}" if first else "with every layer's output finite"
+            return f"the loss became {loss} at step {step}, {where}"
+        if bad and scale is None:
+            # The backward pass runs from the last layer to the first.
+            return f"gradients became infinite or NaN at step {step}, first in layer {bad[-1]}"
+        return ""
+
+    def _counts(self, kind: Kind, step: int, groups: dict[str, list[int]]) -> None:
+        """Send the counts of a histogram by layer; those of empty bins are left out."""
+        for layer, counts in groups.items():
+            for name, value in zip(gradients.BINS, counts, strict=True):
+                if value:
+                    self._send(kind, step, name, value, layer)
+
+    def _types(self) -> None:
+        """Send how many numbers of each type the first step had, and the weights and the optimizers' states have."""
+        arm, weights = self.arm, list(self.arm.model.parameters())
+        held = {id(weight) for weight in weights}
+        states = [state for each in arm.optimizers.values() for state in each.state.values()]
+        values = [value for state in states for name, value in state.items() if name != "step"]
+        self.types += gradients.types("weights", weights) + gradients.types("optimizer states", values)
+        self.types += gradients.types("master copy", [each for each in arm.weights.trained() if id(each) not in held])
+        for (part, name), numbers in self.types.items():
+            self._send("type", 0, name, numbers, part)
+
+    def _errors(self, step: int, batch: Batch) -> None:
+        """Compare with the same step of a model in float64 with the arm's weights, or their master copy."""
+        arm = self.arm
+        with torch.random.fork_rng(devices=[]):
+            exact = build_model(self.context.suite, self.context.data).to(arm.device).double().train()
+        state = arm.weights.state_dict()
+        exact.load_state_dict({name: state[name] for name in exact.state_dict()})  # converted layers may hold more
+        exact_loss = pair_loss(copy.deepcopy(arm.criterion).double()) if arm.criterion is not None else arm.loss
+        errors = gradients.errors_against_float64(
+            arm.model,
+            exact,
+            lambda model, batch: loss_in(arm.loss(model, batch)),
+            batch,
+            exact_loss=lambda model, batch: loss_in(exact_loss(model, batch)),
+            autocast=arm.autocast,
+            scale=arm.loss_scale or 1.0,
+        )
+        self._send("error", step, "loss", errors.loss)
+        self._send("error", step, "output", errors.output)
+        for layer, error in errors.gradients.items():
+            self._send("error", step, "gradient", error, layer)
+
+    def _named(self) -> gradients.Named:
+        return gradients.named_gradients(self.arm.model, self.arm.weights.trained())

@@ -1,0 +1,175 @@
+"""Time of a training step: all precisions of a cell in one process, in ABBA rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.results.records import Block, Diverging, Operations, Positive, Signed, TrialResult
+from bench.spec.metric import Metric
+from bench.spec.phase import Phase
+from bench.spec.precisions import BASELINE, strayed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Speed:
+    """Speed of one arm, from the ABBA rounds of one process."""
+
+    steady: bool
+    """Whether step times had settled when warm-up ended."""
+    warmup_steps: int
+    """Steps of warm-up."""
+    switch_warmup_steps: int
+    """Steps run untimed at the head of each block, after the switch of precisions."""
+    block_steps: int
+    """Steps timed in each block."""
+    switch_transient_pct: Signed | None = None
+    """How far the first step after a switch of precisions lies above the plateau."""
+    clock_overhead_pct: Signed | None = None
+    """Time of an empty block as a share of this precision's block."""
+    paired: bool = True
+    """Whether baseline and precision were measured together in one process."""
+    rounds: int = 0
+    """Groups of blocks, each with two blocks of every arm in an order that cancels drift (with two arms
+    ABBA or BAAB)."""
+    step_ms: Positive | None = None
+    """Median over blocks of the time per step."""
+    samples_per_s: Positive | None = None
+    """Throughput of the step, on data already on the device."""
+    tokens_per_s: Positive | None = None
+    """The same in tokens, where samples are sequences of them."""
+    speedup: Positive | None = None
+    """The baseline's time over this precision's, within this process; empty for the baseline and where not paired."""
+    speedup_low: Positive | None = None
+    """Lower end of its 95 % interval within this process."""
+    speedup_high: Positive | None = None
+    """Upper end of that interval."""
+    skipped_steps: int = 0
+    """Optimizer steps that the GradScaler skipped, in the switch warm-up or timed."""
+    step_p50_ms: float | None = None
+    """Median of single steps after the timing: between CUDA events on a GPU, readings of the clock on a CPU; of
+    several devices, here and in the next two rows, the largest of theirs."""
+    step_p95_ms: float | None = None
+    """95th percentile of the same."""
+    host_ratio: float | None = None
+    """GPU: host time to queue one step over its time on the GPU; near 1 or above, launching limits the speed; of
+    the ladder on a batch already there; empty where a GradScaler waits for the GPU in each step."""
+    disturbance: str = ""
+    """What disturbed the device while timing, or empty: heat that held its clocks down or another program that computed
+    for a twentieth of the time or more, a compilation, a GPU that was lost."""
+    power_capped: bool | None = None
+    """GPU: whether the driver named the power limit as a reason for the clocks while timing."""
+    communication_pct: Signed | None = None
+    """Several devices: share of a step by which it is longer than one without communication (`no_sync`), from ABBA
+    rounds: sending gradients beyond what overlaps with backward, broadcasting batch norm's buffers, and waiting for
+    the slowest device in each step."""
+    foreign_load_pct: float | None = None
+    """CPU: share of the machine's cores that other programs took while timing."""
+    switches_per_s: float | None = None
+    """How often a second the system took a core from the process while timing (`ru_nivcsw`)."""
+    peak_tflops: float | None = None
+    """This device's own rate of large matrix products at this precision, measured in the same process; of several,
+    the sum of theirs."""
+    tflops: float | None = None
+    """`flops_per_step` over the time of a step."""
+    pct_of_peak: float | None = None
+    """The one as a share of the other."""
+    script_wait_pct: float | None = None
+    """Of a script: share of a step in which it waited for its DataLoader."""
+    script_loss: Diverging | None = None
+    """Of a script: mean loss of the measured steps, summed over accumulated parts."""
+
+    @property
+    def timed_s(self) -> float:
+        """Return how long the arm's timed steps took, all rounds together."""
+        return 2 * self.rounds * self.block_steps * (self.step_ms or 0.0) / 1e3
+
+
+def describe(result: TrialResult) -> str:
+    """Return an arm's line on the terminal; of one without a time its status, with the detail."""
+    speed, name = result.row, result.precision
+    if speed is None or speed.step_ms is None:
+        return f"{name} {result.status}" + (f": {result.detail}" if result.detail else "")
+    times = with_interval(speed.speedup, speed.speedup_low, speed.speedup_high)
+    unconverged = " (unconverged)" if result.status == "unconverged" else ""
+    seen = result.operations or Operations()
+    words = strayed(name, seen.compute_dtypes, seen.other_modules)
+    types = f", but {words}" if words else ""
+    return f"{name} {speed.step_ms:.4g} ms{times}{unconverged}{types}"
+
+
+def with_interval(center: float | None, low: float | None, high: float | None) -> str:
+    """Return a speedup with its interval, to be appended to the figure that it is of; empty where there is none."""
+    if center is None or low is None or high is None:
+        return ""
+    return f", {center:.3f}× {BASELINE} [{low:.3f}, {high:.3f}]"
+
+
+METRICS = (
+    Metric(
+        name="speed",
+        place=0,
+        label="step time",
+        unit="ms",
+        about="Time of a step: median over processes.",
+        columns=("step_ms",),
+        gain="speedup",
+        has_noise=True,
+        figure="step_ms",
+        change="speedup",
+        ratio_key="step_ratio",
+        tabled=True,
+    ),
+    Metric(
+        name="throughput",
+        place=1,
+        label="throughput",
+        unit="samples/s",
+        about="Throughput of the step: median over processes.",
+        columns=("samples_per_s",),
+        gain="speedup",
+        better="more",
+        has_noise=True,
+        figure="samples_per_s",
+        change="speedup",
+        compared=False,
+        tabled=True,
+    ),
+    Metric(
+        name="script_wait",
+        place=2,
+        label="wait for data",
+        unit="points",
+        about="Share, in per cent, of a training script's step in which it waited for its DataLoader.",
+        columns=("script_wait_pct",),
+        scale="difference",
+        margin=5.0,
+        compared=False,
+    ),
+    Metric(
+        name="script_loss",
+        place=3,
+        label="loss",
+        unit="",
+        about="Mean loss of a training script's measured steps, summed over accumulated parts; no accuracy.",
+        columns=("script_loss",),
+        ratio_key="script_loss_change",
+        scale="difference",
+        compared=False,
+        decimals=4,
+    ),
+)
+PHASE = Phase(
+    name="speed",
+    order=40,
+    summary="time of a training step, all precisions in one process",
+    row=Speed,
+    details={Block: "blocks.csv"},
+    metrics=METRICS,
+    describe=describe,
+    key="replicate",
+    until_clear=True,
+    arms="together",
+    default=True,
+    joint=True,
+    estimate=lambda work: work.arms * work.rounds_s,
+)

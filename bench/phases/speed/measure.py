@@ -1,0 +1,122 @@
+"""The speed phase: a training step in every precision, all arms of a cell in one process, and the limits of each.
+
+The floor phase times the baseline against itself, for the A/A noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from bench.measure.energy import total
+from bench.measure.operations import observe, peak_tflops
+from bench.measure.rounds import compare
+from bench.measure.warmup import Cut
+from bench.phases.speed import Speed
+from bench.phases.speed.paired import measure
+from bench.results.records import Device, Message, Operations, Progress
+from bench.spec.trial import Trial
+from bench.training import distributed
+from bench.training.arms import BATCHES, TrainingRunner, enter, open_context, step_times
+
+TAIL_SHARE, LEAST_TAIL_S = 0.1, 2.0
+"""Share of the time budget that single steps may take in addition; on a GPU at least two seconds, for only they show
+whether the host launches kernels more slowly than the GPU runs them."""
+CEILING_S = 0.3
+"""Time for finding the rate of large matrix products, for each arm."""
+COMMUNICATION_SHARE = 0.3
+"""Share of the time budget that the comparison with silent steps may take in addition."""
+
+
+def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+    """Time the trial's precisions against the first of them; send blocks, then a result for each."""
+    floor = trial.phase == "floor"
+    context = open_context(trial)
+    enter(trial.precisions[0], context.device)
+    batches = context.resident_batches(BATCHES)
+    labels = {name: name for name in trial.precisions}
+    labels |= {f"{name} again": name for name in trial.precisions if floor}
+    runners = [context.runner(name, batches, label) for label, name in labels.items()]
+    for runner in runners:
+        runner.compile(context, send)
+    operations = [None if floor else _observe(runner) for runner in runners]
+    samples = context.samples_per_step(batches)
+    paired = measure(trial, runners, device, send, batches=batches, samples=samples)
+    for block in paired.blocks():
+        send(block)
+    for index, (runner, observed) in enumerate(zip(runners, operations, strict=True)):
+        if floor and index == 0:
+            continue
+        status, detail = paired.judge(index)
+        switches = runner.switches_after_a_step()
+        speed, length = paired.speed(index), context.data.tokens_per_sample
+        if length is not None and speed.samples_per_s is not None:
+            speed = replace(speed, tokens_per_s=length * speed.samples_per_s)
+        if not floor and trial.replicate == 0:
+            speed = replace(speed, communication_pct=communication_pct(runner, paired.cuts[index], trial))
+            speed = _with_limits(speed, runner, observed, trial, send)
+        result = runner.result(
+            status,
+            detail,
+            switches=switches,
+            precision=runner.arm.precision.name,
+            operations=observed,
+            conversion=runner.arm.conversion,
+            row=speed,
+        )
+        send(result)
+
+
+def _observe(runner: TrainingRunner) -> Operations:
+    """Observe a step's operations without the update; where several train together, those of all their parts.
+
+    The update would set their weights apart, for gradients are not averaged in what is observed; one that compiles
+    cannot be observed; and the products of one such as Muon's are not the model's.
+    """
+    operations = runner.located(observe(runner.observable().compute))
+    return replace(operations, flops_per_step=total(distributed.gathered(operations.flops_per_step)))
+
+
+class SilentRunner(TrainingRunner):
+    """An arm whose processes do not average their gradients."""
+
+    def run(self, steps: int) -> None:
+        """Queue steps that do not communicate."""
+        forward: Any = self.arm.forward
+        with forward.no_sync():
+            super().run(steps)
+
+
+def communication_pct(runner: TrainingRunner, cut: Cut, trial: Trial) -> float | None:
+    """Return the share of a step by which communication makes it longer; None where one process trains alone.
+
+    Steps are timed against steps under DistributedDataParallel's ``no_sync``, in ABBA rounds. What overlaps with
+    backward costs nothing and is not in the share. In it are sending gradients, broadcasting the first process's
+    buffers, and each step's wait for the slowest process; silent steps wait for each other once a block. The arm has
+    been timed before, for its processes' weights drift apart here.
+    """
+    if distributed.ranks() == 1:
+        return None
+    silent = SilentRunner(runner.name, runner.arm, runner.batches)
+    budget_s = COMMUNICATION_SHARE * trial.protocol.process_s
+    protocol = replace(trial.protocol, replicates=1, most_replicates=1, time_budget_s=budget_s)
+    clock = distributed.clock()
+    comparison = compare([runner, silent], [cut.sizes, cut.sizes], protocol, seed=trial.seed, clock=clock)
+    speedup = comparison.speedups[1]
+    return None if speedup is None else 100 * (1 - 1 / speedup.center)
+
+
+def _with_limits(
+    speed: Speed, runner: TrainingRunner, operations: Operations | None, trial: Trial, send: Callable[[Message], None]
+) -> Speed:
+    """Time single steps and large matrix products, the device's own limit; of several devices, their sum."""
+    send(Progress(text=f"{runner.name}: single steps, and the rate of large matrix products"))
+    times = step_times(runner, max(TAIL_SHARE * trial.protocol.process_s, LEAST_TAIL_S * runner.asynchronous))
+    peak = total(distributed.gathered(peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)))
+    if times:
+        speed = replace(speed, step_p50_ms=times.p50_ms, step_p95_ms=times.p95_ms, host_ratio=times.host_ratio)
+    if operations and operations.flops_per_step is not None and speed.step_ms:
+        speed = replace(speed, tflops=operations.flops_per_step / speed.step_ms / 1e9)
+    share = 100 * speed.tflops / peak if speed.tflops is not None and peak else None
+    return replace(speed, peak_tflops=peak, pct_of_peak=share)

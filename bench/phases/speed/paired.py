@@ -1,0 +1,208 @@
+"""The paired measurement: arms in one process, warmed up, then timed against the first of them in ABBA rounds.
+
+Phases that measure this way differ in their arms (``bench.training.arms``) and in what they measure afterwards.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from bench.data.batch import Batch
+from bench.measure.disturbance import open_watch
+from bench.measure.rounds import Comparison, compare
+from bench.measure.warmup import Cut, prepare
+from bench.phases.speed import Speed
+from bench.results.records import Block, Device, Message, Progress, Status
+from bench.spec.precisions import BASELINE
+from bench.spec.trial import Trial
+from bench.training import distributed
+from bench.training.arms import TrainingRunner, by_shape
+from bench.training.techniques import compilations
+
+PROGRESS_S = 0.5
+"""Shortest interval between two progress messages."""
+
+
+class Recompilations:
+    """Reports compilations since the last call; the steps timed meanwhile include their time."""
+
+    def __init__(self) -> None:
+        self._before = compilations()
+
+    def cause(self) -> str:
+        """Return ``recompiled``, or an empty text."""
+        before, self._before = self._before, compilations()
+        return "recompiled" if self._before != before else ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paired:
+    """The result of a paired measurement."""
+
+    trial: Trial
+    runners: Sequence[TrainingRunner]
+    """The arms, the baseline first."""
+    cuts: Sequence[Cut]
+    """Each arm's warm-up and block sizes."""
+    comparison: Comparison
+    samples: float
+    """Of a step."""
+    foreign_load_pct: float | None
+    """On a CPU: load of other programs during the timing, in per cent of the cores."""
+    switches_per_s: float
+    """How often the system took a core from this process during the timing."""
+    disturbance: str
+    """What disturbed the devices during the timing, or an empty text."""
+    capped: bool | None = None
+    """Whether the power limit held a GPU's clocks down during the timing; None on a CPU."""
+
+    def blocks(self) -> list[Block]:
+        """Return the timed blocks as records."""
+        return [
+            Block(
+                trial=self.trial.id,
+                precision=self.runners[block.arm].name,
+                round=block.round,
+                position=block.position,
+                steps=block.steps,
+                time_ms=block.time_ns / 1e6,
+                start_s=block.start_s,
+                skipped_steps=block.skipped_steps,
+            )
+            for block in self.comparison.blocks
+        ]
+
+    def step_ns(self, arm: int) -> float:
+        """Return an arm's median step time."""
+        return statistics.median(block.step_ns for block in self.comparison.blocks if block.arm == arm)
+
+    def speedup(self, arm: int) -> tuple[float | None, float | None, float | None]:
+        """Return the speedup over the baseline and its interval's ends; None where there is none."""
+        speedup = self.comparison.speedups[arm] if self.runners[0].name == BASELINE else None
+        return (speedup.center, speedup.low, speedup.high) if speedup else (None, None, None)
+
+    def speed(self, arm: int) -> Speed:
+        """Return an arm's record of speed."""
+        comparison, cut = self.comparison, self.cuts[arm]
+        step_ns, (speedup, low, high) = self.step_ns(arm), self.speedup(arm)
+        return Speed(
+            power_capped=self.capped,
+            steady=cut.warm.steady,
+            warmup_steps=cut.warm.steps,
+            switch_warmup_steps=cut.sizes.switch_warmup,
+            block_steps=cut.sizes.steps,
+            switch_transient_pct=cut.profile.transient_pct,
+            clock_overhead_pct=100 * cut.empty_ns / (step_ns * cut.sizes.steps),
+            paired=len(self.runners) > 1,
+            rounds=comparison.rounds,
+            step_ms=step_ns / 1e6,
+            samples_per_s=self.samples / (step_ns / 1e9),
+            speedup=speedup,
+            speedup_low=low,
+            speedup_high=high,
+            skipped_steps=sum(block.skipped_steps for block in comparison.blocks if block.arm == arm),
+            disturbance=self.disturbance,
+            foreign_load_pct=self.foreign_load_pct,
+            switches_per_s=self.switches_per_s,
+        )
+
+    def judge(self, arm: int) -> tuple[Status, str]:
+        """Return an arm's status, and the reason if it is not ``ok``."""
+        protocol = self.trial.protocol
+        if not self.runners[arm].finite():
+            return "nonfinite", "the loss became NaN or Inf while timing"
+        is_within = self.comparison.is_within(protocol.process_target, arm)
+        if protocol.target_ci is not None and protocol.most_replicates == 1 and not is_within:
+            target, budget = f"{100 * protocol.process_target:g} %", f"{protocol.process_s:g} s"
+            return "unconverged", f"the interval is wider than ±{target} when timing ended (budget {budget} an arm)"
+        return "ok", ""
+
+
+def measure(
+    trial: Trial,
+    runners: Sequence[TrainingRunner],
+    device: Device,
+    send: Callable[[Message], None],
+    *,
+    batches: Sequence[Batch] = (),
+    samples: float | None = None,
+    recut: Callable[[list[Cut]], list[Cut]] = lambda cuts: cuts,
+) -> Paired:
+    """Warm the arms up, choose block sizes, and time ABBA rounds.
+
+    Each arm keeps the switches as they read back before it runs: the figures are those of its precision only as long as
+    its model leaves them so.
+
+    Args:
+        trial: its protocol sets the target width and the time budget, its seed and replicate the rounds' orders.
+        runners: the arms, built and compiled, the baseline first.
+        device: watched for disturbances.
+        send: takes the progress.
+        batches: those that each arm takes in turn; where their shapes differ, a block has all of them equally often.
+        samples: of a step, a mean; None is the cell's batch size.
+        recut: called after warm-up; returns the cuts to use instead.
+    """
+    clock, seed = distributed.clock(), trial.seed * 1000 + trial.replicate
+    for runner in runners:
+        runner.activate()
+        runner.wanted = runner.read_back()
+    budget_s = trial.protocol.process_s
+    cuts = recut(prepare(runners, budget_s, say=lambda text: send(Progress(text=text)), clock=clock))
+    turn = len(by_shape(batches)) > 1 and len(batches)
+    if turn:
+        cuts = [replace(cut, sizes=replace(cut.sizes, steps=-(-cut.sizes.steps // turn) * turn)) for cut in cuts]
+    report, recompilations = _progress(trial, runners, send), Recompilations()
+    began_s, switches_before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as watch:
+
+        def look(comparison: Comparison) -> None:
+            watch.poll()
+            report(comparison)
+
+        sizes = [cut.sizes for cut in cuts]
+        comparison = compare(runners, sizes, trial.protocol, seed=seed, clock=clock, watch=look)
+        foreign_pct, took_s = watch.foreign_load_pct(), time.monotonic() - began_s
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches_before
+        own = "; ".join(filter(None, (watch.disturbance(), recompilations.cause())))
+        capped = watch.capped if device.is_gpu else None
+    by_rank = distributed.gathered(own)
+    named = zip(trial.cell.placement.members, by_rank, strict=True)
+    causes = [f"device {name}: {cause}" for name, cause in named if cause]
+    return Paired(
+        trial=trial,
+        runners=runners,
+        cuts=cuts,
+        comparison=comparison,
+        samples=samples or trial.cell.batch_size,
+        foreign_load_pct=foreign_pct,
+        switches_per_s=switches / took_s,
+        disturbance=own if len(by_rank) == 1 else "; ".join(causes),
+        capped=capped,
+    )
+
+
+def _progress(
+    trial: Trial, runners: Sequence[TrainingRunner], send: Callable[[Message], None]
+) -> Callable[[Comparison], None]:
+    """Return a function that sends the running speedups, at most twice a second."""
+    start = last = time.monotonic()
+    budget_s = trial.protocol.process_s * len(runners)
+
+    def report(comparison: Comparison) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last < PROGRESS_S:
+            return
+        last = now
+        running = [
+            f"{runner.name} {speedup.center:.3f}× [{speedup.low:.3f}, {speedup.high:.3f}]"
+            for runner, speedup in zip(runners, comparison.speedups, strict=True)
+            if speedup is not None and speedup.low is not None
+        ]
+        text = f"{comparison.rounds} rounds" + (": " + ", ".join(running) if running else "")
+        send(Progress(text=text, done=min(1.0, (now - start) / budget_s)))
+
+    return report

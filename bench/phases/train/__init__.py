@@ -1,0 +1,165 @@
+"""Training from the initial weights, with an evaluation after each epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bench.results.records import Diverging, EpochResult, Positive, Signed, TrialResult
+from bench.spec.metric import QUALITY_OF, Metric
+from bench.spec.phase import Phase
+from bench.spec.precisions import find_precision
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """Summary of a whole training run."""
+
+    epochs: int
+    """Epochs trained."""
+    time_per_epoch_s: Positive
+    """Median over epochs after the first, which warms up, of the training time, evaluation apart; of one epoch its
+    own."""
+    total_s: float
+    """All epochs, the evaluation in the own precision included."""
+    train_samples_per_s: Positive
+    """Throughput of training, loading included."""
+    train_loss: Diverging
+    """Mean training loss of the last epoch."""
+    test_loss: Diverging | None
+    """Loss on the test set after the last epoch."""
+    test_accuracy_pct: float | None
+    """Accuracy on the test set after the last epoch; empty for regression."""
+    data_wait_pct: float
+    """Share of training time that the host waited for batches."""
+    test_loss_fp32: Diverging | None = None
+    """The same weights evaluated in fp32."""
+    test_accuracy_fp32_pct: float | None = None
+    """The same weights evaluated in fp32."""
+    target_accuracy_pct: Signed | None = None
+    """The accuracy that `--target-accuracy` named."""
+    time_to_accuracy_s: float | None = None
+    """Training time, evaluation apart, to the end of the first epoch that reached the target; empty where none
+    did."""
+    checkpoint_bytes: int | None = None
+    """Size of the weights that the model computes with, without an fp32 master copy."""
+    checkpoint_16bit_bytes: int | None = None
+    """The same with floating-point weights stored in 16 bits."""
+    train_energy_j: float | None = None
+    """Energy that the board drew in all epochs' training; of several devices, the sum of their boards'."""
+    data_storage: str = ""
+    """Where the samples were while training: `device`; `host` memory, or `file`, mapped from the disk, both
+    gathered one batch ahead."""
+    quality: Signed | None = None
+    """The suite's own figure of merit on the test set after the last epoch; empty where it has none."""
+    quality_name: str = ""
+    """Its name."""
+    quality_unit: str = ""
+    """Its unit."""
+    quality_better: Literal["", "more", "less"] = ""
+    """Whether more or less of it is better."""
+    quality_margin: Positive | None = None
+    """A difference within it does not matter, in its unit."""
+    entropy_nats: float | None = None
+    """Entropy rate of the source of the samples, in nats a token, where it is known: the least that a model's test
+    loss is expected to be."""
+    regression: bool | None = None
+    """Whether targets are values, so that there is no accuracy."""
+
+
+def describe(result: TrialResult) -> str:
+    """Return an arm's line on the terminal."""
+    training: Training = result.row
+    tested = "" if training.test_accuracy_pct is None else f", {training.test_accuracy_pct:.2f} % right"
+    if training.quality is not None:
+        tested = f", {training.quality_name} {training.quality:.4g} {training.quality_unit}".rstrip()
+    precision = find_precision(result.precision)
+    took = "" if precision and precision.emulated else f"{training.time_per_epoch_s:.2f} s/epoch, "
+    return f"{took}loss {training.train_loss:#.4g}{tested}" + (f"; {result.detail}" if result.detail else "")
+
+
+LEARNED: Any = {
+    "scale": "difference",
+    "replicate": "seed",
+    "seed_is_input": True,
+    "is_cost": False,
+    "alike": ("epochs",),
+    "fewest": 5,
+    "tabled": True,
+}
+METRICS = (
+    Metric(
+        name="epoch",
+        place=7,
+        label="time per epoch",
+        unit="s",
+        about="Time of an epoch after the first, loading included: median over seeds of each one's median.",
+        columns=("time_per_epoch_s",),
+        replicate="seed",
+        figure="time_per_epoch_s",
+        change="epoch_speedup",
+        key="epoch_s",
+        compared=False,
+        tabled=True,
+    ),
+    Metric(
+        name="accuracy",
+        place=8,
+        label="test accuracy",
+        unit="points",
+        short="pt",
+        about="Test accuracy: mean over seeds.",
+        columns=("test_accuracy_pct",),
+        better="more",
+        margin=0.5,
+        figure="accuracy_pct",
+        change="delta_points",
+        key="accuracy_pct",
+        ratio_key="accuracy_points",
+        **LEARNED,
+    ),
+    Metric(
+        name="loss",
+        place=9,
+        label="test loss",
+        unit="nats",
+        about="Loss of tokens on test data: mean over seeds.",
+        columns=("test_loss",),
+        unless="test_accuracy_pct",
+        margin=0.01,  # 1 % of the perplexity (docs/measuring.md)
+        figure="token_loss",
+        change="delta_nats",
+        key="test_loss_nats",
+        ratio_key="loss_nats",
+        decimals=4,
+        **LEARNED,
+    ),
+    Metric(
+        name="quality",
+        place=10,
+        label="figure of merit",
+        unit="",
+        about="The suite's own figure of merit on test data: mean over seeds.",
+        columns=("quality",),
+        is_described=True,
+        ratio_key="quality_change",
+        **LEARNED | {"alike": ("epochs", *QUALITY_OF)},
+    ),
+)
+PHASE = Phase(
+    name="train",
+    order=60,
+    summary="training with an evaluation after each epoch",
+    row=Training,
+    details={EpochResult: "epochs.csv"},
+    metrics=METRICS,
+    describe=describe,
+    key="seed",
+    arithmetic=True,
+    default=True,
+    joint=True,
+    trains_on_data=True,
+    recipe_batch=True,
+    checkpoints=True,
+    estimate=lambda work: 1.0 + work.epochs * work.steps_per_epoch * work.step_s,  # samples are read, models tested
+)

@@ -1,0 +1,274 @@
+"""The train phase: trains one precision from its initial weights, with an evaluation after each epoch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from bench.data import WHOLE, Batches, Shard
+from bench.data.batch import Batch
+from bench.data.transfer import feed
+from bench.devices.monitor import DeviceLostError, meters, open_monitor
+from bench.measure.energy import total
+from bench.phases.train import Training
+from bench.results.records import Device, EpochResult, Message, Progress
+from bench.spec.errors import UsageError
+from bench.spec.precisions import BASELINE
+from bench.spec.suite import Quality, Suite
+from bench.spec.trial import Trial, kept_checkpoint
+from bench.training import distributed
+from bench.training.arms import TrainingRunner, open_context
+from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
+from bench.training.step import Arm, Epoch, evaluate, evaluate_by, evaluate_fp32, train_epoch
+
+HEARTBEAT_S = 2.0
+
+
+def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoint: Path | None = None) -> None:
+    """Train the trial's only precision; send each epoch, then the result.
+
+    Args:
+        trial: what to train.
+        device: the device, with its source of energy.
+        send: takes the records; those of epochs that a checkpoint holds are sent again.
+        checkpoint: the file that the training is saved to after each epoch, and resumed from if it holds this trial;
+            None for no checkpoint. Of several ranks only the first writes and reads its file.
+    """
+    shard = Shard(rank=distributed.rank(), ranks=distributed.ranks())
+    context = open_context(trial)
+    (name,) = trial.precisions
+    batches = context.open_batches(shard)
+    context = replace(context, data=batches.data)
+    arm = context.build(name, steps=(context.suite.schedule_epochs or trial.epochs) * batches.steps_per_epoch)
+    runner = TrainingRunner(name, arm, iter(()))
+    runner.compile(context, send)  # outside the first epoch's time
+    saves_checkpoints = distributed.from_first(checkpoint is not None)
+    rows, trained, read_failure = _resume(arm, trial, checkpoint)
+    for row in rows:
+        send(row)
+    counters_j = _energy_counters(device)
+    switches = runner.read_back()
+    while (number := trained + len(rows) + 1) <= trial.epochs and (not rows or math.isfinite(rows[-1].train_loss)):
+        rate = float(arm.optimizer.param_groups[0]["lr"])
+        heartbeat = partial(_heartbeat, send, number, trial.epochs)
+        drawn = batches.train(number)  # tokens are drawn here, before the clock and the counter
+        before_j = counters_j()
+        with feed(drawn, context.device, prefetch=context.techniques.prefetcher) as device_batches:
+            start_s = time.time()
+            epoch = train_epoch(arm, heartbeat("step", device_batches))
+        after_j = counters_j()
+        switches = runner.read_back()  # before evaluating in fp32, which sets them
+        epoch_j = total([_moved_j(*readings) for readings in zip(before_j, after_j, strict=False)])
+        row = epoch_row(trial, rows, epoch, number=number, rate=rate, scale=arm.loss_scale, energy_j=epoch_j)
+        row = replace(row, start_s=start_s)
+        rows.append(_tested(row, context.suite, arm, batches, heartbeat=heartbeat, shard=shard))
+        if saves_checkpoints:
+            state = Checkpoint.of(arm, trial.config, rows)
+            if checkpoint is not None and distributed.rank() == 0:
+                state.write(checkpoint)
+                if trial.keep_checkpoints:
+                    shutil.copyfile(checkpoint, checkpoint.parent / kept_checkpoint(trial.id, number).name)
+        send(rows[-1])
+    runner.batches = itertools.cycle(context.resident_batches(1))
+    failure = _nonfinite(rows[-1], context.suite.quality)
+    result = runner.result(
+        "nonfinite" if failure else "ok",
+        failure or read_failure,
+        switches=switches,
+        operations=runner.operations(),
+        conversion=arm.conversion,
+        row=summary(trial, rows, arm, batches, context.suite.quality),
+    )
+    send(result)
+
+
+def _heartbeat(
+    send: Callable[[Message], None], epoch: int, epochs: int, unit: str, batches: Iterator[Batch]
+) -> Iterator[Batch]:
+    """Pass batches on, and send progress with their number every two seconds."""
+    last = time.monotonic()
+    for number, batch in enumerate(batches, start=1):
+        now = time.monotonic()
+        if now - last >= HEARTBEAT_S:
+            last = now
+            send(Progress(text=f"epoch {epoch} of {epochs}, {unit} {number}", done=(epoch - 1) / epochs))
+        yield batch
+
+
+def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[EpochResult], int, str]:
+    """Restore the arm from the trial's checkpoint, or else from that of another run that it starts from.
+
+    Returns:
+        The epochs trained so far, none without a checkpoint of this trial; how many were trained before in another
+        run; and a message if the trial's file could not be read.
+
+    Raises:
+        UsageError: the checkpoint that it starts from cannot be read.
+    """
+    stored, read_failure = None, ""
+    if checkpoint is not None and distributed.rank() == 0 and checkpoint.exists():
+        stored = read_checkpoint(checkpoint)
+        read_failure = "" if stored else "its checkpoint could not be read, so training began anew"
+    state = distributed.from_first(stored)
+    if state is not None and state.config == trial.config:
+        state.restore(arm)
+        return list(state.epochs), state.epochs[0].epoch - 1, ""
+    if trial.start is None:
+        return [], 0, read_failure
+    begun = distributed.from_first(read_checkpoint(Path(trial.start)) if distributed.rank() == 0 else None)
+    if begun is None:
+        raise UsageError(f"The checkpoint '{trial.start}' cannot be read. Train its run again, or another epoch's.")
+    begun.restore(arm)
+    return [], begun.epochs[-1].epoch, read_failure
+
+
+def _tested(
+    row: EpochResult,
+    suite: Suite,
+    arm: Arm,
+    batches: Batches,
+    *,
+    heartbeat: Callable[[str, Iterator[Batch]], Iterator[Batch]],
+    shard: Shard,
+) -> EpochResult:
+    """Return an epoch's row with the evaluation after it, where the data have a test set."""
+    if not batches.has_test:
+        return row
+    if shard.ranks > 1:
+        distributed.share_buffers(arm.model)
+    tested = batches.test(shard if suite.evaluate is None else WHOLE)
+    start = time.monotonic()
+    if suite.evaluate is not None:
+        figures = evaluate_by(suite, arm, heartbeat("test batch", tested))
+        return replace(row, figures=figures, test_s=time.monotonic() - start)
+    loss, accuracy_pct = evaluate(arm, heartbeat("test batch", tested))
+    test_s = time.monotonic() - start
+    loss_fp32, accuracy_fp32_pct = loss, accuracy_pct
+    if arm.precision.name != BASELINE:
+        loss_fp32, accuracy_fp32_pct = evaluate_fp32(arm, heartbeat("test batch in fp32", batches.test(shard)))
+    train_accuracy_pct = None
+    if accuracy_pct is not None:
+        _, train_accuracy_pct = evaluate(arm, heartbeat("batch of training images", batches.train_sample(shard)))
+    return replace(
+        row,
+        test_loss=loss,
+        test_accuracy_pct=accuracy_pct,
+        test_s=test_s,
+        test_loss_fp32=loss_fp32,
+        test_accuracy_fp32_pct=accuracy_fp32_pct,
+        train_accuracy_pct=train_accuracy_pct,
+    )
+
+
+def _energy_counters(device: Device) -> Callable[[], list[float | None]]:
+    """Return a function that reads the joules that the device, or each that trains with it, has drawn so far.
+
+    It returns none where one of them cannot be asked or is lost.
+    """
+    monitor = open_monitor() if device.energy == "counter" else None
+    boards = meters(monitor, device) if monitor is not None else ()
+
+    def read() -> list[float | None]:
+        with suppress(DeviceLostError):
+            return [board.energy_j() for board in boards if len(boards) >= distributed.ranks()]
+        return []
+
+    return read
+
+
+def _moved_j(before: float | None, after: float | None) -> float | None:
+    """Return the joules by which a counter rose; None if unknown, or if it fell, which is a reset or a wrap."""
+    return None if before is None or after is None or after < before else after - before
+
+
+def epoch_row(
+    trial: Trial,
+    before: list[EpochResult],
+    epoch: Epoch,
+    *,
+    number: int,
+    rate: float,
+    scale: float | None,
+    energy_j: float | None,
+) -> EpochResult:
+    """Return the row of the epoch with a number, after those ``before``, not evaluated yet.
+
+    ``rate`` is the learning rate that it began with, ``scale`` the loss scale that it ended with.
+    """
+    return EpochResult(
+        trial=trial.id,
+        precision=trial.precisions[0],
+        seed=trial.seed,
+        epoch=number,
+        train_loss=epoch.loss,
+        train_s=epoch.seconds,
+        elapsed_s=epoch.seconds + (before[-1].elapsed_s if before else 0.0),
+        data_wait_s=epoch.wait_seconds,
+        samples=epoch.samples,
+        learning_rate=rate,
+        loss_scale=scale,
+        skipped_steps=epoch.skipped_steps,
+        samples_per_s=epoch.samples / epoch.seconds,
+        energy_j=energy_j,
+        test_loss=None,
+        test_accuracy_pct=None,
+        test_s=None,
+    )
+
+
+def summary(
+    trial: Trial, rows: list[EpochResult], arm: Arm, batches: Batches, quality: Quality | None = None
+) -> Training:
+    """Return the result of a training of one epoch or more."""
+    last, train_s = rows[-1], rows[-1].elapsed_s
+    drawn_j = [row.energy_j for row in rows if row.energy_j is not None]
+    return Training(
+        epochs=last.epoch,
+        time_per_epoch_s=statistics.median(row.train_s for row in rows[1:] or rows),
+        total_s=train_s + sum(row.test_s or 0.0 for row in rows),
+        train_samples_per_s=sum(row.samples for row in rows) / train_s,
+        train_loss=last.train_loss,
+        test_loss=last.test_loss,
+        test_accuracy_pct=last.test_accuracy_pct,
+        data_wait_pct=100 * sum(row.data_wait_s for row in rows) / train_s,
+        test_loss_fp32=last.test_loss_fp32,
+        test_accuracy_fp32_pct=last.test_accuracy_fp32_pct,
+        target_accuracy_pct=trial.target_accuracy_pct,
+        time_to_accuracy_s=time_to_accuracy_s(rows, trial.target_accuracy_pct),
+        checkpoint_bytes=stored_bytes(arm.model),
+        checkpoint_16bit_bytes=stored_bytes(arm.model, torch.float16),
+        train_energy_j=sum(drawn_j) if len(drawn_j) == len(rows) else None,
+        data_storage=batches.storage,
+        entropy_nats=batches.entropy_nats,
+        regression=batches.data.target_shape is not None and quality is None,
+        quality=last.figures.get(quality.name) if quality else None,
+        **({f"quality_{name}": value for name, value in asdict(quality).items()} if quality else {}),
+    )
+
+
+def time_to_accuracy_s(rows: list[EpochResult], target_pct: float | None) -> float | None:
+    """Return the training time until the end of the first epoch that reached the target; None where none did."""
+    for row in rows:
+        if target_pct is not None and row.test_accuracy_pct is not None and row.test_accuracy_pct >= target_pct:
+            return row.elapsed_s
+    return None
+
+
+def _nonfinite(last: EpochResult, quality: Quality | None) -> str:
+    """Return a message about a loss, or the figure of quality, that is not finite in the last epoch; empty if none."""
+    for name, loss in (("training", last.train_loss), ("test", last.test_loss)):
+        if loss is not None and not math.isfinite(loss):
+            return f"the {name} loss became {loss} in epoch {last.epoch}"
+    if quality and quality.name in last.figures and last.figures[quality.name] is None:
+        return f"evaluate's figure {quality.name!r} was NaN or infinite in epoch {last.epoch}"
+    return ""

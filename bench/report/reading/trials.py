@@ -1,0 +1,118 @@
+"""The rows of all phases in one frame, with the columns that the report derives from what the CSVs hold.
+
+The CSVs say what was asked and what was measured. The frame adds the phase, the cell, the kind of the device and the
+names by which reports know parameters and ablation steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bench.results.columns import COLUMNS, LIST, OF_PHASES, Field
+from bench.results.csv_file import read
+from bench.spec.phases import LADDER, PHASES
+from bench.spec.precisions import BASELINE
+from bench.spec.trial import Placement
+
+DERIVED: dict[str, Field] = {
+    "phase": Field(name="phase", kind="word", about="The phase, which is the name of the CSV."),
+    "cell": Field(name="cell", kind="word", about="Readable name of its cell, which all phases share."),
+    "parameters_json": Field(name="parameters_json", kind="word", about="The suite's parameters as a JSON object."),
+    "members": Field(name="members", kind="list", about="The placement of each device, joined by +."),
+    "device_names": Field(name="device_names", kind="word", about="The names of its devices, as a JSON array."),
+    "device_kind": Field(name="device_kind", kind="word", about="cuda or cpu."),
+    "arm_precision": Field(name="arm_precision", kind="word", about="The precision, of an ablation step too."),
+    "arm_techniques": Field(name="arm_techniques", kind="list", about="The techniques of an ablation step."),
+    "reference": Field(name="reference", kind="word", about="The arm that speedups and changes are over."),
+}
+"""The columns that no CSV holds."""
+
+
+def _fields() -> dict[str, Field]:
+    fields: dict[str, Field] = {}
+    for name in OF_PHASES:
+        fields |= COLUMNS[name]
+    return {"phase": DERIVED["phase"], "cell": DERIVED["cell"]} | fields | DERIVED
+
+
+TRIALS = _fields()
+"""The columns of the frame: those of all phases, and those that are derived."""
+
+
+def read_trials(folder: Path, info: Mapping[str, Any]) -> pd.DataFrame:
+    """Read the rows of a run's phases, in the order measured.
+
+    Args:
+        folder: the run's.
+        info: the content of its run.json.
+
+    Raises:
+        UsageError: a CSV is damaged, or another program's.
+    """
+    frames = [_of_phase(folder / phase.file, phase.name) for phase in PHASES.values()]
+    rows = pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
+    rows = rows.sort_values("started", kind="stable", ignore_index=True)
+    return _with_devices(_with_names(rows, _reference(info)), info)
+
+
+def _of_phase(path: Path, phase: str) -> pd.DataFrame:
+    """Read the CSV of a phase as a frame with the columns of all phases; those of others are empty."""
+    read_rows = read(path)
+    columns: dict[str, Any] = {}
+    for name, field in TRIALS.items():
+        missing = pd.Series(np.nan if field.kind == "number" else "", read_rows.index, dtype=None)
+        columns[name] = read_rows[name] if name in read_rows else missing.astype(_dtype(field))
+    return pd.DataFrame(columns).assign(phase=phase)
+
+
+def _dtype(field: Field) -> Any:
+    return float if field.kind == "number" else object
+
+
+def _with_names(rows: pd.DataFrame, reference: str) -> pd.DataFrame:
+    """Add what follows from a row: names of the cell, of parameters and of ablation steps."""
+    parameters = {text: json.loads(text) if text else {} for text in rows["parameters"].unique()}
+    words = {text: [f"{name}={value}" for name, value in given.items()] for text, given in parameters.items()}
+    is_step = rows["phase"].isin(LADDER)
+    added = rows["techniques"].where(rows["techniques"] == "", LIST + rows["techniques"])
+    techniques = rows["techniques"].mask(is_step, "")
+    named = rows.assign(
+        parameters=rows["parameters"].map({text: " ".join(each) for text, each in words.items()}),
+        parameters_json=rows["parameters"].where(rows["parameters"] != "", "{}"),
+        members=rows["placement"].map(
+            {name: LIST.join(Placement(name=name).members) for name in set(rows["placement"])}
+        ),
+        arm_precision=rows["precision"],
+        arm_techniques=rows["techniques"].where(is_step, ""),
+        techniques=techniques,
+        precision=rows["precision"].mask(is_step, rows["precision"] + added),
+        seed=rows["seed"].fillna(0),
+        reference=reference,
+    )
+    changed = rows["parameters"].map({text: "".join(f"-{word}" for word in each) for text, each in words.items()})
+    batch = ("-b" + rows["batch_size"].map("{:.0f}".format)).mask(rows["phase"] == "fit", "")
+    cell = rows["suite"] + changed + added.mask(is_step, "") + "-" + rows["placement"] + batch
+    return named.assign(cell=cell)
+
+
+def _with_devices(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
+    """Add what run.json says of the devices; where it says nothing, what their placements do."""
+    known = {each.get("placement"): each for each in info.get("environment", {}).get("devices", [])}
+    kinds, names = {}, {}
+    for place, device in rows[["placement", "device"]].drop_duplicates().itertuples(index=False):
+        entry = known.get(place, {})
+        kinds[place] = entry.get("kind") or ("cpu" if place.startswith("cpu") else "cuda")
+        names[place] = json.dumps(list(entry.get("names") or (device,)))
+    return rows.assign(device_kind=rows["placement"].map(kinds), device_names=rows["placement"].map(names))
+
+
+def _reference(info: Mapping[str, Any]) -> str:
+    """Return the arm that others are compared with: the first of a training script's, else the baseline."""
+    arms = (info.get("request", {}).get("script") or {}).get("arms") or [[BASELINE, ""]]
+    return str(arms[0][0])

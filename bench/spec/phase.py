@@ -1,0 +1,105 @@
+"""What a phase is to the rest of the harness: each folder of bench/phases/ declares one as ``PHASE``.
+
+A phase is one kind of measurement. Its folder has
+
+- ``__init__.py`` with ``PHASE``, and without torch: planning and reports import it;
+- ``measure.py`` with ``run(trial, device, send)``, which the process of a trial calls (``bench.phases``).
+
+The core finds phases by looking into bench/phases/, so that a folder is all that a phase needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from bench.spec.metric import Metric
+
+if TYPE_CHECKING:
+    from bench.results.records import TrialResult
+
+MOST_WARM_UP_STEPS, FEWEST_WARM_UP_STEPS = 15, 4
+"""Steps of warm-up that an estimate reckons with."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """Quantities that the time of a trial is estimated from."""
+
+    step_s: float
+    """Estimated time of a training step in fp32."""
+    arms: int
+    steps_per_epoch: int
+    epochs: int
+    first: bool
+    """Whether it is the first process of its cell, which finds what the others only check."""
+    budget_s: float
+    """Time budget of an arm."""
+    fewest_rounds: int
+    """ABBA rounds that are measured whatever the time budget."""
+
+    @property
+    def warm_up_s(self) -> float:
+        """The warm-up of an arm."""
+        few_s = FEWEST_WARM_UP_STEPS * self.step_s + 0.75 * self.budget_s
+        return max(0.5, min(MOST_WARM_UP_STEPS * self.step_s, few_s))
+
+    @property
+    def rounds_s(self) -> float:
+        """An arm's warm-up, watched switches and ABBA rounds; in a first process also its limits."""
+        step_s, budget_s = self.step_s, self.budget_s
+        round_s = 2 * step_s * (1.7 if step_s < 1.0 else 1.0)  # long steps have no switch warm-up
+        rounds_s = max(budget_s, min(self.fewest_rounds * round_s, max(5 * budget_s, 2 * round_s)))
+        limits_s = 0.4 + 4 * step_s if self.first else 0.0
+        switches_s = 0.5 * budget_s if 25 * step_s < budget_s else 0.0  # of longer steps none are watched
+        return self.warm_up_s + switches_s + rounds_s + limits_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """One kind of measurement."""
+
+    name: str
+    """That of its folder, as in ``--phases``, in trial ids and in the name of its CSV."""
+    order: int
+    """Its place among the phases of a cell, which run by rising numbers."""
+    summary: str
+    estimate: Callable[[Work], float] | None
+    """Estimates a trial's seconds, without the start of its process; None where nothing is known beforehand."""
+    row: type | None = None
+    """The dataclass whose fields are its own columns, and their docstrings the columns' descriptions; None has none."""
+    details: Mapping[type, str] = field(default_factory=dict)
+    """The CSVs of the other records that it sends, by their types."""
+    metrics: tuple[Metric, ...] = ()
+    """What its arms are compared by."""
+    describe: Callable[[TrialResult], str] | None = None
+    """Returns the line on the terminal of an arm that was measured; None: its name, status and detail."""
+    key: Literal["replicate", "seed"] | None = None
+    """Counts repetitions, and so tells trials of the same precisions apart; None is measured once."""
+    until_clear: bool = False
+    """Whether further processes follow until the verdict is clear."""
+    arms: Literal["each", "narrow", "together", "baseline"] = "each"
+    """One trial for each precision, for each but the baseline, one for all that the device supports, or one of the
+    baseline alone."""
+    option: Literal["--phases", "--batch-sizes", "--ladder"] = "--phases"
+    """The option that asks for it."""
+    default: bool = False
+    """Whether it runs where no option names phases."""
+    joint: bool = False
+    """Whether it is measured on several devices that train together."""
+    trains_on_data: bool = False
+    """Whether it needs the suite's training data rather than random batches."""
+    recipe_batch: bool = False
+    """Whether it keeps the suite's batch size where others are swept: at another it would be another training."""
+    arithmetic: bool = False
+    """Whether it tells what numbers become, and not only what that costs: the phases where emulation has a meaning."""
+    checkpoints: bool = False
+    """Whether a trial that was interrupted is resumed from a checkpoint."""
+    has_children: bool = False
+    """Whether its process starts others, such as a loader's workers."""
+
+    @property
+    def file(self) -> str:
+        """Its CSV."""
+        return f"{self.name}.csv"

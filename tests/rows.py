@@ -1,0 +1,61 @@
+"""The rows of a run's CSVs as texts, read and edited."""
+
+import csv
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from bench.report.reading.trials import DERIVED, TRIALS
+from bench.results.columns import COLUMNS, OF_PHASES
+
+Row = dict[str, str]
+EMPTY = dict.fromkeys(TRIALS, "")
+
+
+def rows(folder: Path, name: str) -> list[Row]:
+    """The rows of one CSV; none where it is missing."""
+    if not (folder / name).exists():
+        return []
+    with (folder / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def trial_rows(folder: Path) -> list[Row]:
+    """The rows of all phases, each with its phase, in the order measured; a column that a file lacks is empty."""
+    return sorted((row for name in OF_PHASES for row in _of_phase(folder, name)), key=lambda row: row["started"])
+
+
+def _of_phase(folder: Path, name: str) -> list[Row]:
+    return [{**EMPTY, **row, "phase": name.removesuffix(".csv")} for row in rows(folder, name)]
+
+
+def write_rows(folder: Path, name: str, written: Iterable[Row]) -> None:
+    """Replace a CSV; of a phase it has the columns that a row has a value in."""
+    written = list(written)
+    others = dict.fromkeys(column for row in written for column in row if column not in EMPTY)
+    columns = [*COLUMNS[name], *(column for column in others if column not in COLUMNS[name])]
+    if name in OF_PHASES:
+        columns = [column for column in columns if any(row.get(column, "") != "" for row in written)]
+    with (folder / name).open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(written)
+
+
+def edit_rows(folder: Path, change: Callable[[Row], Any], name: str | None = None) -> None:
+    """Change every row of a CSV in place; without a name those of all phases, each with its phase."""
+    if name is not None:
+        files = {name: rows(folder, name)}
+    else:
+        files = {each: _of_phase(folder, each) for each in OF_PHASES if (folder / each).exists()}
+    for each, found in files.items():
+        for row in found:
+            change(row)
+        write_rows(folder, each, ({key: value for key, value in row.items() if key not in DERIVED} for row in found))
+
+
+def keep_rows(folder: Path, keep: Callable[[Row], bool]) -> None:
+    """Remove the rows of phases that are not to be kept."""
+    for name in OF_PHASES:
+        if (folder / name).exists():
+            write_rows(folder, name, [row for row in rows(folder, name) if keep(row)])
