@@ -1,9 +1,9 @@
 """The CSV store of a run: appends rows as trials end, and tells what has been measured, for --resume.
 
 A run is a folder under results/: run.json, one CSV for each phase, and CSVs with the details of trials. When a trial
-ends, the rows of its details are appended to their files, and then its rows replace or join those of its phase's CSV,
-which is written anew as a whole; each file is flushed to disk before the next. So a trial has ended if its phase's CSV
-has its rows. Details of other trials do not count: readers leave them out, and a store that is opened drops them.
+ends, the rows of its details are appended to their files, and then its own rows are added to its phase's CSV, which is
+written anew as a whole; each file is flushed to disk before the next. So a trial has ended if its phase's CSV has its
+rows. Details of other trials do not count: readers leave them out, and a store that is opened drops them.
 """
 
 from __future__ import annotations
@@ -47,11 +47,13 @@ class Store:
             OSError: the folder cannot be written.
         """
         rows = {name: _rows(folder / name) for name in COLUMNS}
-        self._require_phases(folder, rows)
+        _require_phases(folder, rows)
         self.folder = folder
         self.name = folder.name
         folder.mkdir(parents=True, exist_ok=True)
         sync_folder(folder.parent)
+        for draft in folder.glob(".*.part.csv"):  # left by a run that was killed
+            draft.unlink()
         self._of_phases = {name: rows[name] for name in OF_PHASES}
         ended = {row["trial"] for name in OF_PHASES for row in rows[name]}
         self.dropped: dict[str, int] = {}
@@ -75,17 +77,6 @@ class Store:
         if not has_rows(path):
             write_atomically(path, _text(self._headers[name], []))
         self._files[name] = path.open("ab", buffering=0)
-
-    @staticmethod
-    def _require_phases(folder: Path, rows: Mapping[str, list[Row]]) -> None:
-        """Refuse a folder with details and no file of a phase: opening it would drop them all."""
-        if any((folder / name).exists() for name in OF_PHASES):
-            return
-        if any(rows[name] for name in DETAILS if "trial" in COLUMNS[name]):
-            raise UsageError(
-                f"'{folder}' has no CSV of a phase, such as speed.csv, so the rows of its other CSVs would be dropped. "
-                "Put it back, or start a new run."
-            )
 
     def __enter__(self) -> Store:
         return self
@@ -118,6 +109,7 @@ class Store:
         kept = [row for row in before if row["trial"] not in replaced]
         with _Lost(self):
             if len(kept) < len(before):
+                self._write_phase(phase.file, kept)  # first: details of two attempts are never those of one
                 for name in phase.details.values():
                     self._forget(name, replaced)
             self._append(phase.details, records)
@@ -215,6 +207,21 @@ class Store:
         )
 
 
+def _require_phases(folder: Path, rows: Mapping[str, list[Row]]) -> None:
+    """Refuse a folder with details of several trials and no file of their phases: opening it would drop them all.
+
+    A run that was killed leaves those of one trial at most.
+    """
+    for name in DETAILS:
+        files = [phase.file for phase in PHASES.values() if name in phase.details.values()]
+        trials = {row.get("trial", "") for row in rows[name]}
+        if files and len(trials) > 1 and not any((folder / file).exists() for file in files):
+            raise UsageError(
+                f"'{folder}' has no {' or '.join(files)}, so the rows of its {name} would be dropped. Put it back, or "
+                "start a new run."
+            )
+
+
 class _Lost:
     """Turns an OSError of a store's folder, or the loss of the folder, into the UsageError that ends the run."""
 
@@ -250,7 +257,7 @@ def _rows(path: Path) -> list[Row]:
     Raises:
         UsageError: it is damaged, or another program's.
     """
-    if not has_rows(path):
+    if not whole_lines(path)[0].strip():
         return []
     from bench.results import csv_file  # pandas, which a new run does without until its report
 
@@ -261,6 +268,8 @@ def _rows(path: Path) -> list[Row]:
 def _header(name: str, rows: list[Row], always: Iterable[str] = ()) -> list[str]:
     """Return the columns of a CSV, in order: those that rows have a value in, and last those that somebody added."""
     filled = {column for row in rows for column, value in row.items() if value != ""} | {*always}
+    if not rows:
+        filled |= {column for column, field in COLUMNS[name].items() if field.required}
     columns = [column for column in COLUMNS[name] if column in filled]
     others = dict.fromkeys(column for row in rows for column in row if column not in COLUMNS[name])
     return [*columns, *others]

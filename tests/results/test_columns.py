@@ -1,40 +1,46 @@
 """The registry of columns, and the dictionary of columns that is made from it."""
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from bench.results.columns import COLUMNS, cells, descriptions, listed
+from bench.results.columns import COLUMNS, cells, listed
 from bench.results.records import Status, Switches, TrialResult
 from bench.spec.phases import PHASES
 
 
 @pytest.mark.parametrize("file", COLUMNS)
 def test_every_column_has_a_description(file: str) -> None:
-    assert list(descriptions()[file]) == list(COLUMNS[file])
+    assert [name for name, field in COLUMNS[file].items() if not field.about] == []
+
+
+@pytest.mark.parametrize("phase", PHASES.values(), ids=list(PHASES))
+def test_a_phases_csv_has_the_columns_of_all_phases_and_its_own(phase) -> None:
+    columns = list(COLUMNS[phase.file])
+    assert columns[:5] == ["trial", "suite", "parameters", "device", "architecture"]
+    assert [name for name in ("replicate", "seed") if name in columns] == ([phase.key] if phase.key else [])
+    own = [field.name for field in dataclasses.fields(phase.row)] if phase.row else []
+    assert columns[columns.index("started") + 1 :][: len(own)] == own
 
 
 def test_kinds_and_valid_values_follow_the_fields_of_the_records() -> None:
-    trials = COLUMNS["trials.csv"]
-    kinds = {name: trials[name].kind for name in ("suite", "step_ms", "paired", "techniques", "parameters_json")}
-    assert list(kinds.values()) == ["word", "number", "yes or no", "list", "JSON object"]
-    assert (trials["status"].words, trials["phase"].words) == (get_args(Status), tuple(PHASES))
-    assert [trials[name].required for name in ("batch_size", "replicate", "warmup_steps")] == [True, False, False]
-    assert [trials[name].values for name in ("step_ms", "test_accuracy_pct", "train_loss", "samples_per_s")] == [
-        "ms, > 0",
-        "%, ≥ 0",
-        "number",
-        "1/s, > 0",
-    ]
+    speed, train = COLUMNS["speed.csv"], COLUMNS["train.csv"]
+    kinds = [speed[name].kind for name in ("suite", "step_ms", "paired", "techniques", "parameters")]
+    assert kinds == ["word", "number", "yes or no", "list", "JSON object"]
+    assert speed["status"].words == get_args(Status)
+    assert [speed[name].required for name in ("batch_size", "replicate", "warmup_steps")] == [True, False, False]
+    fields = (speed["step_ms"], train["test_accuracy_pct"], train["train_loss"], speed["samples_per_s"])
+    assert [field.values for field in fields] == ["ms, > 0", "%, ≥ 0", "number", "1/s, > 0"]
 
 
 def test_a_row_has_the_cells_of_all_parts_and_none_for_what_is_unknown() -> None:
     result = TrialResult(precision="fp32", status="ok", switches=Switches(loss_scaling=False, matmul_error=0.1 + 0.2))
     row = cells(result)
     assert (row["precision"], row["loss_scaling"], row["matmul_error"]) == ("fp32", "no", 0.1 + 0.2)
-    assert not {"wall_s", "fp32_matmul", "memory"} & set(row)
+    assert not {"wall_s", "fp32_matmul", "row"} & set(row)
 
 
 def test_a_list_is_read_as_it_was_written() -> None:
@@ -56,4 +62,4 @@ def test_quantities_have_their_unit_in_the_name() -> None:
     quantity = re.compile(r"time|power|bytes|memory|peak|temperature|clock|utiliz")
     measured = [field for field in columns if quantity.search(field.name)]
     assert measured
-    assert [field.name for field in measured if not field.unit] == ["pct_of_peak"]
+    assert {field.name for field in measured if not field.unit} == {"pct_of_peak"}

@@ -1,4 +1,4 @@
-"""Figures of trials.csv follow from the blocks and epochs of the run, in runs that the harness measured."""
+"""Figures of phases follow from the blocks and epochs of the run, in runs that the harness measured."""
 
 from pathlib import Path
 

@@ -1,18 +1,15 @@
-import csv
 import errno
 import itertools
 import os
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
 from bench.phases.memory import MemoryPeak
 from bench.results.columns import COLUMNS
-from bench.results.csv_file import counting, of_counting, read
-from bench.results.records import Block, EpochResult, Sample, Switches, TrialResult
-from bench.results.store import Store, answers
+from bench.results.records import Block, EpochResult, Numeric, Sample, Switches, TrialResult
+from bench.results.store import Store, stored_results
 from bench.spec.errors import UsageError
 from tests.arms import arms
 from tests.rows import rows, trial_rows
@@ -22,25 +19,33 @@ def result(precision="fp32", status="ok", **more):
     return TrialResult(precision=precision, status=status, **more)
 
 
-def test_a_result_is_one_row_with_units_in_names_and_empty_unknowns(tmp_path, tiny_trial, cpu):
+def test_a_result_is_one_row_with_units_in_names_and_the_columns_that_have_values(tmp_path, tiny_trial, cpu):
     memory = MemoryPeak(peak_resident_bytes=1_000_000, model_bytes=0)
     with Store(tmp_path / "run") as store:
         store.add_results(tiny_trial, cpu, [result(row=memory, switches=Switches(loss_scaling=False))])
-    (row,) = trial_rows(tmp_path / "run")
-    assert list(row) == list(COLUMNS["trials.csv"])
-    assert (row["run"], row["suite"], row["batch_size"]) == ("run", "tiny", "4")
-    assert (row["peak_resident_bytes"], row["model_bytes"]) == ("1000000", "0")
-    assert (row["peak_allocated_bytes"], row["speedup"], row["replicate"]) == ("", "", "")
-    assert row["loss_scaling"] == "no"
+        (row,) = rows(tmp_path / "run", "memory.csv")
+        assert [name for name in COLUMNS["memory.csv"] if name in row] == list(row)
+        assert (row["suite"], row["batch_size"], row["replicate"], row["loss_scaling"]) == ("tiny", "4", "0", "no")
+        assert (row["peak_resident_bytes"], row["model_bytes"]) == ("1000000", "0")
+        assert not {"peak_allocated_bytes", "techniques", "detail", "seed", "step_ms"} & set(row)
+        slow = replace(tiny_trial, replicate=1)
+        store.add_results(slow, cpu, [result(status="failed", detail="it broke", wall_s=0.1 + 0.2)])
+    first, second = rows(tmp_path / "run", "memory.csv")
+    assert (first["detail"], second["detail"], second["peak_resident_bytes"]) == ("", "it broke", "")
+    assert float(second["wall_s"]) == 0.1 + 0.2
 
 
 def test_every_kind_of_record_has_its_file(tmp_path, tiny_trial, cpu):
+    epoch = dict.fromkeys(EpochResult.__slots__) | {"trial": "t", "epoch": 1, "train_loss": 2.0}
+    numeric = Numeric(trial="t", precision="fp32", kind="step", step=0, layer="", name="loss", value=2.0)
+    sent = {"speed": block(tiny_trial), "train": EpochResult(**epoch), "numerics": numeric, "layers": numeric}
     with Store(tmp_path / "run") as store:
-        store.add([Block(trial="t", precision="fp32", round=0, position=1, steps=2, time_ms=0.1 + 0.2, start_s=5.0)])
         store.add([Sample(time_s=1.0, placement="0", uuid="GPU-a", power_w=250.0)])
-        epoch = dict.fromkeys(EpochResult.__slots__) | {"trial": "t", "epoch": 1, "train_loss": 2.0}
-        store.add([EpochResult(**epoch)])
-    assert float(rows(tmp_path / "run", "blocks.csv")[0]["time_ms"]) == 0.1 + 0.2
+        for phase, record in sent.items():
+            store.add_results(replace(tiny_trial, phase=phase), cpu, [result()], [record])
+    written = {name: len(rows(tmp_path / "run", name)) for name in COLUMNS if (tmp_path / "run" / name).exists()}
+    details = ("blocks.csv", "epochs.csv", "telemetry.csv", "numerics_figures.csv", "layers_figures.csv")
+    assert written == dict.fromkeys([*(f"{phase}.csv" for phase in sent), *details], 1)
     assert rows(tmp_path / "run", "telemetry.csv")[0]["temperature_c"] == ""
     assert rows(tmp_path / "run", "epochs.csv")[0]["test_loss"] == ""
 
@@ -48,31 +53,37 @@ def test_every_kind_of_record_has_its_file(tmp_path, tiny_trial, cpu):
 def test_a_run_whose_file_lacks_a_column_gets_it_when_it_goes_on_and_keeps_those_that_somebody_added(
     tmp_path, tiny_trial, cpu
 ):
-    folder = tmp_path / "run"
-    with Store(folder) as store:
-        reading = Sample(time_s=1.0, placement="0", uuid="GPU-a", power_w=250.0)  # of no trial
-        store.add_results(tiny_trial, cpu, [result("fp32", "failed")], [reading, block(tiny_trial)])
-    path = folder / "trials.csv"
-    path.write_text(path.read_text().replace(",wall_s,", ",note,", 1))
-    with Store(folder) as store:
-        store.add_results(tiny_trial, cpu, [result(wall_s=3.0, detail="again")], [block(tiny_trial, 7)])
-    first, second = trial_rows(folder)
-    assert list(second) == [*COLUMNS["trials.csv"], "note"]
-    assert [(row["status"], row["wall_s"], row["attempt"]) for row in (first, second)] == [
-        ("failed", "", "1"),
-        ("ok", "3.0", "2"),
-    ]
-    assert counted(folder, "blocks.csv")["round"].tolist() == [7]
+    first, second = (replace(pair_of(tiny_trial), replicate=number) for number in (0, 1))
+    with Store(tmp_path) as store:
+        store.add_results(first, cpu, [result(wall_s=1.0)], [replace(block(first), discarded="no")])
+    for name, old, new in (("speed.csv", ",wall_s", ",note"), ("blocks.csv", ",discarded", ",mine")):
+        path = tmp_path / name
+        path.write_text(path.read_text().replace(old, new, 1))
+    with Store(tmp_path) as store:
+        store.add_results(second, cpu, [result(wall_s=3.0)], [replace(block(second), discarded="no")])
+    assert [(row["wall_s"], row["note"]) for row in rows(tmp_path, "speed.csv")] == [("", "1.0"), ("3.0", "")]
+    assert [(row["discarded"], row["mine"]) for row in rows(tmp_path, "blocks.csv")] == [("", "no"), ("no", "")]
 
 
-def test_finished_trials_are_known_by_their_config_and_failed_ones_are_tried_again(tmp_path, tiny_trial, cpu):
-    speed = replace(tiny_trial, phase="speed", arms=arms("fp32", "amp-bf16"))
-    hung = replace(tiny_trial, seed=7)
+def test_finished_trials_are_known_by_their_name_and_failed_arms_are_tried_again(tmp_path, tiny_trial, cpu):
+    speed, hung = pair_of(tiny_trial), replace(tiny_trial, replicate=1)
     with Store(tmp_path / "run") as store:
         store.add_results(speed, cpu, [result(), result("amp-bf16", "oom", detail="did not fit")])
         store.add_results(hung, cpu, [result(status="timeout")])
-    assert answers(tmp_path / "run").statuses == {speed.config: {"fp32": "ok", "amp-bf16": "oom"}}
-    assert answers(tmp_path / "nowhere").statuses == {}
+    known = stored_results(tmp_path / "run")
+    assert known.statuses == {speed.id: {"fp32": "ok", "amp-bf16": "oom"}}
+    assert [known.is_done(trial) for trial in (speed, hung, replace(speed, replicate=1))] == [True, False, False]
+    assert stored_results(tmp_path / "nowhere").statuses == {}
+
+
+def test_arms_that_were_measured_apart_are_done(tmp_path, tiny_trial, cpu):
+    both = pair_of(tiny_trial)
+    first, second = both.apart()
+    with Store(tmp_path) as store:
+        store.add_results(first, cpu, [result()])
+        assert not stored_results(tmp_path).is_done(both)
+        store.add_results(second, cpu, [result("amp-bf16", "oom")])
+    assert stored_results(tmp_path).is_done(both)
 
 
 def pair_of(trial):
@@ -87,75 +98,48 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def counted(folder, name="trials.csv"):
-    """The rows of a CSV that a reader counts."""
-    trials = counting(read(folder / "trials.csv"))
-    return trials if name == "trials.csv" else of_counting(read(folder / name), trials)
+def rounds(folder):
+    return [int(row["round"]) for row in rows(folder, "blocks.csv")]
 
 
-def test_a_trial_that_was_cut_off_anywhere_is_absent_and_resuming_leaves_the_files_as_before_it(
-    tmp_path, tiny_trial, cpu, monkeypatch
-):
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    folder, kept = tmp_path / "run", []
-    detail = 'it said "no", then\nstopped'
-    for number in (0, 1):
-        trial = replace(pair_of(tiny_trial), replicate=number)
-        with Store(folder) as store:
-            store.add_results(trial, cpu, [result(detail=detail), result("amp-bf16", detail=detail)], [block(trial)])
-        kept.append(contents(folder))
-    (before, after), path = kept, folder / "trials.csv"
-    whole, start = after["trials.csv"], len(before["trials.csv"])
-    for size in {*range(start, len(whole), 97), len(whole) - 1}:
-        for name in ("trials.csv", "blocks.csv"):
-            (folder / name).write_bytes(after[name])
-        path.write_bytes(whole[:size])
-        assert set(counted(folder)["replicate"]) == {0}, size
-        with Store(folder) as store:
-            assert store.dropped["blocks.csv"] == 1
-        assert contents(folder) == before, size
-        with Store(folder) as store:
-            assert store.dropped == {}
-
-
-def test_the_rows_of_the_last_attempt_at_a_trial_count_alone(tmp_path, tiny_trial, cpu):
-    trial = pair_of(tiny_trial)
+def test_the_rows_of_the_last_attempt_at_a_trial_replace_those_before(tmp_path, tiny_trial, cpu):
+    trial, other = pair_of(tiny_trial), replace(pair_of(tiny_trial), replicate=1)
     with Store(tmp_path) as store:
+        store.add_results(other, cpu, [result(), result("amp-bf16")], [block(other, 1)])
         store.add_results(trial, cpu, [result(status="failed"), result("amp-bf16", "failed")], [block(trial)])
-    for number in range(2, 8):
+    for number in range(2, 5):
         with Store(tmp_path) as store:
             assert store.dropped == {}
             store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial, number)])
-    assert [row["attempt"] for row in trial_rows(tmp_path)] == [str(number) for number in range(1, 8) for _ in "ab"]
-    assert counted(tmp_path)["status"].tolist() == ["ok", "ok"]
-    assert counted(tmp_path, "blocks.csv")["round"].tolist() == [7]
-    assert answers(tmp_path).statuses == {trial.config: {"fp32": "ok", "amp-bf16": "ok"}}
+    assert [row["status"] for row in trial_rows(tmp_path)] == ["ok"] * 4
+    assert rounds(tmp_path) == [1, 4]
 
 
-def test_a_trial_of_other_arms_counts_instead_of_that_of_the_same_name(tmp_path, tiny_trial, cpu):
+def test_a_trial_of_other_arms_replaces_that_of_the_same_name(tmp_path, tiny_trial, cpu):
     both = pair_of(tiny_trial)
     other = replace(both, arms=arms("fp32", "fp16-master"))
     assert both.id == other.id
     with Store(tmp_path) as store:
         store.add_results(both, cpu, [result(), result("amp-bf16")], [block(both)])
         store.add_results(other, cpu, [result(), result("fp16-master")], [block(other, 7)])
-    assert counted(tmp_path)["precision"].tolist() == ["fp32", "fp16-master"]
-    assert counted(tmp_path, "blocks.csv")["round"].tolist() == [7]
+    assert [row["precision"] for row in trial_rows(tmp_path)] == ["fp32", "fp16-master"]
+    assert rounds(tmp_path) == [7]
 
 
-@pytest.mark.parametrize(("ending", "counts"), [("ok", ["both", "both"]), ("oom", ["alone", "both", "both"])])
-def test_an_arm_measured_alone_counts_until_it_is_measured_with_the_others(tmp_path, tiny_trial, cpu, ending, counts):
+@pytest.mark.parametrize(("ending", "left"), [("ok", ["both", "both"]), ("oom", ["alone", "both", "both", "alone"])])
+def test_an_arm_measured_alone_counts_until_it_is_measured_with_the_others(tmp_path, tiny_trial, cpu, ending, left):
     both = pair_of(tiny_trial)
-    first, second = (replace(both, arms=arms(name)) for name in both.precisions)
+    first, second = both.apart()
     with Store(tmp_path) as store:
         store.add_results(first, cpu, [result()], [block(first)])
         store.add_results(second, cpu, [result("amp-bf16", "failed")])
         store.add_results(both, cpu, [result(status=ending), result("amp-bf16", ending)])
         if ending == "oom":  # which is no end of what each does alone
             store.add_results(second, cpu, [result("amp-bf16")])
-            counts = [*counts, "alone"]
-    assert ["both" if trial == both.id else "alone" for trial in counted(tmp_path)["trial"]] == counts
-    assert len(counted(tmp_path, "blocks.csv")) == counts.count("alone") // 2
+    assert [
+        "both" if row["trial"] == both.id else "alone" for row in trial_rows(tmp_path) if row["status"] != "failed"
+    ] == left
+    assert len(rounds(tmp_path)) == left.count("alone") // 2
 
 
 class Failing:
@@ -185,7 +169,7 @@ def test_a_trial_is_stored_as_a_whole_or_not_at_all_at_whatever_call_it_fails(
     tmp_path, tiny_trial, cpu, monkeypatch, kill
 ):
     trial = pair_of(tiny_trial)
-    ended = []
+    ended, states = [], set()
     for number in itertools.count(1):
         folder = tmp_path / str(number)
         with Store(folder) as store:
@@ -203,24 +187,24 @@ def test_a_trial_is_stored_as_a_whole_or_not_at_all_at_whatever_call_it_fails(
                 ended.append(type(error))
         with Store(folder) as store:
             store.write_run({"request": {}})
-        statuses, blocks = counted(folder)["status"].tolist(), counted(folder, "blocks.csv")["round"].tolist()
-        assert (statuses, blocks) in ([(["failed"] * 2, [3]), (["ok"] * 2, [7])])
+        states.add((*(row["status"] for row in trial_rows(folder)), *rounds(folder)))
         assert not list(folder.glob(".*"))
         if failing.left > 0:
             break
     assert number > 10
+    # A trial that is tried again has no rows for a moment: those of the failed attempt go first.
+    assert states <= {("failed", "failed", 3), (), ("ok", "ok", 7)}
+    assert states >= {("failed", "failed", 3), ("ok", "ok", 7)}
     assert set(ended) == ({Failing.Killed} if kill else {UsageError, OSError})
 
 
 @pytest.mark.parametrize("text", ["a,b\n1,2\n3,", "a,b"])
 def test_a_strangers_file_is_refused_and_no_file_is_changed(tmp_path, text):
-    with Store(tmp_path) as store:
-        store.add([block(SimpleNamespace(id="t"))])
-    with (tmp_path / "blocks.csv").open("a") as file:
-        file.write("half a li")
-    (tmp_path / "trials.csv").write_text(text)
+    header = ",".join(COLUMNS["blocks.csv"])
+    (tmp_path / "blocks.csv").write_text(f"{header}\nt,fp32,0,0,1,2.0,0,0,\nhalf")
+    (tmp_path / "speed.csv").write_text(text)
     before = contents(tmp_path)
-    with pytest.raises(UsageError, match=r"trials\.csv"):
+    with pytest.raises(UsageError, match=r"speed\.csv"):
         Store(tmp_path)
     assert contents(tmp_path) == before
 
@@ -256,22 +240,39 @@ def test_a_folder_that_cannot_be_written_ends_the_run_and_what_was_stored_stays(
         if fault == "deleted":
             folder.rename(tmp_path / "elsewhere")
         else:
-            store._files["trials.csv"] = FullDisk(store._files["trials.csv"])
+            store._files["blocks.csv"] = FullDisk(store._files["blocks.csv"])
         with pytest.raises(UsageError, match=f"{sentence}.*--resume {folder}"):
             store.add_results(other, cpu, both, [block(other)])
     place = tmp_path / "elsewhere" if fault == "deleted" else folder
-    assert (place / "trials.csv").read_bytes() == before["trials.csv"]  # without half a row
+    assert contents(place) == before  # without half a row
     with Store(place) as store:
-        assert store.dropped == ({} if fault == "deleted" else {"blocks.csv": 1})
+        assert store.dropped == {}
         store.add_results(other, cpu, both, [block(other)])
-    assert set(answers(place).statuses) == {trial.config, other.config}
+    assert set(stored_results(place).statuses) == {trial.id, other.id}
 
 
-def test_rows_whose_trials_csv_is_gone_are_not_dropped(tmp_path, tiny_trial):
+def test_details_of_trials_whose_csv_is_gone_are_not_dropped(tmp_path, tiny_trial, cpu):
     with Store(tmp_path) as store:
-        store.add([block(tiny_trial)])
-    (tmp_path / "trials.csv").unlink()
-    before = (tmp_path / "blocks.csv").read_bytes()
-    with pytest.raises(UsageError, match=r"has no trials\.csv"):
+        store.add_results(tiny_trial, cpu, [result()])
+        for number in (0, 1):
+            trial = replace(pair_of(tiny_trial), replicate=number)
+            store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial)])
+    (tmp_path / "speed.csv").unlink()
+    before = contents(tmp_path)
+    with pytest.raises(UsageError, match=r"has no floor\.csv or speed\.csv or ladder\.csv"):
         Store(tmp_path)
-    assert (tmp_path / "blocks.csv").read_bytes() == before
+    assert contents(tmp_path) == before
+
+
+def test_details_of_a_trial_that_did_not_end_are_dropped(tmp_path, tiny_trial, cpu):
+    trials = [replace(pair_of(tiny_trial), replicate=number) for number in (0, 1)]
+    for number, trial in enumerate(trials):
+        with Store(tmp_path) as store:
+            store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial, number)])
+    before = (tmp_path / "speed.csv").read_text()
+    for left in (1, 0):  # trials
+        lines = before.splitlines(keepends=True)[: 1 + 2 * left]
+        (tmp_path / "speed.csv").write_text("".join(lines))
+        with Store(tmp_path) as store:
+            assert store.dropped == {"blocks.csv": 1}
+        assert rounds(tmp_path) == list(range(left))

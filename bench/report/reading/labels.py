@@ -30,7 +30,7 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     several_data = named.groupby("suite")["data"].transform("nunique") > 1
     alike = [name for name in WORKLOAD if name != "techniques"]  # one device may go without some that several have
     on_device = named.groupby([*alike, "run", "device"])["placement"].transform("nunique")
-    together = named["members"].map(lambda cell: len(listed(cell)) > 1)
+    together = named["members"].map(lambda cell: len(listed(cell)) > 1).astype(bool)
     cpus_together = together & (named["device_kind"] == "cpu")  # GPUs are counted in the device's name
     rows = named.assign(several_data=several_data, several_placements=(on_device > 1) | cpus_together)
     named["workload"] = [
