@@ -22,13 +22,12 @@ from bench.report.reading.load import load
 from bench.results.records import Block, Device, Fit, Progress, TrialResult
 from bench.results.run_json import FORMAT
 from bench.results.run_json import planned as entry_of
-from bench.results.store import Store
+from bench.results.store import Store, arm_name
 from bench.run.execute import Execution, sampled_gpus
 from bench.spec.errors import UsageError
 from bench.spec.techniques import build_ablation
 from bench.spec.trial import Protocol
 from tests.arms import arms
-from tests.results.test_store import counted
 from tests.rows import rows, trial_rows
 
 ARMS = ("fp32", "amp-bf16")
@@ -69,7 +68,8 @@ class ScriptedLauncher:
             speed = self.speed(name, trial.replicate) if trial.phase == "speed" and self.speedups else None
             if trial.phase == "floor":
                 speed = replace(self.speed("", 0), speedup=self.against_itself[trial.replicate])
-            on_message(TrialResult(precision=name, status="ok", memory=MemoryPeak(model_bytes=1), row=speed))
+            row = MemoryPeak(model_bytes=1) if trial.phase == "memory" else speed
+            on_message(TrialResult(precision=name, status="ok", row=row))
         return Ending(kind="done")
 
     def speed(self, name, replicate):
@@ -94,8 +94,8 @@ def execute(folder, plan, device, rules=None):
     """Run a plan; return the trials that were started, the rows that count, and whether all went well."""
     launcher = ScriptedLauncher(rules or {})
     fine = run_with(launcher, folder, plan, device)
-    stored = counted(folder)[["trial", "precision", "status"]]
-    return launcher.ran, list(stored.itertuples(index=False, name=None)), fine
+    stored = [(row["trial"], arm_name(f"{row['phase']}.csv", row), row["status"]) for row in trial_rows(folder)]
+    return launcher.ran, stored, fine
 
 
 def arms_of(stored, phase, status="ok"):
@@ -125,13 +125,13 @@ def test_what_cannot_fit_is_out_of_memory_and_never_started(tmp_path, plan, cpu)
     unfit = plan_of(*(replace(trial, unfit="it is too large") for trial in plan.trials))
     ran, stored, fine = execute(tmp_path / "run", unfit, cpu)
     assert (ran, {status for _, _, status in stored}, fine) == ([], {"oom"}, False)
-    assert set(counted(tmp_path / "run")["detail"]) >= {"it is too large"}
+    assert {row["detail"] for row in trial_rows(tmp_path / "run")} >= {"it is too large"}
 
 
 def test_a_precision_that_does_not_fit_is_a_row_and_is_left_out_of_what_follows(tmp_path, plan, cpu):
     ran, stored, fine = execute(tmp_path / "run", plan, cpu, {"memory-fp32": TOO_BIG})
-    assert ("tiny-cpu-b4-memory-fp32", "fp32", "oom") in stored
-    assert [name for name in ran if "fp32" in name] == ["tiny-cpu-b4-memory-fp32"]
+    assert ("tiny-cpu-b4-memory-fp32-r0", "fp32", "oom") in stored
+    assert [name for name in ran if "fp32" in name] == ["tiny-cpu-b4-memory-fp32-r0"]
     assert {precision for trial, precision, _ in stored if "memory" not in trial} == {"amp-bf16"}
     assert fine  # not fitting is an outcome, not a failure
     assert execute(tmp_path / "run", plan, cpu)[0] == []  # and is remembered when resuming
@@ -157,9 +157,9 @@ def test_an_arm_that_fails_beside_others_is_a_row_and_the_others_are_measured_al
     ] + ([] if kind == "error" else [("tiny-cpu-b4-train-amp-bf16-s0", "amp-bf16", status)])
     assert arms_of(stored, "speed") == ["fp32", "fp32"]
     assert not fine
-    speed = [row for row in trial_rows(tmp_path / "run") if row["phase"] == "speed"]
-    assert speed[0]["detail"] == "measured alone: together, why"
-    assert "why" in speed[1]["detail"]
+    details = {row["precision"]: row["detail"] for row in rows(tmp_path / "run", "speed.csv")[:2]}
+    assert details["fp32"] == "measured alone: together, why"
+    assert "why" in details["amp-bf16"]
 
 
 @pytest.mark.parametrize("kind", ["timeout", "died"])
@@ -199,7 +199,7 @@ def test_a_failed_process_has_its_reason_in_short_in_its_row_and_all_that_it_pri
     printed = "Traceback\n" + 10_000 * "x" + "\udcff"
     text = "ValueError: bad pixels in \udcff.jpg " + 200_000 * "0" + " is no image"
     execute(tmp_path / "run", plan, cpu, {"memory-fp32": Ending(kind="died", text=text, log=printed)})
-    detail = trial_rows(tmp_path / "run")[0]["detail"]
+    (detail,) = (row["detail"] for row in trial_rows(tmp_path / "run") if row["status"] == "failed")
     assert re.fullmatch(
         r"ValueError: bad pixels in \\udcff\.jpg 0+ … \(.* left out\) … 0+ is no image; log: (logs/.*)", detail
     )
@@ -429,8 +429,8 @@ def test_the_noise_that_a_gain_must_exceed_is_that_of_all_processes_that_timed_f
 
 def test_a_precision_whose_second_reading_of_memory_crashes_is_timed(tiny_trial, tmp_path, cpu):
     memory = replace(tiny_trial, phase="memory", arms=arms("amp-bf16"))
-    plan = plan_of(*(replace(memory, seed=seed) for seed in (0, 1)), *speed_plan(tiny_trial).trials)
-    launcher = ScriptedLauncher({"memory-amp-bf16-s1": Ending(kind="died", text="why")})
+    plan = plan_of(*(replace(memory, replicate=process) for process in (0, 1)), *speed_plan(tiny_trial).trials)
+    launcher = ScriptedLauncher({"memory-amp-bf16-r1": Ending(kind="died", text="why")})
     run_with(launcher, tmp_path, plan, cpu)
     assert [row["precision"] for row in trial_rows(tmp_path)].count("amp-bf16") == 2 + 3
     assert [row["status"] for row in trial_rows(tmp_path)].count("failed") == 1
@@ -468,11 +468,15 @@ FURTHER = "further processes for the speed"
 @pytest.mark.parametrize(
     ("deadline_s", "ran", "undecided"),
     [
-        (100.0, ["speed-r0", "speed-r1", "speed-r2", "train-fp32-s0", "memory-fp32", "speed-r3"], []),
-        (61.0, ["speed-r0", "speed-r1", "speed-r2", "train-fp32-s0", "memory-fp32"], [FURTHER]),  # a fourth is too long
-        (45.0, ["speed-r0", "speed-r1", "speed-r2", "memory-fp32", "speed-r3"], ["train"]),
-        (12.0, ["speed-r0", "memory-fp32"], ["speed", "train"]),
-        (4.0, ["memory-fp32"], ["speed", "train"]),
+        (100.0, ["speed-r0", "speed-r1", "speed-r2", "train-fp32-s0", "memory-fp32-r0", "speed-r3"], []),
+        (
+            61.0,
+            ["speed-r0", "speed-r1", "speed-r2", "train-fp32-s0", "memory-fp32-r0"],
+            [FURTHER],
+        ),  # a fourth is too long
+        (45.0, ["speed-r0", "speed-r1", "speed-r2", "memory-fp32-r0", "speed-r3"], ["train"]),
+        (12.0, ["speed-r0", "memory-fp32-r0"], ["speed", "train"]),
+        (4.0, ["memory-fp32-r0"], ["speed", "train"]),
     ],
 )
 def test_only_what_should_end_in_time_is_begun_and_the_rest_is_undecided(
@@ -526,17 +530,19 @@ def test_an_arm_that_crashes_late_does_not_end_the_processes_of_the_others(tiny_
     assert launcher.ran[-1].endswith("-speed-r5")
 
 
-@pytest.mark.parametrize("line", [3, 4, 5], ids=["the second row of r0", "r1", "the second row of r1"])
-def test_a_run_that_was_cut_off_anywhere_goes_on_with_exactly_what_lacks_a_row(tmp_path, plan, cpu, line):
+@pytest.mark.parametrize(
+    ("line", "left"), [(1, [0, 1]), (2, [1]), (3, [1])], ids=["the second row of r0", "r1", "the second row of r1"]
+)
+def test_a_run_that_was_cut_off_anywhere_goes_on_with_exactly_what_lacks_a_row(tmp_path, plan, cpu, line, left):
     folder = tmp_path / "run"
     execute(folder, plan, cpu)
-    path = folder / "trials.csv"
+    path = folder / "speed.csv"
     whole = path.read_text().splitlines(keepends=True)
     path.write_text("".join(whole[: 1 + line]) + whole[1 + line][:9])
     ran, stored, fine = execute(folder, plan, cpu)
-    assert ran == [trial.id for trial in plan.trials][2 if line == 3 else 3 :]
+    assert ran == [f"tiny-cpu-b4-speed-r{number}" for number in left]
     assert sorted(stored) == sorted(set(stored))
-    assert len(stored) == len(whole) - 1
+    assert (folder / "speed.csv").read_text().count("\n") == len(whole)
     assert len(rows(folder, "blocks.csv")) == 2
     assert fine
     assert execute(folder, plan, cpu)[0] == []
@@ -555,15 +561,15 @@ def test_blocks_of_an_attempt_that_failed_are_not_mixed_with_those_of_the_next(t
     assert len(rows(tmp_path, "blocks.csv")) == 4  # of each arm alone
     ran, stored, _ = execute(tmp_path, plan, cpu)
     assert ran == [f"tiny-cpu-b4-speed-r{number}" for number in (0, 1)]
-    assert len(counted(tmp_path, "blocks.csv")) == 2
+    assert len(rows(tmp_path, "blocks.csv")) == 2
     assert [status for trial, _, status in stored if "speed" in trial] == ["ok"] * 4
 
 
 def test_arms_that_failed_together_and_were_all_measured_apart_are_not_measured_again(tmp_path, plan, cpu):
     execute(tmp_path, plan, cpu, {"speed-r0": Ending(kind="died", text="killed")})
-    before = (tmp_path / "trials.csv").read_bytes()
+    before = (tmp_path / "speed.csv").read_bytes()
     assert execute(tmp_path, plan, cpu)[0] == []
-    assert (tmp_path / "trials.csv").read_bytes() == before
+    assert (tmp_path / "speed.csv").read_bytes() == before
 
 
 def test_arms_that_were_measured_beside_one_that_failed_keep_their_rows_if_it_fails_again(tmp_path, tiny_trial, cpu):

@@ -18,6 +18,7 @@ import pytest
 
 from bench.cli.parser import RIGOROUS, parse
 from bench.planning.plan import Plan
+from bench.results.columns import COLUMNS
 from bench.results.records import Environment
 from bench.results.run_json import read_run
 from bench.results.store import Store
@@ -101,8 +102,7 @@ def test_a_run_is_named_after_its_suites_each_once_however_many_values_are_swept
 def test_another_torch_thread_count_or_device_is_refused_and_named(tmp_path, machine, change, message):
     here = changed(machine, threads=4)
     run_nothing(tmp_path, here)
-    with (tmp_path / "trials.csv").open("a") as file:
-        file.write("half a li")
+    (tmp_path / "speed.csv").write_text(",".join(COLUMNS["speed.csv"]) + "\nhalf a li")
     before = contents(tmp_path)
     with pytest.raises(UsageError, match=message):
         run_nothing(tmp_path, change(here))
@@ -120,10 +120,13 @@ def test_a_text_or_folder_whose_content_changed_is_refused_and_named(tmp_path, m
         execute(replace(run, data=(replace(text, fingerprint="bbbb"),)), tmp_path, LAUNCHER)
 
 
-def test_a_file_of_blocks_that_the_report_would_refuse_is_refused_before_the_run_goes_on(tmp_path, machine, tiny_trial):
+def test_a_file_of_blocks_that_the_report_would_refuse_is_refused_before_the_run_goes_on(
+    tmp_path, machine, tiny_trial, cpu
+):
     run_nothing(tmp_path, machine)
+    speed = replace(tiny_trial, phase="speed")
     with Store(tmp_path) as store:
-        store.add([block(tiny_trial), replace(block(tiny_trial), time_ms=-1.0)])
+        store.add_results(speed, cpu, [result()], [block(speed), replace(block(speed), time_ms=-1.0)])
     with pytest.raises(UsageError, match=r"blocks.csv', line 3: time_ms cannot be '-1"):
         run_nothing(tmp_path, machine)
 
@@ -259,7 +262,7 @@ def test_a_folder_that_a_run_refuses_a_dry_run_refuses_too_and_nothing_is_change
     run_nothing(tmp_path, machine)
     with ExitStack() as stack:
         if fault == "a stranger's file":
-            (tmp_path / "trials.csv").write_text("a,b\n1,2\n3,")
+            (tmp_path / "speed.csv").write_text("a,b\n1,2\n3,")
         elif fault == "another process":
             stack.enter_context(locked(tmp_path))
         else:
@@ -268,17 +271,18 @@ def test_a_folder_that_a_run_refuses_a_dry_run_refuses_too_and_nothing_is_change
             (tmp_path / "run.json").unlink()
         before = contents(tmp_path)
         for dry_run in (True, False):
-            with pytest.raises(UsageError, match=r"trials\.csv|run\.lock"):
+            with pytest.raises(UsageError, match=r"(speed|memory)\.csv|run\.lock"):
                 check(prepared(machine, replace(REQUEST, dry_run=dry_run)), tmp_path)
-        with pytest.raises(UsageError, match=r"trials\.csv|run\.lock"):
+        with pytest.raises(UsageError, match=r"(speed|memory)\.csv|run\.lock"):
             run_nothing(tmp_path, machine)
         assert contents(tmp_path) == before
 
 
-def test_a_run_that_goes_on_says_what_it_has_dropped(tmp_path, machine, tiny_trial, capsys):
+def test_a_run_that_goes_on_says_what_it_has_dropped(tmp_path, machine, tiny_trial, cpu, capsys):
     run_nothing(tmp_path, machine)
     with Store(tmp_path) as store:
-        store.add([block(tiny_trial)])
+        store.add_results(replace(tiny_trial, phase="speed"), cpu, [result()], [block(tiny_trial)])
+    (tmp_path / "speed.csv").unlink()
     run_nothing(tmp_path, machine)
     assert "Rows of trials that did not end were dropped: 1 of blocks.csv." in capsys.readouterr().out
     assert rows(tmp_path, "blocks.csv") == []
