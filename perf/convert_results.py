@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.results.columns import COLUMNS, OF_PHASES, whole_lines
 from bench.results.files import write_atomically
 from bench.results.run_json import FORMAT
-from bench.spec.phases import LADDER, PHASES
+from bench.spec.phases import ABLATIONS, PHASES
 
 FORMER = 8
 FIGURES = {"numerics": "numerics.csv", "layers": "numerics.csv", "explain": "explain.csv"}
@@ -93,7 +93,7 @@ def of_phase(trials: pd.DataFrame, phase: str) -> pd.DataFrame:
     if trials.empty:
         return trials
     rows = trials.assign(parameters=trials["parameters_json"].replace("{}", ""))
-    if phase in LADDER:
+    if phase in ABLATIONS:
         rows = rows.assign(precision=rows["arm_precision"], techniques=rows["arm_techniques"])
     if phase == "memory":
         rows["replicate"] = rows["trial"].str.extract(r"-r(\d+)$")[0]

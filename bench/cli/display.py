@@ -10,7 +10,7 @@ from dataclasses import replace
 from bench.planning.plan import REPORT_S, Plan
 from bench.results.records import MEASURED, Device, Environment, Progress, Sample, TrialResult
 from bench.results.store import FAILURES, reason_of
-from bench.spec.phases import PHASES
+from bench.spec.phases import PHASES, SEARCHES
 from bench.spec.text import plain, print_plain
 from bench.spec.trial import Trial
 
@@ -150,7 +150,7 @@ def describe_trial(trial: Trial) -> str:
         ""
         if cell.data.kind == "script"
         else ", largest batch"
-        if trial.phase == "fit"
+        if PHASES[trial.phase].search
         else f", batch {cell.batch_size}"
     )
     changed = " ".join(f"{name}={value}" for name, value in cell.suite.parameters)
@@ -234,8 +234,8 @@ def _describe_group(trials: Sequence[Trial]) -> str:
     line = f"{each}: {', '.join(arms)}"
     if trials[0].cell.data.kind == "script":
         return line
-    batches = [str(size) for size in sorted({trial.cell.batch_size for trial in trials if trial.phase != "fit"})]
-    if any(trial.phase == "fit" for trial in trials):
+    batches = [str(size) for size in sorted({trial.cell.batch_size for trial in trials if trial.phase not in SEARCHES})]
+    if any(trial.phase in SEARCHES for trial in trials):
         batches.append("the largest that fits, found when it runs")
     line += f"; batch {', '.join(batches)}"
     for training in trials:

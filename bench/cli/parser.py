@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import bench
 from bench.spec.errors import UsageError, nearest
 from bench.spec.options import Option, assignment, growth, listed, whole
-from bench.spec.phases import EXPLAIN, LADDER, USUAL
+from bench.spec.phases import EXPLAIN, PHASES, SWITCHES, USUAL
 from bench.spec.precisions import BASELINE
 from bench.spec.techniques import parse_techniques
 from bench.spec.trial import MAX, DataSource, Protocol, Request, Script
@@ -64,12 +64,7 @@ SHORTHANDS = {
         )
     },
     "accelerators": {"sync_bn": Option("batch norm over all devices that train together")},
-    "phases": {
-        "ladder": Option(
-            "climb from fp32 over AMP, set-to-none, non-blocking and the prefetcher to what --techniques names, with a "
-            "real loader, each on top of the one before that works; --precisions fp32 leaves AMP out"
-        )
-    },
+    "phases": {phase.option.strip("-"): Option(phase.help) for phase in PHASES.values() if phase.help},
     "quick": {
         "rigorous": Option(
             "ten processes at least, up to ±0.5 %% (--target-ci), and fp32 timed against itself where speed is timed"
@@ -377,12 +372,15 @@ def _phases(given: dict[str, Any]) -> tuple[str, ...]:
     phases: tuple[str, ...] = given.get("phases", ("memory", "speed") if short else USUAL)
     if "rigorous" in given and "speed" in phases:
         phases = tuple(dict.fromkeys((*phases, "floor")))
-    if "ladder" in given:
-        phases = (*(phases if "phases" in given else ()), *LADDER)
+    switches = [switch for switch in SWITCHES if switch.strip("-") in given]
+    if switches:
+        phases = phases if "phases" in given else ()
+    for switch in switches:
+        phases = (*phases, *SWITCHES[switch])
     idle: list[str] = [name for name in TRAINING if name in given]
     idle += ["seeds"] if "suites" in given and len(given.get("seeds", ())) > 1 else []  # one serves other phases
-    if idle and not {"train", "layers"} & {*phases}:
-        why = "a ladder trains with --phases train only" if "ladder" in given else "--phases leaves train out"
+    if idle and not any(PHASES[name].uses_epochs for name in phases):
+        why = f"{switches[0]} trains with --phases train only" if switches else "--phases leaves train out"
         names = ", ".join(option_name(name, run_options()[name]) for name in idle)
         raise UsageError(f"{names} is for training, and {why}.")
     return phases

@@ -29,4 +29,6 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
 
 
 def _measure(name: str) -> Any:
-    return importlib.import_module(f"{__name__}.{name}.measure")
+    from bench.spec.phases import PHASES
+
+    return importlib.import_module(PHASES[name].module or f"{__name__}.{name}.measure")

@@ -6,17 +6,19 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from bench.planning.max_batch import Largest, at_any_size, fitting_at
+from bench.planning.batch_sizes import Largest, at_any_size, fitting_at
+from bench.planning.question import Question
 from bench.results.records import MEASURED, UNFIT, Device, Environment, Status
 from bench.spec.errors import UsageError
 from bench.spec.phase import Work
-from bench.spec.phases import LADDER, PHASES
+from bench.spec.phases import ABLATIONS, PHASES, SEARCHES
 from bench.spec.precisions import BASELINE, PRECISIONS, find_precision, parse_precision
 from bench.spec.suite import Suite
-from bench.spec.techniques import AblationStep, build_ablation, find, for_one_device, rebase, refusal, techniques
+from bench.spec.techniques import AblationStep, find, for_one_device, refusal, techniques
 from bench.spec.trial import (
     JOINT_S,
     SEARCHING_S,
@@ -78,6 +80,8 @@ class Footprint(NamedTuple):
     """Of what a step makes for each sample, at its peak; None is unknown."""
 
 
+Groups = list[tuple[AblationStep, ...]]
+"""The arms of each of some trials."""
 Footprints = Mapping[SuiteRef, Footprint | None]
 
 
@@ -218,7 +222,7 @@ def unfit_reason(trial: Trial, device: Device, footprint: Footprint) -> str:
         return ""
     precisions = [parse_precision(arm.precision) for arm in trial.arms]
     halvings = max(each.weights is not None for each in precisions)
-    training = trial.phase != "inference"
+    training = PHASES[trial.phase].trains
     least = (footprint.state_bytes if training else footprint.model_bytes) / 2**halvings
     total = device.memory_total_bytes / len(trial.cell.placement.members)
     if least <= MOST_STATE * total:
@@ -249,7 +253,7 @@ def _emulates_quickly(request: Request, suite: Suite, device: Device, flops_per_
 
     Without it a CPU that emulates bfloat16 has nothing to compare with fp32.
     """
-    if request.precisions or set(LADDER) & set(request.phases) or not is_emulated(device, EMULATED):
+    if request.precisions or {*ABLATIONS} & {*request.phases} or not is_emulated(device, EMULATED):
         return False
     largest = max(request.batch_sizes or suite.cpu_batch_sizes or suite.batch_sizes or (suite.batch_size,))
     within_limit = (
@@ -257,7 +261,7 @@ def _emulates_quickly(request: Request, suite: Suite, device: Device, flops_per_
         and device.bf16_gflops is not None
         and flops_per_sample * largest < EMULATED_STEP_S * 1e9 * device.bf16_gflops
     )
-    return within_limit or "explain" in request.phases
+    return within_limit or any(PHASES[name].however_slow for name in request.phases)
 
 
 def _require_supported(request: Request, devices: tuple[Device, ...]) -> None:
@@ -299,20 +303,28 @@ def _trials_on(
         techniques=tuple(name for name in request.techniques if not find(name).implied),
     )
     names = _precisions(request, device)
-    phases = [name for name in PHASES if name in request.phases and (name != "energy" or device.energy)]
+    phases = [name for name in PHASES if name in request.phases and not _lacks(device, name)]
+    question = partial(Question, request=request, suite=suite, device=device)
     trials: list[Trial] = []
     if request.largest_batch and largest is None:
-        trials = _trials(request, suite, cell, "fit", device=device, precisions=names)
+        for name in SEARCHES:
+            trials += _trials(question(phase=PHASES[name], cell=cell, precisions=names))
     fitting = fitting_at({name: (largest or {}).get((at_any_size(cell), name)) for name in names})
     for size in sorted({*(size for chosen in sizes.values() for size in chosen), *fitting}):
         at = replace(cell, batch_size=size)
         for name in phases:
             phase = PHASES[name]
             if size in sizes[name]:
-                trials += _trials(request, suite, at, name, device=device, precisions=names)
+                trials += _trials(question(phase=phase, cell=at, precisions=names))
             elif size in fitting and not phase.recipe_batch and (phase.arms != "baseline" or BASELINE in fitting[size]):
-                trials += _trials(request, suite, at, name, device=device, precisions=fitting[size])
+                trials += _trials(question(phase=phase, cell=at, precisions=fitting[size]))
     return trials
+
+
+def _lacks(device: Device, name: str) -> bool:
+    """Return whether a device cannot be asked for a phase."""
+    lacks = PHASES[name].lacks
+    return lacks is not None and lacks(device) is not None
 
 
 def _batch_sizes(suite: Suite, request: Request, device: Device, phase: str) -> tuple[int, ...]:
@@ -325,7 +337,7 @@ def _batch_sizes(suite: Suite, request: Request, device: Device, phase: str) -> 
     if recipe:
         return (suite.batch_size,)
     sizes = () if device.is_gpu else suite.cpu_batch_sizes
-    if phase in LADDER:
+    if PHASES[phase].one_batch:
         return (min(sizes, default=suite.batch_size),)
     return sizes or suite.batch_sizes or (suite.batch_size,)
 
@@ -343,77 +355,46 @@ def _precisions(request: Request, device: Device) -> tuple[str, ...]:
     return tuple(sorted(dict.fromkeys(names), key=lambda name: name != BASELINE))
 
 
-def _trials(
-    request: Request, suite: Suite, cell: Cell, name: str, *, device: Device, precisions: tuple[str, ...]
-) -> list[Trial]:
-    """Return the trials of one phase in one cell; arms that the device does not support get a trial each.
-
-    An ablation has its own steps, and not these ``precisions``.
-    """
-    phase, seeds = PHASES[name], request.seeds or suite.seeds
-    arms, unsupported = [AblationStep(precision=precision) for precision in precisions], list[AblationStep]()
-    if name in LADDER:
-        arms, unsupported = _ablation(request, cell, device)
-        cell = replace(cell, techniques=())  # they are steps
-    common = Trial(
-        cell=cell,
-        phase=name,
-        arms=tuple(arms),
-        seed=seeds[0],
-        clip_grad=request.clip_grad,
-        keep_checkpoints=request.keep_checkpoints and name == "train",
-        protocol=request.protocol,
-    )
-    groups: list[tuple[AblationStep, ...]] = [(arm,) for arm in arms]
+def _trials(question: Question) -> list[Trial]:
+    """Return the trials of a phase in a cell; arms that the device does not support get a trial each."""
+    phase, device, request = question.phase, question.device, question.request
+    if phase.trials is not None:
+        return phase.trials(question)
+    common = question.trial()
+    groups: list[tuple[AblationStep, ...]] = [(arm,) for arm in common.arms]
     alone: list[Trial] = []
     if phase.arms == "baseline":
         groups = [(AblationStep(precision=BASELINE),)]
-    elif phase.arms == "narrow":
-        groups = [(arm,) for arm in arms if arm.precision != BASELINE]
     elif phase.arms == "together":
-        unsupported += [arm for arm in arms if unsupported_reason(device, arm.precision, name)]
-        supported = tuple(arm for arm in arms if arm not in unsupported)
-        groups = [supported] if supported else []
-        alone = [replace(common, arms=(arm,)) for arm in unsupported]
+        groups, alone = together(common, device)
     if phase.until_clear:
-        repeated = range(request.protocol.replicates)
-        return [replace(common, arms=group, replicate=number) for number in repeated for group in groups] + alone
+        return in_processes(common, groups) + alone
     if phase.key == "seed":
-        common = replace(common, epochs=request.epochs or suite.epochs, target_accuracy_pct=request.target_accuracy_pct)
+        common = replace(common, epochs=request.epochs or question.suite.epochs)
+        common = replace(common, target_accuracy_pct=request.target_accuracy_pct)
         # Every other seed in reverse order, so that a linear drift of the machine favours no precision.
         return [
             replace(common, arms=group, seed=seed)
-            for turn, seed in enumerate(seeds)
+            for turn, seed in enumerate(question.seeds)
             for group in (groups[::-1] if turn % 2 else groups)
         ]
-    if name == "memory" and device.is_gpu and not request.quick:  # cuDNN may choose another workspace in each process
+    if phase.key == "replicate" and device.is_gpu and not request.quick:
+        # The memory phase: cuDNN may choose another workspace in each process.
         return [replace(common, arms=group, replicate=process) for group in groups for process in (0, 1)]
-    if phase.arms == "narrow":
-        common = replace(common, epochs=request.epochs or 0)  # in fp32, before the search
     return [replace(common, arms=group) for group in groups] + alone
 
 
-def _ablation(request: Request, cell: Cell, device: Device) -> tuple[list[AblationStep], list[AblationStep]]:
-    """Return an ablation's steps, and those that the device does not support."""
-    if request.precisions:
-        mixed = named_mixed(request.precisions)
-    else:
-        mixed = best_mixed(device)
-        mixed = BASELINE if is_emulated(device, mixed) else mixed
-    supported = unsupported_reason(device, mixed, "ladder") is None
-    return build_ablation(mixed, device.kind, cell.techniques, supported=supported)
+def together(common: Trial, device: Device, refused: Sequence[AblationStep] = ()) -> tuple[Groups, list[Trial]]:
+    """Return the arms of a trial that the device supports as one group, and a trial for each other arm."""
+    unsupported = [*refused, *(arm for arm in common.arms if unsupported_reason(device, arm.precision, common.phase))]
+    supported = tuple(arm for arm in common.arms if arm not in unsupported)
+    return [supported] if supported else [], [replace(common, arms=(arm,)) for arm in unsupported]
 
 
-def named_mixed(names: tuple[str, ...]) -> str:
-    """Return the only mixed precision among those named; fp32 if there is none.
-
-    Raises:
-        UsageError: there are several.
-    """
-    mixed = [name for name in dict.fromkeys(names) if parse_precision(name).compute != "float32"]
-    if len(mixed) > 1:
-        raise UsageError(f"A ladder climbs to one mixed precision: name one of {', '.join(mixed)} in --precisions.")
-    return mixed[0] if mixed else BASELINE
+def in_processes(common: Trial, groups: Groups) -> list[Trial]:
+    """Return a trial for each group of arms in each of the protocol's processes."""
+    processes = range(common.protocol.replicates)
+    return [replace(common, arms=group, replicate=number) for number in processes for group in groups]
 
 
 def unsupported_reason(device: Device, name: str, phase: str | None = None) -> str | None:
@@ -488,16 +469,17 @@ def estimate_s(trial: Trial, suite: Suite, data: PreparedData, device: Device, s
     return start_s + (DISTRIBUTED_OVERHEAD_S if several else 0.0) + estimate(work)
 
 
-MemoryTrials = Mapping[tuple[str, Cell], Sequence[Trial]]
-"""The trials of the memory phases, by phase and cell."""
+MemoryTrials = Mapping[tuple[bool, Cell], Sequence[Trial]]
+"""The trials that find out which arms fit: by whether these are ablation steps, and by cell."""
 
 
 def memory_trials(plan: Plan) -> MemoryTrials:
     """Return the trials of a plan that find out which arms fit."""
-    trials: dict[tuple[str, Cell], list[Trial]] = {}
+    trials: dict[tuple[bool, Cell], list[Trial]] = {}
     for trial in plan.trials:
-        if trial.phase in ("memory", "ladder_memory"):
-            trials.setdefault((trial.phase, trial.cell), []).append(trial)
+        phase = PHASES[trial.phase]
+        if phase.finds_unfit:
+            trials.setdefault((phase.is_ablation, trial.cell), []).append(trial)
     return trials
 
 
@@ -525,7 +507,7 @@ def silence_s(trial: Trial, request: Request, step: float | None) -> float:
     Ten times the longest silence that is expected, which is a round of its arms where steps are long; and not less than
     ``SILENCE_S``, or than the limits of the search for the largest batch and of devices that train together.
     """
-    if trial.phase == "fit":
+    if PHASES[trial.phase].search:
         return SEARCHING_S
     if request.trial_timeout_s is not None:
         return request.trial_timeout_s
@@ -538,37 +520,23 @@ def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, St
     """Return what a planned trial measures after the memory phase of its cell, or None if nothing is left.
 
     A precision that did not run there is left out; of two processes that read its memory, one that did is enough. An
-    ablation step that did not run is left out too, and later steps add to the last one that did. An arm without a
-    result yet stays as planned.
+    arm without a result yet stays as planned.
 
     Args:
         trial: a trial of the plan.
-        fits: the plan's trials of the memory phases.
+        fits: the plan's trials that find out which arms fit.
         done: the status of each arm of the trials that have ended, by their ids.
     """
-    ladder = trial.phase in LADDER
-    memory = fits.get(("ladder_memory" if ladder else "memory", trial.cell), ())
-    if not ladder:
-        readings = [reading for fit in memory for reading in done.get(fit.id, {}).items()]
-        unfit = {
-            name
-            for name, status in readings
-            if status in UNFIT and not (status == "unsupported" and parse_precision(name).emulated)  # it means nothing
-        }
-        unfit -= {name for name, status in readings if status in MEASURED}
-        arms = [arm for arm in trial.arms if arm.name not in unfit or trial.phase == "memory"]
-    else:
-        statuses: dict[AblationStep, Status | None] = {}
-        rebased: dict[AblationStep, AblationStep] = {}
-
-        def works(step: AblationStep) -> bool:
-            return statuses.get(step) is None or statuses[step] in MEASURED
-
-        planned = [fit.arms[0] for fit in memory]
-        for fit, step in zip(memory, rebase(planned, works), strict=True):
-            rebased[fit.arms[0]] = step
-            statuses[step] = done.get(replace(fit, arms=(step,)).id, {}).get(step.name)
-        arms = [rebased.get(arm, arm) for arm in trial.arms]
-        if trial.phase == "ladder":
-            arms = [arm for arm in arms if works(arm)]
-    return replace(trial, arms=tuple(arms)) if arms else None
+    phase = PHASES[trial.phase]
+    memory = fits.get((phase.is_ablation, trial.cell), ())
+    if phase.resolve is not None:
+        return phase.resolve(trial, memory, done)
+    readings = [reading for fit in memory for reading in done.get(fit.id, {}).items()]
+    unfit = {
+        name
+        for name, status in readings
+        if status in UNFIT and not (status == "unsupported" and parse_precision(name).emulated)  # it means nothing
+    }
+    unfit -= {name for name, status in readings if status in MEASURED}
+    arms = tuple(arm for arm in trial.arms if arm.name not in unfit or phase.finds_unfit)
+    return replace(trial, arms=arms) if arms else None

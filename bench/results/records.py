@@ -170,23 +170,6 @@ class Conversion:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fit:
-    """The largest batch that fits, and why no larger one does."""
-
-    fit_bound: str = ""
-    """The limit at the next larger batch that was tried: `memory` (it ran out), `predicted memory` (a CPU's,
-    which is not tried to the end), `time` (its step or the whole attempt was predicted to take too long) or
-    `error`."""
-    fit_peak_bytes: int | None = None
-    """GPU: the most that the allocator held at this batch; CPU: peak resident set above what it was before the
-    model."""
-    fit_free_bytes: int | None = None
-    """Free memory before the model was built, of the GPU or, for a CPU, of the machine or container."""
-    fit_step_s: float | None = None
-    """Time of a step at this batch, from three steps: rough."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Ran:
     """What an arm's process did, whatever the phase: the last columns of every phase's CSV."""
 

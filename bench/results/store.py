@@ -326,7 +326,7 @@ def stored_results(folder: Path) -> StoredResults:
 def arm_name(file: str, row: Mapping[str, Any]) -> str:
     """Return the name of a row's arm: its precision, and of an ablation step the techniques, too."""
     techniques = unquoted(row.get("techniques") or "")
-    is_step = PHASES[file.removesuffix(".csv")].option == "--ladder"
+    is_step = PHASES[file.removesuffix(".csv")].is_ablation
     precision = unquoted(row["precision"])
     return f"{precision}+{techniques}" if is_step and techniques else precision
 

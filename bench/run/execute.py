@@ -20,7 +20,7 @@ from bench.launch import Ending, Launcher, run_concurrently
 from bench.measure.sampler import Gpus, Sampler
 from bench.phases.speed import Speed
 from bench.planning import suite_registry
-from bench.planning.max_batch import Largest, Search, at_any_size, common_multiple
+from bench.planning.batch_sizes import Largest, at_any_size, common_multiple
 from bench.planning.plan import REPORT_S, Forecast, Plan, memory_trials, refusal_reason, resolve
 from bench.results.records import MEASURED, Device, Environment, Message, Progress, Status, TrialResult
 from bench.results.run_json import planned as describe_planned
@@ -28,7 +28,7 @@ from bench.results.run_json import read_run
 from bench.results.store import LOG, Store, StoredResults, stored_results
 from bench.run.folder import describe_request, earlier_start, locked
 from bench.run.prepare import PreparedRun
-from bench.spec.phases import LADDER, PHASES
+from bench.spec.phases import ABLATIONS, PHASES, SEARCHES
 from bench.spec.trial import Cell, Placement, Protocol, Trial
 from bench.stats import (
     ASSUMED_NOISE,
@@ -94,7 +94,7 @@ class Execution:
         self.known, self.forecast = stored_results(self.store.folder), Forecast(plan)
         self.speeds = speeds_of(self.known)
         self._reached, self._total = 0, len(plan.trials)
-        fits = (trial for trial in plan.trials if trial.phase == "fit")
+        fits = (trial for trial in plan.trials if trial.phase in SEARCHES)
         self.searches = [each for each in fits if not (each.unfit or refusal_reason(each, self._device(each)))]
         pools: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
         for placement in dict.fromkeys(trial.cell.placement for trial in plan.trials):
@@ -240,7 +240,7 @@ class Execution:
         missing = [
             alone for alone in trial.apart() if not (self.known.is_done(alone) or alone.arms[0].added in measured)
         ]
-        arms = "steps" if trial.phase in LADDER else "precisions"
+        arms = "steps" if trial.phase in ABLATIONS else "precisions"
         if missing:
             why = "do not fit together" if failed is None else "failed together"
             self.display.note(f"{trial.id}: the {arms} {why}; each is measured on its own, unpaired")
@@ -254,11 +254,10 @@ class Execution:
         Returns:
             How it ended if several arms failed together, of which nothing is stored; else None.
         """
-        if trial.phase == "fit" and not trial.unfit and refusal_reason(trial, self._device(trial)) is None:
+        search, device = PHASES[trial.phase].search, self._device(trial)
+        if search is not None and not trial.unfit and refusal_reason(trial, device) is None:
             multiple = self._common_multiple(trial.cell)
-            size, result = Search(
-                trial, self._device(trial).is_gpu, lambda attempt: self._run_process(attempt)[1][0], multiple
-            ).run()
+            size, result = search(trial, device, lambda attempt: self._run_process(attempt)[1][0], multiple)
             trial = replace(trial, cell=replace(trial.cell, batch_size=size))
             records, results = list[Message](), [result]
         else:
@@ -349,7 +348,7 @@ class Execution:
         largest = {}
         for trial in plan.trials:
             row = rows.get(trial.id, {}).get(trial.precisions[0])
-            if trial.phase == "fit" and row is not None and row["status"] == "ok":
+            if trial.phase in SEARCHES and row is not None and row["status"] == "ok":
                 largest[at_any_size(trial.cell), trial.precisions[0]] = int(row["batch_size"])
         return largest
 
@@ -460,7 +459,7 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher, deadline_s
                 if prepared.replan is None:
                     fine = execution.run(prepared.plan)
                 else:  # the searches for the largest batches first, then the whole plan at them
-                    searched = execution.run(prepared.plan.only(lambda trial: trial.phase == "fit"))
+                    searched = execution.run(prepared.plan.only(lambda trial: trial.phase in SEARCHES))
                     plan = prepared.replan(execution.largest(prepared.plan))
                     run["planned"] = [describe_planned(trial) for trial in plan.trials]
                     store.write_run(run)

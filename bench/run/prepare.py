@@ -13,18 +13,17 @@ from typing import Any
 from bench.devices.processes import busy
 from bench.launch import Launcher
 from bench.planning import suite_registry
+from bench.planning.batch_sizes import Largest
 from bench.planning.continuation import continued
-from bench.planning.max_batch import Largest
 from bench.planning.plan import (
     EMULATED,
     Plan,
     is_emulated,
     make_plan,
-    named_mixed,
 )
 from bench.results.records import Environment
 from bench.spec.errors import UsageError
-from bench.spec.phases import LADDER, PHASES, SELECTABLE
+from bench.spec.phases import PHASES, SEARCHES, SELECTABLE
 from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.suite import Suite
 from bench.spec.techniques import AblationStep, find, techniques
@@ -67,8 +66,9 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
         UsageError: this machine cannot run the request; only downloads and decoded images have been written.
     """
     suites = suite_registry.select(request)
-    if request.precisions and {*LADDER} & {*request.phases}:
-        named_mixed(request.precisions)  # which refuses several, before anything is fetched
+    for name in request.phases:
+        if (check := PHASES[name].check) is not None:  # before anything is fetched
+            check(request)
     print_plain("Looking at the devices.")
     environment = launcher.survey(request.gpus)
     if request.quick and request.gpus is None and request.on is None:
@@ -97,10 +97,11 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     plan = make()
     warnings += warn_of_emulation(environment, request, plan) + warn_of_idle_techniques(request)
     warnings += warn_of_shared_algorithms(plan)
-    warnings += warn_of_unknown_energy(environment, request)
+    warnings += warn_of_what_devices_lack(environment, request)
     if not plan.trials:
         raise UsageError(f"There is nothing to measure: no device here can do --phases {','.join(request.phases)}.")
-    if all(BASELINE not in trial.precisions and trial.phase != "layers" for trial in plan.trials):
+    own = {name for name, phase in PHASES.items() if phase.has_own_baseline}
+    if not any(BASELINE in trial.precisions or trial.phase in own for trial in plan.trials):
         warnings.append(f"{BASELINE} is not among the precisions, so there will be no speedups.")
     return PreparedRun(
         request=request,
@@ -214,12 +215,12 @@ def check_batches(plan: Plan, data: dict[SuiteRef, PreparedData]) -> None:
     for trial in plan.trials:
         size, samples = trial.cell.batch_size, data[trial.cell.suite].train_samples
         devices = len(trial.cell.placement.members)
-        if trial.phase in ("train", "ladder") and samples is not None and size > samples:
+        if PHASES[trial.phase].trains_on_data and samples is not None and size > samples:
             raise UsageError(
                 f"The batch size {size} is larger than the {samples} training images of {trial.cell.data}. "
                 "Name smaller --batch-sizes."
             )
-        if trial.phase == "fit":
+        if trial.phase in SEARCHES:
             continue  # the search tries only multiples
         if size % devices:
             raise UsageError(
@@ -301,12 +302,10 @@ def warn_of_shared_algorithms(plan: Plan) -> list[str]:
     ]
 
 
-def warn_of_unknown_energy(environment: Environment, request: Request) -> list[str]:
-    """Warn of GPUs whose energy is left out because they tell neither energy nor power."""
-    if "energy" not in request.phases:
-        return []
-    silent = [device for device in environment.devices if device.is_gpu and not device.energy]
-    return [f"GPU {device.placement} tells neither energy nor power: its energy is not measured." for device in silent]
+def warn_of_what_devices_lack(environment: Environment, request: Request) -> list[str]:
+    """Warn of phases that are left out on a device that cannot be asked for them."""
+    asked = [lacks for name in request.phases if (lacks := PHASES[name].lacks) is not None]
+    return list(filter(None, (lacks(device) for lacks in asked for device in environment.devices)))
 
 
 def warn_of_idle_techniques(request: Request) -> list[str]:

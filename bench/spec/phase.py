@@ -5,19 +5,18 @@ A phase is one kind of measurement. Its folder has
 - ``__init__.py`` with ``PHASE``, and without torch: planning and reports import it;
 - ``measure.py`` with ``run(trial, device, send)``, which the process of a trial calls (``bench.phases``).
 
-The core finds phases by looking into bench/phases/, so that a folder is all that a phase needs.
+The core finds phases by looking into bench/phases/, so that a folder is all that a phase needs. One that takes two
+measurements has ``PHASES`` instead. Where the usual answers
+do not fit a phase, it gives its own: its trials, what they become when arms do not fit, what it cannot measure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from bench.spec.metric import Metric
-
-if TYPE_CHECKING:
-    from bench.results.records import TrialResult
 
 MOST_WARM_UP_STEPS, FEWEST_WARM_UP_STEPS = 15, 4
 """Steps of warm-up that an estimate reckons with."""
@@ -69,21 +68,25 @@ class Phase:
     """Estimates a trial's seconds, without the start of its process; None where nothing is known beforehand."""
     row: type | None = None
     """The dataclass whose fields are its own columns, and their docstrings the columns' descriptions; None has none."""
+    module: str = ""
+    """The module with its ``run``; empty is ``measure`` of the folder of its name."""
     details: Mapping[type, str] = field(default_factory=dict)
     """The CSVs of the other records that it sends, by their types."""
     metrics: tuple[Metric, ...] = ()
     """What its arms are compared by."""
-    describe: Callable[[TrialResult], str] | None = None
-    """Returns the line on the terminal of an arm that was measured; None: its name, status and detail."""
+    describe: Callable[[Any], str] | None = None
+    """Returns the line on the terminal of the ``TrialResult`` of an arm that was measured; None: its name, status and
+    detail."""
     key: Literal["replicate", "seed"] | None = None
     """Counts repetitions, and so tells trials of the same precisions apart; None is measured once."""
     until_clear: bool = False
     """Whether further processes follow until the verdict is clear."""
-    arms: Literal["each", "narrow", "together", "baseline"] = "each"
-    """One trial for each precision, for each but the baseline, one for all that the device supports, or one of the
-    baseline alone."""
-    option: Literal["--phases", "--batch-sizes", "--ladder"] = "--phases"
-    """The option that asks for it."""
+    arms: Literal["each", "together", "baseline"] = "each"
+    """One trial for each precision, one for all that the device supports, or one of the baseline alone."""
+    option: str = "--phases"
+    """The option that asks for it; one of its own has a ``help``."""
+    help: str = ""
+    """Of its own option; empty where it is another phase's, too, which has it."""
     default: bool = False
     """Whether it runs where no option names phases."""
     joint: bool = False
@@ -98,6 +101,38 @@ class Phase:
     """Whether a trial that was interrupted is resumed from a checkpoint."""
     has_children: bool = False
     """Whether its process starts others, such as a loader's workers."""
+    finds_unfit: bool = False
+    """Whether it finds out which arms fit; the other phases of a cell leave the rest out."""
+    is_ablation: bool = False
+    """Whether its arms are ablation steps: each has the techniques of the one before it, and another."""
+    one_batch: bool = False
+    """Whether it is measured at the smallest of the suite's batch sizes for a CPU, and not at all of them."""
+    trains: bool = True
+    """Whether its steps train, or only go forward, which takes less memory."""
+    uses_epochs: bool = False
+    """Whether ``--epochs`` and the other options of training are for it."""
+    has_own_baseline: bool = False
+    """Whether each of its trials measures the baseline, too, so that no trial of that needs to."""
+    however_slow: bool = False
+    """Whether an emulated precision that nobody named is measured, however long its steps take."""
+    refuses: Mapping[str, str] = field(default_factory=dict)
+    """The techniques that it cannot be measured with, each with the reason."""
+    lacks: Callable[[Any], str | None] | None = None
+    """Returns why a ``Device`` cannot be asked for it, in a sentence or, where nobody needs to be told, as an empty text;
+    None if it can."""
+    check: Callable[[Any], None] | None = None
+    """Raises a UsageError for a ``Request`` that it cannot answer."""
+    trials: Callable[[Any], list[Any]] | None = None
+    """Returns its trials in a cell, to a ``planning.question.Question``; None are those that its ``arms`` and ``key``
+    say."""
+    resolve: Callable[[Any, Any, Any], Any] | None = None
+    """Returns what a planned trial measures, or None for nothing: given the trial, the trials of its cell that found out
+    which arms fit, and the status of each arm of the trials that have ended, by their ids. None: the arms that fit."""
+    search: Callable[..., tuple[int, Any]] | None = None
+    """Searches a batch size, and returns it with its ``TrialResult``: given the trial, the device, a function that runs
+    a process of a trial, and what the size is a multiple of. It runs before any other phase is planned."""
+    advice: Callable[..., list[str]] | None = None
+    """Returns sentences on how to go on after a run, given its folder and its request."""
 
     @property
     def file(self) -> str:

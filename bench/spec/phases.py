@@ -11,8 +11,10 @@ FOLDER = Path(__file__).resolve().parents[1] / "phases"
 
 
 def _found() -> list[Phase]:
-    names = sorted(path.parent.name for path in FOLDER.glob("*/__init__.py"))
-    phases: list[Phase] = [importlib.import_module(f"bench.phases.{name}").PHASE for name in names]
+    phases: list[Phase] = []
+    for path in FOLDER.glob("*/__init__.py"):
+        module = importlib.import_module(f"bench.phases.{path.parent.name}")
+        phases += getattr(module, "PHASES", None) or [module.PHASE]
     return sorted(phases, key=lambda phase: phase.order)
 
 
@@ -20,8 +22,17 @@ PHASES: dict[str, Phase] = {phase.name: phase for phase in _found()}
 """By name, in the order in which they run within a cell."""
 SELECTABLE = tuple(name for name, phase in PHASES.items() if phase.option == "--phases")
 """The choices of ``--phases``."""
-LADDER = tuple(name for name, phase in PHASES.items() if phase.option == "--ladder")
-"""The phases of ``--ladder``."""
+SWITCHES: dict[str, tuple[str, ...]] = {
+    switch: tuple(name for name, phase in PHASES.items() if phase.option == switch)
+    for switch in dict.fromkeys(phase.option for phase in PHASES.values() if phase.help)
+}
+"""The options of phases' own, such as ``--name``, each with the phases that it adds."""
+ABLATIONS = tuple(name for name, phase in PHASES.items() if phase.is_ablation)
+"""The phases whose arms are ablation steps."""
+SEARCHES = tuple(name for name, phase in PHASES.items() if phase.search)
+"""The phases that search a batch size."""
+FIND_UNFIT = tuple(name for name, phase in PHASES.items() if phase.finds_unfit)
+"""The phases that find out which arms fit."""
 USUAL = tuple(name for name, phase in PHASES.items() if phase.default)
 """The phases that run where neither option says otherwise."""
 EXPLAIN = ("memory", "speed", "explain")

@@ -26,8 +26,6 @@ class Technique:
     """Why it needs a GPU; empty where a CPU will do."""
     devices: Literal["any", "one", "several"] = "any"
     """On how many devices that train together it is offered."""
-    refused_in: Mapping[str, str] = field(default_factory=dict)
-    """Phases that cannot be measured with it, each with the reason."""
     clashes: Mapping[str, str] = field(default_factory=dict)
     """Techniques that it cannot be combined with, each with the reason."""
     values: Mapping[str, str] = field(default_factory=dict)
@@ -74,17 +72,12 @@ TECHNIQUES: dict[str, Technique] = {
                 "max-autotune": "",
                 "max-autotune-no-cudagraphs": "",
             },
-            refused_in={"numerics": "numerics looks between the layers, which compile fuses"},
         ),
         Technique(
             name="cuda-graphs",
             summary="the step is captured once, and replayed without launching its kernels one by one",
             needs_gpu="cuda-graphs needs a CUDA device",
             devices="one",
-            refused_in={
-                "numerics": "numerics looks at every step's layers, which a captured graph does not show",
-                "inference": "cuda-graphs captures the training step, and inference has none",
-            },
             clashes={
                 "checkpointing": "checkpointing saves and restores the random generator's state, which no captured "
                 "graph can do",
@@ -169,7 +162,7 @@ def refusal(names: tuple[str, ...], kind: str, phase: str, devices: int = 1) -> 
     if kind == "cpu":
         reasons += [each.needs_gpu or each.values.get(name.partition("=")[2], "") for name, each in chosen.items()]
     reasons += [why for each in chosen.values() for other, why in each.clashes.items() if other in names]
-    reasons += [each.refused_in.get(phase, "") for each in chosen.values()]
+    reasons += [PHASES[phase].refuses.get(each.name, "") for each in chosen.values()]
     return next(filter(None, reasons), None)
 
 
@@ -283,27 +276,3 @@ def rebase(planned: Iterable[AblationStep], works: Callable[[AblationStep], bool
         yield rebased
         if not works(rebased):
             failed.append(rebased)
-
-
-def build_ablation(
-    mixed: str, kind: str, more: tuple[str, ...] = (), *, supported: bool = True
-) -> tuple[list[AblationStep], list[AblationStep]]:
-    """Return the ablation from fp32 over a mixed precision to all techniques.
-
-    Args:
-        mixed: the mixed precision; fp32 leaves that step out.
-        kind: the kind of device.
-        more: canonical names of techniques to add last.
-        supported: whether the device supports the mixed precision; if not, techniques are added to fp32.
-
-    Returns:
-        The steps to measure, and those that the device does not support, which are left out of the steps after them.
-    """
-    steps = [AblationStep(precision=BASELINE)]
-    unsupported: list[AblationStep] = []
-    if mixed != BASELINE:
-        (steps if supported else unsupported).append(AblationStep(precision=mixed))
-    for name in (*FIXED, *(name for name in more if name not in FIXED)):
-        step = replace(steps[-1], techniques=(*steps[-1].techniques, name))
-        (unsupported if refusal(step.techniques, kind, "ladder") else steps).append(step)
-    return steps, unsupported

@@ -500,7 +500,7 @@ class Trial:
         cell = self.cell
         changed = "".join(f"-{name}={value}" for name, value in cell.suite.parameters)
         changed += "".join(f"+{technique}" for technique in cell.techniques)
-        batch = "" if self.phase == "fit" else f"-b{cell.batch_size}"
+        batch = "" if PHASES[self.phase].search else f"-b{cell.batch_size}"
         return f"{cell.suite.name}{changed}-{cell.placement.name}{batch}"
 
     @property
@@ -538,7 +538,7 @@ class Trial:
         for name in ("silence_s", "unfit", "keep_checkpoints"):  # they do not change what is asked
             del question[name]
         del question["cell"]["data"]["directory"]  # where decoded images are kept changes nothing
-        if self.phase == "fit":
+        if PHASES[self.phase].search:
             del question["cell"]["batch_size"]  # which is the answer
         text = json.dumps(question, sort_keys=True, default=str)
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()

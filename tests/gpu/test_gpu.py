@@ -14,7 +14,7 @@ from bench.launch.local import LocalLauncher
 from bench.measure.memory import measure_peaks
 from bench.measure.operations import observe, peak_tflops
 from bench.measure.rounds import Sizes, time_block
-from bench.planning.max_batch import common_multiple
+from bench.planning.batch_sizes import common_multiple
 from bench.results.records import Device, Operations, TrialResult
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Protocol

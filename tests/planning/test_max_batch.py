@@ -7,7 +7,8 @@ import pytest
 
 from bench.devices.backend import available_bytes
 from bench.launch.local import LocalLauncher
-from bench.planning.max_batch import Search, common_multiple, fitting_at
+from bench.phases.fit.search import Search
+from bench.planning.batch_sizes import common_multiple, fitting_at
 from bench.results.records import Fit, TrialResult
 
 MIB = 2**20

@@ -5,7 +5,7 @@ import pytest
 
 from bench.cli.parser import parse
 from bench.planning import suite_registry
-from bench.planning.max_batch import at_any_size
+from bench.planning.batch_sizes import at_any_size
 from bench.planning.plan import (
     Footprint,
     Forecast,

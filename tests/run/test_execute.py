@@ -15,7 +15,7 @@ from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Sampler
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
-from bench.planning.max_batch import at_any_size
+from bench.planning.batch_sizes import at_any_size
 from bench.planning.plan import Plan
 from bench.report.reading.completeness import missing
 from bench.report.reading.load import load

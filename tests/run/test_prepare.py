@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from bench.cli.parser import parse
-from bench.planning.max_batch import at_any_size
+from bench.planning.batch_sizes import at_any_size
 from bench.planning.plan import Plan
 from bench.results.records import Device
 from bench.run.prepare import (

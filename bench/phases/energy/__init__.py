@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.results.records import Positive, Signed, TrialResult
+from bench.results.records import Device, Positive, Signed, TrialResult
 from bench.spec.metric import Metric
 from bench.spec.phase import Phase
 
@@ -64,6 +64,17 @@ METRICS = (
         tabled=True,
     ),
 )
+
+
+def lacks(device: Device) -> str | None:
+    """Return why a device cannot be asked for its energy; nobody needs to be told of a CPU."""
+    if device.energy:
+        return None
+    return (
+        f"GPU {device.placement} tells neither energy nor power: its energy is not measured." if device.is_gpu else ""
+    )
+
+
 PHASE = Phase(
     name="energy",
     order=50,
@@ -72,6 +83,7 @@ PHASE = Phase(
     metrics=METRICS,
     describe=describe,
     default=True,
+    lacks=lacks,
     joint=True,
     estimate=lambda work: 15.0 + 4 * work.step_s,  # idle power first, then two windows of steps
 )

@@ -53,6 +53,7 @@ PHASE = Phase(
     details={Explained: "explain_figures.csv"},
     arms="together",
     trains_on_data=True,
+    however_slow=True,
     # Plain and profiled steps in turn, products alone, and steps of twice the batch.
     estimate=lambda work: work.arms * (work.warm_up_s + max(2.0, 60 * work.step_s) + 5.0),
 )

@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
-from bench.results.records import Fit, TrialResult
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench.results.records import Device, TrialResult
 from bench.spec.phase import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.spec.trial import Trial
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """The largest batch that fits, and why no larger one does."""
+
+    fit_bound: str = ""
+    """The limit at the next larger batch that was tried: `memory` (it ran out), `predicted memory` (a CPU's,
+    which is not tried to the end), `time` (its step or the whole attempt was predicted to take too long) or
+    `error`."""
+    fit_peak_bytes: int | None = None
+    """GPU: the most that the allocator held at this batch; CPU: peak resident set above what it was before the
+    model."""
+    fit_free_bytes: int | None = None
+    """Free memory before the model was built, of the GPU or, for a CPU, of the machine or container."""
+    fit_step_s: float | None = None
+    """Time of a step at this batch, from three steps: rough."""
 
 
 def describe(result: TrialResult) -> str:
     """Return an arm's line on the terminal."""
     return f"{result.precision} {result.detail.split(';')[0]} (bound by {result.row.fit_bound})"
+
+
+def search(
+    trial: Trial, device: Device, attempt: Callable[[Trial], TrialResult], multiple: int
+) -> tuple[int, TrialResult]:
+    """Return the largest batch size that fits, with its result; the smallest one tried if none fits."""
+    from bench.phases.fit.search import Search
+
+    return Search(trial, device.is_gpu, attempt, multiple).run()
 
 
 PHASE = Phase(
@@ -18,5 +52,6 @@ PHASE = Phase(
     row=Fit,
     describe=describe,
     option="--batch-sizes",
+    search=search,
     estimate=None,
 )

@@ -12,7 +12,8 @@ from functools import partial
 from bench.devices.backend import backend_of
 from bench.measure import memory
 from bench.measure.operations import observe
-from bench.results.records import Device, Fit, Message, Progress
+from bench.phases.fit import Fit
+from bench.results.records import Device, Message, Progress
 from bench.spec.trial import Trial
 from bench.training.arms import BATCHES, enter, open_context
 from bench.training.techniques import WARM_UP

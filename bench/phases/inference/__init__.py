@@ -50,5 +50,8 @@ PHASE = Phase(
     row=Inference,
     describe=describe,
     key="seed",
+    trains=False,
+    has_own_baseline=True,
+    refuses={"cuda-graphs": "cuda-graphs captures the training step, and inference has none"},
     estimate=lambda work: 2 * (work.warm_up_s + work.budget_s),
 )

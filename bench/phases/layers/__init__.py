@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from bench.results.records import Numeric
 from bench.spec.metric import Metric
 from bench.spec.phase import Phase
+from bench.spec.precisions import BASELINE
+
+if TYPE_CHECKING:
+    from bench.planning.question import Question
+    from bench.spec.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +38,14 @@ METRICS = (
         fewest=1,
     ),
 )
+
+
+def trials(question: Question) -> list[Trial]:
+    """Return a trial for each narrow precision, which trains in fp32 for so many epochs before the search."""
+    common = replace(question.trial(), epochs=question.request.epochs or 0)
+    return [replace(common, arms=(arm,)) for arm in common.arms if arm.precision != BASELINE]
+
+
 PHASE = Phase(
     name="layers",
     order=80,
@@ -39,7 +53,9 @@ PHASE = Phase(
     row=Layers,
     details={Numeric: "layers_figures.csv"},
     metrics=METRICS,
-    arms="narrow",
+    trials=trials,
+    uses_epochs=True,
+    has_own_baseline=True,
     arithmetic=True,
     trains_on_data=True,
     recipe_batch=True,

@@ -112,6 +112,7 @@ PHASE = Phase(
     describe=describe,
     key="replicate",
     default=True,
+    finds_unfit=True,
     joint=True,
     estimate=lambda work: 10 * work.step_s,  # seven steps, in memory that is new to the process
 )

@@ -11,6 +11,10 @@ PHASE = Phase(
     summary="the first steps of training: losses, gradients, activations, types, errors against float64",
     details={Numeric: "numerics_figures.csv"},
     key="seed",
+    refuses={
+        "compile": "numerics looks between the layers, which compile fuses",
+        "cuda-graphs": "numerics looks at every step's layers, which a captured graph does not show",
+    },
     arithmetic=True,
     trains_on_data=True,
     recipe_batch=True,

@@ -161,5 +161,6 @@ PHASE = Phase(
     trains_on_data=True,
     recipe_batch=True,
     checkpoints=True,
+    uses_epochs=True,
     estimate=lambda work: 1.0 + work.epochs * work.steps_per_epoch * work.step_s,  # samples are read, models tested
 )

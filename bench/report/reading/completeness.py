@@ -12,15 +12,12 @@ import pandas as pd
 from bench.report.reading.folders import shown
 from bench.results.columns import listed
 from bench.results.records import MEASURED, UNFIT
-from bench.spec.phases import LADDER, PHASES
+from bench.spec.phases import ABLATIONS, FIND_UNFIT, PHASES
 from bench.spec.precisions import find_precision
 from bench.spec.techniques import AblationStep
 
 if TYPE_CHECKING:
     from bench.report.reading.load import Run
-
-FINDS_UNFIT = ("memory", "ladder_memory")
-"""The phases that find out which precisions, or ablation steps, are left out of their cell on purpose."""
 
 BATCH = re.compile(r"-b\d+$")
 """The end of a cell's name: what is before it is equal for one recipe on one device."""
@@ -63,10 +60,10 @@ def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[st
         done.add((cell, phase, replicate, _seed(phase, seed), arm))
         if phase == "memory" and status in MEASURED:  # of two processes one is enough
             fit.add((cell, False, arm))
-        if phase in FINDS_UNFIT and status in UNFIT:
+        if phase in FIND_UNFIT and status in UNFIT:
             precision = find_precision(str(name)) if phase == "memory" and status == "unsupported" else None
             if precision is None or not precision.emulated:
-                unfit.add((cell, phase in LADDER, arm))
+                unfit.add((cell, phase in ABLATIONS, arm))
     unfit -= fit
     return [
         trial
@@ -74,7 +71,7 @@ def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[st
         if any(
             (trial["cell"], trial["phase"], trial["replicate"], _seed(trial["phase"], trial["seed"]), arm) not in done
             for arm in trial["arms"]
-            if trial["phase"] in FINDS_UNFIT or (trial["cell"], trial["phase"] in LADDER, arm) not in unfit
+            if trial["phase"] in FIND_UNFIT or (trial["cell"], trial["phase"] in ABLATIONS, arm) not in unfit
         )
     ]
 

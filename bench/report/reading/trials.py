@@ -16,7 +16,7 @@ import pandas as pd
 
 from bench.results.columns import COLUMNS, LIST, OF_PHASES, Field
 from bench.results.csv_file import read
-from bench.spec.phases import LADDER, PHASES
+from bench.spec.phases import ABLATIONS, PHASES, SEARCHES
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import Placement
 
@@ -79,7 +79,7 @@ def _with_names(rows: pd.DataFrame, reference: str) -> pd.DataFrame:
     """Add what follows from a row: names of the cell, of parameters and of ablation steps."""
     parameters = {text: json.loads(text) if text else {} for text in rows["parameters"].unique()}
     words = {text: [f"{name}={value}" for name, value in given.items()] for text, given in parameters.items()}
-    is_step = rows["phase"].isin(LADDER)
+    is_step = rows["phase"].isin(ABLATIONS)
     added = rows["techniques"].where(rows["techniques"] == "", LIST + rows["techniques"])
     techniques = rows["techniques"].mask(is_step, "")
     named = rows.assign(
@@ -96,7 +96,7 @@ def _with_names(rows: pd.DataFrame, reference: str) -> pd.DataFrame:
         reference=reference,
     )
     changed = rows["parameters"].map({text: "".join(f"-{word}" for word in each) for text, each in words.items()})
-    batch = ("-b" + rows["batch_size"].map("{:.0f}".format)).mask(rows["phase"] == "fit", "")
+    batch = ("-b" + rows["batch_size"].map("{:.0f}".format)).mask(rows["phase"].isin(SEARCHES), "")
     cell = rows["suite"] + changed + added.mask(is_step, "") + "-" + rows["placement"] + batch
     return named.assign(cell=cell)
 

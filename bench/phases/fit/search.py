@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from bench.results.records import Fit, Status, TrialResult
-from bench.spec.precisions import parse_precision
-from bench.spec.techniques import techniques
-from bench.spec.trial import Cell, Trial
+from bench.phases.fit import Fit
+from bench.planning.batch_sizes import pieces
+from bench.results.records import Status, TrialResult
+from bench.spec.trial import Trial
 
 SHARE = 16
 """The search ends when the gap between fitting and not fitting is at most this fraction (1/16) of the size."""
@@ -21,38 +21,6 @@ CPU_LIMITS_S, GPU_LIMITS_S = (2.0, 20.0), (30.0, 120.0)
 """A batch whose step, or whole attempt with making random samples, is predicted to take longer is not tried."""
 Bound = str
 """Limit that the next larger batch would exceed: ``memory``, ``predicted memory``, ``time`` or ``error``."""
-Largest = Mapping[tuple[Cell, str], int]
-"""The largest batches known: by cell, whatever its batch size, and precision."""
-
-
-def at_any_size(cell: Cell) -> Cell:
-    """Return the cell whatever its batch size, as a key."""
-    return replace(cell, batch_size=1)
-
-
-def pieces(cell: Cell) -> int:
-    """Return the number of equal pieces of a batch: its devices times its accumulated parts."""
-    return len(cell.placement.members) * techniques(cell.techniques).grad_accumulation
-
-
-def common_multiple(precisions: Iterable[str], rows: int) -> int:
-    """Return what batch sizes are multiples of for all of some precisions to train at them.
-
-    Args:
-        precisions: their names.
-        rows: how many rows each sample has in linear layers: a sequence's tokens, and 1 where that is unknown.
-    """
-    wanted = (parse_precision(name).trained_multiple for name in precisions)
-    return math.lcm(*(multiple // math.gcd(multiple, rows) for multiple in wanted))
-
-
-def fitting_at(largest: Mapping[str, int | None]) -> dict[int, tuple[str, ...]]:
-    """Return every precision's largest batch size, each with the precisions that it fits.
-
-    The smallest of them fits all.
-    """
-    sizes = sorted({size for size in largest.values() if size is not None})
-    return {size: tuple(name for name, most in largest.items() if most is not None and most >= size) for size in sizes}
 
 
 @dataclass(slots=True)
