@@ -34,7 +34,7 @@ MARGIN = 0.01
 FAR = 3.0
 """A measure of a process is far above the others' beyond this many times their spread, and more where they are few."""
 EVIDENCE = {"foreign_load_pct": 10.0, "switches_per_s": 20.0}
-"""Columns of trials.csv from which a process is seen to be disturbed by comparison with the others of its cell, and the
+"""Columns of speed.csv from which a process is seen to be disturbed by comparison with the others of its cell, and the
 least by which it must exceed their median."""
 
 Key = TypeVar("Key")

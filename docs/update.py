@@ -30,6 +30,7 @@ from bench.report.analysis import published
 from bench.report.format import MIB, known, number, records
 from bench.report.tables.table import whole
 from bench.results import columns
+from bench.results.records import Identity, Ran
 from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE, PRECISIONS, Feature, Precision
 from bench.spec.techniques import TECHNIQUES
@@ -153,10 +154,26 @@ def phases() -> str:
     return markdown(("phase", "measures", "selected by", "repeated over", "on several devices"), rows)
 
 
-def csv_columns(file: str) -> str:
-    """Describe every column of a CSV."""
-    rows = [(f"`{field.name}`", field.values, field.about) for field in columns.COLUMNS[file].values()]
+def csv_columns(fields: Iterable[columns.Field]) -> str:
+    """Describe columns of CSVs."""
+    rows = [(f"`{field.name}`", field.values, field.about) for field in fields]
     return markdown(("column", "values", "meaning"), rows)
+
+
+def own_columns() -> str:
+    """Describe the columns of each phase's own; those of a row that phases share are described once."""
+    phases_of: dict[type, list[str]] = {}
+    for phase in PHASES.values():
+        if phase.row is not None:
+            phases_of.setdefault(phase.row, []).append(phase.name)
+    described: set[str] = set()
+    rows = []
+    for row, names in phases_of.items():
+        for field in columns.fields_of(row):
+            if field.name not in described:
+                rows.append((", ".join(names), f"`{field.name}`", field.values, field.about))
+        described |= {field.name for field in columns.fields_of(row)}
+    return markdown(("phase", "column", "values", "meaning"), rows)
 
 
 def measured() -> str:
@@ -211,7 +228,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "techniques": techniques,
     "suites": suites,
     "phases": phases,
-    **{file: partial(csv_columns, file) for file in columns.COLUMNS},
+    "first_columns": lambda: csv_columns(columns.fields_of(Identity)),
+    "own_columns": own_columns,
+    "last_columns": lambda: csv_columns(columns.fields_of(Ran)),
+    **{file: partial(csv_columns, fields.values()) for file, fields in columns.COLUMNS.items()},
 }
 
 

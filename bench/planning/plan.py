@@ -530,7 +530,8 @@ def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, St
     phase = PHASES[trial.phase]
     memory = fits.get((phase.is_ablation, trial.cell), ())
     if phase.resolve is not None:
-        return phase.resolve(trial, memory, done)
+        resolved: Trial | None = phase.resolve(trial, memory, done)
+        return resolved
     readings = [reading for fit in memory for reading in done.get(fit.id, {}).items()]
     unfit = {
         name

@@ -69,8 +69,8 @@ class Field:
         return ", ".join(filter(None, (self.unit or "number", self.column.sign)))
 
 
-def _fields(record: type, *, part: bool = False) -> Iterator[Field]:
-    """Yield the columns of a record in order, with those of the records in it, its parts."""
+def fields_of(record: type, *, part: bool = False) -> Iterator[Field]:
+    """Yield the columns of a record in order, with those of the records in it; of a ``part`` none is needed."""
     hints, abouts = get_type_hints(record, include_extras=True), _descriptions(record)
     for field in dataclasses.fields(record):
         kind, column = hints[field.name], Column()
@@ -80,7 +80,7 @@ def _fields(record: type, *, part: bool = False) -> Iterator[Field]:
         if get_origin(kind) is Annotated:
             kind, column = get_args(kind)
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            yield from _fields(kind, part=True)
+            yield from fields_of(kind, part=True)
             continue
         words = column.words
         if get_origin(kind) is Literal:
@@ -113,7 +113,7 @@ def _descriptions(record: type) -> dict[str, str]:
 
 def _of_phase(phase: Phase) -> dict[str, Field]:
     """Return the columns of a phase's CSV: the question and the outcome, its own figures, and what ran."""
-    fields = [*_fields(Identity), *(_fields(phase.row, part=True) if phase.row else ()), *_fields(Ran, part=True)]
+    fields = [*fields_of(Identity), *(fields_of(phase.row, part=True) if phase.row else ()), *fields_of(Ran, part=True)]
     other = {"replicate", "seed"} - {phase.key}
     return {field.name: field for field in fields if field.name not in other}
 
@@ -122,7 +122,7 @@ def _columns() -> dict[str, dict[str, Field]]:
     columns = {phase.file: _of_phase(phase) for phase in PHASES.values()}
     records = {name: record for phase in PHASES.values() for record, name in phase.details.items()}
     for name, (record,) in (SHARED | {name: (record,) for name, record in records.items()}).items():
-        columns[name] = {field.name: field for field in _fields(record)}
+        columns[name] = {field.name: field for field in fields_of(record)}
     return columns
 
 

@@ -118,16 +118,17 @@ class Phase:
     refuses: Mapping[str, str] = field(default_factory=dict)
     """The techniques that it cannot be measured with, each with the reason."""
     lacks: Callable[[Any], str | None] | None = None
-    """Returns why a ``Device`` cannot be asked for it, in a sentence or, where nobody needs to be told, as an empty text;
-    None if it can."""
+    """Returns why a ``Device`` cannot be asked for it, in a sentence or, where nobody needs to be told, as an empty
+    text; None if it can."""
     check: Callable[[Any], None] | None = None
     """Raises a UsageError for a ``Request`` that it cannot answer."""
     trials: Callable[[Any], list[Any]] | None = None
     """Returns its trials in a cell, to a ``planning.question.Question``; None are those that its ``arms`` and ``key``
     say."""
     resolve: Callable[[Any, Any, Any], Any] | None = None
-    """Returns what a planned trial measures, or None for nothing: given the trial, the trials of its cell that found out
-    which arms fit, and the status of each arm of the trials that have ended, by their ids. None: the arms that fit."""
+    """Returns what a planned trial measures, or None for nothing: given the trial, the trials of its cell that found
+    out which arms fit, and the status of each arm of the trials that have ended, by their ids. None: the arms that
+    fit."""
     search: Callable[..., tuple[int, Any]] | None = None
     """Searches a batch size, and returns it with its ``TrialResult``: given the trial, the device, a function that runs
     a process of a trial, and what the size is a multiple of. It runs before any other phase is planned."""

@@ -20,7 +20,7 @@ from bench.results.records import Block, TrialResult
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data
-from bench.spec.techniques import build_ablation
+from bench.phases.ladder.plan import build_ablation
 from bench.training.arms import open_context
 from bench.training.step import build_arm
 from tests.arms import arm, arms

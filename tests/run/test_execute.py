@@ -13,19 +13,20 @@ from bench.cli.display import Display
 from bench.launch import Ending
 from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Sampler
+from bench.phases.fit import Fit
+from bench.phases.ladder.plan import build_ablation
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
 from bench.planning.batch_sizes import at_any_size
 from bench.planning.plan import Plan
 from bench.report.reading.completeness import missing
 from bench.report.reading.load import load
-from bench.results.records import Block, Device, Fit, Progress, TrialResult
+from bench.results.records import Block, Device, Progress, TrialResult
 from bench.results.run_json import FORMAT
 from bench.results.run_json import planned as entry_of
 from bench.results.store import Store, arm_name
 from bench.run.execute import Execution, sampled_gpus
 from bench.spec.errors import UsageError
-from bench.spec.techniques import build_ablation
 from bench.spec.trial import Protocol
 from tests.arms import arms
 from tests.rows import rows, trial_rows

@@ -17,8 +17,8 @@ from bench.run.prepare import (
     warn_of_emulation,
     warn_of_idle_techniques,
     warn_of_shared_algorithms,
-    warn_of_unknown_energy,
     warn_of_variables,
+    warn_of_what_devices_lack,
 )
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
@@ -80,9 +80,9 @@ def test_variables_that_were_unset_or_slow_every_step_are_warned_of(machine, fou
 def test_a_gpu_that_tells_no_energy_is_warned_of_where_energy_is_asked_for(machine, cpu):
     silent = replace(cpu, placement="1", kind="cuda")
     found = replace(machine, devices=(cpu, replace(silent, placement="0", energy="power"), silent))
-    (warning,) = warn_of_unknown_energy(found, Request(phases=("memory", "energy")))
+    (warning,) = warn_of_what_devices_lack(found, Request(phases=("memory", "energy")))
     assert warning.startswith("GPU 1 tells neither energy nor power")
-    assert warn_of_unknown_energy(found, Request(phases=("memory",))) == []
+    assert warn_of_what_devices_lack(found, Request(phases=("memory",))) == []
 
 
 @pytest.mark.parametrize(

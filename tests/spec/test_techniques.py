@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.spec.techniques import TECHNIQUES, build_ablation, rebase
+from bench.phases.ladder.plan import build_ablation
+from bench.spec.techniques import TECHNIQUES, rebase
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "techniques.md").read_text()
 ON_GPU = [

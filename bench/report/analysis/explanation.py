@@ -49,7 +49,7 @@ MEMORY_KINDS = {
     "activations": "activation_bytes",
     "temporaries": "temporary_bytes",
 }
-"""The columns of trials.csv by the kinds of tensors."""
+"""The columns of memory.csv by the kinds of tensors."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +75,7 @@ class Step:
     ms: Mapping[WorkClass, float]
     """Median over the rounds, of each class."""
     figures: pd.DataFrame
-    """All its rows of explain.csv."""
+    """All its figures of the explain phase."""
 
     def share(self, *classes: WorkClass) -> float:
         """Return the share of the step that classes take."""
@@ -165,11 +165,11 @@ class Step:
 
 
 MemoryPair = tuple[Mapping[Hashable, Any], Mapping[Hashable, Any]]
-"""The rows of trials.csv that counted the tensors of a step, of the baseline and of another precision."""
+"""The rows of memory.csv that counted the tensors of a step, of the baseline and of another precision."""
 
 
 def memory_held(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return one row of trials.csv for each arm whose tensors of a step were counted, with its ``peak`` in bytes.
+    """Return one row of memory.csv for each arm whose tensors of a step were counted, with its ``peak`` in bytes.
 
     Of the processes that read an arm's peak it is the one with the largest, which is the arm's figure.
     """
