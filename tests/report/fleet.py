@@ -71,7 +71,7 @@ def copy(
     return target
 
 
-READ = ("precision", "arm_precision", "placement", "members", "parameters", "name")
+READ = ("precision", "placement", "name")
 """Words that are read as more than names: what cannot be read is refused."""
 FIGURES = (
     ("step", "", "loss", 2.0),
@@ -105,7 +105,7 @@ def with_words(folder: Path, text: str) -> Path:
 
         def fill(row: dict[str, str], free: list[str] = free) -> None:
             row.update(
-                {name: text + row[name] for name in free if row[name] or name != "layer"}
+                {name: text + row.get(name, "") for name in free if row.get(name) or name != "layer"}
             )  # "" is the whole model
 
         edit_rows(folder, fill, file)

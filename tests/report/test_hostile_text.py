@@ -54,7 +54,9 @@ def harmless(text: str) -> bool:
 
 
 def test_the_csvs_hold_nothing_raw_and_no_formula(runs):
-    for name, columns in COLUMNS.items():
+    there = {name: columns for name, columns in COLUMNS.items() if (runs[0] / name).exists()}
+    assert there.keys() == {"memory.csv", "speed.csv", "train.csv", "blocks.csv", "epochs.csv"}
+    for name, columns in there.items():
         text = (runs[0] / name).read_text()
         assert harmless(text)
         for row in csv.DictReader(io.StringIO(text)):
@@ -70,7 +72,7 @@ def test_reading_undoes_the_quoting(runs):
 
 def test_a_file_that_another_program_wrote_is_read_as_plain_text(tmp_path):
     folder = RunBuilder(tmp_path / "run").memory("fp32", 100).lost("speed", "fp32", "failed", "DETAIL").folder
-    path = folder / "trials.csv"
+    path = folder / "speed.csv"
     path.write_text(path.read_text().replace("DETAIL", "\x1b[31m=1"))
     assert read([folder]).trials["detail"].tolist() == ["", r"\x1b[31m=1"]
 

@@ -1,12 +1,13 @@
-"""A metric and a factor that are registered here alone reach every part of a report, and ``compare``."""
+"""A metric that a phase declares, with a field of its row, reaches every part of a report, and ``compare``."""
 
-import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from bench.phases.memory import MemoryPeak
+from bench.phases.speed import Speed
+from bench.phases.train import LEARNED, Training
 from bench.report.analysis.compare import compare
 from bench.report.analysis.contrast import contrasts
 from bench.report.analysis.summary import summarise
@@ -14,22 +15,24 @@ from bench.report.exports import data, document
 from bench.report.figures import files
 from bench.report.figures.chart import Chart
 from bench.report.figures.devices import charts
+from bench.report.reading import trials
 from bench.report.reading.load import load
 from bench.report.tables.comparisons import changes
-from bench.results.columns import COLUMNS, columns_of, descriptions
+from bench.results import columns
+from bench.results.columns import COLUMNS
 from bench.results.records import TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.metric import Metric
-from bench.spec.metrics import LEARNED, METRICS
+from bench.spec.metrics import METRICS
+from bench.spec.phases import PHASES
 from tests.report.builders import RunBuilder, timed, write_report
-from tests.report.fleet import edit_rows
+from tests.rows import edit_rows
 
 COMPILING = Metric(
     name="compiling",
     label="compile time",
     unit="s",
     about="What torch.compile took.",
-    phase="speed",
     columns=("compile_s",),
 )
 COPIED = Metric(
@@ -37,17 +40,53 @@ COPIED = Metric(
     label="bytes copied to the device",
     unit="bytes",
     about="Bytes of a step's batch that are copied to the device.",
-    phase="memory",
     columns=("copied_bytes",),
     replicate="once",
     fewest=1,
 )
+F1 = Metric(
+    name="f1",
+    label="F1",
+    unit="points",
+    about="F1.",
+    columns=("f1",),
+    better="more",
+    margin=0.5,
+    **(LEARNED | {"tabled": False}),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CopyingPeak(MemoryPeak):
+    """The row of the memory phase with a figure more."""
+
+    copied_bytes: float | None = None
+    """Bytes that a step copies."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoredTraining(Training):
+    """The row of the train phase with a figure more."""
+
+    f1: float | None = None
+    """F1 on the test set."""
+
+
+def declare(monkeypatch: pytest.MonkeyPatch, name: str, row: type, metric: Metric) -> None:
+    """Let a phase declare a row and a metric more, and derive what the harness derives of all phases."""
+    phase = PHASES[name]
+    phase = replace(phase, row=row, metrics=(*phase.metrics, metric))
+    monkeypatch.setitem(PHASES, name, phase)
+    monkeypatch.setitem(METRICS, metric.name, replace(metric, phase=name))
+    monkeypatch.setitem(COLUMNS, phase.file, columns._columns()[phase.file])
+    for column, field in trials._fields().items():
+        monkeypatch.setitem(trials.TRIALS, column, field)
 
 
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Two runs: the later compiles in half the time, and amp-bf16 in twice that of fp32."""
-    monkeypatch.setitem(METRICS, "compiling", COMPILING)
+    declare(monkeypatch, "speed", Speed, COMPILING)
     folders = []
     for name, seconds in (("old", 8.0), ("new", 4.0)):
         run = RunBuilder(tmp_path / name)
@@ -78,15 +117,18 @@ def test_a_metric_reaches_table_figure_json_frames_and_metrics(two: list[Path], 
     assert data.typed(runs).summary["compiling_ratio"].max() == pytest.approx(2.0)
 
 
-def test_a_metric_that_no_record_has_a_field_of_has_a_typed_column_by_its_entry(tmp_path, monkeypatch) -> None:
-    monkeypatch.setitem(METRICS, "copied", COPIED)
-    monkeypatch.setitem(COLUMNS, "trials.csv", COLUMNS["trials.csv"] | columns_of(COPIED))
+def test_a_field_of_a_phases_row_is_a_typed_column_of_its_csv_and_the_figure_of_its_metric(
+    tmp_path, monkeypatch
+) -> None:
+    declare(monkeypatch, "memory", CopyingPeak, COPIED)
     run = RunBuilder(tmp_path / "run")
     for precision, copied in (("fp32", 4096.0), ("amp-bf16", 2048.0)):
-        run.result("memory", precision, values={"copied_bytes": copied})
+        run.result("memory", precision, row=CopyingPeak(copied_bytes=copied))
+    assert load([run.folder]).trials["copied_bytes"].tolist() == [4096.0, 2048.0]
     objects = data.rows(data.typed(load([run.folder])).summary)
     assert [(row["copied_bytes"], row["copied_ratio"]) for row in objects] == [(4096.0, None), (2048.0, 0.5)]
-    assert descriptions()["trials.csv"]["copied_bytes"] == COPIED.about
+    column = COLUMNS["memory.csv"]["copied_bytes"]
+    assert (column.about, column.unit) == ("Bytes that a step copies.", "bytes")
     edit_rows(run.folder, lambda row: row.update(copied_bytes="-1"))
     with pytest.raises(UsageError, match="copied_bytes cannot be '-1'"):
         load([run.folder])
@@ -101,18 +143,7 @@ def test_a_metric_reaches_compare(two: list[Path]) -> None:
 
 
 def test_a_second_metric_of_what_is_learned_is_compared_and_leaves_parity_to_the_first(tmp_path, monkeypatch) -> None:
-    f1 = Metric(
-        name="f1",
-        label="F1",
-        unit="points",
-        about="F1.",
-        columns=("f1",),
-        better="more",
-        margin=0.5,
-        **(LEARNED | {"tabled": False}),
-    )
-    monkeypatch.setitem(METRICS, "f1", f1)
-    monkeypatch.setitem(COLUMNS, "trials.csv", COLUMNS["trials.csv"] | columns_of(f1))
+    declare(monkeypatch, "train", ScoredTraining, F1)
     run = (
         RunBuilder(tmp_path / "run")
         .train("fp32", [90.0, 90.1, 90.2, 90.3, 90.4])
@@ -124,8 +155,8 @@ def test_a_second_metric_of_what_is_learned_is_compared_and_leaves_parity_to_the
     row = run.row("amp-bf16")
     assert row["parity"] == "EQUIVALENT"
     assert row["f1"] == pytest.approx(72.0)
-    (contrast,) = contrasts(f1, {0: run.row("fp32")[f1.arm], 1: row[f1.arm]}).values()
-    assert tuple(row[f1.changes]) == pytest.approx(contrast.shown.ends)
+    (contrast,) = contrasts(METRICS["f1"], {0: run.row("fp32")[F1.arm], 1: row[F1.arm]}).values()
+    assert tuple(row[F1.changes]) == pytest.approx(contrast.shown.ends)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +173,7 @@ def test_a_suites_own_figure_of_merit_is_judged_and_shown_as_the_suite_describes
     def describe(row):
         error = 4.0 + 0.3 * (row["precision"] == "amp-bf16") + 0.01 * int(row["seed"]) ** 2
         described = {"quality_name": "RMSE", "quality_unit": "°C", "quality_better": better, "quality_margin": margin}
-        row.update(described, quality=error if row["precision"] != "fp32" or not row["run"].endswith("new") else 3.7)
+        row.update(described, quality=error if row["precision"] != "fp32" or run is runs[0] else 3.7)
         row.update(test_accuracy_pct="", test_loss="")
 
     runs = [RunBuilder(tmp_path / name) for name in ("old", "new")]
@@ -164,16 +195,6 @@ def test_a_suites_own_figure_of_merit_is_judged_and_shown_as_the_suite_describes
     assert (comparison.changes["quality"].verdict, comparison.changes["quality"].metric.label) == (changed, "RMSE")
     edit_rows(runs[0].folder, lambda row: row.update(quality_margin=margin + (row["precision"] == "fp32")))
     assert runs[0].row("amp-bf16")["parity"] != verdict  # two margins, fixed by nobody
-
-
-def test_a_figure_without_a_metric_is_refused_and_one_that_is_not_finite_is_unknown(tmp_path, monkeypatch) -> None:
-    monkeypatch.setitem(METRICS, "copied", COPIED)
-    monkeypatch.setitem(COLUMNS, "trials.csv", COLUMNS["trials.csv"] | columns_of(COPIED))
-    with pytest.raises(ValueError, match="no metric has the column copied_byts"):
-        TrialResult(precision="fp32", status="ok", values={"copied_byts": 1.0})
-    run = RunBuilder(tmp_path / "run")
-    run.result("memory", "fp32", row=MemoryPeak(peak_allocated_bytes=5), values={"copied_bytes": math.inf})
-    assert math.isnan(load([run.folder]).trials["copied_bytes"][0])
 
 
 def test_a_metric_takes_no_key_of_another_figure(monkeypatch) -> None:

@@ -58,7 +58,7 @@ def read_trials(folder: Path, info: Mapping[str, Any]) -> pd.DataFrame:
     frames = [_of_phase(folder / phase.file, phase.name) for phase in PHASES.values()]
     rows = pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
     rows = rows.sort_values("started", kind="stable", ignore_index=True)
-    return _with_devices(_with_names(rows, _reference(info)), info)
+    return rows if rows.empty else _with_devices(_with_names(rows, _reference(info)), info)
 
 
 def _of_phase(path: Path, phase: str) -> pd.DataFrame:

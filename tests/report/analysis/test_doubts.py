@@ -178,6 +178,8 @@ def test_an_arm_in_another_type_than_its_name_is_told_and_fp32_is_not(tmp_path: 
 def test_a_scripts_reference_in_tf32_is_no_fp32_whatever_it_is_called(tmp_path: Path) -> None:
     for reference in ("fp32", "plain"):
         run = RunBuilder(tmp_path / reference)
+        script = {"command": ["train.py"], "arms": [[reference, ""], ["bf16", ""]]}
+        edit_run(run.folder, lambda info, script=script: info["request"].update(script=script))
         for replicate in range(3):
             trial = run.trial("speed", [reference, "bf16"], 128, replicate=replicate)
             trial = replace(trial, cell=replace(trial.cell, data=DataSource(kind="script"), reference=reference))

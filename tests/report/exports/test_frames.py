@@ -51,7 +51,7 @@ def test_the_example_of_the_document_runs(capsys, monkeypatch):
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "analysing-results.md").read_text(), re.DOTALL)
     exec(compile(example, "analysing-results.md", "exec"), {})
     shown = capsys.readouterr().out
-    with (ROOT / "results" / "resnet20-cpu-epyc-parity" / "trials.csv").open() as file:
+    with (ROOT / "results" / "resnet20-cpu-epyc-parity" / "train.csv").open() as file:
         accuracies = [row["test_accuracy_pct"] for row in csv.DictReader(file) if row["test_accuracy_pct"]]
     assert "FASTER" in shown
     assert f"{float(accuracies[0]):.1f}" in shown

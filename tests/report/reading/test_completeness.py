@@ -68,7 +68,7 @@ def test_what_did_not_fit_is_not_missing(tmp_path):
 
 
 def test_a_precision_whose_memory_one_of_two_processes_measured_is_missing(tmp_path):
-    run = RunBuilder(tmp_path / "run").memory("fp32", 8).result("memory", "fp32", seed=1, status="oom")
+    run = RunBuilder(tmp_path / "run").memory("fp32", 8).result("memory", "fp32", replicate=1, status="oom")
     wanted = plan(run, ("train", ["fp32"], {}))
     assert missing(wanted, load([run.folder]).trials) == wanted
 

@@ -11,13 +11,15 @@ from bench.report.analysis.comparability import cautions
 from bench.report.analysis.summary import summarise
 from bench.report.figures.training import panel
 from bench.report.reading.load import load
+from bench.results.columns import cells
 from bench.results.records import TrialResult
 from bench.results.run_json import FORMAT
-from bench.results.store import Store, answers
+from bench.results.store import Store, stored_results
 from bench.spec.errors import UsageError
 from tests.report import fleet
 from tests.report.builders import RunBuilder, block, epoch_of, write_report
 from tests.report.fleet import copy, original
+from tests.rows import write_rows
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ COMMITTED = sorted(path.parent for path in (Path(__file__).parents[3] / "results
 def test_a_committed_run_is_read_and_could_be_resumed(folder: Path, tmp_path: Path) -> None:
     assert len(load([folder]).trials)
     copied = shutil.copytree(folder, tmp_path / "run")
-    assert answers(copied).statuses
+    assert stored_results(copied).statuses
     with Store(copied) as store:
         assert store.dropped == {}
     before, after = load([folder]), load([copied])
@@ -99,8 +101,7 @@ def on_images(folder: Path, path: str, fingerprint: str | None) -> None:
 def test_the_same_images_under_two_paths_are_one_workload(pair):
     for folder, path in zip(pair, ("folder:/x/images", "folder:/y/pictures"), strict=True):
         trial = load([folder]).trials.query("phase == 'speed'").iloc[0]["trial"]
-        with Store(folder) as store:
-            store.add([block(trial, attempt=1)])
+        write_rows(folder, "blocks.csv", [cells(block(trial))])
         on_images(folder, path, "f1")
     read = load(list(pair))
     for frame in (read.trials, read.epochs, read.blocks):
@@ -129,16 +130,15 @@ def test_without_fingerprints_paths_are_all_there_is(pair):
     assert read.remarks == []
 
 
-def test_of_a_trial_that_was_cut_off_when_tried_again_the_first_attempt_is_left(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run")
+def test_of_a_file_that_was_cut_off_the_whole_rows_count_and_a_remark_says_so(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").memory("fp32", 100)
     trial = run.trial("speed", ["fp32", "amp-bf16"], 128)
-    failed = [TrialResult(precision=name, status="failed", detail="gone") for name in trial.precisions]
-    run.add(trial, *failed).add(trial, *failed)
-    path = run.folder / "trials.csv"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    run.add(trial, *(TrialResult(precision=name, status="failed", detail="gone") for name in trial.precisions))
+    path = run.folder / "speed.csv"
+    path.write_text(path.read_text()[:-3])
     runs = load([run.folder])
-    assert runs.trials["status"].tolist() == ["failed", "failed"]
-    assert "was cut off" in " ".join(runs.runs[0].remarks)
+    assert runs.trials.query("phase == 'speed'")[["precision", "status"]].values.tolist() == [["fp32", "failed"]]
+    assert runs.runs[0].remarks == ("The last write to speed.csv was cut off, and does not count.",)
 
 
 def test_an_emulated_precision_has_accuracy_and_no_time(tmp_path: Path) -> None:

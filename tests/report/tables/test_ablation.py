@@ -12,7 +12,7 @@ from tests.report.ablations import (
     AMP,
     ZEROED_AMP,
     ablation_of,
-    ablation_result,
+    ablation_speed,
     apart,
     peaks,
     scattered,
@@ -234,8 +234,7 @@ def test_the_loader_limits_a_step_that_waits_for_it_in_half_of_its_processes(tmp
             TrialResult(
                 precision=name,
                 status="ok",
-                speed=timed(8.0 / (step + 1), 64, host_ratio=0.2),
-                ablation=ablation_result(step, limited=limited),
+                row=ablation_speed(timed(8.0 / (step + 1), 64, host_ratio=0.2), step, limited=limited),
             )
             for step, name in enumerate(STEPS)
         ]

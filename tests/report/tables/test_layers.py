@@ -5,6 +5,7 @@ import math
 import pandas as pd
 import pytest
 
+from bench.phases.layers import Layers
 from bench.report.analysis.summary import summarise
 from bench.report.figures.numerics import charts
 from bench.report.page import compose
@@ -23,7 +24,7 @@ def run(tmp_path):
     """A run that searched one precision: an infinite module, a bad one, and more healthy ones than tables list."""
     builder = RunBuilder(tmp_path / "searched")
     trial = builder.trial("layers", ["amp-bf16"], 128)
-    builder.add(trial, TrialResult(precision="amp-bf16", status="ok", detail=DETAIL, values={"gradient_error": 0.8}))
+    builder.add(trial, TrialResult(precision="amp-bf16", status="ok", detail=DETAIL, row=Layers(gradient_error=0.8)))
     modules = {"blocks.0.norm": (0.9, 0.7), "blocks.1.norm": (math.inf, 1.0)} | {
         f"f{n}": (0.01, 0.0) for n in range(20)
     }

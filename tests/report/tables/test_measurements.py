@@ -75,9 +75,10 @@ def test_on_a_cpu_the_peak_is_resident_and_what_only_a_gpu_has_is_left_out(tmp_p
 @pytest.mark.parametrize("larger", [0, 1])
 def test_of_two_processes_that_read_a_peak_the_larger_is_shown_and_explained(run, larger):
     sizes = [120, 100][:: 1 - 2 * larger]  # MiB, in the order of the processes
-    for seed, size in enumerate(sizes):
+    for replicate, size in enumerate(sizes):
         peak = MemoryPeak(**ON_A_GPU | {"peak_allocated_bytes": size * MIB})
-        run.result("memory", "fp32", row=peak, seed=seed).result("memory", "amp-bf16", row=peak, seed=seed)
+        for name in ("fp32", "amp-bf16"):
+            run.result("memory", name, row=peak, replicate=replicate)
     assert column(run.memory_table, "allocated (MiB)") == ["120.0", "120.0"]
     trials = load([run.folder]).trials
     pair = memory_pair(trials, trials.iloc[0].to_dict(), "amp-bf16")

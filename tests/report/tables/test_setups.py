@@ -13,6 +13,7 @@ from bench.report.tables.table import Material, Table
 from tests.report import fleet
 from tests.report.builders import GPU, RunBuilder
 from tests.report.fleet import copy, original
+from tests.rows import rows, write_rows
 
 STEPS, EPOCHS = "mlp: throughput", "mlp: time per epoch"
 OWN = 3
@@ -101,10 +102,14 @@ def test_arms_timed_side_by_side_have_the_ratio_of_their_speedups(tmp_path):
 
 
 def test_what_tells_setups_apart_is_in_their_names(three):
-    lines = (three[1] / "trials.csv").read_text().splitlines(keepends=True)
-    more = [line.replace(",0,0,Card B,", ",1,1,Card B,").replace("mlp-0-", "mlp-1-") for line in lines[1:]]
-    both = [line.replace(",0,0,Card B,", ",0+1,0+1,2 × Card B,").replace("mlp-0-", "mlp-0+1-") for line in lines[1:]]
-    (three[1] / "trials.csv").write_text("".join([*lines, *more, *both]))
+    for name in ("memory.csv", "speed.csv", "train.csv"):
+        measured = rows(three[1], name)
+        others = [
+            {**row, "placement": place, "device": device, "trial": row["trial"].replace("mlp-0-", f"mlp-{place}-")}
+            for place, device in (("1", "Card B"), ("0+1", "2 × Card B"))
+            for row in measured
+        ]
+        write_rows(three[1], name, [*measured, *others])
     assert {"Card B (GPU 0), fp32", "Card B (GPU 1), fp32", "2 × Card B, fp32", "Card A, fp32"} < set(
         names(matrices(*three)[STEPS])
     )
