@@ -76,14 +76,13 @@ def run(request: Request) -> int:
     from bench.run import reporting
     from bench.run.execute import execute, tell_what_remains
     from bench.run.interleave import WITHOUT_REPORT
-    from bench.run.prepare import prepare, prepare_script
+    from bench.run.prepare import prepare
     from bench.spec.text import print_plain
 
     request, folder = folders.open_folder(request)
     try:
         with closing(open_launcher(request)) as launcher:
-            script = request.script
-            prepared = prepare_script(request, script, launcher) if script else prepare(request, launcher)
+            prepared = prepare(request, launcher)
             folders.check(prepared, folder)
             named = request.gpus is not None or request.on is not None
             show_plan(

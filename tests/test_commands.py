@@ -43,7 +43,7 @@ CONTINUED = f"{GPUS}test_a_training_goes_on_in_fp16_and_back_in_fp32_without_a_j
 SEEDS = "tests/run/test_folder.py::test_added_seeds_are_the_runs_own_from_then_on"
 SIDES = "tests/run/test_interleave.py::test_a_side_is_a_suite_a_checkout_or_an_environment"
 EXECUTE = "tests/run/test_execute.py::"
-RAY = "tests/launch/ray/"
+RAY = "tests/ray/"
 PLAN = "tests/test_commands.py::test_a_measurement_is_planned"
 MEASURED = {
     "--suite resnet50 --gpus 0,1": EACH_GPU,

@@ -1,4 +1,4 @@
-"""The interface between a run and what runs its trials: this machine or a Ray cluster."""
+"""The interface between a run and what runs its trials: this machine, or what an optional folder adds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from bench.results.records import Device, Environment, Message
 from bench.spec.errors import UsageError
+from bench.spec.optional import definitions
 from bench.spec.trial import Request, Trial
 
 Value = TypeVar("Value")
@@ -104,25 +105,37 @@ def run_concurrently(jobs: Sequence[Callable[[], Value]], cancel: Callable[[], N
     return [job.result() for job in running]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptionalLauncher:
+    """What an optional folder of bench/ defines as ``LAUNCHER`` in its launcher.py."""
+
+    wants: Callable[[Request], bool]
+    """Whether a request is for this launcher."""
+    open: Callable[[Request], Launcher]
+    """Makes the launcher, or raises a UsageError."""
+    prepare: Callable[[Request, Launcher], Any] | None = None
+    """Makes the ``PreparedRun`` of a request that names no suites; None if its requests do."""
+
+
+def optional_launcher(request: Request) -> OptionalLauncher | None:
+    """Return the optional folder's launcher that a request is for; None if this machine's own runs it."""
+    return next((each for each in definitions("launcher", "LAUNCHER") if each.wants(request)), None)
+
+
 def open_launcher(request: Request) -> Launcher:
-    """Return the launcher of this machine, or with ``--on ray`` that of a cluster.
+    """Return the launcher of this machine, or that of an optional folder which the request is for.
 
     Raises:
-        UsageError: torchrun or srun started several tasks; no cluster answers, or it lacks the accelerators.
+        UsageError: torchrun or srun started several tasks, the folder is missing, or its launcher cannot be opened.
     """
-    if request.on is None:
-        require_one_task()
-        if request.script is not None:
-            from bench.launch.script import ScriptLauncher
+    if (optional := optional_launcher(request)) is not None:
+        return optional.open(request)
+    if request.on is not None or request.script is not None:
+        raise UsageError("This ampmeter cannot measure that: the folder of bench/ with its launcher is missing.")
+    from bench.launch.local import LocalLauncher
 
-            return ScriptLauncher(request.script)
-        from bench.launch.local import LocalLauncher
-
-        return LocalLauncher()
-    from bench.launch.ray import RayLauncher
-
-    files = [word for word in request.suites if word.endswith(".py")]
-    return RayLauncher(request.on.partition("://")[2] or None, request.accelerators, files)
+    require_one_task()
+    return LocalLauncher()
 
 
 def require_one_task(environment: Mapping[str, str] = os.environ) -> None:

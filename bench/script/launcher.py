@@ -22,11 +22,11 @@ from typing import Any
 
 import psutil
 
-import bench.script
-from bench.launch import Ending, OnMessage
+from bench.launch import Ending, OnMessage, OptionalLauncher, require_one_task
 from bench.launch.local import GONE_S, LocalLauncher
 from bench.results.records import Block, Device, MemoryPeak, Operations, Progress, Speed, Status, TrialResult
 from bench.script.hook import ignores_hook
+from bench.script.prepare import prepare_script
 from bench.script.steps import (
     NARROW,
     WAIT_PCT,
@@ -41,10 +41,10 @@ from bench.script.steps import (
 )
 from bench.spec import lifetime
 from bench.spec.own_modules import ROOT
-from bench.spec.trial import Rendezvous, Script, Trial
+from bench.spec.trial import Rendezvous, Request, Script, Trial
 from bench.worker.failures import exit_cause, last_words, oom_kills, printed
 
-HOOK, OVERLAY = (Path(bench.script.__file__).with_name(name) for name in ("hook.py", "overlay.py"))
+HOOK, OVERLAY = (Path(__file__).with_name(name) for name in ("hook.py", "overlay.py"))
 VARIABLE = "AMPMETER_HOOK"
 POLL_S = 0.05
 LATE_S = 5.0
@@ -368,3 +368,17 @@ def _command(words: tuple[str, ...]) -> list[str]:
 def _mean_ms(timings: list[Timing]) -> float:
     """Return the geometric mean of processes' step times: of an ABBA round, drift cancels in it."""
     return geometric_mean(timing.step_ms for timing in timings)
+
+
+def _open(request: Request) -> ScriptLauncher:
+    """Return the launcher of a request's script.
+
+    Raises:
+        UsageError: torchrun or srun started several tasks.
+    """
+    require_one_task()
+    assert request.script is not None
+    return ScriptLauncher(request.script)
+
+
+LAUNCHER = OptionalLauncher(wants=lambda request: request.script is not None, open=_open, prepare=prepare_script)

@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 
-from bench.launch import Ending, Launcher, OnMessage, run_concurrently
+from bench.launch import Ending, Launcher, OnMessage, OptionalLauncher, run_concurrently
 from bench.launch.local import LocalLauncher
 from bench.launch.ranks import Rank, free_port, run_ranks
 from bench.results.environment import Surveys, merge
@@ -34,7 +34,7 @@ from bench.results.records import Device, Environment, Message
 from bench.spec.errors import UsageError, first_line
 from bench.spec.own_modules import ROOT
 from bench.spec.text import print_plain
-from bench.spec.trial import Placement, Rendezvous, SuiteRef, Trial
+from bench.spec.trial import Placement, Rendezvous, Request, SuiteRef, Trial
 
 CONNECT_S = 5.0
 """Timeout of the connection to the head node."""
@@ -475,3 +475,16 @@ def interface(address: str) -> str | None:
     """Return the name of the network interface that has an address."""
     interfaces = psutil.net_if_addrs().items()
     return next((name for name, addresses in interfaces if any(each.address == address for each in addresses)), None)
+
+
+def _open(request: Request) -> RayLauncher:
+    """Connect to the cluster that a request names.
+
+    Raises:
+        UsageError: no cluster answers, or it lacks the accelerators.
+    """
+    files = [word for word in request.suites if word.endswith(".py")]
+    return RayLauncher(str(request.on).partition("://")[2] or None, request.accelerators, files)
+
+
+LAUNCHER = OptionalLauncher(wants=lambda request: request.on is not None, open=_open)
