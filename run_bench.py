@@ -75,7 +75,6 @@ def run(request: Request) -> int:
     from bench.run import folder as folders
     from bench.run import reporting
     from bench.run.execute import execute, tell_what_remains
-    from bench.run.interleave import WITHOUT_REPORT
     from bench.run.prepare import prepare
     from bench.spec.text import print_plain
 
@@ -98,7 +97,7 @@ def run(request: Request) -> int:
                 return 0
             folder = folder or folders.new_folder(prepared)
             fine = execute(prepared, folder, launcher, begun_s)
-        if WITHOUT_REPORT in os.environ:
+        if reporting.WITHOUT_REPORT in os.environ:
             return 0 if fine else 1
         reporting.report_run(folder)
     except KeyboardInterrupt:
@@ -131,10 +130,11 @@ def report(options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """Compare runs with earlier ones of the same questions, or measure both by turns first."""
-    from bench.report.analysis.compare import compare
-    from bench.report.exports import document
-    from bench.report.render import comparison_page, show_comparison
-    from bench.run.interleave import interleave
+    from bench.compare.comparison import compare
+    from bench.compare.document import document
+    from bench.compare.interleave import interleave
+    from bench.compare.page import comparison_page, show_comparison
+    from bench.report.exports.document import dumps
 
     old, new, by_turns = options.old, options.new, options.by_turns
     if options.interleave is not None:
@@ -142,7 +142,7 @@ def compare(options: argparse.Namespace) -> int:
         by_turns = True
     comparison = compare(old, new, options.fail_over, by_turns=by_turns)
     if options.json:
-        print(document.dumps(document.compare(comparison)))
+        print(dumps(document(comparison)))
     elif options.markdown or options.html:
         print(comparison_page(comparison, "html" if options.html else "md"), end="")
     else:

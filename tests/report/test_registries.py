@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.analysis.compare import compare
+from bench.compare.comparison import compare
+from bench.compare.page import changes
 from bench.report.analysis.contrast import contrasts
 from bench.report.analysis.summary import summarise
 from bench.report.exports import data, document
@@ -14,7 +15,6 @@ from bench.report.figures import files
 from bench.report.figures.chart import Chart
 from bench.report.figures.devices import charts
 from bench.report.reading.load import load
-from bench.report.tables.comparisons import changes
 from bench.results.columns import COLUMNS, columns_of, descriptions
 from bench.results.records import MemoryPeak, TrialResult
 from bench.spec.errors import UsageError

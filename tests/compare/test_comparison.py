@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.report.analysis.compare import Comparison, Row, _over_runs, compare
+from bench.compare.comparison import Comparison, Row, _over_runs, compare
+from bench.compare.judge import judge_together
 from bench.report.analysis.contrast import Arm, estimate
-from bench.report.analysis.judge import judge_together
 from bench.results.records import Device, Energy, MemoryPeak
 from bench.results.run_json import planned
 from bench.spec.errors import UsageError

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from bench.cli.parser import parse
-from bench.run.interleave import WITHOUT_REPORT, interleave
+from bench.compare.interleave import interleave
+from bench.run.reporting import WITHOUT_REPORT
 from bench.spec.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +41,7 @@ class Started:
 def started(monkeypatch) -> Started:
     """The runs, in place of processes."""
     processes = Started()
-    monkeypatch.setattr("bench.run.interleave.subprocess.Popen", processes)
+    monkeypatch.setattr("bench.compare.interleave.subprocess.Popen", processes)
     return processes
 
 
@@ -78,7 +79,7 @@ def test_a_side_is_a_suite_a_checkout_or_an_environment(started, sides, tmp_path
 
 
 def test_an_installed_program_does_not_bring_its_torch_into_another_environment(started, sides, tmp_path, monkeypatch):
-    monkeypatch.setattr("bench.run.interleave.ROOT", tmp_path)  # as site-packages, without pyproject.toml
+    monkeypatch.setattr("bench.compare.interleave.ROOT", tmp_path)  # as site-packages, without pyproject.toml
     interleave(sides["environment"], sides["environment"] / "bin/python", [], tmp_path / "out", pairs=1)
     assert {command[0] for command in started.commands} == {str(tmp_path / "environment/bin/ampmeter")}
     (tmp_path / "environment/bin/ampmeter").unlink()

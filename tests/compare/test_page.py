@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.analysis.compare import Comparison, compare
+from bench.compare.comparison import Comparison, compare
+from bench.compare.page import changes, comparison_page, show_comparison
 from bench.report.page import compose
 from bench.report.reading.load import load
-from bench.report.render import answers, comparison_page, show_comparison
-from bench.report.tables.comparisons import changes
+from bench.report.render import answers
 from tests.report import fleet
 from tests.report.builders import RunBuilder
 

@@ -17,9 +17,9 @@ from typing import Any
 import pandas as pd
 
 from bench import stats
+from bench.compare.judge import judge_together, worse_than
 from bench.report.analysis.comparability import cautions, environments
 from bench.report.analysis.contrast import Arm, Contrast, estimate, numbers
-from bench.report.analysis.judge import judge_together, worse_than
 from bench.report.analysis.summary import summarise
 from bench.report.format import at_batch, counted, known, records, titled, written
 from bench.report.reading.folders import runs_in
