@@ -9,7 +9,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # all else is imported when Ctrl-C is handled already
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from bench.spec.trial import Request
 
@@ -47,8 +47,8 @@ def _main(argv: Sequence[str] | None) -> int:
 
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
-        commands = {"report": report, "compare": compare, "explain": explain, "list": show_list, "doctor": doctor}
-        code = run(options) if isinstance(options, Request) else commands[options.command](options)
+        asked = options if isinstance(options, Request) else _command(options.command)(options)
+        code = run(asked) if isinstance(asked, Request) else asked
         sys.stdout.flush()
         return code
     except UsageError as error:
@@ -60,6 +60,13 @@ def _main(argv: Sequence[str] | None) -> int:
         where = f"'{error.filename}' cannot be read or written: " if error.filename is not None else ""
         print_plain(f"run_bench: {where}{error.strerror or error}.", error=True)
         return 2
+
+
+def _command(name: str) -> Callable[[argparse.Namespace], int | Request]:
+    from bench.cli.commands import optional_commands
+
+    own = {"report": report, "explain": explain, "list": show_list}
+    return own[name] if name in own else optional_commands()[name].run
 
 
 def run(request: Request) -> int:
@@ -128,28 +135,6 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
-def compare(options: argparse.Namespace) -> int:
-    """Compare runs with earlier ones of the same questions, or measure both by turns first."""
-    from bench.compare.comparison import compare
-    from bench.compare.document import document
-    from bench.compare.interleave import interleave
-    from bench.compare.page import comparison_page, show_comparison
-    from bench.report.exports.document import dumps
-
-    old, new, by_turns = options.old, options.new, options.by_turns
-    if options.interleave is not None:
-        old, new = interleave(old, new, options.run_words, options.interleave, options.pairs)
-        by_turns = True
-    comparison = compare(old, new, options.fail_over, by_turns=by_turns)
-    if options.json:
-        print(dumps(document(comparison)))
-    elif options.markdown or options.html:
-        print(comparison_page(comparison, "html" if options.html else "md"), end="")
-    else:
-        show_comparison(comparison)
-    return 1 if comparison.failures else 0
-
-
 def explain(options: argparse.Namespace) -> int:
     """Say why each precision of earlier runs gains, or does not."""
     from bench.report import explain
@@ -158,16 +143,6 @@ def explain(options: argparse.Namespace) -> int:
 
     print_plain(why_in_words(explain(list(dict.fromkeys(options.runs)))))
     return 0
-
-
-def doctor(options: argparse.Namespace) -> int:
-    """Test the instrument itself on this machine."""
-    from bench.doctor.doctor import examine
-    from bench.launch import require_one_task
-    from bench.launch.local import LocalLauncher
-
-    require_one_task()
-    return 0 if examine(options.gpus, options.out, LocalLauncher()) else 1
 
 
 def show_list(options: argparse.Namespace) -> int:

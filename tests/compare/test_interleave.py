@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.cli.parser import parse
+from bench.compare.command import COMMAND
 from bench.compare.interleave import interleave
 from bench.run.reporting import WITHOUT_REPORT
 from bench.spec.errors import UsageError
@@ -168,6 +169,6 @@ time.sleep(60)
 
 def test_options_of_runs_belong_to_interleaving():
     options = parse(["compare", "a", "b", "--interleave", "out", "--", "--suite", "mlp"])
-    assert (options.run_words, options.pairs) == (["--suite", "mlp"], 3)
+    assert (options.words, options.pairs) == (("--suite", "mlp"), 3)
     with pytest.raises(UsageError, match="only with --interleave"):
-        parse(["compare", "a", "b", "--", "--suite", "mlp"])
+        COMMAND.run(parse(["compare", "a", "b", "--", "--suite", "mlp"]))
