@@ -88,7 +88,7 @@ def run(request: Request) -> int:
     request, folder = folders.open_folder(request)
     try:
         with closing(open_launcher(request)) as launcher:
-            prepared = prepare(request, launcher)
+            prepared = launcher.prepare(request) or prepare(request, launcher)
             folders.check(prepared, folder)
             named = request.gpus is not None or request.on is not None
             show_plan(

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.script.prepare import prepare_script
 from tests.conftest import TINY, call
 from tests.golden.cases import explain, of_builder
 from tests.planning.test_plan import gpu
@@ -135,6 +136,9 @@ class TwoGpus(Reading):
         devices = (replace(gpu(), placement=name) for name in names if name != "cpu")
         cpu = [device for device in self.environment.devices if "cpu" in names]
         return replace(self.environment, devices=(*cpu, *devices))
+
+    def prepare(self, request):
+        return request.script and prepare_script(request, request.script, self)
 
     def close(self):
         """Nothing was started."""

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -39,6 +40,13 @@ def imports(source):
             yield from ((alias.name, node.lineno) for alias in node.names)
         if isinstance(node, ast.ImportFrom):
             yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def test_every_package_has_a_layer_or_is_optional():
+    (contract,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    placed = {name for layer in contract["layers"] for name in layer.split(" | ")}
+    packages = {path.parent.name for path in ROOT.glob("bench/*/__init__.py")} | {"stats"}
+    assert packages == placed | {folder.name for folder in OPTIONAL}
 
 
 @pytest.mark.parametrize("folder", OPTIONAL, ids=lambda folder: folder.name)

@@ -40,21 +40,18 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
-def _judged(change: Change) -> dict[str, Any]:
-    return {"verdict": change.verdict, "beyond_fail_over": change.is_beyond}
-
-
 def _change(change: Change | None, metric: Metric) -> dict[str, Any] | None:
     if change is None:
         return None
     return {
-        **_judged(change),
+        "verdict": change.verdict,
+        "beyond_fail_over": change.is_beyond,
         **_sides("status", [status or None for status in change.statuses]),
         **_sides(metric.key, change.values),
         **interval(metric.ratio_key, change.interval),
     }
 
 
-def _sides(name: str, values: Iterable[Any] = (None, None)) -> dict[str, Any]:
+def _sides(name: str, values: Iterable[Any]) -> dict[str, Any]:
     """Return the keys of a quantity of OLD and of NEW."""
     return dict(zip((f"{name}_{side}" for side in SIDES), values, strict=True))

@@ -61,6 +61,10 @@ class Launcher(ABC):
             UsageError: a device is not there.
         """
 
+    def prepare(self, _request: Request) -> Any:
+        """Return the ``PreparedRun`` of a request that names no suites; None of one that does."""
+        return None
+
     @abstractmethod
     def call(self, target: str, *arguments: object) -> Any:
         """Call a function of the worker, ``module:name``, in a fresh process on each node, and return its value.
@@ -105,31 +109,18 @@ def run_concurrently(jobs: Sequence[Callable[[], Value]], cancel: Callable[[], N
     return [job.result() for job in running]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OptionalLauncher:
-    """What an optional folder of bench/ defines as ``LAUNCHER`` in its launcher.py."""
-
-    wants: Callable[[Request], bool]
-    """Whether a request is for this launcher."""
-    open: Callable[[Request], Launcher]
-    """Makes the launcher, or raises a UsageError."""
-    prepare: Callable[[Request, Launcher], Any] | None = None
-    """Makes the ``PreparedRun`` of a request that names no suites; None if its requests do."""
-
-
-def optional_launcher(request: Request) -> OptionalLauncher | None:
-    """Return the optional folder's launcher that a request is for; None if this machine's own runs it."""
-    return next((each for each in definitions("launcher", "LAUNCHER") if each.wants(request)), None)
-
-
 def open_launcher(request: Request) -> Launcher:
-    """Return the launcher of this machine, or that of an optional folder which the request is for.
+    """Return the launcher of this machine, or that of an optional folder.
+
+    The function of this name in such a folder's launcher.py returns None of a request that is not for it.
 
     Raises:
         UsageError: torchrun or srun started several tasks, the folder is missing, or its launcher cannot be opened.
     """
-    if (optional := optional_launcher(request)) is not None:
-        return optional.open(request)
+    for open_optional in definitions("launcher", "open_launcher"):
+        launcher: Launcher | None = open_optional(request)
+        if launcher is not None:
+            return launcher
     if request.on is not None or request.script is not None:
         raise UsageError("This ampmeter cannot measure that: the folder of bench/ with its launcher is missing.")
     from bench.launch.local import LocalLauncher

@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 
-from bench.launch import Ending, Launcher, OnMessage, OptionalLauncher, run_concurrently
+from bench.launch import Ending, Launcher, OnMessage, run_concurrently
 from bench.launch.local import LocalLauncher
 from bench.launch.ranks import Rank, free_port, run_ranks
 from bench.results.environment import Surveys, merge
@@ -477,14 +477,13 @@ def interface(address: str) -> str | None:
     return next((name for name, addresses in interfaces if any(each.address == address for each in addresses)), None)
 
 
-def _open(request: Request) -> RayLauncher:
-    """Connect to the cluster that a request names.
+def open_launcher(request: Request) -> RayLauncher | None:
+    """Connect to the cluster that a request is to run on; None of one that runs here.
 
     Raises:
         UsageError: no cluster answers, or it lacks the accelerators.
     """
+    if request.on is None:
+        return None
     files = [word for word in request.suites if word.endswith(".py")]
-    return RayLauncher(str(request.on).partition("://")[2] or None, request.accelerators, files)
-
-
-LAUNCHER = OptionalLauncher(wants=lambda request: request.on is not None, open=_open)
+    return RayLauncher(request.on.partition("://")[2] or None, request.accelerators, files)

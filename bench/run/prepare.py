@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.devices.processes import busy
-from bench.launch import Launcher, optional_launcher
+from bench.launch import Launcher
 from bench.planning import suite_registry
 from bench.planning.continuation import continued
 from bench.planning.max_batch import Largest
@@ -53,10 +53,6 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     Raises:
         UsageError: this machine cannot run the request; only downloads and decoded images have been written.
     """
-    optional = optional_launcher(request)
-    if optional is not None and optional.prepare is not None:
-        prepared_run: PreparedRun = optional.prepare(request, launcher)
-        return prepared_run
     suites = suite_registry.select(request)
     if request.precisions and {*LADDER} & {*request.phases}:
         named_mixed(request.precisions)  # which refuses several, before anything is fetched

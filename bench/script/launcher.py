@@ -22,9 +22,10 @@ from typing import Any
 
 import psutil
 
-from bench.launch import Ending, OnMessage, OptionalLauncher, require_one_task
+from bench.launch import Ending, OnMessage, require_one_task
 from bench.launch.local import GONE_S, LocalLauncher
 from bench.results.records import Block, Device, MemoryPeak, Operations, Progress, Speed, Status, TrialResult
+from bench.run.prepare import PreparedRun
 from bench.script.hook import ignores_hook
 from bench.script.prepare import prepare_script
 from bench.script.steps import (
@@ -67,6 +68,10 @@ class ScriptLauncher(LocalLauncher):
         """Remove the code that torch compiled."""
         self._compiled.cleanup()
         super().close()
+
+    def prepare(self, request: Request) -> PreparedRun:
+        """Plan the script's profiled and timed processes."""
+        return prepare_script(request, self.script, self)
 
     def run(self, trial: Trial, device: Device, on_message: OnMessage, _rendezvous: Rendezvous | None = None) -> Ending:
         """Run one trial and pass its records on: a profiled process, or a round of timed ones."""
@@ -370,15 +375,13 @@ def _mean_ms(timings: list[Timing]) -> float:
     return geometric_mean(timing.step_ms for timing in timings)
 
 
-def _open(request: Request) -> ScriptLauncher:
-    """Return the launcher of a request's script.
+def open_launcher(request: Request) -> ScriptLauncher | None:
+    """Return the launcher of a request's script; None of a request without one.
 
     Raises:
         UsageError: torchrun or srun started several tasks.
     """
+    if request.script is None:
+        return None
     require_one_task()
-    assert request.script is not None
     return ScriptLauncher(request.script)
-
-
-LAUNCHER = OptionalLauncher(wants=lambda request: request.script is not None, open=_open, prepare=prepare_script)

@@ -14,17 +14,15 @@ from bench.run.prepare import PreparedRun, warn_of_variables
 from bench.spec.errors import UsageError
 from bench.spec.techniques import AblationStep
 from bench.spec.text import print_plain
-from bench.spec.trial import SILENCE_S, Cell, DataSource, Placement, Request, SuiteRef, Trial
+from bench.spec.trial import SILENCE_S, Cell, DataSource, Placement, Request, Script, SuiteRef, Trial
 
 
-def prepare_script(request: Request, launcher: Launcher) -> PreparedRun:
+def prepare_script(request: Request, script: Script, launcher: Launcher) -> PreparedRun:
     """Look at the devices; plan a profiled process of each arm of a training script, then rounds of timed ones.
 
     Raises:
         UsageError: there is no such script, or no such device.
     """
-    script = request.script
-    assert script is not None
     main, starter = Path(script.main), script.command[0]
     if main.suffix == ".py" and not main.is_file():
         raise UsageError(f"There is no script '{main}'.")

@@ -9,12 +9,11 @@ from typing import Any
 BENCH = Path(__file__).parents[1]
 
 
-def definitions(module: str, name: str) -> list[Any]:
-    """Return what ``bench/FOLDER/MODULE.py`` defines as ``name``, of each folder that has this module, by the alphabet.
+def optional_folders(*modules: str) -> list[str]:
+    """Return the names of the folders of bench/ that have any of these modules, by the alphabet."""
+    return sorted({path.parent.name for module in modules for path in BENCH.glob(f"*/{module}.py")})
 
-    Args:
-        module: the module's name, such as ``command``.
-        name: the name of the definition, such as ``COMMAND``.
-    """
-    folders = sorted(path.parent.name for path in BENCH.glob(f"*/{module}.py"))
-    return [getattr(import_module(f"bench.{folder}.{module}"), name) for folder in folders]
+
+def definitions(module: str, name: str) -> list[Any]:
+    """Return what a module such as ``command`` defines as ``name``, in each optional folder that has this module."""
+    return [getattr(import_module(f"bench.{folder}.{module}"), name) for folder in optional_folders(module)]
