@@ -40,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
+    from bench.cli.commands import optional_commands
     from bench.cli.parser import parse
     from bench.spec.errors import UsageError
     from bench.spec.text import print_plain
@@ -47,7 +48,9 @@ def _main(argv: Sequence[str] | None) -> int:
 
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
-        asked = options if isinstance(options, Request) else _command(options.command)(options)
+        commands: dict[str, Callable[..., int | Request]] = {"report": report, "explain": explain, "list": show_list}
+        commands |= {name: command.run for name, command in optional_commands().items()}
+        asked = options if isinstance(options, Request) else commands[options.command](options)
         code = run(asked) if isinstance(asked, Request) else asked
         sys.stdout.flush()
         return code
@@ -60,13 +63,6 @@ def _main(argv: Sequence[str] | None) -> int:
         where = f"'{error.filename}' cannot be read or written: " if error.filename is not None else ""
         print_plain(f"run_bench: {where}{error.strerror or error}.", error=True)
         return 2
-
-
-def _command(name: str) -> Callable[[argparse.Namespace], int | Request]:
-    from bench.cli.commands import optional_commands
-
-    own = {"report": report, "explain": explain, "list": show_list}
-    return own[name] if name in own else optional_commands()[name].run
 
 
 def run(request: Request) -> int:

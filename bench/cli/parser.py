@@ -91,11 +91,8 @@ def parse(argv: Sequence[str]) -> Any:
             f"There is no command '{name}'.{nearest(name, commands)} Available: {', '.join(commands)}; a run needs "
             "none, as in run_bench.py --suite mlp."
         )
-    if name == "explain":
-        if "--try" in words:
-            raise UsageError("There is no --try: a run's last line is the command that measures a technique.")
-        if not words or words[0].startswith("-"):
-            return parse_run(words, explained=True)
+    if name == "explain" and (not words or words[0].startswith("-")):
+        return parse_run(words, explained=True)
     cut = words.index("--") if "--" in words and name in found and found[name].takes_words else len(words)
     given = argparse.Namespace(command=name, argv=tuple(argv), words=tuple(words[cut + 1 :]))
     options = parsers[name].parse_args(words[:cut], given)

@@ -17,14 +17,13 @@ def judge_together(family: Sequence[Contrast]) -> list[str]:
     words = []
     changed = _beyond(family, [contrast.threshold for contrast in family])
     for contrast, is_changed in zip(family, changed, strict=True):
+        change = contrast.change
         if is_changed:
-            words.append(IMPROVED[0] if contrast.change.center > 0 else IMPROVED[1])
-        elif contrast.change.error is None:  # it has no chance in it
-            words.append(judge(contrast, IMPROVED))
-        elif contrast.allowance or contrast.change.n < contrast.metric.fewest:
+            words.append(IMPROVED[0] if change.center > 0 else IMPROVED[1])
+        elif change.error is not None and (contrast.allowance or change.n < contrast.metric.fewest):
             words.append(IMPROVED[3])
-        else:
-            words.append(judge(contrast, IMPROVED, math.inf))
+        else:  # a change without an error has no chance in it
+            words.append(judge(contrast, IMPROVED, None if change.error is None else math.inf))
     return words
 
 
@@ -36,20 +35,17 @@ def worse_than(family: Sequence[Contrast], share: float | None) -> list[bool]:
     for contrast in family:
         least = math.log1p(share) if contrast.metric.scale == "ratio" else 0.0
         limits.append(max(contrast.threshold, least + contrast.allowance))
-    return [
-        judge(contrast, threshold=limit) == FASTER[1]
-        if contrast.change.error is None
-        else holds and contrast.change.center < 0
-        for contrast, limit, holds in zip(family, limits, _beyond(family, limits), strict=True)
-    ]
+    beyond = _beyond(family, limits)
+    return [holds and contrast.change.center < 0 for contrast, holds in zip(family, beyond, strict=True)]
 
 
 def _beyond(family: Sequence[Contrast], limits: Sequence[float]) -> list[bool]:
     """Say which contrasts exceed their limits by more than chance among all of them (``stats.discoveries``)."""
-    ps = {
-        place: contrast.change.chance(limit)
-        for place, (contrast, limit) in enumerate(zip(family, limits, strict=True))
-        if contrast.change.error is not None and contrast.change.n >= contrast.metric.fewest
-    }
-    holding = stats.discoveries(ps)
-    return [place in holding for place in range(len(family))]
+    exact, chances = set(), {}
+    for place, (contrast, limit) in enumerate(zip(family, limits, strict=True)):
+        if contrast.change.error is None:
+            exact |= {place} if judge(contrast, threshold=limit) in FASTER[:2] else set()
+        elif contrast.change.n >= contrast.metric.fewest:
+            chances[place] = contrast.change.chance(limit)
+    shown = exact | stats.discoveries(chances)
+    return [place in shown for place in range(len(family))]

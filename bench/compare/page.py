@@ -70,17 +70,13 @@ def _regressions(comparison: Comparison) -> str:
     if comparison.fail_over is None:
         return ""
     share = f"{100 * comparison.fail_over:g} %" + (" plus 6 % for days that differ" if comparison.limits else "")
-    changed = [METRICS[name] for row in comparison.rows for name in row.changes]
-    margins = dict.fromkeys(f"{metric.name}: {metric.tolerance}" for metric in changed if metric.scale == "difference")
-    share += f" ({', '.join(margins)})" if margins else ""
     outcome = f"Shown beyond {share}:" if comparison.failures else f"No regression is shown beyond {share}."
     if not comparison.untestable:
         return outcome
-    rows = f"{comparison.untestable} of {len(comparison.rows)} rows"
-    cause = "a side has one process. Measure without --quick."
-    if comparison.by_turns and len(comparison.old) == 1:
-        cause = "there is one pair of runs. Measure at least two with --pairs; without it there are three."
-    return f"The speed of {rows} could not be judged: {cause} {outcome}"
+    return (
+        f"The speed of {comparison.untestable} of {len(comparison.rows)} rows could not be judged: each side needs two "
+        f"processes (leave out --quick), or two pairs of runs that took turns (--pairs). {outcome}"
+    )
 
 
 def changes(comparison: Comparison) -> tuple[list[Table], list[Table]]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-BENCH = Path(__file__).parents[1]
+from bench.spec.own_modules import ROOT
 
 
 def optional_folders(*modules: str) -> list[str]:
     """Return the names of the folders of bench/ that have any of these modules, by the alphabet."""
-    return sorted({path.parent.name for module in modules for path in BENCH.glob(f"*/{module}.py")})
+    return sorted({path.parent.name for module in modules for path in ROOT.glob(f"bench/*/{module}.py")})
 
 
 def definitions(module: str, name: str) -> list[Any]:

@@ -310,9 +310,9 @@ def test_of_several_devices_each_is_compared_with_itself(old, tmp_path):
             start = f"{side} {name}"
             fleet.edit_run(tmp_path / side / name, lambda info, start=start: info.update(started=start))
     compared = compare(tmp_path / "before", tmp_path / "after", fail_over=0.03)
-    verdicts = {(row.where, row.question["precision"]): row.changes["speed"].verdict for row in compared.rows}
-    assert verdicts[("Card X (0)", "fp32")] == "INCONCLUSIVE"
-    assert verdicts[("Card Y (0)", "fp32")] == "REGRESSED"
+    verdicts = {(row.subject, row.question["precision"]): row.changes["speed"].verdict for row in compared.rows}
+    assert verdicts[("mlp on Card X (0)", "fp32")] == "INCONCLUSIVE"
+    assert verdicts[("mlp on Card Y (0)", "fp32")] == "REGRESSED"
     assert all("Card Y" in failure for failure in compared.failures)
 
 

@@ -75,7 +75,7 @@ def test_pages_fold_what_did_not_change(compared, kind):
         assert max(map(len, rows)) <= 100
 
 
-@pytest.mark.parametrize(("processes", "by_turns", "advice"), [(3, True, "one pair of runs"), (1, False, "--quick")])
+@pytest.mark.parametrize(("processes", "by_turns", "advice"), [(3, True, "two pairs of runs"), (1, False, "--quick")])
 def test_rows_that_could_not_be_judged_have_the_cause(tmp_path, capsys, processes, by_turns, advice):
     for name in ("old", "new"):
         RunBuilder(tmp_path / name).alone("fp32", [10.0, 10.1, 10.2][:processes])
