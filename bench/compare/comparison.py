@@ -85,7 +85,7 @@ class Change:
 class Row:
     """One precision of one cell in both."""
 
-    question: Mapping[str, Any]
+    question: Pair
     """Its values of ``QUESTION``."""
     devices: tuple[str, str]
     changes: Mapping[str, Change]
@@ -285,7 +285,7 @@ def _rows(pairs: Sequence[Pair], fail_over: float | None, by_turns: bool) -> lis
                 )
             elif (change := _untested(metric, pair, outcome, fail_over)) is not None:
                 changes[metric.name] = change
-        question = {name: pair[name] for name in QUESTION}
+        question: Pair = {name: pair[name] for name in QUESTION}
         devices = (pair["device_old"], pair["device_new"])
         if changes:
             rows.append(Row(question=question, devices=devices, changes=changes, speedup=_speedup(pair)))

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from bench.compare.comparison import Comparison
 from bench.report import render
 from bench.report.format import estimate
-from bench.report.tables.table import PRECISION, Row, Table, figures, optional, table, whole, words
+from bench.report.tables.table import BATCH, PRECISION, Row, Table, figures, optional, table, words
 from bench.spec.metrics import METRICS, SPEED, compared
 from bench.spec.text import print_plain
 
@@ -83,9 +83,8 @@ def changes(comparison: Comparison) -> tuple[list[Table], list[Table]]:
     """Return the tables of what changed, regressions first, and of all else: one for each recipe on a device."""
     lines: list[Row] = [
         {
+            **row.question,
             "subject": row.subject,
-            "batch": whole(row.question["batch_size"]),
-            "precision": row.question["precision"],
             "change": change,
             "speedup": row.speedup if change.metric == SPEED else None,
         }
@@ -109,7 +108,7 @@ def _by_subject(lines: Iterable[Row]) -> list[Table]:
         subjects.setdefault(line["subject"], []).append(line)
     (speedup,) = optional(figures("change of speedup", lambda line: line.get("speedup") and estimate(line["speedup"])))
     columns = [
-        figures("batch size", "batch"),
+        BATCH,
         PRECISION,
         words("metric", lambda line: line["change"].metric.title),
         words("verdict", lambda line: line["change"].verdict),
