@@ -193,10 +193,13 @@ def run_parser(*, explained: bool = False) -> Parser:
         "Why does mixed precision pay here, or not: measures it, then prints where a step's time goes in each "
         "precision, and what holds it back."
     )
+    commands = "".join(
+        f"  run_bench.py {command.synopsis:<33}  {command.help}\n" for command in optional_commands().values()
+    )
     parser = Parser(
         prog="run_bench.py explain" if explained else "run_bench.py",
         description=why if explained else asks,
-        epilog=EXPLAIN_EXAMPLES if explained else EXAMPLES + _list_of_commands(),
+        epilog=EXPLAIN_EXAMPLES if explained else EXAMPLES + commands,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
@@ -210,12 +213,6 @@ def run_parser(*, explained: bool = False) -> Parser:
             depth = group.add_mutually_exclusive_group()
         add_option(depth if field in ("quick", "rigorous") else group, field, option, usual)
     return parser
-
-
-def _list_of_commands() -> str:
-    """Return a line of the help for each command of an optional folder."""
-    commands = optional_commands().values()
-    return "".join(f"  run_bench.py {command.synopsis:<33}  {command.help}\n" for command in commands)
 
 
 def parse_run(argv: Sequence[str], *, explained: bool = False) -> Request:
