@@ -9,7 +9,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # all else is imported when Ctrl-C is handled already
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from bench.spec.trial import Request
 
@@ -40,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
+    from bench.cli.commands import optional_commands
     from bench.cli.parser import parse
     from bench.spec.errors import UsageError
     from bench.spec.text import print_plain
@@ -47,8 +48,10 @@ def _main(argv: Sequence[str] | None) -> int:
 
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
-        commands = {"report": report, "compare": compare, "explain": explain, "list": show_list, "doctor": doctor}
-        code = run(options) if isinstance(options, Request) else commands[options.command](options)
+        commands: dict[str, Callable[..., int | Request]] = {"report": report, "explain": explain, "list": show_list}
+        commands |= {name: command.run for name, command in optional_commands().items()}
+        asked = options if isinstance(options, Request) else commands[options.command](options)
+        code = run(asked) if isinstance(asked, Request) else asked
         sys.stdout.flush()
         return code
     except UsageError as error:
@@ -75,15 +78,13 @@ def run(request: Request) -> int:
     from bench.run import folder as folders
     from bench.run import reporting
     from bench.run.execute import execute, tell_what_remains
-    from bench.run.interleave import WITHOUT_REPORT
-    from bench.run.prepare import prepare, prepare_script
+    from bench.run.prepare import prepare
     from bench.spec.text import print_plain
 
     request, folder = folders.open_folder(request)
     try:
         with closing(open_launcher(request)) as launcher:
-            script = request.script
-            prepared = prepare_script(request, script, launcher) if script else prepare(request, launcher)
+            prepared = launcher.prepare(request) or prepare(request, launcher)
             folders.check(prepared, folder)
             named = request.gpus is not None or request.on is not None
             show_plan(
@@ -99,7 +100,7 @@ def run(request: Request) -> int:
                 return 0
             folder = folder or folders.new_folder(prepared)
             fine = execute(prepared, folder, launcher, begun_s)
-        if WITHOUT_REPORT in os.environ:
+        if reporting.WITHOUT_REPORT in os.environ:
             return 0 if fine else 1
         reporting.report_run(folder)
     except KeyboardInterrupt:
@@ -130,27 +131,6 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
-def compare(options: argparse.Namespace) -> int:
-    """Compare runs with earlier ones of the same questions, or measure both by turns first."""
-    from bench.report.analysis.compare import compare
-    from bench.report.exports import document
-    from bench.report.render import comparison_page, show_comparison
-    from bench.run.interleave import interleave
-
-    old, new, by_turns = options.old, options.new, options.by_turns
-    if options.interleave is not None:
-        old, new = interleave(old, new, options.run_words, options.interleave, options.pairs)
-        by_turns = True
-    comparison = compare(old, new, options.fail_over, by_turns=by_turns)
-    if options.json:
-        print(document.dumps(document.compare(comparison)))
-    elif options.markdown or options.html:
-        print(comparison_page(comparison, "html" if options.html else "md"), end="")
-    else:
-        show_comparison(comparison)
-    return 1 if comparison.failures else 0
-
-
 def explain(options: argparse.Namespace) -> int:
     """Say why each precision of earlier runs gains, or does not."""
     from bench.report import explain
@@ -159,16 +139,6 @@ def explain(options: argparse.Namespace) -> int:
 
     print_plain(why_in_words(explain(list(dict.fromkeys(options.runs)))))
     return 0
-
-
-def doctor(options: argparse.Namespace) -> int:
-    """Test the instrument itself on this machine."""
-    from bench.doctor.doctor import examine
-    from bench.launch import require_one_task
-    from bench.launch.local import LocalLauncher
-
-    require_one_task()
-    return 0 if examine(options.gpus, options.out, LocalLauncher()) else 1
 
 
 def show_list(options: argparse.Namespace) -> int:

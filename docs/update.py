@@ -31,6 +31,7 @@ from bench.report.format import MIB, known, number, records
 from bench.report.tables.table import whole
 from bench.results import columns
 from bench.results.records import Identity, Ran
+from bench.spec.optional import optional_folders
 from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE, PRECISIONS, Feature, Precision
 from bench.spec.techniques import TECHNIQUES
@@ -40,9 +41,10 @@ PART = re.compile(r"(<!-- table: (?P<name>[\w.-]+) -->\n).*?(<!-- end -->)", re.
 
 
 def architecture() -> str:
-    """Draw which package imports which; an arrow that follows from others is left out."""
+    """Draw which package imports which, without optional folders; an arrow that follows from others is left out."""
     graph = grimp.build_graph("bench", "suites")
-    packages = ["suites", *sorted(graph.find_children("bench"))]
+    optional = {f"bench.{name}" for name in optional_folders("command", "launcher")}
+    packages = ["suites", *sorted(graph.find_children("bench") - optional)]
     edges = {
         (importer, imported)
         for importer, imported in permutations(packages, 2)

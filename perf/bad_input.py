@@ -41,6 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import run_bench
 from bench.cli import parser
+from bench.cli.commands import optional_commands
 from bench.results.records import Seen
 from bench.spec.errors import UsageError
 from perf.made_up import CPU, GPU, MadeUpMachine
@@ -167,7 +168,7 @@ def command_lines() -> st.SearchStrategy[list[str]]:
 
     suite = st.sampled_from([["--suite", "mlp"], ["--suite", "mlp,digits", "--gpus", "cpu"], ["--suite", "digits"], []])
     runs = st.tuples(suite, options(parser.run_parser())).map(lambda parts: [*parts[0], *parts[1], "--dry-run"])
-    others = parser._command_parsers()
+    others = parser.command_parsers(optional_commands())
     folder = st.one_of(st.just("run"), word)
     report = st.tuples(st.lists(folder, max_size=3), options(others["report"])).map(
         lambda parts: ["report", *parts[0], *parts[1]]

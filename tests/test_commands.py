@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.script.prepare import prepare_script
 from tests.conftest import TINY, call
 from tests.golden.cases import explain, of_builder
 from tests.planning.test_plan import gpu
@@ -41,9 +42,9 @@ NUMERICS = "tests/phases/test_numerics.py::"
 SCRIPT = "tests/end_to_end/test_script.py::test_a_metronome_reads_what_it_is_set_to"
 CONTINUED = f"{GPUS}test_a_training_goes_on_in_fp16_and_back_in_fp32_without_a_jump"
 SEEDS = "tests/run/test_folder.py::test_added_seeds_are_the_runs_own_from_then_on"
-SIDES = "tests/run/test_interleave.py::test_a_side_is_a_suite_a_checkout_or_an_environment"
+SIDES = "tests/compare/test_interleave.py::test_a_side_is_a_suite_a_checkout_or_an_environment"
 EXECUTE = "tests/run/test_execute.py::"
-RAY = "tests/launch/ray/"
+RAY = "tests/ray/"
 PLAN = "tests/test_commands.py::test_a_measurement_is_planned"
 MEASURED = {
     "--suite resnet50 --gpus 0,1": EACH_GPU,
@@ -135,6 +136,9 @@ class TwoGpus(Reading):
         devices = (replace(gpu(), placement=name) for name in names if name != "cpu")
         cpu = [device for device in self.environment.devices if "cpu" in names]
         return replace(self.environment, devices=(*cpu, *devices))
+
+    def prepare(self, request):
+        return request.script and prepare_script(request, request.script, self)
 
     def close(self):
         """Nothing was started."""

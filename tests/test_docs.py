@@ -10,6 +10,7 @@ import pytest
 from bench.cli.parser import parse
 from bench.planning import suite_registry
 from bench.results.columns import COLUMNS
+from bench.script import command as script
 from bench.spec.phases import PHASES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,7 +65,9 @@ def test_an_example_is_a_command_that_can_be_given(page, match, tmp_path, monkey
             (file := tmp_path / word.removeprefix("text:")).parent.mkdir(parents=True, exist_ok=True)
             file.touch()
     monkeypatch.chdir(tmp_path)
-    parse(words)
+    options = parse(words)
+    if words[0] == "script":
+        script.COMMAND.run(options)
 
 
 SOURCES = (ROOT / "docs" / "sources.md").read_text()

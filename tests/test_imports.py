@@ -1,10 +1,14 @@
-"""Planning, storing and reporting never wait for torch to be imported; suite files import it when they build."""
+"""What imports what: planning and reporting never wait for torch, and nothing needs an optional folder."""
 
+import ast
 import subprocess
 import sys
-from pathlib import Path
+import tomllib
 
-ROOT = Path(__file__).resolve().parents[1]
+import pytest
+
+from tests.optional import OPTIONAL, ROOT
+
 IMPORT_ALL = """
 import importlib, pkgutil, sys
 
@@ -18,7 +22,8 @@ for name in sys.argv[1:]:
 """
 WITHOUT_TORCH = (
     *("bench.spec", "bench.stats", "bench.results", "bench.planning", "bench.report", "bench.launch", "bench.cli"),
-    *("bench.run", "bench.doctor.doctor", "suites", "run_bench"),
+    *("bench.run", "bench.compare", "bench.doctor.command", "bench.doctor.doctor", "bench.ray", "bench.script"),
+    *("suites", "run_bench"),
 )
 
 
@@ -26,3 +31,32 @@ def test_no_module_of_a_package_that_never_computes_imports_torch():
     command = [sys.executable, "-c", IMPORT_ALL, *WITHOUT_TORCH]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def imports(source):
+    """The modules and names that a file imports, also inside of functions, with the lines."""
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def test_every_package_has_a_layer_or_is_optional():
+    (contract,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    placed = {name for layer in contract["layers"] for name in layer.split(" | ")}
+    packages = {path.parent.name for path in ROOT.glob("bench/*/__init__.py")} | {"stats"}
+    assert packages - {folder.name for folder in OPTIONAL} == placed
+
+
+@pytest.mark.parametrize("folder", OPTIONAL, ids=lambda folder: folder.name)
+def test_nothing_outside_of_an_optional_folder_imports_it(folder):
+    package = ".".join(folder.relative_to(ROOT).parts)
+    others = [path for path in ROOT.glob("bench/**/*.py") if folder not in path.parents]
+    found = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in [ROOT / "run_bench.py", *ROOT.glob("suites/*.py"), *others]
+        for name, line in imports(path)
+        if f"{name}.".startswith(f"{package}.")
+    ]
+    assert found == []

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import bench
+from bench.cli.commands import Command, optional_commands
 from bench.spec.errors import UsageError, nearest
-from bench.spec.options import Option, assignment, growth, listed, whole
+from bench.spec.options import Option
 from bench.spec.phases import EXPLAIN, PHASES, SWITCHES, USUAL
 from bench.spec.precisions import BASELINE
 from bench.spec.techniques import parse_techniques
-from bench.spec.trial import MAX, DataSource, Protocol, Request, Script
+from bench.spec.trial import MAX, DataSource, Protocol, Request
 
 QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5)
 RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)
@@ -31,13 +32,10 @@ examples:
   run_bench.py --resume results/NAME              go on with a run that was stopped
 
 other commands:
-  run_bench.py script --arm A=OPTIONS --arm B=OPTIONS -- train.py   a training script of your own, as it is
   run_bench.py explain --suite NAMES              why mixed precision pays here, or does not; also: explain RUN
   run_bench.py layers --suite NAMES               which modules must stay in fp32; --precisions amp-bf16
   run_bench.py list [--gpus]                      suites, their parameters, and precisions; what is here to run on
   run_bench.py report RUN [RUN ...]               one report over runs, also of different machines
-  run_bench.py compare OLD NEW                    runs of the same questions: what improved, what regressed
-  run_bench.py doctor [--gpus cpu]                test the instrument itself on this machine
 """
 EXPLAIN_EXAMPLES = """
 examples:
@@ -45,14 +43,6 @@ examples:
   run_bench.py explain --suite mlp --quick         the same in one process
   run_bench.py explain results/NAME                say it again of a run that was explained
 """
-SCRIPT_EXAMPLES = """
-examples:
-  run_bench.py script --arm fp32=--dtype=float32 --arm amp-bf16=--dtype=bfloat16 -- train.py ITS OPTIONS
-  run_bench.py script --inject fp32,amp-bf16 -- torchrun --nproc_per_node 2 train.py ITS OPTIONS
-In the options {scratch} stands for a fresh folder, and {seed} for a number, in each process (docs/scripts.md).
-"""
-INJECTED = ("fp32", "tf32", "amp-bf16")
-"""The precisions that can be entered from outside a script."""
 RESUMABLE = ("resume", "dry_run", "seeds", "trial_timeout_s", "within_s")
 """Options that may be given with a bare ``--resume``."""
 TRAINING = ("epochs", "target_accuracy_pct", "clip_grad", "start", "from_epoch")
@@ -86,8 +76,8 @@ def parse(argv: Sequence[str]) -> Any:
     if not argv or argv[0].startswith("-"):
         return parse_run(argv)
     name, words = argv[0], argv[1:]
-    parsers = _command_parsers()
-    starts = {"run": parse_run, "script": parse_script, "layers": _parse_layers}
+    found, starts = optional_commands(), {"run": parse_run, "layers": _parse_layers}
+    parsers = command_parsers(found)
     if name in starts:
         return starts[name](words)
     if name not in parsers:
@@ -96,17 +86,11 @@ def parse(argv: Sequence[str]) -> Any:
             f"There is no command '{name}'.{nearest(name, commands)} Available: {', '.join(commands)}; a run needs "
             "none, as in run_bench.py --suite mlp."
         )
-    if name == "explain":
-        if "--try" in words:
-            raise UsageError("There is no --try: a run's last line is the command that measures a technique.")
-        if not words or words[0].startswith("-"):
-            return parse_run(words, explained=True)
-    cut = words.index("--") if name == "compare" and "--" in words else len(words)
-    options = parsers[name].parse_args(words[:cut], argparse.Namespace(command=name))
-    if name == "compare":
-        options.run_words = words[cut + 1 :]
-        if options.run_words and options.interleave is None:
-            raise UsageError("Options of runs follow '--' only with --interleave DIR, which measures.")
+    if name == "explain" and (not words or words[0].startswith("-")):
+        return parse_run(words, explained=True)
+    cut = words.index("--") if "--" in words and name in found and found[name].takes_words else len(words)
+    given = argparse.Namespace(command=name, argv=tuple(argv), words=tuple(words[cut + 1 :]))
+    options = parsers[name].parse_args(words[:cut], given)
     if name == "report" and options.json and (options.published or options.figures != "overview"):
         raise UsageError("--json writes no page: leave out --published and --figures.")
     return options
@@ -117,71 +101,6 @@ def _parse_layers(argv: Sequence[str]) -> Request:
     return parse_run([*argv, "--phases", "layers"] if "--resume" not in argv else argv)
 
 
-def _script_parser() -> Parser:
-    """Return the parser of ``script``, for the words before the ``--``."""
-    parser = Parser(
-        prog="run_bench.py script",
-        usage="run_bench.py script [options] (--arm NAME=OPTIONS ... | --inject PRECISIONS) -- COMMAND",
-        description="Measure a training script as it is, once for each arm, in fresh processes that take turns.",
-        epilog=SCRIPT_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        argument_default=argparse.SUPPRESS,
-    )
-    arms = parser.add_mutually_exclusive_group(required=True)
-    arms.add_argument(
-        "--arm",
-        action="append",
-        metavar="NAME=OPTIONS",
-        type=partial(assignment, "--arm"),
-        help="an arm, and the options that it adds to the command; repeatable, the first is the reference",
-    )
-    arms.add_argument(
-        "--inject",
-        metavar="PRECISIONS",
-        type=partial(listed(_injected), "--inject"),
-        help=f"for a script without a flag: enter {', '.join(INJECTED)} from outside; the first is the reference",
-    )
-    for each in fields(Script):
-        if "option" in each.metadata:
-            _add(parser, each.name, each.metadata["option"])
-    depth = parser.add_mutually_exclusive_group()
-    depth.add_argument("--quick", action="store_true", help="one round of processes")
-    depth.add_argument("--rigorous", action="store_true", help="ten rounds at least, up to ±0.5 %% (--target-ci)")
-    for field in ("gpus", "exclusive", "target_ci", "time_budget_s", "trial_timeout_s", "out", "resume", "dry_run"):
-        _add(parser, field, run_options()[field])
-    return parser
-
-
-def _injected(option: str, text: str) -> str:
-    if text in INJECTED:
-        return text
-    why = ": it needs a GradScaler of the script's own, so a flag of the script's" if text == "amp-fp16" else ""
-    raise UsageError(f"{option} takes {', '.join(INJECTED)}, not '{text}'{why}.")
-
-
-def parse_script(argv: Sequence[str]) -> Request:
-    """Parse the words after ``script``.
-
-    Raises:
-        UsageError: an option is invalid, or there are not two arms and a command.
-    """
-    words = list(argv)
-    place = words.index("--") if "--" in words else len(words)
-    command = words[place + 1 :]
-    given = vars(_script_parser().parse_args(words[:place]))
-    arms = given.pop("arm", None) or tuple((name, "") for name in given.get("inject", ()))
-    if len(dict(arms)) < max(2, len(arms)):
-        raise UsageError("script compares arms: give --arm NAME=OPTIONS twice or more, each with a name of its own.")
-    if BASELINE in dict(arms[1:]):
-        raise UsageError(f"The first arm is the reference: put {BASELINE} first, or give it another name.")
-    if not command:
-        raise UsageError("The command is missing: put it after two dashes, as in -- train.py --epochs 1.")
-    own = {each.name: given[each.name] for each in fields(Script) if each.name in given}
-    script = Script(**own | {"command": tuple(command), "arms": tuple(arms), "inject": "inject" in given})
-    given |= {"suites": (script.name,), "phases": ("memory", "speed"), "script": script}
-    return _request(("script", *argv), given)
-
-
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are UsageErrors."""
 
@@ -190,8 +109,8 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message[0].upper()}{message[1:]}. See {self.prog} --help.")
 
 
-def _command_parsers() -> dict[str, Parser]:
-    """Return the parsers of all commands but a run, by their names."""
+def command_parsers(found: Mapping[str, Command]) -> dict[str, Parser]:
+    """Return the parsers of the commands, also of those that were found, by their names; not of those of a run."""
     report = Parser(prog="run_bench.py report", description="Write the report of one run, or of several in one.")
     report.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, such as results/NAME, or of runs"
@@ -208,39 +127,6 @@ def _command_parsers() -> dict[str, Parser]:
         default="overview",
         help="overview (default): of many devices one figure a recipe; all: every device's own; none",
     )
-    compare = Parser(
-        prog="run_bench.py compare",
-        description="Compare runs with earlier ones of the same questions. "
-        "Exit codes: 0 done; 1 --fail-over found a regression; 2 it cannot be done.",
-    )
-    for name in ("old", "new"):
-        compare.add_argument(name, type=Path, metavar=name.upper(), help=f"folder of the {name} run, or of {name} runs")
-    compare.add_argument(
-        "--fail-over",
-        metavar="SHARE",
-        type=partial(growth, "--fail-over"),
-        help="exit with 1 where a step's time, memory or energy is shown to have grown by more, such as 3%%; also "
-        "where accuracy is shown to be lost, or something no longer runs",
-    )
-    compare.add_argument(
-        "--by-turns",
-        action="store_true",
-        help="the runs of both took turns, old first or new first: compare each with its neighbour",
-    )
-    compare.add_argument(
-        "--interleave",
-        type=Path,
-        metavar="DIR",
-        help="measure both by turns first, and keep the runs in DIR, a new one for other code: OLD and NEW are then "
-        "suites' files, checkouts of ampmeter or environments (folder or Python), and the runs' options follow --",
-    )
-    compare.add_argument(
-        "--pairs", type=partial(whole(1), "--pairs"), default=3, help="of runs that --interleave measures (default: 3)"
-    )
-    form = compare.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print it as JSON")
-    form.add_argument("--markdown", action="store_true", help="print it as markdown")
-    form.add_argument("--html", action="store_true", help="print it as a page")
     explain = Parser(
         prog="run_bench.py explain",
         description="Say why each precision of runs gains, or does not. With the options of a run, measure it first: "
@@ -255,10 +141,12 @@ def _command_parsers() -> dict[str, Parser]:
     )
     listing.add_argument("--gpus", action="store_true", help="list what is here to run on, and what it can do, instead")
     listing.add_argument("--json", action="store_true", help="as JSON")
-    doctor = Parser(prog="run_bench.py doctor", description="Test the instrument itself on this machine.")
-    _add(doctor, "gpus", run_options()["gpus"])
-    doctor.add_argument("--out", type=Path, metavar="DIR", help="keep the table there, as doctor.json")
-    return {"report": report, "compare": compare, "explain": explain, "list": listing, "doctor": doctor}
+    parsers = {"report": report, "explain": explain, "list": listing}
+    for name, command in found.items():
+        description = f"{command.help[0].upper()}{command.help[1:]}."
+        parsers[name] = Parser(prog=f"run_bench.py {name}", description=description)
+        command.add_arguments(parsers[name])
+    return parsers
 
 
 def run_options() -> dict[str, Option]:
@@ -280,7 +168,7 @@ def option_name(field: str, option: Option) -> str:
     return option.name or f"--{field.replace('_', '-')}"
 
 
-def _add(group: Any, field: str, option: Option, usual: str = "") -> None:
+def add_option(group: Any, field: str, option: Option, usual: str = "") -> None:
     """Add an option to a parser or to a group of it; ``usual`` are the default phases in its help."""
     name = option_name(field, option)
     words: dict[str, Any] = {"action": "store_true"}
@@ -300,10 +188,13 @@ def run_parser(*, explained: bool = False) -> Parser:
         "Why does mixed precision pay here, or not: measures it, then prints where a step's time goes in each "
         "precision, and what holds it back."
     )
+    commands = "".join(
+        f"  run_bench.py {command.synopsis:<33}  {command.help}\n" for command in optional_commands().values()
+    )
     parser = Parser(
         prog="run_bench.py explain" if explained else "run_bench.py",
         description=why if explained else asks,
-        epilog=EXPLAIN_EXAMPLES if explained else EXAMPLES,
+        epilog=EXPLAIN_EXAMPLES if explained else EXAMPLES + commands,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
@@ -315,7 +206,7 @@ def run_parser(*, explained: bool = False) -> Parser:
         group = parser.add_argument_group(option.group) if option.group else group
         if field == "quick":
             depth = group.add_mutually_exclusive_group()
-        _add(depth if field in ("quick", "rigorous") else group, field, option, usual)
+        add_option(depth if field in ("quick", "rigorous") else group, field, option, usual)
     return parser
 
 
@@ -353,16 +244,16 @@ def parse_run(argv: Sequence[str], *, explained: bool = False) -> Request:
     if (sizes := given.get("batch_sizes")) is not None:
         given |= {"batch_sizes": tuple(size for size in sizes if size != MAX), "largest_batch": MAX in sizes}
     given |= {"phases": _phases(given), "parameters": _parameters(given), "sweep": _sweeps(given)}
-    return _request(("explain", *argv) if explained else argv, given)
+    return make_request(("explain", *argv) if explained else argv, given)
 
 
-def _request(argv: Sequence[str], given: dict[str, Any]) -> Request:
-    """Return the request for options of a run or of a script, with the protocol of its depth."""
+def make_request(argv: Sequence[str], given: dict[str, Any]) -> Request:
+    """Return the request for options of a run, with the protocol of its depth."""
     if "out" in given and "resume" in given:
         raise UsageError("--out starts a run and --resume continues one: give one of the two.")
     depth = RIGOROUS if "rigorous" in given else QUICK if "quick" in given else Protocol()
     depth = replace(depth, **{name: given[name] for name in DEPTH if name in given})
-    names = {each.name for each in fields(Request)} - {"protocol"}
+    names = {each.name for each in fields(Request)} - {"argv", "protocol"}
     return Request(argv=tuple(argv), protocol=depth, **{name: given[name] for name in names & {*given}})
 
 

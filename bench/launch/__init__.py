@@ -1,4 +1,4 @@
-"""The interface between a run and what runs its trials: this machine or a Ray cluster."""
+"""The interface between a run and what runs its trials: this machine, or what an optional folder adds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from bench.results.records import Device, Environment, Message
 from bench.spec.errors import UsageError
+from bench.spec.optional import definitions
 from bench.spec.trial import Request, Trial
 
 Value = TypeVar("Value")
@@ -60,6 +61,10 @@ class Launcher(ABC):
             UsageError: a device is not there.
         """
 
+    def prepare(self, _request: Request) -> Any:
+        """Return the ``PreparedRun`` of a request that names no suites; None of one that does."""
+        return None
+
     @abstractmethod
     def call(self, target: str, *arguments: object) -> Any:
         """Call a function of the worker, ``module:name``, in a fresh process on each node, and return its value.
@@ -105,24 +110,23 @@ def run_concurrently(jobs: Sequence[Callable[[], Value]], cancel: Callable[[], N
 
 
 def open_launcher(request: Request) -> Launcher:
-    """Return the launcher of this machine, or with ``--on ray`` that of a cluster.
+    """Return the launcher of this machine, or that of an optional folder.
+
+    The function of this name in such a folder's launcher.py returns None of a request that is not for it.
 
     Raises:
-        UsageError: torchrun or srun started several tasks; no cluster answers, or it lacks the accelerators.
+        UsageError: torchrun or srun started several tasks, the folder is missing, or its launcher cannot be opened.
     """
-    if request.on is None:
-        require_one_task()
-        if request.script is not None:
-            from bench.launch.script import ScriptLauncher
+    for open_optional in definitions("launcher", "open_launcher"):
+        launcher: Launcher | None = open_optional(request)
+        if launcher is not None:
+            return launcher
+    if request.on is not None or request.script is not None:
+        raise UsageError("This ampmeter cannot measure that: the folder of bench/ with its launcher is missing.")
+    from bench.launch.local import LocalLauncher
 
-            return ScriptLauncher(request.script)
-        from bench.launch.local import LocalLauncher
-
-        return LocalLauncher()
-    from bench.launch.ray import RayLauncher
-
-    files = [word for word in request.suites if word.endswith(".py")]
-    return RayLauncher(request.on.partition("://")[2] or None, request.accelerators, files)
+    require_one_task()
+    return LocalLauncher()
 
 
 def require_one_task(environment: Mapping[str, str] = os.environ) -> None:

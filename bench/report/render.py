@@ -1,4 +1,4 @@
-"""The templates of a report and of a comparison, what they call, and the page's Content-Security-Policy."""
+"""The templates of a report, what they call, and the page's Content-Security-Policy."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from bench.report.analysis.compare import Comparison
 from bench.report.analysis.explanation import Explanation
 from bench.report.analysis.verdict import Answer, Grid, strayed
 from bench.report.figures.chart import class_of, colour
 from bench.report.format import UNKNOWN
-from bench.report.tables import comparisons, explanation
+from bench.report.tables import explanation
 from bench.report.tables.table import Column, Table, figures, optional, table, words
-from bench.spec.metrics import ACCURACY, LOSS, METRICS
+from bench.spec.metrics import ACCURACY, LOSS
 from bench.spec.precisions import BASELINE
-from bench.spec.text import print_plain
 
 TEMPLATES = Path(__file__).with_name("templates")
 LONGEST = 20
@@ -38,7 +36,7 @@ MOST_FAILURES = 8
 
 def render(report: Any, mark: str) -> dict[str, str]:
     """Return the text of report.md, details.md and report.html of a ``page.Report``, by name; ``mark`` is its runs'."""
-    environment = _environment()
+    templates = environment()
     css = (TEMPLATES / "page.css").read_text(encoding="utf-8") + colours(
         report.drawn
     )  # last, for they are more specific
@@ -57,7 +55,7 @@ def render(report: Any, mark: str) -> dict[str, str]:
         "most": MOST,
     }
     names = ("report.md", "details.md", "report.html")
-    return {name: environment.get_template(f"{name}.j2").render(values) for name in names}
+    return {name: templates.get_template(f"{name}.j2").render(values) for name in names}
 
 
 def terminal(report: Any, details: Path) -> str:
@@ -65,7 +63,7 @@ def terminal(report: Any, details: Path) -> str:
     explained = [explanation for section in report.why for explanation in section.why]
     values = {"report": report, "answers": answers(report.grid), "details": details}
     values |= {"explained": explained, "most": MOST, "most_failures": MOST_FAILURES}
-    return _environment().get_template("terminal.txt.j2").render(values).rstrip("\n")
+    return environment().get_template("terminal.txt.j2").render(values).rstrip("\n")
 
 
 def answers(grid: Grid) -> list[Table]:
@@ -106,70 +104,15 @@ def _accuracy(answer: Answer) -> str:
 
 def why_in_words(explained: Sequence[Explanation]) -> str:
     """Return what a terminal shows of explanations."""
-    why = _environment().get_template("why.txt.j2")
+    why = environment().get_template("why.txt.j2")
     return why.render(explained=explained, most=len(explained)).rstrip("\n")
 
 
-def comparison_page(comparison: Comparison, kind: str) -> str:
-    """Return a comparison with earlier runs as markdown (``md``), or as a page that needs nothing else (``html``)."""
-    changed, unchanged = comparisons.changes(comparison)
-    values = {"changed": changed, "unchanged": unchanged, "about": comparisons.CHANGES}
-    values |= {"regressions": _regressions(comparison), "remarks": _remarks(comparison)}
-    values |= {"css": Markup((TEMPLATES / "page.css").read_text(encoding="utf-8"))}
-    return _environment().get_template(f"compare.{kind}.j2").render(comparison=comparison, **values)
-
-
-def show_comparison(comparison: Comparison) -> None:
-    """Print a comparison with earlier runs: what changed, and how much did not."""
-    for name, runs in (("OLD", comparison.old), ("NEW", comparison.new)):
-        print_plain(f"{name}: {', '.join(run.label for run in runs)}")
-    print_plain(f"\n{comparison.summary}")
-    changed, unchanged = comparisons.changes(comparison)
-    for of_subject in changed:
-        print_plain(f"\n{of_subject.title}")
-        of_subject.show()
-    if unchanged:
-        print_plain(f"\n{comparison.unchanged} --markdown and --html list them.")
-    for remark in _remarks(comparison):
-        print_plain(f"- {remark}")
-    print_plain(f"\n{comparisons.CHANGES}")
-    if comparison.fail_over is not None:
-        print_plain("\n".join([_regressions(comparison), *(f"- {failure}" for failure in comparison.failures)]))
-
-
-def _remarks(comparison: Comparison) -> list[str]:
-    """Return what to know before comparing, in sentences."""
-    differences = [
-        f"{name} {old} → {new}"
-        for name, old, new in comparison.environment
-        if not any(f"Different {name.partition(' (')[0]}" in caution for caution in comparison.cautions)
-    ]
-    environments = [f"The environments differ: {'; '.join(differences)}."] if differences else []
-    return [*comparison.limits, *comparison.cautions, *comparison.apart, *environments]
-
-
-def _regressions(comparison: Comparison) -> str:
-    """Say whether a regression is shown beyond what ``--fail-over`` allows; empty without that option."""
-    if comparison.fail_over is None:
-        return ""
-    share = f"{100 * comparison.fail_over:g} %" + (" plus 6 % for days that differ" if comparison.limits else "")
-    changed = [METRICS[name] for row in comparison.rows for name in row.changes]
-    margins = dict.fromkeys(f"{metric.name}: {metric.tolerance}" for metric in changed if metric.scale == "difference")
-    share += f" ({', '.join(margins)})" if margins else ""
-    outcome = f"Shown beyond {share}:" if comparison.failures else f"No regression is shown beyond {share}."
-    if not comparison.untestable:
-        return outcome
-    rows = f"{comparison.untestable} of {len(comparison.rows)} rows"
-    cause = "a side has one process. Measure without --quick."
-    if comparison.by_turns and len(comparison.old) == 1:
-        cause = "there is one pair of runs. Measure at least two with --pairs; without it there are three."
-    return f"The speed of {rows} could not be judged: {cause} {outcome}"
-
-
 @cache
-def _environment() -> jinja2.Environment:
+def environment(folder: Path = TEMPLATES) -> jinja2.Environment:
+    """Return the environment of the templates in a folder, which may include those of the report."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader([folder, TEMPLATES]),
         autoescape=jinja2.select_autoescape(["html.j2"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -21,6 +21,8 @@ from bench.spec.text import print_plain
 
 OF_WHAT = ("--precisions", "--phases", "--techniques", "--epochs", "--seeds", "--within", "--out", "--resume")
 """Options with a value that say what of a recipe a run measures, or where it is stored."""
+WITHOUT_REPORT = "AMPMETER_WITHOUT_REPORT"
+"""The variable that tells a run that its report is not wanted."""
 
 
 def report(

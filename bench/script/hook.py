@@ -25,7 +25,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 VARIABLE = "AMPMETER_HOOK"
-"""The variable with the settings, as JSON: those that ``bench.launch.script`` writes."""
+"""The variable with the settings, as JSON: those that ``bench.script.launcher`` writes."""
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
 FUSED = ("_scaled_dot_product_", "_linear_pointwise", "_convolution_pointwise", "mkldnn_rnn_layer")
 """Beginnings of the names of operators that are products, too."""

@@ -160,7 +160,6 @@ def test_an_option_that_means_nothing_gets_a_sentence(words, sentence):
         (["--resume", "results/x", "--gpus", "cpu", "--set", "lr=1"], "to change --set, --gpus, start a new run"),
         (["repotr"], "Did you mean 'report'"),
         (["compare", "a", "b", "--jsno"], "See run_bench.py compare --help."),
-        (["explain", "--suite", "mlp", "--try"], "There is no --try"),
     ],
 )
 def test_a_command_that_means_nothing_gets_a_sentence(words, sentence):

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from bench.launch.script import ScriptLauncher
 from bench.results.records import TrialResult
+from bench.script.launcher import ScriptLauncher
 from bench.spec.trial import Script
 from tests.conftest import call
-from tests.launch.test_script import CPU, trial
+from tests.script.test_launcher import CPU, trial
 
 METRONOME = """
 import argparse, os, time

@@ -15,12 +15,12 @@ from bench.data.loader import DEPTH, Turns
 from bench.devices import backend
 from bench.phases import ladder
 from bench.phases.ladder.measure import InputPipeline, LoaderKind, LoaderRunner
+from bench.phases.ladder.plan import build_ablation
 from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data
-from bench.phases.ladder.plan import build_ablation
 from bench.training.arms import open_context
 from bench.training.step import build_arm
 from tests.arms import arm, arms

@@ -8,12 +8,14 @@ from random import Random
 
 import pytest
 
+from bench.compare.comparison import compare
+from bench.compare.document import document as of_comparison
+from bench.compare.page import comparison_page, show_comparison
 from bench.report import explain, page, report, terminal
-from bench.report.analysis.compare import compare
 from bench.report.exports import document
 from bench.report.exports.data import typed
 from bench.report.reading.load import load
-from bench.report.render import comparison_page, show_comparison, why_in_words
+from bench.report.render import why_in_words
 from bench.run.reporting import next_step
 from bench.spec.errors import UsageError
 from tests.report.cutting import begin, cut, runs_of_every_phase
@@ -50,7 +52,7 @@ def exported(folder: Path) -> None:
 
 def compared(old: Path, new: Path) -> None:
     comparison = compare(old, new, 0.05)
-    assert document.dumps(document.compare(comparison))
+    assert document.dumps(of_comparison(comparison))
     assert comparison_page(comparison, "md")
     show_comparison(comparison)
 

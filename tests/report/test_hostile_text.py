@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.report import load, render
-from bench.report.analysis.compare import compare
+from bench.compare.comparison import compare
+from bench.compare.document import document as of_comparison
+from bench.compare.page import comparison_page, show_comparison
+from bench.report import load
 from bench.report.exports import document
 from bench.report.figures import files
 from bench.report.reading.load import load as read
@@ -121,9 +123,9 @@ def test_every_word_of_every_file_is_text_on_every_page(tmp_path, monkeypatch):
 
 def test_a_comparison_holds_nothing_raw(runs, capsys):
     result = compare(*runs)
-    render.show_comparison(result)
-    pages = [render.comparison_page(result, kind) for kind in ("md", "html")]
-    for text in (capsys.readouterr().out, document.dumps(document.compare(result)), *pages):
+    show_comparison(result)
+    pages = [comparison_page(result, kind) for kind in ("md", "html")]
+    for text in (capsys.readouterr().out, document.dumps(of_comparison(result)), *pages):
         assert harmless(text)
         assert "gpj.exe" in text
     assert not any("<script>alert" in page for page in pages)

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.compare.comparison import compare
+from bench.compare.page import changes
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
 from bench.phases.train import LEARNED, Training
-from bench.report.analysis.compare import compare
 from bench.report.analysis.contrast import contrasts
 from bench.report.analysis.summary import summarise
 from bench.report.exports import data, document
@@ -17,7 +18,6 @@ from bench.report.figures.chart import Chart
 from bench.report.figures.devices import charts
 from bench.report.reading import trials
 from bench.report.reading.load import load
-from bench.report.tables.comparisons import changes
 from bench.results import columns
 from bench.results.columns import COLUMNS
 from bench.results.records import TrialResult

@@ -27,6 +27,7 @@ from bench.run.execute import execute, tell_what_remains
 from bench.run.folder import LOCK, check, locked, new_folder, open_folder
 from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
+from bench.script import command as script
 from bench.spec.errors import UsageError
 from bench.spec.trial import DataSource, PreparedData, Request, SuiteRef
 from tests.conftest import TINY, call
@@ -183,7 +184,8 @@ def test_a_bare_resume_repeats_the_request_with_what_it_adds(tmp_path, machine, 
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "tiny.py"
     file.write_text(TINY)
-    request = parse(shlex.split(words))
+    options = parse(shlex.split(words))
+    request = options if isinstance(options, Request) else script.COMMAND.run(options)
     ref = SuiteRef(name=Path(request.suites[0]).stem, file=str(file)) if "tiny.py" in words else SuiteRef(name="mlp")
     ref = SuiteRef(name="tiny.py") if request.script else ref
     execute(

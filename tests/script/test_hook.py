@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.launch.script import ScriptLauncher
+from bench.script.launcher import ScriptLauncher
 from bench.script.steps import RefusedError, timing
 from bench.spec.trial import Script
-from tests.launch.test_script import CPU, trial
+from tests.script.test_launcher import CPU, trial
 
 pytestmark = pytest.mark.slow
 

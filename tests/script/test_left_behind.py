@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.launch.script import ScriptLauncher
+from bench.script.launcher import ScriptLauncher
 from bench.script.steps import RefusedError
 from bench.spec.own_modules import ROOT
 from bench.spec.trial import Script
-from tests.launch.test_script import CPU, trial
 from tests.script.test_hook import START
+from tests.script.test_launcher import CPU, trial
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from bench.launch.script import HOOK, OVERLAY, _remove_empty
 from bench.script.hook import ignores_hook
+from bench.script.launcher import HOOK, OVERLAY, _remove_empty
 
 MINE = {"model.pt": "mine", "runs/old.txt": "mine", "log.txt": "mine\n"}
 """The user's files."""

@@ -4,13 +4,12 @@ import ast
 import random
 import sys
 import unicodedata
-from pathlib import Path
 
 import pytest
 
 from bench.spec.text import plain, plain_within, print_plain, quoted, unquoted, wrapped
+from tests.optional import OPTIONAL, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 BIDIRECTIONAL = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
@@ -65,11 +64,7 @@ def test_what_is_printed_is_plain(capsys):
 
 def test_the_parts_that_talk_to_the_user_print_plain_text_alone():
     folders = [ROOT / "bench" / name for name in ("cli", "run", "launch", "report", "planning", "results")]
-    files = [
-        ROOT / "run_bench.py",
-        ROOT / "bench" / "doctor" / "doctor.py",
-        *(f for folder in folders for f in folder.rglob("*.py")),
-    ]
+    files = [ROOT / "run_bench.py", *(f for folder in (*folders, *OPTIONAL) for f in folder.rglob("*.py"))]
     printing = {
         f"{path.name}:{node.lineno}"
         for path in files

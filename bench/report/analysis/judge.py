@@ -13,7 +13,6 @@ from bench.spec.metric import Metric
 from bench.spec.metrics import ACCURACY, learned
 
 FASTER = ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE")
-IMPROVED = ("IMPROVED", "REGRESSED", "SAME", "INCONCLUSIVE")
 Parity = Literal["EQUIVALENT", "NON-INFERIOR", "WORSE", "INCONCLUSIVE", "insufficient seeds"]
 """``summary.trainings`` replaces it with ``diverged`` where a seed diverged."""
 SHARED_CLOCK = math.log(1.15)
@@ -59,49 +58,6 @@ def judge_speedups(family: Sequence[Contrast]) -> list[str]:
         is_clock = word == FASTER[0] and contrast.shares_clock and (contrast.change.low or 0.0) <= SHARED_CLOCK
         words.append(FASTER[3] if is_chance or is_clock else word)
     return words
-
-
-def judge_together(family: Sequence[Contrast]) -> list[str]:
-    """Return the words of ``IMPROVED`` for contrasts of any metrics: of the changes 5 % at most may be chance."""
-    words = []
-    changed = _beyond(family, [contrast.threshold for contrast in family])
-    for contrast, is_changed in zip(family, changed, strict=True):
-        if is_changed:
-            words.append(IMPROVED[0] if contrast.change.center > 0 else IMPROVED[1])
-        elif contrast.change.error is None:  # it has no chance in it
-            words.append(judge(contrast, IMPROVED))
-        elif contrast.allowance or contrast.change.n < contrast.metric.fewest:
-            words.append(IMPROVED[3])
-        else:
-            words.append(judge(contrast, IMPROVED, math.inf))
-    return words
-
-
-def worse_than(family: Sequence[Contrast], share: float | None) -> list[bool]:
-    """Say which contrasts are shown to be worse by more than a share, or than their metric's margin in its own unit."""
-    if share is None:
-        return [False] * len(family)
-    limits = []
-    for contrast in family:
-        least = math.log1p(share) if contrast.metric.scale == "ratio" else 0.0
-        limits.append(max(contrast.threshold, least + contrast.allowance))
-    return [
-        judge(contrast, threshold=limit) == FASTER[1]
-        if contrast.change.error is None
-        else holds and contrast.change.center < 0
-        for contrast, limit, holds in zip(family, limits, _beyond(family, limits), strict=True)
-    ]
-
-
-def _beyond(family: Sequence[Contrast], limits: Sequence[float]) -> list[bool]:
-    """Say which contrasts exceed their limits by more than chance among all of them (``stats.discoveries``)."""
-    ps = {
-        place: contrast.change.chance(limit)
-        for place, (contrast, limit) in enumerate(zip(family, limits, strict=True))
-        if contrast.change.error is not None and contrast.change.n >= contrast.metric.fewest
-    }
-    holding = stats.discoveries(ps)
-    return [place in holding for place in range(len(family))]
 
 
 def parity(contrast: Contrast) -> Parity:

@@ -1,33 +1,27 @@
-"""JSON documents for other programs: the frames of runs as records, and what a report or a comparison says of them."""
+"""JSON documents for other programs: the frames of runs as records, and what a report says of them."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import bench
 from bench.report.analysis import ablation, comparability
-from bench.report.analysis.compare import SIDES, Change, Comparison, Row
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Answer, answers
 from bench.report.exports import data
 from bench.report.format import known, records
 from bench.report.reading.load import Run, Runs
-from bench.spec.metric import Metric
-from bench.spec.metrics import compared
 from bench.stats import Interval
 
 VERSION = 2
 """Version of the documents. It is raised when a key is removed, renamed or changes its meaning; keys may be added."""
 LARGE = ("trials", "epochs", "blocks", "numerics")
 """Frames of many columns or rows, of which only what is known is written."""
-ASKED = ("suite", "parameters", "techniques", "data", "placement", "precision")
-"""The words of a compared row's question."""
 STEP_WORDS = ("step", "precision", "added", "builds_on", "status", "detail", "limit")
 STEP_FIGURES = ("step_ms", "epoch_s", "wait_pct", "loader_ms")
-DIFFERENCE = ("name", *SIDES)
 
 
 def head(kind: str) -> dict[str, Any]:
@@ -112,49 +106,3 @@ def interval(name: str, estimate: Interval | None) -> dict[str, float | None]:
 
 def _figure(value: Any) -> float | None:
     return float(value) if known(value) and math.isfinite(value) else None
-
-
-def compare(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison with earlier runs."""
-    return {
-        **head("compare"),
-        "old": [run.label for run in comparison.old],
-        "new": [run.label for run in comparison.new],
-        "summary": comparison.summary,
-        "fail_over_ratio": comparison.fail_over,
-        "failures": comparison.failures,
-        "cautions": [*comparison.limits, *comparison.cautions],
-        "only_in_one": comparison.apart,
-        "environment": [dict(zip(DIFFERENCE, difference, strict=True)) for difference in comparison.environment],
-        "rows": [_row(row) for row in comparison.rows],
-    }
-
-
-def _row(row: Row) -> dict[str, Any]:
-    return {
-        **{name: row.question[name] for name in ASKED},
-        "batch_size": int(row.question["batch_size"]),
-        **_sides("device", row.devices),
-        **{metric.name: _change(row.changes.get(metric.name), metric) for metric in compared()},
-        **interval("speedup_ratio", row.speedup),
-    }
-
-
-def _judged(change: Change) -> dict[str, Any]:
-    return {"verdict": change.verdict, "beyond_fail_over": change.is_beyond}
-
-
-def _change(change: Change | None, metric: Metric) -> dict[str, Any] | None:
-    if change is None:
-        return None
-    return {
-        **_judged(change),
-        **_sides("status", [status or None for status in change.statuses]),
-        **_sides(metric.key, change.values),
-        **interval(metric.ratio_key, change.interval),
-    }
-
-
-def _sides(name: str, values: Iterable[Any] = (None, None)) -> dict[str, Any]:
-    """Return the keys of a quantity of OLD and of NEW."""
-    return dict(zip((f"{name}_{side}" for side in SIDES), values, strict=True))

@@ -11,7 +11,6 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis import comparability
-from bench.report.analysis.compare import Comparison
 from bench.report.analysis.doubts import marked_verdict
 from bench.report.analysis.summary import over, reference_batch
 from bench.report.analysis.sweeps import BATCH_SIZE, Sweep
@@ -31,13 +30,12 @@ from bench.report.tables.table import (
     optional,
     over_fp32,
     table,
-    whole,
     words,
 )
 from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.metric import Metric
-from bench.spec.metrics import EPOCH, METRICS, SPEED, THROUGHPUT, compared
+from bench.spec.metrics import EPOCH, THROUGHPUT
 from bench.spec.precisions import BASELINE
 from bench.spec.techniques import for_one_device
 
@@ -58,15 +56,6 @@ SETUPS_ABOUT = (
 )
 FEWEST = 3
 """Two setups are in the other tables already."""
-MARGINS = "; ".join(f"{metric.name}: {metric.tolerance}" for metric in compared() if not metric.has_noise)
-CHANGES = (
-    "Changes are NEW ÷ OLD, of accuracy and loss NEW − OLD, with 95 % intervals; the speedup is over fp32, its "
-    "interval over processes, not days. REGRESSED and IMPROVED: the interval clears the A/A noise "
-    f"({MARGINS}), and so clearly that at most 5 % of such verdicts are expected to be chance. SAME: the interval lies "
-    "within 1 %, or those margins. INCONCLUSIVE: neither, or too few samples: both sides need two processes, for "
-    "energy two trials, for accuracy and loss five seeds. A GPU's peak of memory is read in two processes, and the "
-    "interval spans them; a CPU's is told apart beyond 5 MiB."
-)
 ON_A_CPU = (
     "On a CPU there is no efficiency: one process computes with all threads, several processes share them, so nothing "
     "was added."
@@ -125,46 +114,6 @@ def along(sweep: Sweep) -> Table | None:
         "next to it do nearly the same work. The speedup is over fp32 at the same value."
     )
     return table(sweep.title, lines, columns, about)
-
-
-def changes(comparison: Comparison) -> tuple[list[Table], list[Table]]:
-    """Return the tables of what changed, regressions first, and of all else: one for each recipe on a device."""
-    lines: list[Row] = [
-        {
-            "subject": row.subject,
-            "batch": whole(row.question["batch_size"]),
-            "precision": row.question["precision"],
-            "change": change,
-            "speedup": row.speedup if change.metric == SPEED else None,
-        }
-        for row in comparison.rows
-        for change in row.changes.values()
-    ]
-    shown = sorted((line for line in lines if line["change"].is_shown), key=_worst)
-    return _by_subject(shown), _by_subject(line for line in lines if not line["change"].is_shown)
-
-
-def _worst(line: Row) -> tuple[bool, int, float]:
-    """Order changes: regressions first, metric by metric, the largest change first."""
-    change = line["change"]
-    return change.verdict == "IMPROVED", [*METRICS].index(change.metric.name), -abs(change.gain)
-
-
-def _by_subject(lines: Iterable[Row]) -> list[Table]:
-    """Return a table for each recipe on a device, in the order in which they come."""
-    subjects: dict[str, list[Row]] = {}
-    for line in lines:
-        subjects.setdefault(line["subject"], []).append(line)
-    (speedup,) = optional(figures("change of speedup", lambda line: line.get("speedup") and estimate(line["speedup"])))
-    columns = [
-        figures("batch size", "batch"),
-        PRECISION,
-        words("metric", lambda line: line["change"].metric.title),
-        words("verdict", lambda line: line["change"].verdict),
-        figures("change [95 % interval]", lambda line: str(line["change"])),
-        replace(speedup, is_spare=True),
-    ]
-    return [*filter(None, (table(subject, of_subject, columns) for subject, of_subject in subjects.items()))]
 
 
 def scalings(rows: pd.DataFrame, summary: pd.DataFrame, trials: pd.DataFrame) -> tuple[list[Row], list[str]]:

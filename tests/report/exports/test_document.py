@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from bench.cli import listing
+from bench.compare.comparison import compare
+from bench.compare.document import document as of_comparison
 from bench.devices.processes import GpuProcess
-from bench.report.analysis.compare import compare
 from bench.report.exports import data, document
 from bench.report.reading.load import load
 from bench.results.records import Device, Numeric, Seen
@@ -111,7 +112,7 @@ def test_a_comparison_is_a_document(tmp_path):
     old = original(tmp_path / "old")
     RunBuilder(old).lost("energy", "fp32", "unsupported")
     new = copy(old, tmp_path / "new", device="Card", architecture="Hopper", faster=0.7)
-    exported = written(document.compare(compare(old, new, fail_over=0.03)))
+    exported = written(of_comparison(compare(old, new, fail_over=0.03)))
     row = exported["rows"][0]
     assert row["speed"]["verdict"] == "REGRESSED"
     assert row["speed"]["step_ratio"] == pytest.approx(1 / 0.7, rel=0.01)

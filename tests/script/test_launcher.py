@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from bench.launch.script import ScriptLauncher
 from bench.results.records import Block, Device, TrialResult
+from bench.script.launcher import ScriptLauncher
 from bench.script.steps import RefusedError
 from bench.spec.trial import Cell, DataSource, Placement, Script, SuiteRef, Trial
 from tests.arms import arms

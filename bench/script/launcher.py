@@ -22,13 +22,14 @@ from typing import Any
 
 import psutil
 
-import bench.script
-from bench.launch import Ending, OnMessage
+from bench.launch import Ending, OnMessage, require_one_task
 from bench.launch.local import GONE_S, LocalLauncher
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
 from bench.results.records import Block, Device, Operations, Progress, Status, TrialResult
+from bench.run.prepare import PreparedRun
 from bench.script.hook import ignores_hook
+from bench.script.prepare import prepare_script
 from bench.script.steps import (
     NARROW,
     WAIT_PCT,
@@ -43,10 +44,10 @@ from bench.script.steps import (
 )
 from bench.spec import lifetime
 from bench.spec.own_modules import ROOT
-from bench.spec.trial import Rendezvous, Script, Trial
+from bench.spec.trial import Rendezvous, Request, Script, Trial
 from bench.worker.failures import exit_cause, last_words, oom_kills, printed
 
-HOOK, OVERLAY = (Path(bench.script.__file__).with_name(name) for name in ("hook.py", "overlay.py"))
+HOOK, OVERLAY = (Path(__file__).with_name(name) for name in ("hook.py", "overlay.py"))
 VARIABLE = "AMPMETER_HOOK"
 POLL_S = 0.05
 LATE_S = 5.0
@@ -69,6 +70,10 @@ class ScriptLauncher(LocalLauncher):
         """Remove the code that torch compiled."""
         self._compiled.cleanup()
         super().close()
+
+    def prepare(self, request: Request) -> PreparedRun:
+        """Plan the script's profiled and timed processes."""
+        return prepare_script(request, self.script, self)
 
     def run(self, trial: Trial, device: Device, on_message: OnMessage, _rendezvous: Rendezvous | None = None) -> Ending:
         """Run one trial and pass its records on: a profiled process, or a round of timed ones."""
@@ -369,3 +374,15 @@ def _command(words: tuple[str, ...]) -> list[str]:
 def _mean_ms(timings: list[Timing]) -> float:
     """Return the geometric mean of processes' step times: of an ABBA round, drift cancels in it."""
     return geometric_mean(timing.step_ms for timing in timings)
+
+
+def open_launcher(request: Request) -> ScriptLauncher | None:
+    """Return the launcher of a request's script; None of a request without one.
+
+    Raises:
+        UsageError: torchrun or srun started several tasks.
+    """
+    if request.script is None:
+        return None
+    require_one_task()
+    return ScriptLauncher(request.script)

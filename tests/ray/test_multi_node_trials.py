@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from tests.conftest import call
-from tests.launch.ray.conftest import Nodes, after_first_row_of, run, slow
+from tests.ray.conftest import Nodes, after_first_row_of, run, slow
 from tests.rows import rows, trial_rows
 
 ray = pytest.importorskip("ray")

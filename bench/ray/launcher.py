@@ -34,7 +34,7 @@ from bench.results.records import Device, Environment, Message
 from bench.spec.errors import UsageError, first_line
 from bench.spec.own_modules import ROOT
 from bench.spec.text import print_plain
-from bench.spec.trial import Placement, Rendezvous, SuiteRef, Trial
+from bench.spec.trial import Placement, Rendezvous, Request, SuiteRef, Trial
 
 CONNECT_S = 5.0
 """Timeout of the connection to the head node."""
@@ -475,3 +475,15 @@ def interface(address: str) -> str | None:
     """Return the name of the network interface that has an address."""
     interfaces = psutil.net_if_addrs().items()
     return next((name for name, addresses in interfaces if any(each.address == address for each in addresses)), None)
+
+
+def open_launcher(request: Request) -> RayLauncher | None:
+    """Connect to the cluster that a request is to run on; None of one that runs here.
+
+    Raises:
+        UsageError: no cluster answers, or it lacks the accelerators.
+    """
+    if request.on is None:
+        return None
+    files = [word for word in request.suites if word.endswith(".py")]
+    return RayLauncher(request.on.partition("://")[2] or None, request.accelerators, files)

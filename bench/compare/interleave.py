@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from bench.run.reporting import WITHOUT_REPORT
 from bench.spec import lifetime
 from bench.spec.errors import UsageError
 from bench.spec.own_modules import ROOT
@@ -20,8 +21,6 @@ PROGRAM = "run_bench.py"
 SIDES = ("old", "new")
 ASKED = "sides.json"
 """The file in the runs' folder with the command of each side."""
-WITHOUT_REPORT = "AMPMETER_WITHOUT_REPORT"
-"""The variable that tells a run that its report is not wanted: the comparison follows."""
 
 
 def interleave(old: Path, new: Path, words: Sequence[str], out: Path, pairs: int) -> tuple[Path, Path]:

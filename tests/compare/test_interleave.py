@@ -11,7 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from bench.cli.parser import parse
-from bench.run.interleave import WITHOUT_REPORT, interleave
+from bench.compare.command import COMMAND
+from bench.compare.interleave import interleave
+from bench.run.reporting import WITHOUT_REPORT
 from bench.spec.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +42,7 @@ class Started:
 def started(monkeypatch) -> Started:
     """The runs, in place of processes."""
     processes = Started()
-    monkeypatch.setattr("bench.run.interleave.subprocess.Popen", processes)
+    monkeypatch.setattr("bench.compare.interleave.subprocess.Popen", processes)
     return processes
 
 
@@ -78,7 +80,7 @@ def test_a_side_is_a_suite_a_checkout_or_an_environment(started, sides, tmp_path
 
 
 def test_an_installed_program_does_not_bring_its_torch_into_another_environment(started, sides, tmp_path, monkeypatch):
-    monkeypatch.setattr("bench.run.interleave.ROOT", tmp_path)  # as site-packages, without pyproject.toml
+    monkeypatch.setattr("bench.compare.interleave.ROOT", tmp_path)  # as site-packages, without pyproject.toml
     interleave(sides["environment"], sides["environment"] / "bin/python", [], tmp_path / "out", pairs=1)
     assert {command[0] for command in started.commands} == {str(tmp_path / "environment/bin/ampmeter")}
     (tmp_path / "environment/bin/ampmeter").unlink()
@@ -167,6 +169,6 @@ time.sleep(60)
 
 def test_options_of_runs_belong_to_interleaving():
     options = parse(["compare", "a", "b", "--interleave", "out", "--", "--suite", "mlp"])
-    assert (options.run_words, options.pairs) == (["--suite", "mlp"], 3)
+    assert (options.words, options.pairs) == (("--suite", "mlp"), 3)
     with pytest.raises(UsageError, match="only with --interleave"):
-        parse(["compare", "a", "b", "--", "--suite", "mlp"])
+        COMMAND.run(parse(["compare", "a", "b", "--", "--suite", "mlp"]))

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from bench.launch import Ending
-from bench.launch.ray import Accelerator, AcceleratorActor, AcceleratorPool, NodeLostError, connect, interface, stage
+from bench.ray.launcher import Accelerator, AcceleratorActor, AcceleratorPool, NodeLostError, connect, interface, stage
 from bench.results.records import Numeric, Progress, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.trial import Placement

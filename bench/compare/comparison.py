@@ -17,11 +17,11 @@ from typing import Any
 import pandas as pd
 
 from bench import stats
+from bench.compare.judge import judge_together, worse_than
 from bench.report.analysis.comparability import cautions, environments
 from bench.report.analysis.contrast import Arm, Contrast, estimate, numbers
-from bench.report.analysis.judge import judge_together, worse_than
 from bench.report.analysis.summary import summarise
-from bench.report.format import at_batch, counted, known, records, titled, written
+from bench.report.format import at_batch, counted, enumerated, known, records, titled, written
 from bench.report.reading.folders import runs_in
 from bench.report.reading.load import KEY, Run, load
 from bench.results.records import MEASURED
@@ -35,8 +35,6 @@ QUESTION = [name for name in KEY if name not in ("run", "architecture", "device"
 WORDS = ("REGRESSED", "IMPROVED", "SAME", "INCONCLUSIVE")
 """The verdicts, in the order in which they are counted."""
 SIDES = ("old", "new")
-MOST_NAMED = 6
-"""Rows of one side alone that are named."""
 LEAST_DAYS = 3
 """Days of each side from which its days are the samples."""
 BETWEEN_DAYS = math.log1p(0.06)
@@ -88,7 +86,7 @@ class Change:
 class Row:
     """One precision of one cell in both."""
 
-    question: Mapping[str, Any]
+    question: Pair
     """Its values of ``QUESTION``."""
     devices: tuple[str, str]
     changes: Mapping[str, Change]
@@ -97,20 +95,11 @@ class Row:
     """The speedup over fp32, NEW ÷ OLD."""
 
     @property
-    def suite(self) -> str:
-        """The recipe with what was changed of it."""
-        return titled(*(self.question[name] for name in ("suite", "parameters", "techniques")))
-
-    @property
-    def where(self) -> str:
-        """The device, or both where they differ."""
-        place, devices = self.question["placement"], " → ".join(dict.fromkeys(self.devices))
-        return f"{devices} ({place})" if place != "cpu" else devices
-
-    @property
     def subject(self) -> str:
-        """The recipe and the device."""
-        return f"{self.suite} on {self.where}"
+        """The recipe with what was changed of it, and the device; both devices where they differ."""
+        recipe = titled(*(self.question[name] for name in ("suite", "parameters", "techniques")))
+        place, devices = self.question["placement"], " → ".join(dict.fromkeys(self.devices))
+        return f"{recipe} on {devices}" + (f" ({place})" if place != "cpu" else "")
 
     def __str__(self) -> str:
         return f"{self.subject}{at_batch(self.question)}, {self.question['precision']}"
@@ -133,8 +122,6 @@ class Comparison:
     """Sentences on what OLD measured, and an unfinished run of NEW planned and has no row of."""
     fail_over: float | None = None
     """The share that a regression may have, or None."""
-    by_turns: bool = False
-    """Whether the runs of both sides took turns."""
 
     @property
     def limits(self) -> list[str]:
@@ -227,7 +214,6 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
         apart=[*_lost(compared_rows, trials[1]), *_apart(measured, tables)],
         unreached=_unreached(trials, sides[1]),
         fail_over=fail_over,
-        by_turns=by_turns,
     )
 
 
@@ -236,12 +222,10 @@ def _out_of_turn(sides: Sequence[Sequence[Run]]) -> str:
     if len(sides[0]) != len(sides[1]):
         return "they have different numbers of runs"
     starts = sorted((_start(run), name) for side, name in zip(sides, ("OLD", "NEW"), strict=True) for run in side)
-    alike = [
-        f"two runs of {one[1]} follow each other, at {one[0]} and {other[0]}"
-        for one, other in zip(starts[::2], starts[1::2], strict=True)
-        if one[1] == other[1] and one[0] != other[0]
-    ]
-    return alike[0] if alike else ""
+    for (start, name), (next_start, next_name) in zip(starts[::2], starts[1::2], strict=True):
+        if name == next_name and start != next_start:
+            return f"two runs of {name} follow each other, at {start} and {next_start}"
+    return ""
 
 
 def _start(run: Run) -> str:
@@ -302,7 +286,7 @@ def _rows(pairs: Sequence[Pair], fail_over: float | None, by_turns: bool) -> lis
                 )
             elif (change := _untested(metric, pair, outcome, fail_over)) is not None:
                 changes[metric.name] = change
-        question = {name: pair[name] for name in QUESTION}
+        question: Pair = {name: pair[name] for name in QUESTION}
         devices = (pair["device_old"], pair["device_new"])
         if changes:
             rows.append(Row(question=question, devices=devices, changes=changes, speedup=_speedup(pair)))
@@ -432,9 +416,9 @@ def _apart(sides: Sequence[pd.DataFrame], tried: Sequence[pd.DataFrame]) -> list
     sentences = []
     for name, questions in (("OLD", old - new_tried), ("NEW", new - old_tried)):
         named = []
-        for question in sorted(questions, key=str)[:MOST_NAMED]:
+        for question in sorted(questions, key=str):
             row = dict(zip(QUESTION, question, strict=True))
             named.append(f"{row['suite']} on {row['placement']} batch {row['batch_size']:.0f} {row['precision']}")
-        more = f" and {len(questions) - MOST_NAMED} more" if len(questions) > MOST_NAMED else ""
-        sentences += [f"Only in {name}: {', '.join(named)}{more}."] if named else []
+        if named:
+            sentences.append(f"Only in {name}: {enumerated(named)}.")
     return sentences

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.analysis.compare import Comparison, compare
+from bench.compare.comparison import Comparison, compare
+from bench.compare.page import changes, comparison_page, show_comparison
 from bench.report.page import compose
 from bench.report.reading.load import load
-from bench.report.render import answers, comparison_page, show_comparison
-from bench.report.tables.comparisons import changes
+from bench.report.render import answers
 from tests.report import fleet
 from tests.report.builders import RunBuilder
 
@@ -75,7 +75,7 @@ def test_pages_fold_what_did_not_change(compared, kind):
         assert max(map(len, rows)) <= 100
 
 
-@pytest.mark.parametrize(("processes", "by_turns", "advice"), [(3, True, "one pair of runs"), (1, False, "--quick")])
+@pytest.mark.parametrize(("processes", "by_turns", "advice"), [(3, True, "two pairs of runs"), (1, False, "--quick")])
 def test_rows_that_could_not_be_judged_have_the_cause(tmp_path, capsys, processes, by_turns, advice):
     for name in ("old", "new"):
         RunBuilder(tmp_path / name).alone("fp32", [10.0, 10.1, 10.2][:processes])

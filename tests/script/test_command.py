@@ -2,10 +2,15 @@
 
 import pytest
 
-from bench.cli.parser import parse
+from bench.cli import parser
+from bench.script.command import COMMAND
 from bench.spec.errors import UsageError
 
 ARMS = ["--arm", "fp32=--dtype float32", "--arm", "amp-bf16=--dtype bfloat16"]
+
+
+def parse(words):
+    return COMMAND.run(parser.parse(words))
 
 
 def test_the_command_is_all_that_follows_the_dashes():

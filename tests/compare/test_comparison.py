@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.compare.comparison import Comparison, Row, _over_runs, compare
+from bench.compare.judge import judge_together
 from bench.phases.energy import Energy
 from bench.phases.layers import Layers
 from bench.phases.memory import MemoryPeak
-from bench.report.analysis.compare import Comparison, Row, _over_runs, compare
 from bench.report.analysis.contrast import Arm, estimate
-from bench.report.analysis.judge import judge_together
 from bench.results.records import Device
 from bench.results.run_json import planned
 from bench.spec.errors import UsageError
@@ -313,9 +313,9 @@ def test_of_several_devices_each_is_compared_with_itself(old, tmp_path):
             start = f"{side} {name}"
             fleet.edit_run(tmp_path / side / name, lambda info, start=start: info.update(started=start))
     compared = compare(tmp_path / "before", tmp_path / "after", fail_over=0.03)
-    verdicts = {(row.where, row.question["precision"]): row.changes["speed"].verdict for row in compared.rows}
-    assert verdicts[("Card X (0)", "fp32")] == "INCONCLUSIVE"
-    assert verdicts[("Card Y (0)", "fp32")] == "REGRESSED"
+    verdicts = {(row.subject, row.question["precision"]): row.changes["speed"].verdict for row in compared.rows}
+    assert verdicts[("mlp on Card X (0)", "fp32")] == "INCONCLUSIVE"
+    assert verdicts[("mlp on Card Y (0)", "fp32")] == "REGRESSED"
     assert all("Card Y" in failure for failure in compared.failures)
 
 

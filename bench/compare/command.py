@@ -1,0 +1,85 @@
+"""The command ``compare``: its options, and its run."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+from bench.cli.commands import Command
+from bench.spec.errors import UsageError
+from bench.spec.options import growth, whole
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the two sides, how they are compared or measured, and the form of the output."""
+    parser.description = (
+        "Compare runs with earlier ones of the same questions. "
+        "Exit codes: 0 done; 1 --fail-over found a regression; 2 it cannot be done."
+    )
+    for name in ("old", "new"):
+        parser.add_argument(name, type=Path, metavar=name.upper(), help=f"folder of the {name} run, or of {name} runs")
+    parser.add_argument(
+        "--fail-over",
+        metavar="SHARE",
+        type=partial(growth, "--fail-over"),
+        help="exit with 1 where a step's time, memory or energy is shown to have grown by more, such as 3%%; also "
+        "where accuracy is shown to be lost, or something no longer runs",
+    )
+    parser.add_argument(
+        "--by-turns",
+        action="store_true",
+        help="the runs of both took turns, old first or new first: compare each with its neighbour",
+    )
+    parser.add_argument(
+        "--interleave",
+        type=Path,
+        metavar="DIR",
+        help="measure both by turns first, and keep the runs in DIR, a new one for other code: OLD and NEW are then "
+        "suites' files, checkouts of ampmeter or environments (folder or Python), and the runs' options follow --",
+    )
+    parser.add_argument(
+        "--pairs", type=partial(whole(1), "--pairs"), default=3, help="of runs that --interleave measures (default: 3)"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print it as JSON")
+    form.add_argument("--markdown", action="store_true", help="print it as markdown")
+    form.add_argument("--html", action="store_true", help="print it as a page")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare two sides, or measure both by turns first; return 1 if ``--fail-over`` found a regression.
+
+    Raises:
+        UsageError: the two cannot be compared or measured.
+    """
+    if options.words and options.interleave is None:
+        raise UsageError("Options of runs follow '--' only with --interleave DIR, which measures.")
+    from bench.compare.comparison import compare
+    from bench.compare.document import document
+    from bench.compare.interleave import interleave
+    from bench.compare.page import comparison_page, show_comparison
+    from bench.report.exports.document import dumps
+
+    old, new, by_turns = options.old, options.new, options.by_turns
+    if options.interleave is not None:
+        old, new = interleave(old, new, options.words, options.interleave, options.pairs)
+        by_turns = True
+    comparison = compare(old, new, options.fail_over, by_turns=by_turns)
+    if options.json:
+        print(dumps(document(comparison)))
+    elif options.markdown or options.html:
+        print(comparison_page(comparison, "html" if options.html else "md"), end="")
+    else:
+        show_comparison(comparison)
+    return 1 if comparison.failures else 0
+
+
+COMMAND = Command(
+    name="compare",
+    synopsis="compare OLD NEW",
+    help="runs of the same questions: what improved, what regressed",
+    add_arguments=add_arguments,
+    run=run,
+    takes_words=True,
+)

@@ -1,0 +1,58 @@
+"""A comparison as a JSON document for other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from bench.compare.comparison import SIDES, Change, Comparison, Row
+from bench.report.exports.document import head, interval
+from bench.spec.metric import Metric
+from bench.spec.metrics import compared
+
+ASKED = ("suite", "parameters", "techniques", "data", "placement", "precision")
+"""The words of a compared row's question."""
+DIFFERENCE = ("name", *SIDES)
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison with earlier runs."""
+    return {
+        **head("compare"),
+        "old": [run.label for run in comparison.old],
+        "new": [run.label for run in comparison.new],
+        "summary": comparison.summary,
+        "fail_over_ratio": comparison.fail_over,
+        "failures": comparison.failures,
+        "cautions": [*comparison.limits, *comparison.cautions],
+        "only_in_one": comparison.apart,
+        "environment": [dict(zip(DIFFERENCE, difference, strict=True)) for difference in comparison.environment],
+        "rows": [_row(row) for row in comparison.rows],
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        **{name: row.question[name] for name in ASKED},
+        "batch_size": int(row.question["batch_size"]),
+        **_sides("device", row.devices),
+        **{metric.name: _change(row.changes.get(metric.name), metric) for metric in compared()},
+        **interval("speedup_ratio", row.speedup),
+    }
+
+
+def _change(change: Change | None, metric: Metric) -> dict[str, Any] | None:
+    if change is None:
+        return None
+    return {
+        "verdict": change.verdict,
+        "beyond_fail_over": change.is_beyond,
+        **_sides("status", [status or None for status in change.statuses]),
+        **_sides(metric.key, change.values),
+        **interval(metric.ratio_key, change.interval),
+    }
+
+
+def _sides(name: str, values: Iterable[Any]) -> dict[str, Any]:
+    """Return the keys of a quantity of OLD and of NEW."""
+    return dict(zip((f"{name}_{side}" for side in SIDES), values, strict=True))

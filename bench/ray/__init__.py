@@ -1,0 +1,1 @@
+"""Trials on the nodes of a Ray cluster."""

@@ -1,0 +1,91 @@
+"""The command ``script``: its options, and the request that they make."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from functools import partial
+
+from bench.cli.commands import Command
+from bench.cli.parser import add_option, make_request, run_options
+from bench.spec.errors import UsageError
+from bench.spec.options import assignment, listed
+from bench.spec.precisions import BASELINE
+from bench.spec.trial import Request, Script
+
+EXAMPLES = """
+examples:
+  run_bench.py script --arm fp32=--dtype=float32 --arm amp-bf16=--dtype=bfloat16 -- train.py ITS OPTIONS
+  run_bench.py script --inject fp32,amp-bf16 -- torchrun --nproc_per_node 2 train.py ITS OPTIONS
+In the options {scratch} stands for a fresh folder, and {seed} for a number, in each process (docs/scripts.md).
+"""
+INJECTED = ("fp32", "tf32", "amp-bf16")
+"""The precisions that can be entered from outside a script."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arms, and those options of a run that a script's has, too."""
+    parser.usage = "run_bench.py script [options] (--arm NAME=OPTIONS ... | --inject PRECISIONS) -- COMMAND"
+    parser.description = "Measure a training script as it is, once for each arm, in fresh processes that take turns."
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.argument_default = argparse.SUPPRESS
+    arms = parser.add_mutually_exclusive_group(required=True)
+    arms.add_argument(
+        "--arm",
+        action="append",
+        metavar="NAME=OPTIONS",
+        type=partial(assignment, "--arm"),
+        help="an arm, and the options that it adds to the command; repeatable, the first is the reference",
+    )
+    arms.add_argument(
+        "--inject",
+        metavar="PRECISIONS",
+        type=partial(listed(_injected), "--inject"),
+        help=f"for a script without a flag: enter {', '.join(INJECTED)} from outside; the first is the reference",
+    )
+    for each in fields(Script):
+        if "option" in each.metadata:
+            add_option(parser, each.name, each.metadata["option"])
+    depth = parser.add_mutually_exclusive_group()
+    depth.add_argument("--quick", action="store_true", help="one round of processes")
+    depth.add_argument("--rigorous", action="store_true", help="ten rounds at least, up to ±0.5 %% (--target-ci)")
+    for field in ("gpus", "exclusive", "target_ci", "time_budget_s", "trial_timeout_s", "out", "resume", "dry_run"):
+        add_option(parser, field, run_options()[field])
+
+
+def _injected(option: str, text: str) -> str:
+    if text in INJECTED:
+        return text
+    why = ": it needs a GradScaler of the script's own, so a flag of the script's" if text == "amp-fp16" else ""
+    raise UsageError(f"{option} takes {', '.join(INJECTED)}, not '{text}'{why}.")
+
+
+def make_script_request(options: argparse.Namespace) -> Request:
+    """Return the request that measures a script.
+
+    Raises:
+        UsageError: there are not two arms and a command.
+    """
+    given = vars(options)
+    arms = given.get("arm") or tuple((name, "") for name in given.get("inject", ()))
+    if len(dict(arms)) < max(2, len(arms)):
+        raise UsageError("script compares arms: give --arm NAME=OPTIONS twice or more, each with a name of its own.")
+    if BASELINE in dict(arms[1:]):
+        raise UsageError(f"The first arm is the reference: put {BASELINE} first, or give it another name.")
+    if not options.words:
+        raise UsageError("The command is missing: put it after two dashes, as in -- train.py --epochs 1.")
+    own = {each.name: given[each.name] for each in fields(Script) if each.name in given}
+    script = Script(**own | {"command": options.words, "arms": tuple(arms), "inject": "inject" in given})
+    measured = {"suites": (script.name,), "phases": ("memory", "speed"), "script": script}
+    return make_request(options.argv, given | measured)
+
+
+COMMAND = Command(
+    name="script",
+    synopsis="script --arm A=OPTIONS --arm B=OPTIONS -- train.py",
+    help="a training script of your own, as it is",
+    add_arguments=add_arguments,
+    run=make_script_request,
+    takes_words=True,
+)

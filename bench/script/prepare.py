@@ -1,0 +1,58 @@
+"""The plan of a training script's run: its arms are profiled, then timed in rounds."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from bench.devices.processes import busy
+from bench.launch import Launcher
+from bench.planning.plan import Plan
+from bench.run.prepare import PreparedRun, warn_of_variables
+from bench.spec.errors import UsageError
+from bench.spec.techniques import AblationStep
+from bench.spec.text import print_plain
+from bench.spec.trial import SILENCE_S, Cell, DataSource, Placement, Request, Script, SuiteRef, Trial
+
+
+def prepare_script(request: Request, script: Script, launcher: Launcher) -> PreparedRun:
+    """Look at the devices; plan a profiled process of each arm of a training script, then rounds of timed ones.
+
+    Raises:
+        UsageError: there is no such script, or no such device.
+    """
+    main, starter = Path(script.main), script.command[0]
+    if main.suffix == ".py" and not main.is_file():
+        raise UsageError(f"There is no script '{main}'.")
+    if not starter.endswith(".py") and starter != "-m" and shutil.which(starter) is None:
+        raise UsageError(f"There is no program '{starter}'. Give a script that ends in .py, or torchrun and the like.")
+    print_plain("Looking at the devices.")
+    environment = launcher.survey(request.gpus)
+    if request.gpus is None:
+        environment = replace(environment, devices=environment.devices[:1])
+    text = main.read_bytes() if main.is_file() else script.main.encode()
+    question = repr((script.command, script.arms, script.inject, script.steps, script.warmup)).encode()
+    ref = SuiteRef(name=script.name, digest=hashlib.blake2b(text + question, digest_size=6).hexdigest())
+    arms = tuple(AblationStep(precision=name) for name, _ in script.arms)
+    trials = []
+    for device in environment.devices:
+        cell = Cell(
+            suite=ref,
+            placement=Placement(name=device.placement),
+            batch_size=1,
+            data=DataSource(kind="script"),
+            reference=arms[0].precision,
+        )
+        silence_s = request.trial_timeout_s or SILENCE_S
+        common = Trial(cell=cell, phase="speed", arms=arms, protocol=request.protocol, silence_s=silence_s)
+        trials += [replace(common, phase="memory", arms=(arm,)) for arm in arms]
+        trials += [replace(common, replicate=number) for number in range(request.protocol.replicates)]
+    return PreparedRun(
+        request=request,
+        suites=(ref,),
+        environment=environment,
+        plan=Plan(trials=tuple(trials), seconds=(None,) * len(trials)),
+        warnings=(*warn_of_variables(environment), *busy(environment, request.exclusive)),
+    )

@@ -1,0 +1,42 @@
+"""Without any one of the optional folders all else works: runs, the help, every module that is left, and reports."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.optional import OPTIONAL, ROOT
+
+FILES = ("bench", "suites", "results/published", "run_bench.py", "pyproject.toml")
+RUN = ("--suite", "mlp", "--set", "width=64", "--quick", "--gpus", "cpu", "--out", "run")
+IMPORT_ALL = """
+import importlib, pkgutil, bench
+
+for module in pkgutil.walk_packages(bench.__path__, "bench."):
+    importlib.import_module(module.name)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", OPTIONAL, ids=lambda folder: folder.name)
+def test_without_an_optional_folder_all_else_works(folder, tmp_path):
+    for name in FILES:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        copy(ROOT / name, tmp_path / name)
+    shutil.rmtree(tmp_path / folder.relative_to(ROOT))
+
+    def python(*words, code=0):
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    assert f"run_bench.py {folder.name} " not in python("run_bench.py", "--help").stdout
+    python("-c", IMPORT_ALL)
+    python("run_bench.py", *RUN)
+    assert (tmp_path / "run" / "speed.csv").is_file()
+    python("run_bench.py", "report", "run", "--out", "report")
+    assert "mlp" in (tmp_path / "report" / "report.md").read_text()
+    if (folder / "command.py").exists():
+        assert f"no command '{folder.name}'" in python("run_bench.py", folder.name, code=2).stderr
