@@ -48,7 +48,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
-        commands: dict[str, Callable[..., int | Request]] = {"report": report, "explain": explain, "list": show_list}
+        commands: dict[str, Callable[..., int | Request]] = {"report": report, "list": show_list}
         commands |= {name: command.run for name, command in optional_commands().items()}
         asked = options if isinstance(options, Request) else commands[options.command](options)
         code = run(asked) if isinstance(asked, Request) else asked
@@ -128,16 +128,6 @@ def report(options: argparse.Namespace) -> int:
     from bench.run.reporting import report as write
 
     write(options.runs, options.out, published=options.published, figures=options.figures)
-    return 0
-
-
-def explain(options: argparse.Namespace) -> int:
-    """Say why each precision of earlier runs gains, or does not."""
-    from bench.report import explain
-    from bench.report.render import why_in_words
-    from bench.spec.text import print_plain
-
-    print_plain(why_in_words(explain(list(dict.fromkeys(options.runs)))))
     return 0
 
 

@@ -1,8 +1,12 @@
-"""The optional folders of bench/: those in which a command or a launcher is looked for."""
+"""The optional folders of bench/: those with a command or a launcher, and of phases that the core does not need."""
 
 from pathlib import Path
 
 from bench.spec.optional import optional_folders
+from bench.spec.phases import PHASES
 
 ROOT = Path(__file__).resolve().parents[1]
-OPTIONAL = [ROOT / "bench" / name for name in optional_folders("command", "launcher")]
+CORE = {name for name, phase in PHASES.items() if phase.is_core}
+OF_PHASES = [path.parent for path in sorted(ROOT.glob("bench/phases/*/__init__.py")) if path.parent.name not in CORE]
+WITH_COMMANDS = [ROOT.joinpath("bench", *name.split(".")) for name in optional_folders("command", "launcher")]
+OPTIONAL = list(dict.fromkeys([*WITH_COMMANDS, *OF_PHASES]))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bench.spec.optional import definitions
 from bench.spec.trial import Request
@@ -19,15 +20,31 @@ class Command:
     """The name and the words that it takes, for the list of commands."""
     help: str
     """What it does, for the list of commands and for its own help: a clause."""
-    add_arguments: Callable[[argparse.ArgumentParser], None]
+    add_arguments: Callable[[argparse.ArgumentParser], None] = lambda _parser: None
     """Adds its options to its parser."""
-    run: Callable[[argparse.Namespace], int | Request]
+    run: Callable[[argparse.Namespace], int | Request] = lambda _options: 0
     """Runs it and returns the exit code; or returns a request, which is measured like that of any run.
 
     The options have ``argv``, its whole command line, and ``words``. A UsageError refuses them.
     """
+    start: Callable[[Sequence[str]], Request | None] | None = None
+    """Returns the request where its words are the options of a run, and None where they are its own."""
     takes_words: bool = False
     """Whether the words after ``--`` are no options of its own, but go to it as ``words``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunCommand:
+    """A command with the options of a run, which always measures one phase."""
+
+    name: str
+    description: str
+    """What it does, for its help."""
+    examples: str
+    phases: tuple[str, ...]
+    """What it measures where ``--phases`` does not say otherwise; the last of them is always measured."""
+    check: Callable[[Mapping[str, Any]], None]
+    """Raises a UsageError for options that it has no answer for, given by the fields that they set."""
 
 
 def optional_commands() -> dict[str, Command]:

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import bench
-from bench.cli.commands import Command, optional_commands
+from bench.cli.commands import Command, RunCommand, optional_commands
 from bench.spec.errors import UsageError, nearest
 from bench.spec.options import Option
-from bench.spec.phases import EXPLAIN, PHASES, SWITCHES, USUAL
-from bench.spec.precisions import BASELINE
+from bench.spec.phases import PHASES, SWITCHES, USUAL
 from bench.spec.techniques import parse_techniques
 from bench.spec.trial import MAX, DataSource, Protocol, Request
 
@@ -32,16 +31,8 @@ examples:
   run_bench.py --resume results/NAME              go on with a run that was stopped
 
 other commands:
-  run_bench.py explain --suite NAMES              why mixed precision pays here, or does not; also: explain RUN
-  run_bench.py layers --suite NAMES               which modules must stay in fp32; --precisions amp-bf16
   run_bench.py list [--gpus]                      suites, their parameters, and precisions; what is here to run on
   run_bench.py report RUN [RUN ...]               one report over runs, also of different machines
-"""
-EXPLAIN_EXAMPLES = """
-examples:
-  run_bench.py explain --suite resnet50 --gpus 0   measure, then say why each precision gains, or does not
-  run_bench.py explain --suite mlp --quick         the same in one process
-  run_bench.py explain results/NAME                say it again of a run that was explained
 """
 RESUMABLE = ("resume", "dry_run", "seeds", "trial_timeout_s", "within_s")
 """Options that may be given with a bare ``--resume``."""
@@ -76,29 +67,24 @@ def parse(argv: Sequence[str]) -> Any:
     if not argv or argv[0].startswith("-"):
         return parse_run(argv)
     name, words = argv[0], argv[1:]
-    found, starts = optional_commands(), {"run": parse_run, "layers": _parse_layers}
+    if name == "run":
+        return parse_run(words)
+    found = optional_commands()
     parsers = command_parsers(found)
-    if name in starts:
-        return starts[name](words)
     if name not in parsers:
-        commands = (*list(starts)[1:], *parsers)
         raise UsageError(
-            f"There is no command '{name}'.{nearest(name, commands)} Available: {', '.join(commands)}; a run needs "
-            "none, as in run_bench.py --suite mlp."
+            f"There is no command '{name}'.{nearest(name, parsers)} Available: {', '.join(parsers)}; a run needs none, "
+            "as in run_bench.py --suite mlp."
         )
-    if name == "explain" and (not words or words[0].startswith("-")):
-        return parse_run(words, explained=True)
+    start = found[name].start if name in found else None
+    if start is not None and (request := start(words)) is not None:
+        return request
     cut = words.index("--") if "--" in words and name in found and found[name].takes_words else len(words)
     given = argparse.Namespace(command=name, argv=tuple(argv), words=tuple(words[cut + 1 :]))
     options = parsers[name].parse_args(words[:cut], given)
     if name == "report" and options.json and (options.published or options.figures != "overview"):
         raise UsageError("--json writes no page: leave out --published and --figures.")
     return options
-
-
-def _parse_layers(argv: Sequence[str]) -> Request:
-    """Parse ``layers`` with the options of a run: its only phase is layers."""
-    return parse_run([*argv, "--phases", "layers"] if "--resume" not in argv else argv)
 
 
 class Parser(argparse.ArgumentParser):
@@ -127,21 +113,13 @@ def command_parsers(found: Mapping[str, Command]) -> dict[str, Parser]:
         default="overview",
         help="overview (default): of many devices one figure a recipe; all: every device's own; none",
     )
-    explain = Parser(
-        prog="run_bench.py explain",
-        description="Say why each precision of runs gains, or does not. With the options of a run, measure it first: "
-        "run_bench.py explain --help.",
-    )
-    explain.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run with the phase explain, or of such runs"
-    )
     listing = Parser(prog="run_bench.py list", description="List suites and precisions.")
     listing.add_argument(
         "pattern", nargs="?", help="list the models of a library instead, as in 'timm:resnet*', 'torchvision:*', 'hf:*'"
     )
     listing.add_argument("--gpus", action="store_true", help="list what is here to run on, and what it can do, instead")
     listing.add_argument("--json", action="store_true", help="as JSON")
-    parsers = {"report": report, "explain": explain, "list": listing}
+    parsers = {"report": report, "list": listing}
     for name, command in found.items():
         description = f"{command.help[0].upper()}{command.help[1:]}."
         parsers[name] = Parser(prog=f"run_bench.py {name}", description=description)
@@ -178,29 +156,23 @@ def add_option(group: Any, field: str, option: Option, usual: str = "") -> None:
     group.add_argument(name, dest=field, help=option.help.replace("{usual}", usual), **words)
 
 
-def run_parser(*, explained: bool = False) -> Parser:
+def run_parser(command: RunCommand | None = None) -> Parser:
     """Return the parser of a run, the command without a name; options that are not given are not in its result.
 
-    ``explained`` gives it the help of ``explain``.
+    A ``command`` with the options of a run has a help of its own.
     """
     asks = "Does mixed precision pay here: how much faster, how much less memory, at what cost in accuracy."
-    why = (
-        "Why does mixed precision pay here, or not: measures it, then prints where a step's time goes in each "
-        "precision, and what holds it back."
-    )
-    commands = "".join(
-        f"  run_bench.py {command.synopsis:<33}  {command.help}\n" for command in optional_commands().values()
-    )
+    commands = "".join(f"  run_bench.py {other.synopsis:<33}  {other.help}\n" for other in optional_commands().values())
     parser = Parser(
-        prog="run_bench.py explain" if explained else "run_bench.py",
-        description=why if explained else asks,
-        epilog=EXPLAIN_EXAMPLES if explained else EXAMPLES + commands,
+        prog=f"run_bench.py {command.name}" if command else "run_bench.py",
+        description=command.description if command else asks,
+        epilog=command.examples if command else EXAMPLES + commands,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
     version = f"ampmeter {bench.__version__}"
     parser.add_argument("--version", action="version", version=version, help="show it and stop")
-    usual = ",".join(EXPLAIN) if explained else f"{','.join(USUAL)}; --quick: memory,speed"
+    usual = ",".join(command.phases) if command else f"{','.join(USUAL)}; --quick: memory,speed"
     group: Any = parser
     for field, option in run_options().items():
         group = parser.add_argument_group(option.group) if option.group else group
@@ -210,13 +182,13 @@ def run_parser(*, explained: bool = False) -> Parser:
     return parser
 
 
-def parse_run(argv: Sequence[str], *, explained: bool = False) -> Request:
-    """Parse the options of a run, and check them against each other; ``explained`` adds the phase explain.
+def parse_run(argv: Sequence[str], command: RunCommand | None = None) -> Request:
+    """Parse the options of a run, or of a ``command`` with these options, and check them against each other.
 
     Raises:
         UsageError: an option is invalid, or contradicts another one.
     """
-    given = vars(run_parser(explained=explained).parse_args(argv))
+    given = vars(run_parser(command).parse_args(argv))
     options = run_options()
     if not given.get("suites") and "resume" not in given:
         raise UsageError("--suite is missing: name one, such as --suite mlp (run_bench.py list shows all).")
@@ -234,17 +206,15 @@ def parse_run(argv: Sequence[str], *, explained: bool = False) -> Request:
         raise UsageError("A cluster's nodes keep no checkpoints: leave out --keep-checkpoints and --from, or --on.")
     if given.get("data"):
         DataSource.parse(given["data"], given.get("data_dir", "data"), elsewhere="on" in given)
-    if explained and "suites" in given:
-        named = given.get("precisions", (BASELINE, "amp-bf16"))
-        if BASELINE not in named or len(named) == 1:
-            raise UsageError(f"explain compares {BASELINE} with another precision: name both in --precisions.")
-        given["phases"] = tuple(dict.fromkeys((*given.get("phases", EXPLAIN), "explain")))
+    if command and "suites" in given:
+        command.check(given)
+        given["phases"] = tuple(dict.fromkeys((*given.get("phases", command.phases), command.phases[-1])))
     if "sync_bn" in given:
         given["techniques"] = parse_techniques(",".join((*given.get("techniques", ()), "sync-bn")))
     if (sizes := given.get("batch_sizes")) is not None:
         given |= {"batch_sizes": tuple(size for size in sizes if size != MAX), "largest_batch": MAX in sizes}
     given |= {"phases": _phases(given), "parameters": _parameters(given), "sweep": _sweeps(given)}
-    return make_request(("explain", *argv) if explained else argv, given)
+    return make_request((command.name, *argv) if command else argv, given)
 
 
 def make_request(argv: Sequence[str], given: dict[str, Any]) -> Request:

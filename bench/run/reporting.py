@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import suppress
-from itertools import chain
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from bench import report as reporter
 from bench.cli.parser import RIGOROUS
@@ -16,11 +15,11 @@ from bench.results.run_json import read_run
 from bench.results.store import FAILURES
 from bench.run.folder import reports_of
 from bench.spec.errors import UsageError
-from bench.spec.precisions import BASELINE, parse_precision
+from bench.spec.phase import Advice
+from bench.spec.phases import PHASES
+from bench.spec.repeat import repeated
 from bench.spec.text import print_plain
 
-OF_WHAT = ("--precisions", "--phases", "--techniques", "--epochs", "--seeds", "--within", "--out", "--resume")
-"""Options with a value that say what of a recipe a run measures, or where it is stored."""
 WITHOUT_REPORT = "AMPMETER_WITHOUT_REPORT"
 """The variable that tells a run that its report is not wanted."""
 
@@ -70,62 +69,23 @@ def report_folder(runs: list[Path]) -> Path:
 
 
 def show_next(folder: Path) -> None:
-    """Print how to go on after a run, and code that keeps the modules in fp32 which its search has found."""
-    from bench.report.tables.layers import snippet
-
-    for _, keeping in _kept(folder):
-        if parse_precision(keeping).autocast:
-            code = snippet(keeping.partition("keep=")[2])
-            print_plain(f"In a training loop of your own, before torch.compile:\n\n{code}", wrap=False)
-    print_plain(f"Next: {next_step(folder)}")
+    """Print how to go on after a run, and what its phases advise."""
+    found = _advice(folder)
+    for advice in found:
+        if advice.code:
+            print_plain(advice.code, wrap=False)
+    print_plain(f"Next: {next_step(folder, [advice.step for advice in found if advice.step])}")
 
 
-def _kept(folder: Path) -> list[tuple[str, str]]:
-    """Return the precisions without and with the modules to keep in fp32 that a run's search has found."""
-    from bench.report.reading.load import load
-    from bench.report.tables.layers import kept_names
-
-    if "layers" not in read_run(folder).get("request", {}).get("phases", ()):
-        return []
-    return list(dict.fromkeys(chain.from_iterable(kept_names(load([folder]).numerics).values())))
+def _advice(folder: Path) -> list[Advice]:
+    """Return what the phases of a run advise."""
+    request = read_run(folder).get("request", {})
+    asked = (PHASES[name] for name in request.get("phases", ()) if name in PHASES)
+    return [advice for phase in asked if phase.advice is not None for advice in phase.advice(folder, request)]
 
 
-def _command(request: dict[str, Any], *more: str) -> str:
-    """Write the command of a run without the options that say what and how much it measures, and with others."""
-    words = []
-    is_value = False  # of an option that is left out
-    for word in request.get("argv", ()):
-        name, equals, _ = word.partition("=")
-        if is_value or name in ("explain", "layers", "--quick", "--ladder"):
-            is_value = False
-        elif name in OF_WHAT:
-            is_value = not equals
-        else:
-            words.append(word)
-    return f"`python run_bench.py {shlex.join([*words, *more])}`"
-
-
-def _suggested(request: dict[str, Any], folder: Path) -> list[str]:
-    """Write the commands that measure what a search or an explanation of a run has suggested."""
-    steps = []
-    if pairs := _kept(folder):
-        precisions = ",".join((BASELINE, *dict.fromkeys(chain.from_iterable(pairs))))
-        command = _command(request, "--phases", "memory,speed", "--precisions", precisions)
-        steps.append(f"{command} measures what keeping them costs.")
-    techniques: dict[str, dict[str, None]] = {}
-    if "explain" in request.get("phases", ()):
-        with suppress(UsageError):  # nothing was explained; the report says why
-            for explanation in reporter.explain([folder]):
-                techniques.setdefault(explanation.precision, {}).update(dict.fromkeys(explanation.techniques))
-    for precision, names in techniques.items():
-        if names:
-            arms = ("--precisions", f"{BASELINE},{precision}", "--techniques", ",".join(names))
-            steps.append(f"{_command(request, '--ladder', *arms)} measures what {', '.join(names)} brings.")
-    return steps
-
-
-def next_step(folder: Path) -> str:
-    """Say how to go on after a run."""
+def next_step(folder: Path, advised: Sequence[str] = ()) -> str:
+    """Return how to go on after a run; what its phases ``advised`` comes before the usual."""
     from bench.report.reading.trials import read_trials
     from bench.spec.metrics import ACCURACY
 
@@ -140,10 +100,10 @@ def next_step(folder: Path) -> str:
         smaller = ", and smaller --batch-sizes in a new run may fit" if (trials["status"] == "oom").any() else ""
         return f"the report's notes say why nothing could be measured{smaller}."
     request = read_run(folder).get("request", {})
-    if steps := _suggested(request, folder):
-        return " ".join(steps)
+    if advised:
+        return " ".join(advised)
     if request.get("quick"):
-        return f"{_command(request)} measures what --quick left out."
+        return f"{repeated(request)} measures what --quick left out."
     trained = trials[trials["phase"] == "train"]
     seeds = set(map(int, trained["seed"]))
     first = ""

@@ -9,8 +9,10 @@ from bench.spec.own_modules import ROOT
 
 
 def optional_folders(*modules: str) -> list[str]:
-    """Return the names of the folders of bench/ that have any of these modules, by the alphabet."""
-    return sorted({path.parent.name for module in modules for path in ROOT.glob(f"bench/*/{module}.py")})
+    """Return the packages of bench/ that have any of these modules, such as ``phases.explain``, by the alphabet."""
+    places = (f"bench/{folder}/{module}.py" for module in modules for folder in ("*", "phases/*"))
+    folders = (path.parent.relative_to(ROOT / "bench") for place in places for path in ROOT.glob(place))
+    return sorted({".".join(folder.parts) for folder in folders})
 
 
 def definitions(module: str, name: str) -> list[Any]:

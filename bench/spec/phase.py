@@ -56,6 +56,16 @@ class Work:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Advice:
+    """How to go on after a run."""
+
+    step: str = ""
+    """A sentence for its last line."""
+    code: str = ""
+    """Text that is printed before, as it is."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Phase:
     """One kind of measurement."""
 
@@ -132,8 +142,10 @@ class Phase:
     search: Callable[..., tuple[int, Any]] | None = None
     """Searches a batch size, and returns it with its ``TrialResult``: given the trial, the device, a function that runs
     a process of a trial, and what the size is a multiple of. It runs before any other phase is planned."""
-    advice: Callable[..., list[str]] | None = None
-    """Returns sentences on how to go on after a run, given its folder and its request."""
+    advice: Callable[..., list[Advice]] | None = None
+    """Returns what it advises after a run, given the run's folder and its request."""
+    is_core: bool = False
+    """Whether the rest of the harness needs it; the folder of any other phase may be deleted."""
 
     @property
     def file(self) -> str:

@@ -35,5 +35,3 @@ FIND_UNFIT = tuple(name for name, phase in PHASES.items() if phase.finds_unfit)
 """The phases that find out which arms fit."""
 USUAL = tuple(name for name, phase in PHASES.items() if phase.default)
 """The phases that run where neither option says otherwise."""
-EXPLAIN = ("memory", "speed", "explain")
-"""The phases of the command ``explain``: the gain, what it costs in memory, and why."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from bench.results.records import Name, WorkClass
-from bench.spec.phase import Phase
+from bench.spec.phase import Advice, Phase
 
 Finding = Literal[
     "step",
@@ -46,6 +48,13 @@ class Explained:
     """The figure."""
 
 
+def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:
+    """Return what a run with this phase advises."""
+    from bench.phases.explain.advice import advice
+
+    return advice(folder, request)
+
+
 PHASE = Phase(
     name="explain",
     order=90,
@@ -54,6 +63,7 @@ PHASE = Phase(
     arms="together",
     trains_on_data=True,
     however_slow=True,
+    advice=advice,
     # Plain and profiled steps in turn, products alone, and steps of twice the batch.
     estimate=lambda work: work.arms * (work.warm_up_s + max(2.0, 60 * work.step_s) + 5.0),
 )

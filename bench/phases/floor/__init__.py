@@ -9,6 +9,7 @@ from bench.spec.phase import Phase
 PHASE = Phase(
     name="floor",
     order=30,
+    is_core=True,
     summary="the baseline timed against itself: the A/A noise",
     row=Speed,
     details={Block: "blocks.csv"},

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bench.results.records import Numeric
 from bench.spec.metric import Metric
-from bench.spec.phase import Phase
+from bench.spec.phase import Advice, Phase
 from bench.spec.precisions import BASELINE
 
 if TYPE_CHECKING:
@@ -46,6 +48,13 @@ def trials(question: Question) -> list[Trial]:
     return [replace(common, arms=(arm,)) for arm in common.arms if arm.precision != BASELINE]
 
 
+def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:
+    """Return what a run with this phase advises."""
+    from bench.phases.layers.advice import advice
+
+    return advice(folder, request)
+
+
 PHASE = Phase(
     name="layers",
     order=80,
@@ -59,6 +68,7 @@ PHASE = Phase(
     arithmetic=True,
     trains_on_data=True,
     recipe_batch=True,
+    advice=advice,
     # Where nothing is needed; else a pass or two for each module come on top.
     estimate=lambda work: 1.0 + (10 + work.epochs * work.steps_per_epoch) * work.step_s,
 )

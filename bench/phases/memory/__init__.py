@@ -106,6 +106,7 @@ METRICS = (
 PHASE = Phase(
     name="memory",
     order=20,
+    is_core=True,
     summary="peak memory of a training step, and what it is made of",
     row=MemoryPeak,
     metrics=METRICS,

@@ -161,6 +161,7 @@ METRICS = (
 PHASE = Phase(
     name="speed",
     order=40,
+    is_core=True,
     summary="time of a training step, all precisions in one process",
     row=Speed,
     details={Block: "blocks.csv"},

@@ -149,6 +149,7 @@ METRICS = (
 PHASE = Phase(
     name="train",
     order=60,
+    is_core=True,
     summary="training with an evaluation after each epoch",
     row=Training,
     details={EpochResult: "epochs.csv"},
