@@ -1,12 +1,14 @@
-"""The figures of trials.csv, computed again from the blocks and epochs that the harness stored with them."""
+"""The figures of a run's phases, computed again from the blocks and epochs that the harness stored with them."""
 
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from bench.results.csv_file import PAIR, counting, of_counting, read
+from bench.report.reading.trials import read_trials
+from bench.results.csv_file import PAIR, read
 from bench.results.records import MEASURED
+from bench.results.run_json import read_run
 from bench.stats import rounds_interval
 
 EXACT = 1e-9
@@ -49,8 +51,8 @@ def trained_figures(epochs: pd.DataFrame) -> pd.DataFrame:
 
 def assert_consistent(folder: Path) -> int:
     """Compare a run's rows with its blocks and epochs; return how many rows have either."""
-    trials = counting(read(folder / "trials.csv"))
-    blocks, epochs = (of_counting(read(folder / name), trials) for name in ("blocks.csv", "epochs.csv"))
+    trials = read_trials(folder, read_run(folder))
+    blocks, epochs = (read(folder / name) for name in ("blocks.csv", "epochs.csv"))
     measured = trials[trials["status"].isin(MEASURED)]
     kinds = measured[measured["tracked_peak_bytes"].notna()]
     np.testing.assert_array_equal(kinds["tracked_peak_bytes"], kinds[KINDS_OF_MEMORY].sum(axis=1))

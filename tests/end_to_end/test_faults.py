@@ -1,6 +1,5 @@
 """A model that breaks under autocast alone, in each phase: its row says what and where, fp32 keeps its own."""
 
-import csv
 import json
 import os
 import re
@@ -11,6 +10,7 @@ import pytest
 from bench.results.records import MEASURED
 from bench.run import reporting
 from tests.conftest import call
+from tests.rows import trial_rows
 
 FAULTY = """
 import ctypes, os, signal, sys
@@ -119,8 +119,7 @@ def run(place, fault, phases, *words):
     asked = ("--phases", phases) if phases else ()
     given = ("--suite", "./faulty.py", "--set", f"fault={fault}", *asked, "--out", "out")
     done = call(*given, *short, "--precisions", "fp32,amp-bf16", *words, cwd=place)
-    with (place / "out" / "trials.csv").open(newline="") as file:
-        return done, list(csv.DictReader(file))
+    return done, trial_rows(place / "out")
 
 
 def computing():
