@@ -63,8 +63,8 @@ def test_an_allocation_of_256_mib_is_seen():
         held.append(torch.empty(256 * 2**20, dtype=torch.uint8, device=GPU))
 
     peaks = measure_peaks(step, GPU, resident_before=None, driver_before=None, uuid=None, model_bytes=0)
-    assert peaks.peak_allocated_bytes - before == 256 * 2**20
-    assert peaks.peak_reserved_bytes >= peaks.peak_allocated_bytes
+    assert peaks["peak_allocated_bytes"] - before == 256 * 2**20
+    assert peaks["peak_reserved_bytes"] >= peaks["peak_allocated_bytes"]
 
 
 def test_what_was_allocated_and_freed_before_is_in_no_peak():
