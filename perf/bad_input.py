@@ -216,7 +216,8 @@ def measured_run(folder: Path, *, quick: bool = False) -> Path:
 
 def damages() -> st.SearchStrategy[list[tuple[str, str, int, int, Any]]]:
     """Return one to three damages: the kind, the file, two places (modulo the file's length) and a value."""
-    files = st.sampled_from(["trials.csv", "trials.csv", "trials.csv", "blocks.csv", "epochs.csv", "numerics.csv"])
+    names = ["memory.csv", "speed.csv", "train.csv", "blocks.csv", "epochs.csv", "numerics_figures.csv"]
+    files = st.sampled_from(names)
     kinds = ["cut", "flip", "insert", "drop line", "double line", "swap lines", "cell", "cell", "cell", "drop column"]
     kinds += ["double column", "rename column", "delete", "folder", "link", "empty"]
     place = st.integers(min_value=0, max_value=2**31)

@@ -49,6 +49,8 @@ sys.path.insert(0, str(ROOT))
 import pandas as pd  # noqa: E402 - from here on the project can be imported
 import psutil  # noqa: E402
 
+from bench.spec.phases import PHASES  # noqa: E402
+
 SUITE = """
 from torch import nn, optim
 from bench.spec import Data, Suite
@@ -134,12 +136,17 @@ class Place:
                 process.kill()
 
     def rows(self, name: str = "out") -> list[dict[str, str]]:
-        """Return the whole rows of trials.csv."""
-        return whole_rows(self.folder / name / "trials.csv")
+        """Return the whole rows of all phases."""
+        return whole_rows(self.folder / name)
 
 
-def whole_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV that end with a newline and have a cell for each column."""
+def whole_rows(folder: Path) -> list[dict[str, str]]:
+    """Return the whole rows of a run's phases, each with its phase."""
+    return [{"phase": name, **row} for name, phase in PHASES.items() for row in filled(folder / phase.file)]
+
+
+def filled(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV that end with a newline, without empty cells: other rows may add columns later."""
     try:
         text = path.read_text()
     except OSError:
@@ -148,8 +155,7 @@ def whole_rows(path: Path) -> list[dict[str, str]]:
     if not text:
         return []
     frame = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
-    rows: list[dict[str, str]] = frame.to_dict("records")
-    return rows
+    return [{name: cell for name, cell in row.items() if cell} for row in frame.to_dict("records")]
 
 
 def role(process: psutil.Process, launcher: int) -> str:
@@ -177,18 +183,13 @@ def of_role(place: Place, launcher: int, wanted: str) -> psutil.Process | None:
 def question(trial: Mapping[str, Any], precision: str) -> tuple[str, ...]:
     """Return the question that a row answers, the same for paired and separate arms; the run has one cell."""
     phase = trial["phase"]
-    number = {"speed": trial["replicate"], "train": trial["seed"]}.get(phase)
-    return phase, precision, "" if number is None else str(number)
+    return phase, precision, str(trial.get(PHASES[phase].key or "", ""))
 
 
 def check_complete(folder: Path, before: Sequence[dict[str, str]]) -> list[str]:
     """Return the faults of a run that was resumed to its end."""
-    from bench.results.csv_file import counting, read
-
     wrong = []
-    every = whole_rows(folder / "trials.csv")
-    counted = counting(read(folder / "trials.csv"))
-    rows: list[dict[str, str]] = counted.astype({"replicate": "Int64", "seed": "Int64"}).astype(str).to_dict("records")
+    rows = whole_rows(folder)
     planned = json.loads((folder / "run.json").read_text())["planned"]
     final = Counter(question(row, row["precision"]) for row in rows if row["status"] not in FAILED)
     wanted = {question(trial, arm) for trial in planned for arm in trial["arms"]}
@@ -199,7 +200,7 @@ def check_complete(folder: Path, before: Sequence[dict[str, str]]) -> list[str]:
     done = Counter(row["trial"] for row in before if row["status"] not in FAILED)
     arms = {trial["trial"]: len(trial["arms"]) for trial in planned}
     kept = [row for row in before if done[row["trial"]] == arms.get(row["trial"], 1)]
-    if lost := [row["trial"] for row in kept if row["status"] not in FAILED and row not in every]:
+    if lost := [row["trial"] for row in kept if row["status"] not in FAILED and row not in rows]:
         wrong.append(f"finished before, and changed or gone: {lost}")
     return wrong + check_readable(folder)
 
@@ -508,7 +509,7 @@ def fail_once(root: Path, number: int, where: str) -> tuple[bool, list[str], str
     files = sorted(path.name for path in (place / "tmp").iterdir() if path.name.startswith("ampmeter"))
     if files and not (place / REMOVING).exists():
         wrong.append(f"temporary files: {files}")
-    rows = whole_rows(place / "out" / "trials.csv")
+    rows = whole_rows(place / "out")
     announced = set(re.findall(r"^\[(\d+)/\d+\] .*: (?!failed)", text, re.M))
     if len({row["trial"] for row in rows}) < len(announced):
         wrong.append(f"{len(announced)} trials were announced, and {len(rows)} rows are left")

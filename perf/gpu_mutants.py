@@ -33,7 +33,7 @@ NEAR = {
     "devices": ["tests/devices", "tests/worker/test_failures.py", "tests/measure/test_disturbance.py"],
     "measure": ["tests/measure", "tests/phases"],
     "phases": ["tests/phases"],
-    "training": ["tests/training"],
+    "training": ["tests/training", "tests/phases"],
     "worker": ["tests/worker", "tests/training", "tests/launch"],
 }
 """The quick tests nearest to each package of bench/."""

@@ -179,7 +179,7 @@ class MadeUpMachine(Launcher):
                 output_error=0.0 if name == BASELINE else 0.004,
             )
         elif trial.phase == "fit":
-            parts["fit"] = Fit(fit_bound="memory", fit_peak_bytes=60 * GIB, fit_free_bytes=79 * GIB, fit_step_s=0.5)
+            parts["row"] = Fit(fit_bound="memory", fit_peak_bytes=60 * GIB, fit_free_bytes=79 * GIB, fit_step_s=0.5)
         switches = Switches(
             fp32_matmul="tf32" if precision.fp32 == "tf32" else "ieee",
             fp32_conv="ieee" if precision.fp32 == "ieee" else "tf32",

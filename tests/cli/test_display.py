@@ -21,28 +21,29 @@ TRAINING = Training(**dict.fromkeys(Training.__slots__) | LEARNT)
 
 
 @pytest.mark.parametrize(
-    ("precision", "status", "figures", "text"),
+    ("phase", "precision", "status", "figures", "text"),
     [
-        ("fp32", "ok", {"speed": SPEED}, "fp32 2.5 ms"),
-        ("amp-bf16", "ok", {"speed": ARM}, "amp-bf16 1.25 ms, 2.000× fp32 [1.900, 2.100]"),
-        ("fp32", "unconverged", {"speed": SPEED}, "fp32 2.5 ms (unconverged)"),
-        ("fp32", "ok", {"memory": MemoryPeak()}, "peak unknown"),
-        ("fp32", "ok", {"memory": MemoryPeak(peak_allocated_bytes=2**30)}, "peak 1,024 MiB"),
-        ("fp32", "ok", {"memory": MemoryPeak(peak_allocated_bytes=2**18)}, "peak 0.25 MiB"),
-        ("fp32", "ok", {"training": TRAINING}, "3.00 s/epoch, loss 0.5000, 81.25 % right"),
-        ("fp32", "ok", {"inference": FORWARD}, "fp32 812.5 samples/s, one sample in 1.5 ms"),
+        ("speed", "fp32", "ok", {"row": SPEED}, "fp32 2.5 ms"),
+        ("speed", "amp-bf16", "ok", {"row": ARM}, "amp-bf16 1.25 ms, 2.000× fp32 [1.900, 2.100]"),
+        ("speed", "fp32", "unconverged", {"row": SPEED}, "fp32 2.5 ms (unconverged)"),
+        ("memory", "fp32", "ok", {"row": MemoryPeak()}, "peak unknown"),
+        ("memory", "fp32", "ok", {"row": MemoryPeak(peak_allocated_bytes=2**30)}, "peak 1,024 MiB"),
+        ("memory", "fp32", "ok", {"row": MemoryPeak(peak_allocated_bytes=2**18)}, "peak 0.25 MiB"),
+        ("train", "fp32", "ok", {"row": TRAINING}, "3.00 s/epoch, loss 0.5000, 81.25 % right"),
+        ("inference", "fp32", "ok", {"row": FORWARD}, "fp32 812.5 samples/s, one sample in 1.5 ms"),
         (
+            "inference",
             "bf16",
             "ok",
-            {"inference": FASTER},
+            {"row": FASTER},
             "bf16 812.5 samples/s, 2.000× fp32 [1.900, 2.100], one sample in 1.5 ms",
         ),
-        ("fp32", "ok", {"detail": "loss 2.3000 in the first step"}, "fp32 ok: loss 2.3000 in the first step"),
-        ("fp32", "oom", {"detail": "too big"}, "fp32 oom: too big"),
+        ("numerics", "fp32", "ok", {"detail": "loss 2.3 at first"}, "fp32 ok: loss 2.3 at first"),
+        ("memory", "fp32", "oom", {"detail": "too big"}, "fp32 oom: too big"),
     ],
 )
-def test_a_result_is_told_in_a_line(precision, status, figures, text):
-    assert describe_results([TrialResult(precision=precision, status=status, **figures)]) == text
+def test_a_result_is_told_in_a_line(phase, precision, status, figures, text):
+    assert describe_results(phase, [TrialResult(precision=precision, status=status, **figures)]) == text
 
 
 def test_a_speedup_over_products_of_another_type_says_so():
@@ -51,7 +52,7 @@ def test_a_speedup_over_products_of_another_type_says_so():
         TrialResult(precision=name, status="ok", row=speed, operations=operations)
         for name, speed in (("fp32", SPEED), ("amp-bf16", ARM))
     ]
-    assert describe_results(results) == (
+    assert describe_results("speed", results) == (
         "fp32 2.5 ms, but computed 100 % of its products in bfloat16 (middle); "
         "amp-bf16 1.25 ms, 2.000× fp32 [1.900, 2.100]"
     )

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +23,9 @@ from bench.phases.fit import search as max_batch
 from bench.run import execute
 from tests.conftest import TINY, call
 from tests.consistency import assert_consistent
-from tests.rows import rows
+from tests.rows import trial_rows
 
 ROOT = Path(__file__).resolve().parents[2]
-table = partial(rows, name="trials.csv")
 CPU = ("--suite", "tiny.py", "--gpus", "cpu")
 SHORT = (*CPU, "--quick", "--time-budget", "0.3")
 ARMS = ("--precisions", "fp32,amp-bf16")
@@ -63,7 +61,7 @@ def finished(tmp_path_factory):
 def test_from_images_to_rows(finished):
     folder, done = finished
     assert done.returncode == 0, done.stdout + done.stderr
-    trials = table(folder / "results" / "mine")
+    trials = trial_rows(folder / "results" / "mine")
     assert [(row["phase"], row["precision"]) for row in trials] == [
         (phase, precision) for phase in ("memory", "speed", "train") for precision in ("fp32", "amp-bf16")
     ]
@@ -73,7 +71,7 @@ def test_from_images_to_rows(finished):
 
 def test_the_figures_of_trials_are_those_that_blocks_and_epochs_give(finished):
     assert assert_consistent(finished[0] / "results" / "mine") == 4
-    row = next(row for row in table(finished[0] / "results" / "mine") if row["speedup"])
+    row = next(row for row in trial_rows(finished[0] / "results" / "mine") if row["speedup"])
     assert float(row["speedup_low"]) < float(row["speedup"]) < float(row["speedup_high"])
 
 
@@ -89,7 +87,7 @@ def test_a_run_ends_with_its_report(finished):
 def test_run_json_tells_the_plan_and_what_the_images_are_known_by(finished):
     folder, _ = finished
     run = json.loads((folder / "results" / "mine" / "run.json").read_text())
-    trials = table(folder / "results" / "mine")
+    trials = trial_rows(folder / "results" / "mine")
     assert run["version"] == bench.__version__
     assert {trial["trial"] for trial in run["planned"]} == {row["trial"] for row in trials}
     (images,) = run["data"]
@@ -101,15 +99,15 @@ def test_run_json_tells_the_plan_and_what_the_images_are_known_by(finished):
 @pytest.mark.slow
 def test_a_finished_run_gone_on_with_measures_nothing(finished):
     folder = finished[0]
-    trials = table(folder / "results" / "mine")
+    trials = trial_rows(folder / "results" / "mine")
     for words in ((*FULL, "--resume", "results/mine"), ("--resume", "results/mine")):
         again = call(*words, cwd=folder)
         assert again.returncode == 0, again.stderr
-        assert table(folder / "results" / "mine") == trials
+        assert trial_rows(folder / "results" / "mine") == trials
     other = call(*FULL, "--seeds", 1, "--resume", "results/mine", cwd=folder)
     assert other.returncode == 2
     assert "was started with other --seeds" in other.stderr
-    assert table(folder / "results" / "mine") == trials
+    assert trial_rows(folder / "results" / "mine") == trials
 
 
 @contextmanager
@@ -148,7 +146,7 @@ def test_a_terminal_gets_a_live_display_and_the_same_results(place, monkeypatch)
     assert "starting" in text
     assert "\x1b[" in text
     assert "Report:" in text
-    assert [row["phase"] for row in table(place / "out")] == ["memory", "speed"]
+    assert [row["phase"] for row in trial_rows(place / "out")] == ["memory", "speed"]
 
 
 def running(session):
@@ -193,7 +191,7 @@ def test_a_run_that_is_stopped_leaves_nobody_computing_and_goes_on_where_it_stop
     script = [sys.executable, str(ROOT / "run_bench.py"), *words, "--out", "out"]
     with screen() as (terminal, seen):
         process = subprocess.Popen(script, cwd=place, stdout=terminal, stderr=terminal, start_new_session=True)
-        while not (place / "out" / "trials.csv").exists() or len(table(place / "out")) < 1:
+        while not trial_rows(place / "out"):
             assert process.poll() is None
             time.sleep(0.05)
         stop(process)
@@ -207,13 +205,13 @@ def test_a_run_that_is_stopped_leaves_nobody_computing_and_goes_on_where_it_stop
     while running(process.pid) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert running(process.pid) == []
-    before = table(place / "out")
+    before = trial_rows(place / "out")
     assert 1 <= len(before) < 4
     assert call("report", "out", cwd=place).returncode == 0
     assert "is unfinished" in (place / "reports" / "out" / "details.md").read_text()
     done = call(*words, "--resume", "out", cwd=place)
     assert done.returncode == 0, done.stderr
-    after = table(place / "out")
+    after = trial_rows(place / "out")
     assert after[: len(before)] == before
     assert len(after) == 4
 
@@ -256,7 +254,7 @@ def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monke
     assert not (place / "out").exists()
     done = call(*words, cwd=place)
     assert done.returncode == 0, done.stdout + done.stderr
-    trials = table(place / "out")
+    trials = trial_rows(place / "out")
     assert [(row["phase"], row["batch_size"]) for row in trials] == [
         (phase, "4") for phase in ("fit", "fit", "memory", "memory", "speed", "speed")
     ]
@@ -266,11 +264,11 @@ def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monke
     assert "Largest batch" in (place / "reports" / "out" / "details.md").read_text()
     monkeypatch.setattr(execute.Search, "run", lambda _self: pytest.fail("was looked for again"))
     assert call("--resume", "out", cwd=place).returncode == 0
-    assert table(place / "out") == trials
+    assert trial_rows(place / "out") == trials
 
 
 @pytest.mark.slow
-def test_a_sweep_is_a_row_for_each_combination_and_one_table(place):
+def test_a_sweep_is_a_row_for_each_combination_and_one_trial_rows(place):
     words = ("--precisions", "fp32", "--phases", "speed", "--time-budget", "0.1")
     words = (*CPU, "--quick", *words, "--sweep", "width=8,16", "--sweep", "batch_size=4,5", "--out", "out")
     sweepable = TINY.replace("lr: float = 0.01", "lr: float = 0.01, batch_size: int = 4")
@@ -278,11 +276,11 @@ def test_a_sweep_is_a_row_for_each_combination_and_one_table(place):
     assert "tiny on cpu, 4 variants" in call(*words, "--dry-run", cwd=place).stdout
     done = call(*words, cwd=place)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [(row["parameters"], row["batch_size"]) for row in table(place / "out")] == [
-        ("batch_size=4 width=8", "4"),
-        ("batch_size=5 width=8", "5"),
-        ("batch_size=4 width=16", "4"),
-        ("batch_size=5 width=16", "5"),
+    assert [(json.loads(row["parameters"]), row["batch_size"]) for row in trial_rows(place / "out")] == [
+        ({"batch_size": 4, "width": 8}, "4"),
+        ({"batch_size": 5, "width": 8}, "5"),
+        ({"batch_size": 4, "width": 16}, "4"),
+        ({"batch_size": 5, "width": 16}, "5"),
     ]
     report = (place / "reports" / "out" / "details.md").read_text()
     assert report.index("### Sweep of tiny's width") < report.index("### Sweep of tiny's batch_size")
@@ -291,7 +289,7 @@ def test_a_sweep_is_a_row_for_each_combination_and_one_table(place):
 def test_a_trial_that_fails_is_a_row_and_exit_code_1(place):
     done = call(*SHORT, "--batch-sizes", "4,8", "--set", "fail=raise", "--out", "out", cwd=place)
     assert done.returncode == 1
-    trials = table(place / "out")
+    trials = trial_rows(place / "out")
     assert {(row["batch_size"], row["phase"], row["status"]) for row in trials} == {
         (batch, "memory", "failed") for batch in ("4", "8")
     }

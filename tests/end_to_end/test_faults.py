@@ -1,6 +1,5 @@
 """A model that breaks under autocast alone, in each phase: its row says what and where, fp32 keeps its own."""
 
-import csv
 import json
 import os
 import re
@@ -9,8 +8,10 @@ import psutil
 import pytest
 
 from bench.results.records import MEASURED
+from bench.results.store import arm_name
 from bench.run import reporting
 from tests.conftest import call
+from tests.rows import trial_rows
 
 FAULTY = """
 import ctypes, os, signal, sys
@@ -119,8 +120,7 @@ def run(place, fault, phases, *words):
     asked = ("--phases", phases) if phases else ()
     given = ("--suite", "./faulty.py", "--set", f"fault={fault}", *asked, "--out", "out")
     done = call(*given, *short, "--precisions", "fp32,amp-bf16", *words, cwd=place)
-    with (place / "out" / "trials.csv").open(newline="") as file:
-        return done, list(csv.DictReader(file))
+    return done, trial_rows(place / "out")
 
 
 def computing():
@@ -164,10 +164,11 @@ def test_a_precision_that_breaks_is_a_row_with_what_and_where_and_fp32_keeps_its
 def test_a_step_of_an_ablation_that_breaks_is_a_row_and_the_others_keep_theirs(place, fault):
     done, rows = run(place, fault, "", "--ladder", "--techniques", "set-to-none")
     assert done.returncode == 1, done.stdout + done.stderr
-    (broken,) = (row for row in rows if row["precision"] == "amp-bf16")
+    arms = {(row["phase"], arm_name(f"{row['phase']}.csv", row)): row for row in rows}
+    (broken,) = (row for (_, name), row in arms.items() if name == "amp-bf16")
     check_broken(place, fault, broken)
     for phase in ("ladder_memory", "ladder"):
-        measured = {row["precision"] for row in rows if row["phase"] == phase and row["status"] in MEASURED}
+        measured = {name for (of, name), row in arms.items() if of == phase and row["status"] in MEASURED}
         assert measured >= {"fp32", "fp32+set-to-none"}
 
 

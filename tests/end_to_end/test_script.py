@@ -1,6 +1,5 @@
 """A script of known times is measured right, whatever else it does, and what is no comparison is refused."""
 
-import csv
 import json
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ from bench.results.records import TrialResult
 from bench.script.launcher import ScriptLauncher
 from bench.spec.trial import Script
 from tests.conftest import call
+from tests.rows import trial_rows
 from tests.script.test_launcher import CPU, trial
 
 METRONOME = """
@@ -76,8 +76,7 @@ for step in range(200):
 
 
 def rows(folder):
-    with (folder / "trials.csv").open() as file:
-        return {(row["phase"], row["precision"]): row for row in csv.DictReader(file)}
+    return {(row["phase"], row["precision"]): row for row in trial_rows(folder)}
 
 
 @pytest.mark.slow

@@ -1,11 +1,11 @@
 """A model that computes in 16 bits by itself: what is called fp32 is none, and the answer begins with that."""
 
-import csv
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import call
+from tests.rows import rows
 
 SUITE = """
 import torch
@@ -72,7 +72,7 @@ def test_the_answer_begins_with_what_fp32_really_computed(tmp_path: Path, kind: 
     done = call(*words, "--quick", "--time-budget", "0.3", "--phases", "speed", "--out", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     head = (tmp_path / "reports" / "run" / "report.md").read_text().splitlines()
-    (row,) = (row for row in csv.DictReader((tmp_path / "run" / "trials.csv").open()) if row["precision"] == "fp32")
+    (row,) = (row for row in rows(tmp_path / "run", "speed.csv") if row["precision"] == "fp32")
     if modules is None:
         assert row["compute_dtypes"] == "float32:100%"
         assert "≠" not in "".join(head) + done.stdout

@@ -72,7 +72,7 @@ def train(tmp_path_factory, device):
 
 @pytest.fixture(scope="module")
 def plain(train):
-    return train("fp32").training
+    return train("fp32").row
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,7 +11,7 @@ import pytest
 
 from bench.measure import disturbance
 from bench.measure.disturbance import open_watch
-from bench.phases import speed
+from bench.phases.speed import measure as speed
 from bench.results.records import Device, TrialResult
 from bench.spec.trial import Placement
 from tests.devices import fake_nvml as fake

@@ -14,10 +14,10 @@ from bench.measure.energy import (
     Window,
     burst_steps,
     doubt,
-    energy_of,
     measure,
     pace_s,
 )
+from bench.phases.energy.measure import _energy
 from bench.results.records import Device
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
@@ -177,13 +177,14 @@ def test_idle_power_is_that_of_a_device_that_does_nothing(bench):
 
 def test_a_steps_energy_is_gross_and_less_what_is_drawn_idle():
     window = Window(source="counter", energy_j=1500.0, seconds=5.0, steps=100.4)
-    energy = energy_of(window, 60.0)
+    energy = _energy(window, 60.0, 500.0)
     assert energy.energy_j_per_step == pytest.approx(1500 / 100.4)
     assert energy.energy_net_j_per_step == pytest.approx((1500 - 60 * 5) / 100.4)
     assert (energy.mean_power_w, energy.idle_power_w, energy.energy_window_s) == (300.0, 60.0, 5.0)
     assert (energy.energy_source, energy.energy_steps) == ("counter", 100)
-    unknown = energy_of(window, None)
+    unknown = _energy(window, None, None)
     assert (unknown.energy_net_j_per_step, unknown.idle_power_w) == (None, None)
+    assert (energy.alone_samples_per_s, unknown.alone_samples_per_s) == (500.0, None)
 
 
 def gpus(**second):

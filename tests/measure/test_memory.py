@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -16,8 +16,8 @@ from bench.devices.backend import Cpu, PeakMemory
 from bench.launch.local import LocalLauncher
 from bench.measure import memory
 from bench.measure.memory import tensor_bytes
-from bench.phases import memory as phase
 from bench.phases.memory import MemoryPeak
+from bench.phases.memory import measure as phase
 from bench.results.records import TrialResult
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
@@ -32,9 +32,10 @@ PROCESSES = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRun
 
 
 def peaks(step, device=CPU, *, resident_before=None, driver_before=None, uuid=None):
-    return memory.measure_peaks(
+    measured = memory.measure_peaks(
         step, device, resident_before=resident_before, driver_before=driver_before, uuid=uuid, model_bytes=7
     )
+    return MemoryPeak(**measured)
 
 
 def test_the_first_step_and_the_steady_ones_are_told_apart_on_a_cpu():
@@ -55,7 +56,7 @@ def test_a_small_models_peak_is_the_models_and_not_the_libraries(tiny_trial, cpu
     messages = []
     ending = LocalLauncher().run(tiny_trial, cpu, messages.append)
     assert ending.kind == "done", ending.text
-    (peak,) = [message.memory for message in messages if isinstance(message, TrialResult)]
+    (peak,) = [message.row for message in messages if isinstance(message, TrialResult)]
     kinds = (peak.parameter_bytes, peak.gradient_bytes, peak.optimizer_bytes, peak.activation_bytes)
     assert sum(kinds) + peak.temporary_bytes == peak.tracked_peak_bytes
     assert peak.parameter_bytes == peak.model_bytes
@@ -154,10 +155,8 @@ class Training:
 
     def counted(self) -> MemoryPeak:
         self.step()  # the optimizer's state
-        peak = tensor_bytes(
-            MemoryPeak(), self.step, CPU, modules=[self.model], optimizers=[self.optimizer], held=self.batch
-        )
-        kinds = {name: value for name, value in asdict(peak).items() if value is not None}
+        kinds = tensor_bytes(self.step, CPU, modules=[self.model], optimizers=[self.optimizer], held=self.batch)
+        peak = MemoryPeak(**kinds)
         assert kinds.pop("weight_copy_bytes") <= kinds.pop("most_weight_copy_bytes") <= peak.tracked_peak_bytes
         assert kinds.pop("fp32_activation_bytes") <= peak.activation_bytes
         assert kinds.pop("tracked_peak_bytes") == sum(kinds.values())
@@ -276,5 +275,5 @@ def test_a_step_that_cannot_be_watched_costs_only_the_kinds(capsys):
     def step():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    assert tensor_bytes(MemoryPeak(), step, CPU, modules=[model], optimizers=[optimizer]) == MemoryPeak()
+    assert tensor_bytes(step, CPU, modules=[model], optimizers=[optimizer]) == {}
     assert "OutOfMemoryError: CUDA out of memory" in capsys.readouterr().out

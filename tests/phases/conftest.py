@@ -9,7 +9,9 @@ import torch
 from bench import phases
 from bench.devices.backend import Backend
 from bench.measure import energy as measuring
-from bench.phases import energy, explain, speed
+from bench.phases.energy import measure as energy
+from bench.phases.explain import measure as explain
+from bench.phases.speed import measure as speed
 from bench.planning import suite_registry
 from bench.results.records import TrialResult
 from bench.spec.phases import PHASES

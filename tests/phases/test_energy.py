@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from bench.measure import energy as measuring
-from bench.phases import energy, train
+from bench.phases.energy import measure as energy
+from bench.phases.train import measure as train
 from bench.planning.plan import refusal_reason
 from bench.results.records import Progress
 from bench.spec.trial import Placement
@@ -40,7 +41,7 @@ def run(monkeypatch, tiny_trial, cpu):
 @pytest.mark.parametrize("source", ["counter", "power"])
 def test_a_trial_gives_the_energy_of_a_step_from_either_source(run, source):
     result = run(FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01, errors={} if source == "counter" else NO_COUNTER))
-    figures = result.energy
+    figures = result.row
     assert (result.precision, result.status, figures.energy_source) == ("amp-bf16", "ok", source)
     assert result.switches.autocast == "bfloat16"
     assert figures.energy_window_s >= measuring.WINDOW_S
@@ -83,7 +84,7 @@ def test_another_process_that_computes_makes_the_energy_doubtful(run):
 )
 def test_where_nothing_can_be_read_the_row_says_why(run, gpus, uuid, why):
     result = run(*gpus, uuid=uuid)
-    assert (result.status, result.energy) == ("unsupported", None)
+    assert (result.status, result.row) == ("unsupported", None)
     assert re.search(why, result.detail)
 
 
@@ -110,7 +111,7 @@ def both(tiny_trial, cpu):
 def test_the_first_process_reads_both_gpus_while_all_take_the_same_steps(both, tmp_path):
     first, others = together(tmp_path, measure, *both, {})
     result = result_of(first)
-    figures = result.energy
+    figures = result.row
     assert (result.status, figures.energy_source) == ("ok", "counter")
     assert all(isinstance(message, Progress) for message in others)
     assert figures.energy_steps >= measuring.FEWEST_STEPS
@@ -126,7 +127,7 @@ def test_the_first_process_reads_both_gpus_while_all_take_the_same_steps(both, t
 def test_where_one_gpu_tells_nothing_the_row_is_empty_and_says_which(both, tmp_path):
     first, others = together(tmp_path, measure, *both, NO_COUNTER)
     result = result_of(first)
-    assert (result.status, result.energy, others) == ("unsupported", None, [])
+    assert (result.status, result.row, others) == ("unsupported", None, [])
     assert "GPU-b: the GPU tells neither energy nor power" in result.detail
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.phases import inference
+from bench.phases.inference import measure as inference
 from bench.spec.suite import Data
 from tests.phases.conftest import result_of, run_phase
 
@@ -39,7 +39,7 @@ def answers(use_suite):
 
 
 def test_a_precision_is_paired_with_fp32_and_fp32_is_alone(tiny_trial, cpu):
-    plain, mixed = measure(tiny_trial, cpu, "fp32").inference, measure(tiny_trial, cpu, "amp-bf16").inference
+    plain, mixed = measure(tiny_trial, cpu, "fp32").row, measure(tiny_trial, cpu, "amp-bf16").row
     assert (plain.inference_speedup, plain.top1_agreement_pct, plain.output_error) == (None, 100.0, 0.0)
     assert mixed.inference_speedup_low <= mixed.inference_speedup <= mixed.inference_speedup_high
     assert 0 < mixed.output_error < 0.05
@@ -49,10 +49,10 @@ def test_a_precision_is_paired_with_fp32_and_fp32_is_alone(tiny_trial, cpu):
 
 def test_outputs_that_16_bits_cannot_tell_apart_are_other_answers(tiny_trial, cpu, answers):
     answers(1.0, 1.001)  # equal in bfloat16, where the first of two equals is the answer
-    figures = measure(tiny_trial, cpu, "amp-bf16").inference
+    figures = measure(tiny_trial, cpu, "amp-bf16").row
     assert figures.top1_agreement_pct == 0.0
     answers(1.0, 1.5)
-    assert measure(tiny_trial, cpu, "amp-bf16").inference.top1_agreement_pct == 100.0
+    assert measure(tiny_trial, cpu, "amp-bf16").row.top1_agreement_pct == 100.0
 
 
 def test_outputs_that_overflow_are_not_finite(tiny_trial, cpu, answers):

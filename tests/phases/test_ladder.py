@@ -13,15 +13,18 @@ import torch
 from bench.data import loader as workers
 from bench.data.loader import DEPTH, Turns
 from bench.devices import backend
-from bench.phases import ladder
-from bench.phases.ladder.measure import InputPipeline, LoaderKind, LoaderRunner
+from bench.phases.ladder import measure as ladder
+from bench.phases.ladder.measure import LoaderRunner
 from bench.phases.ladder.plan import build_ablation
 from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
+from bench.results.store import arm_name
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Data
+from bench.training import pipeline
 from bench.training.arms import open_context
+from bench.training.pipeline import InputPipeline, LoaderKind
 from bench.training.step import build_arm
 from tests.arms import arm, arms
 from tests.conftest import call
@@ -63,7 +66,7 @@ def test_a_technique_that_the_model_refuses_fails_its_step_alone(climb, tiny_tri
     results = climb(("fp32", "fp32+fused-optimizer", "fp32+fused-optimizer+grad-accumulation=2"))
     assert list(results) == ["fp32+fused-optimizer", "fp32", "fp32+grad-accumulation=2"]
     refused = results["fp32+fused-optimizer"]
-    assert (refused.status, refused.ablation) == ("unsupported", None)
+    assert (refused.status, refused.row) == ("unsupported", None)
     assert "which RMSprop lacks" in refused.detail
     top = results["fp32+grad-accumulation=2"]
     assert top.status in ("ok", "unconverged")
@@ -134,7 +137,7 @@ def test_a_steps_memory_is_measured_alone_on_batches_of_its_loaders_type(tiny_tr
         brought.append(batch[0].dtype)
         return batch
 
-    monkeypatch.setattr(ladder, "to_device", to_device)
+    monkeypatch.setattr(pipeline, "to_device", to_device)
     result = result_of(run_phase(tiny_trial, cpu, "ladder_memory", name))
     assert (result.precision, result.status) == (name, "ok")
     assert result.row.peak_resident_bytes is not None
@@ -169,7 +172,8 @@ class Clock:
     def __init__(self, monkeypatch):
         self.ms = 0
         fake = SimpleNamespace(perf_counter_ns=lambda: self.ms * 10**6, sleep=lambda _seconds: None)
-        monkeypatch.setattr("bench.phases.ladder.time", fake)
+        for module in (ladder, pipeline):
+            monkeypatch.setattr(module, "time", fake)
 
     def takes(self, ms, result):
         def work(*_):
@@ -192,7 +196,7 @@ def test_the_steady_wait_is_for_batches_not_made_yet_without_copies_and_the_taki
     """Copies take 2 ms and steps 6; a ready batch takes 3 from the loader, any other ``made_ms``."""
     clock = Clock(monkeypatch)
     batch = torch.zeros(2, *tiny_suite.data.input_shape), torch.zeros(2, dtype=torch.int64)
-    monkeypatch.setattr(ladder, "to_device", clock.takes(2, batch))
+    monkeypatch.setattr(pipeline, "to_device", clock.takes(2, batch))
     built = replace(build(tiny_suite, "fp32"), step=clock.takes(6, torch.tensor(1.0)))
     loaded = clock.loader(batch, handed_ms=3, made_ms=made_ms, ready=4)
     runner = LoaderRunner("fp32", built, InputPipeline(built, tiny_suite.data, loaded), step=arm("fp32"))
@@ -278,12 +282,12 @@ def test_steps_that_do_not_fit_together_are_measured_apart_and_one_that_is_refus
     assert "the steps do not fit together; each is measured on its own, unpaired" in done.stdout
     assert "Ladder of tiny on " in done.stdout
     results = trial_rows(tmp_path / "run")
-    refused = [row["precision"] for row in results if "RMSprop lacks" in row["detail"]]
+    refused = [arm_name("ladder.csv", row) for row in results if "RMSprop lacks" in row["detail"]]
     assert refused == ["fp32+set-to-none+prefetcher+fused-optimizer"]
     apart = [row for row in results if row["phase"] == "ladder" and row["paired"] == "no"]
     steps = ["fp32", "fp32+set-to-none", "fp32+set-to-none+prefetcher"]
     steps.append("fp32+set-to-none+prefetcher+grad-accumulation=2")
-    assert [(row["precision"], row["ablation_step"]) for row in apart] == [
+    assert [(arm_name("ladder.csv", row), row["ablation_step"]) for row in apart] == [
         (name, str(at)) for at, name in enumerate(steps)
     ] * 3
     page = (tmp_path / "reports" / "run" / "details.md").read_text()

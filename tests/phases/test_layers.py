@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.phases import layers
+from bench.phases.layers import measure as layers
 from bench.results.records import Numeric
 from tests.phases.conftest import of_kind, result_of, run_phase
 
@@ -29,7 +29,7 @@ def test_a_fragile_module_is_named_with_the_option_that_keeps_it(use_suite, tiny
     assert result.detail.startswith("keep 2 in fp32, as in --precisions amp-bf16:keep=2: ")
     whole = {row.name: row.value for row in rows if not row.layer}
     assert whole["concentrated"] == 1
-    assert whole["kept"] <= whole["limit"] < whole["error"] == result.values["gradient_error"]
+    assert whole["kept"] <= whole["limit"] < whole["error"] == result.row.gradient_error
     assert whole["trained"] == pytest.approx(whole["kept"], rel=0.5)
     assert [row.layer for row in rows if row.name == "keep"] == ["2"]
     shares = {row.layer: row.value for row in rows if row.name == "share"}

@@ -47,7 +47,7 @@ def test_memory_and_training_say_that_autocast_was_off(use_suite, tiny_trial, cp
     result = result_of(run_phase(tiny_trial, cpu, phase, precision, cell=cell))
     assert result.status == "ok"
     assert ("autocast did not reach the model, whose products ran in float32:100%" in result.detail) == mentioned
-    assert ("autocast" in describe_results([result])) == mentioned
+    assert ("autocast" in describe_results(phase, [result])) == mentioned
 
 
 @pytest.mark.parametrize(("scale", "mentioned"), [(float("nan"), True), (1.0, False)])

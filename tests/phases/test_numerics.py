@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.phases import numerics
+from bench.phases.numerics import measure as numerics
 from bench.report.reading.load import KEY
 from bench.report.tables import measurements as report_tables
 from bench.results.records import Numeric

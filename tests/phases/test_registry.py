@@ -12,5 +12,4 @@ def test_trials_of_a_phase_are_told_apart_by_what_is_repeated(phase, tiny_trial)
     trial = replace(tiny_trial, phase=phase.name)
     seeds = {replace(trial, seed=seed).id for seed in (0, 1)}
     replicates = {replace(trial, replicate=replicate).id for replicate in (0, 1)}
-    by_seed = phase.key == "seed" or phase.name == "memory"  # which is read in two processes of a GPU
-    assert (len(seeds), len(replicates)) == (1 + by_seed, 1 + (phase.key == "replicate"))
+    assert (len(seeds), len(replicates)) == (1 + (phase.key == "seed"), 1 + (phase.key == "replicate"))

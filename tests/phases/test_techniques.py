@@ -14,7 +14,8 @@ import torch
 
 from bench.cli.parser import parse
 from bench.data.transfer import Prefetcher
-from bench.phases import memory, paired
+from bench.phases.fit import measure as fit
+from bench.phases.speed import Speed, paired
 from bench.report.reading.load import load
 from bench.report.tables import diagnostics
 from bench.results.records import EpochResult, Progress, TrialResult
@@ -223,8 +224,8 @@ def compiler(monkeypatch):
     """A compiler that takes its time at each new shape; keeps when it was called."""
     monkeypatch.setattr(techniques, "require_compiler", lambda kind: None)
     sent, during = [], []
-    for module in ("arms", "paired"):  # the number of compilations, as torch would count them
-        monkeypatch.setattr(f"bench.phases.{module}.compilations", lambda: len(during))
+    for module in ("training.arms", "phases.speed.paired"):  # the number of compilations, as torch would count them
+        monkeypatch.setattr(f"bench.{module}.compilations", lambda: len(during))
 
     def compiled(model, mode=None, *, one_shape=True):
         seen = set()
@@ -254,8 +255,8 @@ def test_all_that_is_compiled_is_compiled_first_and_told_apart(run, compiler, ph
 
 def test_the_search_for_the_largest_batch_compiles_before_it_times(run, compiler, monkeypatch):
     sent, during = compiler
-    observe = memory.observe
-    monkeypatch.setattr(memory, "observe", lambda step: during.append("watched") or observe(step))
+    observe = fit.observe
+    monkeypatch.setattr(fit, "observe", lambda step: during.append("watched") or observe(step))
     run("fit", sent=sent, techniques=("compile",))
     assert during == ["fp32: compiling", "watched"]
 
@@ -272,7 +273,10 @@ def test_what_is_compiled_while_timing_is_named(run, monkeypatch, phase, status,
     looks = iter(range(100_000))
     monkeypatch.setattr(paired, "compilations", lambda: next(looks))
     result = run(phase)
-    assert (result.status, result.row.disturbance if result.speed else result.detail) == (status, sentence)
+    assert (result.status, result.row.disturbance if isinstance(result.row, Speed) else result.detail) == (
+        status,
+        sentence,
+    )
     assert result.compile_s is None
 
 

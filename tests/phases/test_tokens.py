@@ -8,7 +8,8 @@ from torch import nn
 
 from bench.data import batches
 from bench.data.tokens import SYMBOLS, chain
-from bench.phases import inference, train
+from bench.phases.inference.measure import agreement
+from bench.phases.train import measure as train
 from bench.results.records import EpochResult
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource, Protocol
@@ -37,7 +38,7 @@ def on_tokens(request, trial, tmp_path):
 
 def test_a_training_has_the_entropy_of_a_markov_chain_next_to_its_loss_and_no_accuracy(on_tokens, cpu):
     sent = run_phase(on_tokens, cpu, "train", "amp-bf16")
-    training, (epoch,) = result_of(sent).training, of_kind(EpochResult, sent)
+    training, (epoch,) = result_of(sent).row, of_kind(EpochResult, sent)
     on_a_chain = on_tokens.cell.data.kind == "markov"
     assert training.entropy_nats == (chain().entropy_nats if on_a_chain else None)
     assert training.test_loss == epoch.test_loss > (training.entropy_nats or 0)
@@ -59,7 +60,7 @@ def test_an_epoch_is_drawn_before_its_counter_and_its_clock(trial, cpu, monkeypa
 
 
 def test_speed_is_in_tokens_too(trial, cpu):
-    figures = result_of(run_phase(trial, cpu, "speed", "fp32")).speed
+    figures = result_of(run_phase(trial, cpu, "speed", "fp32")).row
     assert figures.tokens_per_s == LENGTH * figures.samples_per_s
 
 
@@ -79,4 +80,4 @@ def test_answers_are_compared_token_by_token():
             return outputs[self.name]
 
     tokens = torch.zeros(2, LENGTH, dtype=torch.int64)
-    assert inference.agreement(Runner("one"), Runner("other"), [tokens, tokens]) == (75.0, 1.25)
+    assert agreement(Runner("one"), Runner("other"), [tokens, tokens]) == (75.0, 1.25)

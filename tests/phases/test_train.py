@@ -9,7 +9,7 @@ from PIL import Image
 from torch import nn
 
 from bench.cli.display import describe_results
-from bench.phases import train
+from bench.phases.train import measure as train
 from bench.phases.train.measure import epoch_row, summary, time_to_accuracy_s
 from bench.planning import suite_registry
 from bench.results.records import EpochResult
@@ -218,7 +218,7 @@ def test_a_finished_checkpoint_is_reported_again_without_training(bench, tmp_pat
     rows, result = bench.run(checkpoint=path)
     again, same = bench.run(checkpoint=path)
     assert again == rows
-    assert same.training == result.training
+    assert same.row == result.row
     assert bench.seen == []
 
 
@@ -230,7 +230,7 @@ def test_a_checkpoint_that_cannot_be_read_is_told_and_training_begins_anew(bench
     assert [row.train_loss for row in again] == [row.train_loss for row in rows]
     assert (whole.detail, result.status) == ("", "ok")
     assert "could not be read, so training began anew" in result.detail
-    assert result.detail in describe_results([result])
+    assert result.detail in describe_results("train", [result])
     assert bench.run(checkpoint=path)[1].detail == ""  # for now it can be read
 
 

@@ -189,7 +189,7 @@ def test_an_emulated_precision_trains_and_has_no_speed_nor_memory_and_that_keeps
     emulated = {trial.phase: trial for trial in planned.trials if trial.precisions == (name,)}
     refused = {phase for phase, trial in emulated.items() if "emulated" in (refusal_reason(trial, lacking) or "")}
     assert refused == {"memory", "speed"}
-    done = {emulated["memory"].config: {name: "unsupported"}}
+    done = {emulated["memory"].id: {name: "unsupported"}}
     assert {phase for phase, trial in emulated.items() if resolve(trial, memory_trials(planned), done)} == {*phases}
 
 
@@ -198,7 +198,7 @@ def test_a_precision_whose_memory_one_of_two_processes_measured_fits(machine, st
     planned = plan(machine, gpu(), phases=("memory", "speed"), precisions=("fp32", "amp-fp16"), batch_sizes=(32,))
     speed = next(trial for trial in planned.trials if trial.phase == "speed")
     readings = [trial for trial in planned.trials if trial.precisions == ("amp-fp16",)]
-    done = {trial.config: {"amp-fp16": status} for trial, status in zip(readings, statuses, strict=True)}
+    done = {trial.id: {"amp-fp16": status} for trial, status in zip(readings, statuses, strict=True)}
     left = resolve(speed, memory_trials(planned), done).precisions
     assert left == (("fp32", "amp-fp16") if "ok" in statuses else ("fp32",))
 
@@ -258,7 +258,7 @@ def test_what_is_about_several_devices_is_left_out_on_one_where_both_are_measure
 def test_memory_is_read_in_two_processes_of_a_gpu(machine, on_gpu, quick, processes):
     devices = [gpu()] * on_gpu  # the machine has a CPU
     trials = plan(machine, *devices, precisions=("fp32",), batch_sizes=(32,), phases=("memory",), quick=quick).trials
-    assert len({trial.config for trial in trials}) == len(trials) == processes
+    assert len({trial.id for trial in trials}) == len(trials) == processes
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
     assert {t.cell.batch_size for t in again if t.phase == "train"} == {SUITE.batch_size}
     assert found(again) == {}
     named = plan_at_largest(machine, largest, batch_sizes=(96,))
-    assert len({trial.config for trial in named}) == len(named)
+    assert len({trial.id for trial in named}) == len(named)
     assert {t.cell.batch_size for t in named if t.phase == "train"} == {96}
 
 

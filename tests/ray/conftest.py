@@ -82,9 +82,8 @@ def after_first_row_of(place, folder, action):
     over = threading.Event()
 
     def watch():
-        path = folder / "trials.csv"
         while not over.wait(0.05):
-            if path.exists() and any(row["placement"] == place for row in trial_rows(folder)):
+            if any(row["placement"] == place for row in trial_rows(folder)):
                 action()
                 over.wait()  # a node ends with the thread that started it
                 return

@@ -108,7 +108,7 @@ def test_waiting_and_skipped_steps_are_in_the_row_and_said(launch):
         step |= {"data_s": 0.004, "skipped": True}
     _, records, notes = launch([("a", slow), ("b", process(5)), ("b", process(5)), ("a", slow)], trial("a", "b"))
     row = results(records)["a"]
-    assert row.values["script_wait_pct"] == pytest.approx(40.0)
+    assert row.row.script_wait_pct == pytest.approx(40.0)
     assert row.row.skipped_steps == 20
     assert len(notes) == 2
 

@@ -1,6 +1,5 @@
 """Machines with simulated GPUs, on which the command line runs as a user would run it."""
 
-import csv
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import psutil
 import pytest
 
 from tests.conftest import TINY
+from tests.rows import rows, trial_rows
 from tests.simgpu.build import UnavailableError, built
 from tests.simgpu.machine import MODELS, Machine, environment, nvml_lacks, settings
 from tests.simgpu.prefork import ROOT, Prefork
@@ -84,10 +84,10 @@ class Host:
     def _environment(self) -> dict[str, str]:
         return environment(SIM_SHM=self.machine.path, **self.variables)
 
-    def rows(self, run: str, name: str = "trials") -> list[dict[str, str]]:
-        """Return a table of a run."""
-        with (self.folder / run / f"{name}.csv").open(newline="") as file:
-            return list(csv.DictReader(file))
+    def rows(self, run: str, name: str = "") -> list[dict[str, str]]:
+        """Return a table of a run; without a name the rows of all phases."""
+        folder = self.folder / run
+        return rows(folder, f"{name}.csv") if name else trial_rows(folder)
 
     def statuses(self, run: str) -> dict[tuple[str, str], str]:
         """Return the statuses of a run, by phase and precision."""

@@ -1,5 +1,7 @@
 """Six ways to get a training of one's own wrong: each is one sentence and a row, and nothing else is lost."""
 
+import json
+
 import pytest
 
 SUITE = """
@@ -62,7 +64,7 @@ def wrong(host):
     (server.folder / "wrong.py").write_text(SUITE)
     words = ("--sweep", f"way={','.join(WAYS)}", "--precisions", "fp32,amp-fp16", "--phases", "train", "--epochs", 1)
     server.run("--suite", "wrong.py", *words, "--seeds", 0, "--out", "out", code=1)
-    return {(row["parameters"].partition("=")[2], row["precision"]): row for row in server.rows("out")}
+    return {(json.loads(row["parameters"])["way"], row["precision"]): row for row in server.rows("out")}
 
 
 @pytest.mark.slow

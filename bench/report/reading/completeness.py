@@ -78,4 +78,5 @@ def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[st
 
 def _seed(phase: str, seed: int) -> int:
     """Return the seed that tells trials of a phase apart; 0 of one that is not repeated with others."""
-    return seed if PHASES[phase].key == "seed" else 0
+    known = PHASES.get(phase)  # run.json may name a phase that is gone
+    return 0 if known is not None and known.key != "seed" else seed
