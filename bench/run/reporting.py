@@ -70,21 +70,21 @@ def report_folder(runs: list[Path]) -> Path:
 
 def show_next(folder: Path) -> None:
     """Print how to go on after a run, and what its phases advise."""
-    found = _advice(folder)
-    for advice in found:
+    advised = advice_of(folder)
+    for advice in advised:
         if advice.code:
             print_plain(advice.code, wrap=False)
-    print_plain(f"Next: {next_step(folder, [advice.step for advice in found if advice.step])}")
+    print_plain(f"Next: {next_step(folder, advised)}")
 
 
-def _advice(folder: Path) -> list[Advice]:
+def advice_of(folder: Path) -> list[Advice]:
     """Return what the phases of a run advise."""
     request = read_run(folder).get("request", {})
     asked = (PHASES[name] for name in request.get("phases", ()) if name in PHASES)
     return [advice for phase in asked if phase.advice is not None for advice in phase.advice(folder, request)]
 
 
-def next_step(folder: Path, advised: Sequence[str] = ()) -> str:
+def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
     """Return how to go on after a run; what its phases ``advised`` comes before the usual."""
     from bench.report.reading.trials import read_trials
     from bench.spec.metrics import ACCURACY
@@ -100,8 +100,8 @@ def next_step(folder: Path, advised: Sequence[str] = ()) -> str:
         smaller = ", and smaller --batch-sizes in a new run may fit" if (trials["status"] == "oom").any() else ""
         return f"the report's notes say why nothing could be measured{smaller}."
     request = read_run(folder).get("request", {})
-    if advised:
-        return " ".join(advised)
+    if steps := [advice.step for advice in advised if advice.step]:
+        return " ".join(steps)
     if request.get("quick"):
         return f"{repeated(request)} measures what --quick left out."
     trained = trials[trials["phase"] == "train"]

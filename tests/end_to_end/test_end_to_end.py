@@ -268,7 +268,7 @@ def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monke
 
 
 @pytest.mark.slow
-def test_a_sweep_is_a_row_for_each_combination_and_one_trial_rows(place):
+def test_a_sweep_is_a_row_for_each_combination_and_one_table(place):
     words = ("--precisions", "fp32", "--phases", "speed", "--time-budget", "0.1")
     words = (*CPU, "--quick", *words, "--sweep", "width=8,16", "--sweep", "batch_size=4,5", "--out", "out")
     sweepable = TINY.replace("lr: float = 0.01", "lr: float = 0.01, batch_size: int = 4")

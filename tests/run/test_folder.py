@@ -328,7 +328,7 @@ def test_a_report_that_cannot_be_written_says_how_to_write_it_elsewhere(tmp_path
 def explained(monkeypatch):
     """The explanation of each precision of a run; to be filled."""
     explanations = []
-    monkeypatch.setattr(reporting.reporter, "explain", lambda _folders: explanations)
+    monkeypatch.setattr("bench.phases.explain.next_step.explain", lambda _folders: explanations)
     return explanations
 
 
@@ -343,7 +343,7 @@ def test_the_next_step_after_an_explanation_is_a_ladder_to_the_techniques_of_its
     argv = ["explain", "--suite", "mlp", "--gpus=0", "--precisions", "amp-fp16", "--out", "x", "--quick"]
     edit_run(run.folder, lambda run: run["request"].update(argv=argv))
     command = f"python run_bench.py --suite mlp --gpus=0 {words}"
-    assert f"`{command}`" in reporting.next_step(run.folder)
+    assert f"`{command}`" in reporting.next_step(run.folder, reporting.advice_of(run.folder))
     parse(command.split()[2:])
 
 
@@ -351,9 +351,9 @@ def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs
     run = RunBuilder(tmp_path / "run").speed()
     edit_run(run.folder, lambda run: run["request"].update(phases=["layers"]))
     found = {"mine": [("amp-bf16", "amp-bf16:keep=head.*")]}
-    monkeypatch.setattr("bench.report.tables.layers.kept_names", lambda _rows: found)
+    monkeypatch.setattr("bench.phases.layers.next_step.kept_names", lambda _rows: found)
     command = "--phases memory,speed --precisions 'fp32,amp-bf16,amp-bf16:keep=head.*'`"
-    assert command in reporting.next_step(run.folder)
+    assert command in reporting.next_step(run.folder, reporting.advice_of(run.folder))
 
 
 def suggested(folder: Path) -> set[str]:

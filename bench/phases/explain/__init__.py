@@ -50,9 +50,9 @@ class Explained:
 
 def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:
     """Return what a run with this phase advises."""
-    from bench.phases.explain.advice import advice
+    from bench.phases.explain import next_step
 
-    return advice(folder, request)
+    return next_step.advice(folder, request)
 
 
 PHASE = Phase(

@@ -50,9 +50,9 @@ def trials(question: Question) -> list[Trial]:
 
 def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:
     """Return what a run with this phase advises."""
-    from bench.phases.layers.advice import advice
+    from bench.phases.layers import next_step
 
-    return advice(folder, request)
+    return next_step.advice(folder, request)
 
 
 PHASE = Phase(

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats as scipy_stats
 
 from bench.report.analysis.verdict import answers
-from bench.results.records import Fit
+from bench.phases.fit import Fit
 from tests.report.builders import RunBuilder
 from tests.report.tables.lines import titled
 
