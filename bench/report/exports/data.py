@@ -19,8 +19,9 @@ from bench.report.analysis.summary import ENTROPY, summarise
 from bench.report.analysis.telemetry import telemetry
 from bench.report.reading.load import CELL, Runs
 from bench.report.reading.trials import TRIALS
-from bench.results.columns import COLUMNS
 from bench.results.columns import Field as Column
+from bench.results.columns import fields_of
+from bench.results.records import Block, EpochResult, Numeric
 from bench.spec.metric import Metric
 from bench.spec.metrics import ACCURACY, ALONE, ENERGY, EPOCH, LOSS, MEMORY, QUALITY, SPEED, THROUGHPUT, untabled
 
@@ -194,21 +195,21 @@ def _dtype(column: Column) -> Type:
     return "boolean" if column.kind == "yes or no" else "string"
 
 
-def _of_csv(file: str, more: Sequence[str] = ()) -> dict[str, Type]:
-    """Return the dtypes of a frame: the run, the columns of a CSV, and some of the trials."""
-    columns = {"run": Column(name="run", kind="word")} | TRIALS | COLUMNS[file]
-    return {name: _dtype(columns[name]) for name in dict.fromkeys(("run", *COLUMNS[file], *more))}
+def _of_record(record: type, more: Sequence[str] = ()) -> dict[str, Type]:
+    """Return the dtypes of a frame: the run, the columns of a record, and some of the trials."""
+    own = {field.name: field for field in fields_of(record)}
+    columns = {"run": Column(name="run", kind="word")} | TRIALS | own
+    return {name: _dtype(columns[name]) for name in dict.fromkeys(("run", *own, *more))}
 
 
 DTYPES: dict[str, dict[str, Type]] = {
     "summary": {name: field.type for name, field in summary_fields().items()},
     "trials": {"run": "string", **{name: _dtype(column) for name, column in TRIALS.items()}},
-    "epochs": _of_csv("epochs.csv", CELL),
+    "epochs": _of_record(EpochResult, CELL),
     "blocks": {
-        name: "category" if dtype == "string" else dtype
-        for name, dtype in _of_csv("blocks.csv", ["phase", *CELL]).items()
+        name: "category" if dtype == "string" else dtype for name, dtype in _of_record(Block, ["phase", *CELL]).items()
     },
-    "numerics": _of_csv("numerics_figures.csv", ["seed", *CELL]),
+    "numerics": _of_record(Numeric, ["seed", *CELL]),
     "telemetry": {name: field.type for name, field in TELEMETRY.items()},
 }
 """The columns of each frame with their dtypes, in order."""

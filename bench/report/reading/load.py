@@ -147,7 +147,7 @@ def load(folders: list[Path]) -> Runs:
         readings.append(read(folder / "telemetry.csv").drop(columns="uuid").assign(run=label))
         parts["blocks"].append(_blocks(read(folder / "blocks.csv"), rows))
         of_trials = {
-            name: pd.concat([read(folder / file) for file in files], ignore_index=True)
+            name: pd.concat([read(folder / file) for file in files if file in COLUMNS], ignore_index=True)
             for name, files in OF_TRIALS.items()
         }
         ended = rows[~rows["status"].isin(STOPPED)]

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from scipy import stats as scipy_stats
 
-from bench.report.analysis.verdict import answers
 from bench.phases.fit import Fit
+from bench.report.analysis.verdict import answers
 from tests.report.builders import RunBuilder
 from tests.report.tables.lines import titled
 
