@@ -27,7 +27,7 @@ from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.data import first_batches
-from bench.measure.narrowing import Findings, Narrowing, Recipe, search
+from bench.phases.layers.narrowing import Findings, Narrowing, Recipe, search
 from bench.planning import suite_registry
 from bench.spec.precisions import parse_precision
 from bench.spec.trial import SuiteRef

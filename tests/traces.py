@@ -3,7 +3,7 @@
 from itertools import count
 from typing import Any
 
-from bench.measure.trace import STEP
+from bench.phases.explain.trace import STEP
 
 FP32, BF16, FP16 = "float", "c10::BFloat16", "c10::Half"
 

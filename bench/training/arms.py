@@ -17,7 +17,6 @@ from bench.data import WHOLE, Batches, Shard, SuiteBatches, first_batches, open_
 from bench.data.batch import Batch, first_dimension, tensors
 from bench.devices.backend import backend_of, device_at
 from bench.measure.alone import Call, calls_of
-from bench.measure.energy import Done
 from bench.measure.operations import observe
 from bench.planning import suite_registry
 from bench.results.records import Message, Operations, Progress, Status, Switches, TrialResult
@@ -37,8 +36,6 @@ SINGLE_STEPS = 10
 """Steps that are queued one at a time, for the host's share."""
 MOST_MODULES = 3
 """Modules that are named."""
-HEARTBEAT_S = 0.5
-"""Shortest interval between two progress messages of continuous steps."""
 MOST_COMPILED_STEPS = 8
 """A model that still compiles after so many steps of one shape is left to the timing, which discards such rounds."""
 
@@ -313,28 +310,6 @@ class TrainingRunner:
         with torch.no_grad():
             for buffer, kept in buffers:
                 buffer.copy_(kept)
-
-
-@dataclass(slots=True)
-class TrainingLoad:
-    """Training steps as a load: queued without waiting, done when an event behind them is."""
-
-    runner: TrainingRunner
-    send: Callable[[Message], None]
-    doing: str = "energy of continuous steps"
-    steps: int = 0
-    sent_s: float = 0.0
-    """When the progress was sent last."""
-
-    def queue(self, steps: int) -> Done:
-        """Queue training steps."""
-        if time.monotonic() - self.sent_s >= HEARTBEAT_S:
-            self.sent_s = time.monotonic()
-            self.send(Progress(text=f"{self.runner.name}: {self.doing}, {self.steps} so far"))
-        distributed.from_first(steps)
-        self.runner.run(steps)
-        self.steps += steps
-        return backend_of(self.runner.arm.device).record_event().query
 
 
 def until_compiled(step: Callable[[], object], device: torch.device) -> float:

@@ -93,6 +93,12 @@ def from_first(value: Value) -> Value:
     return values[0]
 
 
+def total(readings: Sequence[float | None]) -> float | None:
+    """Return the sum, or None where one of them is unknown."""
+    known = [reading for reading in readings if reading is not None]
+    return sum(known) if known and len(known) == len(readings) else None
+
+
 def summed(values: Sequence[float], device: torch.device) -> list[float]:
     """Return the sums over the ranks, computed on the rank's device."""
     totals = torch.tensor(values, dtype=torch.float64, device=device)

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from bench.measure.gradients import cast
-from bench.measure.narrowing import lies_in
 from bench.spec.errors import UnsupportedError, UsageError, nearest
 from bench.spec.precisions import Precision
 
@@ -65,3 +64,8 @@ def _kept(plain: type[nn.Module]) -> type[nn.Module]:
             return cast(plain.forward(self, *inputs, **named), torch.float32)
 
     return type(f"{plain.__name__}InFp32", (plain,), {"forward": forward, "__module__": plain.__module__})
+
+
+def lies_in(name: str, other: str) -> bool:
+    """Say whether one module lies within another, by their names."""
+    return name != other and (not other or name.startswith(f"{other}."))

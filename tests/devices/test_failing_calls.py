@@ -11,11 +11,11 @@ import pytest
 from bench.devices import processes
 from bench.devices.monitor import DeviceLostError, GpuMeter, open_monitor
 from bench.measure.disturbance import open_watch
-from bench.measure.energy import measure
+from bench.phases.energy.stream import measure
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu, GiB
 from tests.measure.test_disturbance import gpu_device
-from tests.measure.test_energy import SimulatedLoad
+from tests.phases.test_energy_stream import SimulatedLoad
 
 
 class FailingDriver(FakeDriver):

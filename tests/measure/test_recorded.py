@@ -13,10 +13,10 @@ from typing import NamedTuple
 import pytest
 
 from bench.devices.monitor import GpuMeter, energy_source, open_monitor
-from bench.measure.energy import Nap, Window, doubt
+from bench.phases.energy.stream import Nap, Window, doubt
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
-from tests.measure.test_energy import COUNTER, NO_COUNTER, Bench, SimulatedLoad
+from tests.phases.test_energy_stream import COUNTER, NO_COUNTER, Bench, SimulatedLoad
 
 POWER = "nvmlDeviceGetPowerUsage"
 NO_POWER = {POWER: fake.NOT_SUPPORTED, "nvmlDeviceGetFieldValues": fake.NOT_SUPPORTED}

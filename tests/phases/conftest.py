@@ -8,8 +8,8 @@ import torch
 
 from bench import phases
 from bench.devices.backend import Backend
-from bench.measure import energy as measuring
 from bench.phases.energy import measure as energy
+from bench.phases.energy import stream as measuring
 from bench.phases.explain import measure as explain
 from bench.phases.speed import measure as speed
 from bench.planning import suite_registry

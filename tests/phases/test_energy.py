@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from bench.measure import energy as measuring
 from bench.phases.energy import measure as energy
+from bench.phases.energy import stream as measuring
 from bench.phases.train import measure as train
 from bench.planning.plan import refusal_reason
 from bench.results.records import Progress

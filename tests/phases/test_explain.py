@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from bench.measure.trace import CLASSES
 from bench.phases.explain import Explained
 from bench.phases.explain import measure as explain
+from bench.phases.explain.trace import CLASSES
 from bench.report.analysis.explanation import explanations
 from bench.report.reading.load import CELL
 from bench.results.records import TrialResult

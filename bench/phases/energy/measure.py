@@ -7,24 +7,29 @@ the steps that it says.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 
+from bench.devices.backend import backend_of
 from bench.devices.monitor import DeviceLostError, GpuMeter, energy_source, monitor_problem, open_monitor
 from bench.devices.monitor import meters as open_meters
-from bench.measure import energy
 from bench.measure.disturbance import open_watch
-from bench.measure.energy import Nap, Window, burst_steps
 from bench.measure.warmup import warm_up
 from bench.phases.energy import Energy
+from bench.phases.energy import stream as energy
+from bench.phases.energy.stream import Done, Nap, Window, burst_steps
 from bench.phases.speed.paired import Recompilations
 from bench.results.records import Device, Message, Progress, Status, TrialResult
 from bench.spec.trial import Trial
 from bench.training import distributed
-from bench.training.arms import BATCHES, Context, TrainingLoad, TrainingRunner, open_context
+from bench.training.arms import BATCHES, Context, TrainingRunner, open_context
 
 WARM_UP_S = 2.0
 """Warm-up gives up after this; the lead-in to the window goes on warming."""
+HEARTBEAT_S = 0.5
+"""Shortest interval between two progress messages."""
 CPU_REASON = "energy is read from a GPU's driver; nothing is read of a CPU's"
 
 
@@ -138,3 +143,24 @@ def _energy(window: Window, idle_power_w: float | None, alone_samples_per_s: flo
         energy_start_s=window.start_s,
         alone_samples_per_s=alone_samples_per_s,
     )
+
+
+@dataclass(slots=True)
+class TrainingLoad:
+    """Training steps as a load: queued without waiting, done when an event behind them is."""
+
+    runner: TrainingRunner
+    send: Callable[[Message], None]
+    steps: int = 0
+    sent_s: float = 0.0
+    """When the progress was sent last."""
+
+    def queue(self, steps: int) -> Done:
+        """Queue training steps."""
+        if time.monotonic() - self.sent_s >= HEARTBEAT_S:
+            self.sent_s = time.monotonic()
+            self.send(Progress(text=f"{self.runner.name}: energy of continuous steps, {self.steps} so far"))
+        distributed.from_first(steps)
+        self.runner.run(steps)
+        self.steps += steps
+        return backend_of(self.runner.arm.device).record_event().query

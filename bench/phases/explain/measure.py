@@ -25,9 +25,9 @@ from bench.measure.disturbance import Watch, open_watch
 from bench.measure.memory import resident_bytes
 from bench.measure.operations import peak_tflops
 from bench.measure.rounds import without_collection
-from bench.measure.trace import CLASSES, StepTime, decompose, profiled
 from bench.measure.warmup import warm_up
 from bench.phases.explain import Explained, Finding
+from bench.phases.explain.trace import CLASSES, StepTime, decompose, profiled
 from bench.results.records import Device, Message, Progress, Status, WorkClass
 from bench.spec.errors import UsageError
 from bench.spec.trial import Trial

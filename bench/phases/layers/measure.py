@@ -13,10 +13,9 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.data.batch import Batch
-from bench.measure import narrowing
 from bench.measure.gradients import named_gradients, stop_dropping
-from bench.measure.narrowing import FIRST_SCALE, SCALE_STEP, Findings, Narrowing, Recipe
-from bench.phases.layers import Layers
+from bench.phases.layers import Layers, narrowing
+from bench.phases.layers.narrowing import FIRST_SCALE, SCALE_STEP, Findings, Narrowing, Recipe
 from bench.results.records import Device, Message, Numeric, Progress
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import BASELINE, Precision, keeping, parse_precision

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from bench.measure.energy import total
 from bench.measure.operations import observe, peak_tflops
 from bench.measure.rounds import compare
 from bench.measure.warmup import Cut
@@ -75,7 +74,7 @@ def _observe(runner: TrainingRunner) -> Operations:
     cannot be observed; and the products of one such as Muon's are not the model's.
     """
     operations = runner.located(observe(runner.observable().compute))
-    return replace(operations, flops_per_step=total(distributed.gathered(operations.flops_per_step)))
+    return replace(operations, flops_per_step=distributed.total(distributed.gathered(operations.flops_per_step)))
 
 
 class SilentRunner(TrainingRunner):
@@ -113,7 +112,7 @@ def _with_limits(
     """Time single steps and large matrix products, the device's own limit; of several devices, their sum."""
     send(Progress(text=f"{runner.name}: single steps, and the rate of large matrix products"))
     times = step_times(runner, max(TAIL_SHARE * trial.protocol.process_s, LEAST_TAIL_S * runner.asynchronous))
-    peak = total(distributed.gathered(peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)))
+    peak = distributed.total(distributed.gathered(peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)))
     if times:
         speed = replace(speed, step_p50_ms=times.p50_ms, step_p95_ms=times.p95_ms, host_ratio=times.host_ratio)
     if operations and operations.flops_per_step is not None and speed.step_ms:

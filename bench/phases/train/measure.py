@@ -19,7 +19,6 @@ from bench.data import WHOLE, Batches, Shard
 from bench.data.batch import Batch
 from bench.data.transfer import feed
 from bench.devices.monitor import DeviceLostError, meters, open_monitor
-from bench.measure.energy import total
 from bench.phases.train import Training
 from bench.results.records import Device, EpochResult, Message, Progress
 from bench.spec.errors import UsageError
@@ -68,7 +67,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
             epoch = train_epoch(arm, heartbeat("step", device_batches))
         after_j = counters_j()
         switches = runner.read_back()  # before evaluating in fp32, which sets them
-        epoch_j = total([_moved_j(*readings) for readings in zip(before_j, after_j, strict=False)])
+        epoch_j = distributed.total([_moved_j(*readings) for readings in zip(before_j, after_j, strict=False)])
         row = epoch_row(trial, rows, epoch, number=number, rate=rate, scale=arm.loss_scale, energy_j=epoch_j)
         row = replace(row, start_s=start_s)
         rows.append(_tested(row, context.suite, arm, batches, heartbeat=heartbeat, shard=shard))

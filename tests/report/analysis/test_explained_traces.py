@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 
-from bench.measure.trace import decompose
+from bench.phases.explain.trace import decompose
 from bench.report.analysis.explanation import Explanation, explanations
 from bench.report.reading.load import CELL
 from tests.report.analysis.test_explanation import COLUMNS

@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 
 from bench.devices.monitor import DeviceLostError, meters, open_monitor
-from bench.measure.energy import (
+from bench.phases.energy.measure import _energy
+from bench.phases.energy.stream import (
     AHEAD,
     BURST_S,
     Nap,
@@ -17,7 +18,6 @@ from bench.measure.energy import (
     measure,
     pace_s,
 )
-from bench.phases.energy.measure import _energy
 from bench.results.records import Device
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.measure.narrowing import Narrowing, Recipe, search
+from bench.phases.layers.narrowing import Narrowing, Recipe, search
 from perf.layers import (
     BF16,
     FP16,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.measure.trace import (
+from bench.phases.explain.trace import (
     CLASSES,
     decompose,
     kernel_class,

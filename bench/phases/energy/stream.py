@@ -1,8 +1,8 @@
 """Energy of continuous steps: from the GPU's energy counter, or else from its power; of several GPUs, their sum.
 
 Steps are queued ahead in short bursts, so that the device never waits while the host reads the meter: no thread or
-process is needed, and so none takes time from the queueing. Independent of torch: a load is anything that can queue
-steps, and the tests measure a simulated one on a simulated clock.
+process is needed, and so none takes time from the queueing. A load is anything that can queue steps, and the tests
+measure a simulated one on a simulated clock.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from bench.devices.monitor import POLL_S, SILENT_S, GpuMeter, Source
+from bench.training import distributed
 
 WINDOW_S = 5.0
 """Both ends of a window of the counter are known to some milliseconds, of power to its period: below 1 % of this. Where
@@ -114,12 +115,6 @@ class Stream:
 def burst_steps(step_s: float) -> int:
     """Return how many steps of that length make a burst."""
     return max(1, math.ceil(BURST_S / step_s)) if step_s > 0 else 1
-
-
-def total(readings: Sequence[float | None]) -> float | None:
-    """Return the sum, or None where one of them is unknown."""
-    known = [reading for reading in readings if reading is not None]
-    return sum(known) if known and len(known) == len(readings) else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -299,7 +294,7 @@ class _Powers:
             return
         self.next_s = self.clock() + POWER_PERIOD_S
         self.readings += 1
-        power_w = total([meter.power_w() or None for meter in self.meters])
+        power_w = distributed.total([meter.power_w() or None for meter in self.meters])
         if power_w:
             self.samples.append((self.clock(), power_w))
 

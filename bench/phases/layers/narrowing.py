@@ -28,6 +28,7 @@ from torch.utils.flop_counter import flop_registry
 
 from bench.devices.backend import is_out_of_memory
 from bench.measure.gradients import cast, named_gradients, stop_dropping
+from bench.training.keep import lies_in
 
 ENOUGH = {torch.bfloat16: 1 / 8, torch.float16: 1 / 20}
 """Errors of gradients that are no harm, by the narrow type."""
@@ -300,11 +301,6 @@ class Narrowing:
         names = set(names)
         kept = {each for each in self.candidates if any(each == name or lies_in(each, name) for name in names)}
         return kept.union(*(owners for owners in self._tied if owners & kept))
-
-
-def lies_in(name: str, other: str) -> bool:
-    """Say whether one module lies within another, by their names."""
-    return name != other and (not other or name.startswith(f"{other}."))
 
 
 Answer = Literal["fine", "concentrated", "diffuse", "everything", "loss"]
