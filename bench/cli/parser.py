@@ -238,9 +238,13 @@ def _phases(given: dict[str, Any]) -> tuple[str, ...]:
         phases = phases if "phases" in given else ()
     for switch in switches:
         phases = (*phases, *SWITCHES[switch])
-    idle: list[str] = [name for name in TRAINING if name in given]
-    idle += ["seeds"] if "suites" in given and len(given.get("seeds", ())) > 1 else []  # one serves other phases
-    if idle and not any(PHASES[name].uses_epochs for name in phases):
+    idle: list[str] = []
+    if not any(PHASES[name].uses_epochs for name in phases):
+        idle += [name for name in TRAINING if name in given]
+    several = "suites" in given and len(given.get("seeds", ())) > 1  # one serves other phases
+    if several and not any(PHASES[name].key == "seed" or PHASES[name].uses_epochs for name in phases):
+        idle.append("seeds")
+    if idle:
         why = f"{switches[0]} trains with --phases train only" if switches else "--phases leaves train out"
         names = ", ".join(option_name(name, run_options()[name]) for name in idle)
         raise UsageError(f"{names} is for training, and {why}.")
