@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -530,18 +528,6 @@ class Trial:
     def log(self) -> Path:
         """Where within a run's folder all that it printed is kept if it fails."""
         return Path("logs") / f"{_file_name(self.id)}.log"
-
-    @property
-    def config(self) -> str:
-        """Hash of the question, 12 hex digits: equal hashes are the same question."""
-        question = asdict(self)
-        for name in ("silence_s", "unfit", "keep_checkpoints"):  # they do not change what is asked
-            del question[name]
-        del question["cell"]["data"]["directory"]  # where decoded images are kept changes nothing
-        if PHASES[self.phase].search:
-            del question["cell"]["batch_size"]  # which is the answer
-        text = json.dumps(question, sort_keys=True, default=str)
-        return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def kept_checkpoint(trial: str, epoch: int) -> Path:

@@ -29,8 +29,8 @@ from bench.training.step import Arm
 class Checkpoint:
     """The state of a training, and the epochs that led to it."""
 
-    config: str
-    """Hash of the trial."""
+    trial: str
+    """The trial's id."""
     epochs: tuple[EpochResult, ...]
     model: dict[str, Tensor]
     optimizers: dict[str, Any]
@@ -42,13 +42,13 @@ class Checkpoint:
     """States of each rank's random generators."""
 
     @staticmethod
-    def of(arm: Arm, config: str, epochs: Sequence[EpochResult]) -> Checkpoint:
+    def of(arm: Arm, trial: str, epochs: Sequence[EpochResult]) -> Checkpoint:
         """Take the state of ``arm``; its tensors are not copied, so write it before training continues.
 
         All ranks must call this; they have the same weights.
         """
         return Checkpoint(
-            config=config,
+            trial=trial,
             epochs=tuple(epochs),
             model=arm.weights.state_dict(),
             optimizers={name: optimizer.state_dict() for name, optimizer in arm.optimizers.items()},

@@ -18,6 +18,7 @@ from bench.planning.plan import (
 )
 from bench.results.records import Device
 from bench.spec.errors import UsageError
+from bench.spec.phases import ABLATIONS, SELECTABLE
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import DataSource, PreparedData, Protocol, Request, SuiteRef
 
@@ -74,7 +75,6 @@ def test_the_limit_on_silence_follows_long_steps_and_is_the_users_where_it_is_na
     assert limits[0] < limits[1]
     asked = plan(machine, snail, trial_timeout_s=60.0).trials
     assert {trial.silence_s for trial in asked} == {60.0}
-    assert asked[0].config == replace(asked[0], silence_s=1.0).config  # a resumption may have another limit
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_dropping_gradients_as_torch_does_is_no_workload_of_its_own(machine):
     trials = plan(machine, techniques=("set-to-none", "channels-last")).trials
     assert {trial.cell.techniques for trial in trials} == {("channels-last",)}
     named, plain = (plan(machine, techniques=names).trials for names in (("set-to-none",), ()))
-    assert [trial.config for trial in named] == [trial.config for trial in plain]
+    assert named == plain
 
 
 def test_named_batch_sizes_are_trained_too_and_seeds_pair_the_precisions(machine):
@@ -141,18 +141,11 @@ def test_named_batch_sizes_are_trained_too_and_seeds_pair_the_precisions(machine
     assert {t.epochs for t in trials} == {1, 2}
 
 
-def test_a_change_of_anything_asked_changes_the_config_and_nothing_else_does(machine):
-    first, again = plan(machine).trials[2], plan(machine).trials[2]
-    assert first.config == again.config
-    for other in (
-        replace(first, seed=1),
-        replace(first, replicate=9),
-        replace(first, arms=(first.arms[0],)),
-        replace(first, protocol=Protocol(target_ci=0.02)),
-        replace(first, cell=replace(first.cell, batch_size=9)),
-        replace(first, cell=replace(first.cell, suite=SuiteRef(name="small", parameters=(("lr", 0.2),)))),
-    ):
-        assert other.config != first.config
+def test_the_trials_of_a_plan_have_names_of_their_own(machine):
+    trials = plan(
+        machine, gpu(), batch_sizes=(16, 64), seeds=(0, 1), phases=(*SELECTABLE, *ABLATIONS), largest_batch=True
+    ).trials
+    assert len({trial.id for trial in trials}) == len(trials)
 
 
 def test_the_estimate_grows_with_work_and_is_unknown_without_flops(machine):
@@ -175,11 +168,9 @@ def test_training_goes_there_and_back_over_the_seeds_so_that_drift_favours_no_pr
     assert set(places.values()) == {sum(range(16)) / 4}  # all the same on average
 
 
-def test_a_target_reaches_trainings_alone_and_clipping_all_trials_and_their_configs(machine):
-    asked, plain = plan(machine, target_accuracy_pct=93.0, clip_grad=1.0).trials, plan(machine).trials
-    for trial, other in zip(asked, plain, strict=True):
+def test_a_target_reaches_trainings_alone_and_clipping_all_trials(machine):
+    for trial in plan(machine, target_accuracy_pct=93.0, clip_grad=1.0).trials:
         assert (trial.target_accuracy_pct, trial.clip_grad) == (93.0 if trial.phase == "train" else None, 1.0)
-        assert trial.config != other.config
 
 
 def test_an_emulated_precision_trains_and_has_no_speed_nor_memory_and_that_keeps_nothing_from_it(machine, cpu):
@@ -444,6 +435,5 @@ def test_what_cannot_fit_a_device_is_known_before_it_is_tried(machine):
     trials = planned_by_memory(machine, card, footprint, **asked)
     unfit = {(trial.phase, trial.precisions) for trial in trials if trial.unfit}
     assert unfit == {("memory", ("fp32",)), ("memory", ("amp-fp16",))}  # 16-bit weights may fit, and inference does
-    assert trials[0].config == replace(trials[0], unfit="").config
     pair = planned_by_memory(machine, replace(card, placement="0+1", memory_total_bytes=32 * GIB), footprint)
     assert all(trial.unfit for trial in pair)  # each of them holds all of the model

@@ -88,7 +88,7 @@ def test_training_resumes_from_a_checkpoint_to_the_same_bits(tmp_path, precision
     train(arm, DATA[4:])
     kept = read_checkpoint(tmp_path / "deep" / "a.pt")
     kept.restore(other)
-    assert (kept.config, kept.epochs) == ("abc", (EPOCH,))
+    assert (kept.trial, kept.epochs) == ("abc", (EPOCH,))
     assert other.loss_scale == scale
     train(other, DATA[4:])
     assert same(arm.weights.state_dict(), other.weights.state_dict())
@@ -155,9 +155,9 @@ def test_an_interrupted_write_leaves_the_previous_checkpoint(tmp_path, monkeypat
         patched.setattr(torch, "save", cut)
         with pytest.raises(KeyboardInterrupt):
             second.write(path)
-    assert read_checkpoint(path).config == "first"
+    assert read_checkpoint(path).trial == "first"
     second.write(path)
-    assert read_checkpoint(path).config == "second"
+    assert read_checkpoint(path).trial == "second"
     assert list(tmp_path.iterdir()) == [path]
 
 

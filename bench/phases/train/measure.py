@@ -72,7 +72,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         row = replace(row, start_s=start_s)
         rows.append(_tested(row, context.suite, arm, batches, heartbeat=heartbeat, shard=shard))
         if saves_checkpoints:
-            state = Checkpoint.of(arm, trial.config, rows)
+            state = Checkpoint.of(arm, trial.id, rows)
             if checkpoint is not None and distributed.rank() == 0:
                 state.write(checkpoint)
                 if trial.keep_checkpoints:
@@ -119,7 +119,7 @@ def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[Epoch
         stored = read_checkpoint(checkpoint)
         read_failure = "" if stored else "its checkpoint could not be read, so training began anew"
     state = distributed.from_first(stored)
-    if state is not None and state.config == trial.config:
+    if state is not None and state.trial == trial.id:
         state.restore(arm)
         return list(state.epochs), state.epochs[0].epoch - 1, ""
     if trial.start is None:
