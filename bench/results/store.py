@@ -1,9 +1,9 @@
 """The CSV store of a run: appends rows as trials end, and tells what has been measured, for --resume.
 
 A run is a folder under results/: run.json, one CSV for each phase, and CSVs with the details of trials. When a trial
-ends, the rows of its details are appended to their files, and then its own rows are added to its phase's CSV, which is
-written anew as a whole; each file is flushed to disk before the next. So a trial has ended if its phase's CSV has its
-rows. Details of other trials do not count: readers leave them out, and a store that is opened drops them.
+ends, the rows of its details are appended to their files, and then its own, in one write, to its phase's CSV; each file
+is flushed to disk before the next. So a trial has ended if its phase's CSV has its rows. Details of other trials do not
+count: readers leave them out, and a store that is opened drops them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from bench.results import run_json
-from bench.results.columns import COLUMNS, OF_PHASES, cells, has_rows, whole_lines
-from bench.results.files import sync_folder, write_atomically
+from bench.results.columns import COLUMNS, OF_PHASES, cells, whole_lines
+from bench.results.files import replacing, sync_folder, write_atomically
 from bench.results.records import Device, Identity, Ran, Sample, Status, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
@@ -36,6 +36,80 @@ Row = dict[str, Any]
 """A row of a CSV by its columns, as it is written or as its text was read."""
 
 
+class CsvFile:
+    """One CSV of a run, which rows are appended to."""
+
+    def __init__(self, path: Path) -> None:
+        """Name the file; it is made with its first row."""
+        self.path = path
+        self.header = [] if path.name in OF_PHASES else list(COLUMNS[path.name])
+        """The columns in the file: of a phase's those that a row has a value in; last those that somebody added."""
+        self._file: io.FileIO | None = None
+
+    def recover(self, lost: set[str]) -> int:
+        """Leave out a torn last row, and the rows of ``lost`` trials; return how many these are."""
+        data, torn = whole_lines(self.path)
+        if not data.strip():
+            return 0
+        before = next(csv.reader([data.decode().partition("\n")[0].rstrip("\r")]))
+        self.header = self._with(self.header, before)
+        dropped = sum(row["trial"] in lost for row in self.rows()) if lost else 0
+        if dropped or torn or before != self.header:
+            self.rewrite(lambda row: row.get("trial") not in lost)
+        return dropped + torn
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the whole rows as they are written."""
+        return csv.DictReader(io.StringIO(whole_lines(self.path)[0].decode(), newline=""))
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """Append rows in one write, or leave the file as it was and raise the OSError."""
+        filled = {column: "" for row in rows for column, value in row.items() if value != ""}
+        if not self.path.exists() or not filled.keys() <= {*self.header}:
+            self.header = self._with(self.header, filled)
+            self.rewrite()
+        if self._file is None:
+            self._file = self.path.open("ab", buffering=0)
+        text = io.StringIO()
+        csv.DictWriter(text, self.header, extrasaction="ignore", lineterminator="\n").writerows(rows)
+        descriptor = self._file.fileno()
+        size = os.fstat(descriptor).st_size
+        left = memoryview(text.getvalue().encode())
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(descriptor)
+        except OSError:
+            with suppress(OSError):  # the first error is the one to tell
+                os.ftruncate(descriptor, size)
+            raise
+
+    def rewrite(self, keep: Callable[[Row], bool] = lambda _row: True) -> None:
+        """Replace the file by one with the present columns and the rows that are to be kept, atomically."""
+        self.close()
+        with replacing(self.path) as draft, draft.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self.header, extrasaction="ignore", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(row for row in self.rows() if keep(row))
+
+    def require(self) -> None:
+        """Raise an OSError if the file was deleted while it is open: what is written to it is lost."""
+        if self._file is not None:
+            self.path.stat()
+
+    def close(self) -> None:
+        """Close the file, which the next row opens again."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def _with(self, header: Iterable[str], more: Iterable[str]) -> list[str]:
+        """Return a header with more columns: in their order, and last those that somebody added."""
+        named = dict.fromkeys([*header, *more])
+        known = [column for column in COLUMNS[self.path.name] if column in named]
+        return [*known, *(column for column in named if column not in COLUMNS[self.path.name])]
+
+
 class Store:
     """The folder of one run, open for appending."""
 
@@ -46,37 +120,21 @@ class Store:
             UsageError: a CSV is not a run's, or cannot be read; nothing has been changed then.
             OSError: the folder cannot be written.
         """
-        rows = {name: _rows(folder / name) for name in COLUMNS}
-        _require_phases(folder, rows)
+        trials = {name: _trials(folder / name) for name in COLUMNS}
+        _require_phases(folder, trials)
         self.folder = folder
         self.name = folder.name
         folder.mkdir(parents=True, exist_ok=True)
         sync_folder(folder.parent)
         for draft in folder.glob(".*.part.csv"):  # left by a run that was killed
             draft.unlink()
-        self._of_phases = {name: rows[name] for name in OF_PHASES}
-        ended = {row["trial"] for name in OF_PHASES for row in rows[name]}
-        self.dropped: dict[str, int] = {}
-        """How many rows of details were dropped whose trials have not ended, by file."""
-        self._headers: dict[str, list[str]] = {}
-        self._files: dict[str, io.FileIO] = {}
-        for name in DETAILS:
-            kept = [row for row in rows[name] if row.get("trial", "") in ended or "trial" not in COLUMNS[name]]
-            is_torn = whole_lines(folder / name)[1]
-            if dropped := len(rows[name]) - len(kept) + is_torn:
-                self.dropped[name] = dropped
-            self._headers[name] = _header(name, kept, list(COLUMNS[name]))
-            if rows[name]:
-                if dropped or list(rows[name][0]) != self._headers[name]:
-                    write_atomically(folder / name, _text(self._headers[name], kept))
-                self._open(name)
-
-    def _open(self, name: str) -> None:
-        """Open a file of details for appending, with its header if it is new."""
-        path = self.folder / name
-        if not has_rows(path):
-            write_atomically(path, _text(self._headers[name], []))
-        self._files[name] = path.open("ab", buffering=0)
+        self._files = {name: CsvFile(folder / name) for name in COLUMNS}
+        self._ended = {name: trials[name] for name in OF_PHASES}
+        """The trials that have rows, by the file of their phase."""
+        ended = set().union(*self._ended.values())
+        dropped = {name: file.recover(trials[name] - ended) for name, file in self._files.items()}
+        self.dropped = {name: count for name, count in dropped.items() if count}
+        """How many rows were dropped that were torn, or details of trials that have not ended, by file."""
 
     def __enter__(self) -> Store:
         return self
@@ -105,15 +163,14 @@ class Store:
         replaced = {trial.id}
         if "oom" not in {result.status for result in results}:
             replaced |= {each.id for each in trial.apart()}
-        before = self._of_phases[phase.file]
-        kept = [row for row in before if row["trial"] not in replaced]
         with _Lost(self):
-            if len(kept) < len(before):
-                self._write_phase(phase.file, kept)  # first: details of two attempts are never those of one
-                for name in phase.details.values():
-                    self._forget(name, replaced)
+            if replaced & self._ended[phase.file]:
+                for name in (phase.file, *phase.details.values()):  # first: details are never those of two attempts
+                    self._files[name].rewrite(lambda row: row["trial"] not in replaced)
             self._append(phase.details, records)
-            self._write_phase(phase.file, [*kept, *rows])
+            self._files[phase.file].append(rows)
+            self._ended[phase.file] -= replaced
+            self._ended[phase.file].add(trial.id)
 
     def _identity(self, trial: Trial, device: Device, result: TrialResult, arms: Mapping[str, Any]) -> Identity:
         cell, arm, key = trial.cell, arms[result.precision], PHASES[trial.phase].key
@@ -152,37 +209,7 @@ class Store:
             if (name := files.get(type(record))) is not None:
                 rows.setdefault(name, []).append(cells(record))
         for name, added in rows.items():
-            self._write(name, _text(self._headers[name], added, header_line=False))
-
-    def _write(self, name: str, text: str) -> None:
-        """Append text to a file, or leave the file as it was and raise the OSError."""
-        if name not in self._files:
-            self._open(name)
-        descriptor = self._files[name].fileno()
-        size = os.fstat(descriptor).st_size
-        left = memoryview(text.encode())
-        try:
-            while left:
-                left = left[self._files[name].write(left) :]
-            os.fsync(descriptor)
-        except OSError:
-            with suppress(OSError):  # the first error is the one to tell
-                os.ftruncate(descriptor, size)
-            raise
-
-    def _forget(self, name: str, trials: set[str]) -> None:
-        """Remove the details of an earlier attempt at trials."""
-        rows = _rows(self.folder / name)
-        kept = [row for row in rows if row["trial"] not in trials]
-        if len(kept) < len(rows):
-            self._files[name].close()
-            write_atomically(self.folder / name, _text(self._headers[name], kept))
-            self._open(name)
-
-    def _write_phase(self, name: str, rows: list[Row]) -> None:
-        """Replace a phase's CSV; a column is written if a row has a value in it."""
-        write_atomically(self.folder / name, _text(_header(name, rows), rows))
-        self._of_phases[name] = rows
+            self._files[name].append(added)
 
     def write_run(self, run: dict[str, Any]) -> None:
         """Replace run.json, atomically.
@@ -207,15 +234,28 @@ class Store:
         )
 
 
-def _require_phases(folder: Path, rows: Mapping[str, list[Row]]) -> None:
+def _trials(path: Path) -> set[str]:
+    """Return the trials that a CSV has rows of, once it is known to be a run's; none where it is missing.
+
+    Raises:
+        UsageError: it is damaged, or another program's.
+    """
+    if not whole_lines(path)[0].strip():
+        return set()
+    from bench.results import csv_file  # pandas, which a new run does without until its report
+
+    frame = csv_file.read(path)
+    return set(frame["trial"]) if "trial" in frame else set()
+
+
+def _require_phases(folder: Path, trials: Mapping[str, set[str]]) -> None:
     """Refuse a folder with details of several trials and no file of their phases: opening it would drop them all.
 
     A run that was killed leaves those of one trial at most.
     """
     for name in DETAILS:
         files = [phase.file for phase in PHASES.values() if name in phase.details.values()]
-        trials = {row.get("trial", "") for row in rows[name]}
-        if files and len(trials) > 1 and not any((folder / file).exists() for file in files):
+        if files and len(trials[name]) > 1 and not any((folder / file).exists() for file in files):
             raise UsageError(
                 f"'{folder}' has no {' or '.join(files)}, so the rows of its {name} would be dropped. Put it back, or "
                 "start a new run."
@@ -231,8 +271,8 @@ class _Lost:
     def __enter__(self) -> None:
         try:
             self._store.folder.stat()
-            for name in self._store._files:
-                (self._store.folder / name).stat()  # what is written to a deleted file is lost
+            for file in self._store._files.values():
+                file.require()
         except OSError as error:
             raise self._store.lost(error) from error
 
@@ -249,39 +289,6 @@ def _ran(result: TrialResult) -> Ran:
         operations=result.operations,
         conversion=result.conversion,
     )
-
-
-def _rows(path: Path) -> list[Row]:
-    """Return the whole rows of a CSV as they are written, once it is known to be a run's; none where it is missing.
-
-    Raises:
-        UsageError: it is damaged, or another program's.
-    """
-    if not whole_lines(path)[0].strip():
-        return []
-    from bench.results import csv_file  # pandas, which a new run does without until its report
-
-    csv_file.read(path)
-    return list(csv.DictReader(io.StringIO(whole_lines(path)[0].decode(), newline="")))
-
-
-def _header(name: str, rows: list[Row], always: Iterable[str] = ()) -> list[str]:
-    """Return the columns of a CSV, in order: those that rows have a value in, and last those that somebody added."""
-    filled = {column for row in rows for column, value in row.items() if value != ""} | {*always}
-    if not rows:
-        filled |= {column for column, field in COLUMNS[name].items() if field.required}
-    columns = [column for column in COLUMNS[name] if column in filled]
-    others = dict.fromkeys(column for row in rows for column in row if column not in COLUMNS[name])
-    return [*columns, *others]
-
-
-def _text(header: list[str], rows: list[Row], *, header_line: bool = True) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, header, extrasaction="ignore", lineterminator="\n")
-    if header_line:
-        writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -315,7 +322,8 @@ def stored_results(folder: Path) -> StoredResults:
     """
     known = StoredResults()
     for name in OF_PHASES:
-        for row in _rows(folder / name):
+        _trials(folder / name)  # refuses what no run has written
+        for row in CsvFile(folder / name).rows():
             arm = arm_name(name, row)
             if row["status"] not in FAILURES:
                 known.statuses.setdefault(row["trial"], {})[arm] = cast(Status, row["status"])

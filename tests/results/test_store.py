@@ -240,7 +240,8 @@ def test_a_folder_that_cannot_be_written_ends_the_run_and_what_was_stored_stays(
         if fault == "deleted":
             folder.rename(tmp_path / "elsewhere")
         else:
-            store._files["blocks.csv"] = FullDisk(store._files["blocks.csv"])
+            file = store._files["blocks.csv"]
+            file._file = FullDisk(file._file)
         with pytest.raises(UsageError, match=f"{sentence}.*--resume {folder}"):
             store.add_results(other, cpu, both, [block(other)])
     place = tmp_path / "elsewhere" if fault == "deleted" else folder
