@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import codecs
 import dataclasses
+import functools
 import inspect
 import itertools
 import json
@@ -50,8 +51,15 @@ class Field:
     """The only valid words; none if any is valid."""
     whole: bool = False
     """Whether the number is a whole one."""
-    about: str = ""
-    """Its description."""
+    record: type | None = None
+    """The record that has the field."""
+    text: str = ""
+    """Its description, where no record has it."""
+
+    @property
+    def about(self) -> str:
+        """Its description: the field's docstring in its record."""
+        return self.text if self.record is None else _descriptions(self.record)[self.name]
 
     @property
     def unit(self) -> str:
@@ -71,7 +79,7 @@ class Field:
 
 def fields_of(record: type, *, part: bool = False) -> Iterator[Field]:
     """Yield the columns of a record in order, with those of the records in it; of a ``part`` none is needed."""
-    hints, abouts = get_type_hints(record, include_extras=True), _descriptions(record)
+    hints = get_type_hints(record, include_extras=True)
     for field in dataclasses.fields(record):
         kind, column = hints[field.name], Column()
         optional = get_origin(kind) in (Union, types.UnionType)
@@ -94,10 +102,11 @@ def fields_of(record: type, *, part: bool = False) -> Iterator[Field]:
             required=column.filled or is_known,
             words=words,
             whole=kind is int,
-            about=abouts[field.name],
+            record=record,
         )
 
 
+@functools.cache
 def _descriptions(record: type) -> dict[str, str]:
     """Return the docstring of each field of a record and of the records that it extends."""
     documented: dict[str, str] = {}

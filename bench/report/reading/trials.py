@@ -21,15 +21,15 @@ from bench.spec.precisions import BASELINE
 from bench.spec.trial import Placement
 
 DERIVED: dict[str, Field] = {
-    "phase": Field(name="phase", kind="word", about="The phase, which is the name of the CSV."),
-    "cell": Field(name="cell", kind="word", about="Readable name of its cell, which all phases share."),
-    "parameters_json": Field(name="parameters_json", kind="word", about="The suite's parameters as a JSON object."),
-    "members": Field(name="members", kind="list", about="The placement of each device, joined by +."),
-    "device_names": Field(name="device_names", kind="word", about="The names of its devices, as a JSON array."),
-    "device_kind": Field(name="device_kind", kind="word", about="cuda or cpu."),
-    "arm_precision": Field(name="arm_precision", kind="word", about="The precision, of an ablation step too."),
-    "arm_techniques": Field(name="arm_techniques", kind="list", about="The techniques of an ablation step."),
-    "reference": Field(name="reference", kind="word", about="The arm that speedups and changes are over."),
+    "phase": Field(name="phase", kind="word", text="The phase, which is the name of the CSV."),
+    "cell": Field(name="cell", kind="word", text="Readable name of its cell, which all phases share."),
+    "parameters_json": Field(name="parameters_json", kind="word", text="The suite's parameters as a JSON object."),
+    "members": Field(name="members", kind="list", text="The placement of each device, joined by +."),
+    "device_names": Field(name="device_names", kind="word", text="The names of its devices, as a JSON array."),
+    "device_kind": Field(name="device_kind", kind="word", text="cuda or cpu."),
+    "arm_precision": Field(name="arm_precision", kind="word", text="The precision, of an ablation step too."),
+    "arm_techniques": Field(name="arm_techniques", kind="list", text="The techniques of an ablation step."),
+    "reference": Field(name="reference", kind="word", text="The arm that speedups and changes are over."),
 }
 """The columns that no CSV holds."""
 
