@@ -199,7 +199,10 @@ def check_complete(folder: Path, before: Sequence[dict[str, str]]) -> list[str]:
         wrong.append(f"more than once: {twice}")
     done = Counter(row["trial"] for row in before if row["status"] not in FAILED)
     arms = {trial["trial"]: len(trial["arms"]) for trial in planned}
+    there = {row["trial"] for row in rows}
     kept = [row for row in before if done[row["trial"]] == arms.get(row["trial"], 1)]
+    # Arms that were measured apart give way when they are measured together after all.
+    kept = [row for row in kept if row["trial"] in there or question(row, row["precision"]) not in final]
     if lost := [row["trial"] for row in kept if row["status"] not in FAILED and row not in rows]:
         wrong.append(f"finished before, and changed or gone: {lost}")
     return wrong + check_readable(folder)
