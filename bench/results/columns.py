@@ -178,7 +178,7 @@ def whole_lines(path: Path) -> tuple[bytes, bool]:
 
     A row is one line. A line that is alone is the header, and taken to be whole. A byte order mark is left out.
     """
-    data = path.read_bytes() if path.is_file() else b""
+    data = path.read_bytes().lstrip(b"\r\n") if path.is_file() else b""
     end = data.rfind(b"\n") + 1
     return data[: end or None].removeprefix(codecs.BOM_UTF8), 0 < end < len(data)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -60,6 +61,7 @@ class CsvFile:
 
     def rows(self) -> Iterator[Row]:
         """Yield the whole rows as they are written."""
+        csv.field_size_limit(sys.maxsize)  # a model may have thousands of layers
         return csv.DictReader(io.StringIO(whole_lines(self.path)[0].decode(), newline=""))
 
     def append(self, rows: Sequence[Row]) -> None:
@@ -255,7 +257,7 @@ def _require_phases(folder: Path, trials: Mapping[str, set[str]]) -> None:
     """
     for name in DETAILS:
         files = [phase.file for phase in PHASES.values() if name in phase.details.values()]
-        if files and len(trials[name]) > 1 and not any((folder / file).exists() for file in files):
+        if files and len(trials[name]) > 1 and not any(trials[file] for file in files):
             raise UsageError(
                 f"'{folder}' has no {' or '.join(files)}, so the rows of its {name} would be dropped. Put it back, or "
                 "start a new run."

@@ -119,7 +119,7 @@ class Execution:
                 self.forecast.skip(number)
                 if trial is None:
                     continue
-                if trial.phase == "train":
+                if PHASES[trial.phase].checkpoints:
                     self._drop_checkpoint(trial)  # a run that was killed after storing the result left it
                 measured = self._measure(trial, place)
             else:
@@ -339,7 +339,7 @@ class Execution:
         measured = {result.precision: result.row for result in results if result.status in MEASURED}
         timed = {name: row for name, row in measured.items() if isinstance(row, Speed) and row.step_ms is not None}
         self.speeds[trial.id] = timed
-        if trial.phase == "train":
+        if PHASES[trial.phase].checkpoints:
             self._drop_checkpoint(trial)
 
     def largest(self, plan: Plan) -> Largest:

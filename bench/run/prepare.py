@@ -53,6 +53,8 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
         UsageError: this machine cannot run the request; only downloads and decoded images have been written.
     """
     suites = suite_registry.select(request)
+    if gone := [name for name in request.phases if name not in PHASES]:
+        raise UsageError(f"This ampmeter cannot measure {', '.join(gone)}: bench/phases/ has no folder of that name.")
     for name in request.phases:
         if (check := PHASES[name].check) is not None:  # before anything is fetched
             check(request)

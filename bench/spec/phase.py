@@ -90,7 +90,7 @@ class Phase:
     key: Literal["replicate", "seed"] | None = None
     """Counts repetitions, and so tells trials of the same precisions apart; None is measured once."""
     until_clear: bool = False
-    """Whether further processes follow until the verdict is clear."""
+    """Whether further processes follow until the verdict is clear, which its rows of the type ``Speed`` decide."""
     arms: Literal["each", "together", "baseline"] = "each"
     """One trial for each precision, one for all that the device supports, or one of the baseline alone."""
     option: str = "--phases"

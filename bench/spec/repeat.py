@@ -16,8 +16,11 @@ def repeated(request: Mapping[str, Any], *more: str) -> str:
     """Return the command of a run without what says what and how much it measures, and with other words instead."""
     words: list[str] = []
     argv = list(request.get("argv", ()))
-    if argv and not argv[0].startswith("-"):
-        del argv[0]  # a command's name
+    end = argv.index("--") if "--" in argv else len(argv)
+    script = argv[end:]
+    del argv[end:]
+    if argv and not argv[0].startswith("-") and not script:
+        del argv[0]  # a command that measures phases of its own
     is_value = False  # of an option that is left out
     for word in argv:
         name, equals, _ = word.partition("=")
@@ -27,4 +30,4 @@ def repeated(request: Mapping[str, Any], *more: str) -> str:
             is_value = not equals
         else:
             words.append(word)
-    return f"`python run_bench.py {shlex.join([*words, *more])}`"
+    return f"`python run_bench.py {shlex.join([*words, *more, *script])}`"

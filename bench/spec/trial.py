@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from bench.spec.phases import PHASES, SELECTABLE, USUAL
 from bench.spec.precisions import BASELINE, PRECISIONS, parse_precision, split
 from bench.spec.suite import Parameter
 from bench.spec.techniques import TECHNIQUES, AblationStep, parse_techniques, rebase
+from bench.spec.text import plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,9 +63,9 @@ class DataSource:
             UsageError: it is none of these, or the folder or file does not exist.
         """
         home = str(Path(directory).resolve())
-        for plain in ("cifar10", "digits", "markov", "synthetic"):
-            if word == plain:
-                return DataSource(kind=plain, directory=home)
+        for kind in ("cifar10", "digits", "markov", "synthetic"):
+            if word == kind:
+                return DataSource(kind=kind, directory=home)
         kind, _, name = word.partition(":")
         path = Path(name)
         if kind not in ("folder", "text") or not name:
@@ -499,7 +501,7 @@ class Trial:
         changed = "".join(f"-{name}={value}" for name, value in cell.suite.parameters)
         changed += "".join(f"+{technique}" for technique in cell.techniques)
         batch = "" if PHASES[self.phase].search else f"-b{cell.batch_size}"
-        return f"{cell.suite.name}{changed}-{cell.placement.name}{batch}"
+        return plain(f"{cell.suite.name}{changed}-{cell.placement.name}{batch}", one_line=True)
 
     @property
     def checkpoint(self) -> Path:
@@ -530,10 +532,18 @@ class Trial:
         return Path("logs") / f"{_file_name(self.id)}.log"
 
 
+LONGEST_NAME = 150
+"""Characters of a trial in the name of a file; file systems take 255 bytes."""
+
+
 def kept_checkpoint(trial: str, epoch: int) -> Path:
     """Return where within a run's folder the checkpoint of an epoch of a trial is kept, by the trial's id."""
     return Path("checkpoints") / f"{_file_name(trial)}-e{epoch}.pt"
 
 
 def _file_name(trial: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._=+-]", "_", trial)
+    """Return a name that no other trial has, also where a file's may not have all of the characters."""
+    name = re.sub(r"[^A-Za-z0-9._=+-]", "_", trial)
+    if name == trial and len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[:LONGEST_NAME]}-{hashlib.blake2b(trial.encode(), digest_size=4).hexdigest()}"

@@ -1,6 +1,6 @@
 """Without any one of the optional folders all else works: runs, the help and every module that is left, and reports.
 
-Reports still need the columns of all phases, so without a phase none is written.
+Reports still need the columns of energy, so without that phase none is written.
 """
 
 import os
@@ -33,19 +33,18 @@ def test_without_an_optional_folder_all_else_works(folder, tmp_path):
     shutil.rmtree(tmp_path / folder.relative_to(ROOT))
 
     def python(*words, code=0):
-        environment = os.environ | ({WITHOUT_REPORT: "1"} if folder.parent.name == "phases" else {})
+        environment = os.environ | ({WITHOUT_REPORT: "1"} if folder.name == "energy" else {})
         done = subprocess.run(
             [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
         )
         assert done.returncode == code, done.stdout + done.stderr
         return done
 
-    is_phase = folder.parent.name == "phases"
     assert f"run_bench.py {folder.name} " not in python("run_bench.py", "--help").stdout
     python("-c", IMPORT_ALL)
     python("run_bench.py", *RUN)
     assert (tmp_path / "run" / "speed.csv").is_file()
-    if not is_phase:
+    if folder.name != "energy":
         python("run_bench.py", "report", "run", "--out", "report")
         assert "mlp" in (tmp_path / "report" / "report.md").read_text()
     if (folder / "command.py").exists():

@@ -1,5 +1,6 @@
 import errno
 import itertools
+import json
 import os
 from dataclasses import replace
 from functools import partial
@@ -7,8 +8,10 @@ from functools import partial
 import pytest
 
 from bench.phases.memory import MemoryPeak
+from bench.report.reading.trials import read_trials
 from bench.results.columns import COLUMNS
-from bench.results.records import Block, EpochResult, Numeric, Sample, Switches, TrialResult
+from bench.results.records import Block, Conversion, EpochResult, Numeric, Sample, Switches, TrialResult
+from bench.results.run_json import FORMAT
 from bench.results.store import Store, stored_results
 from bench.spec.errors import UsageError
 from tests.arms import arms
@@ -277,3 +280,38 @@ def test_details_of_a_trial_that_did_not_end_are_dropped(tmp_path, tiny_trial, c
         with Store(tmp_path) as store:
             assert store.dropped == {"blocks.csv": 1}
         assert rounds(tmp_path) == list(range(left))
+
+
+@pytest.mark.parametrize(
+    "note", ["two\nlines", "a\ttab", "\x1b[31mred", "\u202eback", "=1+1", "a,b", 'a "b"', "x" * 400]
+)
+def test_a_trial_is_known_again_whatever_its_parameters_are(tmp_path, tiny_trial, cpu, note):
+    suite = replace(tiny_trial.cell.suite, parameters=(("note", note),))
+    trial = pair_of(replace(tiny_trial, cell=replace(tiny_trial.cell, suite=suite)))
+    for _ in range(2):
+        with Store(tmp_path) as store:
+            store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial)])
+        assert stored_results(tmp_path).is_done(trial)
+    assert len(trial_rows(tmp_path)) == 2
+    assert rounds(tmp_path) == [0]
+    (tmp_path / "run.json").write_text(json.dumps({"format": FORMAT}))
+    (cell,) = set(read_trials(tmp_path, {})["cell"])
+    assert cell == trial.cell_id
+
+
+def test_files_of_trials_have_names_of_their_own_that_a_file_may_have(tiny_trial):
+    suites = [replace(tiny_trial.cell.suite, parameters=(("note", note),)) for note in ("a/b", "a_b", "a b", "x" * 400)]
+    trials = [replace(tiny_trial, cell=replace(tiny_trial.cell, suite=suite)) for suite in suites]
+    for paths in ([trial.checkpoint for trial in trials], [trial.log for trial in trials]):
+        assert len(set(paths)) == len(trials)
+        assert all(len(path.name) < 200 for path in paths)
+
+
+def test_a_cell_may_be_longer_than_pythons_csv_allows(tmp_path, tiny_trial, cpu):
+    kept = {f"layer{number}": "its sizes are no multiples of 16" for number in range(5000)}
+    conversion = Conversion(converted_layers=(), kept_layers=kept, small_layers=None)
+    with Store(tmp_path) as store:
+        store.add_results(tiny_trial, cpu, [result(conversion=conversion)])
+    with Store(tmp_path) as store:
+        store.add_results(tiny_trial, cpu, [result(conversion=conversion)])
+    assert json.loads(trial_rows(tmp_path)[0]["kept_layers"]) == kept

@@ -29,6 +29,7 @@ from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
 from bench.script import command as script
 from bench.spec.errors import UsageError
+from bench.spec.repeat import repeated
 from bench.spec.trial import DataSource, PreparedData, Request, SuiteRef
 from tests.conftest import TINY, call
 from tests.report.builders import RunBuilder
@@ -354,6 +355,25 @@ def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs
     monkeypatch.setattr("bench.phases.layers.next_step.kept_names", lambda _rows: found)
     command = "--phases memory,speed --precisions 'fp32,amp-bf16,amp-bf16:keep=head.*'`"
     assert command in reporting.next_step(run.folder, reporting.advice_of(run.folder))
+
+
+def test_the_command_of_a_script_is_repeated_with_its_script():
+    argv = [
+        "script",
+        "--inject",
+        "fp32,amp-bf16",
+        "--quick",
+        "--out",
+        "x",
+        "--",
+        "train.py",
+        "--epochs",
+        "3",
+        "--out",
+        "y",
+    ]
+    command = repeated({"argv": argv})
+    assert command == "`python run_bench.py script --inject fp32,amp-bf16 -- train.py --epochs 3 --out y`"
 
 
 def suggested(folder: Path) -> set[str]:

@@ -146,10 +146,7 @@ def load(folders: list[Path]) -> Runs:
         runs.append(Run(label=label, info=info, folder=folder, remarks=_cut_off(folder)))
         readings.append(read(folder / "telemetry.csv").drop(columns="uuid").assign(run=label))
         parts["blocks"].append(_blocks(read(folder / "blocks.csv"), rows))
-        of_trials = {
-            name: pd.concat([read(folder / file) for file in files if file in COLUMNS], ignore_index=True)
-            for name, files in OF_TRIALS.items()
-        }
+        of_trials = {name: _details(folder, files) for name, files in OF_TRIALS.items()}
         ended = rows[~rows["status"].isin(STOPPED)]
         for name, files in OF_TRIALS.items():
             trials = rows if name == "epochs" else ended  # an epoch is whole by itself
@@ -168,6 +165,12 @@ def load(folders: list[Path]) -> Runs:
         remarks.append(f"Run {label}: {reference}, its reference, is called {BASELINE} in this report.")
     telemetry = pd.concat(readings, ignore_index=True)
     return Runs(runs=runs, remarks=remarks, telemetry=telemetry, **frames)
+
+
+def _details(folder: Path, files: Sequence[str]) -> pd.DataFrame:
+    """Return the rows of CSVs with details; without columns of its own where the phases of all are not here."""
+    frames = [read(folder / file) for file in files if file in COLUMNS]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=PAIR)
 
 
 def _references(trials: pd.DataFrame) -> dict[str, str]:

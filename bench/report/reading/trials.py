@@ -18,6 +18,7 @@ from bench.results.columns import COLUMNS, LIST, OF_PHASES, Field
 from bench.results.csv_file import read
 from bench.spec.phases import ABLATIONS, PHASES, SEARCHES
 from bench.spec.precisions import BASELINE
+from bench.spec.text import plain
 from bench.spec.trial import Placement
 
 DERIVED: dict[str, Field] = {
@@ -57,6 +58,7 @@ def read_trials(folder: Path, info: Mapping[str, Any]) -> pd.DataFrame:
     """
     frames = [_of_phase(folder / phase.file, phase.name) for phase in PHASES.values()]
     rows = pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
+    rows = rows.drop_duplicates(["trial", "precision", "techniques"], keep="last")  # copied by hand: one process each
     rows = rows.sort_values("started", kind="stable", ignore_index=True)
     return rows if rows.empty else _with_devices(_with_names(rows, _reference(info)), info)
 
@@ -78,7 +80,10 @@ def _dtype(field: Field) -> Any:
 def _with_names(rows: pd.DataFrame, reference: str) -> pd.DataFrame:
     """Add what follows from a row: names of the cell, of parameters and of ablation steps."""
     parameters = {text: json.loads(text) if text else {} for text in rows["parameters"].unique()}
-    words = {text: [f"{name}={value}" for name, value in given.items()] for text, given in parameters.items()}
+    words = {
+        text: [plain(f"{name}={value}", one_line=True) for name, value in given.items()]
+        for text, given in parameters.items()
+    }
     is_step = rows["phase"].isin(ABLATIONS)
     added = rows["techniques"].where(rows["techniques"] == "", LIST + rows["techniques"])
     techniques = rows["techniques"].mask(is_step, "")

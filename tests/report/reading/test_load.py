@@ -163,3 +163,12 @@ def test_an_emulated_precision_has_accuracy_and_no_time(tmp_path: Path) -> None:
     for rows in (loaded.epochs, loaded.epochs[emulated]):  # drawn against epochs alone
         by_epoch, by_time = (panel(rows, "loss", x) for x in ("epoch", "elapsed_s"))
         assert len(by_epoch.marks) > len(by_time.marks)
+
+
+def test_a_row_that_was_copied_by_hand_is_no_process_more(tmp_path):
+    run = RunBuilder(tmp_path / "run").speed()
+    before = load([run.folder]).trials
+    path = run.folder / "speed.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines, *lines[1:]]))
+    assert load([run.folder]).trials.equals(before)
