@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.launch import Ending, Launcher
 from bench.phases.energy import Energy
+from bench.phases.fit import Fit
 from bench.phases.inference import Inference
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
@@ -21,7 +22,6 @@ from bench.results.records import (
     Device,
     Environment,
     EpochResult,
-    Fit,
     Message,
     Numeric,
     Operations,
