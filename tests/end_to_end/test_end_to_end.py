@@ -19,7 +19,7 @@ from PIL import Image
 
 import bench
 from bench.data import folder as image_folder
-from bench.phases.fit import search as max_batch
+from bench.phases.fit import largest as max_batch
 from bench.run import execute
 from tests.conftest import TINY, call
 from tests.consistency import assert_consistent

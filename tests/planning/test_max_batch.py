@@ -8,7 +8,7 @@ import pytest
 from bench.devices.backend import available_bytes
 from bench.launch.local import LocalLauncher
 from bench.phases.fit import Fit
-from bench.phases.fit.search import Search
+from bench.phases.fit.largest import Search
 from bench.planning.batch_sizes import common_multiple, fitting_at
 from bench.results.records import TrialResult
 
