@@ -20,7 +20,6 @@ from PIL import Image
 import bench
 from bench.data import folder as image_folder
 from bench.phases.fit import largest as max_batch
-from bench.run import execute
 from tests.conftest import TINY, call
 from tests.consistency import assert_consistent
 from tests.rows import trial_rows
@@ -262,7 +261,7 @@ def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monke
     planned = json.loads((place / "out" / "run.json").read_text())["planned"]
     assert [trial["phase"] for trial in planned] == ["memory", "memory", "speed"]
     assert "Largest batch" in (place / "reports" / "out" / "details.md").read_text()
-    monkeypatch.setattr(execute.Search, "run", lambda _self: pytest.fail("was looked for again"))
+    monkeypatch.setattr(max_batch.Search, "run", lambda _self: pytest.fail("was looked for again"))
     assert call("--resume", "out", cwd=place).returncode == 0
     assert trial_rows(place / "out") == trials
 
