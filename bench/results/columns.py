@@ -181,8 +181,3 @@ def whole_lines(path: Path) -> tuple[bytes, bool]:
     data = path.read_bytes().lstrip(b"\r\n") if path.is_file() else b""
     end = data.rfind(b"\n") + 1
     return data[: end or None].removeprefix(codecs.BOM_UTF8), 0 < end < len(data)
-
-
-def has_rows(path: Path) -> bool:
-    """Return whether a CSV has more than its header."""
-    return b"\n" in whole_lines(path)[0].strip()

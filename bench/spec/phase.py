@@ -128,8 +128,8 @@ class Phase:
     refuses: Mapping[str, str] = field(default_factory=dict)
     """The techniques that it cannot be measured with, each with the reason."""
     lacks: Callable[[Any], str | None] | None = None
-    """Returns why a ``Device`` cannot be asked for it, in a sentence or, where nobody needs to be told, as an empty
-    text; None if it can."""
+    """Returns None if a ``Device`` can measure it, else the sentence that a run warns with; an empty text leaves the
+    phase out without a warning."""
     check: Callable[[Any], None] | None = None
     """Raises a UsageError for a ``Request`` that it cannot answer."""
     trials: Callable[[Any], list[Any]] | None = None

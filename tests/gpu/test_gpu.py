@@ -179,7 +179,7 @@ def test_the_phases_run_on_the_gpu(device, trial):
     for name in names:
         (memory,) = run(replace(trial, arms=arms(name)), device)
         assert memory.row.peak_allocated_bytes > 0
-        driver = memory.row.driver_used_bytes  # None where NVML tells of no process and a neighbour ended meanwhile
+        driver = memory.row.driver_used_bytes  # None: NVML lists no processes, and a neighbour ended
         assert driver is None or driver > memory.row.peak_reserved_bytes
         assert 0 < memory.row.tracked_peak_bytes <= memory.row.peak_allocated_bytes
         master = 2 * memory.row.model_bytes if PRECISIONS[name].master else 0  # in fp32, as well as 16-bit weights

@@ -67,7 +67,7 @@ METRICS = (
 
 
 def lacks(device: Device) -> str | None:
-    """Return why a device cannot be asked for its energy; nobody needs to be told of a CPU."""
+    """Return why the energy of a device cannot be read; an empty text for a CPU, so that a run does not warn of it."""
     if device.energy:
         return None
     return (

@@ -1,4 +1,4 @@
-"""Peak memory of a training step, and what it is made of."""
+"""Peak memory of a training step, and its bytes by kind of tensor."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ PHASE = Phase(
     name="memory",
     order=20,
     is_core=True,
-    summary="peak memory of a training step, and what it is made of",
+    summary="peak memory of a training step, and its bytes by kind of tensor",
     row=MemoryPeak,
     metrics=METRICS,
     describe=describe,

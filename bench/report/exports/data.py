@@ -185,7 +185,7 @@ def summary_fields() -> dict[str, Field]:
     """
     general = {name: field for metric in untabled() for name, field in (_of(metric) | _changed(metric)).items()}
     if taken := FIELDS.keys() & general.keys():
-        raise ValueError(f"{', '.join(sorted(taken))} is the key of another figure (bench/spec/metrics.py)")
+        raise ValueError(f"{', '.join(sorted(taken))} is the key of another figure (metrics of bench/phases/)")
     return FIELDS | general
 
 

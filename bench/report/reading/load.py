@@ -1,4 +1,4 @@
-"""Runs as frames: the CSVs of each run, checked, with the last answer of a retried trial only."""
+"""Runs as frames: the CSVs of each run, checked."""
 
 from __future__ import annotations
 
