@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.results.columns import COLUMNS, OF_PHASES, whole_lines
 from bench.results.files import write_atomically
 from bench.results.run_json import FORMAT
-from bench.spec.phases import ABLATIONS, PHASES
+from bench.spec.phases import MEASURING, PHASES
 
 FORMER = 8
 FIGURES = {"numerics": "numerics.csv", "layers": "numerics.csv", "explain": "explain.csv"}
@@ -49,7 +49,7 @@ def convert(folder: Path) -> None:
         (name,) = PHASES[phase].details.values()
         written[name] = rows[rows["phase"] == phase] if not rows.empty else rows
     trials = trials.assign(trial=trials["trial"].map(names))
-    for name, phase in PHASES.items():
+    for name, phase in MEASURING.items():
         written[phase.file] = of_phase(trials[trials["phase"] == name], name)
     (folder / "trials.csv").rename(folder / "trials.csv.converted")
     for name in dict.fromkeys(FIGURES.values()):
@@ -93,8 +93,6 @@ def of_phase(trials: pd.DataFrame, phase: str) -> pd.DataFrame:
     if trials.empty:
         return trials
     rows = trials.assign(parameters=trials["parameters_json"].replace("{}", ""))
-    if phase in ABLATIONS:
-        rows = rows.assign(precision=rows["arm_precision"], techniques=rows["arm_techniques"])
     if phase == "memory":
         rows["replicate"] = rows["trial"].str.extract(r"-r(\d+)$")[0]
     return rows

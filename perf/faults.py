@@ -49,7 +49,7 @@ sys.path.insert(0, str(ROOT))
 import pandas as pd  # noqa: E402 - from here on the project can be imported
 import psutil  # noqa: E402
 
-from bench.spec.phases import PHASES  # noqa: E402
+from bench.spec.phases import MEASURING, PHASES  # noqa: E402
 
 SUITE = """
 from torch import nn, optim
@@ -142,7 +142,7 @@ class Place:
 
 def whole_rows(folder: Path) -> list[dict[str, str]]:
     """Return the whole rows of a run's phases, each with its phase."""
-    return [{"phase": name, **row} for name, phase in PHASES.items() for row in filled(folder / phase.file)]
+    return [{"phase": name, **row} for name, phase in MEASURING.items() for row in filled(folder / phase.file)]
 
 
 def filled(path: Path) -> list[dict[str, str]]:

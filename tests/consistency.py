@@ -58,7 +58,7 @@ def assert_consistent(folder: Path) -> int:
     np.testing.assert_array_equal(kinds["tracked_peak_bytes"], kinds[KINDS_OF_MEMORY].sum(axis=1))
     checked = 0
     for phases, figures in (
-        (("speed", "ladder"), timed_figures(measured, blocks)),
+        (("speed",), timed_figures(measured, blocks)),
         (("train",), trained_figures(epochs)),
     ):
         rows = measured[measured["phase"].isin(phases)].set_index(PAIR)

@@ -67,7 +67,7 @@ MEASURED = {
     "test_a_sweep_is_a_row_for_each_combination_and_one_table",
     "--suite resnet50 --techniques channels-last,compile": "tests/phases/test_techniques.py::"
     "test_a_compiled_run_has_its_compile_time_in_rows_and_report",
-    "--suite vit_b_16 --ladder --data folder:IMAGES": LADDER,
+    "--suite vit_b_16 --ladder": LADDER,
     "--suite vit_b_16 --ladder --techniques compile": LADDER,
     "--suite underflow --phases numerics": f"{NUMERICS}"
     "test_underflow_stalls_without_loss_scaling_and_with_nothing_else",

@@ -155,7 +155,8 @@ def describe_trial(trial: Trial) -> str:
     )
     changed = " ".join(f"{name}={value}" for name, value in cell.suite.parameters)
     suite = f"{cell.suite.name} ({changed})" if changed else cell.suite.name
-    return f"{suite}, {where}{batch}, {trial.phase.replace('_', ' ')} ({detail})"
+    phase = f"{trial.phase} of an ablation" if trial.ablation else trial.phase
+    return f"{suite}, {where}{batch}, {phase} ({detail})"
 
 
 def describe_results(phase: str, results: Sequence[TrialResult]) -> str:

@@ -23,7 +23,6 @@ from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Fai
 from bench.spec import lifetime
 from bench.spec.errors import UsageError
 from bench.spec.own_modules import ROOT, own_modules_first
-from bench.spec.phases import PHASES
 from bench.spec.trial import Rendezvous, Trial
 from bench.worker.failures import STACK_SIGNAL, exit_cause, last_words, oom_kills, printed, reason
 
@@ -137,7 +136,6 @@ class LocalLauncher(Launcher):
             (trial, device, self.workspace, rendezvous),
             on_message,
             silence_s=trial.silence_s,
-            parent=PHASES[trial.phase].has_children,
             source=Path(suite.file) if suite.file else ROOT / "suites" / f"{suite.name}.py",
         )
 
@@ -148,12 +146,11 @@ class LocalLauncher(Launcher):
         on_message: OnMessage,
         *,
         silence_s: float,
-        parent: bool = False,
         source: Path | None = None,
     ) -> Ending:
         """Call a function, ``module:name``, in a fresh process, which may be silent for ``silence_s``.
 
-        A ``parent`` may have children of its own. A failure names the line of ``source``, the user's file.
+        A failure names the line of ``source``, the user's file.
         """
         self._require_nothing_left()
         # The launcher's own folder, so that a process that is killed leaves nothing behind.
@@ -164,7 +161,7 @@ class LocalLauncher(Launcher):
             call = (sending, str(log), str(compiled), target, arguments)
             process, doing = None, ""
             try:
-                process = self._start(call, daemon=not parent)
+                process = self._start(call)
                 self._doing[process] = ""
                 sending.close()
                 self.on_start([each.pid for each in tuple(self._doing)])
@@ -196,13 +193,13 @@ class LocalLauncher(Launcher):
         kind, how = exit_cause(process.exitcode, kills)
         return Ending(kind=kind, text=f"the process ended without a message, {how}")
 
-    def _start(self, call: tuple[Any, ...], *, daemon: bool) -> Any:
+    def _start(self, call: tuple[Any, ...]) -> Any:
         """Start a process, and the fork server if it does not run; Ctrl-C does not wait until that has imported torch.
 
         Raises:
             NotStartedError: see there.
         """
-        process = self._context.Process(target=_serve, args=call, daemon=daemon)
+        process = self._context.Process(target=_serve, args=call, daemon=True)
         try:
             with (
                 own_modules_first(),

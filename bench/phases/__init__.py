@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 def load_all() -> None:
     """Import what measures each phase, and torch with it, so that processes which are forked from this one have it."""
-    from bench.spec.phases import PHASES
+    from bench.spec.phases import MEASURING
 
-    for name in PHASES:
+    for name in MEASURING:
         _measure(name)
 
 
@@ -29,6 +29,4 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
 
 
 def _measure(name: str) -> Any:
-    from bench.spec.phases import PHASES
-
-    return importlib.import_module(PHASES[name].module or f"{__name__}.{name}.measure")
+    return importlib.import_module(f"{__name__}.{name}.measure")

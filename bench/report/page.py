@@ -29,7 +29,6 @@ from bench.report.figures import devices, files, overview
 from bench.report.figures import explanation as explanation_figures
 from bench.report.figures import numerics as numerics_figures
 from bench.report.figures import telemetry as telemetry_figures
-from bench.report.figures.ablation import waterfall
 from bench.report.figures.chart import Chart, Plot
 from bench.report.format import counted, known
 from bench.report.reading.folders import mark
@@ -65,7 +64,7 @@ HOW_TO_READ = (
     "FASTER and SLOWER: the whole interval lies further from 1 than the A/A noise, which is how far fp32 measured "
     "against itself was from 1 on this machine (1 % where that was not measured). SAME: the interval lies within 1 %. "
     "INCONCLUSIVE: none of these.",
-    "Steps are timed on data already on the device; those of an ablation with the loader that feeds them. Time per "
+    "Steps are timed on data already on the device; those of an ablation on data in host memory. Time per "
     "epoch includes loading data: where it gains less than the step does, look at the time spent waiting for data.",
     "Peak memory is the steady peak of tensors on a GPU and of resident memory on a CPU, with one precision "
     "alone in its process.",
@@ -221,7 +220,6 @@ def compose(
             fewer = replace(runs, **rest)
             ready = [(OVERVIEW, overview.memory_by_kind(summary, runs.trials, given)), *_stacked(why_sections)]
             ready += [(comparisons.SWEEPS, devices.against_value(sweep)) for sweep in material.sweeps]
-            ready += [(ablation_tables.SECTION, waterfall(ladder)) for ladder in material.ladders]
             ready += telemetry_figures.courses(runs)
             charts = partial(_charts, summary, drawn, fewer, ready, figures)
             drawing = [drawers.submit(_draw, out, charts, place) for place in range(DRAWERS)]

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from bench.results.records import Block, Column, EpochResult, Identity, Ran, Sample
 from bench.spec.phase import Phase
-from bench.spec.phases import PHASES
+from bench.spec.phases import MEASURING
 from bench.spec.text import plain, quoted
 
 FieldKind = Literal["word", "number", "yes or no", "list", "JSON array", "JSON object"]
@@ -128,8 +128,8 @@ def _of_phase(phase: Phase) -> dict[str, Field]:
 
 
 def _columns() -> dict[str, dict[str, Field]]:
-    columns = {phase.file: _of_phase(phase) for phase in PHASES.values()}
-    records = {name: record for phase in PHASES.values() for record, name in phase.details.items()}
+    columns = {phase.file: _of_phase(phase) for phase in MEASURING.values()}
+    records = {name: record for phase in MEASURING.values() for record, name in phase.details.items()}
     for name, (record,) in (SHARED | {name: (record,) for name, record in records.items()}).items():
         columns[name] = {field.name: field for field in fields_of(record)}
     return columns
@@ -137,7 +137,7 @@ def _columns() -> dict[str, dict[str, Field]]:
 
 COLUMNS = _columns()
 """The columns of each CSV, in order."""
-OF_PHASES = tuple(phase.file for phase in PHASES.values())
+OF_PHASES = tuple(phase.file for phase in MEASURING.values())
 """The CSVs with one row for each arm of each trial of a phase; the others hold their details, and telemetry."""
 
 

@@ -89,6 +89,8 @@ class Identity:
     techniques: tuple[str, ...]
     """What else the arm was trained with, such as channels-last, joined by +; of an ablation in the order in which the
     steps add them."""
+    ablation: bool | None
+    """Yes of a step of an ablation: its batches come from host memory, and gradients are zeroed without set-to-none."""
     data: Name
     """Where training samples come from, as `--data` names it; memory and speed are measured on random batches of the
     same shape."""

@@ -23,7 +23,8 @@ from bench.results.columns import COLUMNS, OF_PHASES, cells, whole_lines
 from bench.results.files import replacing, sync_folder, write_atomically
 from bench.results.records import Device, Identity, Ran, Sample, Status, TrialResult
 from bench.spec.errors import UsageError
-from bench.spec.phases import PHASES
+from bench.spec.phases import MEASURING, PHASES
+from bench.spec.techniques import AblationStep
 from bench.spec.text import unquoted
 from bench.spec.trial import Trial
 
@@ -157,10 +158,10 @@ class Store:
             UsageError: the folder cannot be written; what was stored before is still there.
         """
         phase, results = PHASES[trial.phase], list(results)
-        arms = trial.arms_by_name({result.precision for result in results if result.status == "unsupported"})
+        arms = {arm.name: arm for arm in trial.arms}
         rows = []
         for result in results:
-            parts = (self._identity(trial, device, result, arms), result.row, _ran(result))
+            parts = (self._identity(trial, device, result, arms[result.precision]), result.row, _ran(result))
             rows.append(cells(*(part for part in parts if part is not None)))
         replaced = {trial.id}
         if "oom" not in {result.status for result in results}:
@@ -174,8 +175,8 @@ class Store:
             self._ended[phase.file] -= replaced
             self._ended[phase.file].add(trial.id)
 
-    def _identity(self, trial: Trial, device: Device, result: TrialResult, arms: Mapping[str, Any]) -> Identity:
-        cell, arm, key = trial.cell, arms[result.precision], PHASES[trial.phase].key
+    def _identity(self, trial: Trial, device: Device, result: TrialResult, arm: AblationStep) -> Identity:
+        cell, key = trial.cell, PHASES[trial.phase].key
         return Identity(
             trial=trial.id,
             suite=cell.suite.name,
@@ -186,6 +187,7 @@ class Store:
             batch_size=cell.batch_size,
             precision=arm.precision,
             techniques=arm.techniques or cell.techniques,
+            ablation=trial.ablation or None,
             data=str(cell.data),
             replicate=trial.replicate if key == "replicate" else None,
             seed=trial.seed if key == "seed" else None,
@@ -256,7 +258,7 @@ def _require_phases(folder: Path, trials: Mapping[str, set[str]]) -> None:
     A run that was killed leaves those of one trial at most.
     """
     for name in DETAILS:
-        files = [phase.file for phase in PHASES.values() if name in phase.details.values()]
+        files = [phase.file for phase in MEASURING.values() if name in phase.details.values()]
         if files and len(trials[name]) > 1 and not any(trials[file] for file in files):
             raise UsageError(
                 f"'{folder}' has no {' or '.join(files)}, so the rows of its {name} would be dropped. Put it back, or "
@@ -303,17 +305,17 @@ class StoredResults:
     """Likewise the rows of their CSVs, of what earlier processes have stored, as texts."""
 
     def final(self, trial: Trial) -> set[str]:
-        """Return what the arms of a trial add whose outcome is final, measured in it or apart."""
+        """Return the names of the arms of a trial whose outcome is final, measured in it or apart."""
         arms = set()
         for each in (trial, *trial.apart()):
-            statuses = self.statuses.get(each.id, {})
-            named = each.arms_by_name({name for name, status in statuses.items() if status == "unsupported"})
-            arms |= {named[name].added for name, status in statuses.items() if name in named and status not in FAILURES}
+            for name, status in self.statuses.get(each.id, {}).items():
+                if status not in FAILURES:
+                    arms.add(name)
         return arms
 
     def is_done(self, trial: Trial) -> bool:
         """Return whether each arm of a trial has a final row, of this trial or apart from the others."""
-        return {arm.added for arm in trial.arms} <= self.final(trial)
+        return {*trial.precisions} <= self.final(trial)
 
 
 def stored_results(folder: Path) -> StoredResults:
@@ -326,19 +328,18 @@ def stored_results(folder: Path) -> StoredResults:
     for name in OF_PHASES:
         _trials(folder / name)  # refuses what no run has written
         for row in CsvFile(folder / name).rows():
-            arm = arm_name(name, row)
+            arm = arm_name(row)
             if row["status"] not in FAILURES:
                 known.statuses.setdefault(row["trial"], {})[arm] = cast(Status, row["status"])
             known.rows.setdefault(row["trial"], {})[arm] = row
     return known
 
 
-def arm_name(file: str, row: Mapping[str, Any]) -> str:
+def arm_name(row: Mapping[str, Any]) -> str:
     """Return the name of a row's arm: its precision, and of an ablation step the techniques, too."""
     techniques = unquoted(row.get("techniques") or "")
-    is_step = PHASES[file.removesuffix(".csv")].is_ablation
     precision = unquoted(row["precision"])
-    return f"{precision}+{techniques}" if is_step and techniques else precision
+    return f"{precision}+{techniques}" if row.get("ablation") == "yes" and techniques else precision
 
 
 def reason_of(detail: str) -> str:

@@ -28,7 +28,7 @@ from bench.results.run_json import read_run
 from bench.results.store import LOG, Store, StoredResults, stored_results
 from bench.run.folder import describe_request, earlier_start, locked
 from bench.run.prepare import PreparedRun
-from bench.spec.phases import ABLATIONS, PHASES, SEARCHES
+from bench.spec.phases import PHASES, SEARCHES
 from bench.spec.trial import Cell, Placement, Protocol, Trial
 from bench.stats import (
     ASSUMED_NOISE,
@@ -211,7 +211,8 @@ class Execution:
         names = dict.fromkeys(name for speeds in each for name in speeds)
         arms = [[speeds[name] for speeds in each if name in speeds] for name in names]
         timed_s = max((sum(speed.timed_s for speed in arm) for arm in arms), default=0.0)
-        floors = [replace(last, phase="floor", replicate=number) for number in range(last.protocol.most_replicates)]
+        floor = replace(last, phase="floor", ablation=False)
+        floors = [replace(floor, replicate=number) for number in range(last.protocol.most_replicates)]
         noise = aa_noise(*log_speedups([speed for aa in floors for speed in self._speeds(aa, aa.replicate).values()]))
         logs = [log_speedups(arm) for arm in arms if any(speed.speedup for speed in arm)]
         return not logs or enough(last.protocol, len(each), logs, timed_s, noise)
@@ -238,9 +239,9 @@ class Execution:
         """
         measured = self.known.final(trial) if failed is not None else set()
         missing = [
-            alone for alone in trial.apart() if not (self.known.is_done(alone) or alone.arms[0].added in measured)
+            alone for alone in trial.apart() if not (self.known.is_done(alone) or alone.arms[0].name in measured)
         ]
-        arms = "steps" if trial.phase in ABLATIONS else "precisions"
+        arms = "steps" if trial.ablation else "precisions"
         if missing:
             why = "do not fit together" if failed is None else "failed together"
             self.display.note(f"{trial.id}: the {arms} {why}; each is measured on its own, unpaired")
@@ -528,9 +529,7 @@ def legible(text: str) -> str:
 
 def missing_results(trial: Trial, results: Sequence[TrialResult], ending: Ending, started: str) -> list[TrialResult]:
     """Return a row for each arm without a result."""
-    refused = {result.precision for result in results if result.status == "unsupported"}
-    arms = trial.arms_by_name(refused)
-    answered = {arms[result.precision].added for result in results}
+    answered = {result.precision for result in results}
     status = ENDINGS.get(ending.kind, "failed")
     detail = ending.text or "the process sent no result"
     if status == "oom" and len(trial.arms) > 1:
@@ -538,7 +537,7 @@ def missing_results(trial: Trial, results: Sequence[TrialResult], ending: Ending
     return [
         TrialResult(precision=arm.name, status=status, detail=detail, started=started)
         for arm in trial.arms
-        if arm.added not in answered
+        if arm.name not in answered
     ]
 
 

@@ -5,9 +5,8 @@ A phase is one kind of measurement. Its folder has
 - ``__init__.py`` with ``PHASE``, and without torch: planning and reports import it;
 - ``measure.py`` with ``run(trial, device, send)``, which the process of a trial calls (``bench.phases``).
 
-The core finds phases by looking into bench/phases/, so that a folder is all that a phase needs. One that takes two
-measurements has ``PHASES`` instead. Where the usual answers
-do not fit a phase, it gives its own: its trials, what they become when arms do not fit, what it cannot measure.
+The core finds phases by looking into bench/phases/, so that a folder is all that a phase needs. Where the usual answers
+do not fit a phase, it gives its own: its trials, what it cannot measure.
 """
 
 from __future__ import annotations
@@ -78,8 +77,6 @@ class Phase:
     """Estimates a trial's seconds, without the start of its process; None where nothing is known beforehand."""
     row: type | None = None
     """The dataclass whose fields are its own columns, and their docstrings the columns' descriptions; None has none."""
-    module: str = ""
-    """The module with its ``run``; empty is ``measure`` of the folder of its name."""
     details: Mapping[type, str] = field(default_factory=dict)
     """The CSVs of the other records that it sends, by their types."""
     metrics: tuple[Metric, ...] = ()
@@ -109,12 +106,11 @@ class Phase:
     """Whether it tells what numbers become, and not only what that costs: the phases where emulation has a meaning."""
     checkpoints: bool = False
     """Whether a trial that was interrupted is resumed from a checkpoint."""
-    has_children: bool = False
-    """Whether its process starts others, such as a loader's workers."""
     finds_unfit: bool = False
     """Whether it finds out which arms fit; the other phases of a cell leave the rest out."""
     is_ablation: bool = False
-    """Whether its arms are ablation steps: each has the techniques of the one before it, and another."""
+    """Whether it measures nothing itself: its trials are other phases', and their arms steps of an ablation, each with
+    the techniques of the one before it and another."""
     one_batch: bool = False
     """Whether it is measured at the smallest of the suite's batch sizes for a CPU, and not at all of them."""
     trains: bool = True
@@ -135,10 +131,6 @@ class Phase:
     trials: Callable[[Any], list[Any]] | None = None
     """Returns its trials in a cell, to a ``planning.question.Question``; None are those that its ``arms`` and ``key``
     say."""
-    resolve: Callable[[Any, Any, Any], Any] | None = None
-    """Returns what a planned trial measures, or None for nothing: given the trial, the trials of its cell that found
-    out which arms fit, and the status of each arm of the trials that have ended, by their ids. None: the arms that
-    fit."""
     search: Callable[..., tuple[int, Any]] | None = None
     """Searches a batch size, and returns it with its ``TrialResult``: given the trial, the device, a function that runs
     a process of a trial, and what the size is a multiple of. It runs before any other phase is planned."""

@@ -11,10 +11,8 @@ FOLDER = Path(__file__).resolve().parents[1] / "phases"
 
 
 def _found() -> list[Phase]:
-    phases: list[Phase] = []
-    for path in FOLDER.glob("*/__init__.py"):
-        module = importlib.import_module(f"bench.phases.{path.parent.name}")
-        phases += getattr(module, "PHASES", None) or [module.PHASE]
+    folders = [path.parent.name for path in FOLDER.glob("*/__init__.py")]
+    phases: list[Phase] = [importlib.import_module(f"bench.phases.{name}").PHASE for name in folders]
     return sorted(phases, key=lambda phase: phase.order)
 
 
@@ -28,7 +26,9 @@ SWITCHES: dict[str, tuple[str, ...]] = {
 }
 """The options of phases' own, such as ``--name``, each with the phases that it adds."""
 ABLATIONS = tuple(name for name, phase in PHASES.items() if phase.is_ablation)
-"""The phases whose arms are ablation steps."""
+"""The phases that plan ablations."""
+MEASURING = {name: phase for name, phase in PHASES.items() if not phase.is_ablation}
+"""The phases that measure, and so have a CSV."""
 SEARCHES = tuple(name for name, phase in PHASES.items() if phase.search)
 """The phases that search a batch size."""
 FIND_UNFIT = tuple(name for name, phase in PHASES.items() if phase.finds_unfit)

@@ -1,12 +1,12 @@
 """The registry of techniques: what changes speed or memory at equal arithmetic, as in ``channels-last,compile``.
 
-``--techniques`` gives them to every precision. The ablation of ``--ladder`` adds them to fp32 one by one, in the order
-that usually makes a training loop faster.
+``--techniques`` gives them to every precision. An ablation adds them to fp32 one by one, in the order that usually
+makes a training loop faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -31,7 +31,7 @@ class Technique:
     values: Mapping[str, str] = field(default_factory=dict)
     """Words that may follow its name and ``=``, each with why it needs a GPU; empty where a CPU will do."""
     implied: bool = False
-    """Whether every run has it anyway, apart from the ladder's first steps."""
+    """Whether every run has it anyway, apart from an ablation's first steps."""
     input_pipeline: bool = False
     """Whether it is about batches on their way to the device."""
 
@@ -233,11 +233,6 @@ class AblationStep:
         return f"+ {self.techniques[-1]}" if self.techniques else self.precision
 
     @property
-    def number(self) -> int:
-        """The number of steps before it: 0 for fp32."""
-        return len(self.techniques) + (self.precision != BASELINE)
-
-    @property
     def rank(self) -> int:
         """Its position among all steps that an ablation may have, unsupported ones included."""
         if not self.techniques:
@@ -251,11 +246,6 @@ class AblationStep:
             return replace(self, techniques=self.techniques[:-1])
         return None if self.precision == BASELINE else AblationStep(precision=BASELINE)
 
-    @property
-    def settings(self) -> Techniques:
-        """The techniques that its arm is built with."""
-        return techniques(self.techniques, ZEROED)
-
     def without(self, failed: Sequence[AblationStep]) -> AblationStep:
         """Return this step without what failed steps add, on fp32 where its precision failed and fp32 did not."""
         left_out = {step.techniques[-1] for step in failed if step.techniques}
@@ -263,16 +253,3 @@ class AblationStep:
         is_lost = self.techniques and self.precision in precisions and BASELINE not in precisions
         techniques = tuple(name for name in self.techniques if name not in left_out)
         return AblationStep(precision=BASELINE if is_lost else self.precision, techniques=techniques)
-
-
-def rebase(planned: Iterable[AblationStep], works: Callable[[AblationStep], bool]) -> Iterator[AblationStep]:
-    """Yield each step without what failed steps before it would have added; arms without techniques stay as they are.
-
-    Whether a yielded step ``works`` is asked after the consumer resumes the generator.
-    """
-    failed: list[AblationStep] = []
-    for step in planned:
-        rebased = step.without(failed)
-        yield rebased
-        if not works(rebased):
-            failed.append(rebased)

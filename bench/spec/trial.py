@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -27,7 +26,15 @@ from bench.spec.options import (
 from bench.spec.phases import PHASES, SELECTABLE, USUAL
 from bench.spec.precisions import BASELINE, PRECISIONS, parse_precision, split
 from bench.spec.suite import Parameter
-from bench.spec.techniques import TECHNIQUES, AblationStep, parse_techniques, rebase
+from bench.spec.techniques import (
+    PLAIN,
+    TECHNIQUES,
+    ZEROED,
+    AblationStep,
+    Techniques,
+    parse_techniques,
+    techniques,
+)
 from bench.spec.text import plain
 
 
@@ -450,8 +457,11 @@ class Trial:
     phase: str
     """A name of ``PHASES``."""
     arms: tuple[AblationStep, ...]
-    """The arms: speed and the ladder take all that the device supports, the baseline first, or one of those that do not
-    fit together; every other phase takes one (``Phase.arms``)."""
+    """The arms: speed takes all that the device supports, the baseline first, or one of those that do not fit together;
+    every other phase takes one (``Phase.arms``)."""
+    ablation: bool = False
+    """Whether the arms are steps of an ablation, whose batches lie in host memory; without set-to-none they zero
+    gradients."""
     replicate: int = 0
     """Which of the protocol's processes this is, in the phases that repeat their measurement in fresh ones."""
     seed: int = 0
@@ -477,10 +487,9 @@ class Trial:
         """The names of the arms in CSVs."""
         return tuple(arm.name for arm in self.arms)
 
-    def arms_by_name(self, refused: Collection[str]) -> dict[str, AblationStep]:
-        """Return the arms by the names of results: as planned, and as they became when some were refused."""
-        rebased = rebase(self.arms, lambda arm: arm.name not in refused)
-        return {arm.name: arm for arm in (*self.arms, *rebased)}
+    def techniques_of(self, arm: AblationStep) -> Techniques:
+        """Return the techniques that an arm is built with."""
+        return techniques((*self.cell.techniques, *arm.techniques), ZEROED if self.ablation else PLAIN)
 
     def apart(self) -> tuple[Trial, ...]:
         """Return a trial for each of its arms, where there are several that may have to be measured apart."""
@@ -496,12 +505,16 @@ class Trial:
 
     @property
     def cell_id(self) -> str:
-        """A readable name of its cell, which other phases share; the search for a batch size has none in it."""
+        """A readable name of its cell, which other phases share; an ablation has its own.
+
+        The search for a batch size has none in it.
+        """
         cell = self.cell
         changed = "".join(f"-{name}={value}" for name, value in cell.suite.parameters)
         changed += "".join(f"+{technique}" for technique in cell.techniques)
         batch = "" if PHASES[self.phase].search else f"-b{cell.batch_size}"
-        return plain(f"{cell.suite.name}{changed}-{cell.placement.name}{batch}", one_line=True)
+        ablation = "-ablation" if self.ablation else ""
+        return plain(f"{cell.suite.name}{changed}-{cell.placement.name}{ablation}{batch}", one_line=True)
 
     @property
     def checkpoint(self) -> Path:

@@ -81,11 +81,6 @@ class Context:
         """Return a precision's arm in training on some batches, again and again, under its name or a ``label``."""
         return TrainingRunner(label or name, self.build(name), itertools.cycle(batches))
 
-    @property
-    def image_data(self) -> Data | None:
-        """The data where batches are images with a class, which a loader may leave to the device to normalise."""
-        return self.data if self.data.is_image and self.suite.batches is None else None
-
     def samples_per_step(self, batches: Sequence[Batch]) -> float:
         """Return the mean number of samples of some batches, over all processes."""
         if self.suite.batches is None:

@@ -91,7 +91,7 @@ def test_a_trial_is_named_by_what_it_does(tiny_trial):
     assert describe_trial(tiny_trial) == "tiny, cpu, batch 4, memory (fp32)"
     speed = replace(tiny_trial, phase="speed", arms=arms("fp32", "amp-bf16"), replicate=1)
     assert describe_trial(speed) == "tiny, cpu, batch 4, speed (process 2)"
-    assert describe_trial(replace(tiny_trial, phase="ladder_memory")).endswith("ladder memory (fp32)")
+    assert describe_trial(replace(tiny_trial, ablation=True)).endswith("memory of an ablation (fp32)")
     assert describe_trial(replace(tiny_trial, phase="train", epochs=3)).endswith("train (fp32, seed 0, 3 epochs)")
     assert describe_trial(replace(tiny_trial, phase="train", epochs=1)).endswith("train (fp32, seed 0, 1 epoch)")
     suite = replace(tiny_trial.cell.suite, parameters=(("trainer", "plain"), ("lr", 0.1)))

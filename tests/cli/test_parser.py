@@ -104,8 +104,8 @@ def test_max_is_a_batch_size_beside_others_or_alone(word, sizes):
         (["--rigorous", "--phases", "speed"], ("speed", "floor")),
         (["--rigorous", "--phases", "floor,speed"], ("floor", "speed")),
         (["--rigorous", "--phases", "memory"], ("memory",)),
-        (["--ladder"], ("ladder_memory", "ladder")),
-        (["--ladder", "--phases", "train", "--seeds", "0,1"], ("train", "ladder_memory", "ladder")),
+        (["--ladder"], ("ladder",)),
+        (["--ladder", "--phases", "train", "--seeds", "0,1"], ("train", "ladder")),
     ],
 )
 def test_phases_are_those_named_or_those_of_the_depth(words, phases):

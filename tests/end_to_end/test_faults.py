@@ -164,10 +164,10 @@ def test_a_precision_that_breaks_is_a_row_with_what_and_where_and_fp32_keeps_its
 def test_a_step_of_an_ablation_that_breaks_is_a_row_and_the_others_keep_theirs(place, fault):
     done, rows = run(place, fault, "", "--ladder", "--techniques", "set-to-none")
     assert done.returncode == 1, done.stdout + done.stderr
-    arms = {(row["phase"], arm_name(f"{row['phase']}.csv", row)): row for row in rows}
+    arms = {(row["phase"], arm_name(row)): row for row in rows}
     (broken,) = (row for (_, name), row in arms.items() if name == "amp-bf16")
     check_broken(place, fault, broken)
-    for phase in ("ladder_memory", "ladder"):
+    for phase in ("memory", "speed"):
         measured = {name for (of, name), row in arms.items() if of == phase and row["status"] in MEASURED}
         assert measured >= {"fp32", "fp32+set-to-none"}
 

@@ -14,7 +14,7 @@ from bench.phases.explain import measure as explain
 from bench.phases.speed import measure as speed
 from bench.planning import suite_registry
 from bench.results.records import TrialResult
-from bench.spec.phases import PHASES
+from bench.spec.phases import MEASURING
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import Protocol
 from tests.arms import arms
@@ -64,8 +64,8 @@ def use_suite(monkeypatch):
 
 def each_phase(*left_out):
     """Return the names of all phases but these, as parameters; those that take long are marked as slow."""
-    slow = ("explain", "ladder")
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name in slow)) for name in PHASES if name not in left_out]
+    slow = ("explain",)
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name in slow)) for name in MEASURING if name not in left_out]
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from tests.phases.conftest import (
     shorten_explain,
 )
 
-TOGETHER = ("speed", "explain", "ladder")
+TOGETHER = ("speed", "explain")
 """Phases that measure fp32 along with the other precision."""
 
 
@@ -87,7 +87,7 @@ def measure(tiny_trial, cpu, monkeypatch):
     return go
 
 
-@pytest.mark.parametrize("phase", each_phase("fit", "floor", "ladder_memory", "layers"))
+@pytest.mark.parametrize("phase", each_phase("fit", "floor", "layers"))
 @pytest.mark.parametrize("properly", [True, False])
 @pytest.mark.skipif(bool(WITHOUT_TORCHAO), reason=WITHOUT_TORCHAO)
 def test_products_in_other_types_are_no_figure_of_a_narrow_precision(use_suite, measure, phase, properly):

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from bench.spec.phases import PHASES
+from bench.spec.phases import MEASURING
 
 
-@pytest.mark.parametrize("phase", PHASES.values(), ids=PHASES)
+@pytest.mark.parametrize("phase", MEASURING.values(), ids=MEASURING)
 def test_trials_of_a_phase_are_told_apart_by_what_is_repeated(phase, tiny_trial):
     trial = replace(tiny_trial, phase=phase.name)
     seeds = {replace(trial, seed=seed).id for seed in (0, 1)}

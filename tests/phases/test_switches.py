@@ -8,7 +8,7 @@ from bench.spec.precisions import PRECISIONS
 from bench.training import amp
 from tests.phases.conftest import each_phase, of_kind, run_phase
 
-COMPARED = ("speed", "floor", "ladder", "inference")
+COMPARED = ("speed", "floor", "inference")
 """The phases whose figures would be compared as those of a precision that was not computed in."""
 
 

@@ -119,7 +119,7 @@ def test_what_a_technique_keeps_from_running_takes_no_time(machine):
         return [trial.precisions[0] for trial, s in zip(planned.trials, planned.seconds, strict=True) if not s]
 
     assert len(free("cuda-graphs", "train")) == 2
-    assert {name.split("+")[-1] for name in free("cuda-graphs", "ladder_memory", "ladder")} == {
+    assert {name.split("+")[-1] for name in free("cuda-graphs", "ladder")} == {
         "non-blocking",
         "cuda-graphs",
     }
@@ -216,7 +216,7 @@ def test_what_a_cpu_emulates_is_measured_once_and_trained_once_where_that_takes_
 
 
 def test_an_ablation_has_what_a_cpu_emulates_only_where_it_is_named(machine, cpu):
-    device, phases = replace(cpu, fp32_gflops=200.0, bf16_gflops=20.0), ("ladder_memory",)
+    device, phases = replace(cpu, fp32_gflops=200.0, bf16_gflops=20.0), ("ladder",)
 
     def compared(**asked):
         return {arm.precision for trial in plan(machine, device, phases=phases, **asked).trials for arm in trial.arms}
@@ -263,7 +263,7 @@ def test_memory_is_read_in_two_processes_of_a_gpu(machine, on_gpu, quick, proces
     ],
 )
 def test_an_ablation_is_of_the_mixed_precision_named_or_else_the_devices(machine, asked, unsupported, mixed):
-    planned = plan(machine, gpu(unsupported=unsupported), phases=("ladder_memory", "ladder"), **asked)
+    planned = plan(machine, gpu(unsupported=unsupported), phases=("ladder",), **asked)
     steps = [step for trial in planned.trials for step in trial.arms]
     assert {step.precision for step in steps} == {"fp32", mixed}
     assert {step.precision for step in steps if step.techniques} == {mixed}
@@ -272,18 +272,19 @@ def test_an_ablation_is_of_the_mixed_precision_named_or_else_the_devices(machine
 
 def test_an_ablation_has_memory_step_by_step_and_all_together_in_each_process(machine):
     asked = {"techniques": ("channels-last",), "protocol": Protocol(replicates=2)}
-    trials = plan(machine, gpu(), phases=("ladder_memory", "ladder"), **asked).trials
-    each = [step for trial in trials if trial.phase == "ladder_memory" for step in trial.arms]
+    trials = plan(machine, gpu(), phases=("ladder",), **asked).trials
+    each = [step for trial in trials if trial.phase == "memory" for step in trial.arms]
     assert [len(trial.arms) for trial in trials] == [1] * 6 + [6] * 2
-    assert [list(trial.arms) for trial in trials if trial.phase == "ladder"] == [each, each]
+    assert [list(trial.arms) for trial in trials if trial.phase == "speed"] == [each, each]
     assert {(trial.cell.batch_size, trial.cell.techniques) for trial in trials} == {(SUITE.batch_size, ())}
 
 
 def test_a_runs_time_budget_reaches_every_phase_that_is_timed(machine):
     quick = Protocol(replicates=1, time_budget_s=3.0)
-    phases = ("floor", "speed", "inference", "ladder")
-    trials = plan(machine, gpu(), phases=phases, protocol=quick).trials
-    assert {(trial.phase, trial.protocol) for trial in trials} == {(phase, quick) for phase in phases}
+    trials = plan(machine, gpu(), phases=("floor", "speed", "inference", "ladder"), protocol=quick).trials
+    timed = {(trial.phase, trial.ablation) for trial in trials}
+    assert timed >= {("floor", False), ("speed", False), ("inference", False), ("speed", True)}
+    assert {trial.protocol for trial in trials} == {quick}
 
 
 def plan_at_largest(machine, largest=None, **asked):

@@ -1,10 +1,7 @@
 """Runs of ablations, from blocks and step times that are known."""
 
-from dataclasses import asdict
-
 import numpy as np
 
-from bench.phases.ladder import AblationSpeed
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
 from bench.report.analysis.ablation import AblationSummary, ablations
@@ -22,17 +19,12 @@ def ablation_of(builder: RunBuilder) -> AblationSummary:
     return ladder
 
 
-def ablation_speed(speed: Speed, step: int, *, loader_ms: float = 1.0, limited: bool = False) -> AblationSpeed:
-    waits = {"loader_ms": loader_ms, "wait_pct": 5.0, "steps_per_epoch": 500, "loader_limited": limited}
-    return AblationSpeed(**asdict(speed), **waits, ablation_step=step)
-
-
 def peaks(builder: RunBuilder, mib: dict[str, float | None]) -> None:
     """Add the steady peaks of ablation steps; None is not measured."""
     field = "peak_resident_bytes" if builder.device.kind == "cpu" else "peak_allocated_bytes"
     for name, size in mib.items():
         if size is not None:
-            builder.result("ladder_memory", name, batch=64, row=MemoryPeak(**{field: int(size * MIB)}))
+            builder.result("memory", name, batch=64, ablation=True, row=MemoryPeak(**{field: int(size * MIB)}))
 
 
 def together(
@@ -41,16 +33,14 @@ def together(
     *,
     status: Status = "ok",
     host_ratios: tuple[float | None, ...] = (None,) * 9,
-    limited: int | None = None,
     operations: Operations | None = None,
 ) -> AblationSummary:
     """Ablation steps timed together: how fast each is, process by process and round by round; fp32 takes 8 ms.
 
-    ``status`` is that of the first process; ``limited`` is the step that the loader limits;
-    ``operations`` are those of every step.
+    ``status`` is that of the first process; ``operations`` are those of every step.
     """
     for replicate in range(len(speeds["fp32"])):
-        trial = builder.trial("ladder", list(speeds), 64, replicate=replicate)
+        trial = builder.trial("speed", list(speeds), 64, replicate=replicate, ablation=True)
         blocks = [
             block(trial.id, name, round=number, time_ms=8 / speed)
             for name, processes in speeds.items()
@@ -61,12 +51,7 @@ def together(
                 precision=name,
                 status=status if replicate == 0 else "ok",
                 operations=operations,
-                row=ablation_speed(
-                    _speed(processes[replicate], speeds["fp32"][replicate], host_ratios[step], name != "fp32"),
-                    step,
-                    loader_ms=3.0,
-                    limited=step == limited,
-                ),
+                row=_speed(processes[replicate], speeds["fp32"][replicate], host_ratios[step], name != "fp32"),
             )
             for step, (name, processes) in enumerate(speeds.items())
         ]
@@ -86,13 +71,12 @@ def _speed(rounds: list[float], fp32: list[float], host_ratio: float | None, has
 def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:
     """Ablation steps that do not fit together: all at once run out of memory, and then each is alone."""
     for replicate in range(max(map(len, steps_ms.values()))):
-        joint = builder.trial("ladder", list(steps_ms), 64, replicate=replicate)
+        joint = builder.trial("speed", list(steps_ms), 64, replicate=replicate, ablation=True)
         builder.add(joint, *(TrialResult(precision=name, status="oom", detail="too big") for name in steps_ms))
-        for step, (name, values) in enumerate(steps_ms.items()):
+        for name, values in steps_ms.items():
             if replicate < len(values):
-                speed = timed(values[replicate], 64, paired=False)
-                row = ablation_speed(speed, step)
-                builder.result("ladder", name, batch=64, replicate=replicate, row=row)
+                row = timed(values[replicate], 64, paired=False)
+                builder.result("speed", name, batch=64, replicate=replicate, ablation=True, row=row)
     return builder
 
 
@@ -106,5 +90,6 @@ def whole(builder: RunBuilder) -> RunBuilder:
     peaks(builder, dict(zip(STEPS_MS, (100, 60, 50), strict=True)))
     drift = [1 + 0.1 * number for number in (-2, -1, 0, 1, 2)]
     speeds = {name: [[8 / step_ms / slower for slower in drift]] * 3 for name, step_ms in STEPS_MS.items()}
-    together(builder, speeds, host_ratios=(0.9, 0.2, 0.9), limited=2)
-    return builder.lost("ladder", "amp-bf16+set-to-none+non-blocking", "unsupported", "no GPU", batch=64)
+    together(builder, speeds, host_ratios=(0.9, 0.2, 0.9))
+    name = "amp-bf16+set-to-none+non-blocking"
+    return builder.lost("speed", name, "unsupported", "no GPU", batch=64, ablation=True)

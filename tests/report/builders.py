@@ -80,8 +80,8 @@ class RunBuilder:
     def result(
         self, phase: str, precision: str, *, batch: int = 128, status: Status = "ok", **parts: Any
     ) -> RunBuilder:
-        """A trial of one precision; ``parts`` are those of its result, and what was asked: replicate, seed, epochs."""
-        asked = {name: parts.pop(name) for name in ("replicate", "seed", "epochs") if name in parts}
+        """A trial of one arm; ``parts`` are those of its result, and what was asked, such as the replicate."""
+        asked = {name: parts.pop(name) for name in ("replicate", "seed", "epochs", "ablation") if name in parts}
         result = TrialResult(precision=precision, status=status, **parts)
         return self.add(self.trial(phase, [precision], batch, **asked), result)
 
@@ -162,9 +162,11 @@ class RunBuilder:
         energy = Energy(energy_source="counter", alone_samples_per_s=samples_per_s)
         return self.result("energy", precision, row=energy)
 
-    def lost(self, phase: str, precision: str, status: Status, detail: str = "", *, batch: int = 128) -> RunBuilder:
+    def lost(
+        self, phase: str, precision: str, status: Status, detail: str = "", *, batch: int = 128, ablation: bool = False
+    ) -> RunBuilder:
         """A trial that has a status and no figures."""
-        return self.result(phase, precision, batch=batch, status=status, detail=detail)
+        return self.result(phase, precision, batch=batch, ablation=ablation, status=status, detail=detail)
 
     def memory(self, precision: str, mib: float, *, batch: int = 128) -> RunBuilder:
         peak = MemoryPeak(peak_allocated_bytes=int(mib * MIB))

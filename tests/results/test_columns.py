@@ -9,7 +9,7 @@ import pytest
 
 from bench.results.columns import COLUMNS, cells, listed
 from bench.results.records import Status, Switches, TrialResult
-from bench.spec.phases import PHASES
+from bench.spec.phases import MEASURING
 
 
 @pytest.mark.parametrize("file", COLUMNS)
@@ -17,7 +17,7 @@ def test_every_column_has_a_description(file: str) -> None:
     assert [name for name, field in COLUMNS[file].items() if not field.about] == []
 
 
-@pytest.mark.parametrize("phase", PHASES.values(), ids=list(PHASES))
+@pytest.mark.parametrize("phase", MEASURING.values(), ids=list(MEASURING))
 def test_a_phases_csv_has_the_columns_of_all_phases_and_its_own(phase) -> None:
     columns = list(COLUMNS[phase.file])
     assert columns[:5] == ["trial", "suite", "parameters", "device", "architecture"]

@@ -95,7 +95,7 @@ def execute(folder, plan, device, rules=None):
     """Run a plan; return the trials that were started, the rows that count, and whether all went well."""
     launcher = ScriptedLauncher(rules or {})
     fine = run_with(launcher, folder, plan, device)
-    stored = [(row["trial"], arm_name(f"{row['phase']}.csv", row), row["status"]) for row in trial_rows(folder)]
+    stored = [(row["trial"], arm_name(row), row["status"]) for row in trial_rows(folder)]
     return launcher.ran, stored, fine
 
 
@@ -117,9 +117,9 @@ def plan(tiny_trial):
 
 @pytest.fixture
 def ablation(tiny_trial):
-    memory = [replace(tiny_trial, phase="ladder_memory", arms=arms(name)) for name in STEPS]
-    ladder = [replace(tiny_trial, phase="ladder", arms=arms(*STEPS), replicate=number) for number in (0, 1)]
-    return plan_of(*memory, *ladder)
+    memory = [replace(tiny_trial, phase="memory", ablation=True, arms=arms(name)) for name in STEPS]
+    together = replace(tiny_trial, phase="speed", ablation=True, arms=arms(*STEPS))
+    return plan_of(*memory, *(replace(together, replicate=number) for number in (0, 1)))
 
 
 def test_what_cannot_fit_is_out_of_memory_and_never_started(tmp_path, plan, cpu):
@@ -362,10 +362,10 @@ def test_batches_are_searched_at_sizes_that_all_that_is_compared_can_be_trained_
 def test_ablation_steps_after_a_refused_one_add_to_the_step_before_it(tmp_path, ablation, cpu):
     refused = {"channels-last": NO_IMAGES}
     _, stored, fine = execute(tmp_path / "run", ablation, cpu, refused)
-    assert arms_of(stored, "ladder_memory", "unsupported") == [f"{TOP}+channels-last"]
+    assert arms_of(stored, "memory", "unsupported") == [f"{TOP}+channels-last"]
     rebased = [*STEPS[:4], f"{TOP}+compile", f"{TOP}+compile+checkpointing"]
-    assert arms_of(stored, "ladder_memory") == rebased
-    assert arms_of(stored, "ladder") == rebased * 2
+    assert arms_of(stored, "memory") == rebased
+    assert arms_of(stored, "speed") == rebased * 2
     assert fine
     assert execute(tmp_path / "run", ablation, cpu, refused)[0] == []  # resumed, all is done
     planned = [entry_of(trial) for trial in ablation.trials]
@@ -373,12 +373,12 @@ def test_ablation_steps_after_a_refused_one_add_to_the_step_before_it(tmp_path, 
     measured = load([tmp_path / "run"]).ablations
     assert missing(planned, measured) == []  # although steps have other names than planned
     without = measured[measured["precision"] != f"{TOP}+compile"]
-    assert [one["phase"] for one in missing(planned, without)] == ["ladder_memory", "ladder", "ladder"]
+    assert [one["phase"] for one in missing(planned, without)] == ["memory", "speed", "speed"]
 
 
 def test_an_ablation_of_which_no_step_works_is_not_timed(tmp_path, ablation, cpu):
-    ran, stored, fine = execute(tmp_path / "run", ablation, cpu, {"ladder_memory": TOO_BIG})
-    assert arms_of(stored, "ladder_memory", "oom") == [
+    ran, stored, fine = execute(tmp_path / "run", ablation, cpu, {"memory": TOO_BIG})
+    assert arms_of(stored, "memory", "oom") == [
         *("fp32", "amp-fp16", "amp-fp16+set-to-none", "amp-fp16+prefetcher"),
         *(f"amp-fp16+{name}" for name in MORE),
     ]

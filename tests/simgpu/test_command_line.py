@@ -115,9 +115,9 @@ def test_the_module_that_overflows_in_float16_is_found_and_kept(host):
 
 
 def test_the_ladder_is_climbed_up_to_a_captured_step(single):
-    rows = [row for row in single.rows("graphs") if row["phase"] == "ladder"]
+    rows = [row for row in single.rows("graphs") if row["ablation"] == "yes" and row["phase"] == "speed"]
     assert {row["status"] for row in rows} <= TIMED
-    assert arm_name("ladder.csv", rows[-1]) == "fp32+set-to-none+non-blocking+prefetcher+cuda-graphs"
+    assert arm_name(rows[-1]) == "fp32+set-to-none+non-blocking+prefetcher+cuda-graphs"
 
 
 def test_captured_steps_are_measured_and_trained_and_nothing_is_left_behind(single):

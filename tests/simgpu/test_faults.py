@@ -67,7 +67,7 @@ def test_a_ladder_that_runs_out_of_memory_is_a_row_for_each_step_and_memory_is_m
     broken = with_fault(fault="oom", at=AFTER_MEMORY, value=VALUE["oom"])
     server.run(*SHORT, "--precisions", "fp32", "--ladder", *broken, "--out", "out")
     rows = server.rows("out")
-    for phase, status in (("ladder", "oom"), ("ladder_memory", "ok")):
+    for phase, status in (("speed", "oom"), ("memory", "ok")):
         statuses = {row["status"] for row in rows if row["phase"] == phase}
         assert statuses - {"unsupported"} == {status}
     assert server.left_behind() == []

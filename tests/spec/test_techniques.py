@@ -1,12 +1,14 @@
 """Techniques as documented; the ablation's steps, their order, their names, and what each adds to."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.phases.ladder.plan import build_ablation
-from bench.spec.techniques import TECHNIQUES, rebase
+from bench.planning.plan import Plan, memory_trials, resolve
+from bench.spec.techniques import TECHNIQUES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "techniques.md").read_text()
 ON_GPU = [
@@ -57,17 +59,31 @@ def test_what_a_cpu_does_not_support_is_left_out_of_later_steps(mixed, supported
     assert names(unsupported) == left_out
 
 
-def test_gradients_are_zeroed_until_set_to_none_is_added():
+def test_gradients_are_zeroed_until_set_to_none_is_added(tiny_trial):
     steps, _ = build_ablation("amp-bf16", "cuda")
-    assert [step.settings.set_to_none for step in steps] == [False, False, True, True, True]
+    trial = replace(tiny_trial, ablation=True)
+    assert [trial.techniques_of(step).set_to_none for step in steps] == [False, False, True, True, True]
 
 
-def test_a_step_that_fails_is_left_out_of_all_later_ones():
+def rebased(trial, planned, works):
+    """Return the steps whose memory is measured one after the other, where some do not work."""
+    memory = [replace(trial, ablation=True, arms=(step,)) for step in planned]
+    fits = memory_trials(Plan(trials=tuple(memory), seconds=(None,) * len(memory)))
+    statuses, steps = {}, []
+    for each in memory:
+        resolved = resolve(each, fits, statuses)
+        (step,) = resolved.arms
+        statuses[resolved.id] = {step.name: "ok" if works(step) else "oom"}
+        steps.append(step)
+    return steps
+
+
+def test_a_step_that_fails_is_left_out_of_all_later_ones(tiny_trial):
     planned, _ = build_ablation("amp-bf16", "cuda", ("channels-last", "compile", "checkpointing"))
     broken = ("+ channels-last", "+ compile")
-    rebased = list(rebase(planned, lambda step: step.added not in broken))
-    assert names(rebased) == [*ON_GPU, f"{TOP}+channels-last", f"{TOP}+compile", f"{TOP}+checkpointing"]
-    assert [step.previous and step.previous.name for step in rebased] == [None, *ON_GPU[:4], TOP, TOP, TOP]
+    measured = rebased(tiny_trial, planned, lambda step: step.added not in broken)
+    assert names(measured) == [*ON_GPU, f"{TOP}+channels-last", f"{TOP}+compile", f"{TOP}+checkpointing"]
+    assert [step.previous and step.previous.name for step in measured] == [None, *ON_GPU[:4], TOP, TOP, TOP]
 
 
 @pytest.mark.parametrize(
@@ -85,10 +101,5 @@ def test_a_step_that_fails_is_left_out_of_all_later_ones():
     ],
     ids=["without fp32", "without mixed precision", "without anything"],
 )
-def test_a_precision_that_fails_is_replaced_by_fp32_if_that_works(works, expected):
-    assert names(rebase(build_ablation("amp-bf16", "cuda")[0], works)) == expected
-
-
-def test_steps_that_are_not_all_there_stay_as_they_are():
-    steps, _ = build_ablation("amp-bf16", "cuda")
-    assert list(rebase([steps[0], steps[3]], lambda _: True)) == [steps[0], steps[3]]
+def test_a_precision_that_fails_is_replaced_by_fp32_if_that_works(tiny_trial, works, expected):
+    assert names(rebased(tiny_trial, build_ablation("amp-bf16", "cuda")[0], works)) == expected

@@ -51,8 +51,8 @@ class Speed:
     step_p95_ms: float | None = None
     """95th percentile of the same."""
     host_ratio: float | None = None
-    """GPU: host time to queue one step over its time on the GPU; near 1 or above, launching limits the speed; of
-    the ladder on a batch already there; empty where a GradScaler waits for the GPU in each step."""
+    """GPU: host time to queue one step over its time on the GPU; near 1 or above, launching limits the speed;
+    empty where a GradScaler waits for the GPU in each step."""
     disturbance: str = ""
     """What disturbed the device while timing, or empty: heat that held its clocks down or another program that computed
     for a twentieth of the time or more, a compilation, a GPU that was lost."""

@@ -5,19 +5,25 @@ The floor phase times the baseline against itself, for the A/A noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+import torch
+
+from bench.data.batch import Batch
 from bench.measure.operations import observe, peak_tflops
 from bench.measure.rounds import compare
 from bench.measure.warmup import Cut
 from bench.phases.speed import Speed
 from bench.phases.speed.paired import measure
 from bench.results.records import Device, Message, Operations, Progress
+from bench.spec.techniques import AblationStep
 from bench.spec.trial import Trial
 from bench.training import distributed
-from bench.training.arms import BATCHES, TrainingRunner, enter, open_context, step_times
+from bench.training.arms import BATCHES, Context, TrainingRunner, enter, open_context, step_times
+from bench.training.pipeline import from_host
 
 TAIL_SHARE, LEAST_TAIL_S = 0.1, 2.0
 """Share of the time budget that single steps may take in addition; on a GPU at least two seconds, for only they show
@@ -29,42 +35,51 @@ COMMUNICATION_SHARE = 0.3
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
-    """Time the trial's precisions against the first of them; send blocks, then a result for each."""
+    """Time the trial's arms against the first of them; send blocks, then a result for each."""
     floor = trial.phase == "floor"
     context = open_context(trial)
-    enter(trial.precisions[0], context.device)
-    batches = context.resident_batches(BATCHES)
-    labels = {name: name for name in trial.precisions}
-    labels |= {f"{name} again": name for name in trial.precisions if floor}
-    runners = [context.runner(name, batches, label) for label, name in labels.items()]
-    for runner in runners:
-        runner.compile(context, send)
-    operations = [None if floor else _observe(runner) for runner in runners]
-    samples = context.samples_per_step(batches)
-    paired = measure(trial, runners, device, send, batches=batches, samples=samples)
-    for block in paired.blocks():
-        send(block)
-    for index, (runner, observed) in enumerate(zip(runners, operations, strict=True)):
-        if floor and index == 0:
-            continue
-        status, detail = paired.judge(index)
-        switches = runner.switches_after_a_step()
-        speed, length = paired.speed(index), context.data.tokens_per_sample
-        if length is not None and speed.samples_per_s is not None:
-            speed = replace(speed, tokens_per_s=length * speed.samples_per_s)
-        if not floor and trial.replicate == 0:
-            speed = replace(speed, communication_pct=communication_pct(runner, paired.cuts[index], trial))
-            speed = _with_limits(speed, runner, observed, trial, send)
-        result = runner.result(
-            status,
-            detail,
-            switches=switches,
-            precision=runner.arm.precision.name,
-            operations=observed,
-            conversion=runner.arm.conversion,
-            row=speed,
-        )
-        send(result)
+    enter(trial.arms[0].precision, context.device)
+    batches = context.resident_batches(BATCHES, device=torch.device("cpu") if trial.ablation else None)
+    with ExitStack() as stack:
+        runners = [_runner(context, arm, batches, stack) for arm in trial.arms]
+        if floor:
+            runners.append(context.runner(trial.arms[0].precision, batches, f"{trial.arms[0].name} again"))
+        for runner in runners:
+            runner.compile(context, send)
+        operations = [None if floor else _observe(runner) for runner in runners]
+        samples = context.samples_per_step(batches)
+        paired = measure(trial, runners, device, send, batches=batches, samples=samples)
+        for block in paired.blocks():
+            send(block)
+        for index, (runner, observed) in enumerate(zip(runners, operations, strict=True)):
+            if floor and index == 0:
+                continue
+            status, detail = paired.judge(index)
+            switches = runner.switches_after_a_step()
+            speed, length = paired.speed(index), context.data.tokens_per_sample
+            if length is not None and speed.samples_per_s is not None:
+                speed = replace(speed, tokens_per_s=length * speed.samples_per_s)
+            if not floor and trial.replicate == 0:
+                speed = replace(speed, communication_pct=communication_pct(runner, paired.cuts[index], trial))
+                speed = _with_limits(speed, runner, observed, trial, send)
+            result = runner.result(
+                status,
+                detail,
+                switches=switches,
+                precision=runner.arm.precision.name if floor else runner.name,
+                operations=observed,
+                conversion=runner.arm.conversion,
+                row=speed,
+            )
+            send(result)
+
+
+def _runner(context: Context, arm: AblationStep, batches: Sequence[Batch], stack: ExitStack) -> TrainingRunner:
+    """Return an arm in training on batches on the device, or of an ablation on those in host memory."""
+    if not context.trial.ablation:
+        return context.runner(arm.precision, batches)
+    built = context.build(arm.precision, techniques=context.trial.techniques_of(arm))
+    return TrainingRunner(arm.name, built, from_host(built, batches, stack))
 
 
 def _observe(runner: TrainingRunner) -> Operations:

@@ -130,7 +130,6 @@ def measure(
     *,
     batches: Sequence[Batch] = (),
     samples: float | None = None,
-    recut: Callable[[list[Cut]], list[Cut]] = lambda cuts: cuts,
 ) -> Paired:
     """Warm the arms up, choose block sizes, and time ABBA rounds.
 
@@ -144,14 +143,13 @@ def measure(
         send: takes the progress.
         batches: those that each arm takes in turn; where their shapes differ, a block has all of them equally often.
         samples: of a step, a mean; None is the cell's batch size.
-        recut: called after warm-up; returns the cuts to use instead.
     """
     clock, seed = distributed.clock(), trial.seed * 1000 + trial.replicate
     for runner in runners:
         runner.activate()
         runner.wanted = runner.read_back()
     budget_s = trial.protocol.process_s
-    cuts = recut(prepare(runners, budget_s, say=lambda text: send(Progress(text=text)), clock=clock))
+    cuts = prepare(runners, budget_s, say=lambda text: send(Progress(text=text)), clock=clock)
     turn = len(by_shape(batches)) > 1 and len(batches)
     if turn:
         cuts = [replace(cut, sizes=replace(cut.sizes, steps=-(-cut.sizes.steps // turn) * turn)) for cut in cuts]

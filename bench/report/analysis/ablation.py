@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from bench import stats
 from bench.report.analysis.contrast import PRECISION, Arm, Contrast, arms, estimate, numbered
 from bench.report.analysis.summary import noises, other_types
 from bench.report.analysis.verdict import LAUNCH_BOUND
@@ -20,8 +19,7 @@ from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.metrics import MEMORY, SPEED
 from bench.spec.precisions import BASELINE
-from bench.spec.techniques import FIXED, AblationStep
-from bench.stats import Interval
+from bench.spec.techniques import AblationStep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,13 +31,11 @@ class AblationSummary:
     rows: pd.DataFrame
     """A row for each step, in order.
 
-    - step (its name), precision, added, builds_on, status, detail, step_ms, epoch_s, wait_pct, loader_ms
+    - step (its name), precision, added, builds_on, status, detail, step_ms
     - over_first, over_last: speedups over fp32 and over the step that it builds on, intervals or None
     - first, last: their contrasts, or None
     - memory_bytes, memory_change: the latter a share of fp32's; NaN where the difference is within the resolution
     - limit: what limits it, in a word
-    - accuracy: an interval in per cent, or None
-    - trained: the status of the training; empty where there was none
     - has_other_types: whether a step's products ran in another type than its precision's; the same in every row
     """
     arms: Mapping[str, Arm]
@@ -62,10 +58,9 @@ def ablations(runs: Runs) -> list[AblationSummary]:
     if runs.ablations.empty:
         return []
     named = numbered(runs.ablations.merge(subjects(runs.ablations), how="left"))
-    timed = _by_cell(arms(named, SPEED, phase="ladder"))
-    held = _by_cell(arms(named, MEMORY, phase="ladder_memory"))
+    timed = _by_cell(arms(named, SPEED))
+    held = _by_cell(arms(named, MEMORY))
     context = [name for name in CELL if name != "techniques"]  # within an ablation, techniques differ by step
-    trained = dict(list(runs.trials[runs.trials["phase"] == "train"].groupby(context)))
     noise: dict[Hashable, float] = {}
     for at, of_cell in noises(numbered(runs.trials)).items():
         cell = tuple(value for name, value in zip(CELL, at, strict=True) if name in context)
@@ -75,10 +70,7 @@ def ablations(runs: Runs) -> list[AblationSummary]:
         first = trials.iloc[0]
         batch, cell = f"{first['batch_size']:.0f}", tuple(first[context])
         measured, share = timed.get(key, {}), noise.get(cell)
-        trainings = trained.get(cell, runs.trials[:0])
-        steps = [
-            _step(step, trials, measured, held.get(key, {}), trained=trainings, noise=share) for step in _steps(trials)
-        ]
+        steps = [_step(step, trials, measured, held.get(key, {}), share) for step in _steps(trials)]
         has_other_types = bool(other_types(trials.assign(precision=trials["arm_precision"])).notna().any())
         summaries.append(
             AblationSummary(
@@ -117,23 +109,20 @@ def _step(
     trials: pd.DataFrame,
     timed: Mapping[str, Arm],
     held: Mapping[str, Arm],
-    *,
-    trained: pd.DataFrame,
     noise: float | None,
 ) -> dict[str, Any]:
     """Return the row of a step; ``timed`` and ``held`` are arms of speed and memory by the names of steps."""
     rows = trials[trials["precision"] == step.name]
-    ladder, memory = rows[rows["phase"] == "ladder"], rows[rows["phase"] == "ladder_memory"]
-    usable = ladder[ladder["status"].isin(MEASURED) & ladder["step_ms"].gt(0)]
+    speed, memory = rows[rows["phase"] == "speed"], rows[rows["phase"] == "memory"]
+    usable = speed[speed["status"].isin(MEASURED) & speed["step_ms"].gt(0)]
     first = _gain(timed, BASELINE, step.name, noise) if step.name != BASELINE else None
     last = _gain(timed, step.previous.name, step.name, noise) if step.previous else None
-    status, detail = _status(ladder, memory, usable)
+    status, detail = _status(speed, memory, usable)
     asked = usable["target_ci"].max()
     width = first.change.half_width if first else None
     if status == "ok" and width is not None and math.expm1(width) > asked:
         status, detail = "unconverged", f"the interval over processes is wider than ±{100 * asked:g} %"
     change = estimate(MEMORY, held[step.name], held[BASELINE]) if {step.name, BASELINE} <= held.keys() else None
-    train_status, accuracy = _accuracy(trained, step)
     return {
         "step": step.name,
         "precision": step.precision,
@@ -142,56 +131,33 @@ def _step(
         "status": status,
         "detail": detail,
         "step_ms": usable["step_ms"].median(),
-        "epoch_s": (usable["step_ms"] * usable["steps_per_epoch"]).median() / 1000,
         "over_first": first and first.gain,
         "over_last": last and last.gain,
         "first": first,
         "last": last,
         "memory_bytes": held[step.name].values.max() if step.name in held else float("nan"),
         "memory_change": change.shown.center - 1 if change and change.is_resolvable else float("nan"),
-        "wait_pct": usable["wait_pct"].median(),
-        "loader_ms": usable["loader_ms"].median(),
         "limit": _limit(usable),
-        "accuracy": accuracy,
-        "trained": train_status,
     }
 
 
-def _status(ladder: pd.DataFrame, memory: pd.DataFrame, usable: pd.DataFrame) -> tuple[str, str]:
+def _status(speed: pd.DataFrame, memory: pd.DataFrame, usable: pd.DataFrame) -> tuple[str, str]:
     """Return a step's status and detail: of a measured timing, else of a failed one, else of a failed memory trial.
 
     One unconverged process makes it unconverged, as for precisions.
     """
     wide, unmeasured = usable[usable["status"] == "unconverged"], memory[~memory["status"].isin(MEASURED)]
-    for rows in (wide, usable, ladder, unmeasured):
+    for rows in (wide, usable, speed, unmeasured):
         if len(rows):
             return str(rows.iloc[-1]["status"]), str(rows.iloc[-1]["detail"])
     return UNKNOWN, ""
 
 
 def _limit(usable: pd.DataFrame) -> str:
-    """Return what limits a step: the loader, launching kernels, or arithmetic."""
+    """Return what limits a step: launching kernels, or arithmetic."""
     if usable.empty:
         return UNKNOWN
-    if (usable["loader_limited"] == "yes").mean() >= 0.5:
-        return "loader"
     ratio = usable["host_ratio"].median()
     if known(ratio):
         return "launch" if ratio >= LAUNCH_BOUND else "arithmetic"
     return "arithmetic" if usable.iloc[0]["device_kind"] == "cpu" else "launch or arithmetic"
-
-
-def _accuracy(trained: pd.DataFrame, step: AblationStep) -> tuple[str, Interval | None]:
-    """Return the status, and the accuracy over seeds, of the run's training, at its batch size, in a step's arithmetic.
-
-    Techniques in ``FIXED`` are ignored: dropping gradients and moving batches to the device change no arithmetic.
-    """
-    wanted = set(step.techniques) - set(FIXED)
-    same = trained["techniques"].map(lambda cell: set(listed(cell)) - set(FIXED) == wanted).astype(bool)
-    rows = trained[(trained["precision"] == step.precision) & same]
-    if rows.empty:
-        return "", None
-    scores = rows.loc[rows["status"].isin(MEASURED), "test_accuracy_pct"].dropna()
-    if scores.empty:
-        return str(rows.iloc[-1]["status"]), None
-    return "ok", stats.student(scores.to_numpy())

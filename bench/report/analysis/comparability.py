@@ -100,7 +100,7 @@ def _facts(runs: Sequence[Run], rows: pd.DataFrame) -> Iterator[Fact]:
         "A difference may come from the edit of the suite, not from the machine or its software.",
     )
     trained = rows[rows["phase"] == "train"]
-    sources = rows[rows["phase"].isin(("train", "numerics", "ladder"))]
+    sources = rows[rows["phase"].isin(("train", "numerics"))]
     yield Fact(
         "data trained on",
         _by_run(sources, "data"),

@@ -21,7 +21,6 @@ VERSION = 2
 LARGE = ("trials", "epochs", "blocks", "numerics")
 """Frames of many columns or rows, of which only what is known is written."""
 STEP_WORDS = ("step", "precision", "added", "builds_on", "status", "detail", "limit")
-STEP_FIGURES = ("step_ms", "epoch_s", "wait_pct", "loader_ms")
 
 
 def head(kind: str) -> dict[str, Any]:
@@ -86,12 +85,11 @@ def _ablation(ladder: ablation.AblationSummary) -> dict[str, Any]:
     steps = [
         {
             **{name: row[name] for name in STEP_WORDS},
-            **{name: _figure(row[name]) for name in STEP_FIGURES},
+            "step_ms": _figure(row["step_ms"]),
             **interval("speedup", row["over_first"]),
             **interval("speedup_over_previous", row["over_last"]),
             "peak_memory_bytes": _figure(row["memory_bytes"]),
             "memory_change_ratio": _figure(row["memory_change"]),
-            "accuracy_pct": None if row["accuracy"] is None else _figure(row["accuracy"].center),
         }
         for row in records(ladder.rows)
     ]

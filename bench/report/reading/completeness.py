@@ -12,7 +12,7 @@ import pandas as pd
 from bench.report.reading.folders import shown
 from bench.results.columns import listed
 from bench.results.records import MEASURED, UNFIT
-from bench.spec.phases import ABLATIONS, FIND_UNFIT, PHASES
+from bench.spec.phases import FIND_UNFIT, PHASES
 from bench.spec.precisions import find_precision
 from bench.spec.techniques import AblationStep
 
@@ -59,11 +59,11 @@ def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[st
         cell, phase, replicate, seed = question
         done.add((cell, phase, replicate, _seed(phase, seed), arm))
         if phase == "memory" and status in MEASURED:  # of two processes one is enough
-            fit.add((cell, False, arm))
+            fit.add((cell, arm))
         if phase in FIND_UNFIT and status in UNFIT:
             precision = find_precision(str(name)) if phase == "memory" and status == "unsupported" else None
             if precision is None or not precision.emulated:
-                unfit.add((cell, phase in ABLATIONS, arm))
+                unfit.add((cell, arm))
     unfit -= fit
     return [
         trial
@@ -71,7 +71,7 @@ def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[st
         if any(
             (trial["cell"], trial["phase"], trial["replicate"], _seed(trial["phase"], trial["seed"]), arm) not in done
             for arm in trial["arms"]
-            if trial["phase"] in FIND_UNFIT or (trial["cell"], trial["phase"] in ABLATIONS, arm) not in unfit
+            if trial["phase"] in FIND_UNFIT or (trial["cell"], arm) not in unfit
         )
     ]
 

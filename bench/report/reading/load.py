@@ -17,7 +17,7 @@ from bench.results.columns import COLUMNS, whole_lines
 from bench.results.csv_file import PAIR, read
 from bench.results.records import Status
 from bench.spec.errors import UsageError
-from bench.spec.phases import ABLATIONS, PHASES
+from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE, find_precision
 
 CELL = ["run", "suite", "parameters", "techniques", "data", "architecture", "device", "placement", "batch_size"]
@@ -155,8 +155,9 @@ def load(folders: list[Path]) -> Runs:
         parts["trials"].append(_without_emulated_cost(rows, TRAIN_COST))
     names, remarks = _data_names(runs)
     frames = {name: _rename_data(pd.concat(rows, ignore_index=True), names) for name, rows in parts.items()}
+    steps = set(frames["trials"].loc[frames["trials"]["ablation"] == "yes", "trial"])
     for name, of_ablations in (("trials", "ablations"), ("blocks", "ablation_blocks")):
-        is_step = frames[name]["phase"].isin(ABLATIONS)
+        is_step = frames[name]["trial"].isin(steps)
         frames[of_ablations] = frames[name][is_step].reset_index(drop=True)
         frames[name] = frames[name][~is_step].reset_index(drop=True)
     references = _references(frames["trials"])

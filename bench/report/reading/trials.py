@@ -16,7 +16,7 @@ import pandas as pd
 
 from bench.results.columns import COLUMNS, LIST, OF_PHASES, Field
 from bench.results.csv_file import read
-from bench.spec.phases import ABLATIONS, PHASES, SEARCHES
+from bench.spec.phases import MEASURING, SEARCHES
 from bench.spec.precisions import BASELINE
 from bench.spec.text import plain
 from bench.spec.trial import Placement
@@ -56,7 +56,7 @@ def read_trials(folder: Path, info: Mapping[str, Any]) -> pd.DataFrame:
     Raises:
         UsageError: a CSV is damaged, or another program's.
     """
-    frames = [_of_phase(folder / phase.file, phase.name) for phase in PHASES.values()]
+    frames = [_of_phase(folder / phase.file, phase.name) for phase in MEASURING.values()]
     rows = pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
     rows = rows.drop_duplicates(["trial", "precision", "techniques"], keep="last")  # copied by hand: one process each
     rows = rows.sort_values("started", kind="stable", ignore_index=True)
@@ -84,7 +84,7 @@ def _with_names(rows: pd.DataFrame, reference: str) -> pd.DataFrame:
         text: [plain(f"{name}={value}", one_line=True) for name, value in given.items()]
         for text, given in parameters.items()
     }
-    is_step = rows["phase"].isin(ABLATIONS)
+    is_step = rows["ablation"] == "yes"
     added = rows["techniques"].where(rows["techniques"] == "", LIST + rows["techniques"])
     techniques = rows["techniques"].mask(is_step, "")
     named = rows.assign(
@@ -102,7 +102,8 @@ def _with_names(rows: pd.DataFrame, reference: str) -> pd.DataFrame:
     )
     changed = rows["parameters"].map({text: "".join(f"-{word}" for word in each) for text, each in words.items()})
     batch = ("-b" + rows["batch_size"].map("{:.0f}".format)).mask(rows["phase"].isin(SEARCHES), "")
-    cell = rows["suite"] + changed + added.mask(is_step, "") + "-" + rows["placement"] + batch
+    ablation = is_step.map({True: "-ablation", False: ""})
+    cell = rows["suite"] + changed + added.mask(is_step, "") + "-" + rows["placement"] + ablation + batch
     return named.assign(cell=cell)
 
 

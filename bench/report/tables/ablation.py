@@ -11,8 +11,8 @@ from bench.report.analysis.contrast import Contrast
 from bench.report.analysis.judge import judge, judge_speedups
 from bench.report.analysis.summary import measured_in
 from bench.report.analysis.verdict import Verdict, marked
-from bench.report.format import MIB, UNKNOWN, bracketed, estimate, known, ratio, records, signed
-from bench.report.tables.table import Entry, Row, Table, decimals, figures, table, words
+from bench.report.format import MIB, UNKNOWN, estimate, known, ratio, records, signed
+from bench.report.tables.table import Entry, Row, Table, figures, table, words
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 from bench.stats import Interval
@@ -20,21 +20,17 @@ from bench.stats import Interval
 SECTION = "Ladders"
 ABOUT = (
     "Each ablation step adds one technique to the highest step below it that works. Steps are timed in turn in one "
-    "process, fed by worker processes as in a usual training loop; where they do not fit into memory together, each by "
-    'itself, "apart". Time per epoch is the step\'s time, loading included, times the steps of an epoch. Intervals are '
-    "95 %, over processes, or within the only one. Peak memory is of each alone, without an interval. Waiting is the "
-    "share of the steps spent waiting for the loader; loader alone is its time for a batch when nothing else runs. "
-    "Limited by: loader, where waiting takes 10 % or more of a run of this step alone; launch, where queueing kernels "
-    "takes the host 80 % of the GPU's time; else arithmetic, memory traffic included. Accuracy is that of the run's "
-    "training at this batch size with the same arithmetic. The verdict advises the lowest step that is faster than "
-    "fp32 and that no higher one is shown to beat. Of the gains that a ladder shows at most 5 % are expected to be "
-    "chance. A gain is shown where the whole interval clears the A/A noise"
+    "process, on batches in host memory; where they do not fit into memory together, each by itself, "
+    '"apart". Intervals are 95 %, over processes, or within the only one. Peak memory is of each alone, without an '
+    "interval. Limited by: launch, where queueing kernels takes the host 80 % of the GPU's time; else arithmetic, "
+    "memory traffic included. The verdict advises the lowest step that is faster than fp32 and that no higher one is "
+    "shown to beat. Of the gains that a ladder shows at most 5 % are expected to be chance. A gain is shown where the "
+    "whole interval clears the A/A noise"
 )
 LIMITS = {
-    "loader": "limited by the loader, not by arithmetic",
     "launch": "limited by launching kernels, not by arithmetic",
-    "arithmetic": "limited by arithmetic, not by the loader",
-    "launch or arithmetic": "not limited by the loader",
+    "arithmetic": "limited by arithmetic",
+    "launch or arithmetic": "limited by launching kernels or by arithmetic",
 }
 
 
@@ -62,15 +58,6 @@ def written(interval: Interval | None) -> str:
     return estimate(interval) if known(interval.low) else f"{ratio(interval.center)} (no interval)"
 
 
-def _accuracy(row: Row) -> str:
-    if not row["trained"]:
-        return "not trained"
-    interval = row["accuracy"]
-    if interval is None:
-        return UNKNOWN if row["trained"] in MEASURED else str(row["trained"])
-    return bracketed(interval, decimals) + ("" if known(interval.low) else " (one seed, no interval)")
-
-
 def _status(row: Row) -> str:
     """Return the status, with the cause of a failure; the notes have the traceback."""
     cause = str(row["detail"]).partition(" | ")[0]
@@ -84,19 +71,15 @@ def _ratio_to_fp32(row: Row) -> str:
 COLUMNS = (
     words("ablation step", "added"),
     words("builds on", "builds_on"),
-    figures("time/epoch (s)", "epoch_s"),
     figures("step (ms)", "step_ms"),
     figures("over fp32 [95 % interval]", _ratio_to_fp32),
     figures("over the one it builds on [95 % interval]", lambda row: written(row["over_last"])),
     words("measured in", lambda row: row["last"] and measured_in(row["last"])),
     figures("peak memory (MiB)", "memory_bytes", per=MIB),
-    figures("waiting for data (%)", "wait_pct", 2),
-    figures("loader alone (ms)", "loader_ms"),
     words("limited by", "limit"),
-    figures("test accuracy (%)", _accuracy),
     words("status", _status),
 )
-PAGE_ONLY = ("builds on", "step (ms)", "measured in", "loader alone (ms)")
+PAGE_ONLY = ("builds on", "measured in")
 """Headers of columns that a terminal has no room for."""
 
 

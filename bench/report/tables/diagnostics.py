@@ -34,7 +34,7 @@ from bench.report.tables.table import (
 from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.generations import generation_rank
-from bench.spec.phases import ABLATIONS, PHASES
+from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE, find_precision, precision_rank
 
 CROWDED = "other programs took up to {:.0f} % of the machine's cores while timing"
@@ -268,7 +268,7 @@ def notes(trials: pd.DataFrame) -> Table | None:
     )
     steps = [listed(cell) for cell in rows["arm_techniques"]]
     shown = [f"+ {added[-1]}" if added else name for name, added in zip(rows["precision"], steps, strict=True)]
-    rows = rows.assign(arm=rows["precision"].mask(rows["phase"].isin(ABLATIONS), ""), shown=shown)
+    rows = rows.assign(arm=rows["precision"].mask(rows["ablation"] == "yes", ""), shown=shown)
     key = [*SUBJECT, "phase", "arm", "status"]
     highest_load = rows.groupby(key, sort=False)["foreign_load_pct"].transform("max")
     rows["detail"] = rows["detail"].mask(rows["status"] == "crowded", highest_load.map(CROWDED.format))

@@ -1,18 +1,15 @@
 """An ablation's table, verdict and notes, from blocks that are known."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from bench.report.figures.ablation import waterfall
 from bench.report.tables.ablation import full, sentence, short
 from bench.results.records import Device, Operations, TrialResult
 from tests.report.ablations import (
     AMP,
     ZEROED_AMP,
     ablation_of,
-    ablation_speed,
     apart,
     peaks,
     scattered,
@@ -32,16 +29,14 @@ def run(tmp_path):
     return whole(RunBuilder(tmp_path / "run", suite="vit_b_16"))
 
 
-def test_ablation_steps_are_in_order_with_both_ratios_time_per_epoch_and_memory(run):
+def test_ablation_steps_are_in_order_with_their_time_and_memory(run):
     columns = lines(full(ablation_of(run)))
     assert [row["ablation step"] for row in columns] == ["fp32", "amp-bf16", "+ set-to-none", "+ non-blocking"]
-    assert [row["time/epoch (s)"] for row in columns] == ["4.000", "2.000", "1.600", "–"]
+    assert [row["step (ms)"] for row in columns] == ["8.000", "4.000", "3.200", "–"]
     assert [row["peak memory (MiB)"] for row in columns] == ["100.0", "60.00", "50.00", "–"]
-    assert [row["limited by"] for row in columns] == ["launch", "arithmetic", "loader", "–"]
+    assert [row["limited by"] for row in columns] == ["launch", "arithmetic", "launch", "–"]
     assert [row["builds on"] for row in columns] == ["–", "fp32", "amp-bf16", "+ set-to-none"]
-    assert [row["waiting for data (%)"] for row in columns] == ["5.0", "5.0", "5.0", "–"]
     assert {row["measured in"] for row in columns[1:3]} == {"3 processes"}
-    assert {row["test accuracy (%)"] for row in columns} == {"not trained"}
     assert columns[3]["status"] == "unsupported: no GPU"
 
 
@@ -69,7 +64,7 @@ def test_one_process_each_gives_a_ratio_that_says_it_has_no_interval(tmp_path):
 def test_a_step_that_ran_out_of_memory_is_a_row_and_those_above_build_on_the_one_below(tmp_path):
     builder = RunBuilder(tmp_path / "run")
     where = "CUDA out of memory | File train.py, line 1 / raise"
-    builder.lost("ladder_memory", "amp-bf16+set-to-none", "oom", where, batch=64)
+    builder.lost("memory", "amp-bf16+set-to-none", "oom", where, batch=64, ablation=True)
     rows = shown(apart(builder, {"fp32": [8.0, 8.1], "amp-bf16": [4.0, 4.1], "amp-bf16+compile": [2.0, 2.05]}))
     assert list(rows) == ["fp32", "amp-bf16", "+ set-to-none", "+ compile"]
     assert rows["+ set-to-none"]["status"] == "oom: CUDA out of memory"
@@ -79,29 +74,12 @@ def test_a_step_that_ran_out_of_memory_is_a_row_and_those_above_build_on_the_one
 
 def test_without_fp32_there_is_no_ratio_over_it_and_the_rest_is_shown(tmp_path):
     builder = RunBuilder(tmp_path / "run")
-    builder.lost("ladder_memory", "fp32", "oom", "too big", batch=64)
+    builder.lost("memory", "fp32", "oom", "too big", batch=64, ablation=True)
     apart(builder, {"amp-bf16": [4.0, 4.1], "amp-bf16+set-to-none": [2.0, 2.05]})
     rows = shown(builder)
     assert {row["over fp32 [95 % interval]"] for row in rows.values()} == {"–"}
     assert rows["+ set-to-none"]["over the one it builds on [95 % interval]"].startswith("2.00 [")
-    ladder = ablation_of(builder)
-    assert sentence(ladder).advice == "no verdict"
-    assert waterfall(ladder) is not None
-
-
-@pytest.mark.slow
-def test_accuracy_is_that_of_a_training_of_the_same_arithmetic(tmp_path):
-    steps = {name: [4.0, 4.1] for name in ("fp32", "amp-bf16", "amp-bf16+set-to-none")}
-    steps["amp-bf16+set-to-none+checkpointing"] = [5.0, 5.1]
-    builder = apart(RunBuilder(tmp_path / "run"), steps)
-    builder.train("fp32", [90.0, 91.0], batch=64).train("amp-bf16", [89.5], batch=64)
-    builder.train("amp-bf16", [50.0], batch=128)
-    assert [row["test accuracy (%)"] for row in shown(builder).values()] == [
-        "90.50 [84.15, 96.85]",
-        "89.50 (one seed, no interval)",
-        "89.50 (one seed, no interval)",
-        "not trained",
-    ]
+    assert sentence(ablation_of(builder)).advice == "no verdict"
 
 
 def test_a_terminal_has_the_words_to_the_left_and_no_more_columns_than_it_has_room_for(run):
@@ -215,28 +193,3 @@ def test_memory_that_two_processes_differ_by_anyway_is_not_told_apart_on_a_cpu(t
     peaks(builder, dict(zip(("fp32", AMP), mib, strict=True)))
     ladder = together(builder, {"fp32": scattered(1), AMP: scattered(2)})
     assert f"as fast as fp32 {clause}" in sentence(ladder).evidence
-
-
-# What an ablation's figures rest on: blocks that count, and the limit of most processes.
-
-
-STEPS = ("fp32", AMP)
-
-
-@pytest.mark.parametrize(
-    ("waits", "limit"),
-    [((True, False), "loader"), ((True, False, False), "arithmetic")],
-)
-def test_the_loader_limits_a_step_that_waits_for_it_in_half_of_its_processes(tmp_path: Path, waits, limit) -> None:
-    run = RunBuilder(tmp_path / "run")
-    for replicate, limited in enumerate(waits):
-        results = [
-            TrialResult(
-                precision=name,
-                status="ok",
-                row=ablation_speed(timed(8.0 / (step + 1), 64, host_ratio=0.2), step, limited=limited),
-            )
-            for step, name in enumerate(STEPS)
-        ]
-        run.add(run.trial("ladder", STEPS, 64, replicate=replicate), *results)
-    assert ablation_of(run).rows.set_index("added").loc[AMP, "limit"] == limit

@@ -88,7 +88,7 @@ def test_what_was_only_set_is_no_sweep_and_neither_is_a_single_value_nor_what_wa
     assert swept_in(run_of(tmp_path / "b", {}, *variants)) == []
     assert swept_in(run_of(tmp_path / "c", {"width": ["8"]}, variants[0])) == []
     run = run_of(tmp_path / "run", {"width": ["8", "16"]})
-    run.lost("ladder_memory", "fp32", "failed", "it broke")
+    run.lost("memory", "fp32", "failed", "it broke", ablation=True)
     assert swept_in(run) == []  # a ladder alone
     run.suite = SuiteRef(name="mlp", parameters=(("width", 8),))
     run.lost("memory", "fp32", "failed", "it broke")

@@ -126,7 +126,7 @@ def test_ablation_steps_and_processes_with_equal_notes_share_a_row(tmp_path):
             TrialResult(precision=name, status="unconverged", detail="too wide", row=speed)
             for name, speed in zip(steps, speeds, strict=True)
         ]
-        builder.add(builder.trial("ladder", steps, 64, replicate=replicate), *results)
+        builder.add(builder.trial("speed", steps, 64, replicate=replicate, ablation=True), *results)
     every = "fp32, amp-bf16, + set-to-none"
     rows = lines(notes(load([builder.folder]).ablations))
     assert [(row["status"], row["precision"], row["trials"]) for row in rows] == [
