@@ -128,13 +128,17 @@ class Monitor(AbstractContextManager["Monitor"]):
             self.library.nvmlShutdown()
 
     def call(self, uuid: str, name: str, *arguments: Any) -> Any:
-        """Call the function of that name; None if it fails (``reasons`` says why).
+        """Call the function of that name; None if it fails or this nvidia-ml-py lacks it (``reasons`` says why).
 
         Raises:
             DeviceLostError: the GPU, or its driver, is gone.
         """
+        function = getattr(self.library, name, None)
+        if function is None:  # a later version may drop what it calls deprecated
+            self.reasons[uuid, name] = "this nvidia-ml-py does not offer it"
+            return None
         try:
-            value = getattr(self.library, name)(*arguments)
+            value = function(*arguments)
         except self.library.NVMLError as error:
             self._raise_if_gone(f"{name} of {uuid or 'the driver'}", error)
             self.reasons[uuid, name] = str(error)
@@ -254,8 +258,8 @@ class Monitor(AbstractContextManager["Monitor"]):
     def temperature_c(self, uuid: str) -> float | None:
         """Return the temperature of the die in degrees Celsius."""
         # The newer function is not in drivers of 2024.
-        celsius: float | None = self.read(uuid, "nvmlDeviceGetTemperature", self.library.NVML_TEMPERATURE_GPU)
-        return celsius
+        celsius = self.read(uuid, "nvmlDeviceGetTemperature", self.library.NVML_TEMPERATURE_GPU)
+        return None if celsius is None else float(celsius)
 
     def clocks_mhz(self, uuid: str) -> tuple[int | None, int | None]:
         """Return the current clocks of the multiprocessors and of the memory in MHz."""
@@ -266,7 +270,7 @@ class Monitor(AbstractContextManager["Monitor"]):
     def utilization_pct(self, uuid: str) -> float | None:
         """Return the share of the last sample period in which a kernel ran, in percent."""
         rates = self.read(uuid, "nvmlDeviceGetUtilizationRates")
-        return None if rates is None else rates.gpu
+        return None if rates is None else float(rates.gpu)
 
     def clock_event_reasons(self, uuid: str) -> tuple[str, ...] | None:
         """Return the active reasons for the clocks, by the names of ``REASONS``."""

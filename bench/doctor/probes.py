@@ -18,6 +18,7 @@ import torch
 
 from bench.data import random_batches
 from bench.devices.backend import backend_of, device_at
+from bench.doctor.checks import KNOWN_PARTS
 from bench.measure import memory
 from bench.measure.rounds import Clock, Runner, Sizes, compare
 from bench.measure.warmup import prepare, warm_up
@@ -32,10 +33,8 @@ from bench.training.step import build_arm
 
 Send = Callable[[Message], None]
 
-KNOWN_PARTS = (3, 2)
-"""Steps of a known ratio: of so many equal parts."""
 PART_NS = 1e6
-"""Such a part on a CPU, a millisecond of waiting."""
+"""A part of a step of a known ratio on a CPU: a millisecond of waiting."""
 SLEPT_S = 0.6e-3
 """What of it is slept; the rest is a busy wait, because a sleep ends late by some tens of µs."""
 PRODUCT = 2048
@@ -62,13 +61,12 @@ def timed(arms: Sequence[Runner], *, seed: int = 0, clock: Clock = time.perf_cou
     return log
 
 
-def known_ratio(device: Device, _send: Send) -> tuple[float, Interval]:
-    """Return the ratio of two arms that take known times, and the log-ratio measured."""
+def known_ratio(device: Device, _send: Send) -> Interval:
+    """Return the log-ratio measured of two arms that take known times."""
     place = torch_device(device)
     enter("fp32", place)
     part = known_part(place)
-    longer, shorter = (known_arm(place, part, parts) for parts in KNOWN_PARTS)
-    return KNOWN_PARTS[0] / KNOWN_PARTS[1], timed([longer, shorter])
+    return timed([known_arm(place, part, parts) for parts in KNOWN_PARTS])
 
 
 def known_part(place: torch.device) -> Callable[[], object]:

@@ -110,6 +110,13 @@ def test_an_old_driver_is_read_like_a_new_one(machine):
     assert (sample.temperature_c, sample.throttle_reasons, sample.foreign_processes) == (61.0, "sw_power_cap", 1)
 
 
+def test_what_a_package_does_not_offer_is_unknown(monkeypatch):
+    driver = FakeDriver([FakeGpu("GPU-a")]).install(monkeypatch)
+    del driver.pynvml.nvmlDeviceGetTemperature
+    sample = Monitor().sample("GPU-a", "0", set())
+    assert (sample.temperature_c, sample.sm_clock_mhz) == (None, 1500)
+
+
 @pytest.mark.parametrize(
     ("bits", "names"),
     [
