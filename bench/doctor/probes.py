@@ -33,10 +33,10 @@ from bench.training.step import build_arm
 
 Send = Callable[[Message], None]
 
-PART_NS = 1e6
-"""A part of a step of a known ratio on a CPU: a millisecond of waiting."""
-SLEPT_S = 0.6e-3
-"""What of it is slept; the rest is a busy wait, because a sleep ends late by some tens of µs."""
+PART_NS = 3e6
+"""A part of a step of a known ratio on a CPU: three milliseconds of waiting."""
+SLEPT_S = 1.8e-3
+"""What of it is slept; the rest is a busy wait, because a sleep ends late, by more where other programs are busy."""
 PRODUCT = 2048
 """The size of the product that is a part on a GPU: tenths of a millisecond, so that launching it takes no time."""
 FINE = Protocol(replicates=1, most_replicates=1, time_budget_s=2.0, fewest_rounds=5, target_ci=0.0025)
