@@ -116,7 +116,7 @@ def capabilities() -> str:
     """Say which card does which precision."""
 
     def does(precision: Precision, model: str) -> str:
-        return "yes" if nvidia.Nvidia().lacks(precision.required, model) is None else "–"
+        return "yes" if nvidia.lacks(precision.required, model) is None else "–"
 
     rows = [
         (f"`{name}`", *(does(precision, card) for card in CARDS.values())) for name, precision in PRECISIONS.items()

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.devices.backend import available_bytes, backend_of
+from bench.devices.backend import backend_of
+from bench.devices.cpu import available_bytes
 from bench.spec.errors import UsageError
 
 GIB = 2**30

@@ -7,15 +7,14 @@ disagree. ``set_fp32`` sets both.
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import warnings
 from functools import cache
 from operator import attrgetter
 from typing import Any
 
 import torch
-from packaging.version import InvalidVersion, Version
 from torch import nn
+from torch.torch_version import TorchVersion
 
 from bench.spec.errors import first_line
 from bench.spec.precisions import Fp32, Precision
@@ -98,17 +97,17 @@ def missing_package(precision: Precision) -> str | None:
     """Return which package a precision needs that is not installed, or is too old; None if there is none."""
     if not precision.package:
         return None
-    if importlib.util.find_spec(precision.package) is None:
+    try:
+        installed = importlib.metadata.version(precision.package)
+    except importlib.metadata.PackageNotFoundError:
         install = f"pip install 'ampmeter[{precision.extra}]'"
         return f"{precision.name} needs {precision.package}, which is not installed: {install}"
-    if precision.least_torch and torch.__version__ < precision.least_torch:  # torch compares them as versions
-        return f"{precision.name} needs torch {precision.least_torch} or later; this one is {torch.__version__}"
-    try:
-        version = Version(importlib.metadata.version(precision.package))
-    except (importlib.metadata.PackageNotFoundError, InvalidVersion):  # as where only its folder was copied
-        return None
-    if precision.least_package and version < Version(precision.least_package):
-        return f"{precision.name} needs {precision.package} {precision.least_package} or later; this one is {version}"
+    for package, version, least in (
+        ("torch", torch.__version__, precision.least_torch),
+        (precision.package, installed, precision.least_package),
+    ):
+        if least and TorchVersion(version) < least:
+            return f"{precision.name} needs {package} {least} or later; this one is {version}"
     return None
 
 

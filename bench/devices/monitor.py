@@ -1,18 +1,20 @@
-"""The interface to a GPU vendor's management library, without torch: telemetry, energy, throttling, processes.
+"""NVML, the library of NVIDIA's driver, without torch: telemetry, energy, throttling, processes.
 
 Every reading ends in one of three ways: a value in the unit that its name says; None, because the driver or the card
 does not offer it, this user may not read it, or the call failed while the GPU keeps working; or ``DeviceLostError``,
-because the GPU or its driver is gone. GPUs go by UUID, because the library's order of GPUs is not the runtime's.
+because the GPU or its driver is gone. GPUs go by UUID, because NVML's order of GPUs is not CUDA's.
+
+A MIG slice has a UUID of its own ("MIG-…"): its memory and processes are the slice's, its clocks, temperature and clock
+event reasons those of its board, and its power and energy are unknown, because it shares the board's with other slices.
 """
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import psutil
 
@@ -22,8 +24,47 @@ NO_REASON = "none"
 """The throttle reason of a sample when none is active, to tell it from unknown."""
 POWER_CAP = "sw_power_cap"
 """The throttle reason that is the power limit."""
-ENERGY_FUNCTIONS = ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage")
-"""Those of NVML that read energy and power."""
+REASONS = {
+    0x001: "idle",
+    0x002: "applications_clocks",
+    0x004: POWER_CAP,
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal",
+    0x040: "hw_thermal",
+    0x080: "hw_power_brake",
+    0x100: "display_clock",
+    0x200: "board_limit",
+    0x400: "reliability",
+}
+"""Names of nvml.h's clock event reasons, by bit; they were called throttle reasons before driver 535."""
+THROTTLE_FIELDS = {
+    "NVML_FI_DEV_PERF_POLICY_POWER": POWER_CAP,
+    "NVML_FI_DEV_PERF_POLICY_THERMAL": "sw_thermal",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN": "sw_thermal",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": "hw_thermal",
+    "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": "hw_power_brake",
+}
+"""Field of nvml.h to the clock event reason (``REASONS``) whose time it counts, in nanoseconds."""
+SAMPLED = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo")
+"""Functions that read processes' samples; some Blackwell boards support the newer one alone
+(github.com/Project-HAMi/HAMi-core/pull/218)."""
+POWER = "nvmlDeviceGetPowerUsage"
+ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
+SHARED = (POWER, ENERGY, "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementDefaultLimit")
+"""Functions that say nothing of a MIG slice, though some drivers answer with its board's figure."""
+OF_BOARD = (
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetMaxClockInfo",
+    "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+)
+"""Functions that are asked of a MIG slice's board."""
+GONE = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND")
+"""Return codes after which no call succeeds."""
+MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Members of nvmlValue_t in the order of nvmlValueType_t."""
 POLL_S = 0.005
 """How often an energy counter is polled."""
 SILENT_S = 1.0
@@ -42,23 +83,6 @@ class DeviceLostError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
-    """A GPU, or a part of one, as the library describes it; None is unknown."""
-
-    uuid: str
-    name: str | None
-    memory_total_bytes: int | None
-    memory_free_bytes: int | None
-    power_limit_w: float | None
-    """The limit that is enforced now."""
-    power_default_w: float | None
-    model: str | None
-    """The compute capability as major.minor."""
-    sm_clock_limit_mhz: int | None
-    memory_clock_limit_mhz: int | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessLoad:
     """A sample of a process's kernels."""
 
@@ -67,140 +91,245 @@ class ProcessLoad:
     """The share of the sample's time that they ran."""
 
 
-class ThrottleTimes:
-    """How long each reason held the clocks down between two calls, by the library's counters.
+class Target(NamedTuple):
+    """The handles of a UUID."""
 
-    A counter that grew by more than the time since the last call is not read again: the numbers of some of NVML's
-    fields differ between drivers, so that another quantity may answer.
+    handle: Any
+    board: Any
+    """Handle of the whole board; the same as ``handle`` unless this is a MIG slice."""
+
+
+class Monitor(AbstractContextManager["Monitor"]):
+    """NVML, initialised; a context manager that shuts it down.
+
+    Raises:
+        RuntimeError: there is no NVIDIA driver, or none that answers.
     """
 
-    def __init__(self, read: Callable[[Collection[str]], dict[str, float]], reasons: Mapping[str, str]) -> None:
-        """Begin to count.
+    def __init__(self) -> None:
+        import pynvml
 
-        Args:
-            read: returns the values of the named counters in seconds, without those that do not answer.
-            reasons: the reason whose time each counter counts, by the counter's name.
-        """
-        self._read, self._last = read, read(reasons)
-        self._reasons = {name: reason for name, reason in reasons.items() if name in self._last}
-
-    @property
-    def counted(self) -> frozenset[str]:
-        """The reasons whose time is counted."""
-        return frozenset(self._reasons.values())
-
-    def since(self, elapsed_s: float) -> dict[str, float]:
-        """Return the seconds since the last call by reason, without those that did not hold."""
-        now, last = self._read(self._reasons), self._last
-        self._last = last | now
-        held: dict[str, float] = {}
-        for name, reason in list(self._reasons.items()):
-            growth_s = now[name] - last.get(name, now[name]) if name in now else 0.0
-            if growth_s > elapsed_s + LAG_S:
-                del self._reasons[name]
-            elif growth_s > 0:  # a counter that fell was reset
-                held[reason] = max(held.get(reason, 0.0), growth_s)
-        return held
-
-
-class Monitor(AbstractContextManager["Monitor"], ABC):
-    """An initialised library; a context manager that shuts it down."""
-
-    def __init__(self, library: Any, error: type[Exception], gone: Collection[object]) -> None:
-        """Take the Python module, the exception that its functions raise, and codes after which no call succeeds."""
-        self.library, self._error, self._gone = library, error, gone
+        self.library: Any = pynvml
+        try:
+            self.library.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise RuntimeError(f"NVML does not start: {error}") from error
+        self._gone = {getattr(pynvml, f"NVML_ERROR_{name}", None) for name in GONE}
+        self._targets: dict[str, Target] = {}
         self.reasons: dict[tuple[str, str], str] = {}
         """Why the last call of a function returned None, by UUID and function."""
 
     def __exit__(self, *_error: object) -> None:
         self.close()
 
+    def close(self) -> None:
+        """Shut the library down."""
+        with suppress(self.library.NVMLError):  # A driver that is gone needs no shutting down.
+            self.library.nvmlShutdown()
+
     def call(self, uuid: str, name: str, *arguments: Any) -> Any:
-        """Call the function of that name; None if it fails or this package lacks it (``reasons`` says why).
+        """Call the function of that name; None if it fails or this nvidia-ml-py lacks it (``reasons`` says why).
 
         Raises:
             DeviceLostError: the GPU, or its driver, is gone.
         """
         function = getattr(self.library, name, None)
-        if function is None:
+        if function is None:  # a later version may drop what it calls deprecated
             self.reasons[uuid, name] = "this nvidia-ml-py does not offer it"
             return None
         try:
             value = function(*arguments)
-        except self._error as error:
-            self.raise_if_gone(f"{name} of {uuid or 'the driver'}", error)
-            self.reasons[uuid, name] = " ".join(str(error).split())
+        except self.library.NVMLError as error:
+            self._raise_if_gone(f"{name} of {uuid or 'the driver'}", error)
+            self.reasons[uuid, name] = str(error)
             return None
         self.reasons.pop((uuid, name), None)
         return value
 
-    def raise_if_gone(self, call: str, error: Any) -> None:
+    def _raise_if_gone(self, call: str, error: Any) -> None:
         """Raise DeviceLostError if the error of a call means that no later one succeeds."""
-        if getattr(error, "value", getattr(error, "err_code", None)) in self._gone:
+        if error.value in self._gone:
             raise DeviceLostError(f"{call}: {error}") from error
 
-    @abstractmethod
-    def close(self) -> None:
-        """Shut the library down."""
+    def target(self, uuid: str) -> Target:
+        """Find a GPU or MIG slice by its UUID, with or without NVML's prefix, which CUDA's UUIDs lack."""
+        if uuid not in self._targets:
+            find = "nvmlDeviceGetHandleByUUID"
+            for name in (uuid, f"GPU-{uuid}", f"MIG-{uuid}"):
+                handle = self.call(uuid, find, name)
+                if handle:
+                    break
+            else:
+                raise DeviceLostError(f"NVML knows no GPU {uuid}: {self.reasons[uuid, find]}.")
+            board = handle
+            if name.startswith("MIG-"):
+                board = self.call(uuid, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
+            self._targets[uuid] = Target(handle, board)
+        return self._targets[uuid]
 
-    @abstractmethod
+    def read(self, uuid: str, name: str, *arguments: Any) -> Any:
+        """Call a function with a GPU's handle, or of a MIG slice's board where the figure is the board's."""
+        target = self.target(uuid)
+        if name in SHARED and target.handle is not target.board:
+            return None
+        return self.call(uuid, name, target.board if name in OF_BOARD else target.handle, *arguments)
+
+    def fields(self, uuid: str, names: Collection[str]) -> dict[str, Any]:
+        """Return the values of the board's fields of those names, read in one call; those without one are left out."""
+        numbers = {name: getattr(self.library, name) for name in names if hasattr(self.library, name)}
+        values = self.read(uuid, "nvmlDeviceGetFieldValues", list(numbers.values()))
+        known = {}
+        for name, value in zip(numbers, values or (), strict=False):
+            if value.nvmlReturn == self.library.NVML_SUCCESS:  # Each field has a return code of its own.
+                known[name] = getattr(value.value, MEMBERS[value.valueType])
+            else:
+                self._raise_if_gone(f"{name} of {uuid}", self.library.NVMLError(value.nvmlReturn))
+        return known
+
     def driver_version(self) -> str | None:
         """Return the driver's version."""
+        version: str | None = self.call("", "nvmlSystemGetDriverVersion")
+        return version
 
-    @abstractmethod
-    def gpu(self, uuid: str) -> Gpu:
-        """Describe one GPU; raise DeviceLostError if there is none of that UUID, or it is lost."""
+    def describe(self, uuid: str) -> dict[str, Any]:
+        """Return the fields of ``Device`` that NVML knows of a GPU, or of a part of one.
 
-    @abstractmethod
+        Raises:
+            DeviceLostError: there is none of that UUID, or it is lost.
+        """
+        clock = "nvmlDeviceGetMaxClockInfo"
+        return {
+            "uuid": self.read(uuid, "nvmlDeviceGetUUID") or uuid,
+            "power_limit_w": _watts(self.read(uuid, "nvmlDeviceGetEnforcedPowerLimit")),
+            "power_default_w": _watts(self.read(uuid, "nvmlDeviceGetPowerManagementDefaultLimit")),
+            "sm_clock_limit_mhz": self.read(uuid, clock, self.library.NVML_CLOCK_SM),
+            "memory_clock_limit_mhz": self.read(uuid, clock, self.library.NVML_CLOCK_MEM),
+            "energy": energy_source(GpuMeter(self, uuid)),
+        }
+
+    def memory(self, uuid: str) -> Any:
+        """Return memory information, version 2 (the driver's reserve apart) where there is one, else version 1.
+
+        None where the total is 0, as on a GPU that shares the system's memory (github.com/Syllo/nvtop/pull/411).
+        """
+        name = "nvmlDeviceGetMemoryInfo"
+        memory = self.read(uuid, name, self.library.nvmlMemory_v2) or self.read(uuid, name)
+        return memory if memory and memory.total else None
+
+    def memory_free_bytes(self, uuid: str) -> int | None:
+        """Return the free memory in bytes."""
+        memory = self.memory(uuid)
+        return memory.free if memory else None
+
     def memory_used_bytes(self, uuid: str) -> int | None:
         """Return the used memory in bytes, without the driver's reserve where that is known."""
+        memory = self.memory(uuid)
+        return memory.used if memory else None
 
-    @abstractmethod
     def process_bytes(self, uuid: str) -> dict[int, int | None] | None:
         """Return the memory of each process that computes on the GPU, in bytes."""
+        # Version 2 is in all drivers; what the function without one calls is not.
+        processes = self.read(uuid, "nvmlDeviceGetComputeRunningProcesses_v2")
+        return None if processes is None else {process.pid: process.usedGpuMemory for process in processes}
 
-    @abstractmethod
     def power_w(self, uuid: str) -> float | None:
         """Return the power in watts: instantaneous where it is offered, else an average. 0 is unknown."""
+        target = self.target(uuid)
+        if target.handle is not target.board:
+            return None
+        # Some cards answer 0 for a power that they do not know.
+        instant_mw = self.fields(uuid, ["NVML_FI_DEV_POWER_INSTANT"]).get("NVML_FI_DEV_POWER_INSTANT")
+        return _watts(instant_mw or self.read(uuid, POWER))
 
-    @abstractmethod
     def total_energy_j(self, uuid: str) -> float | None:
-        """Return the energy counter in joules."""
+        """Return the energy in joules since the driver was loaded; the counter moves about every 100 ms."""
+        energy_mj = self.read(uuid, ENERGY)
+        return None if energy_mj is None else energy_mj / 1000
 
     def energy_problem(self, uuid: str) -> str:
         """Return why neither energy nor power is known."""
+        target = self.target(uuid)
+        if target.handle is not target.board:
+            return "a MIG slice shares its board's power with the others, so its own energy is unknown"
         silent = "the GPU answers, but not with a figure"
-        energy, power = (self.reasons.get((uuid, function), silent) for function in ENERGY_FUNCTIONS)
+        energy, power = (self.reasons.get((uuid, name), silent) for name in (ENERGY, POWER))
         return f"the GPU tells neither energy nor power (energy: {energy}; power: {power})"
 
-    @abstractmethod
     def temperature_c(self, uuid: str) -> float | None:
         """Return the temperature of the die in degrees Celsius."""
+        # The newer function is not in drivers of 2024.
+        celsius = self.read(uuid, "nvmlDeviceGetTemperature", self.library.NVML_TEMPERATURE_GPU)
+        return None if celsius is None else float(celsius)
 
-    @abstractmethod
     def clocks_mhz(self, uuid: str) -> tuple[int | None, int | None]:
         """Return the current clocks of the multiprocessors and of the memory in MHz."""
+        kinds = (self.library.NVML_CLOCK_SM, self.library.NVML_CLOCK_MEM)
+        sm, memory = (self.read(uuid, "nvmlDeviceGetClockInfo", kind) for kind in kinds)
+        return sm, memory
 
-    @abstractmethod
     def utilization_pct(self, uuid: str) -> float | None:
         """Return the share of the last sample period in which a kernel ran, in percent."""
+        rates = self.read(uuid, "nvmlDeviceGetUtilizationRates")
+        return None if rates is None else float(rates.gpu)
 
-    @abstractmethod
     def clock_event_reasons(self, uuid: str) -> tuple[str, ...] | None:
-        """Return the active reasons for the clocks, by the names of ``nvidia.REASONS``."""
+        """Return the active reasons for the clocks, by the names of ``REASONS``."""
+        # By the name that drivers before 535 have, too.
+        bits = self.read(uuid, "nvmlDeviceGetCurrentClocksThrottleReasons")
+        if bits is None:
+            return None
+        known = tuple(name for bit, name in REASONS.items() if bits & bit)
+        return known if not bits & ~sum(REASONS) else (*known, "other")
 
-    @abstractmethod
+    def throttle_seconds(self, uuid: str) -> dict[str, float]:
+        """Return the counters of ``THROTTLE_FIELDS`` that answer, in seconds."""
+        return {name: value / 1e9 for name, value in self.fields(uuid, THROTTLE_FIELDS).items()}
+
     def throttle_times(self, uuid: str) -> ThrottleTimes:
         """Begin to count how long the clocks are held down."""
+        return ThrottleTimes(self, uuid)
 
-    @abstractmethod
     def process_loads(self, uuid: str) -> Callable[[], list[ProcessLoad] | None]:
-        """Begin to watch which processes compute.
+        """Begin to watch which processes compute, by the driver's samples, each of 1/6 s to 1 s.
+
+        Of each process the driver may give one sample, whose time stamp may lie seconds before the others'
+        (github.com/NVIDIA/go-nvml/issues/51). Unknown on a MIG slice, on some cards, and without the permission.
 
         Returns:
             A function that returns the samples since its last call, without those in which no kernel ran; None if
             unknown.
         """
+        since_us = 0
+
+        def read() -> list[ProcessLoad] | None:
+            nonlocal since_us
+            samples = self._samples(uuid, since_us)
+            if samples is None:
+                return None
+            # The driver may leave entries of its buffer unwritten or stale.
+            fresh = [entry for entry in samples if entry.timeStamp > since_us and entry.pid and entry.smUtil <= 100]
+            since_us = max([since_us, *(entry.timeStamp for entry in fresh)])
+            return [ProcessLoad(pid=entry.pid, pct=float(entry.smUtil)) for entry in fresh if entry.smUtil]
+
+        read()  # passes over what was sampled before
+        return read
+
+    def _samples(self, uuid: str, since_us: int) -> list[Any] | None:
+        """Return the samples of processes after a time stamp; None if no function reads them."""
+        # A slice's handle, so that NVML refuses, rather than the board's, whose processes compute elsewhere.
+        handle = self.target(uuid).handle
+        for name in SAMPLED:
+            try:
+                samples: list[Any] = getattr(self.library, name)(handle, since_us)
+                return samples
+            except self.library.NVMLError as error:
+                self._raise_if_gone(f"{name} of {uuid}", error)
+                # nvidia-ml-py raises "success" where the driver answers at once that the list has no entries.
+                if error.value in (self.library.NVML_ERROR_NOT_FOUND, self.library.NVML_SUCCESS):
+                    return []
+            except AttributeError:  # this nvidia-ml-py lacks the newer function
+                return None
+        return None
 
     def foreign_processes(self, uuid: str, own_pids: Collection[int]) -> int | None:
         """Return the number of processes on the GPU that are neither in ``own_pids`` nor children of those.
@@ -235,6 +364,10 @@ class Monitor(AbstractContextManager["Monitor"], ABC):
         )
 
 
+def _watts(milliwatts: int | None) -> float | None:
+    return milliwatts / 1000 if milliwatts else None
+
+
 def _is_child(pid: int, parents: Collection[int]) -> bool:
     """Return whether a process descends from one of some others, as those that train together do from their worker."""
     try:
@@ -243,22 +376,49 @@ def _is_child(pid: int, parents: Collection[int]) -> bool:
         return False
 
 
+class ThrottleTimes:
+    """How long each reason held the clocks down between two calls, by the counters of ``THROTTLE_FIELDS``.
+
+    A counter that grew by more than the time since the last call is not read again: the numbers of some of NVML's
+    fields differ between drivers, so that another quantity may answer.
+    """
+
+    def __init__(self, monitor: Monitor, uuid: str) -> None:
+        self._monitor, self._uuid = monitor, uuid
+        self._last = monitor.throttle_seconds(uuid)
+
+    @property
+    def counted(self) -> frozenset[str]:
+        """The reasons whose time is counted."""
+        return frozenset(THROTTLE_FIELDS[name] for name in self._last)
+
+    def since(self, elapsed_s: float) -> dict[str, float]:
+        """Return the seconds since the last call by reason, without those that did not hold."""
+        now = self._monitor.throttle_seconds(self._uuid)
+        held: dict[str, float] = {}
+        for name, before_s in list(self._last.items()):
+            self._last[name] = now.get(name, before_s)
+            growth_s = self._last[name] - before_s
+            if growth_s > elapsed_s + LAG_S:
+                del self._last[name]
+            elif growth_s > 0:  # a counter that fell was reset
+                reason = THROTTLE_FIELDS[name]
+                held[reason] = max(held.get(reason, 0.0), growth_s)
+        return held
+
+
 def open_monitor() -> Monitor | None:
     """Start NVML; None where it does not start (``monitor_problem`` says why)."""
-    from bench.devices.nvidia import Nvml
-
     try:
-        return Nvml()
+        return Monitor()
     except RuntimeError:
         return None
 
 
 def monitor_problem() -> str | None:
     """Return why ``open_monitor`` returns None; None when NVML starts."""
-    from bench.devices.nvidia import Nvml
-
     try:
-        Nvml().close()
+        Monitor().close()
     except RuntimeError as problem:
         return str(problem)
     return None
@@ -303,11 +463,3 @@ def energy_source(
         if now > first:
             return "counter"
     return "power" if meter.power_w() else None
-
-
-def joint_source(sources: Collection[str | None]) -> Source | None:
-    """Return the source for GPUs that train together: the counters if each GPU has one, else power.
-
-    Where only some of them have a source it is ``power`` all the same, so that the energy trial names those without.
-    """
-    return "counter" if set(sources) == {"counter"} else "power" if any(sources) else None

@@ -33,9 +33,7 @@ class GpuProcess:
     """GPU memory that it holds."""
 
     def __str__(self) -> str:
-        held = "memory unknown" if self.memory_bytes is None else f"{self.memory_bytes / 2**20:.0f} MiB"
-        if self.memory_bytes is not None and self.memory_bytes >= 2**30:
-            held = f"{self.memory_bytes / 2**30:.1f} GiB"
+        held = "memory unknown" if self.memory_bytes is None else f"{self.memory_bytes / 2**30:.1f} GiB"
         return f"{self.user or 'somebody'} ({self.command or 'a process'}, pid {self.pid}, {held})"
 
 
@@ -48,40 +46,29 @@ def gpu_processes() -> dict[str, list[GpuProcess]]:
     """
     if monitor_problem():
         return {}
-    return {
-        uuid: [
-            process for process in processes if process.pid != os.getpid() and process.command not in DISPLAY_SERVERS
-        ]
-        for uuid, processes in _by_gpustat().items()
-    }
-
-
-def _by_gpustat() -> dict[str, list[GpuProcess]]:
     try:
         import gpustat
-        from gpustat.nvml import pynvml
-    except ImportError as error:
-        _log.warning("The processes on the GPUs are unknown: gpustat cannot be imported: %s", error)
-        return {}
-    try:
+
         gpus = gpustat.new_query()
-    except pynvml.NVMLError as error:
-        _log.warning("The processes on the GPUs are unknown: gpustat's query failed: %s", error)
+    except Exception as error:  # of NVML, or of gpustat, which refuses some packages beside it
+        _log.warning("The processes on the GPUs are unknown: gpustat failed: %s", error)
         return {}
-    # A lost GPU has neither UUID nor processes; one that hides its processes from us has None.
-    return {
-        gpu.uuid: [
-            GpuProcess(
-                pid=process["pid"],
-                user=None if process["username"] == "?" else process["username"],
-                command=None if process["command"] == "?" else process["command"],
-                memory_bytes=None if process["gpu_memory_usage"] is None else process["gpu_memory_usage"] * 2**20,
+    processes: dict[str, list[GpuProcess]] = {}
+    for gpu in gpus:
+        # A lost GPU has neither UUID nor processes; one that hides its processes from us has None.
+        if not gpu.available or gpu.processes is None:
+            continue
+        processes[gpu.uuid] = []
+        for each in gpu.processes:
+            process = GpuProcess(
+                pid=each["pid"],
+                user=None if each["username"] == "?" else each["username"],
+                command=None if each["command"] == "?" else each["command"],
+                memory_bytes=None if each["gpu_memory_usage"] is None else each["gpu_memory_usage"] * 2**20,
             )
-            for process in gpu.processes
-        ]
-        for gpu in gpus
-        if gpu.available and gpu.processes is not None
-    }
+            if process.pid != os.getpid() and process.command not in DISPLAY_SERVERS:
+                processes[gpu.uuid].append(process)
+    return processes
 
 
 def describe(processes: Mapping[str, list[GpuProcess]], names: Mapping[str, str]) -> str:
@@ -105,8 +92,8 @@ def busy(environment: Environment, exclusive: bool) -> list[str]:
     text = describe({uuid: processes for uuid, processes in known.items() if uuid in names}, names)
     if text and exclusive:
         raise UsageError(f"{text} Wait, name other GPUs, or leave out --exclusive.")
-    unknown = [name for uuid, name in names.items() if uuid not in known]
-    unknown += [f"GPU {device.placement}" for device in devices if not device.gpus]
-    if exclusive and unknown:
-        raise UsageError(f"The processes on {', '.join(dict.fromkeys(unknown))} are unknown; leave out --exclusive.")
+    if exclusive:
+        for device in devices:
+            if not device.gpus or not device.gpus.keys() <= known.keys():
+                raise UsageError(f"The processes on GPU {device.placement} are unknown; leave out --exclusive.")
     return [text] if text else []

@@ -1,37 +1,43 @@
-"""GPUs in a build of torch with ROCm: times and memory by ``torch.cuda``, without telemetry. Not tried on one."""
+"""AMD's GPUs in a build of torch with ROCm: what ``torch.cuda`` makes of them. Not tried on one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
-from bench.devices.nvidia import Nvidia
-from bench.spec.generations import AMD
-from bench.spec.precisions import Feature
+from bench.devices.base import MIB
+from bench.devices.nvidia import Cuda
+from bench.spec.precisions import Precision
 
 
-class Rocm(Nvidia):
-    """The meaning of torch's device properties in a build with ROCm, where it is another than in one with CUDA."""
+class Rocm(Cuda):
+    """One GPU, where it is another than NVIDIA's."""
 
-    runtime = "ROCm"
-    library = "AMD"
-    visible = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
     hint = "Install a build of torch, or of ROCm, that supports it."
 
-    def model(self, properties: Any) -> str:
+    def model(self) -> str:
         """Return the gfx name without its modes, such as gfx90a for gfx90a:sramecc+:xnack-."""
-        return str(properties.gcnArchName).partition(":")[0]
+        return str(self.properties.gcnArchName).partition(":")[0]
 
-    def compute_capability(self, _properties: Any) -> str | None:
-        return None
+    def describe(self) -> dict[str, Any]:
+        properties = self.properties
+        return {
+            "kind": "cuda",
+            "name": properties.name,
+            "architecture": self.model(),
+            "memory_total_bytes": properties.total_memory,
+            "uuid": str(properties.uuid),
+            "cores": properties.multi_processor_count,
+        }
 
-    def architecture(self, model: str) -> str:
-        return next((name for start, name in AMD.items() if model.startswith(start)), model)
+    def missing_arithmetic(self, precision: Precision) -> str | None:
+        return None  # what a GPU lacks shows when an arm fails
 
-    def has_kernels(self, model: str, arch_list: Sequence[str]) -> bool:
-        """Return whether a torch build runs on a GPU: code objects run on the gfx name that they were built for."""
-        return model in {arch.partition(":")[0] for arch in arch_list}
+    def has_kernels(self, built: Sequence[str]) -> bool:
+        return any(architecture.partition(":")[0] == self.model() for architecture in built)
 
-    def lacks(self, _feature: Feature, _model: str) -> str | None:
-        """Return None: what a GPU lacks shows when an arm fails."""
-        return None
+    @cached_property
+    def cold_bytes(self) -> int:
+        # An MI300X has a cache of 256 MB behind the 4 MB that torch reports.
+        return 1024 * MIB

@@ -18,6 +18,7 @@ import torch
 
 from bench.data import random_batches
 from bench.devices.backend import backend_of, device_at
+from bench.doctor.checks import KNOWN_PARTS
 from bench.measure import memory
 from bench.measure.rounds import Clock, Runner, Sizes, compare
 from bench.measure.warmup import prepare, warm_up
@@ -32,21 +33,19 @@ from bench.training.step import build_arm
 
 Send = Callable[[Message], None]
 
-KNOWN_PARTS, PART_NS = (3, 2), 1e6
-"""Steps of a known ratio: of so many equal parts, each a millisecond of waiting on a CPU, and products on a GPU."""
+PART_NS = 3e6
+"""A part of a step of a known ratio on a CPU: three milliseconds of waiting."""
+SLEPT_S = 1.8e-3
+"""What of it is slept; the rest is a busy wait, because a sleep ends late, by more where other programs are busy."""
 PRODUCT = 2048
-"""The size of such a product: tenths of a millisecond or more on every GPU, so that launching it takes no time."""
-KNOWN = Protocol(replicates=1, most_replicates=1, time_budget_s=2.0, fewest_rounds=5)
+"""The size of the product that is a part on a GPU: tenths of a millisecond, so that launching it takes no time."""
 FINE = Protocol(replicates=1, most_replicates=1, time_budget_s=2.0, fewest_rounds=5, target_ci=0.0025)
 """Narrow enough to see 1 %."""
 WATCHED = Protocol(replicates=1, most_replicates=1, time_budget_s=8.0, min_rounds=8, fewest_rounds=5, target_ci=0.002)
 SWITCH_S, BLOCK_S = 0.1, 0.5
 """Untimed and timed part of a block in which a GPU is read or not: of several readings each."""
-SMALL = (256, 128)
-SIZES = {"cpu": SMALL, "cuda": (2048, 1024)}
-"""Width and batch size of the model that is timed: steps of milliseconds, which on a GPU are not launch-bound."""
-SLEPT = 0.6
-"""Share of a known time that is slept; the rest is a busy wait, because a sleep ends late by some tens of µs."""
+SIZES = {"cpu": (256, 128), "cuda": (2048, 1024)}
+"""Width and batch size of the model: its steps take milliseconds, and on a GPU are not launch-bound."""
 
 
 def matmul_error(device: Device, _send: Send) -> float | None:
@@ -54,73 +53,69 @@ def matmul_error(device: Device, _send: Send) -> float | None:
     return enter("fp32", torch_device(device)).matmul_error
 
 
-def timed(
-    runners: Sequence[Runner], protocol: Protocol, *, seed: int = 0, clock: Clock | None = None
-) -> list[Interval]:
-    """Measure the log-speedup of each arm over the first as a speed trial does."""
-    clock = clock or time.perf_counter_ns
-    cuts = prepare(runners, protocol.process_s, clock=clock)
-    paired = compare(runners, [cut.sizes for cut in cuts], protocol, seed=seed, clock=clock)
-    return [log for log in paired.logs[1:] if log is not None]
+def timed(arms: Sequence[Runner], *, seed: int = 0, clock: Clock = time.perf_counter_ns) -> Interval:
+    """Measure the log-speedup of the second arm over the first as a speed trial does."""
+    cuts = prepare(arms, FINE.process_s, clock=clock)
+    log = compare(arms, [cut.sizes for cut in cuts], FINE, seed=seed, clock=clock).logs[1]
+    assert log is not None  # both arms were timed
+    return log
 
 
-def known_ratio(device: Device, _send: Send) -> tuple[float, Interval]:
-    """Return the ratio of two arms that take known times, and the log-ratio measured."""
+def known_ratio(device: Device, _send: Send) -> Interval:
+    """Return the log-ratio measured of two arms that take known times."""
     place = torch_device(device)
     enter("fp32", place)
-    arms = [known_step(str(parts), place, known_work(place, parts)) for parts in KNOWN_PARTS]
-    (log,) = timed(arms, KNOWN)
-    return KNOWN_PARTS[0] / KNOWN_PARTS[1], log
+    part = known_part(place)
+    return timed([known_arm(place, part, parts) for parts in KNOWN_PARTS])
 
 
-def known_work(place: torch.device, parts: int) -> Callable[[], None]:
-    """Return work of so many equal parts: milliseconds of waiting on a CPU, the same product on a GPU."""
+def known_part(place: torch.device) -> Callable[[], object]:
+    """Return work that always takes the same time: waiting on a CPU, a product on a GPU."""
     if not backend_of(place).is_gpu:
-        return busy_wait(parts * PART_NS, SLEPT)
+        return wait
     factor = torch.ones(PRODUCT, PRODUCT, device=place)
-    product = torch.empty_like(factor)
+    return partial(torch.mm, factor, factor, out=torch.empty_like(factor))
 
-    def multiply() -> None:
-        for _ in range(2 * parts):
-            torch.mm(factor, factor, out=product)
 
-    return multiply
+def wait() -> None:
+    """Wait for ``PART_NS``."""
+    end = time.perf_counter_ns() + PART_NS
+    time.sleep(SLEPT_S)
+    while time.perf_counter_ns() < end:
+        pass
+
+
+def known_arm(place: torch.device, part: Callable[[], object], parts: int) -> StepRunner:
+    """Return an arm whose steps are so many times the same work."""
+
+    def step() -> None:
+        for _ in range(parts):
+            part()
+
+    return StepRunner(f"{parts} parts", backend_of(place).is_gpu, step, backend_of(place).synchronize)
 
 
 def against_itself(device: Device, process: int, _send: Send) -> float:
     """Return the log-ratio of a training step to itself in this process."""
-    arms: list[Runner] = [training_runner(device, name) for name in ("A", "A again")]
-    (same,) = timed(arms, FINE, seed=process)
-    return same.center
+    first, second = (training_runner(device) for _ in range(2))
+    return timed([first, second], seed=process).center
 
 
-def peak(device: Device, held_bytes: int, _send: Send) -> MemoryPeak:
-    """Return the peaks of a small training step that also holds ``held_bytes``, as the memory phase measures them."""
-    width, batch_size = SMALL
-    before = memory.driver_memory_bytes(device.uuid)  # before anything can make a context
+def peak(device: Device, held_bytes: int, _send: Send) -> int | None:
+    """Return the peak of a small training step that also holds ``held_bytes``, as the memory phase measures it."""
     place = torch_device(device)
-    enter("fp32", place)
-    resident = None
-    if not device.is_gpu:
-        # The first step makes the system load code of the libraries, which is not the step's.
-        build_runner(device, "first", "fp32", width=width, batch_size=2).run(1)
-        resident = memory.resident_bytes()
-    runner = build_runner(device, "fp32", "fp32", width=width, batch_size=batch_size)
+    # The first step makes the system load code of the libraries, which is not the step's.
+    training_runner(device).run(1)
+    resident = memory.resident_bytes()
+    runner = training_runner(device)
 
     def step() -> None:
         held = torch.ones(held_bytes, dtype=torch.uint8, device=place)  # written to, or it would not be resident
         runner.run(1)
         del held
 
-    peaks = memory.measure_peaks(
-        step,
-        place,
-        resident_before=resident,
-        driver_before=before,
-        uuid=device.uuid,
-        model_bytes=memory.model_bytes(runner.arm.model),
-    )
-    return MemoryPeak(**peaks)
+    peaks = memory.measure_peaks(step, place, resident_before=resident, driver_before=None, uuid=None, model_bytes=0)
+    return MemoryPeak(**peaks).headline_bytes
 
 
 def telemetry(device: Device, reading: int, _send: Send) -> Interval:
@@ -133,12 +128,11 @@ def telemetry(device: Device, reading: int, _send: Send) -> Interval:
     inner = training_runner(device)
     step_s = warm_up(inner, FINE.time_budget_s).step_ns / 1e9
     sizes = Sizes(switch_warmup=math.ceil(SWITCH_S / step_s), steps=math.ceil(BLOCK_S / step_s))
-    arms = [
-        StepRunner(name, inner.asynchronous, partial(inner.run, 1), inner.synchronize, partial(os.kill, reading, what))
-        for name, what in (("stopped", signal.SIGSTOP), ("reading", signal.SIGCONT))
-    ]
+    step = partial(inner.run, 1)
+    stopped = StepRunner("stopped", True, step, inner.synchronize, partial(os.kill, reading, signal.SIGSTOP))
+    read = StepRunner("read", True, step, inner.synchronize, partial(os.kill, reading, signal.SIGCONT))
     try:
-        log = compare(arms, [sizes, sizes], WATCHED, seed=0).logs[1]
+        log = compare([stopped, read], [sizes, sizes], WATCHED, seed=0).logs[1]
     finally:
         os.kill(reading, signal.SIGCONT)
     assert log is not None  # both arms were timed
@@ -159,7 +153,6 @@ class StepRunner:
     step: Callable[[], object]
     synchronize: Callable[[], None]
     activate: Callable[[], None] = lambda: None
-    fingerprint: Callable[[], object] = lambda: None
     steps: int = 0
 
     def run(self, steps: int) -> None:
@@ -168,42 +161,23 @@ class StepRunner:
             self.step()
         self.steps += steps
 
+    def fingerprint(self) -> object:
+        """Return nothing: it is always steady."""
+        return None
+
     def taken_steps(self) -> int:
         """Return all steps."""
         return self.steps
 
 
-def known_step(name: str, device: torch.device, wait: Callable[[], None]) -> StepRunner:
-    """Return an arm whose steps are waits."""
-    return StepRunner(name, backend_of(device).is_gpu, wait, lambda: backend_of(device).synchronize())
-
-
-def training_runner(device: Device, name: str = "fp32") -> TrainingRunner:
-    """Return a small MLP in training in fp32, on batches that are on the device."""
+def training_runner(device: Device, precision: str = "fp32") -> TrainingRunner:
+    """Return a small MLP in training on batches that are on the device, with the precision's switches set."""
     width, batch_size = SIZES[device.kind]
-    return build_runner(device, name, "fp32", width=width, batch_size=batch_size)
-
-
-def build_runner(device: Device, name: str, precision: str, *, width: int, batch_size: int) -> TrainingRunner:
-    """Return an MLP of some width in training, with the precision's switches set."""
     place = torch_device(device)
     enter(precision, place)
     suite = suite_registry.load(SuiteRef(name="mlp", parameters=(("width", width),)))
     return TrainingRunner(
-        name=name,
+        name=precision,
         arm=build_arm(suite, suite.data, parse_precision(precision), place, seed=0),
         batches=itertools.cycle(random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=place, seed=0)),
     )
-
-
-def busy_wait(time_ns: float, slept: float = 0.0) -> Callable[[], None]:
-    """Return a wait of a known time on a CPU, a share of which is slept."""
-
-    def wait() -> None:
-        end = time.perf_counter_ns() + time_ns
-        if slept:
-            time.sleep(slept * time_ns / 1e9)
-        while time.perf_counter_ns() < end:
-            pass
-
-    return wait

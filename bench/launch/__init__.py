@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,20 +129,20 @@ def open_launcher(request: Request) -> Launcher:
     return LocalLauncher()
 
 
-def require_one_task(environment: Mapping[str, str] = os.environ) -> None:
+def require_one_task() -> None:
     """Refuse to measure on this machine as one of several tasks, which would disturb each other.
 
     Raises:
         UsageError: torchrun or srun started several tasks.
     """
-    ranks = {
-        "torchrun": environment.get("WORLD_SIZE", "1") if "RANK" in environment else "1",
-        "srun": environment.get("SLURM_STEP_NUM_TASKS", "1"),  # SLURM_NTASKS is set in a batch script, too
-    }
-    for starter, count in ranks.items():
-        if count.isdecimal() and int(count) > 1:
+    for starter, rank, count in (
+        ("torchrun", "RANK", "WORLD_SIZE"),
+        ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # SLURM_NTASKS is set in a batch script, too
+    ):
+        tasks = os.environ.get(count, "1") if rank in os.environ else "1"
+        if tasks != "1":
             raise UsageError(
-                f"{starter} started {count} tasks of a program that is to be started once: it starts a process for "
+                f"{starter} started {tasks} tasks of a program that is to be started once: it starts a process for "
                 "each device itself. Measure several machines as nodes of a Ray cluster (run_bench.py --suite NAME "
                 "--on ray --accelerators V100,V100+V100), or start one run on each and write one report of them "
                 "(run_bench.py report results/A results/B). docs/clusters.md shows both under Slurm."

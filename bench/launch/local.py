@@ -24,7 +24,7 @@ from bench.spec import lifetime
 from bench.spec.errors import UsageError
 from bench.spec.own_modules import ROOT, own_modules_first
 from bench.spec.trial import Rendezvous, Trial
-from bench.worker.failures import STACK_SIGNAL, exit_cause, last_words, oom_kills, printed, reason
+from bench.worker.failures import STACK_SIGNAL, exit_cause, oom_kills, printed, reason
 
 PRELOAD = "bench.worker.fork_server"
 SILENCE_S = 1800.0
@@ -48,12 +48,8 @@ GONE_S = 30.0
 """How long the system may take to end processes that were killed: freeing a GPU's memory takes time."""
 INTERRUPTED_S = 0.3
 """The same after Ctrl-C, which must be answered at once."""
-_REMOVED: dict[str, None] = {}
-"""The overrides that the launchers of this process have removed: the first one finds them."""
-
-
-class NotStartedError(Exception):
-    """The fork server could not start, could not fork, or was killed meanwhile."""
+PATIENCE_S = 5.0
+"""How long a process may take to end before it is killed."""
 
 
 class LocalLauncher(Launcher):
@@ -62,28 +58,20 @@ class LocalLauncher(Launcher):
     not_started = "died"
     """The kind of ending of a trial whose process cannot be started."""
 
-    def __init__(self, silence_s: float = SILENCE_S, patience_s: float = 5.0) -> None:
-        """Prepare the fork server; it starts with the first process.
-
-        Args:
-            silence_s: how long a process that is no trial's may say nothing before it is taken to hang.
-            patience_s: how long a process may take to end before it is killed.
-        """
+    def __init__(self) -> None:
+        """Prepare the fork server; it starts with the first process."""
         super().__init__()
-        self.silence_s, self.patience_s = silence_s, patience_s
         self._doing: dict[Any, str] = {}
         """The processes that run, each with the text of its last progress."""
         self._left: set[int] = set()
         """The process groups of workers that were ended, until nothing of them runs."""
-        _REMOVED.update(dict.fromkeys(remove_overrides()))
-        self.removed_variables = tuple(_REMOVED)
+        self.removed_variables = remove_overrides()
         """Overrides of fp32 products that were in the environment, as NAME=VALUE."""
-        if not any(name in os.environ for name in SPIN_VARIABLES):
+        if os.environ.keys().isdisjoint(SPIN_VARIABLES):
             os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
         # The fork server is a new interpreter: it must find this package wherever it is started from.
-        paths = os.environ.get("PYTHONPATH", "")
-        if paths.partition(os.pathsep)[0] != str(ROOT):
-            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), paths)))
+        paths = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{paths}" if paths else str(ROOT)
         os.environ[lifetime.LAUNCHER] = str(os.getpid())
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([PRELOAD])
@@ -97,16 +85,12 @@ class LocalLauncher(Launcher):
             lifetime.end_group(process)
 
     def call(self, target: str, *arguments: object) -> Any:
-        limit_s = min(self.silence_s, CALL_LIMITS_S.get(target, self.silence_s))
+        limit_s = CALL_LIMITS_S.get(target, SILENCE_S)
         ending = self._run(target, arguments, lambda _message: None, silence_s=limit_s)
         if ending.kind == "usage":
             raise UsageError(ending.text)
-        if ending.kind == "import":
-            raise UsageError(f"Nothing can be measured here: {ending.text}.")
         if ending.kind != "done":
-            last = last_words(ending.log)
-            why = ending.text if last in ending.text else f"{ending.text}; it printed last: {last}"
-            raise UsageError(f"The run cannot be prepared, because {target} failed: {why}")
+            raise UsageError(f"The run cannot be prepared, because {target} failed: {ending.text}")
         return ending.value
 
     def run(self, trial: Trial, device: Device, on_message: OnMessage, rendezvous: Rendezvous | None = None) -> Ending:
@@ -159,28 +143,27 @@ class LocalLauncher(Launcher):
             kills, patience_s, gone_s = oom_kills(), 0.0, INTERRUPTED_S
             receiving, sending = self._context.Pipe(duplex=False)
             call = (sending, str(log), str(compiled), target, arguments)
-            process, doing = None, ""
             try:
                 process = self._start(call)
+            except (EOFError, OSError) as error:
+                why = str(error) or "the fork server was killed"
+                return Ending(kind=self.not_started, text=f"the process could not be started: {why}")
+            try:
                 self._doing[process] = ""
                 sending.close()
                 self.on_start([each.pid for each in tuple(self._doing)])
                 ending = self._listen(process, receiving, on_message, silence_s)
-                patience_s, gone_s = self.patience_s, GONE_S
+                patience_s, gone_s = PATIENCE_S, GONE_S
                 if ending is not None and ending.kind == "timeout":
                     _ask_where(process)
                     patience_s = 0.0
-            except NotStartedError as error:
-                return Ending(kind=self.not_started, text=f"the process could not be started: {error}")
             finally:
-                for end in (receiving, sending):
-                    end.close()
-                if process is not None:
-                    doing = self._doing.pop(process, "")
-                    self._stop(process, patience_s, gone_s)
+                receiving.close()
+                doing = self._doing.pop(process, "")
+                self._stop(process, patience_s, gone_s)
             if ending is None:
                 ending = self._unannounced(process, kills)
-            if ending.kind not in ("error", "died", "timeout", "lost", "import"):
+            if ending.kind in ("done", "usage", "oom", "unsupported"):
                 return ending
             output = printed(log)
             last_progress = None if ending.kind in ("error", "import") else doing
@@ -197,18 +180,16 @@ class LocalLauncher(Launcher):
         """Start a process, and the fork server if it does not run; Ctrl-C does not wait until that has imported torch.
 
         Raises:
-            NotStartedError: see there.
+            EOFError, OSError: the fork server could not start, could not fork, or was killed meanwhile.
         """
         process = self._context.Process(target=_serve, args=call, daemon=True)
         try:
-            with (
-                own_modules_first(),
-                sigint_held(),
-            ):  # the worker, a child of the server, lifts it when what it prints goes to its log
+            # The worker, a child of the server, lets SIGINT through when what it prints goes to its log.
+            with own_modules_first(), sigint_held():
                 forkserver.ensure_running()
             process.start()
-        except (EOFError, OSError) as error:
-            raise NotStartedError(str(error) or "the fork server was killed") from error
+        except (EOFError, OSError):
+            raise
         except BaseException:  # Ctrl-C: half a process may have been started, which ends with its server
             _kill_fork_server()
             raise

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import socket
-import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from queue import Empty, SimpleQueue
-from typing import Any
+from functools import partial
 
-from bench.launch import Ending, OnMessage
+from bench.launch import WAKE_S, Ending, OnMessage
 from bench.phases.memory import MemoryPeak
-from bench.results.records import TrialResult
+from bench.results.records import Message, TrialResult
 
 GRACE_S = 5.0
 """How long the other ranks may take to report the cause after one has reported that it lost them."""
-HALT_S = 2.0
-"""How often ranks that are to end are halted again: a process may have been about to start."""
 CAUSES = ("oom", "unsupported", "usage", "import", "timeout")
 """Endings that are a cause by themselves; others may follow from another rank's."""
 ALIKE = ("unsupported", "usage")
@@ -40,78 +38,58 @@ class Rank:
 def run_ranks(ranks: Sequence[Rank], on_message: OnMessage, grace_s: float = GRACE_S) -> Ending:
     """Run all ranks of a trial at the same time, and return how the trial ended.
 
-    Records of the first rank are passed on: progress as it comes, results with the memory of all ranks once every rank
-    has ended well. When one rank fails, the others are halted.
+    Records of the first rank are passed on: progress as it comes, from a thread, and results with the memory of all
+    ranks once every rank has ended well. When one rank fails, the others are halted.
 
     Raises:
         Exception: the first that a rank raised; the other ranks have ended.
     """
-    inbox: SimpleQueue[tuple[int, Any]] = SimpleQueue()
-    running, failed = set(range(len(ranks))), list[tuple[str, Ending | Exception]]()
-    results: list[list[TrialResult]] = [[] for _ in ranks]
-    halted, halt_s = False, threading.TIMEOUT_MAX  # whether the other ranks are to end, and when they are halted next
+    results: list[TrialResult] = []
+    peaks: defaultdict[str, list[MemoryPeak]] = defaultdict(list)
+    failed = list[tuple[str, Ending]]()
+    halt_s = math.inf  # when the ranks that still run are to end
 
-    def run(number: int) -> None:
-        try:
-            inbox.put((number, ranks[number].run(lambda message: inbox.put((number, message)))))
-        except Exception as error:
-            inbox.put((number, error))
-
-    def halt() -> None:
-        for number in running:
-            ranks[number].halt()
+    def hear(number: int, message: Message) -> None:
+        if isinstance(message, TrialResult):
+            if isinstance(message.row, MemoryPeak):
+                peaks[message.precision].append(message.row)
+            if number == 0:
+                results.append(message)
+        elif number == 0 and time.monotonic() < halt_s:
+            on_message(message)
 
     with ThreadPoolExecutor(len(ranks)) as pool:
-        threads = [pool.submit(run, number) for number in running]
+        jobs = {pool.submit(rank.run, partial(hear, number)): rank for number, rank in enumerate(ranks)}
+        running, halted = set(jobs), False
         try:
             while running:
-                try:
-                    number, message = inbox.get(timeout=max(0.0, halt_s - time.monotonic()))
-                except Empty:
-                    halted, halt_s = True, time.monotonic() + HALT_S
-                    halt()
-                    continue
-                if isinstance(message, Ending | Exception):
-                    running.discard(number)
-                    if not halted and getattr(message, "kind", "") != "done":  # what is halted ends because of that
-                        failed.append((ranks[number].name, message))
-                        wait_s = grace_s if getattr(message, "secondary", False) else 0.0
-                        halt_s = min(halt_s, time.monotonic() + wait_s)
-                elif isinstance(message, TrialResult):
-                    results[number].append(message)
-                elif number == 0 and not halted:
-                    on_message(message)
-        except BaseException:  # Ctrl-C
-            halt()
-            while wait(threads, HALT_S).not_done:
-                halt()
+                ended, running = wait(running, WAKE_S, FIRST_COMPLETED)
+                for job in ended:
+                    if halted:  # it ended because of that
+                        continue
+                    ending = job.result()
+                    if ending.kind != "done":
+                        failed.append((jobs[job].name, ending))
+                        halt_s = min(halt_s, time.monotonic() + (grace_s if ending.secondary else 0.0))
+                if time.monotonic() >= halt_s:
+                    halted = True
+                    for job in running:  # again and again, for a process may have been about to start
+                        jobs[job].halt()
+        except BaseException:  # Ctrl-C, or what a rank raised
+            halt_s = 0.0
+            while running:
+                for job in running:
+                    jobs[job].halt()
+                running = wait(running, WAKE_S).not_done
             raise
     if failed:
-        return cause(failed)
-    for result in results[0]:
-        alike = [other for each in results for other in each if other.precision == result.precision]
-        peaks = [other.row for other in alike if isinstance(other.row, MemoryPeak)]
-        on_message(replace(result, row=MemoryPeak.of_all(peaks)) if len(peaks) > 1 else result)
+        # Last come those that report the loss of another rank, first those that are a cause by themselves.
+        name, ending = min(failed, key=lambda pair: (pair[1].secondary, pair[1].kind not in CAUSES))
+        return ending if ending.kind in ALIKE else replace(ending, text=f"{name}: {ending.text}")
+    for result in results:
+        of_all = peaks[result.precision]
+        on_message(replace(result, row=MemoryPeak.of_all(of_all)) if len(of_all) > 1 else result)
     return Ending(kind="done")
-
-
-def cause(failed: Sequence[tuple[str, Ending | Exception]]) -> Ending:
-    """Return why a trial failed, and where.
-
-    Args:
-        failed: name and ending of each rank that failed, in the order of their arrival. Those that report the loss of
-            another rank come last, those that are a cause by themselves first.
-
-    Raises:
-        Exception: the first that a rank raised instead of ending.
-    """
-    endings = list[tuple[str, Ending]]()
-    for name, ending in failed:
-        if isinstance(ending, Exception):
-            raise ending
-        endings.append((name, ending))
-    name, ending = min(endings, key=lambda pair: (pair[1].secondary, pair[1].kind not in CAUSES))
-    return ending if ending.kind in ALIKE else replace(ending, text=f"{name}: {ending.text}")
 
 
 def free_port() -> int:

@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.module_tracker import ModuleTracker
 
-from bench.devices.backend import Backend, backend_of
+from bench.devices.backend import backend_of
+from bench.devices.base import Backend
 from bench.measure.operations import flops_of, formulas, is_product
 
 COVERED = 0.98

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-from bench.devices.backend import PeakMemory, backend_of
+from bench.devices.backend import backend_of
+from bench.devices.base import PeakMemory
 from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
 
 STEADY_STEPS = 3

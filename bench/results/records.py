@@ -366,7 +366,7 @@ class Device:
     bf16_gflops: float | None = None
     """The same of bfloat16, on a CPU: many have no instructions for it and emulate it."""
     native_bf16: bool | None = None
-    """Whether it multiplies bfloat16 in hardware, by torch's word without emulation; None: unknown."""
+    """Whether it multiplies bfloat16 in hardware; None: unknown."""
     energy: str | None = None
     """Where a GPU's energy is read from: ``counter``, or ``power`` where the GPU reports only power; None: unknown."""
     unsupported: dict[str, str] | None = None

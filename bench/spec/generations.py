@@ -1,4 +1,4 @@
-"""The generations of GPUs in the order in which they appeared, by vendor."""
+"""The generations of NVIDIA's GPUs in the order in which they appeared."""
 
 from __future__ import annotations
 
@@ -15,21 +15,7 @@ NVIDIA = {
     (13, 0): "newer than Blackwell",
 }
 """By the first compute capability of each (CUDA C++ Programming Guide, "Compute Capabilities")."""
-AMD = {
-    "gfx900": "GCN 5",
-    "gfx906": "GCN 5.1",
-    "gfx908": "CDNA",
-    "gfx90a": "CDNA 2",
-    "gfx94": "CDNA 3",
-    "gfx95": "CDNA 4",
-    "gfx101": "RDNA",
-    "gfx103": "RDNA 2",
-    "gfx110": "RDNA 3",
-    "gfx115": "RDNA 3.5",
-    "gfx120": "RDNA 4",
-}
-"""By how their gfx names begin (ROCm documentation, "GPU hardware specifications")."""
-_ORDER = (*NVIDIA.values(), *AMD.values())
+_ORDER = tuple(NVIDIA.values())
 
 
 def generation_rank(architecture: str) -> int:

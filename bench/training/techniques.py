@@ -32,7 +32,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from bench.data.batch import Batch, map_leaves, named_leaves, tensors
-from bench.devices.backend import CudaGraph, backend_of, is_out_of_memory, out_of_memory_behind
+from bench.devices.backend import backend_of, is_out_of_memory, out_of_memory_behind
+from bench.devices.nvidia import CudaGraph
 from bench.spec.errors import UnsupportedError, first_line
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import TECHNIQUES, Techniques
@@ -268,7 +269,7 @@ class GraphedStep:
     graph: CudaGraph = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.graph = backend_of(self.device).graph()
+        self.graph = CudaGraph(self.device)
 
     def __call__(self, batch: Batch) -> Tensor:
         """Compute the batch's gradients; return the loss, a tensor that no later step overwrites.

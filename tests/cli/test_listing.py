@@ -1,7 +1,6 @@
 """``list --gpus`` describes a machine: with fake GPUs under the real nvidia-ml-py and gpustat, and without."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -44,10 +43,6 @@ def listed(monkeypatch):
         ]
         if gpus:
             FakeDriver(gpus).install(monkeypatch)
-        current = [0]
-        monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(current.__setitem__(0, device.index)))
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(seen))
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(seen))
         monkeypatch.setattr(torch.cuda, "get_device_properties", seen.__getitem__)
         monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(wheel))

@@ -91,8 +91,6 @@ class FakeGpu:
     """Bits of the clock event reasons."""
     fields: dict[int, int] = field(default_factory=dict)
     """Field values by number, such as cumulative throttle counters in nanoseconds."""
-    violations: dict[int, int] = field(default_factory=dict)
-    """Nanoseconds of nvmlDeviceGetViolationStatus by policy."""
     work: list[tuple[int, int, int]] = field(default_factory=list)
     """Samples of processes (``UTILIZATION``): time in microseconds, process id, share of the time in percent."""
     processes: dict[int, int | None] = field(default_factory=dict)
@@ -267,12 +265,6 @@ class FakeDriver:
                 value.valueType, value.value.uiVal = 1, known.get(POWER_INSTANT, 0)
             else:
                 value.valueType, value.value.ullVal = 3, known.get(value.fieldId, 0)
-        return SUCCESS
-
-    def nvmlDeviceGetViolationStatus(self, gpu: FakeGpu, policy: Any, violation: Any) -> int:
-        if policy.value not in gpu.violations:
-            return NOT_SUPPORTED
-        violation._obj.violationTime = gpu.violations[policy.value]
         return SUCCESS
 
     def nvmlDeviceGetProcessUtilization(self, gpu: FakeGpu, samples: Any, count: Any, since: Any) -> int:

@@ -10,24 +10,22 @@ import torch
 
 from bench.devices import backend, survey
 from bench.devices.capabilities import missing_package
-from bench.devices.nvidia import Nvidia
-from bench.devices.rocm import Rocm
+from bench.devices.nvidia import generation, runs_on
 from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS, emulation_of
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu
 
-ROCM = ("gfx90a", "gfx942", "gfx1100")
 WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 
 
-GENERATIONS = {"2.0": "2.0", "3.7": "Kepler", "6.1": "Pascal", "7.0": "Volta", "7.5": "Turing", "8.6": "Ampere"}
-GENERATIONS |= {"8.9": "Ada", "9.0": "Hopper", "12.0": "Blackwell"}
+GENERATIONS = {"sm_37": "Kepler", "sm_61": "Pascal", "sm_70": "Volta", "sm_75": "Turing", "sm_86": "Ampere"}
+GENERATIONS |= {"sm_89": "Ada", "sm_90": "Hopper", "sm_120": "Blackwell"}
 
 
-@pytest.mark.parametrize(("capability", "name"), GENERATIONS.items())
-def test_compute_capabilities_have_their_generations_name(capability, name):
-    assert Nvidia().architecture(capability) == name
+@pytest.mark.parametrize(("model", "name"), GENERATIONS.items())
+def test_models_have_their_generations_name(model, name):
+    assert generation(model) == name
 
 
 @pytest.mark.parametrize(
@@ -40,12 +38,10 @@ def test_compute_capabilities_have_their_generations_name(capability, name):
         ("sm_120", ("sm_90",), False),
         ("sm_120", ("sm_90", "compute_90"), True),  # PTX is compiled for later GPUs
         ("sm_60", ("compute_70",), False),
-        ("gfx942", ROCM, True),
-        ("gfx1101", ROCM, False),
     ],
 )
 def test_a_build_runs_where_it_has_a_binary_of_the_generation_or_older_ptx(model, built, runs):
-    assert (Rocm() if model.startswith("gfx") else Nvidia()).has_kernels(model, built) is runs
+    assert runs_on(model, built) is runs
 
 
 @pytest.fixture
@@ -60,7 +56,6 @@ def see(monkeypatch):
             for uuid, (major, minor) in zip(uuids, capabilities, strict=False)
         ]
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: gpus[index].name)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpus[getattr(index, "index", index)])
         monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(WHEEL))
         monkeypatch.setattr(survey, "_gflops", lambda device, size, dtype=None: 1000.0)
@@ -90,10 +85,10 @@ def test_a_gpu_that_this_build_has_no_kernels_for_is_refused_by_name_and_else_le
 
 def test_all_gpus_are_refused_where_none_can_be_used(see):
     see((6, 0))
-    with pytest.raises(UsageError, match=r"no kernels for GPU 0 .* Use --gpus cpu"):
+    with pytest.raises(UsageError, match=r"no kernels for GPU 0 .* use --gpus cpu"):
         survey.survey(("all",), print)
     see()
-    with pytest.raises(UsageError, match=r"^There is no GPU here: .*\. Use --gpus cpu"):
+    with pytest.raises(UsageError, match=r"^There is no GPU 0 here: .*\. Use --gpus cpu"):
         survey.survey(("all",), print)
 
 
@@ -105,6 +100,7 @@ def test_a_gpu_is_described_for_the_tables(see, monkeypatch):
     (device,) = environment.devices
     assert (environment.driver, environment.cudnn) == ("570.1", "91002")
     assert (device.placement, device.architecture, device.uuid) == ("0", "Turing", "GPU-a")
+    assert device.native_bf16 is False
     assert (device.power_limit_w, device.power_default_w) == (450.0, 700.0)
     assert (device.sm_clock_limit_mhz, device.memory_clock_limit_mhz) == (1980, 2619)
     needs = ("tf32", "cudnn-tf32", "bf16", "fp8", "mxfp8")
@@ -143,18 +139,16 @@ def test_gpus_that_train_together_have_their_energy_from_what_each_of_them_has(s
     assert (device.energy, device.uuids) == (source, ("GPU-a", "GPU-b"))
 
 
-def test_an_index_beyond_the_last_names_those_there_are(see):
+def test_an_index_beyond_the_last_is_refused_with_the_last(see):
     see((8, 0))
-    with pytest.raises(UsageError, match=r"no GPU 1 here. There is: 0 \(Test GPU\). .* --gpus cpu"):
+    with pytest.raises(UsageError, match=r"no GPU 1 here: the last is GPU 0\. .* --gpus cpu"):
         survey.survey(("0", "1"), print)
 
 
 def test_without_a_gpu_the_sentence_says_why_and_what_to_do(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(backend, "monitor_problem", lambda: "no library")
-    with pytest.raises(
-        UsageError, match=r"no GPU 0 and no GPU 1 here: no NVIDIA driver answers \(no library\). Use --gpus cpu"
-    ):
+    with pytest.raises(UsageError, match=r"no GPU 0 here: no NVIDIA driver answers \(no library\). Use --gpus cpu"):
         survey.survey(("0", "1"), print)
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(UsageError, match="built without CUDA"):

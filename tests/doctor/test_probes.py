@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bench.doctor import checks, probes
-from bench.doctor.probes import FINE, KNOWN, known_step, timed
+from bench.doctor.probes import known_arm, timed
 from bench.measure.rounds import compare
 from bench.measure.warmup import WarmUp
 from bench.results.records import Device
@@ -29,10 +29,9 @@ def advancing(machine, time_ns):
 @pytest.mark.parametrize(("distortion", "passed"), [(1.0, True), (1.02, False)])
 def test_a_known_ratio_is_measured_and_an_inflated_arm_is_not_taken_for_it(distortion, passed):
     machine = SimulatedMachine(look_ns=100)
-    sizes = {"longer": 3 * MS * distortion, "shorter": 2 * MS}
-    known = [known_step(name, torch.device("cpu"), advancing(machine, size)) for name, size in sizes.items()]
-    (speedup,) = timed(known, KNOWN, clock=machine.clock)
-    assert measured(checks.known_ratio, CPU, known_ratio=(1.5, speedup)).passed is passed
+    longer = known_arm(torch.device("cpu"), advancing(machine, MS * distortion), 3)
+    speedup = timed([longer, known_arm(torch.device("cpu"), advancing(machine, MS), 2)], clock=machine.clock)
+    assert measured(checks.known_ratio, CPU, known_ratio=speedup).passed is passed
 
 
 @pytest.mark.parametrize(("slower", "passed"), [(1.0, True), (1.03, False)])
@@ -44,8 +43,7 @@ def test_an_arm_that_is_slower_than_itself_fails(monkeypatch, slower, passed):
             SimulatedRunner(name, machine, 3 * MS * factor, noise=gaussian(process, 0.005))
             for name, factor in (("A", 1.0), ("A again", slower))
         ]
-        (log,) = timed(arms, FINE, seed=process, clock=machine.clock)
-        centers.append(log.center)
+        centers.append(timed(arms, seed=process, clock=machine.clock).center)
     monkeypatch.setattr(checks, "PROCESSES", len(centers))
     assert measured(checks.against_itself, CPU, against_itself=dict(enumerate(centers))).passed is passed
 
@@ -81,7 +79,7 @@ def test_fp32_is_ieee_here_and_the_probe_sees_less(monkeypatch, cpu):
 
 def test_what_a_step_holds_is_in_its_peak(cpu):
     held = 64 * MIB
-    small, large = (probes.peak(cpu, size, print).headline_bytes for size in (0, held))
+    small, large = (probes.peak(cpu, size, print) for size in (0, held))
     if small is None:
         pytest.skip("the kernel does not reset a process's peak")
     assert large - small == pytest.approx(held, rel=0.1)

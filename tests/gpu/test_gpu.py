@@ -9,7 +9,7 @@ from bench.data.sampling import crop
 from bench.devices.backend import backend_of
 from bench.devices.monitor import open_monitor
 from bench.devices.survey import survey
-from bench.doctor.probes import build_runner
+from bench.doctor.probes import training_runner
 from bench.launch.local import LocalLauncher
 from bench.measure.memory import measure_peaks
 from bench.measure.operations import observe, peak_tflops
@@ -37,8 +37,7 @@ def test_cuda_and_nvml_mean_the_same_gpu(environment, device):
     nvml = open_monitor()
     assert nvml is not None
     with nvml:
-        gpu = nvml.gpu(device.uuid)
-    assert gpu.name == device.name
+        assert nvml.read(device.uuid, "nvmlDeviceGetName") == device.name
     assert environment.driver
 
 
@@ -131,7 +130,7 @@ def test_no_step_without_loss_scaling_waits_for_the_gpu():
     device = Device(placement="0", kind="cuda", name="GPU", architecture="Ampere")
     try:
         for name in ("fp32", "amp-bf16", "bf16"):
-            runner = build_runner(device, name, name, width=32, batch_size=4)
+            runner = training_runner(device, name)
             runner.run(3)
             torch.cuda.set_sync_debug_mode("error")
             runner.run(2)

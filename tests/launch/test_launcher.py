@@ -72,9 +72,10 @@ def test_several_tasks_of_torchrun_or_srun_are_refused_with_the_commands_for_sev
         {"RANK": "0", "WORLD_SIZE": "1"},
         {"SLURM_STEP_NUM_TASKS": "1"},
         {"SLURM_NTASKS": "4"},  # of a batch script, which is one task
-        {"SLURM_STEP_NUM_TASKS": "many"},
         {"WORLD_SIZE": "4"},
     ],
 )
-def test_a_single_task_may_measure_on_this_machine(environment):
-    require_one_task(environment)
+def test_a_single_task_may_measure_on_this_machine(environment, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    require_one_task()

@@ -87,8 +87,9 @@ def test_a_progress_bar_holds_nothing_that_outlives_its_process():
     assert LocalLauncher().call("tests.launch.hanging:draw_a_progress_bar") == []
 
 
-def test_a_process_that_hangs_in_c_code_ends_with_all_that_it_started_and_the_next_begins(tmp_path):
-    launcher = LocalLauncher(silence_s=0.5)
+def test_a_process_that_hangs_in_c_code_ends_with_all_that_it_started_and_the_next_begins(tmp_path, monkeypatch):
+    monkeypatch.setattr("bench.launch.local.SILENCE_S", 0.5)
+    launcher = LocalLauncher()
     with pytest.raises(UsageError, match="no sign of life"):
         launcher.call("tests.launch.hanging:hang", str(tmp_path / "note"))
     pids = [int(pid) for pid in (tmp_path / "note").read_text().split()]

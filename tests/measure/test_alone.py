@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.devices.backend import Backend
+from bench.devices.base import Backend
 from bench.measure import alone
 from bench.measure.alone import calls_of, times
 

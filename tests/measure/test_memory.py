@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import nn, optim
 
-from bench.devices.backend import Cpu, PeakMemory
+from bench.devices.base import PeakMemory
+from bench.devices.cpu import Cpu
 from bench.launch.local import LocalLauncher
 from bench.measure import memory
 from bench.measure.memory import tensor_bytes
@@ -28,7 +29,7 @@ FLOAT, HALF = 4, 2
 """Bytes of a number."""
 NOWHERE = 2**22 + 1
 """Above the largest process id that Linux gives."""
-PROCESSES = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
+PROCESSES = ("nvmlDeviceGetComputeRunningProcesses_v2",)
 
 
 def peaks(step, device=CPU, *, resident_before=None, driver_before=None, uuid=None):

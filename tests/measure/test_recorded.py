@@ -111,7 +111,7 @@ def test_a_mig_slice_has_no_energy_even_where_the_driver_answers_with_its_boards
     FakeDriver([FakeGpu("GPU-a", slices=[FakeGpu("MIG-s", power_w=250.0)])]).install(monkeypatch)
     monitor = open_monitor()
     meter = GpuMeter(monitor, "MIG-s")
-    assert (meter.energy_j(), meter.power_w(), monitor.gpu("MIG-s").power_limit_w) == (None, None, None)
+    assert (meter.energy_j(), meter.power_w(), monitor.describe("MIG-s")["power_limit_w"]) == (None, None, None)
 
 
 def test_a_board_with_slices_keeps_its_memory_where_utilisation_is_not_supported(monkeypatch):
@@ -177,7 +177,7 @@ def test_a_boards_readings_are_those_that_its_driver_told_and_its_power_is_right
     monitor = open_monitor()
     sample = monitor.sample("GPU-a", "0", None)
     assert (sample.power_w, sample.utilization_pct) == (board.power_w, board.utilization_pct)
-    assert (monitor.driver_version(), monitor.gpu("GPU-a").power_limit_w) == (board.driver, board.limit_w)
+    assert (monitor.driver_version(), monitor.describe("GPU-a")["power_limit_w"]) == (board.driver, board.limit_w)
     assert sample.throttle_reasons == {0: "none", 1: "idle", 4: "sw_power_cap"}[board.reasons]
     if "MIG" in name:  # the board's power is no slice's
         assert energy_source(GpuMeter(monitor, "MIG-s"), driver.clock, driver.clock.advance) is None

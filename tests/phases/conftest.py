@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench import phases
-from bench.devices.backend import Backend
+from bench.devices.base import Backend
 from bench.phases.energy import measure as energy
 from bench.phases.energy import stream as measuring
 from bench.phases.explain import measure as explain

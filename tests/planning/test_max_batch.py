@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.devices.backend import available_bytes
+from bench.devices.cpu import available_bytes
 from bench.launch.local import LocalLauncher
 from bench.phases.fit import Fit
 from bench.phases.fit.largest import Search

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.devices.nvidia import THROTTLE_FIELDS
+from bench.devices.monitor import THROTTLE_FIELDS
 from tests.simgpu import build, stubs
 from tests.simgpu.machine import Machine, Shared, environment
 

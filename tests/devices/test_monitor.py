@@ -9,24 +9,23 @@ import time
 
 import pytest
 
-from bench.devices.monitor import DeviceLostError, monitor_problem, open_monitor
-from bench.devices.nvidia import Nvml
+from bench.devices.monitor import DeviceLostError, Monitor, monitor_problem, open_monitor
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 
 POWER, THERMAL = 74, 75
 """Numbers of nvml.h's fields."""
 MS = 1_000_000
-PROCESSES = [f"nvmlDeviceGetComputeRunningProcesses_v{version}" for version in (3, 2)]
+PROCESSES = ["nvmlDeviceGetComputeRunningProcesses_v2"]
 
 
 @pytest.fixture
 def machine(monkeypatch):
     """Make a machine of GPUs and open its NVML."""
 
-    def make(*gpus: FakeGpu, **options) -> Nvml:
+    def make(*gpus: FakeGpu, **options) -> Monitor:
         FakeDriver(gpus, **options).install(monkeypatch)
-        return Nvml()
+        return Monitor()
 
     return make
 
@@ -36,7 +35,6 @@ def machine(monkeypatch):
     [
         (fake.without_driver, "Shared Library Not Found"),
         (lambda patch: FakeDriver(init_code=fake.DRIVER_NOT_LOADED).install(patch), "NVML does not start: "),
-        (lambda patch: patch.setitem(sys.modules, "pynvml", None), "nvidia-ml-py"),
     ],
 )
 def test_where_nvml_does_not_start_there_is_none_and_the_problem_is_known(monkeypatch, prepare, problem):
@@ -55,20 +53,24 @@ def test_asking_for_a_problem_leaves_nvml_as_it_was(monkeypatch):
 
 def test_gpus_are_described_in_their_units(machine):
     nvml = machine(
-        FakeGpu("GPU-b", name="NVIDIA Titanic", memory_total=24 * GiB, power_limit_w=350.0, capability=(8, 6)),
+        FakeGpu("GPU-b", power_limit_w=350.0),
         FakeGpu("GPU-a"),
     )
     assert nvml.driver_version() == "580.65.06"
-    first = nvml.gpu("GPU-b")
-    assert (first.uuid, first.name) == ("GPU-b", "NVIDIA Titanic")
-    assert (first.memory_total_bytes, first.power_limit_w, first.power_default_w) == (24 * GiB, 350.0, 700.0)
-    assert (first.model, first.sm_clock_limit_mhz, first.memory_clock_limit_mhz) == ("8.6", 1980, 2619)
+    first = nvml.describe("GPU-b")
+    assert (first.pop("uuid"), first.pop("energy")) == ("GPU-b", "power")
+    assert first == {
+        "power_limit_w": 350.0,
+        "power_default_w": 700.0,
+        "sm_clock_limit_mhz": 1980,
+        "memory_clock_limit_mhz": 2619,
+    }
 
 
 def test_a_gpu_is_found_by_uuid_with_or_without_its_prefix_whatever_the_order(machine):
     nvml = machine(FakeGpu("GPU-c", sm_clock_mhz=3), FakeGpu("GPU-a", sm_clock_mhz=1), FakeGpu("GPU-b", sm_clock_mhz=2))
     assert [nvml.clocks_mhz(uuid) for uuid in ("GPU-a", "b", "GPU-c")] == [(1, 2600), (2, 2600), (3, 2600)]
-    assert nvml.gpu("b").uuid == "GPU-b"
+    assert nvml.describe("b")["uuid"] == "GPU-b"
     with pytest.raises(DeviceLostError, match="GPU-z"):
         nvml.power_w("GPU-z")
 
@@ -76,7 +78,7 @@ def test_a_gpu_is_found_by_uuid_with_or_without_its_prefix_whatever_the_order(ma
 def test_used_memory_leaves_the_reserve_out_where_the_driver_tells_it_apart(machine):
     gpu = FakeGpu("GPU-a", memory_used=5 * GiB, memory_reserved=GiB)
     assert machine(gpu).memory_used_bytes("GPU-a") == 5 * GiB
-    assert machine(gpu).gpu("GPU-a").memory_free_bytes == gpu.memory_total - gpu.memory_used - gpu.memory_reserved
+    assert machine(gpu).memory_free_bytes("GPU-a") == gpu.memory_total - gpu.memory_used - gpu.memory_reserved
     assert machine(gpu, missing=fake.DRIVER_470).memory_used_bytes("GPU-a") == 6 * GiB
 
 
@@ -102,18 +104,17 @@ def test_a_reading_that_fails_is_none_and_the_others_go_on(machine):
     assert nvml.total_energy_j("GPU-a") == 1000.0
 
 
-@pytest.mark.parametrize("function", ["TemperatureV", "ComputeRunningProcesses_v3", "CurrentClocksEventReasons"])
-@pytest.mark.parametrize("old", ["driver", "package"])
-def test_an_old_driver_or_package_is_asked_in_the_old_way(monkeypatch, function, old):
+def test_an_old_driver_is_read_like_a_new_one(machine):
     gpu = FakeGpu("GPU-a", temperature_c=61, reasons=0x4, processes={1: GiB})
-    driver = FakeDriver([gpu], missing={f"nvmlDeviceGet{function}"} if old == "driver" else ()).install(monkeypatch)
-    if old == "package":
-        delattr(driver.pynvml, f"nvmlDeviceGet{function}")
-    sample = Nvml().sample("GPU-a", "0", set())
+    sample = machine(gpu, missing=fake.DRIVER_470).sample("GPU-a", "0", set())
     assert (sample.temperature_c, sample.throttle_reasons, sample.foreign_processes) == (61.0, "sw_power_cap", 1)
 
 
-REASONS = [f"nvmlDeviceGetCurrentClocks{word}Reasons" for word in ("Event", "Throttle")]
+def test_what_a_package_does_not_offer_is_unknown(monkeypatch):
+    driver = FakeDriver([FakeGpu("GPU-a")]).install(monkeypatch)
+    del driver.pynvml.nvmlDeviceGetTemperature
+    sample = Monitor().sample("GPU-a", "0", set())
+    assert (sample.temperature_c, sample.sm_clock_mhz) == (None, 1500)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ REASONS = [f"nvmlDeviceGetCurrentClocks{word}Reasons" for word in ("Event", "Thr
     ],
 )
 def test_clock_event_reasons_have_names_and_none_is_told_from_unknown(machine, bits, names):
-    errors = dict.fromkeys(REASONS, fake.NOT_SUPPORTED) if bits is None else {}
+    errors = {"nvmlDeviceGetCurrentClocksThrottleReasons": fake.NOT_SUPPORTED} if bits is None else {}
     assert machine(FakeGpu("GPU-a", reasons=bits or 0, errors=errors)).sample("GPU-a", "0").throttle_reasons == names
 
 
@@ -174,8 +175,7 @@ def test_a_mig_slice_has_its_own_memory_its_boards_clocks_and_no_power(machine):
     assert (sample.sm_clock_mhz, sample.temperature_c, sample.throttle_reasons) == (1234, 66.0, "hw_thermal")
     assert sample.power_w is sample.utilization_pct is nvml.total_energy_j("MIG-s") is None
     assert "MIG slice" in nvml.energy_problem("MIG-s")
-    gpu = nvml.gpu("MIG-s")
-    assert (gpu.memory_total_bytes, gpu.power_limit_w) == (10 * GiB, None)
+    assert (nvml.memory_free_bytes("MIG-s"), nvml.describe("MIG-s")["power_limit_w"]) == (8 * GiB, None)
 
 
 def test_a_lost_gpu_is_a_failure_and_does_not_hide_the_others(machine):
