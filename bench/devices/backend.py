@@ -31,7 +31,6 @@ from bench.spec.errors import first_line
 from bench.spec.precisions import Feature, Precision
 
 Value = TypeVar("Value")
-MIB = 2**20
 OUT_OF_MEMORY = ("defaultcpuallocator", "out of memory", "alloc_failed", "allocation_failed")
 """Parts of the messages, in lower case, of torch's allocators, CUDA's runtime and driver, Triton, cuBLAS and cuDNN."""
 NO_WORKSPACE = ("unable to find an engine", "cublas_status_not_initialized", "cudnn_status_not_initialized")
@@ -101,15 +100,6 @@ class Backend(ABC):
     @abstractmethod
     def record_event(self, *, timing: bool = False) -> Event:
         """Return an event behind all work that is queued on the current stream."""
-
-    @cached_property
-    def cold_bytes(self) -> int:
-        """Size of a buffer that the caches do not hold."""
-        return 64 * MIB
-
-    def evict(self) -> None:
-        """Queue the overwriting of such a buffer, after which the caches hold nothing else."""
-        raise NotImplementedError(NO_QUEUE)
 
     @cached_property
     def side_stream(self) -> CudaStream:
@@ -275,19 +265,6 @@ class Cuda(Backend):
         event = torch.cuda.Event(enable_timing=timing)
         event.record(torch.cuda.current_stream(self.device))
         return event
-
-    @cached_property
-    def cold_bytes(self) -> int:
-        # An MI300X has a cache of 256 MB behind the 4 MB that torch reports.
-        reported: int = torch.cuda.get_device_properties(self.device).L2_cache_size
-        return max(4 * reported, (1024 if torch.version.hip else 256) * MIB)
-
-    @cached_property
-    def _buffer(self) -> Tensor:
-        return torch.empty(self.cold_bytes, dtype=torch.uint8, device=self.device)
-
-    def evict(self) -> None:
-        self._buffer.zero_()
 
     @cached_property
     def side_stream(self) -> CudaStream:

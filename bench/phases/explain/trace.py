@@ -127,15 +127,12 @@ BY_TYPE = re.compile(r"(?i)nvjet_(?:sm\d+_)?s[a-z]{2}|cutlass|ck_tile|triton")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operator:
-    """The time of an operator, on inputs of some types and sizes, in a step."""
+    """The time of an operator, on inputs of some sizes, in a step."""
 
     name: str
     work: WorkClass
-    types: tuple[str, ...]
-    """Of its inputs, as in the trace."""
-    sizes: tuple[tuple[int, ...], ...]
-    count: float
-    """Times in a step."""
+    sizes: str
+    """Of its inputs, as in ``128x64 64x64``, without those of lists and of numbers."""
     ms: float
     """In a step, overlaps with other work included."""
 
@@ -149,7 +146,6 @@ class StepTime:
     step_ms: float
     """From the beginning of the first step to the end of the last one's work, over the steps."""
     operators: tuple[Operator, ...]
-    """Longest first."""
     calls: float
     """Kernels and copies in a step, or on a CPU operators that have a class of their own."""
     scaling_wait_ms: float
@@ -162,7 +158,8 @@ class _Event:
     start: float
     end: float
     types: tuple[str, ...]
-    sizes: tuple[tuple[int, ...], ...]
+    sizes: Sequence[Any]
+    """Of its inputs: lengths, or for a list of tensors the lengths of each."""
     is_range: bool
     """Whether it is a range that a program named, and no operator."""
     parent: _Event | None = None
@@ -222,47 +219,44 @@ def profiled(step: Callable[[], object], steps: int, *, gpu: bool) -> dict[str, 
     return loaded
 
 
-def decompose(trace: Mapping[str, Any], *, gpu: bool | None = None, matrix_types: frozenset[str] = SMALL) -> StepTime:
+def decompose(trace: Mapping[str, Any], *, gpu: bool, matrix_types: frozenset[str] = SMALL) -> StepTime:
     """Divide the steps of a trace by class of work.
 
     Args:
         trace: Chrome's trace format as torch.profiler writes it, with shapes; steps are ranges called ``STEP``.
-        gpu: whether kernels must be in it; None goes by what is there.
+        gpu: whether the time is that of kernels, or of operators on a CPU.
         matrix_types: types, as the trace calls them, that a CPU has matrix instructions for. A GPU's kernels say it.
 
     Raises:
-        ValueError: there is no step in it.
         UnsupportedError: there is no kernel in the trace of a GPU.
     """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     host, by_id = _host_events(events)
-    marks = [event for event in host if event.name == STEP]
-    if not marks:
-        raise ValueError(f"the trace has no range called '{STEP}'")
     device = [event for event in events if event.get("cat") in DEVICE_CATEGORIES]
     if gpu and not device:
         raise UnsupportedError(
             "torch.profiler recorded no kernels: this torch build has no tracing for the GPU, or the driver does not "
             "permit it (NVIDIA's RmProfilingAdminOnly), or another profiler is attached"
         )
-    start, end = min(mark.start for mark in marks), max(mark.end for mark in marks)
-    if device:
-        segments = [segment for segment in _kernels(device, by_id) if segment.start >= start]
-        end = max(end, *(segment.end for segment in segments)) if segments else end
-    else:
-        segments = [segment for segment in _operators(host, matrix_types) if segment.start >= start]
-    segments = [segment for segment in segments if segment.start < end]
+    marks = [event for event in host if event.name == STEP]
+    start = min(mark.start for mark in marks)
+    every = _kernels(device, by_id) if gpu else _operators(host, matrix_types)
+    segments = [segment for segment in every if segment.start >= start]
+    end = max([*(mark.end for mark in marks), *(segment.end for segment in segments)])
     us = _exclusive(segments, start, end)
     each = 1e3 * len(marks)
     starts = sorted(segment.start for segment in segments)
-    # Kernels are launched again only after the wait: until the first of them the GPU has none because of it.
-    waits = [(wait.start, next((at for at in starts if at >= wait.end), end)) for wait in _scaler_waits(host)]
+    scaling_wait_us = 0.0
+    for wait in _scaler_waits(host):
+        # Kernels are launched again only after the wait: until the first of them the GPU has none because of it.
+        launched = next((at for at in starts if at >= wait.end), end)
+        scaling_wait_us += _exclusive(segments, wait.start, launched)["idle"]
     return StepTime(
         ms={work: us[work] / each for work in CLASSES},
         step_ms=(end - start) / each,
         operators=_by_operator(segments, len(marks)),
-        calls=len({id(segment) if device else id(segment.operator) for segment in segments}) / len(marks),
-        scaling_wait_ms=sum(_exclusive(segments, *wait)["idle"] for wait in waits if device) / each,
+        calls=len(segments if gpu else {id(segment.operator) for segment in segments}) / len(marks),
+        scaling_wait_ms=scaling_wait_us / each,
     )
 
 
@@ -279,7 +273,7 @@ def _host_events(events: Iterable[Mapping[str, Any]]) -> tuple[list[_Event], dic
             start=begin,
             end=begin + float(raw["dur"]),
             types=tuple(arguments.get("Input type", ())),
-            sizes=tuple(tuple(size) for size in arguments.get("Input Dims", ()) if _is_size(size)),
+            sizes=arguments.get("Input Dims", []),
             is_range=raw["cat"] == "user_annotation",
         )
         host.append(event)
@@ -306,10 +300,6 @@ def _scaler_waits(host: Iterable[_Event]) -> Iterator[_Event]:
             is_checked = event.name.startswith("aten::")
         elif is_checked and event.name == "aten::_local_scalar_dense":
             yield event
-
-
-def _is_size(size: object) -> bool:
-    return isinstance(size, list) and bool(size) and all(isinstance(length, int) for length in size)
 
 
 def _operators(host: Iterable[_Event], matrix_types: frozenset[str]) -> Iterator[_Segment]:
@@ -360,7 +350,6 @@ def _kernels(device: Iterable[Mapping[str, Any]], by_id: Mapping[int, _Event]) -
 
 def _exclusive(segments: Sequence[_Segment], start: float, end: float) -> dict[WorkClass, float]:
     """Give each instant to one class: of several at once to the first in the order of classes; to none is idle."""
-    order = (*(work for work in CLASSES if work not in ("communication", "copies", "idle")), "copies", "communication")
     edges = sorted(
         edge
         for segment in segments
@@ -371,7 +360,7 @@ def _exclusive(segments: Sequence[_Segment], start: float, end: float) -> dict[W
     at = start
     for moment, change, work in edges:
         if moment > at:
-            current: WorkClass = next((each for each in order if active[each] > 0), "idle")
+            current: WorkClass = next((each for each in CLASSES if active[each] > 0), "idle")
             us[current] += moment - at
             at = moment
         active[work] += change
@@ -380,21 +369,18 @@ def _exclusive(segments: Sequence[_Segment], start: float, end: float) -> dict[W
 
 
 def _by_operator(segments: Iterable[_Segment], steps: int) -> tuple[Operator, ...]:
-    """Add up the segments of each operator, with the types and sizes of the operator that decides their class."""
-    us: defaultdict[tuple[Any, ...], float] = defaultdict(float)
-    events: defaultdict[tuple[Any, ...], set[int]] = defaultdict(set)
+    """Add up the segments of each operator, with the sizes of the operator that decides their class."""
+    us: defaultdict[tuple[str, WorkClass, str], float] = defaultdict(float)
     for segment in segments:
-        event = segment.operator
-        key: tuple[Any, ...] = (segment.name, segment.work, (), ())
-        if event is not None:
-            event = next((each for each in event.ancestors() if operator_class(each.name, each.types)), event)
-            key = (event.name, segment.work, event.types, event.sizes)
-        us[key] += segment.end - segment.start
-        events[key].add(id(segment if event is None else event))
-    longest = sorted(((key, (time, events[key])) for key, time in us.items()), key=lambda item: -item[1][0])
+        name, sizes = segment.name, ""
+        if segment.operator is not None:
+            chain = segment.operator.ancestors()
+            event = next((each for each in chain if operator_class(each.name, each.types)), segment.operator)
+            shapes = ["x".join(map(str, size)) for size in event.sizes if size and isinstance(size[0], int)]
+            name, sizes = event.name, " ".join(shapes)
+        us[name, segment.work, sizes] += segment.end - segment.start
     return tuple(
-        Operator(name=name, work=work, types=types, sizes=sizes, count=len(kernels) / steps, ms=time / 1e3 / steps)
-        for (name, work, types, sizes), (time, kernels) in longest
+        Operator(name=name, work=work, sizes=sizes, ms=time / 1e3 / steps) for (name, work, sizes), time in us.items()
     )
 
 
