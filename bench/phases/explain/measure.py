@@ -23,8 +23,8 @@ from bench.measure.disturbance import Watch, open_watch
 from bench.measure.rounds import without_collection
 from bench.measure.warmup import warm_up
 from bench.phases.explain import Explained, Finding
-from bench.phases.explain.trace import StepTime, decompose, profiled
-from bench.results.records import Device, Message, Progress, Status, WorkClass
+from bench.phases.explain.trace import Operator, StepTime, decompose, profiled
+from bench.results.records import Device, Message, Progress, Status
 from bench.spec.trial import Trial
 from bench.training.arms import BATCHES, Context, TrainingRunner, enter, open_context
 
@@ -41,7 +41,8 @@ OPERATORS = 100
 """The operators that are kept of a step, the longest."""
 IN_TRACES = {torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
 """Names of types in traces."""
-LOADER_STEPS = (5, 30)
+LOADER_STEPS = 5
+"""Fewest steps on batches as they are loaded: the first may have been loaded before."""
 NAMED = 5
 """Most modules that are named of a type."""
 
@@ -82,7 +83,7 @@ def _take_turns(arms: list[_Arm], budget_s: float, watch: Watch, collect: Callab
 
     Args:
         arms: warmed up.
-        budget_s: how long to go on after the fewest rounds.
+        budget_s: seconds after which no more rounds than the fewest begin.
         watch: names what disturbed the device.
         collect: runs Python's garbage collector, which must not run within a block.
     """
@@ -98,11 +99,8 @@ def _take_turns(arms: list[_Arm], budget_s: float, watch: Watch, collect: Callab
                 block()
                 collect()
         watch.poll()
-        if turn == 0:
-            for arm in arms:
-                arm.timed_ms.clear()
-                arm.profiles.clear()
-            end = time.monotonic() + budget_s
+    for arm in arms:
+        del arm.timed_ms[0], arm.profiles[0]
 
 
 @dataclass(slots=True)
@@ -154,8 +152,8 @@ class _Arm:
 
     def profile_steps(self) -> None:
         backend = backend_of(self.context.device)
-        matrix_types = frozenset(IN_TRACES.get(dtype, str(dtype)) for dtype in backend.matrix_types())
-        trace = profiled(lambda: self._queue(1), self.steps, gpu=backend.is_gpu)
+        matrix_types = frozenset(IN_TRACES[dtype] for dtype in backend.matrix_types())
+        trace = profiled(lambda: self._queue(1), self.steps, backend.synchronize, gpu=backend.is_gpu)
         self.profiles.append(decompose(trace, gpu=backend.is_gpu, matrix_types=matrix_types))
 
     def send_steps(self) -> None:
@@ -169,13 +167,13 @@ class _Arm:
                 self.send_figure("step", name, value, round=number)
             for work, ms in profile.ms.items():
                 self.send_figure("class", work, ms, round=number)
-        times: dict[tuple[str, WorkClass, str], list[float]] = defaultdict(list)
+        every_ms: dict[Operator, list[float]] = defaultdict(list)
         for profile in self.profiles:
-            for operator in profile.operators:
-                times[operator.name, operator.work, operator.sizes].append(operator.ms)
-        medians = {operator: statistics.median(ms) for operator, ms in times.items()}
-        for name, work, sizes in sorted(medians, key=lambda operator: -medians[operator])[:OPERATORS]:
-            self.send_figure("operator", name, medians[name, work, sizes], work=work, detail=sizes)
+            for operator, ms in profile.operators_ms.items():
+                every_ms[operator].append(ms)
+        medians = [(statistics.median(ms), *operator) for operator, ms in every_ms.items()]
+        for ms, name, work, sizes in sorted(medians, reverse=True)[:OPERATORS]:
+            self.send_figure("operator", name, ms, work=work, detail=sizes)
         taken = self.runner.taken_steps() - self.taken_before
         self.send_figure("step", "skipped", 100 * (1 - taken / self.queued))
 
@@ -184,7 +182,7 @@ class _Arm:
         self.say("training on batches as they are loaded")
         arm, epochs = self.runner.arm, map(self.context.open_batches().train, itertools.count(1))
         batches = itertools.chain.from_iterable(epochs)
-        steps = max(LOADER_STEPS[0], min(LOADER_STEPS[1], int(1.0 / self.step_s)))
+        steps = max(LOADER_STEPS, self.steps)
         self.runner.activate()
         for batch in itertools.islice(batches, SETTLING_STEPS):
             arm.step(arm, batch)

@@ -32,8 +32,8 @@ NO_GAIN = 1.1
 """How many times as fast as in fp32 products must run for there to be a gain."""
 MATTERS = 0.15
 """Share of a step that products must have for their rate to matter."""
-MEMORY_BOUND, CASTS, OPTIMIZER, SCALING, ELSEWHERE = 0.50, 0.10, 0.30, 0.05, 0.10
-"""Shares of a step from which a class of work is a reason; the last is that of communication and of copies."""
+MEMORY_BOUND, CASTS, OPTIMIZER, SCALING, COPIES = 0.50, 0.10, 0.30, 0.05, 0.10
+"""Shares of a step from which a class of work is a reason."""
 MISSED_PCT, SKIPPED_PCT, WAITING_PCT = 10.0, 2.0, 10.0
 """The same of FLOPs in fp32, of skipped steps, and of time spent waiting for the loader."""
 CERTAIN = 0.5
@@ -146,11 +146,10 @@ class Step:
         return self.runs_on_gpu and self.launching >= LAUNCHING
 
     @property
-    def operators_ms(self) -> dict[str, float]:
+    def operators_ms(self) -> pd.Series[float]:
         """The time of its longest operators, by name with the sizes of the inputs."""
         rows = self.of("operator")
-        times_ms = rows["value"].groupby(rows["name"] + " " + rows["detail"]).sum()
-        return {str(operator): float(ms) for operator, ms in times_ms.items()}
+        return rows["value"].groupby(rows["name"] + " " + rows["detail"]).sum()
 
 
 MemoryPair = tuple[Mapping[Hashable, Any], Mapping[Hashable, Any]]
@@ -193,11 +192,6 @@ class Explanation:
     memory: MemoryPair | None = None
 
     @property
-    def precision(self) -> str:
-        """The precision that is explained."""
-        return self.arm.precision
-
-    @property
     def workload(self) -> str:
         """The name of its recipe in the summary."""
         return str(self.cell["workload"])
@@ -210,7 +204,7 @@ class Explanation:
     @property
     def subject(self) -> str:
         """Its precision, device and batch size."""
-        return f"{self.precision} on {self.where}, batch {self.cell['batch_size']:.0f}"
+        return f"{self.arm.precision} on {self.where}, batch {self.cell['batch_size']:.0f}"
 
     @property
     def techniques(self) -> list[str]:
@@ -224,8 +218,8 @@ class Explanation:
     def changed(self) -> list[tuple[str, float, float]]:
         """The operators whose time changed most, each with the ms of both steps."""
         before, after = self.baseline.operators_ms, self.arm.operators_ms
-        times_ms = [(operator, before.get(operator, 0.0), after.get(operator, 0.0)) for operator in before | after]
-        return sorted(times_ms, key=lambda times: -abs(times[2] - times[1]))[:CHANGED]
+        largest = after.sub(before, fill_value=0.0).abs().nlargest(CHANGED)
+        return [(operator, before.get(operator, 0.0), after.get(operator, 0.0)) for operator in largest.index]
 
 
 def explanations(figures: pd.DataFrame) -> list[Explanation]:
@@ -334,8 +328,5 @@ def _of_other_work(baseline: Step, arm: Step) -> Iterator[Reason]:
         was, now = (number(step.ms["optimizer"], 3) for step in (baseline, arm))
         sentence = f"the optimizer takes {percent(share)} of the step: {now} ms, and {was} ms in fp32"
         yield Reason("optimizer-bound", sentence, ("fused-optimizer",))
-    if (share := arm.share("communication")) >= ELSEWHERE:
-        sentence = f"communication that nothing else overlaps takes {percent(share)} of the step"
-        yield Reason("communication", sentence)
-    if (share := arm.share("copies")) >= ELSEWHERE:
+    if (share := arm.share("copies")) >= COPIES:
         yield Reason("copies", f"copies between host and device take {percent(share)} of the step")

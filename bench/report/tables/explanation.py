@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from bench.report.analysis.explanation import CLASSES, MEMORY_KINDS, Explanation, MemoryPair
-from bench.report.format import MIB, capital, change, known, memory_unit, number, percent, share, spread, times
+from bench.report.format import MIB, capital, change, known, memory_unit, number, percent, share, signed, spread, times
 from bench.report.tables.table import Table, figures, table, words
 
 BUSY_PCT = 10.0
@@ -49,13 +49,9 @@ def _compared(
         words(what, itemgetter(0), wrap=True),
         figures(f"{explanation.baseline.precision} (ms)", itemgetter(1), 3),
         figures(f"{explanation.arm.precision} (ms)", itemgetter(2), 3),
-        figures("change (ms)", lambda row: row[2] - row[1], _with_sign),
+        figures("change (ms)", lambda row: row[2] - row[1], lambda ms: signed(ms, 3)),
     ]
     return table(explanation.subject + title, times_ms, columns)
-
-
-def _with_sign(value: float) -> str:
-    return f"{'+' if value > 0 else ''}{number(value, 3)}"
 
 
 def gain(explanation: Explanation) -> str:
@@ -126,7 +122,6 @@ def memory_sentences(memory: MemoryPair) -> Iterator[str]:
     if (kept := after["fp32_activation_bytes"]) >= FP32 * now:
         part = percent(kept / after["activation_bytes"])
         yield f"{amount(kept)} of its activations, {part}, are kept in fp32 for the backward pass."
-    slack = [row["peak_reserved_bytes"] - row["peak_allocated_bytes"] for row in memory]
-    if any(beyond >= max(SLACK * peak, LEAST_SLACK) for beyond, peak in zip(slack, (was, now), strict=True)):
-        parts = [amount(beyond) if known(beyond) else "an unknown size" for beyond in slack]
-        yield f"Apart from that, the allocator holds {parts[1]} more than is allocated, in fp32 {parts[0]}."
+    in_fp32, slack = (row["peak_reserved_bytes"] - row["peak_allocated_bytes"] for row in memory)
+    if slack >= max(SLACK * now, LEAST_SLACK):
+        yield f"Apart from that, the allocator holds {amount(slack)} more than is allocated, in fp32 {amount(in_fp32)}."

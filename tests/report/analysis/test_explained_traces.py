@@ -96,7 +96,6 @@ CAUSES: dict[str, Callable[[str], Gpu]] = {
     "memory-bound": step((100, 850), (40, 430), idle=50),
     "casts": casting,
     "no matrix units": without_matrix_units,
-    "communication": step(*USUAL, ("c10d::allreduce_", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 400, FP32)),
     "copies": step(*USUAL, ("aten::copy_", "Memcpy HtoD (Pageable -> Device)", 400, (FP32, FP32))),
 }
 

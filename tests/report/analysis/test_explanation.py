@@ -101,7 +101,6 @@ CAUSES = {
     "casts": {"arm": GAINS | {"casts and layout": 15.0}},
     "optimizer-bound": {"base": FP32 | {"optimizer": 40.0}, "arm": GAINS | {"optimizer": 40.0}},
     "skipped steps": {"extra": [figure("amp-bf16", "step", "skipped", 20.0)]},
-    "communication": {"base": FP32 | {"communication": 20.0}, "arm": GAINS | {"communication": 20.0}},
     "copies": {"base": FP32 | {"copies": 20.0}, "arm": GAINS | {"copies": 20.0}},
     "loader": {"extra": [figure("amp-bf16", "step", "waiting", 30.0)]},
     "autocast missed": {"extra": [MISSED]},

@@ -15,7 +15,7 @@ from tests.report.analysis.test_explanation import CAUSES, explain, figure, plai
 def test_the_table_has_each_class_and_adds_up():
     result = plain(arm={"other products": 24.0, "casts and layout": 6.0, "optimizer": 0.1, "idle": 10.0})
     rows = {row[0]: row[1:] for row in time_by_class(result).rows}
-    assert rows["casts and layout"] == ["0.00", "6.00", "+6.00"]
+    assert rows["casts and layout"] == ["0.00", "6.00", "+6.000"]
     assert "communication" not in rows
     parts = [name for name in rows if name not in ("all, profiled", "the step, not profiled")]
     for column in (0, 1):
@@ -67,7 +67,7 @@ def test_a_gain_has_its_interval_and_whether_it_is_one(center, low, high, says):
 def test_operators_have_both_times_and_the_change():
     assert most_changed(plain()) is None
     result = plain(extra=[figure("fp32", "operator", "aten::mm", 6.0), figure("amp-bf16", "operator", "aten::mm", 2.0)])
-    assert [row[1:] for row in most_changed(result).rows] == [["6.00", "2.00", "−4.00"]]
+    assert [row[1:] for row in most_changed(result).rows] == [["6.00", "2.00", "−4.000"]]
 
 
 # Why memory rises or falls, of made-up figures.
