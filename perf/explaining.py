@@ -58,14 +58,13 @@ def explain(cell: str, out: Path, budget: str | None = None) -> Explanation:
 
 def adds_up(step: Step) -> float:
     """Return the sum of a step's classes over the step without the profiler: the median over the rounds."""
-    timed = step.of("step", "timed").set_index("round")["value"]
-    return float(((timed - step.unprofiled_rest) / timed).median())
+    return float(((step.rounds_ms - step.unprofiled_rest) / step.rounds_ms).median())
 
 
 def recording_us(step: Step) -> float:
     """Return the time that the profiler adds to a step for each operator, in µs: the median over the rounds."""
-    profiled, timed = (step.of("step", name).set_index("round")["value"] for name in ("profiled", "timed"))
-    return 1e3 * float((profiled - timed).median()) / (step.value("step", "operators") or math.nan)
+    profiled_ms = step.of("step", "profiled").set_index("round")["value"]
+    return 1e3 * float((profiled_ms - step.rounds_ms).median()) / (step.figure("operators") or math.nan)
 
 
 def judge(cell: str, explained: Explanation) -> list[str]:

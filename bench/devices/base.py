@@ -104,19 +104,6 @@ class Backend:
         """The device's side stream, the same each time: torch keeps freed memory by stream."""
         return SideStream(self.device)
 
-    @cached_property
-    def cold_bytes(self) -> int:
-        """Size of a buffer that the caches do not hold."""
-        return 64 * MIB
-
-    @cached_property
-    def _buffer(self) -> Tensor:
-        return torch.empty(self.cold_bytes, dtype=torch.uint8, device=self.device)
-
-    def evict(self) -> None:
-        """Queue the overwriting of such a buffer, after which the caches hold nothing else."""
-        self._buffer.zero_()
-
     def free_bytes(self) -> int:
         """Return the memory that the device has free, other processes' use deducted."""
         return int(self.module.mem_get_info(self.device)[0])

@@ -6,12 +6,11 @@ import gc
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
 
-from bench.devices.base import MIB, Backend, PeakMemory, SideStream
+from bench.devices.base import Backend, PeakMemory, SideStream
 from bench.spec.generations import NVIDIA
 from bench.spec.precisions import Feature, Precision
 
@@ -75,10 +74,6 @@ class Cuda(Backend):
             f"This torch build ({torch.__version__}) has no kernels for GPU {self.device.index} "
             f"({self.properties.name}, {self.model()}); it has {' '.join(built)}. {self.hint}"
         )
-
-    @cached_property
-    def cold_bytes(self) -> int:
-        return max(4 * int(self.properties.L2_cache_size), 256 * MIB)
 
     def reset_peak_memory(self) -> bool:
         torch.cuda.synchronize(self.device)

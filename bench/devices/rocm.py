@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
-from bench.devices.base import MIB
 from bench.devices.nvidia import Cuda
 from bench.spec.precisions import Precision
 
@@ -36,8 +34,3 @@ class Rocm(Cuda):
 
     def has_kernels(self, built: Sequence[str]) -> bool:
         return any(architecture.partition(":")[0] == self.model() for architecture in built)
-
-    @cached_property
-    def cold_bytes(self) -> int:
-        # An MI300X has a cache of 256 MB behind the 4 MB that torch reports.
-        return 1024 * MIB

@@ -14,6 +14,7 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
+from torch.utils.module_tracker import ModuleTracker
 
 from bench.devices.backend import backend_of
 from bench.devices.capabilities import set_fp32
@@ -81,10 +82,26 @@ def count(step: Callable[[], object]) -> Operations:
     if mode.unknown:
         print(f"Products without a FLOP formula: {', '.join(sorted({name for name, _ in mode.unknown}))}.")
     return Operations(
-        compute_dtypes=shares(mode.flops, [dtype for _, dtype in mode.unknown]),
+        compute_dtypes=shares(mode.flops_by_type, [dtype for _, dtype in mode.unknown]),
         flops_per_step=None if mode.unknown else float(sum(mode.flops.values())),
         attention=" ".join(f"{backend}:{calls}" for backend, calls in mode.attention.most_common()),
     )
+
+
+def flops_by_module(step: Callable[[], object]) -> Counter[tuple[str, Type]]:
+    """Do one step as ``count`` does; return the FLOPs of its products by the module that called them and by their type.
+
+    The module is the innermost, as named in the model, of the backward pass too; empty outside of all, as in the loss.
+    Products without a formula count as 0.
+
+    Raises:
+        Exception: whatever the step raises, or a model whose modules cannot be followed.
+    """
+    with ModuleTracker() as modules:
+        mode = _Products(modules)
+        with mode:
+            step()
+    return mode.flops
 
 
 def shares(flops: Counter[Type], unknown: Iterable[Type] = ()) -> str:
@@ -148,16 +165,26 @@ class _Products(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
+    def __init__(self, modules: ModuleTracker | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.formulas = formulas()
-        self.flops: Counter[Type] = Counter()
+        self._modules = modules
+        self.flops: Counter[tuple[str, Type]] = Counter()
+        """By module, which is empty where none are followed, and by type."""
         self.attention: Counter[str] = Counter()
         """Calls of scaled_dot_product_attention by backend."""
         self.unknown: set[tuple[str, Type]] = set()
         """Products without a formula, and their types."""
         self._operands: torch.dtype | None = None
         """The type that holds the operands of the product of quantised tensors that runs now."""
+
+    @property
+    def flops_by_type(self) -> Counter[Type]:
+        """The FLOPs of all modules."""
+        flops: Counter[Type] = Counter()
+        for (_, dtype), count in self.flops.items():
+            flops[dtype] += count
+        return flops
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do ``func``, or its parts, and count it."""
@@ -195,10 +222,14 @@ class _Products(TorchDispatchMode):
         dtype: Type = narrowest
         if self._operands is not None and self._operands.itemsize < narrowest.itemsize:
             dtype = f"{_name(self._operands)} in {_name(narrowest)}"
-        if (flops := flops_of(formula, args, kwargs, result)) is None:
+        flops = flops_of(formula, args, kwargs, result)
+        if flops is None:
             self.unknown.add((name, dtype))
-        else:
-            self.flops[dtype] += flops
+        self.flops[self._module(), dtype] += flops or 0
+
+    def _module(self) -> str:
+        running = self._modules.parents - {"Global"} if self._modules else ()
+        return max(running, key=len, default="").partition(".")[2]  # without the class of the whole model
 
 
 def _quantised(func: Any, args: Any) -> tuple[type, torch.dtype] | None:

@@ -360,8 +360,9 @@ def _why_sections(explained: list[Explanation]) -> list[Section]:
     sections = []
     for title, group in itertools.groupby(explained, attrgetter("workload")):
         section = Section(title=title, why=list(group))
-        section.more.extend(filter(None, [explanation_tables.time_by_class(section.why)]))
-        section.tables.extend(filter(None, [explanation_tables.gains(section.why)]))
+        for one in section.why:
+            tables = explanation_tables.time_by_class(one), explanation_tables.most_changed(one)
+            section.tables.extend(filter(None, tables))
         sections.append(section)
     return sections
 

@@ -124,7 +124,7 @@ def environment(folder: Path = TEMPLATES) -> jinja2.Environment:
         "strayed": strayed,
         "gain": explanation.gain,
         "reasons": explanation.sentences,
-        "short": explanation.short,
+        "time_by_class": explanation.time_by_class,
     }
     return environment
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,8 +17,7 @@ from torch import Tensor
 from bench.data import WHOLE, Batches, Shard, SuiteBatches, first_batches, open_batches
 from bench.data.batch import Batch, first_dimension, tensors
 from bench.devices.backend import backend_of, device_at
-from bench.measure.alone import Call, calls_of
-from bench.measure.operations import observe
+from bench.measure.operations import Type, flops_by_module, observe
 from bench.planning import suite_registry
 from bench.results.records import Message, Operations, Progress, Status, Switches, TrialResult
 from bench.spec.precisions import Precision, parse_precision, strayed
@@ -223,19 +223,19 @@ class TrainingRunner:
         name = self.arm.precision.name
         if not strayed(name, operations.compute_dtypes, ""):
             return operations
-        strange = (call.module for call in self.calls() if strayed(name, f"{call.dtype}:100%", ""))
-        modules = filter(None, dict.fromkeys(strange))
-        return replace(operations, other_modules=", ".join(itertools.islice(modules, MOST_MODULES)))
+        modules = [module for module, dtype in self.flops_by_module() if strayed(name, f"{dtype}:100%", "")]
+        named = [module for module in dict.fromkeys(modules) if module]
+        return replace(operations, other_modules=", ".join(named[:MOST_MODULES]))
 
-    def calls(self) -> list[Call]:
-        """Return the products that a step calls, forward and backward; none where they cannot be followed."""
+    def flops_by_module(self) -> Counter[tuple[str, Type]]:
+        """Return the FLOPs of a step by module and type; none where its modules cannot be followed."""
         observable = self.observable()
         observable.activate()
         try:
-            return calls_of(observable.compute)
+            return flops_by_module(observable.compute)
         except Exception as error:  # a model that cannot be observed; that it trains is known
-            print(f"{self.name}: the products of its step are unknown: {type(error).__name__}: {error}")
-            return []
+            print(f"{self.name}: the modules of its products are unknown: {type(error).__name__}: {error}")
+            return Counter()
         finally:
             self.arm.zero_grad()
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from bench.data.loader import open_samples
 from PIL import Image
 
 from bench.data import folder as folder_module
 from bench.data import prepare
 from bench.data.folder import fingerprint, stratified
-from bench.data.loader import open_samples
 from bench.data.prepare import load
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data

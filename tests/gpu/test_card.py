@@ -16,7 +16,6 @@ from torch import nn
 from bench.devices.backend import backend_of
 from bench.devices.monitor import open_monitor
 from bench.launch.local import LocalLauncher
-from bench.measure import alone
 from bench.measure.disturbance import GpuWatch, open_watch
 from bench.measure.operations import peak_tflops
 from bench.spec.precisions import PRECISIONS
@@ -131,22 +130,6 @@ def monitor():
     """The driver's library."""
     with open_monitor() as opened:
         yield opened
-
-
-@REAL
-def test_products_alone_add_up_to_the_step_of_which_they_are_most():
-    heads = [torch.randn(16, 16, 1024, 64, device=GPU, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
-
-    def step():
-        torch.nn.functional.scaled_dot_product_attention(*heads, dropout_p=0.1).sum().backward()
-
-    step()
-    calls = alone.calls_of(step)
-    taken = [each for call in calls for each in [alone.times([call], GPU, 0.1)[0]] * call.count]
-    assert None not in taken
-    backend = backend_of(GPU)
-    step_ms = 1e3 * min(alone._gpu_s(step, backend) for _ in range(5))
-    assert 0.6 * step_ms < sum(taken) < 1.6 * step_ms
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench.devices.backend import backend_of
 from bench.measure import operations
-from bench.measure.operations import observe, peak_tflops, shares
+from bench.measure.operations import flops_by_module, observe, peak_tflops, shares
 from bench.results.records import Operations
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data, Suite
@@ -147,6 +147,32 @@ def test_a_product_without_a_formula_is_not_passed_over(capsys):
     result = observed(nn.Sequential(nn.Linear(6, 8), Layer(nn.Bilinear(8, 8, 2), lambda layer, x: layer(x, x))), (6,))
     assert result == Operations(compute_dtypes="float32:100% float32:?", flops_per_step=None)
     assert "aten._trilinear" in capsys.readouterr().out
+
+
+def test_products_are_their_modules_own_forward_and_backward_below_autocast():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.out = nn.Conv2d(4, 6, 3), nn.Linear(6, 5)
+
+        def forward(self, images):
+            hidden = self.conv(images).relu().mean(dim=(2, 3))
+            with torch.autocast("cpu", enabled=False):
+                return self.out(hidden.float())
+
+    model = Block()
+
+    def step():
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = model(torch.ones(3, 4, 8, 8))
+        (outputs @ torch.ones(5)).sum().backward()
+
+    conv, linear, loss = 2 * 3 * 6 * 6 * 6 * 4 * 3 * 3, 2 * 3 * 6 * 5, 2 * 3 * 5
+    assert flops_by_module(step) == {
+        ("conv", torch.bfloat16): 2 * conv,  # there is no gradient of the images
+        ("out", torch.float32): 3 * linear,
+        ("", torch.float32): loss,  # its gradient is an outer product of vectors, which is elementwise
+    }
 
 
 def test_nothing_but_products_counts():

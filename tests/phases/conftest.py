@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from bench import phases
-from bench.devices.base import Backend
 from bench.phases.energy import measure as energy
 from bench.phases.energy import stream as measuring
 from bench.phases.explain import measure as explain
@@ -83,8 +82,6 @@ def shorten_energy(patched):
 
 def shorten_explain(patched):
     """Explain with as many rounds as there must be, and short windows."""
-    patched.setattr(explain, "ALONE_S", 0.02)
-    patched.setattr(Backend, "cold_bytes", 2**18)
     patched.setattr(explain, "WARM_UP_S", 0.3)
     patched.setattr(explain, "WINDOW_S", 0.05)
     patched.setattr(explain, "ROUNDS", (2, 4))

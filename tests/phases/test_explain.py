@@ -21,7 +21,7 @@ from tests.devices.fake_nvml import FakeGpu
 from tests.phases.conftest import install_gpus, of_kind, run_phase, shorten_explain
 
 EMULATED = {"no gain from products"}
-"""Reasons that hold for any suite on a CPU without instructions for bfloat16."""
+"""Reasons that hold for any suite on a CPU without instructions for bfloat16, and for a suite of small products."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,14 +54,14 @@ def test_every_arm_is_timed_profiled_and_taken_apart(tiny_trial, cpu):
         by_class = {row.name: row.value for row in of_round if row.kind == "class"}
         assert list(by_class) == list(CLASSES)
         assert sum(by_class.values()) == pytest.approx(profiled)
-    assert {row.precision for row in figures if row.kind == "best"} == {"fp32", "amp-bf16"}
+    assert {row.precision for row in figures if row.kind == "operator"} == {"fp32", "amp-bf16"}
     assert explanation.arm.ms["casts and layout"] > explanation.baseline.ms["casts and layout"]
 
 
 def test_one_precision_alone_is_explained_without_a_comparison(tiny_trial, cpu):
     figures, results, explanation = explained(tiny_trial, cpu, "fp32")
     assert (len(results), explanation) == (1, [])
-    assert any(row.kind == "best" for row in figures)
+    assert {row.kind for row in figures} == {"step", "class", "operator", "types"}
 
 
 @pytest.mark.slow
@@ -69,11 +69,11 @@ def test_a_model_that_cannot_be_observed_is_explained_as_far_as_it_goes(tiny_tri
     def refuse(_step):
         raise RuntimeError("no such thing under a dispatch mode")
 
-    monkeypatch.setattr("bench.training.arms.calls_of", refuse)
+    monkeypatch.setattr("bench.training.arms.flops_by_module", refuse)
     figures, results, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
     assert {result.status for result in results} == {"ok"}
     assert explanation.speedup.center > 0
-    assert not [row for row in figures if row.kind == "best"]
+    assert not [row for row in figures if row.kind == "types"]
 
 
 class Elementwise(nn.Module):
@@ -132,7 +132,6 @@ class Planted:
 
 
 PLANTED = {
-    "launch-bound": Planted(lambda _data: nn.Sequential(*(nn.Linear(8, 8) for _ in range(200))), width=8, batch=4),
     "memory-bound": Planted(lambda _data: nn.Sequential(Elementwise(), nn.Linear(512, 8)), batch=1024),
     "autocast missed": Planted(lambda _data: Missed()),
     "casts": Planted(lambda _data: Alternating(), batch=1024),

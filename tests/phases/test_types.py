@@ -50,7 +50,7 @@ def test_modules_are_unknown_of_a_model_that_cannot_be_followed(tiny_trial, cpu,
     def fail(_step):
         raise RuntimeError("autograd.grad is not followed")
 
-    monkeypatch.setattr("bench.training.arms.calls_of", fail)
+    monkeypatch.setattr("bench.training.arms.flops_by_module", fail)
     use_suite(model)
     (result,) = of_kind(TrialResult, run_phase(tiny_trial, cpu, "memory", "fp32"))
     assert result.operations.other_modules == ""

@@ -16,7 +16,7 @@ from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
 from perf.synthetic_fleet import GIB, Shape, write_run
 from tests.arms import arms
 from tests.report import ablations, fleet
-from tests.report.analysis.test_explanation import FP32, GAINS, figure, products, step
+from tests.report.analysis.test_explanation import FP32, GAINS, figure, step
 from tests.report.analysis.test_telemetry import hot, samples
 from tests.report.builders import GPU, RunBuilder, block, capped, timed
 from tests.report.tables.test_measurements import answered
@@ -89,10 +89,8 @@ def layers(run: RunBuilder) -> None:
 def explain(run: RunBuilder) -> None:
     trial = run.trial("explain", ["fp32", "amp-bf16"], 128)
     rows = [*step("fp32", FP32), *step("amp-bf16", GAINS | {"casts and layout": 20.0})]
-    rows += products({"fp32": 2.0, "amp-bf16": 1.8})
     for name in trial.precisions:
-        rows.append(figure(name, "step", "doubled", 90.0))
-        for kind in ("flops", "types", "padded", "channels-last", "operator"):
+        for kind in ("types", "operator", "best"):  # the last is one of an earlier version
             rows.append(figure(name, kind, "x", 3.0))
     known = [{name: value for name, value in row.items() if not pd.isna(value)} for row in rows]
     explained = [Explained(trial=trial.id, **row) for row in known]

@@ -337,7 +337,7 @@ def test_the_next_step_after_an_explanation_is_a_ladder_to_the_techniques_of_its
     run = RunBuilder(tmp_path / "run").speed()
     edit_run(run.folder, lambda run: run["request"].update(phases=["speed", "explain"]))
     explained += [
-        SimpleNamespace(precision=name, techniques=techniques)
+        SimpleNamespace(arm=SimpleNamespace(precision=name), techniques=techniques)
         for name, techniques in (("amp-fp16", ["compile"]), ("tf32", []), ("amp-fp16", ["fused-optimizer"]))
     ]
     words = "--ladder --precisions fp32,amp-fp16 --techniques compile,fused-optimizer"

@@ -1,4 +1,4 @@
-"""Where a step's time goes, by class of work, and what its products take alone."""
+"""Where a step's time goes, by class of work and by operator."""
 
 from __future__ import annotations
 
@@ -10,17 +10,7 @@ from typing import Any, Literal
 from bench.results.records import Name, WorkClass
 from bench.spec.phase import Advice, Phase
 
-Finding = Literal[
-    "step",
-    "class",
-    "operator",
-    "best",
-    "flops",
-    "rate",
-    "types",
-    "channels-last",
-    "padded",
-]
+Finding = Literal["step", "class", "operator", "types"]
 """The kinds of figure."""
 
 
@@ -32,8 +22,8 @@ class Explained:
     """The trial, as in explain.csv."""
     precision: Name
     """The precision whose step it is about."""
-    kind: Finding
-    """The kind of figure, see below."""
+    kind: Name
+    """The kind of figure, see below; others are those of earlier versions."""
     name: Name
     """Which figure of its kind, see below."""
     round: int | None = None
@@ -41,9 +31,7 @@ class Explained:
     work: Literal["", WorkClass] = ""
     """Class of work of an operator."""
     detail: str = ""
-    """Types and sizes of the operands of an operator in the step; of a product alone its first module."""
-    count: float | None = None
-    """Times in a step, of an operator; of a product in another layout or with padded sizes its share of the FLOPs."""
+    """Sizes of the operands of an operator; some of the modules whose products are in a type."""
     value: float
     """The figure."""
 
@@ -58,12 +46,12 @@ def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:
 PHASE = Phase(
     name="explain",
     order=90,
-    summary="where a step's time goes, by class of work, and what its products take alone",
+    summary="where a step's time goes, by class of work and by operator",
     details={Explained: "explain_figures.csv"},
     arms="together",
     trains_on_data=True,
     however_slow=True,
     advice=advice,
-    # Plain and profiled steps in turn, products alone, and steps of twice the batch.
-    estimate=lambda work: work.arms * (work.warm_up_s + max(2.0, 60 * work.step_s) + 5.0),
+    # Plain and profiled steps in turn, and steps on batches as they are loaded.
+    estimate=lambda work: work.arms * (work.warm_up_s + max(2.0, 60 * work.step_s)),
 )

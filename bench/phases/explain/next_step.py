@@ -21,7 +21,7 @@ def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:
         return []
     techniques: dict[str, dict[str, None]] = {}
     for explanation in explanations:
-        techniques.setdefault(explanation.precision, {}).update(dict.fromkeys(explanation.techniques))
+        techniques.setdefault(explanation.arm.precision, {}).update(dict.fromkeys(explanation.techniques))
     advised = []
     for precision, names in techniques.items():
         if names:

@@ -19,7 +19,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.measure.operations import is_product
@@ -125,19 +124,8 @@ BY_TYPE = re.compile(r"(?i)nvjet_(?:sm\d+_)?s[a-z]{2}|cutlass|ck_tile|triton")
 """Names that prove nothing: on matrix units where the operator's inputs have a small type."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Operator:
-    """The time of an operator, on inputs of some types and sizes, in a step."""
-
-    name: str
-    work: WorkClass
-    types: tuple[str, ...]
-    """Of its inputs, as in the trace."""
-    sizes: tuple[tuple[int, ...], ...]
-    count: float
-    """Times in a step."""
-    ms: float
-    """In a step, overlaps with other work included."""
+Operator = tuple[str, WorkClass, str]
+"""An operator's name, its class of work, and the sizes of its inputs, as in ``128x64 64x64``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,8 +136,8 @@ class StepTime:
     """Every class, those without any time as 0; they add up to ``step_ms``."""
     step_ms: float
     """From the beginning of the first step to the end of the last one's work, over the steps."""
-    operators: tuple[Operator, ...]
-    """Longest first."""
+    operators_ms: dict[Operator, float]
+    """The time of each operator, or kernel of an unknown one, overlaps with other work included."""
     calls: float
     """Kernels and copies in a step, or on a CPU operators that have a class of their own."""
     scaling_wait_ms: float
@@ -162,7 +150,8 @@ class _Event:
     start: float
     end: float
     types: tuple[str, ...]
-    sizes: tuple[tuple[int, ...], ...]
+    sizes: Sequence[Any]
+    """Of its inputs: lengths, or for a list of tensors the lengths of each."""
     is_range: bool
     """Whether it is a range that a program named, and no operator."""
     parent: _Event | None = None
@@ -174,13 +163,17 @@ class _Event:
             yield event
             event = event.parent
 
+    def deciding(self) -> _Event:
+        """Return the nearest operator around this one, or this one, that has a class of its own; else this one."""
+        return next((event for event in self.ancestors() if operator_class(event.name, event.types)), self)
+
     def work(self) -> WorkClass | None:
         """Return the class of this operator's own work, from its name, types and surroundings."""
-        chain = list(self.ancestors())
-        for event in reversed(chain):
+        for event in reversed(list(self.ancestors())):
             if whole := range_class(event.name):
                 return whole
-        work = next((work for event in chain if (work := operator_class(event.name, event.types))), None)
+        deciding = self.deciding()
+        work = operator_class(deciding.name, deciding.types)
         return "casts and layout" if work is None and COPY.match(self.name) else work
 
 
@@ -195,7 +188,7 @@ class _Segment:
     name: str
 
 
-def profiled(step: Callable[[], object], steps: int, *, gpu: bool) -> dict[str, Any]:
+def profiled(step: Callable[[], object], steps: int, synchronize: Callable[[], object], *, gpu: bool) -> dict[str, Any]:
     """Run steps under torch.profiler and return the trace, parsed.
 
     Another step runs first, unmarked, because the profiler's first step is slower. Host and device are idle when the
@@ -204,17 +197,17 @@ def profiled(step: Callable[[], object], steps: int, *, gpu: bool) -> dict[str, 
     Args:
         step: does one training step, and on a GPU does not wait for it.
         steps: how many to mark.
+        synchronize: waits for the device.
         gpu: whether kernels are to be traced.
     """
-    wait: Callable[[], object] = torch.accelerator.synchronize if gpu else lambda: None
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
     with profile(activities=activities, record_shapes=True) as profiler:
         step()
-        wait()
+        synchronize()
         for _ in range(steps):
             with record_function(STEP):
                 step()
-        wait()
+        synchronize()
     with tempfile.TemporaryDirectory(prefix="ampmeter-") as folder:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))
@@ -222,47 +215,44 @@ def profiled(step: Callable[[], object], steps: int, *, gpu: bool) -> dict[str, 
     return loaded
 
 
-def decompose(trace: Mapping[str, Any], *, gpu: bool | None = None, matrix_types: frozenset[str] = SMALL) -> StepTime:
+def decompose(trace: Mapping[str, Any], *, gpu: bool, matrix_types: frozenset[str] = SMALL) -> StepTime:
     """Divide the steps of a trace by class of work.
 
     Args:
         trace: Chrome's trace format as torch.profiler writes it, with shapes; steps are ranges called ``STEP``.
-        gpu: whether kernels must be in it; None goes by what is there.
+        gpu: whether the time is that of kernels, or of operators on a CPU.
         matrix_types: types, as the trace calls them, that a CPU has matrix instructions for. A GPU's kernels say it.
 
     Raises:
-        ValueError: there is no step in it.
         UnsupportedError: there is no kernel in the trace of a GPU.
     """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     host, by_id = _host_events(events)
-    marks = [event for event in host if event.name == STEP]
-    if not marks:
-        raise ValueError(f"the trace has no range called '{STEP}'")
     device = [event for event in events if event.get("cat") in DEVICE_CATEGORIES]
     if gpu and not device:
         raise UnsupportedError(
             "torch.profiler recorded no kernels: this torch build has no tracing for the GPU, or the driver does not "
             "permit it (NVIDIA's RmProfilingAdminOnly), or another profiler is attached"
         )
-    start, end = min(mark.start for mark in marks), max(mark.end for mark in marks)
-    if device:
-        segments = [segment for segment in _kernels(device, by_id) if segment.start >= start]
-        end = max(end, *(segment.end for segment in segments)) if segments else end
-    else:
-        segments = [segment for segment in _operators(host, matrix_types) if segment.start >= start]
-    segments = [segment for segment in segments if segment.start < end]
+    marks = [event for event in host if event.name == STEP]
+    start = min(mark.start for mark in marks)
+    every = _kernels(device, by_id) if gpu else _operators(host, matrix_types)
+    segments = [segment for segment in every if segment.start >= start]
+    end = max([*(mark.end for mark in marks), *(segment.end for segment in segments)])
     us = _exclusive(segments, start, end)
     each = 1e3 * len(marks)
     starts = sorted(segment.start for segment in segments)
-    # Kernels are launched again only after the wait: until the first of them the GPU has none because of it.
-    waits = [(wait.start, next((at for at in starts if at >= wait.end), end)) for wait in _scaler_waits(host)]
+    scaling_wait_us = 0.0
+    for wait in _scaler_waits(host):
+        # Kernels are launched again only after the wait: until the first of them the GPU has none because of it.
+        launched = next((at for at in starts if at >= wait.end), end)
+        scaling_wait_us += _exclusive(segments, wait.start, launched)["idle"]
     return StepTime(
         ms={work: us[work] / each for work in CLASSES},
         step_ms=(end - start) / each,
-        operators=_by_operator(segments, len(marks)),
-        calls=len({id(segment) if device else id(segment.operator) for segment in segments}) / len(marks),
-        scaling_wait_ms=sum(_exclusive(segments, *wait)["idle"] for wait in waits if device) / each,
+        operators_ms={operator: us / each for operator, us in _by_operator(segments).items()},
+        calls=len(segments if gpu else {id(segment.operator) for segment in segments}) / len(marks),
+        scaling_wait_ms=scaling_wait_us / each,
     )
 
 
@@ -273,19 +263,18 @@ def _host_events(events: Iterable[Mapping[str, Any]]) -> tuple[list[_Event], dic
         if raw.get("cat") not in HOST_CATEGORIES:
             continue
         arguments = raw.get("args", {})
-        begin = float(raw["ts"])
         event = _Event(
-            name=str(raw["name"]),
-            start=begin,
-            end=begin + float(raw["dur"]),
+            name=raw["name"],
+            start=raw["ts"],
+            end=raw["ts"] + raw["dur"],
             types=tuple(arguments.get("Input type", ())),
-            sizes=tuple(tuple(size) for size in arguments.get("Input Dims", ()) if _is_size(size)),
+            sizes=arguments.get("Input Dims", []),
             is_range=raw["cat"] == "user_annotation",
         )
         host.append(event)
         threads[raw.get("tid")].append(event)
         if raw["cat"] == "cpu_op" and "External id" in arguments:
-            by_id[int(arguments["External id"])] = event
+            by_id[arguments["External id"]] = event
     for nested in threads.values():
         open_events: list[_Event] = []
         for event in sorted(nested, key=lambda event: (event.start, -event.end)):
@@ -308,24 +297,19 @@ def _scaler_waits(host: Iterable[_Event]) -> Iterator[_Event]:
             yield event
 
 
-def _is_size(size: object) -> bool:
-    return isinstance(size, list) and bool(size) and all(isinstance(length, int) for length in size)
-
-
 def _operators(host: Iterable[_Event], matrix_types: frozenset[str]) -> Iterator[_Segment]:
     """Yield the time of each operator itself, that of the operators within it apart."""
     for event in host:
         work = event.work()
         if work is None and _describes(event):
             continue
-        if work == "other products" and matrix_types.intersection(_product_of(event).types):
+        if work == "other products" and matrix_types.intersection(event.deciding().types):
             work = "matrix units"
         at = event.start
-        for child in [*event.children, None]:
-            until = event.end if child is None else min(child.start, event.end)
-            if until > at:
-                yield _Segment(at, until, work or "unknown", event, event.name)
-            at = max(at, child.end) if child is not None else at
+        for child in event.children:
+            yield _Segment(at, child.start, work or "unknown", event, event.name)
+            at = child.end
+        yield _Segment(at, max(at, event.end), work or "unknown", event, event.name)
 
 
 def _describes(event: _Event) -> bool:
@@ -334,16 +318,10 @@ def _describes(event: _Event) -> bool:
     return calls or BOOKKEEPING.match(event.name) is not None
 
 
-def _product_of(event: _Event) -> _Event:
-    """Return the operator whose inputs a product's are: the nearest that is a product by name."""
-    chain = event.ancestors()
-    return next((each for each in chain if operator_class(each.name, each.types) == "other products"), event)
-
-
 def _kernels(device: Iterable[Mapping[str, Any]], by_id: Mapping[int, _Event]) -> Iterator[_Segment]:
     for raw in device:
-        arguments, name = raw.get("args", {}), str(raw["name"])
-        operator = by_id.get(int(arguments.get("External id", -1)))
+        name: str = raw["name"]
+        operator = by_id.get(raw.get("args", {}).get("External id", -1))
         by_name = kernel_class(name)
         if by_name == "unknown" and raw["cat"] != "kernel":
             by_name = "copies"
@@ -353,14 +331,12 @@ def _kernels(device: Iterable[Mapping[str, Any]], by_id: Mapping[int, _Event]) -
         elif work == "other products" and by_name == "casts and layout":
             work = "casts and layout"  # a library turns a convolution's operands around
         elif work == "other products" and operator is not None:
-            work = "matrix units" if on_matrix_units(name, _product_of(operator).types) else work
-        begin = float(raw["ts"])
-        yield _Segment(begin, begin + float(raw["dur"]), work, operator, name)
+            work = "matrix units" if on_matrix_units(name, operator.deciding().types) else work
+        yield _Segment(raw["ts"], raw["ts"] + raw["dur"], work, operator, name)
 
 
 def _exclusive(segments: Sequence[_Segment], start: float, end: float) -> dict[WorkClass, float]:
     """Give each instant to one class: of several at once to the first in the order of classes; to none is idle."""
-    order = (*(work for work in CLASSES if work not in ("communication", "copies", "idle")), "copies", "communication")
     edges = sorted(
         edge
         for segment in segments
@@ -371,7 +347,7 @@ def _exclusive(segments: Sequence[_Segment], start: float, end: float) -> dict[W
     at = start
     for moment, change, work in edges:
         if moment > at:
-            current: WorkClass = next((each for each in order if active[each] > 0), "idle")
+            current: WorkClass = next((each for each in CLASSES if active[each] > 0), "idle")
             us[current] += moment - at
             at = moment
         active[work] += change
@@ -379,23 +355,17 @@ def _exclusive(segments: Sequence[_Segment], start: float, end: float) -> dict[W
     return us
 
 
-def _by_operator(segments: Iterable[_Segment], steps: int) -> tuple[Operator, ...]:
-    """Add up the segments of each operator, with the types and sizes of the operator that decides their class."""
-    us: defaultdict[tuple[Any, ...], float] = defaultdict(float)
-    events: defaultdict[tuple[Any, ...], set[int]] = defaultdict(set)
+def _by_operator(segments: Iterable[_Segment]) -> dict[Operator, float]:
+    """Add up the µs of each operator that decides the class of segments; sizes of lists and numbers are left out."""
+    us: defaultdict[Operator, float] = defaultdict(float)
     for segment in segments:
-        event = segment.operator
-        key: tuple[Any, ...] = (segment.name, segment.work, (), ())
-        if event is not None:
-            event = next((each for each in event.ancestors() if operator_class(each.name, each.types)), event)
-            key = (event.name, segment.work, event.types, event.sizes)
-        us[key] += segment.end - segment.start
-        events[key].add(id(segment if event is None else event))
-    longest = sorted(((key, (time, events[key])) for key, time in us.items()), key=lambda item: -item[1][0])
-    return tuple(
-        Operator(name=name, work=work, types=types, sizes=sizes, count=len(kernels) / steps, ms=time / 1e3 / steps)
-        for (name, work, types, sizes), (time, kernels) in longest
-    )
+        name, sizes = segment.name, ""
+        if segment.operator is not None:
+            event = segment.operator.deciding()
+            shapes = ["x".join(map(str, size)) for size in event.sizes if size and isinstance(size[0], int)]
+            name, sizes = event.name, " ".join(shapes)
+        us[name, segment.work, sizes] += segment.end - segment.start
+    return us
 
 
 @cache

@@ -5,14 +5,15 @@ Each rule reads measured figures alone, and gives no reason where they do not sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 
-from bench.report.format import number, percent, records, times
+from bench.report.format import number, percent, records
 from bench.report.reading.load import CELL, KEY
 from bench.results.records import MEASURED, WorkClass
 from bench.spec.metrics import MEMORY
@@ -22,26 +23,23 @@ from bench.stats import Interval, rounds_interval
 
 CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
 PRODUCTS: tuple[WorkClass, ...] = ("matrix units", "other products")
-FOLLOWING: tuple[WorkClass, ...] = ("normalisation and softmax", "elementwise")
-"""Operators that move memory."""
 MOST_UNKNOWN = 0.10
 """Share of a step in operators of unknown kind above which no reason is given."""
-GROWTH = 1.3
-"""A step of twice the batch takes so many times as long at least, unless launching is what takes the time."""
-LEAST_GROWTH = 0.9
-"""A step of twice the batch that takes less of the time of the step itself was disturbed, or that one was."""
-LAUNCHING = 0.25
-"""Share of a step in which nothing is computed, from which that may be so; where the doubled batch is unknown, twice as
-much."""
-SHORT_US = 30.0
-"""Mean time from one kernel, or operator on a CPU, to the next, up to which what it costs to call it may be most of
-it."""
+LAUNCHING = 0.35
+"""Share of a step in which a GPU waits for launches, from which they limit it: kernels that take twice as long would
+make the step at most 1.3 times as long."""
 NO_GAIN = 1.1
-"""How many times fp32's rate products must reach, alone, for there to be a gain."""
-CERTAIN = 0.5
-"""The unexplained share is reported only where half its interval is at most this share of the difference."""
+"""How many times as fast as in fp32 products must run for there to be a gain."""
 MATTERS = 0.15
 """Share of a step that products must have for their rate to matter."""
+MEMORY_BOUND, CASTS, OPTIMIZER, SCALING, COPIES = 0.50, 0.10, 0.30, 0.05, 0.10
+"""Shares of a step from which a class of work is a reason."""
+MISSED_PCT, SKIPPED_PCT, WAITING_PCT = 10.0, 2.0, 10.0
+"""The same of FLOPs in fp32, of skipped steps, and of time spent waiting for the loader."""
+CERTAIN = 0.5
+"""The unexplained share is reported only where half its interval is at most this share of the difference."""
+CHANGED = 10
+"""Operators whose time changed most."""
 MEMORY_KINDS = {
     "parameters": "parameter_bytes",
     "gradients": "gradient_bytes",
@@ -52,51 +50,54 @@ MEMORY_KINDS = {
 """The columns of memory.csv by the kinds of tensors."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Reason:
     """One cause, with its figures."""
 
     rule: str
-    """Its rule in ``RULES``."""
+    """The name of the cause."""
     sentence: str
     techniques: tuple[str, ...] = ()
     """Techniques that may remove it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Step:
     """The figures of one precision's step."""
 
     precision: str
-    timed_ms: float
-    """Median over the rounds, without the profiler."""
-    profiled_ms: float
-    """The same under it; the classes add up to it."""
-    ms: Mapping[WorkClass, float]
-    """Median over the rounds, of each class."""
     figures: pd.DataFrame
-    """All its figures of the explain phase."""
+    """Its rows of explain_figures.csv."""
+
+    @cached_property
+    def timed_ms(self) -> float:
+        """Median over the rounds, without the profiler."""
+        return self.figure("timed")
+
+    @cached_property
+    def profiled_ms(self) -> float:
+        """The same under it; the classes add up to it."""
+        return self.figure("profiled")
+
+    @cached_property
+    def ms(self) -> dict[WorkClass, float]:
+        """Median over the rounds, of each class."""
+        classes = self.of("class").groupby("name")["value"].median()
+        return {work: float(classes.get(work, 0.0)) for work in CLASSES}
 
     def share(self, *classes: WorkClass) -> float:
         """Return the share of the step that classes take."""
-        total = sum(self.ms.values())
-        return sum(self.ms[work] for work in classes) / total if total else 0.0
+        return sum(self.ms[work] for work in classes) / sum(self.ms.values())
 
     def of(self, kind: str, name: str = "") -> pd.DataFrame:
         """Return the figures of a kind, or those of them that are called ``name``."""
         rows = self.figures[self.figures["kind"] == kind]
         return rows[rows["name"] == name] if name else rows
 
-    def value(self, kind: str, name: str) -> float | None:
-        """Return the median of a figure; None if it was not measured."""
-        values = self.of(kind, name)["value"]
-        return float(values.median()) if len(values) else None
-
-    @property
-    def products_alone_ms(self) -> float:
-        """The time of its products: that of each alone, times how often the step calls it."""
-        rows = self.of("best")
-        return float((rows["value"] * rows["count"]).sum())
+    def figure(self, name: str) -> float:
+        """Return the median of a figure of the step; 0 if it was not measured."""
+        values = self.of("step", name)["value"]
+        return float(values.median()) if len(values) else 0.0
 
     @property
     def stretched(self) -> float:
@@ -104,19 +105,19 @@ class Step:
         return self.profiled_ms / self.timed_ms
 
     @property
-    def lengthened_ms(self) -> float:
-        """The profiler's part of the time in which nothing runs: it works between operators."""
-        return min(self.ms["idle"], max(0.0, self.profiled_ms - self.timed_ms))
+    def rounds_ms(self) -> pd.Series[float]:
+        """The time without the profiler, by the round."""
+        return self.of("step", "timed").set_index("round")["value"]
 
     @property
     def unprofiled_rest(self) -> pd.Series[float]:
         """The time without the profiler less the sum of the classes, in ms, by the round."""
-        return self.of("step", "timed").set_index("round")["value"] - self.of("class").groupby("round")["value"].sum()
+        return self.rounds_ms - self.of("class").groupby("round")["value"].sum()
 
     @property
     def runs_on_gpu(self) -> bool:
         """Whether kernels were traced."""
-        return self.value("step", "kernels") is not None
+        return self.figure("kernels") > 0
 
     @property
     def is_fp32(self) -> bool:
@@ -125,43 +126,30 @@ class Step:
         return precision is not None and precision.compute == "float32"
 
     @property
-    def updates_fp32(self) -> bool:
-        """Whether its optimizer updates weights in fp32."""
-        precision = find_precision(self.precision)
-        return precision is None or precision.weights is None or precision.master
+    def products_ms(self) -> float:
+        """The time of its products."""
+        return sum(self.ms[work] for work in PRODUCTS)
 
     @property
-    def growth(self) -> float | None:
-        """How many times as long a step of twice the batch takes, optimizer and casts apart; None if unknown.
+    def launching(self) -> float:
+        """The share of the step without the profiler in which a GPU waits for the host to launch kernels.
 
-        The time of these two depends on the number of weights, not on the batch.
+        What the profiler adds lies between operators, so in the time in which nothing runs.
         """
-        doubled = self.value("step", "doubled")
-        single = self.value("step", "not doubled") or self.timed_ms
-        fixed = (self.ms["optimizer"] + self.ms["casts and layout"]) * min(1.0, self.timed_ms / self.profiled_ms)
-        if doubled is None or min(doubled, single) <= fixed:
-            return None
-        growth = (doubled - fixed) / (single - fixed)
-        return growth if growth >= LEAST_GROWTH else None
-
-    @property
-    def idle(self) -> float:
-        """The share of the step in which nothing runs, without the profiler's part."""
-        return (self.ms["idle"] - self.lengthened_ms) / (self.profiled_ms - self.lengthened_ms)
-
-    @property
-    def call_us(self) -> float | None:
-        """Mean time from one kernel, or operator on a CPU, to the next; None if they were not counted."""
-        calls = self.value("step", "kernels" if self.runs_on_gpu else "operators")
-        return 1e3 * self.profiled_ms / calls if calls else None
+        added_ms = max(0.0, self.profiled_ms - self.timed_ms)
+        waiting_ms = self.ms["idle"] - added_ms - self.figure("scaling wait")
+        return max(0.0, waiting_ms) / (self.profiled_ms - added_ms)
 
     @property
     def launch_bound(self) -> bool:
-        """Whether launching kernels, or calling operators, is what takes the time."""
-        if self.growth is None:
-            return self.runs_on_gpu and self.idle >= 2 * LAUNCHING  # a CPU's trace lacks what torch.compile fused
-        short = self.call_us is not None and self.call_us <= SHORT_US
-        return self.growth < GROWTH and (self.idle >= LAUNCHING or short)
+        """Whether launching kernels limits it; unknown on a CPU, where an operator's time has that of calling it."""
+        return self.runs_on_gpu and self.launching >= LAUNCHING
+
+    @property
+    def operators_ms(self) -> pd.Series[float]:
+        """The time of its longest operators, by name with the sizes of the inputs."""
+        rows = self.of("operator")
+        return rows["value"].groupby(rows["name"] + " " + rows["detail"]).sum()
 
 
 MemoryPair = tuple[Mapping[Hashable, Any], Mapping[Hashable, Any]]
@@ -204,11 +192,6 @@ class Explanation:
     memory: MemoryPair | None = None
 
     @property
-    def precision(self) -> str:
-        """The precision that is explained."""
-        return self.arm.precision
-
-    @property
     def workload(self) -> str:
         """The name of its recipe in the summary."""
         return str(self.cell["workload"])
@@ -221,14 +204,22 @@ class Explanation:
     @property
     def subject(self) -> str:
         """Its precision, device and batch size."""
-        return f"{self.precision} on {self.where}, batch {self.cell['batch_size']:.0f}"
+        return f"{self.arm.precision} on {self.where}, batch {self.cell['batch_size']:.0f}"
 
     @property
     def techniques(self) -> list[str]:
         """Techniques that may remove the causes, without those that it was measured with."""
         used = [name.split("=")[0] for name in str(self.cell["techniques"]).split("+")]
         pointed = dict.fromkeys(name for reason in self.reasons for name in reason.techniques)
-        return [name for name in pointed if name not in used]
+        possible = [name for name in pointed if self.arm.runs_on_gpu or not TECHNIQUES[name].needs_gpu]
+        return [name for name in possible if name not in used]
+
+    @property
+    def changed(self) -> list[tuple[str, float, float]]:
+        """The operators whose time changed most, each with the ms of both steps."""
+        before, after = self.baseline.operators_ms, self.arm.operators_ms
+        largest = after.sub(before, fill_value=0.0).abs().nlargest(CHANGED)
+        return [(operator, before.get(operator, 0.0), after.get(operator, 0.0)) for operator in largest.index]
 
 
 def explanations(figures: pd.DataFrame) -> list[Explanation]:
@@ -236,92 +227,37 @@ def explanations(figures: pd.DataFrame) -> list[Explanation]:
     explained = []
     for _, rows in figures.groupby(CELL, sort=False, dropna=False):
         cell = dict(rows[[*CELL, "workload", "where"]].iloc[0])
-        steps = [_step(str(name), arm) for name, arm in rows.groupby("precision", sort=False)]
-        by_name = {step.precision: step for step in steps if step is not None}
-        baseline = by_name.pop(BASELINE, None)
-        explained += [_explain(cell, baseline, arm) for arm in by_name.values() if baseline is not None]
+        steps = {str(name): Step(str(name), of_arm) for name, of_arm in rows.groupby("precision", sort=False)}
+        whole = {name: step for name, step in steps.items() if step.timed_ms and any(step.ms.values())}
+        baseline = whole.pop(BASELINE, None)
+        if baseline is not None:
+            explained += [_explain(cell, baseline, arm) for arm in whole.values()]
     return explained
 
 
-def _step(precision: str, rows: pd.DataFrame) -> Step | None:
-    classes = rows[rows["kind"] == "class"].groupby("name")["value"].median()
-    timed, profiled = (
-        rows[(rows["kind"] == "step") & (rows["name"] == name)]["value"] for name in ("timed", "profiled")
-    )
-    if classes.empty or timed.empty or profiled.empty:
-        return None
-    return Step(
-        precision=precision,
-        timed_ms=float(timed.median()),
-        profiled_ms=float(profiled.median()),
-        ms={work: float(classes.get(work, 0.0)) for work in CLASSES},
-        figures=rows,
-    )
-
-
 def _explain(cell: Mapping[str, Any], baseline: Step, arm: Step) -> Explanation:
-    before, after = (step.of("step", "timed").set_index("round")["value"] for step in (baseline, arm))
-    rounds = before.index.intersection(after.index)
-    difference = rounds_interval(list(before[rounds] - after[rounds]))
-    certain = difference.low is not None and difference.high is not None and difference.low * difference.high > 0
+    before, after = baseline.rounds_ms, arm.rounds_ms
+    speedup = rounds_interval(list(np.log((before / after).dropna()))).exp()
+    is_uncertain = speedup.low is None or speedup.high is None or speedup.low <= 1 <= speedup.high
     return Explanation(
         cell=cell,
         baseline=baseline,
         arm=arm,
-        speedup=rounds_interval(list(np.log(before[rounds] / after[rounds]))).exp(),
-        unexplained=_unexplained(baseline, arm, difference.center) if certain else None,
+        speedup=speedup,
+        unexplained=None if is_uncertain else _unexplained(baseline, arm),
         reasons=tuple(reasons(baseline, arm)),
     )
 
 
-def _unexplained(baseline: Step, arm: Step, difference_ms: float) -> Interval | None:
+def _unexplained(baseline: Step, arm: Step) -> Interval | None:
     """Return the share of a difference that the classes do not add up to; None where the rounds leave it uncertain.
 
     In each round, the time without the profiler less the sum of the classes is taken of both steps; where it is the
     same in both, their difference is explained.
     """
+    difference_ms = (baseline.rounds_ms - arm.rounds_ms).median()
     share = rounds_interval(list((baseline.unprofiled_rest - arm.unprofiled_rest).dropna() / difference_ms))
     return share if share.half_width is None or share.half_width <= CERTAIN else None
-
-
-def product_ratio(baseline: Step, arm: Step) -> float | None:
-    """Return the time of the baseline's products, each alone, in the arm's type over that in its own, or None."""
-    before, after = (step.of("best").set_index("name")[["value", "count"]] for step in (baseline, arm))
-    both = before.index.intersection(after.index)
-    count = before.loc[both, "count"]
-    total = float((before.loc[both, "value"] * count).sum())
-    return float((after.loc[both, "value"] * count).sum()) / total if total else None
-
-
-def _added_casts_ms(baseline: Step, arm: Step) -> float:
-    return max(0.0, arm.ms["casts and layout"] - baseline.ms["casts and layout"])
-
-
-Quantity = float | tuple[float | str, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A cause that is named where its quantity is large enough."""
-
-    name: str
-    at_least: float
-    quantity: Callable[[Step, Step], Quantity]
-    """Of the baseline's step and the arm's, perhaps with words for the sentence; None where the cause is ruled out, or
-    was not measured."""
-    sentence: str
-    """``{share}`` in it is the quantity in per cent, ``{number}`` the quantity itself, ``{0}`` the first word."""
-    techniques: tuple[str, ...] = ()
-
-    def reason(self, baseline: Step, arm: Step) -> Reason | None:
-        """Return the reason; None where the cause is not there."""
-        figures = self.quantity(baseline, arm)
-        quantity, *words = figures if isinstance(figures, tuple) else (figures,)
-        if quantity is None or float(quantity) < self.at_least:
-            return None
-        sentence = self.sentence.format(*words, share=percent(float(quantity)), number=number(float(quantity), 2))
-        offered = tuple(name for name in self.techniques if arm.runs_on_gpu or not TECHNIQUES[name].needs_gpu)
-        return Reason(rule=self.name, sentence=sentence, techniques=offered)
 
 
 def reasons(baseline: Step, arm: Step) -> list[Reason]:
@@ -330,162 +266,67 @@ def reasons(baseline: Step, arm: Step) -> list[Reason]:
     computed = " ".join(types["name"] + types["value"].map(":{:.0f}%".format))
     if other := strayed(baseline.precision, computed, ""):
         sentence = f"{baseline.precision} {other}, so this is no comparison with FP32 and no reason is given"
-        return [Reason(rule="other types", sentence=sentence)]
+        return [Reason("other types", sentence)]
     unknown = max(baseline.share("unknown"), arm.share("unknown"))
     if unknown > MOST_UNKNOWN:
-        rows = pd.concat([step.of("operator")[step.of("operator")["work"] == "unknown"] for step in (baseline, arm)])
-        names = ", ".join(dict.fromkeys(rows.sort_values("value", ascending=False)["name"].head(3)))
-        which = f" ({names})" if names else ""
-        sentence = f"{percent(unknown)} of the step are operators of unknown kind{which}, so no reason is given"
-        return [Reason(rule="unknown", sentence=sentence)]
-    return [reason for rule in RULES if (reason := rule.reason(baseline, arm)) is not None]
+        rows = pd.concat([step.of("operator") for step in (baseline, arm)])
+        longest = rows[rows["work"] == "unknown"].nlargest(3, "value")
+        names = ", ".join(dict.fromkeys(longest["name"]))
+        sentence = f"{percent(unknown)} of the step are operators of unknown kind ({names}), so no reason is given"
+        return [Reason("unknown", sentence)]
+    return [*_of_waiting(arm), *_of_products(baseline, arm), *_of_other_work(baseline, arm)]
 
 
-def _launching(_baseline: Step, arm: Step) -> Quantity:
-    if not arm.launch_bound:
-        return None
-    waits, called = ("the GPU waits for the host", "kernel") if arm.runs_on_gpu else ("no operator runs", "operator")
-    parts = [f"{waits} in {percent(arm.idle)} of the step"] if arm.idle >= LAUNCHING else []
-    if arm.call_us is not None:
-        parts.append(f"there is one {called} every {number(arm.call_us, 2)} µs")
-    if arm.growth is not None:
-        growth = number(arm.growth, 3)
-        parts.append(f"with twice the batch the step, without optimizer and casts, takes {growth} times as long")
-    return arm.idle, " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+def _of_waiting(arm: Step) -> Iterator[Reason]:
+    """Yield what the step, or training, waits for, and which steps were for nothing."""
+    if arm.launch_bound:
+        every_us = number(1e3 * arm.timed_ms / arm.figure("kernels"), 2)
+        waits = f"the GPU waits for the host in {percent(arm.launching)} of the step"
+        sentence = f"launching limits it: {waits}, and there is one kernel every {every_us} µs"
+        yield Reason("launch-bound", sentence, ("cuda-graphs", "compile"))
+    scaling, waiting = arm.share("loss scaling"), arm.figure("scaling wait") / arm.profiled_ms
+    if scaling + waiting >= SCALING and not arm.launch_bound:
+        idle = f"its waits leave the GPU idle for {percent(waiting)} of it"
+        checks = "each step checks whether gradients overflowed"
+        yield Reason("loss scaling", f"loss scaling takes {percent(scaling)} of the step, and {idle}: {checks}")
+    if (skipped := arm.figure("skipped")) >= SKIPPED_PCT:
+        sentence = f"{number(skipped, 2)} % of the steps were skipped, because their gradients overflowed"
+        yield Reason("skipped steps", sentence)
+    if (waiting := arm.figure("waiting")) >= WAITING_PCT:
+        yield Reason("loader", f"training waits for batches {number(waiting, 2)} % of its time")
 
 
-def _no_gain(baseline: Step, arm: Step) -> Quantity:
-    """Return the arm's time of products over the baseline's, each alone; None where products gain in the step."""
-    rate = product_ratio(baseline, arm)
-    before, after = (sum(step.ms[work] for work in PRODUCTS) for step in (baseline, arm))
-    if not rate or before >= NO_GAIN * after or baseline.share(*PRODUCTS) < MATTERS:
-        return None
-    precision = find_precision(arm.precision)
-    computed = arm.precision if precision is None or arm.is_fp32 else precision.compute
-    speed = f"run {times(1 / rate)} as fast" if rate <= 2 else f"take {number(rate, 2)} times as long"
-    large, in_fp32 = (step.value("rate", "products TFLOP/s") for step in (arm, baseline))
-    cause = "the device has no gain to give"
-    if large and in_fp32 and large / in_fp32 >= NO_GAIN:
-        cause = f"large square ones run {times(large / in_fp32)} as fast, so it is their sizes that do not gain"
-    return rate, f"{speed} in {computed} as in fp32: {cause}"
+def _of_products(baseline: Step, arm: Step) -> Iterator[Reason]:
+    """Yield why matrix products, convolutions and attention gain little."""
+    share, before, after = baseline.share(*PRODUCTS), baseline.products_ms, arm.products_ms
+    if share >= MATTERS and before < NO_GAIN * after and not arm.launch_bound:
+        ratio = number(after / before, 2)
+        sentence = f"its products take {ratio} times as long as in fp32, where they are {percent(share)} of the step"
+        yield Reason("no gain from products", sentence)
+    share = arm.share(*PRODUCTS)
+    if arm.runs_on_gpu and not arm.is_fp32 and share >= MATTERS and not arm.ms["matrix units"]:
+        yield Reason("no matrix units", f"none of its products, {percent(share)} of the step, ran on matrix units")
+    in_fp32 = arm.of("types", "float32")
+    if not arm.is_fp32 and in_fp32["value"].sum() >= MISSED_PCT:
+        missed, modules = number(in_fp32["value"].iloc[0], 2), in_fp32["detail"].iloc[0]
+        where = f", in {modules}" if modules else ""
+        sentence = f"{missed} % of its FLOPs were computed in fp32{where}: autocast did not reach them"
+        yield Reason("autocast missed", sentence)
 
 
-def _missed_pct(_baseline: Step, arm: Step) -> Quantity:
-    rows = arm.of("types", "float32")
-    if rows.empty or arm.is_fp32 or find_precision(arm.precision) is None:
-        return None
-    return float(rows["value"].iloc[0]), f", in {modules}" if (modules := rows["detail"].iloc[0]) else ""
-
-
-def _memory_bound(baseline: Step, _arm: Step) -> Quantity:
-    return None if baseline.launch_bound else (baseline.share(*FOLLOWING), percent(baseline.share(*PRODUCTS)))
-
-
-def _casting(baseline: Step, arm: Step) -> Quantity:
-    return None if arm.launch_bound else _added_casts_ms(baseline, arm) / arm.profiled_ms  # many small ones are calls
-
-
-def _scaling(_baseline: Step, arm: Step) -> Quantity:
-    precision = find_precision(arm.precision)
-    if precision is None or not precision.loss_scaling or arm.launch_bound:
-        return None
-    scaling, waiting = arm.share("loss scaling"), (arm.value("step", "scaling wait") or 0.0) / arm.profiled_ms
-    return scaling + waiting, percent(scaling), percent(waiting)
-
-
-def _saving(arm: Step, kind: str, *, by: str, least: float = 0.0) -> Quantity:
-    """Return the share of its time that an operator saves, its name, its share of the FLOPs, and its module."""
-    rows = arm.of(kind)
-    rows = rows.assign(saved=1 - rows["value"])
-    rows = rows[rows["saved"] >= least].sort_values(by)
-    if rows.empty:
-        return None
-    row = rows.iloc[-1]
-    return row["saved"], row["name"], percent(row["count"]), f" in {row['detail']}" if row["detail"] else ""
-
-
-def _unreached(baseline: Step, _arm: Step) -> Quantity:
-    """Return the share of the device's rate of large products that the baseline's, alone, do not reach."""
-    peak, alone_ms = baseline.value("rate", "products TFLOP/s"), baseline.products_alone_ms
-    if not peak or not alone_ms or baseline.share(*PRODUCTS) < MATTERS or baseline.launch_bound:
-        return None
-    reached = float(baseline.of("flops")["value"].sum()) / (alone_ms / 1e3) / 1e12 / peak
-    return 1 - reached, percent(reached)
-
-
-RULES: tuple[Rule, ...] = (
-    Rule("launch-bound", 0.0, _launching, "launching limits it: {0}", ("cuda-graphs", "compile")),
-    Rule("no gain from products", 1 / NO_GAIN, _no_gain, "the step's products, each alone, {0}"),
-    Rule(
-        "no matrix units",
-        MATTERS,
-        lambda _, arm: (
-            arm.share(*PRODUCTS) if arm.runs_on_gpu and not arm.ms["matrix units"] and not arm.is_fp32 else None
-        ),
-        "none of its products, {share} of the step, ran on matrix units",
-    ),
-    Rule(
-        "autocast missed",
-        10.0,
-        _missed_pct,
-        "{number} % of its FLOPs were computed in fp32{0}: autocast did not reach them",
-    ),
-    Rule(
-        "memory-bound",
-        0.50,
-        _memory_bound,
-        "{share} of fp32's step are operators that move memory, norms and elementwise, and {0} products",
-        ("compile",),
-    ),
-    Rule("casts", 0.10, _casting, "casts and changes of layout that it adds take {share} of its step"),
-    Rule(
-        "optimizer-bound",
-        0.30,
-        lambda _, arm: (arm.share("optimizer"), ", alike in either precision" * arm.updates_fp32),
-        "the optimizer takes {share} of the step{0}",
-        ("fused-optimizer",),
-    ),
-    Rule(
-        "loss scaling",
-        0.05,
-        _scaling,
-        "loss scaling takes {0} of the step, and its waits leave the GPU idle for {1} of it: each step checks whether "
-        "gradients overflowed",
-    ),
-    Rule(
-        "skipped steps",
-        2.0,
-        lambda _, arm: arm.value("step", "skipped"),
-        "{number} % of the steps were skipped, because their gradients overflowed",
-    ),
-    Rule(
-        "communication",
-        0.10,
-        lambda _, arm: arm.share("communication"),
-        "communication that nothing else overlaps takes {share} of the step",
-    ),
-    Rule("copies", 0.10, lambda _, arm: arm.share("copies"), "copies between host and device take {share} of the step"),
-    Rule(
-        "loader", 10.0, lambda _, arm: arm.value("step", "waiting"), "training waits for batches {number} % of its time"
-    ),
-    Rule(
-        "misaligned",
-        0.07,
-        lambda _, arm: _saving(arm, "padded", by="saved"),
-        "{0}, {1} of the FLOPs{2}, takes {share} less time with its sizes padded to multiples of 64",
-    ),
-    Rule(
-        "layout",
-        0.15,
-        lambda _, arm: _saving(arm, "channels-last", by="count", least=0.15),
-        "the convolution{2}, {1} of the FLOPs, takes {share} less time with channels last",
-        ("channels-last",),
-    ),
-    Rule(
-        "small products",
-        0.75,
-        _unreached,
-        "fp32's products, alone, reach {0} of this device's rate of large ones: they are too small to be limited by "
-        "arithmetic",
-    ),
-)
+def _of_other_work(baseline: Step, arm: Step) -> Iterator[Reason]:
+    """Yield which other work than products takes a large share."""
+    moving = baseline.share("normalisation and softmax", "elementwise")
+    if moving >= MEMORY_BOUND and not baseline.launch_bound:
+        rest = f"norms and elementwise, and {percent(baseline.share(*PRODUCTS))} products"
+        sentence = f"{percent(moving)} of fp32's step are operators that move memory, {rest}"
+        yield Reason("memory-bound", sentence, ("compile",))
+    casting = (arm.ms["casts and layout"] - baseline.ms["casts and layout"]) / arm.profiled_ms
+    if casting >= CASTS and not arm.launch_bound:  # many small ones are launches
+        yield Reason("casts", f"casts and changes of layout that it adds take {percent(casting)} of its step")
+    if (share := arm.share("optimizer")) >= OPTIMIZER:
+        was, now = (number(step.ms["optimizer"], 3) for step in (baseline, arm))
+        sentence = f"the optimizer takes {percent(share)} of the step: {now} ms, and {was} ms in fp32"
+        yield Reason("optimizer-bound", sentence, ("fused-optimizer",))
+    if (share := arm.share("copies")) >= COPIES:
+        yield Reason("copies", f"copies between host and device take {percent(share)} of the step")

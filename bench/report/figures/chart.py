@@ -28,8 +28,6 @@ SOLID, DASHED, BAND, CROSS = "solid", "dashed", "band", "cross"
 """Tints of a legend's entries that tell no colours apart but lines, bands and crosses."""
 FAINT = (LOST, COARSE)
 """Tints of areas behind what is drawn."""
-DARK = "dark"
-"""The tint of words on a bright area, whatever the theme."""
 WORK: dict[WorkClass, Tint] = {work: f"work {work}" for work in get_args(WorkClass)}
 """Tints of the classes of work in a step."""
 SPACE = "\u00a0"
@@ -125,8 +123,6 @@ class Text:
     text: str
     anchor: Literal["start", "middle", "end"] = "middle"
     tint: Tint = PLAIN
-    inverse: bool = False
-    """Whether it stands on a dark bar."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,10 +150,10 @@ class Panel:
     """The page leaves the panel out while this one is not among those that are shown."""
 
 
-def rows_panel(title: str, x: Axis, names: Sequence[str], marks: Sequence[Mark], *, height: int = 1) -> Panel:
-    """Return a panel with a named row for each mark or group of marks, ``height`` units high."""
-    ticks = [(height * (place + 0.5), name) for place, name in enumerate(names)]
-    return Panel(title=title, x=x, y=Axis(scale="words", ticks=ticks), marks=marks, rows=height * len(names))
+def rows_panel(title: str, x: Axis, names: Sequence[str], marks: Sequence[Mark]) -> Panel:
+    """Return a panel with a named row for each mark or group of marks."""
+    ticks = [(place + 0.5, name) for place, name in enumerate(names)]
+    return Panel(title=title, x=x, y=Axis(scale="words", ticks=ticks), marks=marks, rows=len(names))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

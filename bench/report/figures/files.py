@@ -60,7 +60,6 @@ COLOURS = {
     chart.MORE: "#b2182b",
     chart.LOST: "#d55e00",
     chart.COARSE: "#e69f00",
-    chart.DARK: INK,
     # activations, which the precision changes most, stand out
     **dict(zip(MEMORY_KINDS, ("#4d4d4d", "#7a7a7a", "#a8a8a8", "#56b4e9", "#d9d9d9"), strict=True)),
     # Okabe and Ito's colours, for readers who see few, and greys where nothing is computed
@@ -182,7 +181,7 @@ def _mark(axes: Axes, mark: Mark) -> None:
             (axes.axvline if mark.axis == "x" else axes.axhline)(mark.at, **look)
         case Text():
             align = {"start": "left", "middle": "center", "end": "right"}[mark.anchor]
-            shade = "white" if mark.inverse else colour(mark.tint)
+            shade = colour(mark.tint)
             axes.text(mark.x, mark.y, mark.text, ha=align, va="center", fontsize=8, color=shade, clip_on=True)
         case Bar():
             from matplotlib.patches import Rectangle

@@ -124,7 +124,7 @@ def _marks(frame: _Frame) -> list[Markup]:
                 others.append(_path("rule", _across(frame, mark)))
             case Text():
                 at = frame.x(mark.x), frame.y(mark.y) + 3.5
-                look = f"{class_of(mark.tint)}{' inverse' * mark.inverse} {mark.anchor}"
+                look = f"{class_of(mark.tint)} {mark.anchor}"
                 words.setdefault(look, []).append((at, mark.text))
             case Bar(says=""):
                 bars.setdefault(_look(mark), []).append(_rectangle(frame, mark))

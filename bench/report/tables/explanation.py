@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 from bench.report.analysis.explanation import CLASSES, MEMORY_KINDS, Explanation, MemoryPair
-from bench.report.format import MIB, UNKNOWN, capital, change, known, memory_unit, number, percent, share, times
-from bench.report.tables.table import ARM, Row, Table, figures, optional, table, words
-from bench.stats import Interval
+from bench.report.format import MIB, capital, change, known, memory_unit, number, percent, share, signed, spread, times
+from bench.report.tables.table import Table, figures, table, words
 
-LEAST_SHARE = 0.005
-"""Share of either step below which a class of work has no row of its own in the short table."""
 BUSY_PCT = 10.0
 """Share of a CPU's cores from which other programs are reported."""
-STRETCHED, SHORTENED = 1.5, 0.8
-"""How many times as long a step takes under the profiler, from which, or up to which, that is reported."""
+STRETCHED = 1.5
+"""How many times as long a step takes under the profiler, from which that is reported."""
 LEAST_CHANGE = 0.05
 """Share of all changes of memory below which a kind's change is not named."""
 SAME = 0.01
@@ -26,106 +24,47 @@ SLACK, LEAST_SLACK = 0.10, 8 * MIB
 """Share of the peak, and bytes, that the allocator must hold beyond it for that to be reported."""
 
 
-def _arm(explanation: Explanation) -> Row:
-    """Return the cells that name what was explained."""
-    batch, precision = explanation.cell["batch_size"], explanation.arm.precision
-    return {"where": explanation.where, "batch_size": batch, "precision": precision}
-
-
-def _times(explanation: Explanation, least: float) -> Iterator[Row]:
-    """Yield the time of each class that has at least a share of either step, of the rest, and of the steps."""
+def time_by_class(explanation: Explanation) -> Table | None:
+    """Return the time of one precision's step by class of work, and of the baseline's."""
     baseline, arm = explanation.baseline, explanation.arm
-    shown = [work for work in CLASSES if max(baseline.share(work), arm.share(work)) >= least]
-    shown = [work for work in shown if baseline.ms[work] or arm.ms[work]]
-    times_ms = [(work, baseline.ms[work], arm.ms[work]) for work in shown]
-    rest = [sum(step.ms[work] for work in CLASSES if work not in shown) for step in (baseline, arm)]
-    others: list[tuple[str, float, float]] = [("all else", rest[0], rest[1])] if any(rest) else []
-    others.append(("all, profiled", baseline.profiled_ms, arm.profiled_ms))
-    others.append(("the step, not profiled", baseline.timed_ms, arm.timed_ms))
-    for work, before, after in [*times_ms, *others]:
-        percent = 100 * arm.share(work) if work in shown else 100.0
-        sign = "+" if after > before else "−"
-        change = f"{sign}{number(abs(after - before), 3)}" if after != before else "0"
-        yield {"work": work, "before": before, "after": after, "share": percent, "change": change}
-
-
-def time_by_class(explained: Sequence[Explanation]) -> Table | None:
-    """Return a workload's time of a step by class of work, a row for each class of each precision and its baseline."""
-    columns = [
-        *ARM,
-        words("work", "work"),
-        figures("fp32 (ms)", "before", 3),
-        figures("this precision (ms)", "after", 3),
-        figures("share of its step (%)", "share", 2),
-        words("difference (ms)", "change"),
+    times_ms = [(work, baseline.ms[work], arm.ms[work]) for work in CLASSES if baseline.ms[work] or arm.ms[work]]
+    of_steps = [
+        ("all, profiled", baseline.profiled_ms, arm.profiled_ms),
+        ("the step, not profiled", baseline.timed_ms, arm.timed_ms),
     ]
-    about = (
-        "By torch.profiler: on a GPU the kernels' time, on a CPU that of the operators themselves. Each instant has "
-        "one class; idle is the time in which none runs. The profiler slows steps down: compare the last two rows."
-    )
-    rows = (_arm(explanation) | row for explanation in explained for row in _times(explanation, 0.0))
-    return table("Where a step's time goes", rows, columns, about)
+    return _compared(explanation, "", "class of work", [*times_ms, *of_steps])
 
 
-def short(explanation: Explanation) -> Table:
-    """Return the time of one precision's step by class of work, without the classes that hardly count."""
+def most_changed(explanation: Explanation) -> Table | None:
+    """Return the operators whose time in a step changed most; None where none were kept."""
+    title, what = ": operators whose time changed most", "operator, sizes of its inputs"
+    return _compared(explanation, title, what, explanation.changed)
+
+
+def _compared(
+    explanation: Explanation, title: str, what: str, times_ms: Sequence[tuple[str, float, float]]
+) -> Table | None:
+    """Return a table of times in ms in fp32 and in the precision, with their difference."""
     columns = [
-        words("ms a step", "work"),
-        figures(explanation.baseline.precision, "before", 3),
-        figures(explanation.arm.precision, "after", 3),
-        figures("change", "change"),
+        words(what, itemgetter(0), wrap=True),
+        figures(f"{explanation.baseline.precision} (ms)", itemgetter(1), 3),
+        figures(f"{explanation.arm.precision} (ms)", itemgetter(2), 3),
+        figures("change (ms)", lambda row: row[2] - row[1], lambda ms: signed(ms, 3)),
     ]
-    times = table(explanation.subject, _times(explanation, LEAST_SHARE), columns)
-    assert times is not None  # it has two rows at least
-    return times
-
-
-def gains(explained: Sequence[Explanation]) -> Table | None:
-    """Return the speedup of each precision in this phase, and the unexplained part of the difference."""
-    rows = (
-        _arm(explanation)
-        | {
-            "reached": explanation.speedup.center,
-            "interval": _interval(explanation.speedup),
-            "unexplained": explanation.unexplained and share(explanation.unexplained),
-            "unknown": 100 * max(explanation.baseline.share("unknown"), explanation.arm.share("unknown")),
-        }
-        for explanation in explained
-    )
-    columns = [
-        *ARM,
-        figures("reached (×)", "reached", 3),
-        words("95 % interval", "interval"),
-        *optional(words("unexplained", "unexplained"), figures("unknown operators (%)", "unknown", 2)),
-    ]
-    about = (
-        "Reached: fp32's time of a step over this precision's, in the rounds of the explain phase. Unexplained: the "
-        "part of the difference of the steps that the classes do not add up to; a dash where the difference, or this "
-        "part of it, is too uncertain."
-    )
-    return table("What was gained", rows, columns, about)
-
-
-def _interval(speedup: Interval) -> str:
-    ends = speedup.low, speedup.high
-    return UNKNOWN if None in ends else " to ".join(number(end, 3) for end in ends if end is not None)
+    return table(explanation.subject + title, times_ms, columns)
 
 
 def gain(explanation: Explanation) -> str:
     """Write the speedup with its interval, and the unexplained part."""
-    speedup = explanation.speedup
-    low, high = speedup.low, speedup.high
-    if low is not None and high is not None and low < 1 < high:
-        return f"{number(low, 3)} to {number(high, 3)}× as fast in the rounds of this phase, which show no difference"
-    ends = ""
-    if low and high:
-        if speedup.center < 0.5:  # which ``times`` writes the other way round
-            low, high = 1 / high, 1 / low
-        ends = f" [{number(low, 3)}, {number(high, 3)}]"
-    parts = [f"{times(speedup.center, speedup.low, speedup.high)}{ends} in the rounds of this phase"]
+    center, low, high = explanation.speedup.ends
+    text = f"{times(center, low, high)} in the rounds of this phase"
+    if low is not None and high is not None:
+        text = f"{times(center, low, high)} {spread(low, high)} in the rounds of this phase"
+        if low < 1 < high:
+            text += ", which show no difference"
     if explanation.unexplained is not None:
-        parts.append(f"unexplained {share(explanation.unexplained)} of the difference")
-    return "; ".join(parts)
+        text += f"; unexplained {share(explanation.unexplained)} of the difference"
+    return text
 
 
 def sentences(explanation: Explanation, most_of_memory: int | None = None) -> Iterator[str]:
@@ -141,12 +80,12 @@ def sentences(explanation: Explanation, most_of_memory: int | None = None) -> It
     if tries := ",".join(explanation.techniques):
         yield f"Worth trying: {tries}. A run with --ladder --techniques {tries} measures it."
     baseline, arm = explanation.baseline, explanation.arm
-    if max(baseline.stretched, arm.stretched) >= STRETCHED or min(baseline.stretched, arm.stretched) <= SHORTENED:
+    if max(baseline.stretched, arm.stretched) >= STRETCHED:
         yield (
             f"Under the profiler {baseline.precision}'s step takes {number(baseline.stretched, 2)} times as long and "
             f"{arm.precision}'s {number(arm.stretched, 2)} times, so the classes, and the causes, are rough."
         )
-    if (busy := baseline.value("step", "foreign load")) is not None and busy >= BUSY_PCT:
+    if (busy := baseline.figure("foreign load")) >= BUSY_PCT:
         yield f"Other programs took {busy:.0f} % of the CPU meanwhile, so these figures are rough."
     if explanation.memory is not None:
         yield from itertools.islice(memory_sentences(explanation.memory), most_of_memory)
@@ -183,7 +122,6 @@ def memory_sentences(memory: MemoryPair) -> Iterator[str]:
     if (kept := after["fp32_activation_bytes"]) >= FP32 * now:
         part = percent(kept / after["activation_bytes"])
         yield f"{amount(kept)} of its activations, {part}, are kept in fp32 for the backward pass."
-    slack = [row["peak_reserved_bytes"] - row["peak_allocated_bytes"] for row in memory]
-    if any(beyond >= max(SLACK * peak, LEAST_SLACK) for beyond, peak in zip(slack, (was, now), strict=True)):
-        parts = [amount(beyond) if known(beyond) else "an unknown size" for beyond in slack]
-        yield f"Apart from that, the allocator holds {parts[1]} more than is allocated, in fp32 {parts[0]}."
+    in_fp32, slack = (row["peak_reserved_bytes"] - row["peak_allocated_bytes"] for row in memory)
+    if slack >= max(SLACK * now, LEAST_SLACK):
+        yield f"Apart from that, the allocator holds {amount(slack)} more than is allocated, in fp32 {amount(in_fp32)}."

@@ -7,15 +7,15 @@ import pytest
 
 from bench.report.analysis.explanation import MEMORY_KINDS, memory_pair
 from bench.report.reading.load import CELL
-from bench.report.tables.explanation import gain, memory_sentences, sentences, short
+from bench.report.tables.explanation import gain, memory_sentences, most_changed, sentences, time_by_class
 from bench.stats import Interval
-from tests.report.analysis.test_explanation import ALONE, CAUSES, explain, figure, plain, products, step
+from tests.report.analysis.test_explanation import CAUSES, explain, figure, plain, step
 
 
-def test_the_table_has_each_class_that_matters_and_adds_up():
+def test_the_table_has_each_class_and_adds_up():
     result = plain(arm={"other products": 24.0, "casts and layout": 6.0, "optimizer": 0.1, "idle": 10.0})
-    rows = {row[0]: row[1:] for row in short(result).rows}
-    assert rows["casts and layout"] == ["0.00", "6.00", "+6.00"]
+    rows = {row[0]: row[1:] for row in time_by_class(result).rows}
+    assert rows["casts and layout"] == ["0.00", "6.00", "+6.000"]
     assert "communication" not in rows
     parts = [name for name in rows if name not in ("all, profiled", "the step, not profiled")]
     for column in (0, 1):
@@ -28,9 +28,9 @@ def test_reasons_are_sentences_and_techniques_are_named_once():
     result = plain(**CAUSES["launch-bound"])
     first, *_, last = sentences(result)
     assert first.startswith("Launching limits it")
-    assert result.techniques == ["compile"]
-    assert "--techniques compile " in last
-    result.cell["techniques"] = "channels-last+compile"
+    assert result.techniques == ["cuda-graphs", "compile"]
+    assert "--techniques cuda-graphs,compile " in last
+    result.cell["techniques"] = "cuda-graphs+compile"
     assert (result.techniques, len(list(sentences(result)))) == ([], 1)
     assert len(list(sentences(plain()))) == 1
 
@@ -45,17 +45,29 @@ def test_what_other_programs_took_is_told():
 def test_steps_that_the_profiler_makes_much_longer_are_told():
     fp32, arm = ({"other products": ms, "elementwise": 5.0} for ms in (60.0, 25.0))
     for profiler, warned in ((1.2, False), (3.4, True)):
-        result = explain(step("fp32", fp32), step("amp-bf16", arm, profiler=profiler), products(ALONE))
+        result = explain(step("fp32", fp32), step("amp-bf16", arm, profiler=profiler))
         assert any("amp-bf16's 3.4 times" in sentence for sentence in sentences(result)) is warned
 
 
 @pytest.mark.parametrize(
     ("center", "low", "high", "says"),
-    [(1.5, 1.25, 1.75, "1.50× [1.25, 1.75] in"), (0.16, 0.125, 0.2, "slower [5.00, 8.00] in")],
+    [
+        (1.5, 1.25, 1.75, "1.50× ±18 % in"),
+        (0.16, 0.125, 0.2, "6.2× slower ±26 % in"),
+        (1.01, 0.99, 1.03, "no difference"),
+        (1.5, None, None, "1.50× in"),
+    ],
 )
-def test_the_interval_of_a_gain_is_in_the_scale_of_the_gain(center, low, high, says):
-    speedup = Interval(center=center, low=low, high=high, n=7)
-    assert says in gain(replace(plain(), speedup=speedup))
+def test_a_gain_has_its_interval_and_whether_it_is_one(center, low, high, says):
+    text = gain(replace(plain(), speedup=Interval(center=center, low=low, high=high, n=7)))
+    assert says in text
+    assert ("no difference" in text) is ("no difference" in says)
+
+
+def test_operators_have_both_times_and_the_change():
+    assert most_changed(plain()) is None
+    result = plain(extra=[figure("fp32", "operator", "aten::mm", 6.0), figure("amp-bf16", "operator", "aten::mm", 2.0)])
+    assert [row[1:] for row in most_changed(result).rows] == [["6.00", "2.00", "−4.000"]]
 
 
 # Why memory rises or falls, of made-up figures.
