@@ -30,7 +30,7 @@ from bench.training import amp, distributed
 from bench.training.amp import Weights
 from bench.training.conversions import convert
 from bench.training.keep import keep
-from bench.training.own_step import Training, loss_in, name_part, take_steps
+from bench.training.own_step import Training, loss_in, take_steps
 from bench.training.techniques import GraphedStep, checkpoint_activations, compiled, fused, require_supported
 
 Loss = Callable[[Any, Batch], Any]
@@ -90,8 +90,8 @@ class Arm:
     """Trains on one batch: ``training_step``, or the suite's own."""
     gradients: Callable[[Arm, Batch], Tensor]
     """Does the same without the updates: ``leave_gradients``, or the suite's own."""
-    region: AbstractContextManager[None] | None
-    """The training step's autocast region, entered anew each step; None where the precision has none."""
+    region: AbstractContextManager[None]
+    """The training step's autocast region, entered anew each step."""
     conversion: Conversion | None = None
     """Which layers were converted, where the precision converts any."""
     schedules: tuple[torch.optim.lr_scheduler.LRScheduler, ...] = ()
@@ -174,7 +174,7 @@ def build_arm(
         weights.follow(optimizer)
     training = Training(suite.step) if suite.step else None
     if training and scaler.is_enabled():
-        training.refuse_unscaled(optimizers, model.parameters())
+        training.refuse_unscaled(optimizers)
     arm = Arm(
         precision=precision,
         device=device,
@@ -191,7 +191,7 @@ def build_arm(
         forward=_forward(suite, model, device, techniques, seed),
         step=training.train if training else training_step,
         gradients=training.gradients if training else leave_gradients,
-        region=amp.autocast(precision, device) if precision.autocast else None,
+        region=amp.autocast(precision, device),
         schedules=tuple(schedules),
         clip_grad=suite.clip_grad if clip_grad is None else clip_grad,
         techniques=techniques,
@@ -290,6 +290,9 @@ def pair_loss(criterion: nn.Module) -> Loss:
     """Return the loss of (model, batch) for batches of inputs and targets."""
 
     def loss(model: Any, batch: Batch) -> Any:
+        if not (isinstance(batch, list | tuple) and len(batch) == 2):
+            kind = type(batch).__name__
+            raise UsageError(f"The batch is a {kind}, not inputs and targets: give the suite a loss(model, batch).")
         inputs, targets = batch
         return criterion(model(inputs), targets)
 
@@ -323,8 +326,7 @@ def leave_gradients(arm: Arm, batch: Batch) -> Tensor:
     """
     techniques = arm.techniques
     arm.zero_grad()
-    if techniques.channels_last:
-        batch = channels_last(batch)
+    batch = arranged(batch, techniques)
     if (parts := techniques.grad_accumulation) == 1:
         return _add_gradients(arm, batch)
     samples = arm.count(batch)
@@ -337,27 +339,12 @@ def leave_gradients(arm: Arm, batch: Batch) -> Tensor:
 
 def _add_gradients(arm: Arm, batch: Batch, parts: int = 1) -> Tensor:
     """Add the gradients of one part of a batch; return its share of the loss."""
-    loss: Any = None
-    try:
-        if arm.region is None:
-            loss = arm.loss(arm.forward, batch)
-        else:
-            with arm.region:  # forward and loss in one region; backward runs outside it, in the types forward chose
-                loss = arm.loss(arm.forward, batch)
-        if not isinstance(loss, Tensor):
-            loss = loss_in(loss)
-        if parts > 1:
-            loss = loss / parts
-        (arm.scaler.scale(loss) if arm.scaled else loss).backward()
-    except (LookupError, RuntimeError, TypeError, ValueError) as error:
-        name_part(error, arm, batch, loss)
-        if arm.criterion is not None and not (isinstance(batch, list | tuple) and len(batch) == 2):
-            kind = type(batch).__name__
-            raise UsageError(
-                f"The batch is a {kind}, not inputs and targets: give the suite a loss(model, batch)."
-            ) from error
-        raise
-    return loss  # type: ignore[no-any-return]
+    with arm.region:  # forward and loss in one region; backward runs outside it, in the types forward chose
+        loss = loss_in(arm.loss(arm.forward, batch))
+    if parts > 1:
+        loss = loss / parts
+    (arm.scaler.scale(loss) if arm.scaled else loss).backward()
+    return loss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -172,23 +172,8 @@ def test_a_step_that_is_observed_is_one_step_like_any_other(precision):
     assert seen.scaler.get_scale() == plain.scaler.get_scale()
 
 
-def test_a_models_own_error_is_raised():
-    def step():
-        raise ZeroDivisionError("my own")
-
-    with pytest.raises(ZeroDivisionError, match="my own"):
-        observe(step)
-
-
-def test_a_step_that_fails_only_while_observed_is_done_without_and_its_operations_stay_unknown(capsys):
-    done = []
-
-    def step():
-        if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
-            torch.mm(torch.ones(1, 2), torch.ones(1, 2))
-        done.append(1)
-
-    assert (observe(step), done) == (Operations(), [1])
+def test_the_operations_of_a_step_that_fails_while_observed_stay_unknown(capsys):
+    assert observe(lambda: torch.mm(torch.ones(1, 2), torch.ones(1, 2))) == Operations()
     assert "cannot be multiplied" in capsys.readouterr().out
 
 
