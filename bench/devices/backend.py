@@ -85,7 +85,6 @@ class Backend(ABC):
     """Whether operations return before the device is done, copies may overlap them, and memory is the device's own."""
     collectives: ClassVar[str]
     """The backend of ``torch.distributed``."""
-    has_graphs: ClassVar[bool] = False
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -263,7 +262,6 @@ class Cuda(Backend):
     """One GPU."""
 
     collectives = "cpu:gloo,cuda:nccl"
-    has_graphs = True
 
     def set_current(self) -> None:
         torch.cuda.set_device(self.device)
