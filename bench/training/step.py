@@ -240,16 +240,13 @@ def build_optimizers(suite: Suite, model: nn.Module, weights: Weights) -> dict[s
         built = {str(number): each for number, each in enumerate(built)}
     optimizers: dict[str, Any] = dict(built) if isinstance(built, Mapping) else {"optimizer": built}
     known = {*map(id, model.parameters()), *map(id, weights.trained())}
-    if not optimizers:
-        raise UsageError("Suite.optimizer returned none.")
     for name, optimizer in optimizers.items():
         if not hasattr(optimizer, "param_groups"):
             raise UsageError(
                 f"Suite.optimizer returned a {type(optimizer).__name__}, which is no torch.optim.Optimizer."
             )
         if not any(id(weight) in known for group in optimizer.param_groups for weight in group["params"]):
-            called = f" {name!r}" if len(optimizers) > 1 else ""
-            raise UsageError(f"The optimizer{called} has no parameter of the model.")
+            raise UsageError(f"Suite.optimizer: {name!r} has no parameter of the model.")
         weights.substitute(optimizer)
     return optimizers
 
@@ -422,8 +419,10 @@ def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
 def evaluate_by(suite: Suite, arm: Arm, batches: Iterator[Batch]) -> dict[str, float | None]:
     """Return the figures of a suite's own ``evaluate`` under the arm's precision; None is one that is not finite.
 
+    What is no dict of figures is the one figure that parity is judged on.
+
     Raises:
-        UsageError: it returned something else, or not the figure that parity is judged on.
+        UsageError: a figure is not one number, or the one that parity is judged on is missing.
     """
     assert suite.evaluate is not None
     arm.model.eval()
@@ -431,15 +430,11 @@ def evaluate_by(suite: Suite, arm: Arm, batches: Iterator[Batch]) -> dict[str, f
         output = suite.evaluate(arm.model, (arranged(batch, arm.techniques) for batch in batches))
         output = output.compute() if hasattr(output, "compute") else output
     arm.model.train()
-    if suite.quality and isinstance(output, Tensor | float | int):
-        output = {suite.quality.name: output}
+    judged = suite.quality.name if suite.quality else "evaluate"
     if not isinstance(output, Mapping):
-        raise UsageError(f"evaluate returned a {type(output).__name__}, not a dict of figures.")
-    if suite.quality and suite.quality.name not in output:
-        names = ", ".join(map(repr, output)) or "none"
-        raise UsageError(
-            f"evaluate returned no figure {suite.quality.name!r}, which Suite.quality names; it has {names}."
-        )
+        output = {judged: output}
+    if suite.quality and judged not in output:
+        raise UsageError(f"evaluate returned no figure {judged!r}, which Suite.quality names: {output}.")
     return {str(name): _figure(name, value) for name, value in output.items()}
 
 

@@ -174,8 +174,8 @@ def own_error(model, batches):
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ([1.0], "returned a list, not a dict of figures"),
-        ({"f1": 1.0}, "no figure 'mae', which Suite.quality names; it has 'f1'"),
+        ([1.0], "figure 'mae' is a list, not one number"),
+        ({"f1": 1.0}, "no figure 'mae', which Suite.quality names: {'f1'"),
         ({"mae": torch.ones(3)}, "figure 'mae' is a Tensor, not one number"),
         ({"mae": None}, "figure 'mae' is a NoneType, not one number"),
     ],
@@ -223,7 +223,7 @@ def test_steps_that_overflowed_in_every_optimizer_are_counted_as_skipped():
         ({"loss": None}, r"not inputs and targets: give the suite a loss\(model, batch\)"),
         (
             {"optimizer": lambda model: [torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)]},
-            "The optimizer has no parameter",
+            "has no parameter of the model",
         ),
         ({"optimizer": lambda parameters: "SGD"}, "returned a str, which is no torch.optim.Optimizer"),
         ({"model": lambda: "net"}, "Suite.model returned a str"),
