@@ -97,7 +97,7 @@ def against_itself(device: Device, process: int, _send: Send) -> float:
 def peak(device: Device, held_bytes: int, _send: Send) -> MemoryPeak:
     """Return the peaks of a small training step that also holds ``held_bytes``, as the memory phase measures them."""
     width, batch_size = SMALL
-    before = memory.driver_memory_bytes(device.uuid)  # before anything can make a context
+    before, _ = memory.driver_memory_bytes(device.uuid)  # before anything can make a context
     place = torch_device(device)
     enter("fp32", place)
     resident = None

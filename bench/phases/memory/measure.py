@@ -34,7 +34,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
 def measure(trial: Trial, device: Device, send: Callable[[Message], None], step: AblationStep | None = None) -> None:
     """Measure the trial's only arm, on batches on the device or, of an ablation ``step``, through its pipeline."""
     uuid = device.uuid_of(distributed.rank(), distributed.ranks())
-    driver_before = memory.driver_memory_bytes(uuid)  # before anything can make a context
+    driver_before, _ = memory.driver_memory_bytes(uuid)  # before anything can make a context
     context = open_context(trial)
     (asked,) = trial.arms
     enter(asked.precision, context.device)
