@@ -74,9 +74,9 @@ class Training:
         for each in chosen:
             each.zero_grad(set_to_none=arm.techniques.set_to_none)
         self._updating = True
-        (arm.scaler.scale(loss) if arm.scaled else loss).backward(retain_graph=retain_graph)
+        arm.scaler.scale(loss).backward(retain_graph=retain_graph)
         if self._learns:
-            if arm.scaled and any(each in self._stepped for each in chosen):  # a scale allows each one step
+            if any(each in self._stepped for each in chosen):  # a scale allows each one step
                 arm.scaler.update()
                 self._stepped.clear()
             take_steps(arm, chosen, arm.clip_grad if clip is None else clip)
@@ -93,7 +93,7 @@ class Training:
         """
         self._learns, self._counted = True, 0
         loss = self._run(arm, batch)
-        if arm.scaled and self._stepped:
+        if self._stepped:
             arm.scaler.update()
         self._stepped.clear()
         arm.taken.called += 1 - self._counted  # its hook has counted those that the scaler let through
@@ -137,14 +137,9 @@ def take_steps(arm: Arm, optimizers: Collection[torch.optim.Optimizer], clip: fl
     if clip is not None:
         for optimizer in optimizers:
             arm.scaler.unscale_(optimizer)  # the norm is the gradients' own, not the scaled ones'
-        every = len(optimizers) == len(arm.optimizers)
-        nn.utils.clip_grad_norm_(arm.weights.trained() if every else updated(optimizers), clip)
-    if arm.scaled:
-        for optimizer in optimizers:
-            arm.scaler.step(optimizer)  # skips the step where a gradient overflowed
-    else:
-        for optimizer in optimizers:
-            optimizer.step()
+        nn.utils.clip_grad_norm_(updated(optimizers), clip)
+    for optimizer in optimizers:
+        arm.scaler.step(optimizer)  # skips the step where a gradient overflowed
 
 
 def _scalar(loss: Any, name: str) -> Tensor:

@@ -79,7 +79,7 @@ class Arm:
     """By the suite's names; one alone is called optimizer."""
     scaler: torch.amp.GradScaler
     scaled: bool
-    """Whether the scaler is enabled; a step leaves a disabled one alone."""
+    """Whether the scaler is enabled; a disabled one passes losses and steps on."""
     taken: TakenSteps
     """Counts the optimizer steps that the scaler let through."""
     weights: Weights
@@ -307,10 +307,8 @@ def training_step(arm: Arm, batch: Batch) -> Tensor:
     """
     loss = arm.graph(batch) if arm.graph else leave_gradients(arm, batch)
     take_steps(arm, arm.optimizers.values(), arm.clip_grad)
-    if arm.scaled:
-        arm.scaler.update()
-    else:
-        arm.taken.called += 1
+    arm.scaler.update()
+    arm.taken.called += not arm.scaled
     for schedule in arm.schedules:
         schedule.step()
     return loss
@@ -340,7 +338,7 @@ def _add_gradients(arm: Arm, batch: Batch, parts: int = 1) -> Tensor:
         loss = loss_in(arm.loss(arm.forward, batch))
     if parts > 1:
         loss = loss / parts
-    (arm.scaler.scale(loss) if arm.scaled else loss).backward()
+    arm.scaler.scale(loss).backward()
     return loss
 
 
