@@ -147,7 +147,7 @@ def build_arm(
 
     Raises:
         UnsupportedError: a technique does not go with this suite or device.
-        UsageError: the suite's loss or optimizer is none, or an optimizer has no parameter of the model.
+        UsageError: the suite's loss is a module, or an optimizer has no parameter of the model.
     """
     require_supported(techniques, suite, data, device)
     seed_all(seed)
@@ -223,17 +223,14 @@ def build_model(suite: Suite, data: Data) -> nn.Module:
     """Build the suite's model, on the CPU, in fp32."""
     build: Callable[..., Any] = suite.model
     model = build(data) if suite.model_takes_data else build()
-    model = nn.ModuleDict(model) if isinstance(model, dict) else model
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"Suite.model returned a {type(model).__name__}, which is no nn.Module and no dict of them.")
-    return model
+    return nn.ModuleDict(model) if isinstance(model, dict) else model
 
 
 def build_optimizers(suite: Suite, model: nn.Module, weights: Weights) -> dict[str, torch.optim.Optimizer]:
     """Build the suite's optimizers by their names; those of a list are called by their numbers, from 0.
 
     Raises:
-        UsageError: the suite returned something else, or one of them has no parameter of the model.
+        UsageError: one of them has no parameter of the model.
     """
     built = suite.optimizer(model if suite.optimizer_takes_model else weights.trained())
     if isinstance(built, list | tuple):
@@ -241,10 +238,6 @@ def build_optimizers(suite: Suite, model: nn.Module, weights: Weights) -> dict[s
     optimizers: dict[str, Any] = dict(built) if isinstance(built, Mapping) else {"optimizer": built}
     known = {*map(id, model.parameters()), *map(id, weights.trained())}
     for name, optimizer in optimizers.items():
-        if not hasattr(optimizer, "param_groups"):
-            raise UsageError(
-                f"Suite.optimizer returned a {type(optimizer).__name__}, which is no torch.optim.Optimizer."
-            )
         if not any(id(weight) in known for group in optimizer.param_groups for weight in group["params"]):
             raise UsageError(f"Suite.optimizer: {name!r} has no parameter of the model.")
         weights.substitute(optimizer)
