@@ -51,27 +51,20 @@ _Formula = Callable[..., int]
 
 
 def observe(step: Callable[[], object]) -> Operations:
-    """Do one training step, with its own autocast, and return its operations; of a step that fails, none."""
+    """Do one step under a dispatch mode and count the FLOPs of its products by the type that they computed in.
+
+    Of a step that fails nothing is known. Products are matrix products, convolutions and attention; each is seen below
+    autocast, so after its casts, and in the backward pass too. The formulas are those of ``torch.utils.flop_counter``,
+    corrected where ``formulas`` says. A product without one leaves ``flops_per_step`` unknown and its type with a
+    ``?``.
+    """
+    mode = _Products()
     try:
-        return count(step)
+        with mode:
+            step()
     except Exception as error:  # whatever a model does that cannot be observed; if the step itself fails, timing shows
         print(f"What the step computed is unknown, because it failed while observed: {type(error).__name__}: {error}")
         return Operations()
-
-
-def count(step: Callable[[], object]) -> Operations:
-    """Do one step under a dispatch mode and count the FLOPs of its products by the type that they computed in.
-
-    Products are matrix products, convolutions and attention; each is seen below autocast, so after its casts,
-    and in the backward pass too. The formulas are those of ``torch.utils.flop_counter``, corrected where
-    ``formulas`` says. A product without one leaves ``flops_per_step`` unknown and its type with a ``?``.
-
-    Raises:
-        Exception: whatever the step raises.
-    """
-    mode = _Products()
-    with mode:
-        step()
     if mode.unknown:
         print(f"Products without a FLOP formula: {', '.join(sorted({name for name, _ in mode.unknown}))}.")
     return Operations(
@@ -244,7 +237,7 @@ def peak_tflops(
                 break
             size *= 2
     except RuntimeError as error:  # no memory for a larger size, or no such product at all
-        print(f"The rate of {_name(dtype)} products was {'not measured' if best is None else 'cut short'}: {error}")
+        print(f"{_name(dtype)} products of size {size} were not measured: {error}")
     backend.release_cached_memory()
     return best
 

@@ -63,14 +63,12 @@ class Training:
             clip: the norm to clip the optimizer's gradients to; None is the recipe's.
 
         Raises:
-            UsageError: there is no such optimizer, or the loss is not one number.
+            KeyError: there is no such optimizer.
+            UsageError: the loss is not one number.
         """
         arm = self._arm
-        if optimizer is not None and optimizer not in arm.optimizers:
-            names = ", ".join(map(repr, arm.optimizers))
-            raise UsageError(f"training.update: there is no optimizer {optimizer!r}; there is {names}.")
         chosen = list(arm.optimizers.values()) if optimizer is None else [arm.optimizers[optimizer]]
-        loss = _scalar(loss, f"The loss for optimizer {optimizer!r}" if optimizer else "The loss")
+        loss = _scalar(loss, "The loss given to training.update")
         for each in chosen:
             each.zero_grad(set_to_none=arm.techniques.set_to_none)
         self._updating = True
@@ -127,8 +125,6 @@ class Training:
         if not isinstance(losses, Mapping):
             return _scalar(losses, "The loss that step returned").detach()
         each = [_scalar(loss, f"The loss {name!r} that step returned").detach() for name, loss in losses.items()]
-        if not each:
-            raise UsageError("step returned no loss.")
         return torch.stack([loss.reshape(()) for loss in each]).sum()
 
 

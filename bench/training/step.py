@@ -168,9 +168,9 @@ def build_arm(
         optimizers = {name: fused(each, scaled=scaler.is_enabled()) for name, each in optimizers.items()}
     schedules = [suite.schedule(each, steps) for each in optimizers.values()] if suite.schedule and steps else []
     taken = TakenSteps()
-    for number, optimizer in enumerate(optimizers.values()):
-        if scaler.is_enabled() and number == 0:  # a hook costs some microseconds a step
-            optimizer.register_step_post_hook(taken)
+    if scaler.is_enabled():  # a hook costs some microseconds a step
+        next(iter(optimizers.values())).register_step_post_hook(taken)
+    for optimizer in optimizers.values():
         weights.follow(optimizer)
     training = Training(suite.step) if suite.step else None
     if training and scaler.is_enabled():

@@ -227,9 +227,8 @@ def test_products_that_do_not_fit_into_memory_end_it(device, capsys):
     fake = device(1e9, largest=32)
     assert peak_tflops(PRECISIONS["amp-bf16"], CPU, 0.3, fake.clock) == pytest.approx(1e-3)
     assert max(fake.sizes) == 32
-    assert "cut short" in capsys.readouterr().out
+    assert "of size 64 were not measured" in capsys.readouterr().out
     assert peak_tflops(PRECISIONS["fp32"], CPU, 0.3, device(1e9, largest=1).clock) is None
-    assert "not measured" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

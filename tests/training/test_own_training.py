@@ -225,8 +225,11 @@ def test_steps_that_overflowed_in_every_optimizer_are_counted_as_skipped():
             {"optimizer": lambda model: [torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)]},
             "has no parameter of the model",
         ),
-        ({"step": lambda training, batch: training.update(None, "tail")}, "no optimizer 'tail'; there is 'body'"),
-        ({"step": lambda training, batch: training.update(training.model(batch["x"]), "head")}, "'head' has shape"),
+        ({"step": lambda training, batch: training.update(None, "tail")}, "tail"),
+        (
+            {"step": lambda training, batch: training.update(training.model(batch["x"]), "head")},
+            "update has shape",
+        ),
         ({"step": lambda training, batch: {"adversary": training.model(batch["x"])}}, "'adversary' that step returned"),
         ({"step": lambda training, batch: 0.5}, "step returned is a float"),
     ],
