@@ -31,7 +31,6 @@ NO_MXFP8 = 11
 class Cuda(Backend):
     """One GPU."""
 
-    has_graphs = True
     collectives = "cpu:gloo,cuda:nccl"
     switches = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
     hint = "Install a build for it: Pascal and Volta need one for CUDA 12.6 or older."

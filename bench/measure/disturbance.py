@@ -22,11 +22,9 @@ CAUSES = {
     "sw_thermal": "thermal slowdown",
     "hw_thermal": "hardware thermal slowdown",
     "hw_power_brake": "hardware power brake",
-    "hw_slowdown": "hardware slowdown",
 }
-"""The clock event reasons that disturb, in words."""
-SPECIFIC = ("hw_thermal", "hw_power_brake")
-"""The causes of a hardware slowdown. Where both are counted, the bare reason says only that a clock has changed."""
+"""The clock event reasons that disturb, in words. A bare hardware slowdown is none of them: a change of clocks is one,
+too."""
 LATE_S = 0.1
 """The throttle counters advance this much late."""
 LEAST_SHARE = 0.05
@@ -180,10 +178,8 @@ class GpuWatch(Watch):
         now_s = self._clock()
         elapsed_s, self._polled_s = now_s - self._polled_s, now_s
         held_s, counted = self._throttle.since(elapsed_s), self._throttle.counted
-        active = set(self._monitor.clock_event_reasons(self._uuid) or ())
+        active = self._monitor.clock_event_reasons(self._uuid) or ()
         self.capped |= POWER_CAP in active or POWER_CAP in held_s
-        if counted.issuperset(SPECIFIC) or active.intersection(SPECIFIC):
-            active.discard("hw_slowdown")
         for reason in CAUSES:
             if reason in counted:
                 self._held_s[reason] += held_s.get(reason, 0.0)

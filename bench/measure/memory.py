@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from bench.devices.backend import backend_of
 from bench.devices.base import PeakMemory
-from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
+from bench.devices.monitor import DeviceLostError, open_monitor
 
 STEADY_STEPS = 3
 THRESHOLD_BYTES = 128 * 1024
@@ -68,13 +68,14 @@ def measure_peaks(
     """
     first, steady = _peak(step, device, 1), _peak(step, device, steps)
     if backend_of(device).is_gpu:
+        used, held = driver_memory_bytes(uuid, driver_before)
         return {
             "first_peak_bytes": first.allocated,
             "peak_allocated_bytes": steady.allocated,
             "peak_reserved_bytes": steady.reserved,
             "peak_active_bytes": steady.active,
-            "driver_used_bytes": driver_used_bytes(uuid, driver_before),
-            "gpu_used_bytes": driver_memory_bytes(uuid),
+            "driver_used_bytes": held,
+            "gpu_used_bytes": used,
             # Counted since the process began; retries of the first step, which tries workspaces, are not steady.
             "allocator_retries": None if steady.retries is None else steady.retries - (first.retries or 0),
             "model_bytes": model_bytes,
@@ -97,42 +98,27 @@ def _peak(step: Callable[[], object], device: torch.device, steps: int) -> PeakM
     return backend.peak_memory() if can_reset else PeakMemory()
 
 
-def driver_memory_bytes(uuid: str | None) -> int | None:
-    """Return the memory in use on a GPU as its driver sees it; None if unknown."""
-    return _ask_driver(lambda monitor, known: monitor.memory_used_bytes(known), uuid)
+def driver_memory_bytes(uuid: str | None, before: int | None = None) -> tuple[int | None, int | None]:
+    """Return the bytes in use on a GPU as its driver sees it, and those that this process holds; None is unknown.
 
-
-def driver_used_bytes(uuid: str | None, before: int | None) -> int | None:
-    """Return what the driver says this process holds on a GPU: its context, its libraries and all that it reserved.
-
-    By process where the driver lists processes, because others come and go; else what is in use above ``before``.
+    The latter are its context, its libraries and all that it reserved: the driver's figure where it lists processes,
+    because others come and go; else what is in use above ``before``.
     """
-    held = _ask_driver(_own_bytes, uuid)
-    if held is not None:
-        return held
-    used = driver_memory_bytes(uuid)
-    # Less than before: others have gone meanwhile, and ours is unknown.
-    return None if used is None or before is None or used < before else used - before
-
-
-def _own_bytes(monitor: Monitor, uuid: str) -> int | None:
-    processes = monitor.process_bytes(uuid) or {}
-    # A process that does not exist here has its id from outside a container, and then ours may be somebody's too.
-    if not all(psutil.pid_exists(pid) for pid in processes):
-        return None
-    return processes.get(os.getpid())
-
-
-def _ask_driver(question: Callable[[Monitor, str], int | None], uuid: str | None) -> int | None:
     monitor = open_monitor() if uuid else None
     if monitor is None or uuid is None:
-        return None
+        return None, None
     with monitor:
         try:
-            return question(monitor, uuid)
+            used, by_process = monitor.memory_used_bytes(uuid), monitor.process_bytes(uuid) or {}
         except DeviceLostError as failure:
             print(f"The driver does not tell how much memory is used: {failure}")
-            return None
+            return None, None
+    held = by_process.get(os.getpid())
+    # A process that does not exist here has its id from outside a container, and then ours may be somebody's too.
+    if held is None or not all(psutil.pid_exists(pid) for pid in by_process):
+        # Less than before: others have gone meanwhile, and ours is unknown.
+        held = None if used is None or before is None or used < before else used - before
+    return used, held
 
 
 def resident_bytes() -> int:

@@ -23,6 +23,8 @@ from bench.spec.precisions import Precision
 
 SIZES, GPU_SIZES = (128, 2048), (1024, 16384)
 """The smallest and the largest size of the products that measure a device's peak."""
+TIMES = 4
+"""How often a product of each size is done; the first also warms up."""
 SHARE_OF_BUDGET = 1 / 5
 """The most of the time for all these products that one of them may take."""
 
@@ -50,35 +52,20 @@ _Formula = Callable[..., int]
 
 
 def observe(step: Callable[[], object]) -> Operations:
-    """Do one training step, forward to optimizer, with its own autocast, and return its operations.
-
-    A step that fails while a dispatch mode observes it is done again without; then its operations stay unknown.
-
-    Raises:
-        Exception: whatever the step raises when it is not observed.
-    """
-    try:
-        return count(step)
-    except Exception as error:  # whatever a model does that cannot be observed
-        reason = f"{type(error).__name__}: {error}"
-    step()
-    print(f"What the step computed is unknown, because it fails while observed: {reason}")
-    return Operations()
-
-
-def count(step: Callable[[], object]) -> Operations:
     """Do one step under a dispatch mode and count the FLOPs of its products by the type that they computed in.
 
-    Products are matrix products, convolutions and attention; each is seen below autocast, so after its casts,
-    and in the backward pass too. The formulas are those of ``torch.utils.flop_counter``, corrected where
-    ``formulas`` says. A product without one leaves ``flops_per_step`` unknown and its type with a ``?``.
-
-    Raises:
-        Exception: whatever the step raises.
+    Of a step that fails nothing is known. Products are matrix products, convolutions and attention; each is seen below
+    autocast, so after its casts, and in the backward pass too. The formulas are those of ``torch.utils.flop_counter``,
+    corrected where ``formulas`` says. A product without one leaves ``flops_per_step`` unknown and its type with a
+    ``?``.
     """
     mode = _Products()
-    with mode:
-        step()
+    try:
+        with mode:
+            step()
+    except Exception as error:  # whatever a model does that cannot be observed; if the step itself fails, timing shows
+        print(f"What the step computed is unknown, because it failed while observed: {type(error).__name__}: {error}")
+        return Operations()
     if mode.unknown:
         print(f"Products without a FLOP formula: {', '.join(sorted({name for name, _ in mode.unknown}))}.")
     return Operations(
@@ -263,8 +250,8 @@ def peak_tflops(
     """Return the rate in TFLOP/s of the fastest of ever larger matrix products in a precision's compute type.
 
     Sets its fp32 switches. None for float8, for torch's own fp32, which rounds convolutions and not matrix products,
-    and where the device does not do even the smallest product. The very first product, which pays for loading the
-    library, is not in the budget.
+    and where the device does not do even the smallest product. All products together take about ``budget_s``; the very
+    first, which pays for loading the library, comes in addition.
     """
     set_fp32(precision.fp32)
     if precision.narrow or precision.fp32 == "default":
@@ -273,38 +260,31 @@ def peak_tflops(
     size, largest = GPU_SIZES if backend.is_gpu else SIZES
     best: float | None = None
     try:
-        multiply = _product(size, dtype, device, clock)
-        end = clock() + budget_s
         while True:
-            seconds = multiply()
+            seconds = _product_s(size, dtype, device, clock)
             best = max(best or 0.0, 2 * size**3 / seconds / 1e12)
-            left = end - clock()
-            # The time grows about eightfold, and a product is done once to warm up.
-            if size < largest and 8 * seconds <= min(SHARE_OF_BUDGET * budget_s, left / 2):
-                size *= 2
-                multiply = _product(size, dtype, device, clock)
-            elif seconds > left:
+            # The time grows about eightfold.
+            if size == largest or 8 * seconds > SHARE_OF_BUDGET * budget_s:
                 break
+            size *= 2
     except RuntimeError as error:  # no memory for a larger size, or no such product at all
-        print(f"The rate of {_name(dtype)} products was {'not measured' if best is None else 'cut short'}: {error}")
+        print(f"{_name(dtype)} products of size {size} were not measured: {error}")
     backend.release_cached_memory()
     return best
 
 
-def _product(size: int, dtype: torch.dtype, device: torch.device, clock: Callable[[], float]) -> Callable[[], float]:
-    """Return a function that times a product of two size × size matrices, in seconds; it has been done once.
+def _product_s(size: int, dtype: torch.dtype, device: torch.device, clock: Callable[[], float]) -> float:
+    """Return the seconds of the fastest of a few products of two size × size matrices.
 
     The numbers are random and normal: what is multiplied affects the power drawn, and so the clock rate.
     """
     generator = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(size, size, dtype=dtype, device=device, generator=generator) for _ in range(2))
-    product, backend = torch.empty_like(a), backend_of(device)
-
-    def timed() -> float:
+    product = torch.empty_like(a)
+    times = []
+    for _ in range(TIMES):
         start = clock()
         torch.mm(a, b.t(), out=product)  # the layout of a linear layer, which some CPUs are far faster in
-        backend.synchronize()
-        return clock() - start
-
-    timed()
-    return timed
+        backend_of(device).synchronize()
+        times.append(clock() - start)
+    return min(times)

@@ -1,18 +1,16 @@
 """Telemetry in a process of its own, so that its Python never competes with a measurement for the GIL.
 
 The parent holds a ``Sampler``; the child runs ``sample_forever``. Over the connection go, to the parent, lists of
-``Sample`` and ``Lost``; to the child, ``("own", pids)`` and ``"stop"``. Nothing heavy is imported, so that it is
-up soon.
+``Sample`` and ``Lost``; to the child, sets of the run's own process ids and ``"stop"``. Nothing heavy is imported, so
+that it is up soon.
 """
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import os
 import select
 import signal
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -43,19 +41,10 @@ class Lost:
     reason: str
 
 
-def next_tick(start_s: float, now_s: float, period_s: float) -> float:
-    """Return the first moment after ``now_s`` that is a whole number of periods after ``start_s``.
-
-    Counting from the start keeps delays from adding up.
-    """
-    return start_s + (math.floor((now_s - start_s) / period_s) + 1) * period_s
-
-
 def sample_forever(gpus: Gpus, connection: Connection, period_s: float) -> None:
     """Sample each period until the parent sends "stop" or hangs up, or until no GPU is left."""
-    if threading.current_thread() is threading.main_thread():
-        # Ctrl-C reaches the whole process group, but the parent decides when sampling ends.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C reaches the whole process group, but the parent decides when sampling ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with connection:
         monitor = open_monitor()
         if monitor is None:
@@ -65,22 +54,22 @@ def sample_forever(gpus: Gpus, connection: Connection, period_s: float) -> None:
 
 
 def _sample_until_stopped(monitor: Monitor, gpus: dict[str, str], connection: Connection, period_s: float) -> None:
-    parent, start_s = os.getppid(), time.monotonic()
+    parent = os.getppid()
     own_pids: frozenset[int] | None = None
     unsent: list[Sample | Lost] = []
     while gpus and os.getppid() == parent:
+        next_s = time.monotonic() + period_s
         unsent += _read(monitor, gpus, own_pids)
         if select.select([], [connection], [], 0)[1]:  # a send that blocks would stop sampling while the parent is busy
             connection.send(unsent)
             unsent = []
-        tick_s = next_tick(start_s, time.monotonic(), period_s)
         # Waiting for messages also keeps the period.
-        while connection.poll(max(0.0, tick_s - time.monotonic())):
+        while connection.poll(max(0.0, next_s - time.monotonic())):
             message = connection.recv()
             if message == "stop":
                 connection.send(unsent)
                 return
-            own_pids = frozenset(message[1])
+            own_pids = frozenset(message)
     connection.send(unsent)
 
 
@@ -127,21 +116,20 @@ class Sampler:
 
     def own(self, pids: Iterable[int]) -> None:
         """Name this run's processes, after the start; samples count the others from then on."""
-        self._send(("own", frozenset(pids)))
+        self._send(frozenset(pids))
 
     def drain(self) -> list[Sample]:
         """Return the samples that have come since the last time, without waiting."""
         samples: list[Sample] = []
-        while self.connection is not None:
-            try:
-                if not self.connection.poll():
-                    break
-                batch = self.connection.recv()
-            except (EOFError, OSError):
-                self._hang_up()
-                break
-            samples += [item for item in batch if isinstance(item, Sample)]
-            self.lost |= {item.placement: item.reason for item in batch if isinstance(item, Lost)}
+        try:
+            while self.connection is not None and self.connection.poll():
+                for item in self.connection.recv():
+                    if isinstance(item, Lost):
+                        self.lost[item.placement] = item.reason
+                    else:
+                        samples.append(item)
+        except (EOFError, OSError):
+            self._hang_up()
         return samples
 
     def stop(self) -> list[Sample]:
@@ -156,9 +144,8 @@ class Sampler:
             samples += self.drain()
         self._hang_up()
         self._process.join(max(0.0, deadline_s - time.monotonic()))
-        if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join()
+        self._process.kill()  # does nothing to a process that has ended
+        self._process.join()
         self._process = None
         return samples
 

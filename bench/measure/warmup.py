@@ -52,17 +52,12 @@ class WarmUp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SwitchProfile:
-    """Step times after a switch to this arm, by their index and relative to the plateau."""
+    """Step times after a switch to this arm, relative to the plateau."""
 
-    relative: tuple[float, ...]
-    """Median over the switches, for each index; empty where there was no time to watch."""
+    transient_pct: float | None
+    """The first step's excess over the plateau, in per cent; None where there was no time to watch."""
     switch_warmup: int
     """Untimed steps at the head of a block: half as many again as until the plateau, at least one."""
-
-    @property
-    def transient_pct(self) -> float | None:
-        """The first step's excess over the plateau, in per cent."""
-        return 100 * (self.relative[0] - 1) if self.relative else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +155,7 @@ def switch_profiles(
     affordable = budget_s * 1e9 / max(1.0, round_ns)
     rounds = max(SWITCH_ROUNDS[0], min(SWITCH_ROUNDS[1], int(affordable)))
     if len(runners) < 2 or rounds > 1.5 * affordable:
-        return [SwitchProfile(relative=(), switch_warmup=1 if arm.step_ns < LONG_STEP_NS else 0) for arm in warm]
+        return [SwitchProfile(transient_pct=None, switch_warmup=1 if arm.step_ns < LONG_STEP_NS else 0) for arm in warm]
     turns: list[list[list[float]]] = [[] for _ in runners]
     for _ in range(rounds):
         for arm, runner in enumerate(runners):
@@ -173,13 +168,12 @@ def switch_profiles(
 
 def _profile(turns: Sequence[Sequence[float]]) -> SwitchProfile:
     by_index = list(zip(*turns, strict=True))
-    relative = tuple(statistics.median(values) for values in by_index)
-    medians = zip(relative, by_index, strict=True)
-    level = [abs(middle - 1) <= max(PLATEAU, _median_error(values)) for middle, values in medians]
-    last = len(relative) // 2
+    level = [abs(statistics.median(values) - 1) <= max(PLATEAU, _median_error(values)) for values in by_index]
+    last = len(level) // 2
     plateau = next((index for index in range(last) if level[index] and level[index + 1]), last)
     # The tail of a transient, which noise hides, has half as long again to die away.
-    return SwitchProfile(relative=relative, switch_warmup=math.ceil(1.5 * plateau) if plateau > 1 else 1)
+    transient_pct = 100 * (statistics.median(by_index[0]) - 1)
+    return SwitchProfile(transient_pct=transient_pct, switch_warmup=math.ceil(1.5 * plateau) if plateau > 1 else 1)
 
 
 def _median_error(values: Sequence[float]) -> float:

@@ -166,9 +166,6 @@ class Conversion:
     """Linear layers that torchao replaced, to multiply in the precision's narrow type, joined by +."""
     kept_layers: dict[str, str]
     """Linear layers that were not, each with the reason, as a JSON object."""
-    small_layers: int | None
-    """Of the converted layers, how many the library's own filter would leave out because layers of their size gain no
-    speed; empty where it has no filter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

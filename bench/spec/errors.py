@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 SIMILAR = 0.5
 """Likeness, by difflib's ratio, from which on a word is suggested for another."""
@@ -24,24 +24,18 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0].rstrip(".") if text else type(error).__name__
 
 
-def nearest(word: str, known: Iterable[str], *, aliases: Mapping[str, str] | None = None) -> str:
+def nearest(word: str, known: Iterable[str]) -> str:
     """Return a hint at the known word most like ``word``, or an empty string if none is similar.
 
     Case and the order of a word's parts do not count; of words equally like it the first is named.
-
-    Args:
-        word: what is not known.
-        known: the words to choose from.
-        aliases: other words for some of them.
     """
-    aliases = aliases or {}
 
     def likeness(other: str) -> float:
         pairs = ((word.lower(), other.lower()), (_in_order(word), _in_order(other)))
         return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
 
-    match = max((*known, *aliases), key=likeness, default="")
-    return f" Did you mean '{aliases.get(match, match)}'?" if likeness(match) >= SIMILAR else ""
+    match = max(known, key=likeness, default="")
+    return f" Did you mean '{match}'?" if likeness(match) >= SIMILAR else ""
 
 
 def _in_order(word: str) -> str:

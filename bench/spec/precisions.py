@@ -303,9 +303,8 @@ def parse_precision(word: str) -> Precision:
     head, colon, tail = word.strip().partition(":")
     plain = next((known for known in PRECISIONS.values() if head in (known.name, known.alias, known.former)), None)
     if plain is None:
-        aliases = {word: known.name for known in PRECISIONS.values() for word in (known.alias, known.former) if word}
-        aliases |= {f"fp{word}": name for word, name in aliases.items() if word[0].isdigit()}
-        hint = nearest(head, PRECISIONS, aliases=aliases)
+        aliases = [known.alias for known in PRECISIONS.values() if known.alias]
+        hint = nearest(head, [*PRECISIONS, *aliases])
         raise UsageError(f"There is no precision '{head}'.{hint} Available: {', '.join(PRECISIONS)}.")
     given = dict(_parse_option(plain, part.strip()) for part in tail.split(",")) if colon else {}
     if given.get("scale") is not None and (other := next((name for name in given if name in SCALING[1:]), None)):

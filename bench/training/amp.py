@@ -99,8 +99,6 @@ class Weights:
         self._model = model
         self._dtype = getattr(torch, precision.weights) if precision.weights else None
         self._masters: dict[nn.Parameter, nn.Parameter] = {}
-        layers = model.modules() if precision.conversion else ()
-        self._converted = [(layer, plain) for layer in layers if (plain := getattr(layer, "stands_for", None))]
         if self._dtype is None:
             return
         shared = {id(tensor) for module in kept for tensor in module.parameters(recurse=False)}
@@ -130,7 +128,7 @@ class Weights:
 
     def substitute(self, optimizer: torch.optim.Optimizer) -> None:
         """Let an optimizer of the model's weights update their masters instead, before its first step."""
-        for group in optimizer.param_groups if self._masters else ():
+        for group in optimizer.param_groups:
             group["params"] = [self._masters.get(weight, weight) for weight in group["params"]]
         for weight, master in self._masters.items():
             if weight in optimizer.state:
@@ -164,16 +162,17 @@ class Weights:
         """Return a context in which the model computes in fp32, with its masters or its widened 16-bit weights."""
         dtype, tensors = self._dtype, [*self._model.parameters(), *self._model.buffers()]
         held = [(tensor, tensor.data) for tensor in tensors if dtype is not None and tensor.is_floating_point()]
+        converted: list[Any] = [layer for layer in self._model.modules() if hasattr(layer, "stands_for")]
         try:
-            for layer, plain in self._converted:
-                layer.forward = MethodType(plain.forward, layer)
+            for layer in converted:
+                layer.forward = MethodType(layer.stands_for.forward, layer)
             self._dtype = dtype and torch.float32
             for tensor, data in held:
                 master = self._masters.get(tensor) if isinstance(tensor, nn.Parameter) else None
                 tensor.data = data.float() if master is None else master.data
             yield
         finally:
-            for layer, _ in self._converted:
+            for layer in converted:
                 del layer.forward
             for tensor, data in held:
                 tensor.data = data

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -204,22 +205,15 @@ class TrainingRunner:
         self.synchronize()
         return self.read_back()
 
-    def operations(self) -> Operations | None:
-        """Return the products of a step and the types that they run in; None where they are unknown.
+    def operations(self) -> Operations:
+        """Return the products of a step and the types that they run in, as far as they are known.
 
         Call it after all that is measured, in all processes that train together: a model's layers may wait for each
         other. It takes another batch, forward and backward, without an update, and neither compiled nor captured.
         """
         observable = self.observable()
         observable.activate()
-        try:
-            return self.located(observe(observable.compute))
-        except Exception as error:  # out of memory, for one: all that is measured is known by now
-            print(f"Which types products run in is unknown: {type(error).__name__}: {error}")
-            return None
-
-    def located(self, operations: Operations) -> Operations:
-        """Name the modules whose products ran in a narrower type than the precision's, as far as they can be seen."""
+        operations = observe(observable.compute)
         name = self.arm.precision.name
         if not strayed(name, operations.compute_dtypes, ""):
             return operations
@@ -282,49 +276,41 @@ class TrainingRunner:
         """Let the newly built arm compile before anything is observed or timed, and keep the seconds that it takes.
 
         It runs over a batch of each shape, from an empty cache, until nothing is compiled any more. The seconds are
-        those beyond as many steps that compile nothing. The random generators are restored.
+        those beyond as many steps that compile nothing. Nothing is learned: batch norm's statistics and the random
+        generators are restored, and gradients are dropped.
         """
         if not self.arm.techniques.compile:
             return
         send(Progress(text=f"{self.name}: compiling", silence_s=COMPILING_S))
         self.activate()
         batches = context.resident_batches(1 if context.suite.batches is None else BATCHES)
-        steps = (step for batch in by_shape(batches) for step in self.compiled_steps(batch))
-        with fresh_compiler_cache():
-            self.compile_s = sum(until_compiled(step, self.arm.device) for step in steps)
-
-    def compiled_steps(self, batch: Batch) -> Iterator[Callable[[], object]]:
-        """Yield the parts of a training step that compile: forward and backward.
-
-        Nothing is learned: batch norm's statistics are restored, and gradients are dropped.
-        """
-        arm = self.arm
-        buffers = [(buffer, buffer.clone()) for buffer in arm.model.buffers()]
-        yield lambda: arm.gradients(arm, batch)
-        arm.zero_grad()
+        steps = [step for batch in by_shape(batches) for step in self.compiled_steps(batch)]
+        buffers = [(buffer, buffer.clone()) for buffer in self.arm.model.buffers()]
+        with fresh_compiler_cache(), backend_of(self.arm.device).fork_rng():
+            self.compile_s = sum(until_compiled(step, self.synchronize) for step in steps)
+        self.arm.zero_grad()
         with torch.no_grad():
             for buffer, kept in buffers:
                 buffer.copy_(kept)
 
+    def compiled_steps(self, batch: Batch) -> list[Callable[[], object]]:
+        """Return the parts of a training step that compile: forward and backward."""
+        return [partial(self.arm.gradients, self.arm, batch)]
 
-def until_compiled(step: Callable[[], object], device: torch.device) -> float:
-    """Repeat a step until nothing is compiled in it; return the seconds beyond as many ordinary ones.
 
-    The random generators are restored afterwards.
-    """
-    spent_s, steps = 0.0, 0
-    with backend_of(device).fork_rng():
-        while True:
-            before = compilations()
-            backend_of(device).synchronize()
-            start = time.perf_counter()
-            step()
-            backend_of(device).synchronize()
-            step_s = time.perf_counter() - start
-            if compilations() == before or steps == MOST_COMPILED_STEPS:
-                break
-            spent_s, steps = spent_s + step_s, steps + 1
-    return max(0.0, spent_s - steps * step_s)
+def until_compiled(step: Callable[[], object], synchronize: Callable[[], None]) -> float:
+    """Repeat a step until nothing is compiled in it; return the seconds beyond as many ordinary ones."""
+    times_s: list[float] = []
+    is_compiling = True
+    while is_compiling and len(times_s) <= MOST_COMPILED_STEPS:
+        before = compilations()
+        synchronize()
+        start = time.perf_counter()
+        step()
+        synchronize()
+        times_s.append(time.perf_counter() - start)
+        is_compiling = compilations() != before
+    return max(0.0, sum(times_s) - len(times_s) * times_s[-1])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -350,7 +336,6 @@ def step_times(runner: TrainingRunner, budget_s: float) -> StepTimes | None:
     runner.run(1)
     runner.synchronize()
     steps = min(MOST_STEPS, int(1e9 * budget_s / (clock() - start)))
-    assert len(set(distributed.gathered(steps))) == 1, "processes that train together must take as many steps each"
     if steps < FEWEST_STEPS:
         return None
     backend = backend_of(runner.arm.device)
@@ -361,10 +346,10 @@ def step_times(runner: TrainingRunner, budget_s: float) -> StepTimes | None:
     runner.synchronize()
     times_ms = [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
     p50, p95 = np.max(distributed.gathered(tuple(np.percentile(times_ms, [50, 95]))), axis=0)
-    known = runner.asynchronous and not runner.arm.scaler.is_enabled()
-    ratio = statistics.median(_host_ratio(runner) for _ in range(SINGLE_STEPS)) if known else None
-    ratios = [each for each in distributed.gathered(ratio) if each is not None]
-    return StepTimes(p50_ms=float(p50), p95_ms=float(p95), host_ratio=max(ratios, default=None))
+    ratio = None
+    if runner.asynchronous and not runner.arm.scaled:
+        ratio = max(distributed.gathered(statistics.median(_host_ratio(runner) for _ in range(SINGLE_STEPS))))
+    return StepTimes(p50_ms=float(p50), p95_ms=float(p95), host_ratio=ratio)
 
 
 def _host_ratio(runner: TrainingRunner) -> float:

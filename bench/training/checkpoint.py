@@ -7,7 +7,6 @@ On a CPU, in the same precision, a resumed training ends with the same bits as o
 
 from __future__ import annotations
 
-import io
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -116,12 +115,11 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
 
 
 def stored_bytes(model: nn.Module, dtype: torch.dtype | None = None) -> int:
-    """Return the size of the model's state dict as ``torch.save`` writes it, floating-point tensors in ``dtype``."""
-    cast: dict[tuple[int, torch.Size], Tensor] = {}  # weights that several layers share stay shared
-    state = dict(model.state_dict())
-    for name, value in state.items():
-        if dtype is not None and value.is_floating_point():
-            state[name] = cast.setdefault((value.data_ptr(), value.shape), value.to(dtype))
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return buffer.tell()
+    """Return the bytes of the tensors in the model's state dict, floating-point ones in ``dtype``."""
+    state = model.state_dict(keep_vars=True).values()
+    tensors = {id(value): value for value in state if isinstance(value, Tensor)}  # weights of several layers once
+    total = 0
+    for tensor in tensors.values():
+        kind = dtype if dtype and tensor.is_floating_point() else tensor.dtype
+        total += tensor.numel() * kind.itemsize
+    return total

@@ -37,7 +37,6 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
     if len(kept) == len(layers):
         reasons = "; ".join(f"{name}: {why}" for name, why in kept.items()) or "it has none"
         raise UnsupportedError(f"{precision.name} converts none of the model's linear layers ({reasons})")
-    small = _too_small(precision, layers, kept)
     twin = _TWINS[precision.conversion or ""](precision)
     chosen: list[nn.Module] = [layer for name, layer in layers.items() if name not in kept]
     twins: dict[Any, Any] = {layer: twin(layer) for layer in chosen}
@@ -47,9 +46,7 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
         for name, child in list(parent._modules.items()):
             if child in twins:
                 setattr(parent, name, twins[child])
-    return Conversion(
-        converted_layers=tuple(name for name in layers if name not in kept), kept_layers=kept, small_layers=small
-    )
+    return Conversion(converted_layers=tuple(name for name in layers if name not in kept), kept_layers=kept)
 
 
 def _misfit(name: str, layer: nn.Linear, multiple: int) -> str:
@@ -60,16 +57,6 @@ def _misfit(name: str, layer: nn.Linear, multiple: int) -> str:
     if layer.in_features % multiple or layer.out_features % multiple:
         return f"{layer.in_features} to {layer.out_features}, not multiples of {multiple}"
     return ""
-
-
-def _too_small(precision: Precision, layers: dict[str, nn.Linear], kept: dict[str, str]) -> int | None:
-    """Count the converted layers that torchao's own filter leaves out because small ones do not gain."""
-    if precision.conversion not in ("tensorwise", "rowwise"):
-        return None  # it has no filter for the others
-    from torchao.float8.float8_linear_utils import _auto_filter_for_recipe
-
-    gains = _auto_filter_for_recipe(precision.conversion, [])
-    return sum(not gains(layer, name) for name, layer in layers.items() if name not in kept)
 
 
 Twins = Callable[[Any], nn.Module]

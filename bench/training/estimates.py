@@ -44,7 +44,7 @@ def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
         samples, batch = (suite.count or first_dimension)(batch), to_device(batch, torch.device("meta"))
         with torch.device("meta"):
             model, loss = build_model(suite, data), loss_of(suite, data)[0]
-            counted = operations.count(lambda: loss_in(loss(model, batch)).backward()).flops_per_step
+            counted = operations.observe(lambda: loss_in(loss(model, batch)).backward()).flops_per_step
     except Exception as error:  # a user's model may raise anything, and an estimate is all that is lost
         print(f"{suite.name}: FLOPs not counted: {error}")  # if the run fails too, it reports why
         return None

@@ -1,20 +1,19 @@
 """A suite's own training step, for what one backward pass cannot express: a GAN, actor-critic, several losses.
 
 The step is written with ``Training``, which scales, clips and steps as each precision needs it. The harness's own step
-has two rules from here: which tensor is the loss, and which part is at fault when a step fails.
+takes from here which tensor is the loss, and how optimizers step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from bench.data.batch import Batch, channels_last, named_leaves
-from bench.devices.backend import is_out_of_memory
+from bench.data.batch import Batch, channels_last
 from bench.measure.memory import updated
 from bench.spec.errors import UnsupportedError, UsageError
 
@@ -32,7 +31,6 @@ class Training:
         self._learns = self._updating = False
         self._counted = 0
         self._stepped = list[torch.optim.Optimizer]()
-        self._hooks = list[Any]()
 
     @property
     def model(self) -> Any:
@@ -65,20 +63,18 @@ class Training:
             clip: the norm to clip the optimizer's gradients to; None is the recipe's.
 
         Raises:
-            UsageError: there is no such optimizer, or the loss is not one number.
+            KeyError: there is no such optimizer.
+            UsageError: the loss is not one number.
         """
         arm = self._arm
-        if optimizer is not None and optimizer not in arm.optimizers:
-            names = ", ".join(map(repr, arm.optimizers))
-            raise UsageError(f"training.update: there is no optimizer {optimizer!r}; there is {names}.")
         chosen = list(arm.optimizers.values()) if optimizer is None else [arm.optimizers[optimizer]]
-        loss = _scalar(loss, f"The loss for optimizer {optimizer!r}" if optimizer else "The loss")
+        loss = _scalar(loss, "The loss given to training.update")
         for each in chosen:
             each.zero_grad(set_to_none=arm.techniques.set_to_none)
         self._updating = True
-        (arm.scaler.scale(loss) if arm.scaled else loss).backward(retain_graph=retain_graph)
+        arm.scaler.scale(loss).backward(retain_graph=retain_graph)
         if self._learns:
-            if arm.scaled and any(each in self._stepped for each in chosen):  # a scale allows each one step
+            if any(each in self._stepped for each in chosen):  # a scale allows each one step
                 arm.scaler.update()
                 self._stepped.clear()
             take_steps(arm, chosen, arm.clip_grad if clip is None else clip)
@@ -90,12 +86,12 @@ class Training:
         """Run the suite's step; return its loss, or the sum of its losses, a scalar without a graph.
 
         Raises:
-            UnsupportedError: the step calls ``.backward()`` or ``.step()`` itself, and the precision scales losses.
+            UnsupportedError: the step calls an optimizer's ``.step()`` itself, and the precision scales losses.
             UsageError: it returned no loss.
         """
         self._learns, self._counted = True, 0
         loss = self._run(arm, batch)
-        if arm.scaled and self._stepped:
+        if self._stepped:
             arm.scaler.update()
         self._stepped.clear()
         arm.taken.called += 1 - self._counted  # its hook has counted those that the scaler let through
@@ -108,38 +104,27 @@ class Training:
         self._learns = False
         return self._run(arm, batch)
 
-    def refuse_unscaled(
-        self, optimizers: Mapping[str, torch.optim.Optimizer], parameters: Iterable[nn.Parameter]
-    ) -> None:
-        """Let what a step does past the GradScaler be refused: an optimizer's step, and the first step's backward."""
+    def refuse_unscaled(self, optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
+        """Let an optimizer's step that a suite's step takes past the GradScaler be refused."""
 
-        def refuse(call: str) -> None:
+        def refuse(*_: Any) -> None:
             if not self._updating:
                 name = self._arm.precision.name
-                raise UnsupportedError(f"the step calls {call} itself, and {name} scales losses: use training.update")
+                raise UnsupportedError(
+                    f"the step calls an optimizer's .step() itself, and {name} scales losses: use training.update"
+                )
 
-        for name, optimizer in optimizers.items():
-            call = f"optimizer {name!r}'s .step()"
-            optimizer.register_step_pre_hook(lambda *_, call=call: refuse(call))
-        trained = (weight for weight in parameters if weight.requires_grad)  # a hook on each costs time, so only once
-        self._hooks = [weight.register_post_accumulate_grad_hook(lambda _: refuse(".backward()")) for weight in trained]
+        for optimizer in optimizers.values():
+            optimizer.register_step_pre_hook(refuse)
 
     def _run(self, arm: Arm, batch: Batch) -> Tensor:
         self._arm, self._updating = arm, False
         arm.zero_grad()
         batch = channels_last(batch) if arm.techniques.channels_last else batch
-        try:
-            losses = self._suite_step(self, batch)
-        except (LookupError, RuntimeError, TypeError, ValueError) as error:
-            name_part(error, arm, batch)
-            raise
-        while self._hooks:
-            self._hooks.pop().remove()
+        losses = self._suite_step(self, batch)
         if not isinstance(losses, Mapping):
             return _scalar(losses, "The loss that step returned").detach()
         each = [_scalar(loss, f"The loss {name!r} that step returned").detach() for name, loss in losses.items()]
-        if not each:
-            raise UsageError("step returned no loss.")
         return torch.stack([loss.reshape(()) for loss in each]).sum()
 
 
@@ -148,14 +133,9 @@ def take_steps(arm: Arm, optimizers: Collection[torch.optim.Optimizer], clip: fl
     if clip is not None:
         for optimizer in optimizers:
             arm.scaler.unscale_(optimizer)  # the norm is the gradients' own, not the scaled ones'
-        every = len(optimizers) == len(arm.optimizers)
-        nn.utils.clip_grad_norm_(arm.weights.trained() if every else updated(optimizers), clip)
-    if arm.scaled:
-        for optimizer in optimizers:
-            arm.scaler.step(optimizer)  # skips the step where a gradient overflowed
-    else:
-        for optimizer in optimizers:
-            optimizer.step()
+        nn.utils.clip_grad_norm_(updated(optimizers), clip)
+    for optimizer in optimizers:
+        arm.scaler.step(optimizer)  # skips the step where a gradient overflowed
 
 
 def _scalar(loss: Any, name: str) -> Tensor:
@@ -170,33 +150,8 @@ def loss_in(output: Any) -> Tensor:
     """Return the loss in what a suite's loss returned: itself, or the ``loss`` of a mapping or object.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or it is not one number.
     """
-    if isinstance(output, Tensor):
-        return output
-    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if not isinstance(loss, Tensor):
-        raise UsageError(f"loss(model, batch) returned a {type(output).__name__} that has no tensor called loss.")
-    return loss
-
-
-def name_part(error: Exception, arm: Arm, batch: Batch, loss: Any = None) -> None:
-    """Raise an error that names the part of the suite or of the batch at fault, if that is what failed a step."""
-    if is_out_of_memory(error):
-        return
-    if isinstance(loss, Tensor) and loss.numel() != 1:
-        shape = tuple(loss.shape)
-        raise UsageError(f"The loss has shape {shape}, and must be one number, such as its mean.") from error
-    if isinstance(error, KeyError) and isinstance(batch, Mapping) and error.args[0] not in batch:
-        keys = ", ".join(map(repr, batch))
-        models = f"; the models are {', '.join(map(repr, arm.model))}" if isinstance(arm.model, nn.ModuleDict) else ""
-        raise LookupError(f"the batch has no key {error.args[0]!r}; it has {keys}{models}") from error
-    if "device" not in str(error):
-        return
-    leaves = named_leaves(batch)  # and what lies in objects that cannot be copied as a whole
-    leaves += [
-        (f"{name}.{part}", held) for name, leaf in leaves for part, held in getattr(leaf, "__dict__", {}).items()
-    ]
-    for name, leaf in leaves:
-        if isinstance(leaf, Tensor) and leaf.device != arm.device:
-            raise UsageError(f"{name} lies on {leaf.device}, and the model on {arm.device}.") from error
+    if not isinstance(output, Tensor):
+        output = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    return _scalar(output, "The loss, or what the suite's loss returned as 'loss',")

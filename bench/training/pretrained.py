@@ -6,7 +6,6 @@ They are downloaded once, before any trial, and every trial then reads them from
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from bench.data.cifar10 import FAILURES, connection_timeout
 from bench.planning import suite_registry
-from bench.spec.errors import UsageError, first_line
+from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
 from bench.training.step import build_model
@@ -78,20 +77,15 @@ def _download(name: str) -> dict[str, Tensor]:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise UsageError(f"There is no weights file '{path}'. Give --weights PATH of a state dict, or --weights none.")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a file that is no state dict raises nearly anything
-        why = first_line(error)
-        if isinstance(error, pickle.UnpicklingError):  # torch's own text advises to load what may run code
-            why = "it is no file of torch.save's, or holds more than tensors"
+        state: dict[str, Tensor] = dict(torch.load(path, map_location="cpu", weights_only=True))
+    except FileNotFoundError:
+        raise UsageError(f"There is no weights file '{path}'. Give --weights PATH, or --weights none.") from None
+    except Exception as error:  # nearly anything; torch's own text advises to load what may run code
         raise UsageError(
-            f"The weights file '{path}' cannot be read ({why}). Save model.state_dict() with torch.save, or give "
+            f"The weights file '{path}' holds no state dict. Save model.state_dict() with torch.save, or give "
             "--weights none."
         ) from error
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise UsageError(f"The weights file '{path}' holds no state dict: it must be what model.state_dict() returns.")
     return state
 
 

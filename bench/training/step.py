@@ -30,7 +30,7 @@ from bench.training import amp, distributed
 from bench.training.amp import Weights
 from bench.training.conversions import convert
 from bench.training.keep import keep
-from bench.training.own_step import Training, loss_in, name_part, take_steps
+from bench.training.own_step import Training, loss_in, take_steps
 from bench.training.techniques import GraphedStep, checkpoint_activations, compiled, fused, require_supported
 
 Loss = Callable[[Any, Batch], Any]
@@ -79,7 +79,7 @@ class Arm:
     """By the suite's names; one alone is called optimizer."""
     scaler: torch.amp.GradScaler
     scaled: bool
-    """Whether the scaler is enabled; a step leaves a disabled one alone."""
+    """Whether the scaler is enabled; a disabled one passes losses and steps on."""
     taken: TakenSteps
     """Counts the optimizer steps that the scaler let through."""
     weights: Weights
@@ -90,8 +90,8 @@ class Arm:
     """Trains on one batch: ``training_step``, or the suite's own."""
     gradients: Callable[[Arm, Batch], Tensor]
     """Does the same without the updates: ``leave_gradients``, or the suite's own."""
-    region: AbstractContextManager[None] | None
-    """The training step's autocast region, entered anew each step; None where the precision has none."""
+    region: AbstractContextManager[None]
+    """The training step's autocast region, entered anew each step."""
     conversion: Conversion | None = None
     """Which layers were converted, where the precision converts any."""
     schedules: tuple[torch.optim.lr_scheduler.LRScheduler, ...] = ()
@@ -147,7 +147,7 @@ def build_arm(
 
     Raises:
         UnsupportedError: a technique does not go with this suite or device.
-        UsageError: the suite's loss or optimizer is none, or an optimizer has no parameter of the model.
+        UsageError: the suite's loss is a module, or an optimizer has no parameter of the model.
     """
     require_supported(techniques, suite, data, device)
     seed_all(seed)
@@ -168,13 +168,13 @@ def build_arm(
         optimizers = {name: fused(each, scaled=scaler.is_enabled()) for name, each in optimizers.items()}
     schedules = [suite.schedule(each, steps) for each in optimizers.values()] if suite.schedule and steps else []
     taken = TakenSteps()
-    for number, optimizer in enumerate(optimizers.values()):
-        if scaler.is_enabled() and number == 0:  # a hook costs some microseconds a step
-            optimizer.register_step_post_hook(taken)
+    if scaler.is_enabled():  # a hook costs some microseconds a step
+        next(iter(optimizers.values())).register_step_post_hook(taken)
+    for optimizer in optimizers.values():
         weights.follow(optimizer)
     training = Training(suite.step) if suite.step else None
     if training and scaler.is_enabled():
-        training.refuse_unscaled(optimizers, model.parameters())
+        training.refuse_unscaled(optimizers)
     arm = Arm(
         precision=precision,
         device=device,
@@ -191,7 +191,7 @@ def build_arm(
         forward=_forward(suite, model, device, techniques, seed),
         step=training.train if training else training_step,
         gradients=training.gradients if training else leave_gradients,
-        region=amp.autocast(precision, device) if precision.autocast else None,
+        region=amp.autocast(precision, device),
         schedules=tuple(schedules),
         clip_grad=suite.clip_grad if clip_grad is None else clip_grad,
         techniques=techniques,
@@ -223,33 +223,23 @@ def build_model(suite: Suite, data: Data) -> nn.Module:
     """Build the suite's model, on the CPU, in fp32."""
     build: Callable[..., Any] = suite.model
     model = build(data) if suite.model_takes_data else build()
-    model = nn.ModuleDict(model) if isinstance(model, dict) else model
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"Suite.model returned a {type(model).__name__}, which is no nn.Module and no dict of them.")
-    return model
+    return nn.ModuleDict(model) if isinstance(model, dict) else model
 
 
 def build_optimizers(suite: Suite, model: nn.Module, weights: Weights) -> dict[str, torch.optim.Optimizer]:
     """Build the suite's optimizers by their names; those of a list are called by their numbers, from 0.
 
     Raises:
-        UsageError: the suite returned something else, or one of them has no parameter of the model.
+        UsageError: one of them has no parameter of the model.
     """
     built = suite.optimizer(model if suite.optimizer_takes_model else weights.trained())
     if isinstance(built, list | tuple):
         built = {str(number): each for number, each in enumerate(built)}
     optimizers: dict[str, Any] = dict(built) if isinstance(built, Mapping) else {"optimizer": built}
     known = {*map(id, model.parameters()), *map(id, weights.trained())}
-    if not optimizers:
-        raise UsageError("Suite.optimizer returned none.")
     for name, optimizer in optimizers.items():
-        if not hasattr(optimizer, "param_groups"):
-            raise UsageError(
-                f"Suite.optimizer returned a {type(optimizer).__name__}, which is no torch.optim.Optimizer."
-            )
         if not any(id(weight) in known for group in optimizer.param_groups for weight in group["params"]):
-            called = f" {name!r}" if len(optimizers) > 1 else ""
-            raise UsageError(f"The optimizer{called} has no parameter of the model.")
+            raise UsageError(f"Suite.optimizer: {name!r} has no parameter of the model.")
         weights.substitute(optimizer)
     return optimizers
 
@@ -290,6 +280,9 @@ def pair_loss(criterion: nn.Module) -> Loss:
     """Return the loss of (model, batch) for batches of inputs and targets."""
 
     def loss(model: Any, batch: Batch) -> Any:
+        if not (isinstance(batch, list | tuple) and len(batch) == 2):
+            kind = type(batch).__name__
+            raise UsageError(f"The batch is a {kind}, not inputs and targets: give the suite a loss(model, batch).")
         inputs, targets = batch
         return criterion(model(inputs), targets)
 
@@ -307,10 +300,8 @@ def training_step(arm: Arm, batch: Batch) -> Tensor:
     """
     loss = arm.graph(batch) if arm.graph else leave_gradients(arm, batch)
     take_steps(arm, arm.optimizers.values(), arm.clip_grad)
-    if arm.scaled:
-        arm.scaler.update()
-    else:
-        arm.taken.called += 1
+    arm.scaler.update()
+    arm.taken.called += not arm.scaled
     for schedule in arm.schedules:
         schedule.step()
     return loss
@@ -323,8 +314,7 @@ def leave_gradients(arm: Arm, batch: Batch) -> Tensor:
     """
     techniques = arm.techniques
     arm.zero_grad()
-    if techniques.channels_last:
-        batch = channels_last(batch)
+    batch = arranged(batch, techniques)
     if (parts := techniques.grad_accumulation) == 1:
         return _add_gradients(arm, batch)
     samples = arm.count(batch)
@@ -337,27 +327,12 @@ def leave_gradients(arm: Arm, batch: Batch) -> Tensor:
 
 def _add_gradients(arm: Arm, batch: Batch, parts: int = 1) -> Tensor:
     """Add the gradients of one part of a batch; return its share of the loss."""
-    loss: Any = None
-    try:
-        if arm.region is None:
-            loss = arm.loss(arm.forward, batch)
-        else:
-            with arm.region:  # forward and loss in one region; backward runs outside it, in the types forward chose
-                loss = arm.loss(arm.forward, batch)
-        if not isinstance(loss, Tensor):
-            loss = loss_in(loss)
-        if parts > 1:
-            loss = loss / parts
-        (arm.scaler.scale(loss) if arm.scaled else loss).backward()
-    except (LookupError, RuntimeError, TypeError, ValueError) as error:
-        name_part(error, arm, batch, loss)
-        if arm.criterion is not None and not (isinstance(batch, list | tuple) and len(batch) == 2):
-            kind = type(batch).__name__
-            raise UsageError(
-                f"The batch is a {kind}, not inputs and targets: give the suite a loss(model, batch)."
-            ) from error
-        raise
-    return loss  # type: ignore[no-any-return]
+    with arm.region:  # forward and loss in one region; backward runs outside it, in the types forward chose
+        loss = loss_in(arm.loss(arm.forward, batch))
+    if parts > 1:
+        loss = loss / parts
+    arm.scaler.scale(loss).backward()
+    return loss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -435,8 +410,10 @@ def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
 def evaluate_by(suite: Suite, arm: Arm, batches: Iterator[Batch]) -> dict[str, float | None]:
     """Return the figures of a suite's own ``evaluate`` under the arm's precision; None is one that is not finite.
 
+    What is no dict of figures is the one figure that parity is judged on.
+
     Raises:
-        UsageError: it returned something else, or not the figure that parity is judged on.
+        UsageError: a figure is not one number, or the one that parity is judged on is missing.
     """
     assert suite.evaluate is not None
     arm.model.eval()
@@ -444,15 +421,11 @@ def evaluate_by(suite: Suite, arm: Arm, batches: Iterator[Batch]) -> dict[str, f
         output = suite.evaluate(arm.model, (arranged(batch, arm.techniques) for batch in batches))
         output = output.compute() if hasattr(output, "compute") else output
     arm.model.train()
-    if suite.quality and isinstance(output, Tensor | float | int):
-        output = {suite.quality.name: output}
+    judged = suite.quality.name if suite.quality else "evaluate"
     if not isinstance(output, Mapping):
-        raise UsageError(f"evaluate returned a {type(output).__name__}, not a dict of figures.")
-    if suite.quality and suite.quality.name not in output:
-        names = ", ".join(map(repr, output)) or "none"
-        raise UsageError(
-            f"evaluate returned no figure {suite.quality.name!r}, which Suite.quality names; it has {names}."
-        )
+        output = {judged: output}
+    if suite.quality and judged not in output:
+        raise UsageError(f"evaluate returned no figure {judged!r}, which Suite.quality names: {output}.")
     return {str(name): _figure(name, value) for name, value in output.items()}
 
 

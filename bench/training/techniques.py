@@ -31,12 +31,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
-from bench.data.batch import Batch, map_leaves, named_leaves, tensors
-from bench.devices.backend import backend_of, is_out_of_memory, out_of_memory_behind
+from bench.data.batch import Batch, map_leaves, tensors
+from bench.devices.backend import is_out_of_memory, out_of_memory_behind
 from bench.devices.nvidia import CudaGraph
 from bench.spec.errors import UnsupportedError, first_line
 from bench.spec.suite import Data, Suite
-from bench.spec.techniques import TECHNIQUES, Techniques
+from bench.spec.techniques import Techniques
 from bench.training import distributed
 
 COMPILED_ARMS = 64
@@ -57,14 +57,12 @@ def require_supported(techniques: Techniques, suite: Suite, data: Data, device: 
     """
     if techniques.channels_last and len(data.input_shape) != 3 and suite.batches is None:
         raise UnsupportedError(f"channels-last is a layout of images, and {suite.name} is not trained on images")
-    if suite.step is not None:
-        cut = {"grad-accumulation": techniques.grad_accumulation > 1, "cuda-graphs": techniques.cuda_graphs}
-        for name in (name for name, used in cut.items() if used):
-            raise UnsupportedError(f"{name} is for the harness's own step, and {suite.name} has a step of its own")
-        if distributed.ranks() > 1:
-            raise UnsupportedError(f"{suite.name} has a step of its own, which trains on one device")
-    if techniques.cuda_graphs and not backend_of(device).has_graphs:
-        raise UnsupportedError(TECHNIQUES["cuda-graphs"].needs_gpu)
+    if suite.step is not None and (
+        techniques.grad_accumulation > 1 or techniques.cuda_graphs or distributed.ranks() > 1
+    ):
+        raise UnsupportedError(
+            f"{suite.name} has a step of its own, which trains on one device, without grad-accumulation and cuda-graphs"
+        )
     if techniques.compile:
         require_compiler(device.type)
 
@@ -148,25 +146,20 @@ def fresh_compiler_cache() -> AbstractContextManager[None]:
     return empty
 
 
-def require_compiler(kind: str) -> None:
-    """Refuse, with UnsupportedError, to compile on a kind of device where torch.compile does not work."""
-    if why := _broken_compiler(kind):
-        raise UnsupportedError(f"compile: torch.compile does not work here: {why}")
-
-
 @cache
-def _broken_compiler(kind: str) -> str | None:
-    """Compile a small function, once for each kind of device; return why that failed, None where it worked.
+def require_compiler(kind: str) -> None:
+    """Refuse, with UnsupportedError, to compile on a kind of device where torch.compile does not work.
 
-    It needs the compiler that a model needs, C++ or Triton, and pays for the first import.
+    It compiles a small function, which needs the compiler that a model needs, C++ or Triton, and pays for the first
+    import.
     """
     try:
         torch.compile(lambda x: torch.relu(x) + 1)(torch.zeros(8, device=kind))
     except Exception as error:  # a missing or broken compiler raises nearly anything
         if out_of_memory_behind(error) is not None:
             raise  # which says nothing of the compiler
-        return first_line(error.__cause__ or error)
-    return None
+        why = first_line(error.__cause__ or error)
+        raise UnsupportedError(f"compile: torch.compile does not work here: {why}") from error
 
 
 def checkpoint_activations(model: nn.Module, *, compiled: bool = False) -> None:
@@ -293,9 +286,6 @@ class GraphedStep:
 
     def _capture(self, batch: Batch) -> Tensor:
         """Capture the step on a copy of the batch, without running it; return the loss."""
-        for name, leaf in named_leaves(batch):
-            if not isinstance(leaf, Tensor | str | int | float | None):
-                raise UnsupportedError(f"cuda-graphs: {name} is a {type(leaf).__name__}, which a graph cannot take")
         static = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)
         try:
             loss = self.graph.capture(lambda: self.gradients(static))

@@ -84,7 +84,7 @@ def driver(monkeypatch):
 
     def make(processes, *, before=2 * GiB, **more):
         FakeDriver([FakeGpu("GPU-a", memory_used=5 * GiB, processes=processes, **more)]).install(monkeypatch)
-        return memory.driver_used_bytes("GPU-a", before)
+        return memory.driver_memory_bytes("GPU-a", before)[1]
 
     return make
 
@@ -111,8 +111,7 @@ def test_a_lost_gpu_or_no_driver_leaves_it_unknown(driver, monkeypatch, capsys):
     assert driver({os.getpid(): GiB}, lost=True) is None
     assert "lost" in capsys.readouterr().out
     fake.without_driver(monkeypatch)
-    assert memory.driver_used_bytes("GPU-a", GiB) is None
-    assert memory.driver_used_bytes(None, None) is None
+    assert memory.driver_memory_bytes("GPU-a", GiB) == memory.driver_memory_bytes(None) == (None, None)
 
 
 def test_the_driver_is_asked_before_anything_makes_a_context(monkeypatch, tiny_trial, cpu):

@@ -198,23 +198,8 @@ def test_a_step_that_is_observed_is_one_step_like_any_other(precision):
     assert seen.scaler.get_scale() == plain.scaler.get_scale()
 
 
-def test_a_models_own_error_is_raised():
-    def step():
-        raise ZeroDivisionError("my own")
-
-    with pytest.raises(ZeroDivisionError, match="my own"):
-        observe(step)
-
-
-def test_a_step_that_fails_only_while_observed_is_done_without_and_its_operations_stay_unknown(capsys):
-    done = []
-
-    def step():
-        if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
-            torch.mm(torch.ones(1, 2), torch.ones(1, 2))
-        done.append(1)
-
-    assert (observe(step), done) == (Operations(), [1])
+def test_the_operations_of_a_step_that_fails_while_observed_stay_unknown(capsys):
+    assert observe(lambda: torch.mm(torch.ones(1, 2), torch.ones(1, 2))) == Operations()
     assert "cannot be multiplied" in capsys.readouterr().out
 
 
@@ -268,9 +253,8 @@ def test_products_that_do_not_fit_into_memory_end_it(device, capsys):
     fake = device(1e9, largest=32)
     assert peak_tflops(PRECISIONS["amp-bf16"], CPU, 0.3, fake.clock) == pytest.approx(1e-3)
     assert max(fake.sizes) == 32
-    assert "cut short" in capsys.readouterr().out
+    assert "of size 64 were not measured" in capsys.readouterr().out
     assert peak_tflops(PRECISIONS["fp32"], CPU, 0.3, device(1e9, largest=1).clock) is None
-    assert "not measured" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

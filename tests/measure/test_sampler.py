@@ -33,6 +33,7 @@ def serve(monkeypatch):
 
     def start(*gpus: FakeGpu):
         driver = FakeDriver(gpus).install(monkeypatch)
+        monkeypatch.setattr(signal, "signal", lambda *_: None)  # which only a main thread may call
         ours, theirs = Pipe()
         asked = tuple((str(index), gpu.uuid) for index, gpu in enumerate(gpus))
         thread = threading.Thread(target=sample_forever, args=(asked, theirs, 0.005), daemon=True)
@@ -109,9 +110,9 @@ def test_it_ends_when_its_parent_has(serve, monkeypatch):
 def test_foreign_processes_are_counted_once_it_is_told_which_are_ours(serve):
     _, connection, _ = serve(FakeGpu("GPU-a", processes={os.getpid(): 1, 1: 1}))
     assert receive(connection)[0].foreign_processes is None
-    connection.send(("own", {os.getpid()}))
+    connection.send({os.getpid()})
     assert until(connection, lambda batch: batch[0].foreign_processes is not None)[0].foreign_processes == 1
-    connection.send(("own", {os.getpid(), 1}))
+    connection.send({os.getpid(), 1})
     assert until(connection, lambda batch: batch[0].foreign_processes != 1)[0].foreign_processes == 0
 
 

@@ -7,7 +7,6 @@ import itertools
 import re
 import time
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
@@ -296,6 +295,6 @@ def test_a_compiler_that_is_missing_is_the_reason_and_a_lack_of_memory_stays_one
         raise error
 
     monkeypatch.setattr(torch, "compile", broken)
-    monkeypatch.setattr(techniques, "_broken_compiler", cache(techniques._broken_compiler.__wrapped__))
+    techniques.require_compiler.cache_clear()
     with pytest.raises(raised, match=words):
         make(techniques=Techniques(compile=True))

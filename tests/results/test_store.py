@@ -309,7 +309,7 @@ def test_files_of_trials_have_names_of_their_own_that_a_file_may_have(tiny_trial
 
 def test_a_cell_may_be_longer_than_pythons_csv_allows(tmp_path, tiny_trial, cpu):
     kept = {f"layer{number}": "its sizes are no multiples of 16" for number in range(5000)}
-    conversion = Conversion(converted_layers=(), kept_layers=kept, small_layers=None)
+    conversion = Conversion(converted_layers=(), kept_layers=kept)
     with Store(tmp_path) as store:
         store.add_results(tiny_trial, cpu, [result(conversion=conversion)])
     with Store(tmp_path) as store:

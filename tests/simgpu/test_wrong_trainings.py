@@ -48,11 +48,11 @@ def suite(way="none"):
 """
 WAYS = {
     "none": ("ok", ""),
-    "key": ("failed", "the batch has no key 'inputs'; it has 'x', 'held' (wrong.py:"),
-    "cpu": ("failed", "batch['held'].targets lies on cpu, and the model on cuda:0."),
-    "scaler": ("unsupported", "the step calls .backward() itself, and amp-fp16 scales losses: use training.update"),
+    "key": ("failed", "KeyError: 'inputs' (wrong.py:"),
+    "cpu": ("failed", "on the same device"),
+    "scaler": ("unsupported", "the step calls an optimizer's .step() itself, and amp-fp16 scales losses"),
     "one batch": ("failed", "batches('train', 4, 0) ended after 1 batch: an epoch needs 2 or more."),
-    "shape": ("failed", "The loss has shape (4,), and must be one number, such as its mean."),
+    "shape": ("failed", "has shape (4,), and must be one number, such as its mean."),
     "nan": ("nonfinite", "evaluate's figure 'f1' was NaN or infinite in epoch 1"),
 }
 

@@ -20,8 +20,8 @@ def test_precisions_go_by_name_and_by_lightnings_alias():
     ("word", "name"),
     [
         ("bf16-amp", "amp-bf16"),
-        ("mixed-bf16", "amp-bf16"),
-        ("bf16-mixd", "amp-bf16"),
+        ("mixed-bf16", "bf16-mixed"),
+        ("bf16-mixd", "bf16-mixed"),
         ("bf16x", "bf16"),
         ("FP32", "fp32"),
         ("amp-fp15", "amp-fp16"),

@@ -52,7 +52,7 @@ class Trilinear(nn.Bilinear):
 
 
 @pytest.mark.parametrize(
-    ("model", "reason"), [(lambda _: Fails(8, 5), "not counted"), (lambda _: Trilinear(8, 8, 5), "_trilinear")]
+    ("model", "reason"), [(lambda _: Fails(8, 5), "is unknown"), (lambda _: Trilinear(8, 8, 5), "_trilinear")]
 )
 def test_a_model_that_cannot_be_counted_is_unknown_and_says_why(model, reason, capsys):
     assert training_flops_per_sample(make_suite(model), IMAGES) is None

@@ -69,11 +69,11 @@ def test_weights_of_another_model_are_refused_by_name(kept):
 def test_a_file_that_holds_no_weights_is_refused(tmp_path):
     path = tmp_path / "x.pt"
     path.write_text("not tensors")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="holds no state dict"):
         build(path)
-    for content, sentence in ((nn.Linear(2, 2), "or holds more than tensors"), ([1, 2], "holds no state dict")):
+    for content in (nn.Linear(2, 2), [1, 2]):
         torch.save(content, path)  # of a whole module, weights_only loads nothing
-        with pytest.raises(UsageError, match=sentence):
+        with pytest.raises(UsageError, match="holds no state dict"):
             build(path)
 
 

@@ -147,7 +147,6 @@ class Own(torch.optim.SGD):
 @pytest.mark.parametrize(
     ("techniques", "given", "reason"),
     [
-        (Techniques(cuda_graphs=True), {}, "cuda-graphs needs a CUDA device"),
         (Techniques(channels_last=True), {"data": FLAT}, "small is not trained on images"),
         (Techniques(fused_optimizer=True), {"optimizer": Own}, "which Own lacks"),
         (Techniques(checkpointing=True), {"model": lambda data: nn.Flatten()}, "Flatten has none"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -55,9 +55,9 @@ class ForwardRunner(TrainingRunner):
         """Return the number of passes; none is ever skipped."""
         return self.passes
 
-    def compiled_steps(self, batch: Batch) -> Iterator[Callable[[], object]]:
-        """Yield the forward passes over a batch and over a single sample."""
-        return (partial(self.forward, inputs) for inputs in (batch[0], batch[0][:1].contiguous()))
+    def compiled_steps(self, batch: Batch) -> list[Callable[[], object]]:
+        """Return the forward passes over a batch and over a single sample."""
+        return [partial(self.forward, inputs) for inputs in (batch[0], batch[0][:1].contiguous())]
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:

@@ -28,7 +28,7 @@ SMALL_BATCH = 2
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Measure the trial's only arm, and send its result."""
     uuid = device.uuid_of(distributed.rank(), distributed.ranks())
-    driver_before = memory.driver_memory_bytes(uuid)  # before anything can make a context
+    driver_before, _ = memory.driver_memory_bytes(uuid)  # before anything can make a context
     context = open_context(trial)
     (asked,) = trial.arms
     enter(asked.precision, context.device)

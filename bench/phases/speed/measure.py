@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from bench.data.batch import Batch
-from bench.measure.operations import observe, peak_tflops
+from bench.measure.operations import peak_tflops
 from bench.measure.rounds import compare
 from bench.measure.warmup import Cut
 from bench.phases.speed import Speed
@@ -83,12 +83,12 @@ def _runner(context: Context, arm: AblationStep, batches: Sequence[Batch], stack
 
 
 def _observe(runner: TrainingRunner) -> Operations:
-    """Observe a step's operations without the update; where several train together, those of all their parts.
+    """Observe a step's operations without the update; where several train together, their FLOPs are those of all.
 
     The update would set their weights apart, for gradients are not averaged in what is observed; one that compiles
     cannot be observed; and the products of one such as Muon's are not the model's.
     """
-    operations = runner.located(observe(runner.observable().compute))
+    operations = runner.operations()
     return replace(operations, flops_per_step=distributed.total(distributed.gathered(operations.flops_per_step)))
 
 

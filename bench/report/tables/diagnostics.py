@@ -164,14 +164,12 @@ def conversions(trials: pd.DataFrame) -> Table | None:
         *ARM,
         figures("linear layers", lambda row: row["converted"] + len(row["kept"]), whole),
         figures("converted", "converted", whole),
-        *optional(figures("of these too small to gain", "small_layers", whole)),
         words("not converted, and why", _why_kept, wrap=True),
         words("products computed in", "compute_dtypes"),
     ]
     about = (
         "Converted: linear layers that torchao replaced. They multiply in the precision's narrow type, forward and "
-        "backward; the rest of the model is as under its autocast. Too small to gain: layers that the library's own "
-        "filter would leave out, by sizes that were timed on an H100. "
+        "backward; the rest of the model is as under its autocast. "
         "Where a product is said to be of one type in another, its operands were rounded to the first and multiplied "
         "in the second: emulation."
     )
