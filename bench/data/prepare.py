@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bench.data import cifar10, folder
-from bench.data.cache import Dataset, Split
+from bench.data.cache import Dataset, Split, divided
 from bench.data.tokens import BYTES, Text
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
@@ -67,10 +67,8 @@ def load(data: Data, source: DataSource) -> Dataset:
         return _without_validation(cifar10.load(source.directory), data.validation_share)
     if source.kind == "digits":
         return _without_validation(load_digits(), data.validation_share)
-    if source.path is None:
-        raise UsageError("A data folder needs a path. Give --data folder:PATH of a folder with train/ and test/.")
     _, height, width = data.input_shape
-    return folder.load(source.path, source.directory, (height, width), data.validation_share)
+    return folder.load(str(source.path), source.directory, (height, width), data.validation_share)
 
 
 def load_digits() -> Dataset:
@@ -84,11 +82,7 @@ def load_digits() -> Dataset:
     with np.load(DIGITS) as arrays:
         images = torch.from_numpy(DIGITS_SCALE * arrays["images"])[:, None].repeat(1, 3, 1, 1)
         labels = torch.from_numpy(arrays["labels"].astype(np.int64))
-    return Dataset(
-        train=Split(images=images[:-DIGITS_TESTED], labels=labels[:-DIGITS_TESTED]),
-        test=Split(images=images[-DIGITS_TESTED:], labels=labels[-DIGITS_TESTED:]),
-        classes=tuple(map(str, range(10))),
-    )
+    return divided(images, labels, DIGITS_TESTED, tuple(map(str, range(10))))
 
 
 def _without_validation(dataset: Dataset, validation_share: float) -> Dataset:
