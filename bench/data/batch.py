@@ -57,7 +57,7 @@ def map_leaves(function: Callable[[Any], Any], batch: Batch) -> Batch:
 def to_device(batch: Batch, device: torch.device, non_blocking: bool = False) -> Batch:
     """Copy a batch to ``device``; tensors that are there already are not copied.
 
-    ``non_blocking`` does not wait for the copy. That takes pinned memory, so pageable memory is pinned first.
+    ``non_blocking`` does not wait for the copy. That takes pinned memory, so other memory of the host is pinned first.
 
     Raises:
         Exception: what an object's own ``to`` raises.
@@ -67,7 +67,7 @@ def to_device(batch: Batch, device: torch.device, non_blocking: bool = False) ->
     def moved(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf.to(device) if hasattr(leaf, "to") else leaf
-        if non_blocking and to_gpu and leaf.device.type == "cpu" and not leaf.is_pinned():
+        if non_blocking and to_gpu and leaf.device.type == "cpu":
             # The pinned allocator knows of the copy under way, and reuses the buffer only when it is done.
             leaf = leaf.pin_memory()
         return leaf.to(device, non_blocking=non_blocking)
@@ -125,27 +125,22 @@ def named_leaves(batch: Batch) -> list[tuple[str, Any]]:
 
 def _flatten(batch: Batch) -> tuple[list[Any], TreeSpec]:
     leaves, structure = tree_flatten(batch)
-    closed = {type(leaf) for leaf in leaves if isinstance(leaf, UserDict) or _is_plain_dataclass(leaf)}
-    if not closed:
-        return leaves, structure
-    for kind in closed:
-        _register(kind)
-    return _flatten(batch)
-
-
-def _is_plain_dataclass(leaf: Any) -> bool:
-    return is_dataclass(leaf) and not hasattr(leaf, "to")
+    for leaf in leaves:
+        if isinstance(leaf, UserDict) or (is_dataclass(leaf) and not hasattr(leaf, "to")):
+            _register(type(leaf))
+            return _flatten(batch)
+    return leaves, structure
 
 
 def _register(kind: type[Any]) -> None:
     """Let torch's trees open a class: the dict of a UserDict, or a dataclass's fields; all else is carried over."""
     names = ["data"] if issubclass(kind, UserDict) else [field.name for field in fields(kind)]
 
-    def open_named(node: Any) -> tuple[list[tuple[Any, Any]], Any]:
-        return [(GetAttrKey(name), getattr(node, name)) for name in names], node
-
     def open_node(node: Any) -> tuple[list[Any], Any]:
         return [getattr(node, name) for name in names], node
+
+    def open_named(node: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        return [(GetAttrKey(name), getattr(node, name)) for name in names], node
 
     def build(values: Any, original: Any) -> Any:
         node = copy(original)

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from bench.data import sampling
 from bench.data.batch import Batch, cut, first_dimension, to_device
-from bench.data.cache import Dataset, Images, Storage, choose_storage, free_bytes
+from bench.data.cache import Dataset, Images, Storage, choose_storage
 from bench.data.prepare import is_synthetic, load
 from bench.data.sampling import WHOLE, Normalizer, Shard
 from bench.data.tokens import BYTES, SYMBOLS, Chain, Text, Tokens, chain
@@ -46,15 +45,14 @@ def open_batches(
     Args:
         data: the shape of a sample, and how images are augmented.
         source: where samples come from. Data that are neither images with a class nor tokens are always synthetic.
-        batch_size: samples in a batch.
+        batch_size: samples in a batch, no more than the training set has, and equally many for each rank.
         device: the device that batches are returned on.
         seed: of order and augmentation, or of the synthetic values.
         shard: this rank's part of every training batch.
 
     Raises:
-        UsageError: the data cannot be loaded, or a batch is larger than the training set or does not divide equally.
+        UsageError: the data cannot be loaded.
     """
-    shard.require_even(batch_size)
     options: dict[str, Any] = {"batch_size": batch_size, "device": device, "seed": seed, "shard": shard}
     if is_synthetic(data, source):
         return SyntheticBatches(data=data, **options)
@@ -115,26 +113,17 @@ class ImageBatches(Batches):
     dataset: Dataset
 
     def __post_init__(self) -> None:
-        """Load the images onto the device or into host memory if they fit; else leave them in their file.
-
-        Raises:
-            UsageError: a batch is larger than the training set.
-        """
+        """Load the images onto the device or into host memory if they fit; else leave them in their file."""
         data, device, batch_size, ranks = self.data, self.device, self.batch_size, self.shard.ranks
         train, test = self.dataset.train, self.dataset.test
         count = len(train.labels)
-        if batch_size > count:
-            raise UsageError(
-                f"A batch of {batch_size} is larger than the training set, which has {count} images. "
-                f"Give --batch-sizes of {count} or less, or more images."
-            )
         left = count % batch_size
         takes_left = data.keep_last and left >= ranks
         self._samples = count if takes_left else count - left
         self.steps_per_epoch = math.ceil(self._samples / batch_size)
         self._size = (data.input_shape[1], data.input_shape[2])
         self._normalized = Normalizer(data.mean, data.std, device)
-        self.storage = choose_storage(train.images.nbytes + test.images.nbytes, *free_bytes(device, ranks))
+        self.storage = choose_storage(train.images.nbytes + test.images.nbytes, device, ranks)
         self._train, self._test = Images(train, self.storage, device), Images(test, self.storage, device)
 
     def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
@@ -261,18 +250,20 @@ def random_batches(
         Inputs, (B, *input_shape) float32, and targets: classes, (B,) int64, uniform, or (B, *target_shape)
         float32 values, normal. Of tokens both are (B, length) int64, uniform over the vocabulary.
     """
-    generator = sampling.value_generator(seed, device)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn((batch_size, *shape), generator=generator, device=device)
-
-    def uniform(*shape: int) -> Tensor:
-        return torch.randint(data.classes or 1, (batch_size, *shape), generator=generator, device=device)
-
-    if data.tokens:
-        return [_shifted(uniform(data.input_shape[0] + 1)) for _ in range(count)]
-    targets = uniform if data.classes is not None else partial(normal, *(data.target_shape or ()))
-    return [(normal(*data.input_shape), targets()) for _ in range(count)]
+    drawing: Any = {"generator": sampling.generator(device, seed, sampling.VALUES), "device": device}
+    batches = []
+    for _ in range(count):
+        if data.tokens:
+            tokens = torch.randint(data.classes or 1, (batch_size, data.input_shape[0] + 1), **drawing)
+            batches.append(_shifted(tokens))
+            continue
+        inputs = torch.randn((batch_size, *data.input_shape), **drawing)
+        if data.target_shape is None:
+            targets = torch.randint(data.classes or 1, (batch_size,), **drawing)
+        else:
+            targets = torch.randn((batch_size, *data.target_shape), **drawing)
+        batches.append((inputs, targets))
+    return batches
 
 
 @dataclass(eq=False)

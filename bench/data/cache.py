@@ -50,14 +50,14 @@ class Dataset:
 
 
 def divided(
-    images: Tensor, labels: Tensor, tested: int, classes: Sequence[str], left_out: Sequence[str] = ()
+    images: Tensor, labels: Tensor, tested: int, classes: tuple[str, ...], left_out: tuple[str, ...] = ()
 ) -> Dataset:
     """Return the data set whose last images, as many as ``tested``, are tested on."""
     return Dataset(
         train=Split(images=images[:-tested], labels=labels[:-tested]),
         test=Split(images=images[-tested:], labels=labels[-tested:]),
-        classes=tuple(classes),
-        left_out=tuple(left_out),
+        classes=classes,
+        left_out=left_out,
     )
 
 
@@ -101,17 +101,12 @@ def _pack(file: Path, index: Path, pack: Callable[[BinaryIO], dict[str, Any]]) -
         kept.replace(index)
 
 
-def choose_storage(size_bytes: int, device_free: int, host_free: int) -> Storage:
-    """Return where ``size_bytes`` of decoded images stay."""
-    if size_bytes <= DEVICE_SHARE * device_free:
-        return "device"
-    return "host" if size_bytes <= HOST_SHARE * host_free else "file"
-
-
-def free_bytes(device: torch.device, ranks: int = 1) -> tuple[int, int]:
-    """Return the free memory of the device, and of the host for each of several ranks."""
+def choose_storage(size_bytes: int, device: torch.device, ranks: int = 1) -> Storage:
+    """Return where ``size_bytes`` of decoded images stay, in each of several ranks on a machine."""
     host, backend = available_bytes() // ranks, backend_of(device)
-    return (backend.free_bytes() if backend.is_gpu else host), host
+    if size_bytes <= DEVICE_SHARE * (backend.free_bytes() if backend.is_gpu else host):
+        return "device"
+    return "host" if size_bytes <= HOST_SHARE * host else "file"
 
 
 class Images:
@@ -139,12 +134,10 @@ class Images:
             batches: the part of the order that each batch takes.
         """
         on_device = order.to(self._device)
-        if self._storage == "device":
-            for batch in batches:
-                rows = on_device[batch]
-                yield self._images.index_select(0, rows), self._labels.index_select(0, rows)
-            return
-        with closing(Prefetcher(self._gathered(order, batches), CPU)) as gathered:
+        gathered: Any = (self._images.index_select(0, on_device[batch]) for batch in batches)
+        if self._storage != "device":
+            gathered = Prefetcher(self._gathered(order, batches), CPU)
+        with closing(gathered):
             for batch, images in zip(batches, gathered, strict=True):
                 # The pinned allocator knows of the copy under way, and does not reuse the buffer before it ends.
                 on_its_way = images.to(self._device, non_blocking=True)

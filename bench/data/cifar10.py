@@ -53,7 +53,7 @@ def load(directory: str) -> Dataset:
         return {"size": (32, 32), "labels": labels, "tested": len(test), "classes": train.classes}
 
     images, facts = cache.packed(home / "cache" / "cifar10.pixels", pack)
-    return cache.divided(images, torch.tensor(facts["labels"]), facts["tested"], facts["classes"])
+    return cache.divided(images, torch.tensor(facts["labels"]), facts["tested"], tuple(facts["classes"]))
 
 
 def _downloaded(home: Path) -> list[CIFAR10]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
@@ -39,14 +40,12 @@ class Listing:
     """The images of one split, class by class, by name."""
 
     classes: tuple[str, ...]
-    paths: tuple[str, ...]
-    labels: tuple[int, ...]
+    paths: npt.NDArray[np.str_]
+    labels: npt.NDArray[np.int64]
 
-    def pick(self, indices: Sequence[int]) -> Listing:
-        """Return a listing of these images only."""
-        paths = tuple(self.paths[index] for index in indices)
-        labels = tuple(self.labels[index] for index in indices)
-        return replace(self, paths=paths, labels=labels)
+    def pick(self, chosen: Any) -> Listing:
+        """Return a listing of some images only, by a list of indices or a mask of (N,) bool."""
+        return replace(self, paths=self.paths[chosen], labels=self.labels[chosen])
 
 
 def load(path: str, directory: str, size: tuple[int, int], validation_share: float = 0.0) -> Dataset:
@@ -61,7 +60,7 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
         OSError: the directory cannot be written, or the disk is full.
     """
     train, test = listings(path, validation_share)
-    paths = train.paths + test.paths
+    paths = [*train.paths, *test.paths]
 
     def pack(pixels: BinaryIO) -> dict[str, Any]:
         stored = _stored_size(paths, size)
@@ -75,8 +74,8 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
     images, facts = cache.packed(Path(directory, "cache", f"{content.hexdigest()}.pixels"), pack)
     unread = facts["unread"]
     trained, tested = _without(train, unread).labels, _without(test, unread).labels
-    left_out = [plain(name) for name in unread]
-    return cache.divided(images, torch.tensor(trained + tested), len(tested), train.classes, left_out)
+    labels = torch.from_numpy(np.concatenate([trained, tested]))
+    return cache.divided(images, labels, len(tested), train.classes, tuple(map(plain, unread)))
 
 
 def listings(path: str, validation_share: float = 0.0) -> tuple[Listing, Listing]:
@@ -96,9 +95,9 @@ def listings(path: str, validation_share: float = 0.0) -> tuple[Listing, Listing
         names |= {*find_classes(folder)[0]}
     classes = tuple(sorted(names))
     train = list_split(folders["train"], classes)
-    kept, held_out = stratified(train.labels, validation_share)
-    test = list_split(folders["test"], classes) if "test" in folders else train.pick(held_out)
-    train = train.pick(kept)
+    apart = held_out(train.labels, validation_share)
+    test = list_split(folders["test"], classes) if "test" in folders else train.pick(apart)
+    train = train.pick(~apart)
     _require_every_class(path, train, test)
     return train, test
 
@@ -117,31 +116,26 @@ def list_split(folder: Path, classes: Sequence[str]) -> Listing:
     """List the images below the folders of the classes in a split's ``folder``."""
     labels = {name: label for label, name in enumerate(classes)}
     samples = make_dataset(folder, labels, is_valid_file=_is_image, allow_empty=True)
-    return Listing(
-        classes=tuple(classes),
-        paths=tuple(path for path, _ in samples),
-        labels=tuple(label for _, label in samples),
-    )
+    paths = np.array([path for path, _ in samples], dtype=str)
+    return Listing(classes=tuple(classes), paths=paths, labels=np.array([label for _, label in samples], dtype=int))
 
 
 def _is_image(path: str) -> bool:
     return path.lower().endswith(IMG_EXTENSIONS) and not Path(path).name.startswith(".")
 
 
-def stratified(labels: Sequence[int], validation_share: float) -> tuple[list[int], list[int]]:
-    """Split samples class by class, at random but the same way in every process.
+def held_out(labels: npt.NDArray[np.int64], validation_share: float) -> npt.NDArray[np.bool_]:
+    """Choose a share of the samples of each class, rounded to whole samples, at random but always the same way.
 
     Returns:
-        Indices of the samples to train on, and of the held-out share of each class, rounded to whole samples; both
-        ascending.
+        (N,) bool: whether a sample is held out.
     """
-    classes = np.asarray(labels)
-    held_out: list[int] = []
-    for label in np.unique(classes):
-        members = np.flatnonzero(classes == label)
+    chosen = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
         shuffled = np.random.default_rng([_SEED, int(label)]).permutation(members)
-        held_out += shuffled[: round(validation_share * len(members))].tolist()
-    return sorted({*range(len(classes))} - {*held_out}), sorted(held_out)
+        chosen[shuffled[: round(validation_share * len(members))]] = True
+    return chosen
 
 
 def _require_every_class(path: str, train: Listing, test: Listing) -> None:
@@ -156,8 +150,7 @@ def _require_every_class(path: str, train: Listing, test: Listing) -> None:
 
 
 def _without(listing: Listing, unread: Sequence[str]) -> Listing:
-    lost = set(unread)
-    return listing.pick([index for index, path in enumerate(listing.paths) if path not in lost])
+    return listing.pick(~np.isin(listing.paths, unread))
 
 
 def _size_and_time(path: str) -> tuple[int, int]:

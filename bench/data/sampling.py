@@ -13,23 +13,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.spec.errors import UsageError
-
-_ORDER, _AUGMENTATION, _VALUES, _TOKENS = range(4)
+_ORDER, _AUGMENTATION, VALUES, _TOKENS = range(4)
 
 
-def _generator(device: torch.device, *words: int) -> torch.Generator:
+def generator(device: torch.device, *words: int) -> torch.Generator:
     """Return a generator that is seeded by all of ``words``.
 
     numpy's SeedSequence mixes them, because torch's CPU generator uses only the lower 32 bits of a seed.
     """
     seed = np.random.SeedSequence([word % 2**64 for word in words]).generate_state(1)[0]
     return torch.Generator(device).manual_seed(int(seed))
-
-
-def value_generator(seed: int, device: torch.device) -> torch.Generator:
-    """Return the generator of synthetic samples, on ``device``."""
-    return _generator(device, seed, _VALUES)
 
 
 def token_generator(seed: int, epoch: int) -> np.random.Generator:
@@ -39,7 +32,7 @@ def token_generator(seed: int, epoch: int) -> np.random.Generator:
 
 def order(count: int, *, seed: int, epoch: int) -> Tensor:
     """Return the order in which an epoch takes its samples, (count,) int64, on the CPU."""
-    return torch.randperm(count, generator=_generator(torch.device("cpu"), seed, epoch, _ORDER))
+    return torch.randperm(count, generator=generator(torch.device("cpu"), seed, epoch, _ORDER))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,18 +42,10 @@ class Shard:
     rank: int = 0
     ranks: int = 1
 
-    def require_even(self, batch_size: int) -> None:
-        """Raise UsageError if a batch cannot be divided equally."""
-        if batch_size % self.ranks:
-            raise UsageError(
-                f"A batch of {batch_size} cannot be divided among {self.ranks} devices. "
-                f"Give --batch-sizes that are multiples of {self.ranks}."
-            )
-
     def of(self, start: int, stop: int) -> slice:
         """Return this rank's samples of a batch; the shards of all ranks together are the whole batch."""
-        first, last = (start + (stop - start) * rank // self.ranks for rank in (self.rank, self.rank + 1))
-        return slice(first, last)
+        count, rank, ranks = stop - start, self.rank, self.ranks
+        return slice(start + count * rank // ranks, start + count * (rank + 1) // ranks)
 
 
 WHOLE = Shard()
@@ -73,9 +58,9 @@ def augmentation(count: int, padding: int, *, seed: int, epoch: int) -> Tensor:
         (3, count) int64: whether each image is mirrored, and the first row and column that its crop keeps of the padded
         image, 0 … 2 × padding.
     """
-    generator = _generator(torch.device("cpu"), seed, epoch, _AUGMENTATION)
-    mirrored = torch.rand(count, generator=generator) < 0.5
-    corners = torch.randint(2 * padding + 1, (2, count), generator=generator)
+    drawn_by = generator(torch.device("cpu"), seed, epoch, _AUGMENTATION)
+    mirrored = torch.rand(count, generator=drawn_by) < 0.5
+    corners = torch.randint(2 * padding + 1, (2, count), generator=drawn_by)
     return torch.cat([mirrored[None], corners])
 
 

@@ -71,12 +71,9 @@ class Chain:
 def chain() -> Chain:
     """Return the chain of the data called ``markov``.
 
-    Its logits are products of two vectors of random features, drawn as raw bits, which numpy keeps the same in all its
-    versions.
+    Its logits are products of two vectors of random features.
     """
-    bits = np.random.PCG64(0).random_raw(2 * SYMBOLS * FEATURES)
-    uniform = 2.0 * (bits >> np.uint64(11)) / 2.0**53 - 1.0
-    before, after = uniform.reshape(2, SYMBOLS, FEATURES)
+    before, after = 2.0 * np.random.default_rng(0).random((2, SYMBOLS, FEATURES)) - 1.0
     weights = np.exp(SHARPNESS * before @ after.T)
     return Chain(transition=weights / weights.sum(axis=1, keepdims=True))
 
@@ -114,10 +111,9 @@ class Text:
 
         Only the last token of each may be the first of the next, of which it is not predicted.
         """
-        held = (len(self.validation) - 1) // (length - 1)
-        count = min(held, count)
-        starts = (length - 1) * (np.arange(count) * held // count)
-        return sliding_window_view(self.validation, length)[starts].astype(np.int64)
+        windows = sliding_window_view(self.validation, length)[:: length - 1]
+        count = min(count, len(windows))
+        return windows[np.arange(count) * len(windows) // count].astype(np.int64)
 
     def fingerprint(self) -> str:
         """Return 16 hex digits of all bytes."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, closing
 
 import torch
 
@@ -25,11 +24,11 @@ class Prefetcher:
         """Take the source; its first batch is prepared when it is asked for.
 
         Args:
-            batches: the source; it is iterated, and closed, on the prefetcher's side.
+            batches: the source; it is iterated on the prefetcher's side.
             device: where batches are used.
             prepare: copies, casts and normalises a batch; called on the prefetcher's stream, or in its thread.
         """
-        prepared = _prepared(batches, prepare)
+        self._source, prepared = batches, map(prepare, batches)
         self._ahead = _on_a_stream(prepared, device) if backend_of(device).is_gpu else _in_a_thread(prepared)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -45,8 +44,10 @@ class Prefetcher:
         return next(self._ahead)
 
     def close(self) -> None:
-        """Stop preparing batches, and close the source."""
+        """Stop preparing batches, and close the source: what it holds is freed."""
         self._ahead.close()
+        if isinstance(self._source, Generator):
+            self._source.close()
 
 
 def feed(
@@ -56,28 +57,21 @@ def feed(
     return closing(Prefetcher(batches, device) if prefetch else batches)
 
 
-def _in_a_thread(prepared: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
-    with closing(prepared), ThreadPoolExecutor(1, thread_name_prefix="ampmeter-prefetcher") as thread:
+def _in_a_thread(prepared: Iterator[Batch]) -> Generator[Batch, None, None]:
+    with ThreadPoolExecutor(1, thread_name_prefix="ampmeter-prefetcher") as thread:
         ahead = thread.submit(next, prepared, None)
         while (batch := ahead.result()) is not None:
             ahead = thread.submit(next, prepared, None)
             yield batch
 
 
-def _on_a_stream(prepared: Generator[Batch, None, None], device: torch.device) -> Generator[Batch, None, None]:
+def _on_a_stream(prepared: Iterator[Batch], device: torch.device) -> Generator[Batch, None, None]:
     stream = backend_of(device).side_stream
     stream.wait()  # what the source holds on the device, such as images, was written on the current stream
-    with closing(prepared):
+    with stream.use():
+        ahead = next(prepared, None)
+    while (batch := ahead) is not None:
+        stream.join(tensors(batch))
         with stream.use():
             ahead = next(prepared, None)
-        while (batch := ahead) is not None:
-            stream.join(tensors(batch))
-            with stream.use():
-                ahead = next(prepared, None)
-            yield batch
-
-
-def _prepared(batches: Iterable[Batch], prepare: Callable[[Batch], Batch]) -> Generator[Batch, None, None]:
-    source: Any = batches
-    with closing(source) if hasattr(source, "close") else nullcontext():
-        yield from map(prepare, source)
+        yield batch

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +13,15 @@ from PIL import Image
 
 from bench.data import folder as folder_module
 from bench.data import prepare
-from bench.data.folder import fingerprint, stratified
+from bench.data.folder import fingerprint, held_out
 from bench.data.loader import open_samples
 from bench.data.prepare import load
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 from bench.spec.trial import DataSource
+
+LABELS = np.repeat([0, 1], 6)
+"""Of the images to train on."""
 
 
 def test_pixels_labels_and_counts_are_those_of_the_files(data, source, folder, stored):
@@ -176,12 +178,11 @@ def test_a_class_of_which_nothing_can_be_read_is_refused(data, source, folder):
 
 
 def test_a_share_of_every_class_is_held_out():
-    labels = [0] * 50 + [1] * 10 + [2] * 103
-    kept, held_out = stratified(labels, 0.2)
-    assert Counter(labels[index] for index in held_out) == {0: 10, 1: 2, 2: 21}
-    assert sorted(kept + held_out) == list(range(163))
-    assert stratified(labels, 0.2) == (kept, held_out)
-    assert stratified(labels, 0.0) == (list(range(163)), [])
+    labels = np.repeat([0, 1, 2], [50, 10, 103])
+    chosen = held_out(labels, 0.2)
+    assert np.bincount(labels[chosen]).tolist() == [10, 2, 21]
+    assert np.array_equal(held_out(labels, 0.2), chosen)
+    assert not held_out(labels, 0.0).any()
 
 
 def test_the_intel_archives_folders_are_found_and_images_of_a_share_are_held_out(data, source, folder, paint, stored):
@@ -192,7 +193,7 @@ def test_the_intel_archives_folders_are_found_and_images_of_a_share_are_held_out
     train, test = (stored(folder / f"seg_{split}" / f"seg_{split}") for split in ("train", "test"))
     for share in (0.0, 0.5):
         dataset = load(replace(data, validation_share=share), source)
-        kept, _ = stratified([0] * 6 + [1] * 6, share)
+        kept = ~held_out(LABELS, share)
         assert dataset.classes == ("cat", "dog")
         assert torch.equal(dataset.train.images, train[kept])
         assert torch.equal(dataset.test.images, test)
@@ -201,8 +202,9 @@ def test_the_intel_archives_folders_are_found_and_images_of_a_share_are_held_out
 def test_without_test_images_the_held_out_ones_are_the_test_set(data, source, folder, stored):
     shutil.rmtree(folder / "test")
     dataset, whole = load(replace(data, validation_share=0.34), source), stored(folder / "train")
-    for split, rows in zip((dataset.train, dataset.test), stratified([0] * 6 + [1] * 6, 0.34), strict=True):
-        assert torch.equal(split.images, whole[rows])
+    apart = held_out(LABELS, 0.34)
+    assert torch.equal(dataset.train.images, whole[~apart])
+    assert torch.equal(dataset.test.images, whole[apart])
     with pytest.raises(UsageError, match=r"has no test/"):
         prepare(data, source)
 
