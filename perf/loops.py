@@ -79,7 +79,7 @@ class Source:
 
     def batches(self, batch_size: int, device: torch.device) -> ImageBatches:
         """Return the harness's batches."""
-        return ImageBatches(self.images, self.data, batch_size=batch_size, device=device, seed=0)
+        return ImageBatches(self.images, data=self.data, batch_size=batch_size, device=device, seed=0)
 
     def loader(self, batch_size: int, device: torch.device) -> DataLoader[Any]:
         """Return the usual loader of the peers."""

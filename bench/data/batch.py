@@ -11,14 +11,12 @@ from collections import UserDict
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import fields, is_dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import (
     GetAttrKey,
-    MappingKey,
     TreeSpec,
     keystr,
     register_pytree_node,
@@ -27,8 +25,8 @@ from torch.utils._pytree import (
     tree_unflatten,
 )
 
-from bench.devices.backend import backend_of, is_out_of_memory
-from bench.spec.errors import UsageError, first_line
+from bench.devices.backend import backend_of
+from bench.spec.errors import UsageError
 
 Batch = Any
 
@@ -59,31 +57,22 @@ def map_leaves(function: Callable[[Any], Any], batch: Batch) -> Batch:
 def to_device(batch: Batch, device: torch.device, non_blocking: bool = False) -> Batch:
     """Copy a batch to ``device``; tensors that are there already are not copied.
 
-    ``non_blocking`` does not wait for the copy. That takes pinned memory, so pageable memory is pinned first.
+    ``non_blocking`` does not wait for the copy. That takes pinned memory, so other memory of the host is pinned first.
 
     Raises:
-        UsageError: a part of the batch cannot be copied; it is named.
+        Exception: what an object's own ``to`` raises.
     """
-    move = partial(_moved, device=device, non_blocking=non_blocking)
-    try:
-        return map_leaves(move, batch)
-    except Exception as failure:
-        if is_out_of_memory(failure):
-            raise
-        for name, leaf in named_leaves(batch):
-            try:
-                move(leaf)
-            except Exception as error:
-                raise UsageError(f"{name} cannot be copied to {device}: {first_line(error)}.") from error
-        raise
+    to_gpu = backend_of(device).is_gpu
 
+    def moved(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf.to(device) if hasattr(leaf, "to") else leaf
+        if non_blocking and to_gpu and leaf.device.type == "cpu":
+            # The pinned allocator knows of the copy under way, and reuses the buffer only when it is done.
+            leaf = leaf.pin_memory()
+        return leaf.to(device, non_blocking=non_blocking)
 
-def _moved(leaf: Any, device: torch.device, non_blocking: bool) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf.to(device) if hasattr(leaf, "to") else leaf
-    pageable = leaf.device.type == "cpu" and backend_of(device).is_gpu and not leaf.is_pinned()
-    # The pinned allocator knows of the copy under way, and reuses the buffer only when it is done.
-    return (leaf.pin_memory() if non_blocking and pageable else leaf).to(device, non_blocking=non_blocking)
+    return map_leaves(moved, batch)
 
 
 def pinned(batch: Batch) -> Batch:
@@ -115,67 +104,48 @@ def cut(batch: Batch, parts: Sequence[slice], samples: int, purpose: str) -> lis
         UsageError: a part of the batch cannot be cut; it is named.
     """
     leaves, structure = _flatten(batch)
-    cuttable = [isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == samples for leaf in leaves]
-    if not all(
-        cuts or leaf is None or isinstance(leaf, int | float) for cuts, leaf in zip(cuttable, leaves, strict=True)
-    ):
-        for name, leaf in named_leaves(batch):
-            if isinstance(leaf, Tensor) and not (leaf.dim() and len(leaf) == samples):
-                raise UsageError(f"{purpose} cannot cut {name}, whose shape is {tuple(leaf.shape)}, into {samples}.")
-            if not isinstance(leaf, Tensor | int | float | None):
-                raise UsageError(f"{purpose} cannot cut {name}, a {type(leaf).__name__}.")
-    return [
-        tree_unflatten([leaf[part] if cuts else leaf for leaf, cuts in zip(leaves, cuttable, strict=True)], structure)
-        for part in parts
-    ]
+    for number, leaf in enumerate(leaves):
+        is_cut = isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == samples
+        if not is_cut and not isinstance(leaf, int | float | None):
+            name, _ = named_leaves(batch)[number]
+            raise UsageError(f"{purpose} cannot cut {name}, which has no first dimension of {samples} samples.")
+    chunks = []
+    for part in parts:
+        cut_leaves = [leaf[part] if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        chunks.append(tree_unflatten(cut_leaves, structure))
+    return chunks
 
 
 def named_leaves(batch: Batch) -> list[tuple[str, Any]]:
     """Return a batch's leaves, each with its name: ``batch['labels']``, ``batch[0]``, ``batch.image``."""
-    leaves, _ = _flatten(batch)
-    try:
-        pairs, _ = tree_flatten_with_path(batch)
-    except ValueError:  # a library registered a class of its own without names
-        return [(f"leaf {number} of the batch", leaf) for number, leaf in enumerate(leaves)]
+    _flatten(batch)  # registers what torch's trees cannot open yet
+    pairs, _ = tree_flatten_with_path(batch)
     return [(f"batch{keystr(path)}", leaf) for path, leaf in pairs]
 
 
 def _flatten(batch: Batch) -> tuple[list[Any], TreeSpec]:
     leaves, structure = tree_flatten(batch)
-    closed = {type(leaf) for leaf in leaves if isinstance(leaf, UserDict) or _is_plain_dataclass(leaf)}
-    if not closed:
-        return leaves, structure
-    for kind in closed:
-        _register(kind)
-    return _flatten(batch)
-
-
-def _is_plain_dataclass(leaf: Any) -> bool:
-    return is_dataclass(leaf) and not isinstance(leaf, type) and not hasattr(leaf, "to")
+    for leaf in leaves:
+        if isinstance(leaf, UserDict) or (is_dataclass(leaf) and not hasattr(leaf, "to")):
+            _register(type(leaf))
+            return _flatten(batch)
+    return leaves, structure
 
 
 def _register(kind: type[Any]) -> None:
-    """Let torch's trees open a class; what its instances hold apart from values is carried over."""
-    is_dict = issubclass(kind, UserDict)
-
-    def values_of(node: Any) -> dict[str, Any]:
-        return node.data if is_dict else {field.name: getattr(node, field.name) for field in fields(node)}
+    """Let torch's trees open a class: the dict of a UserDict, or a dataclass's fields; all else is carried over."""
+    names = ["data"] if issubclass(kind, UserDict) else [field.name for field in fields(kind)]
 
     def open_node(node: Any) -> tuple[list[Any], Any]:
-        return list(values_of(node).values()), node
+        return [getattr(node, name) for name in names], node
 
     def open_named(node: Any) -> tuple[list[tuple[Any, Any]], Any]:
-        key: Any = MappingKey if is_dict else GetAttrKey
-        return [(key(name), value) for name, value in values_of(node).items()], node
+        return [(GetAttrKey(name), getattr(node, name)) for name in names], node
 
     def build(values: Any, original: Any) -> Any:
         node = copy(original)
-        named = dict(zip(values_of(original), values, strict=True))
-        if is_dict:
-            node.data = named
-        else:
-            for name, value in named.items():
-                object.__setattr__(node, name, value)  # the class may be frozen
+        for name, value in zip(names, values, strict=True):
+            object.__setattr__(node, name, value)  # the class may be frozen
         return node
 
     register_pytree_node(kind, open_node, build, flatten_with_keys_fn=open_named)

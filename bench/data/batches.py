@@ -6,9 +6,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
-from functools import partial
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
 from typing import Any
 
 import torch
@@ -16,18 +15,18 @@ from torch import Tensor
 
 from bench.data import sampling
 from bench.data.batch import Batch, cut, first_dimension, to_device
-from bench.data.cache import Dataset, Images, Storage, choose_storage, free_bytes
+from bench.data.cache import Dataset, Images, Storage, choose_storage
 from bench.data.prepare import is_synthetic, load
-from bench.data.sampling import WHOLE, Augmentation, Normalizer, Shard
-from bench.data.tokens import BYTES, SYMBOLS, Text, Tokens, chain
+from bench.data.sampling import WHOLE, Normalizer, Shard
+from bench.data.tokens import BYTES, SYMBOLS, Chain, Text, Tokens, chain
 from bench.spec.errors import UsageError
-from bench.spec.suite import Data, Suite
+from bench.spec.suite import NO_DATA, Data, Suite
 from bench.spec.trial import DataSource
 
 TRAIN_SAMPLE = 2000
 """Most training images on which training accuracy is evaluated."""
-POOL_BYTES = 512 * 2**20
-"""Memory of the distinct batches that a synthetic epoch cycles through."""
+POOL = 4
+"""Distinct batches that a synthetic epoch cycles through, as many as those whose speed is measured."""
 VALIDATION_TOKENS = 2**16
 """Tokens that a model of sequences is validated on."""
 FEWEST_BATCHES = 2
@@ -46,38 +45,45 @@ def open_batches(
     Args:
         data: the shape of a sample, and how images are augmented.
         source: where samples come from. Data that are neither images with a class nor tokens are always synthetic.
-        batch_size: samples in a batch.
+        batch_size: samples in a batch, no more than the training set has, and equally many for each rank.
         device: the device that batches are returned on.
         seed: of order and augmentation, or of the synthetic values.
         shard: this rank's part of every training batch.
 
     Raises:
-        UsageError: the data cannot be loaded, or a batch is larger than the training set or does not divide equally.
+        UsageError: the data cannot be loaded.
     """
-    shard.require_even(batch_size)
+    options: dict[str, Any] = {"batch_size": batch_size, "device": device, "seed": seed, "shard": shard}
     if is_synthetic(data, source):
-        return SyntheticBatches(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
+        return SyntheticBatches(data=data, **options)
+    if source.kind == "text":
+        text = Text(str(source.path), data.input_shape[0])
+        return TokenBatches(text, data=replace(data, classes=BYTES), **options)
     if data.tokens:
-        text = Text(str(source.path), data.input_shape[0]) if source.kind == "text" else None
-        return TokenBatches(text, data, batch_size=batch_size, device=device, seed=seed, shard=shard)
+        return TokenBatches(chain(), data=data, **options)
     dataset = load(data, source)
-    data = replace(data, classes=len(dataset.classes))
-    return ImageBatches(dataset, data, batch_size=batch_size, device=device, seed=seed, shard=shard)
+    return ImageBatches(dataset, data=replace(data, classes=len(dataset.classes)), **options)
 
 
+@dataclass(kw_only=True, eq=False)
 class Batches(ABC):
     """Epochs of training batches on a device, and what is tested on."""
 
-    has_test = True
-    storage: Storage = "device"
-    entropy_nats: float | None = None
+    data: Data = NO_DATA
+    """The shape of a sample, and how images are augmented."""
+    batch_size: int
+    device: torch.device
+    seed: int
+    shard: Shard = WHOLE
+    """This rank's part of every training batch."""
+    steps_per_epoch: int = field(init=False)
+    storage: Storage = field(init=False, default="device")
+    entropy_nats: float | None = field(init=False, default=None)
     """The entropy rate of tokens, where it is known."""
+    has_test = True
 
-    def __init__(self, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE) -> None:
-        """Take the shape of samples; an epoch has as many batches as the suite says, unless there is a data set."""
-        self.data = data
-        self.steps_per_epoch = data.steps_per_epoch
-        self._batch_size, self._device, self._seed, self._shard = batch_size, device, seed, shard
+    def __post_init__(self) -> None:
+        self.steps_per_epoch = self.data.steps_per_epoch
 
     @abstractmethod
     def train(self, epoch: int) -> Generator[Batch, None, None]:
@@ -95,37 +101,30 @@ class Batches(ABC):
 
     def _parts(self, total: int, shard: Shard) -> list[slice]:
         """Divide samples into batches and return the shard of each; a batch whose shard is empty is left out."""
-        size = self._batch_size
+        size = self.batch_size
         parts = [shard.of(start, min(start + size, total)) for start in range(0, total, size)]
         return [part for part in parts if part.start < part.stop]
 
 
+@dataclass(eq=False)
 class ImageBatches(Batches):
     """Epochs of images of a data set, augmented on the device a batch at a time, and its test images."""
 
-    def __init__(
-        self, dataset: Dataset, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE
-    ) -> None:
-        """Load the images onto the device or into host memory if they fit; else leave them in their file.
+    dataset: Dataset
 
-        Raises:
-            UsageError: a batch is larger than the training set.
-        """
-        count = len(dataset.train.labels)
-        if batch_size > count:
-            raise UsageError(
-                f"A batch of {batch_size} is larger than the training set, which has {count} images. "
-                f"Give --batch-sizes of {count} or less, or more images."
-            )
-        super().__init__(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
-        left = count % batch_size if data.keep_last else 0
-        self._samples = count - count % batch_size + (left if left >= shard.ranks else 0)
+    def __post_init__(self) -> None:
+        """Load the images onto the device or into host memory if they fit; else leave them in their file."""
+        data, device, batch_size, ranks = self.data, self.device, self.batch_size, self.shard.ranks
+        train, test = self.dataset.train, self.dataset.test
+        count = len(train.labels)
+        left = count % batch_size
+        takes_left = data.keep_last and left >= ranks
+        self._samples = count if takes_left else count - left
         self.steps_per_epoch = math.ceil(self._samples / batch_size)
         self._size = (data.input_shape[1], data.input_shape[2])
         self._normalized = Normalizer(data.mean, data.std, device)
-        size_bytes = dataset.train.images.nbytes + dataset.test.images.nbytes
-        self.storage = choose_storage(size_bytes, *free_bytes(device, shard.ranks))
-        self._train, self._test = (Images(split, self.storage, device) for split in (dataset.train, dataset.test))
+        self.storage = choose_storage(train.images.nbytes + test.images.nbytes, device, ranks)
+        self._train, self._test = Images(train, self.storage, device), Images(test, self.storage, device)
 
     def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Yield this rank's shard of every batch, in the order of ``seed`` and ``epoch``.
@@ -135,12 +134,19 @@ class ImageBatches(Batches):
         Yields:
             Inputs, (B, *input_shape) float32, and classes, (B,) int64, on the device.
         """
-        total = self._samples
-        order = sampling.order(len(self._train), seed=self._seed, epoch=epoch)
-        augmentation = Augmentation.draw(total, self.data.crop_padding, seed=self._seed, epoch=epoch).to(self._device)
-        batches = self._parts(total, self._shard)
-        for batch, (images, labels) in zip(batches, self._train.take(order, batches), strict=True):
-            yield self._normalized(self._augmented(images, augmentation.of(batch))), labels
+        padding = self.data.crop_padding
+        order = sampling.order(len(self._train), seed=self.seed, epoch=epoch)
+        drawn = sampling.augmentation(self._samples, padding, seed=self.seed, epoch=epoch).to(self.device)
+        parts = self._parts(self._samples, self.shard)
+        for part, (images, labels) in zip(parts, self._train.take(order, parts), strict=True):
+            mirrored, top, left = drawn[:, part]
+            # Mirror before resizing, while images are small; crop after: the padding is in pixels of the input shape.
+            if self.data.flip:
+                images = sampling.mirror(images, mirrored)  # noqa: PLW2901
+            images = sampling.resize(images, self._size)  # noqa: PLW2901
+            if padding:
+                images = sampling.crop(images, top, left, padding)  # noqa: PLW2901
+            yield self._normalized(images), labels
 
     def test(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield every test image once, or a shard of every batch, in order and not augmented.
@@ -156,19 +162,11 @@ class ImageBatches(Batches):
         return self._plain(self._train, torch.arange(count) * total // count, shard)
 
     def _plain(self, images: Images, order: Tensor, shard: Shard) -> Iterator[tuple[Tensor, Tensor]]:
-        for batch_images, labels in images.take(order, self._parts(len(order), shard)):
-            yield self._normalized(self._resized(batch_images)), labels
-
-    def _augmented(self, images: Tensor, augmentation: Augmentation) -> Tensor:
-        # Mirror before resizing, while images are small; crop after, since the padding is in pixels of the input shape.
-        resized = self._resized(sampling.mirror(images, augmentation.mirrored) if self.data.flip else images)
-        padding = self.data.crop_padding
-        return sampling.crop(resized, augmentation.top, augmentation.left, padding) if padding else resized
-
-    def _resized(self, images: Tensor) -> Tensor:
-        return images if images.shape[2:] == self._size else sampling.resize(images, self._size)
+        for batch, labels in images.take(order, self._parts(len(order), shard)):
+            yield self._normalized(sampling.resize(batch, self._size)), labels
 
 
+@dataclass(eq=False)
 class TokenBatches(Batches):
     """Epochs of sequences of tokens, and others to validate on: of a text, or of the Markov chain.
 
@@ -176,23 +174,22 @@ class TokenBatches(Batches):
     chain itself is, and each of its sequences is seen once.
     """
 
-    def __init__(
-        self, text: Text | None, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE
-    ) -> None:
-        """Take the text, or None for the Markov chain.
+    source: Text | Chain
+
+    def __post_init__(self) -> None:
+        """Take the entropy of the source.
 
         Raises:
-            UsageError: the vocabulary is smaller than the chain's.
+            UsageError: the vocabulary is smaller than the source's.
         """
-        if text is None and (data.classes or 0) < SYMBOLS:
+        super().__post_init__()
+        if (self.data.classes or 0) < SYMBOLS:
             raise UsageError(
-                f"The data called markov have {SYMBOLS} symbols and the model a vocabulary of {data.classes}. "
+                f"The data called markov have {SYMBOLS} symbols and the model a vocabulary of {self.data.classes}. "
                 f"Set the suite's Data.classes to {SYMBOLS} or more, or give --data synthetic."
             )
-        data = replace(data, classes=BYTES) if text else data
-        super().__init__(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
-        self.entropy_nats = None if text else chain().entropy_nats
-        self._text, self._length = text, data.input_shape[0]
+        self.entropy_nats = self.source.entropy_nats
+        self._length = self.data.input_shape[0]
 
     def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Draw an epoch's sequences, and return this rank's shard of every batch.
@@ -202,23 +199,17 @@ class TokenBatches(Batches):
         Returns:
             Inputs and targets, the inputs' next tokens, both (B, length) int64, on the device.
         """
-        return self._batches(self._training(epoch), self._shard)
-
-    def _training(self, epoch: int) -> Tokens:
-        """Draw an epoch's sequences, (N, length + 1)."""
-        count, rng = self.steps_per_epoch * self._batch_size, sampling.token_generator(self._seed, epoch)
-        return self._text.windows(count, rng) if self._text else chain().sample(count, self._length + 1, rng)
+        count, rng = self.steps_per_epoch * self.batch_size, sampling.token_generator(self.seed, epoch)
+        return self._batches(self.source.sample(count, self._length + 1, rng), self.shard)
 
     def test(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
         """Draw the sequences that are validated on, and return each once, or a shard of every batch."""
-        count = max(1, VALIDATION_TOKENS // self._length)
-        if self._text:
-            return self._batches(self._text.validation_windows(count), shard)
-        return self._batches(chain().sample(count, self._length + 1, sampling.token_generator(self._seed, None)), shard)
+        count, rng = max(1, VALIDATION_TOKENS // self._length), sampling.token_generator(self.seed, -1)
+        return self._batches(self.source.held_out(count, self._length + 1, rng), shard)
 
     def _batches(self, sequences: Tokens, shard: Shard) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Yield sequences, (N, length + 1), in batches on the device; empty shards of a batch are left out."""
-        tokens = torch.from_numpy(sequences).to(self._device)
+        tokens = torch.from_numpy(sequences).to(self.device)
         return (_shifted(tokens[part]) for part in self._parts(len(tokens), shard))
 
 
@@ -228,25 +219,22 @@ def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class SyntheticBatches(Batches):
-    """Epochs of ``data.steps_per_epoch`` random batches out of a pool on the device; there is no test set."""
+    """Epochs of ``data.steps_per_epoch`` random batches out of a pool of a few on the device; there is no test set."""
 
     has_test = False
 
-    def __init__(self, data: Data, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE) -> None:
-        """Fill the pool with as many batches as ``POOL_BYTES`` holds: at least two, and no more than an epoch's."""
-        super().__init__(data, batch_size=batch_size, device=device, seed=seed, shard=shard)
-        target_bytes = 8 if data.classes is not None else 4 * math.prod(data.target_shape or ())
-        sample_bytes = 16 * data.input_shape[0] if data.tokens else 4 * math.prod(data.input_shape) + target_bytes
-        count = min(max(2, POOL_BYTES // (batch_size * sample_bytes)), self.steps_per_epoch)
-        part = shard.of(0, batch_size)
-        pool = random_batches(data, batch_size=batch_size, count=count, device=device, seed=seed)
+    def __post_init__(self) -> None:
+        """Fill the pool; an epoch of fewer steps needs no more of it."""
+        super().__post_init__()
+        size, count = self.batch_size, min(POOL, self.steps_per_epoch)
+        part = self.shard.of(0, size)
+        pool = random_batches(self.data, batch_size=size, count=count, device=self.device, seed=self.seed)
         self._pool = [(inputs[part], targets[part]) for inputs, targets in pool]
 
     def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Yield the same batches in every epoch, so that the losses of two epochs can be compared."""
         del epoch
-        for step in range(self.steps_per_epoch):
-            yield self._pool[step % len(self._pool)]
+        yield from islice(cycle(self._pool), self.steps_per_epoch)
 
 
 def random_batches(
@@ -262,46 +250,49 @@ def random_batches(
         Inputs, (B, *input_shape) float32, and targets: classes, (B,) int64, uniform, or (B, *target_shape)
         float32 values, normal. Of tokens both are (B, length) int64, uniform over the vocabulary.
     """
-    generator = sampling.value_generator(seed, device)
+    drawing: Any = {"generator": sampling.generator(device, seed, sampling.VALUES), "device": device}
+    batches = []
+    for _ in range(count):
+        if data.tokens:
+            tokens = torch.randint(data.classes or 1, (batch_size, data.input_shape[0] + 1), **drawing)
+            batches.append(_shifted(tokens))
+            continue
+        inputs = torch.randn((batch_size, *data.input_shape), **drawing)
+        if data.target_shape is None:
+            targets = torch.randint(data.classes or 1, (batch_size,), **drawing)
+        else:
+            targets = torch.randn((batch_size, *data.target_shape), **drawing)
+        batches.append((inputs, targets))
+    return batches
 
-    def normal(*shape: int) -> Tensor:
-        return torch.randn((batch_size, *shape), generator=generator, device=device)
 
-    def uniform(*shape: int) -> Tensor:
-        return torch.randint(data.classes or 1, (batch_size, *shape), generator=generator, device=device)
-
-    if data.tokens:
-        return [_shifted(uniform(data.input_shape[0] + 1)) for _ in range(count)]
-    targets = uniform if data.classes is not None else partial(normal, *(data.target_shape or ()))
-    return [(normal(*data.input_shape), targets()) for _ in range(count)]
-
-
+@dataclass(eq=False)
 class SuiteBatches(Batches):
     """Epochs of a suite's own ``batches``."""
 
-    storage: Storage = "host"
+    suite: Suite
 
-    def __init__(self, suite: Suite, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE) -> None:
+    def __post_init__(self) -> None:
         """Call for the first epoch's batches, whose ``len`` is that of each epoch.
 
         Raises:
             UsageError: they have no ``len``, and the suite has a schedule.
         """
-        super().__init__(suite.data, batch_size=batch_size, device=device, seed=seed, shard=shard)
-        self._suite = suite
-        first = self._open("train", seed)
+        self.data, self.storage = self.suite.data, "host"
+        super().__post_init__()
+        first = self._open("train", self.seed)
         if hasattr(first, "__len__"):
             self.steps_per_epoch = len(first)
-        elif suite.schedule is not None:
-            raise UsageError(f"The schedule needs the steps of an epoch, and {self._name('train', seed)} has no len.")
+        elif self.suite.schedule is not None:
+            raise UsageError(
+                f"The schedule needs the steps of an epoch, and {self._name('train', self.seed)} has no len."
+            )
 
     @property
     def has_test(self) -> bool:  # type: ignore[override]
         """Whether there are batches to test on."""
-        suite = self._suite
-        assert suite.batches is not None
-        is_tested = suite.has_loss or suite.evaluate is not None
-        return is_tested and suite.batches("test", self._batch_size, self._seed) is not None
+        is_tested = self.suite.has_loss or self.suite.evaluate is not None
+        return is_tested and self._open("test", self.seed) is not None
 
     def loaded(self, epoch: int) -> Generator[Batch, None, None]:
         """Yield an epoch's batches as they come, in host memory.
@@ -309,43 +300,39 @@ class SuiteBatches(Batches):
         Raises:
             UsageError: the epoch has fewer than two batches, or fewer than its ``len``.
         """
-        seed = self._seed + NEXT_SEED * (epoch - 1)
+        seed = self.seed + NEXT_SEED * (epoch - 1)
         batches, number = self._open("train", seed), 0
         for number, batch in enumerate(_begun(batches, seed), start=1):  # noqa: B007
             yield batch
-        length = len(batches) if hasattr(batches, "__len__") else 0
-        if number < max(FEWEST_BATCHES, length):
-            wanted = f"its len is {length}" if number < length else f"an epoch needs {FEWEST_BATCHES} or more"
-            raise UsageError(f"{self._name('train', seed)} ended after {number} batch{'es' * (number != 1)}: {wanted}.")
+        least = max(FEWEST_BATCHES, len(batches) if hasattr(batches, "__len__") else 0)
+        if number < least:
+            raise UsageError(f"{self._name('train', seed)} ended after {number} of {least} batches or more.")
 
     def train(self, epoch: int) -> Generator[Batch, None, None]:
         """Yield this rank's shard of every batch of an epoch, on the device."""
-        return (self._shared(batch, self._shard) for batch in self.loaded(epoch))
+        return (self._shared(batch, self.shard) for batch in self.loaded(epoch))
 
     def test(self, shard: Shard = WHOLE) -> Iterator[Batch]:
         """Yield every batch of the test split, or a shard of each."""
-        return (self._shared(batch, shard) for batch in _begun(self._open("test", self._seed), self._seed))
+        return (self._shared(batch, shard) for batch in _begun(self._open("test", self.seed), self.seed))
 
     def train_sample(self, shard: Shard = WHOLE) -> Iterator[Batch]:
         """Yield the first batches of training as ``test`` does: of 2,000 samples at most."""
-        first = islice(self.loaded(1), max(1, TRAIN_SAMPLE // self._batch_size))
+        first = islice(self.loaded(1), max(1, TRAIN_SAMPLE // self.batch_size))
         return (self._shared(batch, shard) for batch in first)
 
     def _shared(self, batch: Batch, shard: Shard) -> Batch:
         if shard.ranks > 1:
-            samples = (self._suite.count or first_dimension)(batch)
+            samples = (self.suite.count or first_dimension)(batch)
             (batch,) = cut(batch, [shard.of(0, samples)], samples, f"Training on {shard.ranks} devices")
-        return to_device(batch, self._device)
+        return to_device(batch, self.device)
 
     def _open(self, split: str, seed: int) -> Any:
-        assert self._suite.batches is not None
-        batches = self._suite.batches(split, self._batch_size, seed)
-        if not isinstance(batches, Iterable):
-            raise UsageError(f"{self._name(split, seed)} returned {type(batches).__name__}, which is not iterable.")
-        return batches
+        assert self.suite.batches is not None
+        return self.suite.batches(split, self.batch_size, seed)
 
     def _name(self, split: str, seed: int) -> str:
-        return f"batches({split!r}, {self._batch_size}, {seed})"
+        return f"batches({split!r}, {self.batch_size}, {seed})"
 
 
 def _begun(batches: Iterable[Batch], seed: int) -> Iterator[Batch]:

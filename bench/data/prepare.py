@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bench.data import cifar10, folder
-from bench.data.cache import Dataset, Split
+from bench.data.cache import Dataset, Split, divided
 from bench.data.tokens import BYTES, Text
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
@@ -62,15 +62,20 @@ def load(data: Data, source: DataSource) -> Dataset:
     Raises:
         UsageError: as ``prepare``.
     """
-    _require_colour(data, source)
-    if source.kind == "cifar10":
-        return _without_validation(cifar10.load(source.directory), data.validation_share)
-    if source.kind == "digits":
-        return _without_validation(load_digits(), data.validation_share)
-    if source.path is None:
-        raise UsageError("A data folder needs a path. Give --data folder:PATH of a folder with train/ and test/.")
-    _, height, width = data.input_shape
-    return folder.load(source.path, source.directory, (height, width), data.validation_share)
+    channels, height, width = data.input_shape
+    if channels != 3:
+        raise UsageError(
+            f"The model takes images of {channels} channel{'s' * (channels != 1)} and {source} has images of 3 (RGB). "
+            "Set the suite's Data.input_shape to (3, height, width), or give --data synthetic."
+        )
+    if source.kind == "folder":
+        return folder.load(str(source.path), source.directory, (height, width), data.validation_share)
+    dataset = cifar10.load(source.directory) if source.kind == "cifar10" else load_digits()
+    if not data.validation_share:
+        return dataset
+    # The test images are there already; those held out are only not trained on.
+    kept = torch.from_numpy(~folder.held_out(dataset.train.labels.numpy(), data.validation_share))
+    return replace(dataset, train=Split(images=dataset.train.images[kept], labels=dataset.train.labels[kept]))
 
 
 def load_digits() -> Dataset:
@@ -84,25 +89,4 @@ def load_digits() -> Dataset:
     with np.load(DIGITS) as arrays:
         images = torch.from_numpy(DIGITS_SCALE * arrays["images"])[:, None].repeat(1, 3, 1, 1)
         labels = torch.from_numpy(arrays["labels"].astype(np.int64))
-    return Dataset(
-        train=Split(images=images[:-DIGITS_TESTED], labels=labels[:-DIGITS_TESTED]),
-        test=Split(images=images[-DIGITS_TESTED:], labels=labels[-DIGITS_TESTED:]),
-        classes=tuple(map(str, range(10))),
-    )
-
-
-def _without_validation(dataset: Dataset, validation_share: float) -> Dataset:
-    """Return the data set without the training images held out for validation; it has test images already."""
-    if not validation_share:
-        return dataset
-    kept = torch.tensor(folder.stratified(dataset.train.labels.tolist(), validation_share)[0])
-    return replace(dataset, train=Split(images=dataset.train.images[kept], labels=dataset.train.labels[kept]))
-
-
-def _require_colour(data: Data, source: DataSource) -> None:
-    channels = data.input_shape[0]
-    if channels != 3:
-        raise UsageError(
-            f"The model takes images of {channels} channel{'s' * (channels != 1)} and {source} has images of 3 (RGB). "
-            "Set the suite's Data.input_shape to (3, height, width), or give --data synthetic."
-        )
+    return divided(images, labels, DIGITS_TESTED, tuple(map(str, range(10))))

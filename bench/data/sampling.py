@@ -7,19 +7,16 @@ resized, cropped and normalised on their device, a batch at a time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.spec.errors import UsageError
-
-_ORDER, _AUGMENTATION, _VALUES, _TOKENS = range(4)
+_ORDER, _AUGMENTATION, VALUES, _TOKENS = range(4)
 
 
-def _generator(device: torch.device, *words: int) -> torch.Generator:
+def generator(device: torch.device, *words: int) -> torch.Generator:
     """Return a generator that is seeded by all of ``words``.
 
     numpy's SeedSequence mixes them, because torch's CPU generator uses only the lower 32 bits of a seed.
@@ -28,19 +25,14 @@ def _generator(device: torch.device, *words: int) -> torch.Generator:
     return torch.Generator(device).manual_seed(int(seed))
 
 
-def value_generator(seed: int, device: torch.device) -> torch.Generator:
-    """Return the generator of synthetic samples, on ``device``."""
-    return _generator(device, seed, _VALUES)
-
-
-def token_generator(seed: int, epoch: int | None) -> np.random.Generator:
-    """Return numpy's generator of an epoch's sequences; None is of those that are validated on."""
-    return np.random.default_rng([seed % 2**64, 0 if epoch is None else epoch % 2**64 + 1, _TOKENS])
+def token_generator(seed: int, epoch: int) -> np.random.Generator:
+    """Return numpy's generator of an epoch's sequences; epoch -1 is of those that are validated on."""
+    return np.random.default_rng([seed % 2**64, epoch + 1, _TOKENS])
 
 
 def order(count: int, *, seed: int, epoch: int) -> Tensor:
     """Return the order in which an epoch takes its samples, (count,) int64, on the CPU."""
-    return torch.randperm(count, generator=_generator(torch.device("cpu"), seed, epoch, _ORDER))
+    return torch.randperm(count, generator=generator(torch.device("cpu"), seed, epoch, _ORDER))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,69 +42,35 @@ class Shard:
     rank: int = 0
     ranks: int = 1
 
-    def require_even(self, batch_size: int) -> None:
-        """Raise UsageError if a batch cannot be divided equally."""
-        if batch_size % self.ranks:
-            raise UsageError(
-                f"A batch of {batch_size} cannot be divided among {self.ranks} devices. "
-                f"Give --batch-sizes that are multiples of {self.ranks}."
-            )
-
     def of(self, start: int, stop: int) -> slice:
         """Return this rank's samples of a batch; the shards of all ranks together are the whole batch."""
-        first, last = (start + (stop - start) * rank // self.ranks for rank in (self.rank, self.rank + 1))
-        return slice(first, last)
+        count, rank, ranks = stop - start, self.rank, self.ranks
+        return slice(start + count * rank // ranks, start + count * (rank + 1) // ranks)
 
 
 WHOLE = Shard()
 
 
-class Augmentation(NamedTuple):
-    """The mirroring and the crop of each image."""
+def augmentation(count: int, padding: int, *, seed: int, epoch: int) -> Tensor:
+    """Draw how an epoch's images are augmented, on the CPU; an image's depends on its place, not on the batch size.
 
-    mirrored: Tensor
-    """(N,) bool."""
-    top: Tensor
-    """(N,) int64: the first row that a crop keeps of the padded image, 0 … 2 × padding."""
-    left: Tensor
-    """(N,) int64: the first column."""
-
-    @staticmethod
-    def draw(count: int, padding: int, *, seed: int, epoch: int) -> Augmentation:
-        """Draw an epoch's, on the CPU; an image's depends on its place in the epoch, not on the batch size."""
-        generator = _generator(torch.device("cpu"), seed, epoch, _AUGMENTATION)
-        mirrored = torch.rand(count, generator=generator) < 0.5
-        return Augmentation(mirrored, *torch.randint(2 * padding + 1, (2, count), generator=generator))
-
-    def to(self, device: torch.device) -> Augmentation:
-        """Return the same on ``device``."""
-        return Augmentation(*(drawn.to(device) for drawn in self))
-
-    def of(self, batch: slice) -> Augmentation:
-        """Return a batch's part."""
-        return Augmentation(*(drawn[batch] for drawn in self))
+    Returns:
+        (3, count) int64: whether each image is mirrored, and the first row and column that its crop keeps of the padded
+        image, 0 … 2 × padding.
+    """
+    drawn_by = generator(torch.device("cpu"), seed, epoch, _AUGMENTATION)
+    mirrored = torch.rand(count, generator=drawn_by) < 0.5
+    corners = torch.randint(2 * padding + 1, (2, count), generator=drawn_by)
+    return torch.cat([mirrored[None], corners])
 
 
 def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
-    """Return the images with those chosen mirrored left to right.
-
-    Both versions of every image are laid side by side and one is picked, which on a CPU takes a fifth of
-    ``torch.where``'s time.
-
-    Args:
-        images: (B, C, H, W), any dtype.
-        mirrored: (B,) bool.
-    """
-    count = len(images)
-    picked = torch.arange(count, device=images.device) + count * mirrored
-    return torch.cat((images, images.flip(3))).index_select(0, picked)
+    """Return the images, (B, C, H, W), with those that are ``mirrored``, (B,), left to right."""
+    return torch.where(mirrored.bool().view(-1, 1, 1, 1), images.flip(3), images)
 
 
 def crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
     """Return each image, framed by ``padding`` black pixels, cut to its former size at a place of its own.
-
-    Every possible crop is a view of the padded batch that starts at another element, and all have the same strides:
-    they are rows of one overlapping tensor, out of which the wanted ones are selected in a single operation.
 
     Args:
         images: (B, C, H, W), any dtype.
@@ -120,19 +78,16 @@ def crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
         left: (B,) int64, the first column.
         padding: width of the frame, in pixels.
     """
-    count, channels, height, width = images.shape
+    count, _, height, width = images.shape
     padded = functional.pad(images, (padding,) * 4)
-    line = width + 2 * padding
-    plane = (height + 2 * padding) * line
-    whole = channels * plane
-    last = (count - 1) * whole + 2 * padding * (line + 1)
-    crops = padded.as_strided((last + 1, channels, height, width), (1, plane, line, 1))
-    starts = torch.arange(count, device=images.device) * whole + top * line + left
-    return crops.index_select(0, starts)
+    every_crop = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: (B, C, rows, columns, H, W)
+    return every_crop[torch.arange(count, device=images.device), :, top, left]
 
 
 def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return the images as float32 at ``size``, (height, width), bilinear; smaller ones with antialiasing."""
+    """Return the images if they have ``size``, (height, width); else resized as float32, bilinear, and antialiased."""
+    if images.shape[2:] == size:
+        return images
     shrinks = size[0] < images.shape[2] or size[1] < images.shape[3]
     return functional.interpolate(images.float(), size, mode="bilinear", antialias=shrinks)
 
@@ -142,7 +97,7 @@ class Normalizer:
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> None:
         """Take the mean and standard deviation per channel of images scaled to 0..1."""
-        means, stds = (torch.tensor(values, dtype=torch.float64).view(1, -1, 1, 1) for values in (mean, std))
+        means, stds = torch.tensor([mean, std], dtype=torch.float64).view(2, -1, 1, 1)
         self._scale = (1 / (255 * stds)).to(device, torch.float32)
         self._shift = (-means / stds).to(device, torch.float32)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 
 import torch
@@ -21,32 +21,15 @@ class Prefetcher:
     def __init__(
         self, batches: Iterable[Batch], device: torch.device, prepare: Callable[[Batch], Batch] = lambda batch: batch
     ) -> None:
-        """Begin with the first batch.
+        """Take the source; its first batch is prepared when it is asked for.
 
         Args:
-            batches: the source; it is iterated, and closed, on the prefetcher's side.
+            batches: the source; it is iterated on the prefetcher's side.
             device: where batches are used.
             prepare: copies, casts and normalises a batch; called on the prefetcher's stream, or in its thread.
         """
-        self._prepared = _prepared(batches, prepare)
-        backend = backend_of(device)
-        self._stream = backend.side_stream if backend.is_gpu else None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ampmeter-prefetcher")  # idle where there is a stream
-        if self._stream:  # what the source holds on the device, such as images, was written on the current stream
-            self._stream.wait()
-        self._ahead: Future[Batch | None] | None = self._begin()
-
-    def _begin(self) -> Future[Batch | None]:
-        """Begin with the next batch; its result is None after the last, and an error is raised when it is taken."""
-        if self._stream is None:
-            return self._thread.submit(next, self._prepared, None)
-        ahead: Future[Batch | None] = Future()
-        with self._stream.use():
-            try:
-                ahead.set_result(next(self._prepared, None))
-            except Exception as error:
-                ahead.set_exception(error)
-        return ahead
+        self._source, prepared = batches, map(prepare, batches)
+        self._ahead = _on_a_stream(prepared, device) if backend_of(device).is_gpu else _in_a_thread(prepared)
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -56,21 +39,15 @@ class Prefetcher:
 
         Raises:
             StopIteration: there are no more, or the prefetcher was closed.
-            Exception: what the source or ``prepare`` raised for this batch; nothing comes after it.
+            Exception: what the source or ``prepare`` raised; nothing comes after it.
         """
-        ahead, self._ahead = self._ahead, None
-        if ahead is None or (batch := ahead.result()) is None:
-            raise StopIteration
-        if self._stream:
-            self._stream.join(tensors(batch))
-        self._ahead = self._begin()
-        return batch
+        return next(self._ahead)
 
     def close(self) -> None:
-        """Stop preparing batches, and close the source."""
-        self._ahead = None
-        self._thread.shutdown()
-        self._prepared.close()
+        """Stop preparing batches, and close the source: what it holds is freed."""
+        self._ahead.close()
+        if isinstance(self._source, Generator):
+            self._source.close()
 
 
 def feed(
@@ -80,11 +57,21 @@ def feed(
     return closing(Prefetcher(batches, device) if prefetch else batches)
 
 
-def _prepared(batches: Iterable[Batch], prepare: Callable[[Batch], Batch]) -> Generator[Batch, None, None]:
-    source = iter(batches)
-    try:
-        for batch in source:
-            yield prepare(batch)
-    finally:
-        if (close := getattr(source, "close", None)) is not None:
-            close()
+def _in_a_thread(prepared: Iterator[Batch]) -> Generator[Batch, None, None]:
+    with ThreadPoolExecutor(1, thread_name_prefix="ampmeter-prefetcher") as thread:
+        ahead = thread.submit(next, prepared, None)
+        while (batch := ahead.result()) is not None:
+            ahead = thread.submit(next, prepared, None)
+            yield batch
+
+
+def _on_a_stream(prepared: Iterator[Batch], device: torch.device) -> Generator[Batch, None, None]:
+    stream = backend_of(device).side_stream
+    stream.wait()  # what the source holds on the device, such as images, was written on the current stream
+    with stream.use():
+        ahead = next(prepared, None)
+    while (batch := ahead) is not None:
+        stream.join(tensors(batch))
+        with stream.use():
+            ahead = next(prepared, None)
+        yield batch

@@ -49,7 +49,6 @@ class Backend:
 
     is_gpu: ClassVar[bool] = True
     """Whether operations return before the device is done, copies may overlap them, and memory is the device's own."""
-    """Whether ``nvidia.CudaGraph`` captures its work."""
     collectives: ClassVar[str]
     """The backend of ``torch.distributed``."""
     switches: ClassVar[tuple[str, str, str]]

@@ -88,8 +88,8 @@ def test_a_text_that_is_too_short_is_refused_with_what_it_would_need(tmp_path, s
     assert len(joined(opened(source).test())[0]) == 1
 
 
-def test_a_text_that_is_gone_is_a_sentence(tmp_path):
-    with pytest.raises(UsageError, match=r"text '/no/such' cannot be read: No such file"):
+def test_a_text_that_is_gone_is_named():
+    with pytest.raises(OSError, match=r"No such file or directory: '/no/such'"):
         prepare(DATA, DataSource(kind="text", path="/no/such"))
 
 
