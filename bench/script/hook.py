@@ -41,11 +41,8 @@ RANKS = "AMPMETER_RANKS"
 """The variable with the number of processes that ``torch.multiprocessing.spawn`` starts."""
 MOST_BYTES = 2**28
 """How much the process may grow under the profiler, which takes about six times as much again to end."""
-UNUSED = {20: "no optimizer of torch was built", 1000: "no optimizer took a step"}
-"""After how many backward passes without a step a process is ended, and what is then true of it."""
-
-STEP = ("s", "event", "optimizer", "backwards", "losses", "data_s", "marks", "skipped")
-"""What is noted of a step, in a list: one costs less than a dictionary, and the caches are cold here."""
+UNBUILT, UNUSED = 20, 1000
+"""After how many backward passes without a step a process is ended, where no optimizer was built and where one was."""
 
 
 class Recorder:
@@ -65,7 +62,7 @@ class Recorder:
 
     def restart(self) -> None:
         """Begin anew: in a child that this process has forked, a data worker or a rank, without the parent's steps."""
-        self.steps: list[list[Any]] = []
+        self.steps: list[dict[str, Any]] = []
         self.optimizers: dict[int, str] = {}
         self.computed: dict[str, int] = {}
         self.marks: set[str] = set()
@@ -86,12 +83,21 @@ class Recorder:
         now = time.perf_counter()
         self.calls += 1
         if not self.has_gradient and steps:  # it belongs to the step before: SAM, Muon and Adam, or a script's bug
-            steps[-1][:2] = now, event
+            steps[-1].update(s=now, event=event)
             return
         self.optimizers.setdefault(id(optimizer), type(optimizer).__name__)
         infinite = getattr(optimizer, "found_inf", None)  # fused ones skip inside their step
-        skip = skipped if infinite is None else infinite.clone()
-        steps.append([now, event, id(optimizer), self.backwards, self.losses, self.data_s, self.marks, skip])
+        step = {
+            "s": now,
+            "event": event,
+            "optimizer": id(optimizer),
+            "backwards": self.backwards,
+            "losses": self.losses,
+            "data_s": self.data_s,
+            "marks": self.marks,
+            "skipped": skipped if infinite is None else infinite.clone(),
+        }
+        steps.append(step)
         self.losses, self.backwards, self.has_gradient, self.data_s, self.marks = [], 0, False, None, set()
         if len(steps) <= self.warmup:
             self._warm(len(steps))
@@ -130,12 +136,13 @@ class Recorder:
             leave(0)
         self.has_gradient = True
         self.passes += 1
-        if self.steps or self.passes not in UNUSED:
+        if self.steps or self.passes not in (UNBUILT, UNUSED):
             return
         optimizer = self.torch.optim.Optimizer
-        built = any(isinstance(each, optimizer) for each in gc.get_objects())
-        if built == (self.passes > min(UNUSED)):
-            self.refuse(f"after {self.passes} backward passes {UNUSED[self.passes]}: it has an update rule of its own")
+        if self.passes == UNUSED or not any(isinstance(each, optimizer) for each in gc.get_objects()):
+            self.refuse(
+                f"no optimizer of torch took a step in {self.passes} backward passes: has it its own update rule?"
+            )
 
     def passed(self) -> None:
         """Note that a backward pass has ended: the profile ends with it if it has become large."""
@@ -151,22 +158,19 @@ class Recorder:
         if self.torch.cuda.is_initialized():
             self.torch.cuda.synchronize()
         optimizers = list(self.optimizers)
-        origin = self.steps[0][1]
-        steps = []
-        for values in self.steps:
-            step = dict(zip(STEP, values, strict=True))
+        origin = self.steps[0]["event"]
+        for step in self.steps:
             event, losses = step.pop("event"), step.pop("losses")
             known = [float(loss) for loss, version in losses if loss._version == version]
             step["loss"] = sum(known) if known and len(known) == len(losses) else None
             step["gpu_s"] = origin.elapsed_time(event) / 1e3 if origin and event else None
             step["optimizer"] = optimizers.index(step["optimizer"])
             step["marks"], step["skipped"] = sorted(step["marks"]), bool(step["skipped"])
-            steps.append(step)
         self.write(
             {
-                "whole": len(steps) >= self.total,
+                "whole": len(self.steps) >= self.total,
                 "start_s": time.time() - time.perf_counter(),
-                "steps": steps,
+                "steps": self.steps,
                 "optimizers": list(self.optimizers.values()),
                 "computed": self.computed,
                 **peak(self.resident_bytes),

@@ -266,9 +266,9 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("while True:\n    loss().backward()", "20 backward passes no optimizer of torch was built"),
-        ("while True:\n    torch.autograd.grad(loss(), list(model.parameters()))", "20 backward passes"),
-        ("while True:\n    loss().backward()", "1000 backward passes no optimizer took a step"),
+        ("while True:\n    loss().backward()", "in 20 backward passes"),
+        ("while True:\n    torch.autograd.grad(loss(), list(model.parameters()))", "in 20 backward passes"),
+        ("while True:\n    loss().backward()", "in 1000 backward passes"),
     ],
     ids=["backward", "grad", "an optimizer that takes no step"],
 )
