@@ -61,11 +61,10 @@ def run(options: argparse.Namespace) -> int:
     from bench.compare.page import comparison_page, show_comparison
     from bench.report.exports.document import dumps
 
-    old, new, by_turns = options.old, options.new, options.by_turns
-    if options.interleave is not None:
+    old, new, is_measured = options.old, options.new, options.interleave is not None
+    if is_measured:
         old, new = interleave(old, new, options.words, options.interleave, options.pairs)
-        by_turns = True
-    comparison = compare(old, new, options.fail_over, by_turns=by_turns)
+    comparison = compare(old, new, options.fail_over, by_turns=options.by_turns or is_measured)
     if options.json:
         print(dumps(document(comparison)))
     elif options.markdown or options.html:

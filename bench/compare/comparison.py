@@ -17,52 +17,59 @@ from typing import Any
 import pandas as pd
 
 from bench import stats
-from bench.compare.judge import judge_together, worse_than
+from bench.compare.judge import IMPROVED, judge_together
 from bench.report.analysis.comparability import cautions, environments
-from bench.report.analysis.contrast import Arm, Contrast, estimate, numbers
+from bench.report.analysis.contrast import Contrast, estimate, numbers
 from bench.report.analysis.summary import summarise
 from bench.report.format import at_batch, counted, enumerated, known, records, titled, written
+from bench.report.reading.completeness import missing, remark
 from bench.report.reading.folders import runs_in
-from bench.report.reading.load import KEY, Run, load
+from bench.report.reading.load import KEY, Run, Runs, load
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 from bench.spec.metric import Metric
-from bench.spec.metrics import ACCURACY, METRICS, SPEED, compared, learned
+from bench.spec.metrics import SPEED, compared
 from bench.stats import Interval
 
 QUESTION = [name for name in KEY if name not in ("run", "architecture", "device")]
 """Columns in which two rows must agree to be compared: all that was asked, and not the device that answered."""
-WORDS = ("REGRESSED", "IMPROVED", "SAME", "INCONCLUSIVE")
-"""The verdicts, in the order in which they are counted."""
 SIDES = ("old", "new")
 LEAST_DAYS = 3
 """Days of each side from which its days are the samples."""
 BETWEEN_DAYS = math.log1p(0.06)
 """With fewer, a change must exceed this, too: one machine's days differ by 2 to 3 % (results of the project's own)."""
+LIMITS = (
+    "A change of time or energy is shown only if its whole interval lies beyond the A/A noise (of energy 1 %) plus "
+    f"6 %, because OLD or NEW has runs of fewer than {LEAST_DAYS} days, and a machine's days differ. To tell smaller "
+    "changes, let compare measure both by turns: --interleave FOLDER, with suites' files, checkouts or environments "
+    "as OLD and NEW."
+)
 Pair = Mapping[Hashable, Any]
 """A row of the summary of each side, of one question."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Change:
     """How one metric of one row changed from OLD to NEW."""
 
     metric: Metric
-    verdict: str
-    """A word of ``judge.IMPROVED``."""
-    statuses: tuple[str, ...] = ("ok", "ok")
-    values: tuple[float | None, ...] = (None, None)
+    statuses: tuple[str, ...]
+    values: tuple[float | None, ...]
     contrast: Contrast | None = None
     """NEW against OLD; None where the two do not compare."""
+    verdict: str = "INCONCLUSIVE"
+    """A word of ``judge.IMPROVED``: that of a contrast depends on the others."""
     is_beyond: bool = False
     """Whether the regression is shown beyond what ``--fail-over`` allows."""
 
     @property
     def interval(self) -> Interval | None:
         """NEW ÷ OLD, or NEW − OLD, with its 95 % interval; of memory with what its resolution leaves open."""
-        shown = self.contrast.shown if self.contrast else None
-        is_exact = shown and self.metric.replicate == "once" and shown.low == shown.high
-        return replace(shown, low=None, high=None) if shown and is_exact else shown
+        if self.contrast is None:
+            return None
+        shown = self.contrast.shown
+        is_exact = self.metric.replicate == "once" and shown.low == shown.high
+        return replace(shown, low=None, high=None) if is_exact else shown
 
     @property
     def is_shown(self) -> bool:
@@ -70,16 +77,19 @@ class Change:
         return self.verdict in ("REGRESSED", "IMPROVED")
 
     @property
+    def says_something(self) -> bool:
+        """Whether both have a figure, or one of them lost or gained it."""
+        return self.is_shown or None not in self.values
+
+    @property
     def gain(self) -> float:
         """The change on the additive scale: below 0 is worse; infinitely so where it no longer works."""
         return self.contrast.change.center if self.contrast else -math.inf
 
     def __str__(self) -> str:
-        if self.interval is None:
-            lost = not all(status in MEASURED for status in self.statuses)
-            return " → ".join(self.statuses) if lost else "not comparable"
-        is_told_apart = self.contrast is None or self.contrast.is_resolvable
-        return written(self.metric, self.interval.ends) if is_told_apart else "not told apart"
+        if self.contrast is None or self.interval is None:
+            return "not comparable" if set(self.statuses) <= set(MEASURED) else " → ".join(self.statuses)
+        return written(self.metric, self.interval.ends) if self.contrast.is_resolvable else "not told apart"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,9 +107,8 @@ class Row:
     @property
     def subject(self) -> str:
         """The recipe with what was changed of it, and the device; both devices where they differ."""
-        recipe = titled(*(self.question[name] for name in ("suite", "parameters", "techniques")))
-        place, devices = self.question["placement"], " → ".join(dict.fromkeys(self.devices))
-        return f"{recipe} on {devices}" + (f" ({place})" if place != "cpu" else "")
+        devices = " → ".join(dict.fromkeys(self.devices))
+        return f"{recipe(self.question)} on {devices} ({self.question['placement']})"
 
     def __str__(self) -> str:
         return f"{self.subject}{at_batch(self.question)}, {self.question['precision']}"
@@ -113,34 +122,21 @@ class Comparison:
     new: Sequence[Run]
     rows: list[Row]
     cautions: list[str]
-    """Sentences on what is missing, and on differences that are not compared."""
+    """Sentences on what the runs cannot tell, on what is missing, and on differences that are not compared."""
     environment: list[tuple[str, str, str]]
     """The differences of the environments: the name, and its value in OLD and in NEW."""
     apart: list[str]
     """Sentences on rows that only one of the two has, or has measured."""
     unreached: list[str]
-    """Sentences on what OLD measured, and an unfinished run of NEW planned and has no row of."""
+    """Sentences on runs of NEW that are unfinished and lack trials of their plan."""
     fail_over: float | None = None
     """The share that a regression may have, or None."""
 
     @property
-    def limits(self) -> list[str]:
-        """A sentence on what the runs cannot tell, and what would help; none where runs are the samples."""
-        if not any(change.contrast is not None and change.contrast.allowance for _, change in self.changes):
-            return []
-        return [
-            "A change of time or energy is shown only if its whole interval lies beyond the A/A noise (of energy 1 %) "
-            f"plus 6 %, because OLD or NEW has runs of fewer than {LEAST_DAYS} days, and a machine's days differ. To "
-            "tell smaller changes, let compare measure both by turns: --interleave FOLDER, with suites' files, "
-            "checkouts or environments as OLD and NEW."
-        ]
-
-    @property
     def untestable(self) -> int:
         """Rows timed on both sides whose change has no interval, as after a single process: none can be shown."""
-        speeds = [row.changes["speed"] for row in self.rows if "speed" in row.changes]
-        timed = [change for change in speeds if all(status in MEASURED for status in change.statuses)]
-        return sum(change.interval is None or change.interval.low is None for change in timed)
+        speeds = [row.changes["speed"].contrast for row in self.rows if "speed" in row.changes]
+        return sum(contrast is not None and contrast.change.low is None for contrast in speeds)
 
     @property
     def changes(self) -> list[tuple[str, Change]]:
@@ -155,20 +151,21 @@ class Comparison:
 
     @property
     def unchanged(self) -> str:
-        """One sentence that counts what did not change; empty if all did."""
-        changes = [change for _, change in self.changes]
-        rest = sum(not change.is_shown for change in changes)
-        return f"No change is shown in {rest} of {counted(len(changes), 'figure')}." if rest else ""
+        """One sentence that counts what did not change."""
+        rest = sum(not change.is_shown for _, change in self.changes)
+        return f"No change is shown in {rest} of {counted(len(self.changes), 'figure')}."
 
     @property
     def summary(self) -> str:
         """One sentence on all rows."""
-        parts = []
-        for name in METRICS:
-            counts = Counter(row.changes[name].verdict for row in self.rows if name in row.changes)
-            words = ", ".join(f"{word} in {counts[word]}" for word in WORDS if counts[word])
-            parts += [f"{name} {words}"] if words else []
-        return f"NEW against OLD, {counted(len(self.rows), 'row')} compared: {'; '.join(parts)}."
+        counts = Counter(change.verdict for _, change in self.changes)
+        words = ", ".join(f"{word} in {counts[word]}" for word in IMPROVED if counts[word])
+        return f"NEW against OLD, {counted(len(self.rows), 'row')} compared, of their figures {words}."
+
+
+def recipe(question: Pair) -> str:
+    """Return the suite with what was changed of it."""
+    return titled(question["suite"], question["parameters"], question["techniques"])
 
 
 def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: bool = False) -> Comparison:
@@ -192,39 +189,39 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
         raise UsageError(f"'{old}' and '{new}' are the same run: both have '{min(both)}'. Give two.")
     runs = load([*folders[0], *folders[1]])
     sides = [[run for run in runs.runs if run.folder in of_side] for of_side in folders]
-    if by_turns and (why := _out_of_turn(sides)):
+    if by_turns and (why := _out_of_turn(*sides)):
         raise UsageError(f"'{old}' and '{new}' did not take turns: {why}. Leave out --by-turns.")
     trials = [_pooled(runs.trials, side, name, by_turns) for side, name in zip(sides, ("OLD", "NEW"), strict=True)]
     tables = [summarise(rows) for rows in trials]
-    measured = [table[table[[metric.figure for metric in compared()]].notna().any(axis=1)] for table in tables]
-    pairs = _matched(tables, measured)
-    if pairs.empty:
+    apart = _apart(tables)
+    rows = _rows(tables, fail_over, by_turns)
+    if not any(change.says_something for row in rows for change in row.changes.values()):
         raise UsageError(
-            f"The two runs have no measured cell and precision in common: {_difference((old, new), measured)}. "
-            "Measure the same in both."
+            " ".join(("The two runs have no measured cell and precision in common. Measure the same in both.", *apart))
         )
-    in_both = records(pairs)
-    compared_rows = _rows(in_both, fail_over, by_turns)
+    contrasts = [change.contrast for row in rows for change in row.changes.values()]
+    is_limited = any(contrast is not None and contrast.allowance > 0 for contrast in contrasts)
     return Comparison(
         old=sides[0],
         new=sides[1],
-        rows=compared_rows,
-        cautions=cautions(runs),
+        rows=rows,
+        cautions=[LIMITS] * is_limited + cautions(runs),
         environment=environments(runs, sides),
-        apart=[*_lost(compared_rows, trials[1]), *_apart(measured, tables)],
-        unreached=_unreached(trials, sides[1]),
+        apart=[*_lost(rows, trials[1]), *apart],
+        unreached=_unreached(runs, sides[1]),
         fail_over=fail_over,
     )
 
 
-def _out_of_turn(sides: Sequence[Sequence[Run]]) -> str:
+def _out_of_turn(old: Sequence[Run], new: Sequence[Run]) -> str:
     """Say why runs did not take turns: a pair is one of each side; empty if they did, or where no start is known."""
-    if len(sides[0]) != len(sides[1]):
+    if len(old) != len(new):
         return "they have different numbers of runs"
-    starts = sorted((_start(run), name) for side, name in zip(sides, ("OLD", "NEW"), strict=True) for run in side)
-    for (start, name), (next_start, next_name) in zip(starts[::2], starts[1::2], strict=True):
-        if name == next_name and start != next_start:
-            return f"two runs of {name} follow each other, at {start} and {next_start}"
+    runs = sorted([*old, *new], key=_start)
+    for first, second in zip(runs[::2], runs[1::2], strict=True):
+        if (first in old) == (second in old) and _start(first) != _start(second):
+            name = "OLD" if first in old else "NEW"
+            return f"two runs of {name} follow each other, at {_start(first)} and {_start(second)}"
     return ""
 
 
@@ -234,79 +231,85 @@ def _start(run: Run) -> str:
 
 def _pooled(trials: pd.DataFrame, runs: Sequence[Run], name: str, by_turns: bool) -> pd.DataFrame:
     """Return the rows of a side's runs as of one run; ``of_run`` is a row's sample: by turns its run, else its day."""
-    rows = trials[trials["run"].isin([run.label for run in runs])]
-    names = rows["run"].astype(str) + "/" + rows["trial"].astype(str)
-    ordered = sorted(runs, key=_start)
-    samples = {run.label: turn if by_turns else _start(run)[:10] for turn, run in enumerate(ordered)}
-    of_run = rows["run"].astype(str).map(samples)
-    return rows.assign(run=name, trial=names, replicate=numbers(rows, ["run", "replicate"]), of_run=of_run)
-
-
-def _matched(tables: Sequence[pd.DataFrame], measured: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return pairs of rows of one question, of which one side was measured and the other at least tried.
-
-    They are of one device; where the sides have no device in common, of any.
-    """
-    figures = [metric.figure for metric in compared()]
-    pairs = tables[0].merge(tables[1], on=QUESTION, suffixes=("_old", "_new"))
-    is_same = pairs["device_old"] == pairs["device_new"]
-    pairs = pairs[is_same | (not is_same.any())]
-    known = pairs[[f"{name}_{side}" for name in figures for side in SIDES]].notna().any(axis=1)
-    statuses = pairs[[*{f"{metric.status}_new" for metric in compared()}]]
-    failed = (statuses.notna() & ~statuses.isin([*MEASURED, "", "invalid"])).any(axis=1)
-    return pairs.loc[known & (failed | bool(len(measured[1]))) & bool(len(measured[0]))]
+    in_order = enumerate(sorted(runs, key=_start))
+    samples = {run.label: turn if by_turns else _start(run)[:10] for turn, run in in_order}
+    rows = trials[trials["run"].isin(samples)]
+    labels = rows["run"].astype(str)
+    names = labels + "/" + rows["trial"].astype(str)
+    replicates = numbers(rows, ["run", "replicate"])
+    return rows.assign(run=name, trial=names, replicate=replicates, of_run=labels.map(samples))
 
 
 def _of(pair: Pair, name: str) -> list[Any]:
     """Return a column of the summary of OLD and of NEW; what is unknown is None."""
     values = [pair[f"{name}_{side}"] for side in SIDES]
-    return [value if isinstance(value, Arm | frozenset) or known(value) else None for value in values]
+    return [value if known(value) else None for value in values]
 
 
-def _rows(pairs: Sequence[Pair], fail_over: float | None, by_turns: bool) -> list[Row]:
-    """Return the rows; how many there are decides what of them is no chance."""
-    family: dict[tuple[int, Metric], Contrast] = {}
-    for place, pair in enumerate(pairs):
-        for metric in compared():
-            contrast = _contrast(pair, metric, by_turns)
-            if contrast is not None:
-                family[place, metric] = contrast
-    words = judge_together([*family.values()])
-    beyond = worse_than([*family.values()], fail_over)
-    judged = dict(zip(family, zip(words, beyond, strict=True), strict=True))
+def _rows(tables: Sequence[pd.DataFrame], fail_over: float | None, by_turns: bool) -> list[Row]:
+    """Return a row for each question that both sides tried; how many there are decides what of them is no chance.
+
+    They are of one device; where the sides have no device in common, of any.
+    """
+    pairs = tables[0].merge(tables[1], on=QUESTION, suffixes=("_old", "_new"))
+    is_same = pairs["device_old"] == pairs["device_new"]
     rows = []
-    for place, pair in enumerate(pairs):
+    for pair in records(pairs[is_same | (not is_same.any())]):
         changes: dict[str, Change] = {}
         for metric in compared():
-            contrast, outcome = family.get((place, metric)), _outcome(pair, metric)
-            if contrast is not None:
-                verdict, is_beyond = judged[place, metric]
-                changes[metric.name] = Change(
-                    metric=contrast.metric, verdict=verdict, is_beyond=is_beyond, contrast=contrast, **outcome
-                )
-            elif (change := _untested(metric, pair, outcome, fail_over)) is not None:
+            change = _change(pair, metric, by_turns)
+            if change is not None:
                 changes[metric.name] = change
         question: Pair = {name: pair[name] for name in QUESTION}
         devices = (pair["device_old"], pair["device_new"])
         if changes:
             rows.append(Row(question=question, devices=devices, changes=changes, speedup=_speedup(pair)))
+    _judge([change for row in rows for change in row.changes.values()], fail_over)
     return rows
 
 
-def _outcome(pair: Pair, metric: Metric) -> dict[str, Any]:
-    """Return the statuses of both sides, and the figures of what is compared."""
+def _judge(changes: Sequence[Change], fail_over: float | None) -> None:
+    """Set the verdicts of contrasts, and what is beyond ``fail_over``."""
+    tested = [change for change in changes if change.contrast is not None]
+    family = [change.contrast for change in tested if change.contrast is not None]
+    for change, verdict in zip(tested, judge_together(family), strict=True):
+        change.verdict = verdict
+    if fail_over is None:
+        return
+    for change in changes:
+        change.is_beyond = change.verdict == "REGRESSED"
+    for change, verdict in zip(tested, judge_together(family, fail_over), strict=True):
+        change.is_beyond = verdict == "REGRESSED"
+
+
+def _change(pair: Pair, metric: Metric, by_turns: bool) -> Change | None:
+    """Return how a metric changed, of contrasts without the verdict; None where there is nothing to say of it."""
     statuses = tuple(str(status or "") for status in _of(pair, metric.status))
-    values = tuple(arm.figure(metric) if arm else None for arm in _of(pair, metric.arm))
-    return {"statuses": statuses, "values": values}
-
-
-def _contrast(pair: Pair, metric: Metric, by_turns: bool) -> Contrast | None:
-    """Return NEW against OLD; None where one was not measured, they do not compare, or one diverged."""
     old, new = _of(pair, metric.arm)
-    if old is None or new is None or (metric.seed_is_input and _diverging(pair, metric)):
+    values = tuple(arm.figure(metric) if arm else None for arm in (old, new))
+    change = Change(metric=metric, statuses=statuses, values=values)
+    newly_diverging = _newly_diverging(pair, metric) if metric.seed_is_input else 0
+    if old and new and not newly_diverging:
+        contrast = estimate(metric, new, old)
+        if contrast is not None:
+            noises = [stats.ASSUMED_NOISE if share is None else share for share in _of(pair, "noise")]
+            change.metric = contrast.metric
+            change.contrast = _over_runs(replace(contrast, noise=max(noises)), by_turns)
+            return change
+    if not (old or new):
         return None
-    contrast = estimate(metric, new, old)
-    return contrast and _over_runs(replace(contrast, noise=_noise(pair)), by_turns)
+    was, is_now = (status in MEASURED for status in statuses)
+    if was and is_now and newly_diverging:
+        was = newly_diverging > 0
+        change.statuses = ("ok", "diverged") if was else ("diverged", "ok")
+    elif was == is_now:
+        return change if was and None not in values else None
+    elif not all(statuses):
+        return None
+    elif "invalid" in statuses:  # a row that was disturbed says nothing
+        return change
+    change.verdict = "REGRESSED" if was else "IMPROVED"
+    return change
 
 
 def _over_runs(contrast: Contrast, by_turns: bool) -> Contrast:
@@ -329,36 +332,11 @@ def _over_runs(contrast: Contrast, by_turns: bool) -> Contrast:
     return replace(contrast, allowance=BETWEEN_DAYS if contrast.metric.scale == "ratio" else 0.0)
 
 
-def _noise(pair: Pair) -> float:
-    """Return the larger A/A noise of both sides; where it was not measured it counts as ``ASSUMED_NOISE``."""
-    return max(stats.ASSUMED_NOISE if share is None else float(share) for share in _of(pair, "noise"))
-
-
-def _diverging(pair: Pair, metric: Metric) -> int:
+def _newly_diverging(pair: Pair, metric: Metric) -> int:
     """Return how many seeds diverged in NEW that did not in OLD; negative where it is the other way round."""
-    lost = [seeds or frozenset() for seeds in _of(pair, "diverged_seeds")]
-    was, now = (set(arm.seeds) if arm else set() for arm in _of(pair, metric.arm))
-    return len(lost[1] & was) - len(lost[0] & now)
-
-
-def _untested(metric: Metric, pair: Pair, outcome: Mapping[str, Any], fail_over: float | None) -> Change | None:
-    """Return the change of a metric that cannot be estimated: that of its status."""
-    compared_by = [metric for metric in learned() if any(_of(pair, metric.arm))] or [ACCURACY]
-    if metric.seed_is_input and metric not in compared_by:
-        return None
-    statuses, values = outcome["statuses"], outcome["values"]
-    measured = [status in MEASURED for status in statuses]
-    if not all(statuses):
-        return None
-    if metric.seed_is_input and all(measured) and (seeds := _diverging(pair, metric)):
-        is_worse, statuses = seeds > 0, ("ok", "diverged") if seeds > 0 else ("diverged", "ok")
-    elif measured[0] == measured[1] or "invalid" in statuses:  # a row that was disturbed says nothing
-        is_empty = not any(measured) or (all(measured) and None in values)
-        return None if is_empty else Change(metric=metric, verdict="INCONCLUSIVE", **outcome)
-    else:
-        is_worse = measured[0]
-    verdict, is_beyond = "REGRESSED" if is_worse else "IMPROVED", is_worse and fail_over is not None
-    return Change(metric=metric, verdict=verdict, statuses=statuses, values=values, is_beyond=is_beyond)
+    old, new = (seeds or frozenset() for seeds in _of(pair, "diverged_seeds"))
+    was, is_now = (set(arm.seeds) if arm else set() for arm in _of(pair, metric.arm))
+    return len(new & was) - len(old & is_now)
 
 
 def _speedup(pair: Pair) -> Interval | None:
@@ -372,53 +350,38 @@ def _speedup(pair: Pair) -> Interval | None:
     return sides[1].minus(sides[0]).exp()
 
 
-def _difference(folders: tuple[Path, Path], sides: Sequence[pd.DataFrame]) -> str:
-    """Say which parts of their questions two runs have no value of in common."""
-    parts = []
-    for name in QUESTION:
-        old, new = (sorted({str(value).removesuffix(".0") or "none" for value in side[name]}) for side in sides)
-        if not (old and new):
-            return "one of them has no figure of time or memory"
-        if not set(old) & set(new):
-            label = name.replace("_", " ")
-            parts.append(f"{label} {', '.join(old)} in '{folders[0]}' and {', '.join(new)} in '{folders[1]}'")
-    return "; ".join(parts) or "they share each part of a question, but never all parts of one"
-
-
-def _unreached(trials: Sequence[pd.DataFrame], new: Sequence[Run]) -> list[str]:
-    """Say what OLD measured, and an unfinished run of NEW planned and has no row of."""
-    phases = [metric.phase for metric in compared()]
-    old = trials[0][trials[0]["status"].isin(MEASURED) & trials[0]["phase"].isin(phases)]
-    names = ["cell", "phase", "precision"]
-    measured, tried = (set(rows[names].itertuples(index=False, name=None)) for rows in (old, trials[1]))
-    unfinished = [trial for run in new if run.info.get("finished", "") is None for trial in run.list("planned")]
-    planned = {(trial["cell"], trial["phase"], arm) for trial in unfinished for arm in trial["arms"]}
-    return [
-        f"{cell}, {precision}: {phase} of OLD not measured in NEW, which is unfinished"
-        for cell, phase, precision in sorted(planned & measured - tried)
-    ]
+def _unreached(runs: Runs, new: Sequence[Run]) -> list[str]:
+    """Return a sentence on each run of NEW that is unfinished and lacks trials of its plan."""
+    trials = runs.tried()
+    sentences = []
+    for run in new:
+        rows = trials[trials["run"] == run.label]
+        if run.info.get("finished", "") is None and missing(run.list("planned"), rows):
+            sentences.append(remark(run, rows))
+    return sentences
 
 
 def _lost(rows: Sequence[Row], new: pd.DataFrame) -> list[str]:
     """Say how often NEW failed where OLD was measured, and the first reason."""
-    changes = [change for row in rows for change in row.changes.values() if change.verdict == "REGRESSED"]
+    changes = [change for row in rows for change in row.changes.values() if change.is_shown]
     lost = [change.statuses[1] for change in changes if change.statuses[1] not in MEASURED]
-    details = new.loc[new["status"].isin(lost) & new["detail"].ne(""), "detail"]
-    why = f": {details.iloc[0]}" if len(details) else ""
-    return [f"NEW failed in {counted(len(lost), 'figure')} that OLD has{why}."] if lost else []
+    if not lost:
+        return []
+    details = new.loc[new["status"].isin(lost), "detail"]
+    return [f"NEW failed in {counted(len(lost), 'figure')} that OLD has: {''.join(details.head(1)) or 'diverged'}."]
 
 
-def _apart(sides: Sequence[pd.DataFrame], tried: Sequence[pd.DataFrame]) -> list[str]:
+def _apart(tables: Sequence[pd.DataFrame]) -> list[str]:
     """Say what one side measured and the other did not try."""
-    old, new, old_tried, new_tried = (
-        set(side[QUESTION].itertuples(index=False, name=None)) for side in (*sides, *tried)
-    )
+    figures = [metric.figure for metric in compared()]
     sentences = []
-    for name, questions in (("OLD", old - new_tried), ("NEW", new - old_tried)):
+    old, new = tables
+    for name, side, other in (("OLD", old, new), ("NEW", new, old)):
+        tried = set(other[QUESTION].itertuples(index=False, name=None))
         named = []
-        for question in sorted(questions, key=str):
-            row = dict(zip(QUESTION, question, strict=True))
-            named.append(f"{row['suite']} on {row['placement']} batch {row['batch_size']:.0f} {row['precision']}")
+        for row in records(side[side[figures].notna().any(axis=1)]):
+            if tuple(row[name] for name in QUESTION) not in tried:
+                named.append(f"{recipe(row)} on {row['placement']} batch {row['batch_size']:.0f} {row['precision']}")
         if named:
-            sentences.append(f"Only in {name}: {enumerated(named)}.")
+            sentences.append(f"Only in {name}: {enumerated(sorted(named))}.")
     return sentences

@@ -24,7 +24,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "summary": comparison.summary,
         "fail_over_ratio": comparison.fail_over,
         "failures": comparison.failures,
-        "cautions": [*comparison.limits, *comparison.cautions],
+        "cautions": comparison.cautions,
         "only_in_one": comparison.apart,
         "environment": [dict(zip(DIFFERENCE, difference, strict=True)) for difference in comparison.environment],
         "rows": [_row(row) for row in comparison.rows],
@@ -47,7 +47,7 @@ def _change(change: Change | None, metric: Metric) -> dict[str, Any] | None:
     return {
         "verdict": change.verdict,
         "beyond_fail_over": change.is_beyond,
-        **_sides("status", [status or None for status in change.statuses]),
+        **_sides("status", change.statuses),
         **_sides(metric.key, change.values),
         **interval(metric.ratio_key, change.interval),
     }

@@ -46,20 +46,17 @@ def interleave(old: Path, new: Path, words: Sequence[str], out: Path, pairs: int
         raise UsageError(f"--interleave measures suites: after -- come options of runs, not the command '{words[0]}'.")
     commands = {side: [*_command(path, words), *words] for side, path in zip(SIDES, (old, new), strict=True)}
     _require_same(out, commands, (old, new))
-    partly = []
     for pair in range(pairs):
         for side in SIDES if pair % 2 == 0 else SIDES[::-1]:
             folder = out / side / str(pair + 1)
             command = [*commands[side], "--resume", str(folder)]
-            print_plain(f"Pair {pair + 1} of {pairs}, {side.upper()}: {shlex.join(command)}", error=True)
+            name = f"{side.upper()} in pair {pair + 1}"
+            print_plain(f"{name} of {pairs}: {shlex.join(command)}", error=True)
             code = _run(command)
             if code not in (0, 1) or not (folder / "run.json").is_file():
-                raise UsageError(
-                    f"The run of {side.upper()} in pair {pair + 1} ended with exit code {code}, see above."
-                )
-            partly += [f"{side.upper()} in pair {pair + 1}"] * code
-    if partly:
-        print_plain(f"Not everything was measured by {', '.join(partly)}, see above.", error=True)
+                raise UsageError(f"The run of {name} ended with exit code {code}, see above.")
+            if code == 1:
+                print_plain(f"The run of {name} did not measure everything, see above.", error=True)
     return out / "old", out / "new"
 
 
@@ -98,14 +95,17 @@ def _require_same(out: Path, commands: Mapping[str, Sequence[str]], sides: Seque
 
 def _sources(side: Path) -> Iterator[Path]:
     """Yield the modules that a suite may import from its folder, or a checkout's; of an environment none."""
-    folder = side.parent if side.suffix == ".py" else side
-    if folder == side and not (side / PROGRAM).is_file():
+    if (side / PROGRAM).is_file():
+        folder = side
+    elif side.suffix == ".py":
+        folder = side.parent
+    else:
         return
     for place, folders, files in os.walk(folder):
-        kept = [name for name in folders if name[0] != "." and not Path(place, name, "pyvenv.cfg").exists()]
-        folders[:] = kept
-        modules = (Path(place, name) for name in files if name.endswith(".py"))
-        yield from filter(Path.is_file, modules)  # an editor's lock is a link to nothing
+        folders[:] = [name for name in folders if name[0] != "." and name != "site-packages"]
+        for name in files:
+            if name.endswith(".py") and name[0] != ".":  # an editor's lock is a link to nothing
+                yield Path(place, name)
 
 
 def _command(side: Path, words: Sequence[str]) -> list[str]:

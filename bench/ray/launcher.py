@@ -29,7 +29,7 @@ import psutil
 from bench.launch import Ending, Launcher, OnMessage, run_concurrently
 from bench.launch.local import LocalLauncher
 from bench.launch.ranks import Rank, free_port, run_ranks
-from bench.results.environment import Surveys, merge
+from bench.results.environment import merge
 from bench.results.records import Device, Environment, Message
 from bench.spec.errors import UsageError, first_line
 from bench.spec.own_modules import ROOT
@@ -47,8 +47,8 @@ STRATEGY = "PACK"
 """One node where all fit on one, else as few as possible."""
 POLL_S = 2.0
 """Interval of checks that the nodes still exist while waiting for accelerators."""
-PATIENCE_S = 10.0
-"""How long to wait for accelerators before saying so."""
+PATIENCE = 5
+"""How many of these checks to wait for accelerators before saying so."""
 
 
 class RayLauncher(Launcher):
@@ -91,18 +91,17 @@ class RayLauncher(Launcher):
             raise
 
     def survey(self, _gpus: tuple[str, ...] | None) -> Environment:
-        counts = {placement.name: len(placement.members) for placement in self._placements}
-
-        def survey(pool: AcceleratorPool) -> dict[str, Surveys]:
-            return {name: pool.survey(count) for name, count in counts.items() if name.split("+")[0] == pool.type}
-
-        surveys = self._in_pools(survey)
-        return merge({name: surveys[name.split("+")[0]][name] for name in counts})
+        by_type = self._in_pools(lambda pool: pool.survey(pool.most))
+        surveys = {}
+        for placement in self._placements:
+            surveys[placement.name] = by_type[placement.members[0]][: len(placement.members)]
+        return merge(surveys)
 
     def call(self, target: str, *arguments: object) -> Any:
         translated = tuple(self._translated(argument) for argument in arguments)
-        by_type = self._in_pools(lambda pool: pool.call(target, *translated))
-        values = {name: value for values in by_type.values() for name, value in values.items()}
+        values: dict[str, Any] = {}
+        for of_type in self._in_pools(lambda pool: pool.call(target, *translated)).values():
+            values |= of_type
         first, *others = values.values()
         if any(other != first for other in others):
             text = "; ".join(f"{node}: {value}" for node, value in values.items())
@@ -160,26 +159,16 @@ def connect(address: str | None, code: Path) -> Any:
     import ray
     import ray.util.scheduling_strategies
 
-    if address is not None:  # Ray itself would try for half a minute
-        host, _, port = address.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
-        except (OSError, ValueError, OverflowError) as error:
-            raise UsageError(
-                f"No Ray cluster answers at '{address}' ({error}). --on ray://HOST:PORT takes the address that "
-                "ray start --head printed, with port 6379 unless another was chosen; this machine must be a node."
-            ) from error
+    address = address or "auto"
     try:
-        ray.init(
-            address=address or "auto",
-            runtime_env={"working_dir": str(code)},
-            log_to_driver=False,
-            logging_level="ERROR",
-        )
-    except (ConnectionError, RuntimeError, ValueError) as error:
+        if address != "auto":  # Ray itself would try for half a minute
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+        ray.init(address=address, runtime_env={"working_dir": str(code)}, log_to_driver=False, logging_level="ERROR")
+    except (OSError, RuntimeError, ValueError, OverflowError) as error:
         raise UsageError(
-            f"There is no Ray cluster here ({first_line(error)}). Make this machine a node of it with "
-            "ray start --address=HEAD:6379, or name its head with --on ray://HEAD:6379."
+            f"No Ray cluster answers at '{address}' ({first_line(error)}). Make this machine a node of it with "
+            "ray start --address=HEAD:6379, and name its head with --on ray://HEAD:6379."
         ) from error
     return ray
 
@@ -204,8 +193,10 @@ def stage(folder: Path, suite_files: Sequence[str]) -> dict[str, str]:
 
 def _choose(requested: Sequence[str] | None, nodes: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     """Return the accelerators to measure, of those the cluster has."""
-    resources = {name for node in nodes if node["Alive"] for name in node["Resources"] if name.startswith(RESOURCE)}
-    available = sorted(name.removeprefix(RESOURCE) for name in resources)
+    available = set[str]()
+    for node in nodes:
+        if node["Alive"]:
+            available |= {name.removeprefix(RESOURCE) for name in node["Resources"] if name.startswith(RESOURCE)}
     if not available:
         raise UsageError(
             "The cluster has no accelerator that Ray knows the type of. Name it when a node is started: "
@@ -213,8 +204,8 @@ def _choose(requested: Sequence[str] | None, nodes: Sequence[dict[str, Any]]) ->
         )
     missing = [name for name in requested or () if name.split("+")[0] not in available]
     if missing:
-        raise UsageError(f"The cluster has no {' and no '.join(missing)}. It has: {', '.join(available)}.")
-    return tuple(requested or available)
+        raise UsageError(f"The cluster has no {' and no '.join(missing)}. It has: {', '.join(sorted(available))}.")
+    return tuple(requested or sorted(available))
 
 
 class NodeLostError(Exception):
@@ -368,21 +359,19 @@ class AcceleratorPool:
         size = min(self.most, self._require(count))
         self._group = self.ray.util.placement_group([self.bundle] * size, strategy=STRATEGY)
         actors = [self._actor(index) for index in range(size)]
-        locations, waited_s = [actor.locate.remote() for actor in actors], 0.0
+        locations = [actor.locate.remote() for actor in actors]
+        polls = 0
         while len(self.ray.wait(locations, num_returns=size, timeout=POLL_S)[0]) < size:
             if self.closed.is_set():
                 return []
-            if self._require(count) < size:  # a node was lost meanwhile
-                self.release()
-                return self._take(count)
-            waited_s += POLL_S
-            if waited_s == PATIENCE_S:
-                accelerators = f"{size} {self.type}" if size > 1 else self.type
-                print_plain(f"Waiting for {accelerators}: Ray has lent all of them, or the node is still starting.")
-        held = [
-            Accelerator(actor=actor, node=node, name=f"{self.type} on {host} ({address})", address=address)
-            for actor, (node, host, address) in zip(actors, self._get(self.type, locations), strict=True)
-        ]
+            self._require(size)  # a node may have been lost meanwhile
+            polls += 1
+            if polls == PATIENCE:
+                print_plain(f"Waiting for {size} {self.type}: Ray has lent all of them, or the node is still starting.")
+        held = []
+        for actor, (node, host, address) in zip(actors, self._get(self.type, locations), strict=True):
+            name = f"{self.type} on {host} ({address})"
+            held.append(Accelerator(actor=actor, node=node, name=name, address=address))
         sizes = Counter(each.node for each in held)
         return sorted(held, key=lambda each: (-sizes[each.node], each.node))
 

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 VARIABLE = "AMPMETER_HOOK"
@@ -41,43 +41,36 @@ RANKS = "AMPMETER_RANKS"
 """The variable with the number of processes that ``torch.multiprocessing.spawn`` starts."""
 MOST_BYTES = 2**28
 """How much the process may grow under the profiler, which takes about six times as much again to end."""
-UNUSED = {20: "no optimizer of torch was built", 1000: "no optimizer took a step"}
-"""After how many backward passes without a step a process is ended, and what is then true of it."""
-
-STEP = ("s", "event", "optimizer", "backwards", "losses", "data_s", "marks", "skipped")
-"""What is noted of a step, in a list: one costs less than a dictionary, and the caches are cold here."""
+UNBUILT, UNUSED = 20, 1000
+"""After how many backward passes without a step a process is ended, where no optimizer was built and where one was."""
 
 
 class Recorder:
     """Notes when optimizer steps end, and what else happened since the one before."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self.settings, self.ended = settings, False
-        self.is_main = runs_script(sys.orig_argv, settings["main"])
-        self.torch: Any = None
-        self.overlay: Any = None
+        self.settings = settings
         self.warmup: int = settings["warmup"]
         self.total: int = settings["warmup"] + settings["steps"] + 1
-        self.steps: list[list[Any]] = []
-        self.optimizers: dict[int, tuple[int, str]] = {}
-        self.extra, self.beat_s, self.scaled = 0, 0.0, (None, None)
-        self.computed: dict[str, int] = {}
-        self.profile: Any = None
-        self.profile_bytes = 0
+        self.torch: Any = None
+        self.overlay: Any = None
         self.settle: Callable[[], None] = lambda: None
-        self.loads: list[tuple[float, float, float]] = []
         self.resident_bytes: int | None = None
-        self.marks: set[str] = set()
-        self.losses: list[Any] = []
-        self.backwards, self.has_gradient, self.passes = 0, False, 0
-        self.data_s: float | None = None
+        self.profile_bytes, self.beat_s, self.ended = 0, 0.0, False
+        self.restart()
         os.register_at_fork(after_in_child=self.restart)
 
     def restart(self) -> None:
-        """Forget what the parent did, in a child that it has forked: a data worker, or a rank."""
-        self.is_main, self.profile = False, None
-        self.steps, self.marks, self.losses = [], set(), []
-        self.backwards, self.has_gradient, self.passes, self.extra = 0, False, 0, 0
+        """Begin anew: in a child that this process has forked, a data worker or a rank, without the parent's steps."""
+        self.steps: list[dict[str, Any]] = []
+        self.optimizers: dict[int, str] = {}
+        self.computed: dict[str, int] = {}
+        self.marks: set[str] = set()
+        self.losses: list[Any] = []
+        self.profile: Any = None
+        self.data_s: float | None = None
+        self.scaled = (None, None)
+        self.backwards, self.has_gradient, self.passes, self.calls = 0, False, 0, 0
 
     def stepped(self, optimizer: Any, skipped: bool = False) -> None:
         """Note the end of an optimizer's step, or that a GradScaler skipped it."""
@@ -88,28 +81,34 @@ class Recorder:
             event = cuda.Event(enable_timing=True)
             event.record()
         now = time.perf_counter()
+        self.calls += 1
         if not self.has_gradient and steps:  # it belongs to the step before: SAM, Muon and Adam, or a script's bug
-            self.extra += 1
-            steps[-1][:2] = now, event
+            steps[-1].update(s=now, event=event)
             return
-        key, infinite = id(optimizer), getattr(optimizer, "found_inf", None)  # fused ones skip inside their step
-        if key not in self.optimizers:
-            self.optimizers[key] = len(self.optimizers), type(optimizer).__name__
-        skip = skipped if infinite is None else infinite.clone()
-        steps.append([now, event, key, self.backwards, self.losses, self.data_s, self.marks or (), skip])
-        self.losses, self.backwards, self.has_gradient, self.data_s = [], 0, False, None
-        if self.marks:
-            self.marks = set()
+        self.optimizers.setdefault(id(optimizer), type(optimizer).__name__)
+        infinite = getattr(optimizer, "found_inf", None)  # fused ones skip inside their step
+        step = {
+            "s": now,
+            "event": event,
+            "optimizer": id(optimizer),
+            "backwards": self.backwards,
+            "losses": self.losses,
+            "data_s": self.data_s,
+            "marks": self.marks,
+            "skipped": skipped if infinite is None else infinite.clone(),
+        }
+        steps.append(step)
+        self.losses, self.backwards, self.has_gradient, self.data_s, self.marks = [], 0, False, None, set()
         if len(steps) <= self.warmup:
             self._warm(len(steps))
         if now - self.beat_s > BEAT_S:
             self.beat_s = now
-            with suppress(OSError), open(f"{self.settings['out']}.beat", "w") as file:
+            with suppress(OSError), open(f"{self.settings['home']}/beat", "w") as file:
                 file.write(str(len(steps)))
 
     def _warm(self, count: int) -> None:
         """Do what is due during warm-up, in which nothing is measured."""
-        if count == max(1, self.warmup // 2):
+        if count == self.warmup // 2:
             self.settle()
             if self.settings["census"]:
                 self.profile_bytes = status_bytes("VmRSS") or 0
@@ -117,7 +116,6 @@ class Recorder:
                 self.profile.__enter__()
         if count == self.warmup:
             self._end_profile()
-            self.loads.append(machine_load())
             reset_peak()
 
     def _end_profile(self) -> None:
@@ -138,12 +136,13 @@ class Recorder:
             leave(0)
         self.has_gradient = True
         self.passes += 1
-        if self.steps or self.passes not in UNUSED:
+        if self.steps or self.passes not in (UNBUILT, UNUSED):
             return
         optimizer = self.torch.optim.Optimizer
-        built = any(isinstance(each, optimizer) for each in gc.get_objects())
-        if built == (self.passes > min(UNUSED)):
-            self.refuse(f"after {self.passes} backward passes {UNUSED[self.passes]}: it has an update rule of its own")
+        if self.passes == UNUSED or not any(isinstance(each, optimizer) for each in gc.get_objects()):
+            self.refuse(
+                f"no optimizer of torch took a step in {self.passes} backward passes: has it its own update rule?"
+            )
 
     def passed(self) -> None:
         """Note that a backward pass has ended: the profile ends with it if it has become large."""
@@ -151,51 +150,45 @@ class Recorder:
             self._end_profile()
 
     def finish(self) -> None:
-        """Write what was recorded."""
-        if self.ended or not (self.steps or self.is_main):
+        """Write what was recorded, if this process took steps."""
+        if self.ended or not self.steps:
             return
         self.ended = True
         self._end_profile()  # a script that ended early is still under it
         if self.torch.cuda.is_initialized():
             self.torch.cuda.synchronize()
-        self.loads.append(machine_load())
-        steps = [dict(zip(STEP, step, strict=True)) for step in self.steps]
-        origin = steps[0]["event"] if steps else None
-        for step in steps:
+        optimizers = list(self.optimizers)
+        origin = self.steps[0]["event"]
+        for step in self.steps:
             event, losses = step.pop("event"), step.pop("losses")
             known = [float(loss) for loss, version in losses if loss._version == version]
             step["loss"] = sum(known) if known and len(known) == len(losses) else None
             step["gpu_s"] = origin.elapsed_time(event) / 1e3 if origin and event else None
-            step |= {"optimizer": self.optimizers[step["optimizer"]][0]}
-            step |= {"marks": sorted(step["marks"]), "skipped": bool(step["skipped"])}
+            step["optimizer"] = optimizers.index(step["optimizer"])
+            step["marks"], step["skipped"] = sorted(step["marks"]), bool(step["skipped"])
         self.write(
             {
-                "whole": len(steps) >= self.total,
+                "whole": len(self.steps) >= self.total,
                 "start_s": time.time() - time.perf_counter(),
-                "steps": steps,
-                "optimizers": [name for _, name in self.optimizers.values()],
-                "extra_steps": self.extra,
+                "steps": self.steps,
+                "optimizers": list(self.optimizers.values()),
                 "computed": self.computed,
-                "loads": self.loads,
                 **peak(self.resident_bytes),
             }
         )
 
     def write(self, record: dict[str, Any]) -> None:
         """Write a record of this process for the launcher, whole or not at all."""
-        path = f"{self.settings['out']}.{os.getpid()}"
+        path = f"{self.settings['home']}/out.{os.getpid()}"
         with open(f"{path}.part", "w") as file:
-            json.dump({"rank": rank(), "world": world(), **record}, file)
-        os.replace(f"{path}.part", path)
+            json.dump({"world": world(), **record}, file)
+        os.replace(f"{path}.part", f"{path}.json")
 
     def with_hook(self, environment: Any) -> dict[str, str]:
         """Return the environment of a process that the script starts, with the hook in it; None is this one's."""
-        if environment is None:
-            environment = os.environ
-        site = os.path.dirname(os.path.abspath(__file__))
-        paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", site)]
-        hooked = {VARIABLE: json.dumps(self.settings), "PYTHONPATH": os.pathsep.join([site, *paths])}
-        return {**environment, **hooked}
+        given = os.environ if environment is None else environment
+        paths = filter(None, (os.path.dirname(os.path.abspath(__file__)), given.get("PYTHONPATH")))
+        return {**given, VARIABLE: json.dumps(self.settings), "PYTHONPATH": os.pathsep.join(paths)}
 
     def require_hook(self, command: Iterable[Any]) -> None:
         """End the process before it starts a Python without the hook."""
@@ -207,18 +200,6 @@ class Recorder:
         """End the process because the script cannot be measured."""
         self.write({"refused": why})
         leave(REFUSED)
-
-
-def rank() -> int:
-    """Return this process's number among those that train together."""
-    number = os.environ.get(
-        "RANK", os.environ.get("LOCAL_RANK")
-    )  # processes that Lightning starts have the latter only
-    if number is not None:
-        return int(number)
-    process = sys.modules.get("multiprocessing.process")
-    identity = process.current_process()._identity if process else ()
-    return identity[-1] - 1 if identity else 0
 
 
 def world() -> int:
@@ -267,9 +248,9 @@ def install(recorder: Recorder) -> None:
 
     @wrap(torch.amp.GradScaler, "_maybe_opt_step")
     def _(old: Any, self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        before = len(recorder.steps) + recorder.extra
+        before = recorder.calls
         result = old(self, optimizer, *args, **kwargs)
-        if len(recorder.steps) + recorder.extra == before:
+        if recorder.calls == before:
             recorder.stepped(optimizer, skipped=True)
         return result
 
@@ -326,29 +307,30 @@ def install(recorder: Recorder) -> None:
     atexit.register(recorder.finish)
 
 
+def redirect(recorder: Recorder, owner: Any, name: str, place: int, keyword: str, *, reads: bool = False) -> None:
+    """Let a function that saves or loads a file use the redirected one; its path is an argument by place or keyword."""
+
+    @wrap(owner, name)
+    def _(old: Any, *args: Any, **kwargs: Any) -> Any:
+        words: Any = kwargs if keyword in kwargs else list(args)
+        key = keyword if keyword in kwargs else place
+        if reads:
+            words[key] = recorder.overlay.reading(words[key])
+        else:
+            recorder.marks.add("checkpoint")
+            words[key] = recorder.overlay.writing(words[key])
+        return old(*args, **kwargs) if words is kwargs else old(*words, **kwargs)
+
+
 def redirect_torch(recorder: Recorder) -> None:
     """Hook into what torch writes by itself, and into the processes that its spawn starts."""
     import torch
 
     for owner in (torch, torch.jit):
-
-        @wrap(owner, "save")
-        def _(old: Any, obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            recorder.marks.add("checkpoint")
-            return old(obj, recorder.overlay.writing(f), *args, **kwargs)
-
-        @wrap(owner, "load")
-        def _(old: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            return old(recorder.overlay.reading(f), *args, **kwargs)
-
-    for kind, name in (
-        (torch.jit._script.RecursiveScriptModule, "save"),
-        (torch.profiler.profile, "export_chrome_trace"),
-    ):
-
-        @wrap(kind, name)
-        def _(old: Any, self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-            return old(self, recorder.overlay.writing(path), *args, **kwargs)
+        redirect(recorder, owner, "save", 1, "f")
+        redirect(recorder, owner, "load", 0, "f", reads=True)
+    redirect(recorder, torch.jit._script.RecursiveScriptModule, "save", 1, "f")
+    redirect(recorder, torch.profiler.profile, "export_chrome_trace", 1, "path")
 
     @wrap(torch.multiprocessing, "start_processes")
     def _(old: Any, fn: Any, args: Any = (), nprocs: int = 1, *rest: Any, **kwargs: Any) -> Any:
@@ -365,15 +347,8 @@ def seed_numpy(recorder: Recorder) -> None:
 
 def redirect_safetensors(recorder: Recorder) -> None:
     """Hook into safetensors, which has just been imported; its parts for torch and others call these functions."""
-
-    @wrap(sys.modules["safetensors"], "safe_open")
-    def _(old: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
-        return old(recorder.overlay.reading(filename), *args, **kwargs)
-
-    @wrap(sys.modules["safetensors"], "serialize_file")
-    def _(old: Any, tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder.marks.add("checkpoint")
-        return old(tensors, recorder.overlay.writing(filename), *args, **kwargs)
+    redirect(recorder, sys.modules["safetensors"], "safe_open", 0, "filename", reads=True)
+    redirect(recorder, sys.modules["safetensors"], "serialize_file", 1, "filename")
 
 
 def watch_children(recorder: Recorder) -> None:
@@ -440,7 +415,6 @@ def watch_forward(recorder: Recorder) -> None:
     inject, module = recorder.settings["inject"], torch.nn.Module
     if inject in ("fp32", "tf32"):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = inject == "tf32"
-    dtype = torch.bfloat16 if inject == "amp-bf16" else None
     call: Any = module.__call__
     inside = threading.local()
     roots: set[type] = set()
@@ -462,28 +436,21 @@ def watch_forward(recorder: Recorder) -> None:
                 inner = getattr(inner, "module", getattr(inner, "_orig_mod", None))
         inside.forward = True
         try:
-            if dtype is None:
+            if inject != "amp-bf16":
                 return call(self, *args, **kwargs)
-            with ExitStack() as stack:
-                for device in ("cpu", "cuda")[: 1 + torch.cuda.is_initialized()]:
-                    if not hasattr(inside, device):  # making one takes longer than entering it
-                        setattr(inside, device, torch.autocast(device, dtype=dtype))
-                    stack.enter_context(getattr(inside, device))
+            with torch.autocast("cuda" if torch.cuda.is_initialized() else "cpu", dtype=torch.bfloat16):
                 out = call(self, *args, **kwargs)
             return to_fp32(out)
         finally:
             inside.forward = False
 
-    def set_call(kind: type, function: Any) -> None:
-        kind.__call__ = function  # type: ignore[method-assign]
-
     def settle() -> None:
-        set_call(module, call)
+        module.__call__ = call  # type: ignore[method-assign]
         for kind in roots:
             if "__call__" not in vars(kind):
-                set_call(kind, outermost)
+                kind.__call__ = outermost  # type: ignore[method-assign]
 
-    set_call(module, outermost)
+    module.__call__ = outermost  # type: ignore[method-assign]
     recorder.settle = settle
 
 
@@ -493,15 +460,7 @@ def to_fp32(value: Any) -> Any:
 
     if isinstance(value, torch.Tensor):
         return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
-    if isinstance(value, tuple):
-        parts = map(to_fp32, value)
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if isinstance(value, list):
-        return [to_fp32(part) for part in value]
-    if isinstance(value, dict):  # transformers' ModelOutput, too: changed in place, for its constructor takes others
-        for key in list(value):
-            value[key] = to_fp32(value[key])
-    return value
+    return torch.utils._pytree.tree_map_only(torch.Tensor, to_fp32, value)
 
 
 def census(profile: Any) -> dict[str, int]:
@@ -512,18 +471,19 @@ def census(profile: Any) -> dict[str, int]:
     """
     import torch
 
-    def during(steps: list[Any], event: Any) -> list[Any]:
-        return [step for step in steps if step.start_ns() <= event.start_ns() < step.end_ns()]
-
-    computed: dict[str, int] = {}
     events = profile.profiler.kineto_results.events()
-    steps = [event for event in events if event.name().startswith("Optimizer.step#")]
+    passes = [event.start_ns() for event in events if event.name().startswith("autograd::engine::")]
+    updates = []
     for event in events:
-        if event.name().startswith("autograd::engine::"):
-            steps = [step for step in steps if step not in during(steps, event)]
+        if event.name().startswith("Optimizer.step#"):
+            begin, end = event.start_ns(), event.end_ns()
+            if not any(begin <= start < end for start in passes):
+                updates.append((begin, end))
+    computed: dict[str, int] = {}
     for event in events:
         name = event.name().rpartition("::")[2]
-        if name == NESTED or not (name in PRODUCTS or name.startswith(FUSED)) or during(steps, event):
+        is_product = name != NESTED and (name in PRODUCTS or name.startswith(FUSED))
+        if not is_product or any(begin <= event.start_ns() < end for begin, end in updates):
             continue
         word = next(filter(None, event.dtypes()), "?")
         kind = NAMES.get(word, word)
@@ -540,21 +500,6 @@ def uses_tf32(*, convolution: bool) -> bool:
     old = torch.backends.cudnn if convolution else torch.backends.cuda.matmul
     switch = getattr(old, "conv", old) if convolution else old
     return bool(switch.fp32_precision == "tf32" if hasattr(switch, "fp32_precision") else old.allow_tf32)
-
-
-def machine_load() -> tuple[float, float, float]:
-    """Return the seconds that all cores were busy, those that there were, and those of this process's session."""
-    tick, session, own = os.sysconf("SC_CLK_TCK"), os.getsid(0), 0
-    try:
-        with open("/proc/stat") as file:
-            times = [int(word) for word in file.readline().split()[1:9]]
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            with suppress(OSError), open(f"/proc/{pid}/stat") as file:
-                fields = file.read().rpartition(")")[2].split()
-                own += (int(fields[11]) + int(fields[12])) * (int(fields[3]) == session)
-    except OSError:
-        return 0.0, 0.0, 0.0
-    return (sum(times) - times[3] - times[4]) / tick, sum(times) / tick, own / tick
 
 
 def reset_peak() -> None:
@@ -613,14 +558,8 @@ class Waiting:
         return spec
 
 
-def runs_script(words: list[str], main: str) -> bool:
-    """Say whether the words of an interpreter's command line start a script: a file's path, or a module's name."""
-    rest = words[1:]
-    while rest and rest[0].startswith("-"):
-        if rest[0] in ("-m", "-c"):
-            return rest[0] == "-m" and rest[1:2] == [main]
-        rest = rest[2:] if rest[0] in ("-X", "-W") else rest[1:]
-    return bool(rest) and os.path.realpath(rest[0]) == main
+HOOKS = {"torch": install, "safetensors": redirect_safetensors, "subprocess": watch_children, "numpy": seed_numpy}
+"""What is to be done when a module has been imported."""
 
 
 def begin() -> None:
@@ -636,15 +575,12 @@ def begin() -> None:
     else:
         overlay.install(recorder.overlay)
     keep_in_environment(recorder)
-    functions = {
-        "torch": install,
-        "safetensors": redirect_safetensors,
-        "subprocess": watch_children,
-        "numpy": seed_numpy,
-    }
-    waiting = {name: functools.partial(call, recorder) for name, call in functions.items()}
-    for name in [name for name in waiting if name in sys.modules]:  # by a .pth file of some package
-        waiting.pop(name)()
+    waiting: dict[str, Callable[[], None]] = {}
+    for name, function in HOOKS.items():
+        if name in sys.modules:  # by a .pth file of some package
+            function(recorder)
+        else:
+            waiting[name] = functools.partial(function, recorder)
     sys.meta_path.insert(0, Waiting(waiting))
     random.seed(settings["seed"])  # each generator before the script can seed it itself
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != folder]

@@ -24,9 +24,10 @@ import psutil
 
 from bench.launch import Ending, OnMessage, require_one_task
 from bench.launch.local import GONE_S, LocalLauncher
+from bench.measure.disturbance import CpuWatch
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
-from bench.results.records import Block, Device, Operations, Progress, Status, TrialResult
+from bench.results.records import Block, Device, Operations, Progress, TrialResult
 from bench.run.prepare import PreparedRun
 from bench.script.hook import ignores_hook
 from bench.script.prepare import prepare_script
@@ -54,7 +55,7 @@ LATE_S = 5.0
 """How long the other ranks may take to write their records after the first has ended."""
 CENSUS_STEPS = 10
 """Steps of an arm's profiled process after its warm-up."""
-UNTYPED = "the script ended before torch was imported in it, or it was never started"
+UNSEEN = "no step of a torch optimizer was seen: the script ended without one, or has an update rule of its own"
 
 
 class ScriptLauncher(LocalLauncher):
@@ -82,39 +83,38 @@ class ScriptLauncher(LocalLauncher):
             results = (self._profile if trial.phase == "memory" else self._round)(trial, device, on_message)
         except RefusedError as error:
             return Ending(kind=error.kind, text=str(error), log=error.log)
+        if not results:
+            return Ending(kind="unsupported", text="there is nothing left to compare it with")
         for result in results:
             on_message(replace(result, started=started, wall_s=time.monotonic() - begun))
-        return (
-            Ending(kind="done")
-            if results
-            else Ending(kind="unsupported", text="there is nothing left to compare it with")
-        )
+        return Ending(kind="done")
 
     def _profile(self, trial: Trial, device: Device, on_message: OnMessage) -> list[TrialResult]:
         """Run an arm under the profiler: what it computed, and its peak of memory."""
-        name = trial.precisions[0]
+        name, reference = trial.precisions[0], trial.cell.reference
         records = self._run_arm(trial, name, device, on_message)
         record = records[0]
         if len(record["steps"]) <= self.script.warmup:
             timing(record, self.script.warmup)  # which says why
+        computed = products(record["computed"])
         if self.script.inject and name != "amp-bf16" and any(kind in NARROW for kind in record["computed"]):
-            raise RefusedError(f"the script computes in 16 bits itself: {products(record['computed'])}")
-        reference = None if name == trial.cell.reference else self._profiled(trial.cell.reference)
-        warnings = compared(record, reference) if reference else []
+            raise RefusedError(f"the script computes in 16 bits itself: {computed}")
+        profiled = None if name == reference else self._profiled(reference)
+        warnings = compared(record, profiled) if profiled else []
         path = self._profile_path(name)
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(record))
-        peaks = [
-            MemoryPeak(
+        peaks = []
+        for each in records:
+            peak = MemoryPeak(
                 peak_allocated_bytes=each["allocated_bytes"],
                 peak_reserved_bytes=each["reserved_bytes"],
                 peak_resident_bytes=None if device.is_gpu else each["resident_bytes"],
             )
-            for each in records
-        ]
+            peaks.append(peak)
         memory = MemoryPeak.of_all(peaks) if len(peaks) > 1 else peaks[0]
         diverged = any(has_diverged(each["steps"]) for each in records)
-        return [self._result(name, warnings, products(record["computed"]), diverged=diverged, row=memory)]
+        return [self._result(name, warnings, memory, diverged=diverged, details=(computed,))]
 
     def _profile_path(self, name: str) -> Path:
         return (self.workspace or Path()) / "profiles" / f"{name}.json"
@@ -139,7 +139,8 @@ class ScriptLauncher(LocalLauncher):
                 continue
             try:
                 records = self._run_arm(trial, name, device, on_message, position=position, turns=len(turns))
-                slowest = max((timing(record, self.script.warmup) for record in records), key=lambda each: each.step_ms)
+                timings = [timing(record, self.script.warmup) for record in records]
+                slowest = max(timings, key=lambda each: each.step_ms)
                 if timed[reference] and slowest.shape != timed[reference][0].shape:
                     raise RefusedError("its optimizer steps and backward passes are others than the reference's")
             except RefusedError as error:
@@ -159,23 +160,26 @@ class ScriptLauncher(LocalLauncher):
                     discarded=iteration.pause,
                 )
                 on_message(block)
-        if reference in failed:
-            failed = dict.fromkeys(timed, f"the reference {reference} failed: {failed[reference]}") | failed
-        return [
-            TrialResult(precision=name, status="failed", detail=failed[name])
-            if name in failed
-            else self._timed(name, timings, timed[reference] if name != reference else None)
-            for name, timings in timed.items()
-        ]
+        results = []
+        for name, timings in timed.items():
+            why = failed.get(name)
+            if reference in failed and why is None:
+                why = f"the reference {reference} failed: {failed[reference]}"
+            if why is None:
+                result = self._timed(name, timings, None if name == reference else timed[reference])
+            else:
+                result = TrialResult(precision=name, status="failed", detail=why)
+            results.append(result)
+        return results
 
     def _timed(self, name: str, timings: list[Timing], reference: list[Timing] | None) -> TrialResult:
         """Return the row of an arm in a round."""
         step_ms, skipped = _mean_ms(timings), sum(each.skipped for each in timings)
         times = sorted(ms for each in timings for ms in each.counted_ms)
         waits_pct = [each.wait_pct for each in timings if each.wait_pct is not None]
-        losses = [each.loss for each in timings if each.loss is not None]
         wait_pct = fmean(waits_pct) if waits_pct else None
-        diverged = any(each.diverged for each in timings)
+        losses = [each.loss for each in timings if each.loss is not None and math.isfinite(each.loss)]
+        loads_pct = [each.load_pct for each in timings if each.load_pct is not None]
         speed = Speed(
             steady=True,
             warmup_steps=self.script.warmup,
@@ -188,16 +192,19 @@ class ScriptLauncher(LocalLauncher):
             skipped_steps=skipped,
             step_p50_ms=times[len(times) // 2],
             step_p95_ms=times[len(times) * 95 // 100],
-            foreign_load_pct=max((each.load_pct for each in timings if each.load_pct is not None), default=None),
+            foreign_load_pct=max(loads_pct, default=None),
             script_wait_pct=wait_pct,
-            script_loss=fmean(losses) if losses and all(map(math.isfinite, losses)) else None,
+            script_loss=fmean(losses) if losses else None,
         )
-        warnings = [f"waited for data in {wait_pct:.0f} % of a step"] if wait_pct and wait_pct > WAIT_PCT else []
-        warnings += [f"{skipped} optimizer steps skipped"] if skipped else []
-        return self._result(name, warnings, diverged=diverged, row=speed)
+        warnings = []
+        if wait_pct is not None and wait_pct > WAIT_PCT:
+            warnings.append(f"waited for data in {wait_pct:.0f} % of a step")
+        if skipped:
+            warnings.append(f"{skipped} optimizer steps skipped")
+        return self._result(name, warnings, speed, diverged=any(each.diverged for each in timings))
 
     def _result(
-        self, name: str, warnings: list[str], *details: str, diverged: bool = False, **measured: Any
+        self, name: str, warnings: list[str], row: MemoryPeak | Speed, *, diverged: bool, details: tuple[str, ...] = ()
     ) -> TrialResult:
         """Return the row of an arm that was measured, with the types of its profiled process; note its warnings."""
         if diverged:
@@ -205,10 +212,14 @@ class ScriptLauncher(LocalLauncher):
         self.notes += [f"{self.script.name}, {name}: {warning}." for warning in warnings]
         profiled = self._profiled(name)
         parts = shares(profiled["computed"]) if profiled else {}
-        operations = Operations(compute_dtypes=" ".join(f"{kind}:{100 * part:.0f}%" for kind, part in parts.items()))
-        detail = "; ".join((*details, *warnings))
-        status: Status = "nonfinite" if diverged else "ok"
-        return TrialResult(precision=name, status=status, detail=detail, operations=operations, **measured)
+        types = " ".join(f"{kind}:{100 * part:.0f}%" for kind, part in parts.items())
+        return TrialResult(
+            precision=name,
+            status="nonfinite" if diverged else "ok",
+            detail="; ".join((*details, *warnings)),
+            operations=Operations(compute_dtypes=types),
+            row=row,
+        )
 
     def _run_arm(
         self, trial: Trial, name: str, device: Device, on_message: OnMessage, *, position: int = 0, turns: int = 1
@@ -230,8 +241,6 @@ class ScriptLauncher(LocalLauncher):
             shutil.copyfile(HOOK, site / "sitecustomize.py")
             shutil.copyfile(OVERLAY, site / "ampmeter_overlay.py")
             settings = {
-                "main": self.script.main,
-                "out": str(home / "out"),
                 "home": str(home),
                 "started_s": time.time(),
                 "steps": steps,
@@ -245,13 +254,12 @@ class ScriptLauncher(LocalLauncher):
             words = [word.replace("{scratch}", str(scratch)).replace("{seed}", str(trial.replicate)) for word in words]
             if ignores_hook(words):
                 raise RefusedError("it would start a Python in which its steps cannot be seen (-E, -I, -S)")
-            if os.pathsep in folder:
-                raise RefusedError(f"PYTHONPATH cannot hold the temporary folder {folder}: set TMPDIR to another")
 
             def show(count: int) -> None:
                 done = (position + min(1.0, count / total)) / turns
                 on_message(Progress(text=f"{name}: step {count} of {total}", done=done))
 
+            watch = CpuWatch()
             with log.open("wb") as output:
                 process = subprocess.Popen(
                     words,
@@ -266,14 +274,16 @@ class ScriptLauncher(LocalLauncher):
             try:
                 self.on_start([process.pid])
                 hung = _wait(process, home, trial.silence_s, show)
-                records = _records(home)
+                load_pct = watch.foreign_load_pct()
+                records = [record | {"load_pct": load_pct} for record in _records(home)]
                 exit_code = process.poll()
             finally:
                 self._end(process, home)
                 _remove_empty(home / "made")
             text = printed(log)
-        if refused := next((record["refused"] for record in records if "refused" in record), None):
-            raise RefusedError(refused)
+        for record in records:
+            if "refused" in record:
+                raise RefusedError(record["refused"])
         if _is_complete(records):
             return records
         if hung or exit_code:
@@ -281,9 +291,9 @@ class ScriptLauncher(LocalLauncher):
             how = f"no sign of life for {trial.silence_s:g} s" if hung else f"ended {how}"
             kind = "timeout" if hung else "oom" if cause == "oom" or "OutOfMemoryError" in text else "error"
             raise RefusedError(f"{how}; it printed last: {last_words(text)}", kind=kind, log=text)
-        if records:  # which have no steps, or lack those of other ranks
-            return records
-        raise RefusedError(UNTYPED)
+        if not records:
+            raise RefusedError(UNSEEN)
+        return records  # which have few steps, or lack those of other ranks
 
     def _end(self, process: subprocess.Popen[bytes], home: Path) -> None:
         """End a process and all that was started with its hook, and wait until nothing of that runs."""
@@ -302,29 +312,26 @@ class ScriptLauncher(LocalLauncher):
         """
         paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(ROOT)]
         environment = {name: value for name, value in os.environ.items() if name != lifetime.LAUNCHER}
-        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        every = dict(enumerate(seen.split(","))) if seen else {}
-        visible = [every.get(int(word), word) for word in device.placement.split("+") if word.isdigit()]
-        return (
-            {"TORCHINDUCTOR_CACHE_DIR": self._compiled.name}
-            | environment
-            | {
-                "PYTHONPATH": os.pathsep.join((str(home / "site"), *paths)),
-                "PYTHONDONTWRITEBYTECODE": "1",
-                "TMPDIR": str(home / "tmp"),
-                "CUDA_VISIBLE_DEVICES": ",".join(visible),
-                "WANDB_MODE": "offline",
-                "WANDB_DIR": str(home / "scratch"),
-                "KINETO_LOG_LEVEL": "5",  # it reports errors where there is no GPU
-            }
-        )
+        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", self._compiled.name)
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        gpus = [word for word in device.placement.split("+") if word.isdigit()]
+        if seen:
+            gpus = [seen.split(",")[int(gpu)] for gpu in gpus]
+        return environment | {
+            "PYTHONPATH": os.pathsep.join((str(home / "site"), *paths)),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TMPDIR": str(home / "tmp"),
+            "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+            "WANDB_MODE": "offline",
+            "WANDB_DIR": str(home / "scratch"),
+            "KINETO_LOG_LEVEL": "5",  # it reports errors where there is no GPU
+        }
 
 
 def _records(home: Path) -> list[dict[str, Any]]:
-    """Return the records of the processes that took steps, by rank; without any, those of other processes."""
-    records = [json.loads(path.read_text()) for path in home.glob("out.*") if path.suffix[1:].isdigit()]
-    training = [record for record in records if record.get("steps") or "refused" in record]
-    return sorted(training or records, key=lambda record: record["rank"])
+    """Return the records of the processes that took steps or cannot be measured, in the order of their start."""
+    paths = sorted(home.glob("out.*.json"), key=lambda path: int(path.stem.removeprefix("out.")))
+    return [json.loads(path.read_text()) for path in paths]
 
 
 def _is_complete(records: list[dict[str, Any]]) -> bool:
@@ -341,7 +348,7 @@ def _wait(process: subprocess.Popen[bytes], home: Path, silence_s: float, show: 
     Returns:
         Whether it neither printed nor stepped for too long instead.
     """
-    log, beat = home / "log", home / "out.beat"
+    log, beat = home / "log", home / "beat"
     heard_s, life, ended_s = time.monotonic(), (0, ""), math.inf
     while not _is_complete(records := _records(home)):
         if process.poll() is not None:

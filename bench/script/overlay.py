@@ -187,7 +187,7 @@ def install(overlay: Overlay) -> None:
             shutil.rmtree(twin, ignore_errors=True)
 
     def moved(src: Any, dst: Any, **kwargs: Any) -> None:
-        if any(descriptor is not None for descriptor in kwargs.values()):
+        if kwargs:  # folders' descriptors
             overlay.refuse(f"it was about to move '{os.fsdecode(src)}'")
         overlay.move(src, dst)
 
@@ -243,22 +243,17 @@ def install_links(overlay: Overlay) -> None:
 def install_readers(overlay: Overlay) -> None:
     """Put functions in the places of those that look at files and folders."""
 
-    def folders(path: Any) -> list[Any]:
-        twin = overlay.twin(path)
-        return [path, twin] if os.path.isdir(twin) and not isinstance(path, bytes) else [path]
-
-    def listed(path: Any = ".") -> list[Any]:
-        names: dict[Any, None] = {}
-        for folder in folders(path):
-            names |= dict.fromkeys(_listdir(folder))
-        return list(names)
-
     def scanned(path: Any = ".") -> Entries:
+        twin = overlay.twin(path)
+        is_redirected = os.path.isdir(twin) and not isinstance(path, bytes)
         entries: dict[Any, Any] = {}
-        for folder in folders(path):
+        for folder in [path, twin] if is_redirected else [path]:
             for entry in _scandir(folder):
                 entries.setdefault(entry.name, entry)
         return Entries(entries.values())
+
+    def listed(path: Any = ".") -> list[Any]:
+        return [entry.name for entry in scanned(path)]
 
     for name in (*READERS, *ATTRIBUTES):
         if hasattr(os, name):

@@ -32,9 +32,9 @@ def prepare_script(request: Request, script: Script, launcher: Launcher) -> Prep
     environment = launcher.survey(request.gpus)
     if request.gpus is None:
         environment = replace(environment, devices=environment.devices[:1])
-    text = main.read_bytes() if main.is_file() else script.main.encode()
-    question = repr((script.command, script.arms, script.inject, script.steps, script.warmup)).encode()
-    ref = SuiteRef(name=script.name, digest=hashlib.blake2b(text + question, digest_size=6).hexdigest())
+    text = main.read_bytes() if main.is_file() else b""
+    digest = hashlib.blake2b(repr((script, text)).encode(), digest_size=6)
+    ref = SuiteRef(name=script.name, digest=digest.hexdigest())
     arms = tuple(AblationStep(precision=name) for name, _ in script.arms)
     trials = []
     for device in environment.devices:

@@ -52,8 +52,6 @@ class Timing:
     """The measured iterations of one process."""
 
     iterations: tuple[Iteration, ...]
-    period: int
-    """Optimizer steps in an iteration."""
     wait_pct: float | None
     """Share of the time in which the script waited for its DataLoader; None where it has none."""
     loss: float | None
@@ -61,7 +59,7 @@ class Timing:
     shape: tuple[Any, ...]
     """What must be alike in all arms: the optimizers, and the backward passes in an iteration."""
     load_pct: float | None
-    """Share of the cores that other programs took; None of one of several ranks."""
+    """Share of the cores that other programs took."""
     diverged: bool
     """Whether the loss is not finite at the end."""
 
@@ -104,10 +102,6 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
         RefusedError: the process ended too early, or the order of its optimizers does not repeat.
     """
     steps = record["steps"][warmup - 1 :]
-    if not record["steps"]:
-        raise RefusedError(
-            "no step of a torch optimizer was seen: it ended without one, or has an update rule of its own"
-        )
     if len(steps) < 4:
         raise RefusedError(
             f"the script ended after {len(record['steps'])} optimizer steps, before enough were measured: let it train "
@@ -117,35 +111,36 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
     if length is None:
         raise RefusedError("its optimizers take turns in no order that repeats within the measured steps")
     clock = "gpu_s" if all(step["gpu_s"] is not None for step in steps) else "s"
-    ends = range(0, len(steps), length)
-    parts = [steps[begin + 1 : end + 1] for begin, end in itertools.pairwise(ends)]
-    marks = [{mark for step in part for mark in step["marks"]} for part in parts]
+    parts = [steps[begin : begin + length + 1] for begin in range(0, len(steps) - length, length)]
+    marks = [{mark for step in part[1:] for mark in step["marks"]} for part in parts]
     counts = Counter(itertools.chain.from_iterable(marks))
-    rare = {mark for mark, count in counts.items() if 2 * count < len(marks)}
-    iterations = tuple(
-        Iteration(
-            ms=1e3 * (steps[end][clock] - steps[begin][clock]),
-            start_s=record["start_s"] + steps[begin]["s"],
+    rare = {mark for mark, count in counts.items() if 2 * count < len(parts)}
+    iterations = []
+    backwards = Counter[tuple[int, ...]]()
+    waits, losses, host_s = list[float](), list[float](), 0.0
+    for (before, *part), held in zip(parts, marks, strict=True):
+        iteration = Iteration(
+            ms=1e3 * (part[-1][clock] - before[clock]),
+            start_s=record["start_s"] + before["s"],
             skipped=sum(step["skipped"] for step in part),
             pause=", ".join(sorted(held & rare)),
         )
-        for begin, end, part, held in zip(ends, ends[1:], parts, marks, strict=False)
-    )
-    counted = [part for part, iteration in zip(parts, iterations, strict=True) if not iteration.pause]
-    if not counted:
+        iterations.append(iteration)
+        known = [step["loss"] for step in part if step["loss"] is not None]
+        if known:
+            losses.append(sum(known))
+        if not iteration.pause:
+            backwards[tuple(step["backwards"] for step in part)] += 1
+            waits += [step["data_s"] for step in part if step["data_s"] is not None]
+            host_s += part[-1]["s"] - before["s"]
+    if not backwards:
         raise RefusedError("each measured step has a pause in it, such as evaluation or the start of an epoch")
-    backwards = Counter(tuple(step["backwards"] for step in part) for part in counted)
-    waits = [step["data_s"] for part in counted for step in part if step["data_s"] is not None]
-    spans = [steps[end]["s"] - steps[begin]["s"] for begin, end in itertools.pairwise(ends)]
-    host_s = sum(span for span, iteration in zip(spans, iterations, strict=True) if not iteration.pause)
-    losses = [sum(known) for part in parts if (known := [s["loss"] for s in part if s["loss"] is not None])]
     return Timing(
-        iterations=iterations,
-        period=length,
+        iterations=tuple(iterations),
         wait_pct=min(100.0, 100 * sum(waits) / host_s) if waits else None,
         loss=fmean(losses) if losses else None,
         shape=(tuple(record["optimizers"]), backwards.most_common(1)[0][0]),
-        load_pct=foreign_load_pct(record["loads"]) if record["world"] == 1 else None,
+        load_pct=record["load_pct"],
         diverged=has_diverged(record["steps"]),
     )
 
@@ -165,14 +160,14 @@ def order(arms: Sequence[str], turn: int) -> list[str]:
 def shares(computed: Mapping[str, int]) -> dict[str, float]:
     """Return the share of each type among a step's products, the largest first."""
     total = sum(computed.values())
-    return {kind: computed[kind] / total for kind in sorted(computed, key=lambda kind: -computed[kind])}
+    return {kind: count / total for kind, count in Counter(computed).most_common()}
 
 
 def products(computed: Mapping[str, int]) -> str:
-    """Say how many products were computed in the narrowest type, such as "24 of 25 products in bfloat16"."""
+    """Say how many products were computed in each type, such as "24 of 25 products in bfloat16"."""
     total = sum(computed.values())
-    narrow = {kind: count for kind, count in computed.items() if kind not in PRECISE} or computed
-    return ", ".join(f"{count} of {total} products in {kind}" for kind, count in narrow.items()) or "no products seen"
+    parts = [f"{count} of {total} products in {kind}" for kind, count in Counter(computed).most_common()]
+    return ", ".join(parts) or "no products seen"
 
 
 def compared(record: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
@@ -182,27 +177,18 @@ def compared(record: Mapping[str, Any], reference: Mapping[str, Any]) -> list[st
         RefusedError: the arms train in different ways, or computed the same.
     """
     if record["optimizers"] != reference["optimizers"]:
-        names = (", ".join(each["optimizers"]) for each in (record, reference))
-        raise RefusedError("its optimizers are {}, the reference's {}: another training".format(*names))
-    here, there = shares(record["computed"]), shares(reference["computed"])
-    if all(abs(here.get(kind, 0.0) - there.get(kind, 0.0)) < ALIKE for kind in {*here, *there}):
+        here, there = (", ".join(each["optimizers"]) for each in (record, reference))
+        raise RefusedError(f"its optimizers are {here}, the reference's {there}: another training")
+    computed, before = shares(record["computed"]), shares(reference["computed"])
+    if all(abs(computed.get(kind, 0.0) - before.get(kind, 0.0)) < ALIKE for kind in {*computed, *before}):
         raise RefusedError(
             f"these options changed nothing that was computed: {products(record['computed'])}, as before"
         )
     warnings = []
-    losses = ([step["loss"] for step in each["steps"] if step["loss"] is not None] for each in (record, reference))
-    first, before = (next(iter(of_steps), None) for of_steps in losses)
-    if first is not None and before is not None and not math.isclose(first, before, rel_tol=LOSSES, abs_tol=1e-6):
-        warnings.append(f"first losses are {first:.4g} and {before:.4g}, further apart than by rounding")
-    rest = [kind for kind in here if kind in PRECISE]
-    if rest and any(kind in NARROW for kind in here):
-        warnings.append("products left in {}: {:.0f} %".format(", ".join(rest), 100 * sum(here[kind] for kind in rest)))
+    first, first_before = (each["steps"][0]["loss"] for each in (record, reference))
+    if None not in (first, first_before) and not math.isclose(first, first_before, rel_tol=LOSSES, abs_tol=1e-6):
+        warnings.append(f"first losses are {first:.4g} and {first_before:.4g}, further apart than by rounding")
+    left = sum(computed.get(kind, 0.0) for kind in PRECISE)
+    if 0 < left < 1:
+        warnings.append(f"products left in fp32: {100 * left:.0f} %")
     return warnings
-
-
-def foreign_load_pct(loads: Sequence[Sequence[float]]) -> float | None:
-    """Return the share of the cores that other programs took between two readings of ``hook.machine_load``."""
-    if len(loads) < 2 or loads[-1][1] <= loads[0][1]:
-        return None
-    busy, total, own = (last - first for first, last in zip(loads[0], loads[-1], strict=True))
-    return min(100.0, max(0.0, 100 * (busy - own) / total))

@@ -115,7 +115,6 @@ for step in range(200):
 """
     (record,) = run(text)
     assert len(record["steps"]) == 4 + 12 + 1
-    assert record["extra_steps"] == 17
     assert {step["backwards"] for step in record["steps"]} == {1}
 
 
@@ -127,7 +126,7 @@ for step in range(200):
     optimizer.step()
 """
     (record,) = run(text)
-    assert (len(record["steps"]), record["extra_steps"]) == (4 + 12 + 1, 0)
+    assert len(record["steps"]) == 4 + 12 + 1
 
 
 def test_a_gan_of_five_and_one_and_accumulation_have_one_iteration_for_all(run):
@@ -144,8 +143,7 @@ for step in range(200):
 """
     (record,) = run(text, steps=36)
     measured = timing(record, 4)
-    assert measured.period == 6
-    assert sum(measured.shape[1]) == 11
+    assert (len(measured.shape[1]), sum(measured.shape[1])) == (6, 11)
 
 
 def test_evaluation_marks_its_interval_also_when_it_begins_late(run):
@@ -261,16 +259,16 @@ if __name__ == "__main__":
 """
     Path("checkpoint.pt").write_text("the user's")
     records = run(text)
-    assert [(record["rank"], record["world"], len(record["steps"])) for record in records] == [(0, 2, 17), (1, 2, 17)]
+    assert [(record["world"], len(record["steps"])) for record in records] == [(2, 17), (2, 17)]
     assert Path("checkpoint.pt").read_text() == "the user's"
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("while True:\n    loss().backward()", "20 backward passes no optimizer of torch was built"),
-        ("while True:\n    torch.autograd.grad(loss(), list(model.parameters()))", "20 backward passes"),
-        ("while True:\n    loss().backward()", "1000 backward passes no optimizer took a step"),
+        ("while True:\n    loss().backward()", "in 20 backward passes"),
+        ("while True:\n    torch.autograd.grad(loss(), list(model.parameters()))", "in 20 backward passes"),
+        ("while True:\n    loss().backward()", "in 1000 backward passes"),
     ],
     ids=["backward", "grad", "an optimizer that takes no step"],
 )
@@ -324,6 +322,5 @@ optimizer = Orthogonal(model.parameters(), lr=0.1)
 
 
 def test_a_script_without_an_optimizer_of_torch_is_refused(run):
-    (record,) = run("print(loss())")
     with pytest.raises(RefusedError, match="update rule"):
-        timing(record, 4)
+        run("print(loss())")

@@ -34,7 +34,7 @@ def run(tmp_path, monkeypatch):
         main = folder / "train.py"
         main.write_text(f"import os, shutil, subprocess, sys\nfrom pathlib import Path\n{text}")
         os.utime(main)
-        settings = {"main": str(main), "out": str(home / "out"), "home": str(home), "started_s": time.time()}
+        settings = {"home": str(home), "started_s": time.time()}
         settings |= {"warmup": 2, "steps": 4, "census": False, "inject": "", "seed": 0, "allow_writes": False}
         environment = os.environ | {"PYTHONPATH": str(home / "site"), "TMPDIR": str(home / "tmp")}
         environment |= {"PYTHONDONTWRITEBYTECODE": "1", "AMPMETER_HOOK": json.dumps(settings)}
@@ -44,7 +44,7 @@ def run(tmp_path, monkeypatch):
         files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
         assert files == MINE
         assert sorted(path.name for path in folder.rglob("*") if path.is_dir()) == ["empty", "runs"]
-        refused = [json.loads(path.read_text())["refused"] for path in home.glob("out.*")]
+        refused = [json.loads(path.read_text())["refused"] for path in home.glob("out.*.json")]
         return done, refused[0] if refused else ""
 
     return run

@@ -4,7 +4,7 @@ from itertools import accumulate
 
 import pytest
 
-from bench.script.steps import RefusedError, compared, foreign_load_pct, order, period, timing
+from bench.script.steps import RefusedError, compared, order, period, timing
 
 MS = 1e-3
 
@@ -34,7 +34,7 @@ def record(times_ms, *, marks=None, optimizers=None, backwards=None, **more):
         "optimizers": names,
         "computed": computed,
         "world": 1,
-        "loads": [],
+        "load_pct": None,
         **more,
     }
 
@@ -61,7 +61,7 @@ def test_an_event_in_half_of_the_steps_is_part_of_the_step():
 def test_an_iteration_ends_when_the_order_of_optimizers_repeats(order_of_one, length):
     turns = [0, *order_of_one * 4]
     measured = timing(record([10.0] * len(turns), optimizers=turns), 1)
-    assert measured.period == length
+    assert len(measured.shape[1]) == length
     assert measured.step_ms == pytest.approx(10.0 * length)
     assert len(measured.iterations) == 4
 
@@ -72,10 +72,9 @@ def test_optimizers_without_an_order_are_refused():
         timing(record([10.0] * 10, optimizers=[0, 0, 1, 1, 0, 1, 0, 0, 1, 1]), 1)
 
 
-@pytest.mark.parametrize(("steps", "why"), [(0, "update rule"), (8, "ended after 8")])
-def test_a_script_without_enough_steps_is_refused(steps, why):
-    with pytest.raises(RefusedError, match=why):
-        timing(record([10.0] * steps), 6)
+def test_a_script_without_enough_steps_is_refused():
+    with pytest.raises(RefusedError, match="ended after 8"):
+        timing(record([10.0] * 8), 6)
 
 
 def test_events_of_a_gpu_are_read_where_all_steps_have_them():
@@ -113,12 +112,7 @@ def test_an_arm_that_changes_nothing_or_the_optimizer_is_refused(optimizers, why
 
 def test_products_left_in_fp32_and_other_first_losses_are_warned_of():
     mixed = record([10.0] * 5, computed={"bfloat16": 9, "float32": 1})
-    assert compared(mixed, record([10.0] * 5)) == ["products left in float32: 10 %"]
+    assert compared(mixed, record([10.0] * 5)) == ["products left in fp32: 10 %"]
     for step in mixed["steps"]:
         step["loss"] = 3.0
     assert "further apart" in compared(mixed, record([10.0] * 5))[0]
-
-
-def test_the_load_of_others_is_what_the_machine_was_busy_without_the_script():
-    assert foreign_load_pct([[0, 0, 0], [6.0, 10.0, 4.0]]) == pytest.approx(20.0)
-    assert foreign_load_pct([[0, 0, 0]]) is None
