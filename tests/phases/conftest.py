@@ -76,7 +76,7 @@ def short_ceiling(monkeypatch):
 
 def shorten_energy(patched):
     """Make windows of energy a twentieth of their length."""
-    for name in ("WINDOW_S", "IDLE_S", "LEAD_IN_S"):
+    for name in ("STRETCH_S", "IDLE_S", "LEAD_IN_S"):
         patched.setattr(measuring, name, getattr(measuring, name) / 20)
     patched.setattr(energy, "WARM_UP_S", 0.1)
 
