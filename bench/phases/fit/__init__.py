@@ -20,8 +20,7 @@ class Fit:
 
     fit_bound: str = ""
     """The limit at the next larger batch that was tried: `memory` (it ran out), `predicted memory` (a CPU's,
-    which is not tried to the end), `time` (its step or the whole attempt was predicted to take too long) or
-    `error`."""
+    which is not tried to the end), `time` (the attempt was predicted to take too long) or `error`."""
     fit_peak_bytes: int | None = None
     """GPU: the most that the allocator held at this batch; CPU: peak resident set above what it was before the
     model."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.phases.fit import Fit
 from bench.planning.batch_sizes import pieces
-from bench.results.records import Status, TrialResult
+from bench.results.records import TrialResult
 from bench.spec.trial import Trial
 
 SHARE = 16
@@ -17,10 +17,8 @@ MULTIPLE = 8
 """Sizes from 16 times this are multiples of it, and of a batch's pieces: others are slow on tensor cores."""
 MARGIN = 0.2
 """Share of a CPU's available memory to leave free: otherwise it swaps, or the process is killed."""
-CPU_LIMITS_S, GPU_LIMITS_S = (2.0, 20.0), (30.0, 120.0)
-"""A batch whose step, or whole attempt with making random samples, is predicted to take longer is not tried."""
-Bound = str
-"""Limit that the next larger batch would exceed: ``memory``, ``predicted memory``, ``time`` or ``error``."""
+CPU_LIMIT_S, GPU_LIMIT_S = 10.0, 120.0
+"""A batch whose attempt, with making random samples and four steps, is predicted to take longer is not tried."""
 
 
 @dataclass(slots=True)
@@ -35,10 +33,14 @@ class Search:
     multiple: int = 1
     """Each piece of a batch is a multiple of it."""
     fitted: dict[int, TrialResult] = field(default_factory=dict)
-    attempts: list[str] = field(default_factory=list)
-    bound: Bound = ""
+    """The attempts that fitted, by their sizes, which rise."""
+    peaks: dict[int, int] = field(default_factory=lambda: {0: 0})
+    """Their peak memory in bytes, where it is known."""
     last: TrialResult | None = None
     """The last attempt that did not fit."""
+    attempts: list[str] = field(default_factory=list)
+    bound: str = ""
+    """The limit at the smallest size that does not fit (``Fit.fit_bound``)."""
 
     def run(self) -> tuple[int, TrialResult]:
         """Return the largest batch size that fits, with its result; the smallest one tried if none fits.
@@ -46,39 +48,25 @@ class Search:
         All sizes are multiples of the cell's ``pieces``, times ``multiple``.
         """
         unit = pieces(self.trial.cell) * self.multiple
-        low, high = self._bracket(max(1, self.trial.cell.batch_size // unit) * unit, unit)
-        while low and not self._ends() and (middle := between(low, high, unit)):
-            if self._fits(middle):
-                low = middle
+        size = max(1, self.trial.cell.batch_size // unit) * unit
+        low, high = 0, 0
+        while size:
+            if self._fits(size):
+                low = size
             else:
-                high = middle
+                high = size
+            if not high:
+                size = 2 * low
+            elif "memory" not in self.bound:
+                break  # time is no sharp limit, a smaller batch mends no error, and an attempt that hangs takes long
+            elif low:
+                size = between(low, high, unit)
+            else:
+                size = high // (2 * unit) * unit
+        result = self.fitted[low] if self.last is None else self.fitted.get(low, self.last)
         why = f"; {self.last.detail}" if self.last is not None and self.last.detail else ""
         detail = f"batch sizes tried: {', '.join(self.attempts)}{why}"
-        if low:
-            result = self.fitted[low]
-            return low, replace(result, detail=detail, row=replace(result.row or Fit(), fit_bound=self.bound))
-        status: Status = "failed" if self.last is None else self.last.status
-        name = self.trial.precisions[0]
-        return high, TrialResult(precision=name, status=status, detail=detail, row=Fit(fit_bound=self.bound))
-
-    def _ends(self) -> bool:
-        """Say whether to try no further: time is no sharp limit, and an attempt that hangs takes long."""
-        return self.bound == "time" or (self.last is not None and self.last.status == "timeout")
-
-    def _bracket(self, start: int, unit: int) -> tuple[int, int]:
-        """Return a size that fits, or 0, and a larger one that does not."""
-        if self._fits(start):
-            while self._fits(2 * start):
-                start *= 2
-            return start, 2 * start
-        high = start
-        # A smaller batch helps only against a lack of memory or time.
-        while self.bound != "error" and high > unit:
-            half = high // (2 * unit) * unit
-            if self._fits(half):
-                return half, high
-            high = half
-        return 0, high
+        return low or high, replace(result, detail=detail, row=replace(result.row or Fit(), fit_bound=self.bound))
 
     def _fits(self, size: int) -> bool:
         if bound := self._beyond(size):
@@ -88,35 +76,34 @@ class Search:
         result = self.attempt(replace(self.trial, cell=replace(self.trial.cell, batch_size=size)))
         if result.status == "ok":
             self.fitted[size] = result
+            if result.row.fit_peak_bytes is not None:
+                self.peaks[size] = result.row.fit_peak_bytes
             self.attempts.append(f"{size} fits")
             return True
         self.last, self.bound = result, "memory" if result.status == "oom" else "error"
         self.attempts.append(f"{size} {result.status}")
         return False
 
-    def _beyond(self, size: int) -> Bound:
+    def _beyond(self, size: int) -> str:
         """Return the predicted bound of a size: too much time, or memory of a CPU; empty if it should fit."""
-        known: list[tuple[int, Fit]] = [(at, result.row) for at, result in sorted(self.fitted.items()) if result.row]
-        if not known or size <= known[-1][0]:
+        if not self.fitted:
             return ""
-        at, fit = known[-1]
-        times = size / at * (fit.fit_step_s or 0.0), size / at * (self.fitted[at].wall_s or 0.0)
-        if not self.on_gpu and fit.fit_peak_bytes is not None:
-            slope = fit.fit_peak_bytes / at
-            if len(known) > 1 and (before := known[-2][1].fit_peak_bytes) is not None:
-                slope = max(0.0, (fit.fit_peak_bytes - before) / (at - known[-2][0]))
-            free = fit.fit_free_bytes  # where it ran, which may be another machine
-            if free is not None and fit.fit_peak_bytes + slope * (size - at) > (1 - MARGIN) * free:
+        at, result = list(self.fitted.items())[-1]
+        free = result.row.fit_free_bytes  # where it ran, which may be another machine
+        if not self.on_gpu and free is not None and len(self.peaks) > 1:
+            (before, before_bytes), (last, last_bytes) = list(self.peaks.items())[-2:]
+            slope = max(0.0, (last_bytes - before_bytes) / (last - before))
+            if last_bytes + slope * (size - last) > (1 - MARGIN) * free:
                 return "predicted memory"
-        step_limit_s, attempt_limit_s = GPU_LIMITS_S if self.on_gpu else CPU_LIMITS_S
-        return "time" if times[0] > step_limit_s or times[1] > attempt_limit_s else ""
+        limit_s = GPU_LIMIT_S if self.on_gpu else CPU_LIMIT_S
+        return "time" if size / at * (result.wall_s or 0.0) > limit_s else ""
 
 
-def between(low: int, high: int, unit: int = 1) -> int:
+def between(low: int, high: int, unit: int) -> int:
     """Return the next multiple of a unit between a size that fits and one that does not; 0 if they are close enough."""
     if high - low <= max(unit, low // SHARE):
         return 0
     rough = math.lcm(unit, MULTIPLE)
     step = rough if low >= SHARE * rough else unit
-    middle = (low + high) // 2
-    return next((size for size in (middle - middle % step, middle - middle % step + step) if low < size < high), 0)
+    middle = (low + high) // 2 // step * step
+    return middle if middle > low else 0
