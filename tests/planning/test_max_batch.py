@@ -7,10 +7,9 @@ import pytest
 
 from bench.devices.backend import available_bytes
 from bench.launch.local import LocalLauncher
-from bench.phases.fit import Fit
-from bench.phases.fit.largest import Search
+from bench.phases.fit import Fit, largest
 from bench.planning.batch_sizes import common_multiple, fitting_at
-from bench.results.records import TrialResult
+from bench.results.records import Device, TrialResult
 
 MIB = 2**20
 
@@ -27,7 +26,8 @@ def search(trial, most, *, on_gpu=True, free=2**40, fixed_bytes=0, wall_s=0.0, o
         fit = Fit(fit_peak_bytes=fixed_bytes + MIB * size, fit_free_bytes=free)
         return TrialResult(precision="fp32", status="ok", row=fit, wall_s=wall_s * size)
 
-    size, result = Search(trial, on_gpu, attempt, multiple).run()
+    device = Device(placement="0", kind="cuda" if on_gpu else "cpu", name="", architecture="")
+    size, result = largest.search(trial, device, attempt, multiple)
     return size, result, tried
 
 

@@ -7,7 +7,6 @@ the steps that it says.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -20,11 +19,11 @@ from bench.measure.warmup import warm_up
 from bench.phases.energy import Energy, stream
 from bench.phases.energy.stream import Done, Window
 from bench.phases.speed.paired import Recompilations
-from bench.results.records import Device, Message, Progress, Status, TrialResult
+from bench.results.records import Device, Message, Progress, Status
 from bench.spec.errors import UnsupportedError
 from bench.spec.trial import Trial
 from bench.training import distributed
-from bench.training.arms import BATCHES, Context, TrainingRunner, open_context
+from bench.training.arms import BATCHES, TrainingRunner, open_context
 
 WARM_UP_S = 2.0
 """Warm-up gives up after this; the first stretch of steps goes on warming."""
@@ -34,15 +33,50 @@ SILENCE_S = 100.0
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Measure the energy of the trial's only precision and send its result."""
+    is_first = distributed.rank() == 0
     with ExitStack() as stack:
-        is_first = distributed.rank() == 0
         meters, why = _open_meters(device, stack) if is_first else ((), "")
         if why := distributed.from_first(why):
             raise UnsupportedError(why)
+        context = open_context(trial)
+        (name,) = trial.precisions
+        batches = context.resident_batches(BATCHES)
+        runner = context.runner(name, batches)
+        runner.synchronize()
+        distributed.gathered(None)  # now nothing runs anywhere
+        send(Progress(text=f"{name}: power with nothing running"))
+        idle = stream.measure(stream.rest, meters, stream.IDLE_S) if is_first else None
+        distributed.from_first(None)
+        runner.compile(context, send)
+        send(Progress(text=f"{name}: warming up"))
+        warm = warm_up(runner, WARM_UP_S, distributed.clock())
+        recompilations, window = Recompilations(), None
+        send(Progress(text=f"{name}: energy of continuous steps", silence_s=SILENCE_S))
+        watch = stack.enter_context(open_watch(device, gather=distributed.gathered, rank=distributed.rank()))
         if is_first:
-            send(_measure(trial, device, meters, send))
+            burst = math.ceil(stream.BURST_S * 1e9 / warm.step_ns)
+            window = stream.measure(partial(_queue, runner), meters, stream.STRETCH_S, burst)
+            distributed.from_first(0)
         else:
-            _follow(trial, send)
+            _follow(runner)
+        runner.synchronize()
+        disturbed = "; ".join(filter(None, distributed.gathered(watch.disturbance())))
+    switches = runner.read_back()  # last: the model may have changed them
+    finite = all(distributed.gathered(runner.finite()))
+    cause, operations = recompilations.cause(), runner.operations()
+    if not is_first:
+        return
+    if window is None:
+        raise UnsupportedError("the GPU stopped telling its energy and its power while steps ran")
+    status: Status = "ok"
+    detail = stream.doubt(window, idle, name=device.name, limit_w=device.power_limit_w, disturbed=disturbed)
+    if not finite:
+        status, detail = "nonfinite", "the loss became NaN or Inf while energy was measured"
+    elif cause:
+        status, detail = "invalid", f"{cause} while energy was measured, so compiling is in it"
+    samples_per_s = None if disturbed else context.samples_per_step(batches) / window.step_s
+    row = _energy(window, idle.power_w if idle else None, samples_per_s)
+    send(runner.result(status, detail, switches=switches, operations=operations, row=row))
 
 
 def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[GpuMeter, ...], str]:
@@ -59,28 +93,6 @@ def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[GpuMeter, ...]
     return meters, ""
 
 
-def _build(context: Context) -> tuple[TrainingRunner, float, tuple[int, ...]]:
-    """Build the precision's arm, and wait for all processes to; return also the samples of a step and their ids."""
-    (name,) = context.trial.precisions
-    batches = context.resident_batches(BATCHES)
-    runner = context.runner(name, batches)
-    runner.synchronize()
-    return runner, context.samples_per_step(batches), distributed.gathered(os.getpid())
-
-
-def _follow(trial: Trial, send: Callable[[Message], None]) -> None:
-    """Run the steps that the first process queues, while it reads the meters."""
-    runner, _, _ = _build(open_context(trial))
-    distributed.from_first(0)
-    warm_up(runner, WARM_UP_S, distributed.clock())
-    send(Progress(text=f"{runner.name}: steps for the meters of the first process", silence_s=SILENCE_S))
-    while steps := distributed.from_first(0):
-        runner.run(steps)
-    runner.synchronize()
-    distributed.gathered(runner.finite())
-    runner.operations()
-
-
 def _queue(runner: TrainingRunner, steps: int) -> Done:
     """Queue training steps in all processes; they are done when an event behind them is."""
     distributed.from_first(steps)
@@ -88,41 +100,10 @@ def _queue(runner: TrainingRunner, steps: int) -> Done:
     return backend_of(runner.arm.device).record_event().query
 
 
-def _measure(
-    trial: Trial, device: Device, meters: tuple[GpuMeter, ...], send: Callable[[Message], None]
-) -> TrialResult:
-    context = open_context(trial)
-    runner, samples, pids = _build(context)
-    send(Progress(text=f"{runner.name}: power with nothing running"))
-    idle = stream.measure(stream.rest, meters, stream.IDLE_S)
-    runner.compile(context, send)
-    send(Progress(text=f"{runner.name}: warming up"))
-    distributed.from_first(0)  # the others have been idle until now
-    warm = warm_up(runner, WARM_UP_S, distributed.clock())
-    recompilations = Recompilations()
-    send(Progress(text=f"{runner.name}: energy of continuous steps", silence_s=SILENCE_S))
-    with ExitStack() as stack:
-        opened = (open_watch(device, gather=lambda _own: pids, rank=rank) for rank in range(len(pids)))
-        watches = list(map(stack.enter_context, opened))
-        burst = math.ceil(stream.BURST_S * 1e9 / warm.step_ns)
-        window = stream.measure(partial(_queue, runner), meters, stream.STRETCH_S, burst)
-        distributed.from_first(0)
-        runner.synchronize()
-        disturbed = "; ".join(filter(None, (watch.disturbance() for watch in watches)))
-    switches = runner.read_back()  # last: the model may have changed them
-    finite = all(distributed.gathered(runner.finite()))
-    cause, operations = recompilations.cause(), runner.operations()
-    if window is None:
-        raise UnsupportedError("the GPU stopped telling its energy and its power while steps ran")
-    status: Status = "ok"
-    detail = stream.doubt(window, idle, name=device.name, limit_w=device.power_limit_w, disturbed=disturbed)
-    if not finite:
-        status, detail = "nonfinite", "the loss became NaN or Inf while energy was measured"
-    elif cause:
-        status, detail = "invalid", f"{cause} while energy was measured, so compiling is in it"
-    samples_per_s = None if disturbed else samples / window.step_s
-    row = _energy(window, idle.power_w if idle else None, samples_per_s)
-    return runner.result(status, detail, switches=switches, operations=operations, row=row)
+def _follow(runner: TrainingRunner) -> None:
+    """Run the steps that the first process queues, while it reads the meters."""
+    while steps := distributed.from_first(0):
+        runner.run(steps)
 
 
 def _energy(window: Window, idle_power_w: float | None, alone_samples_per_s: float | None) -> Energy:

@@ -39,9 +39,9 @@ def search(
     trial: Trial, device: Device, attempt: Callable[[Trial], TrialResult], multiple: int
 ) -> tuple[int, TrialResult]:
     """Return the largest batch size that fits, with its result; the smallest one tried if none fits."""
-    from bench.phases.fit.largest import Search
+    from bench.phases.fit import largest
 
-    return Search(trial, device.is_gpu, attempt, multiple).run()
+    return largest.search(trial, device, attempt, multiple)
 
 
 PHASE = Phase(

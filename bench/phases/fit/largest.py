@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from bench.phases.fit import Fit
 from bench.planning.batch_sizes import pieces
-from bench.results.records import TrialResult
+from bench.results.records import Device, TrialResult
 from bench.spec.trial import Trial
 
 SHARE = 16
@@ -21,82 +21,67 @@ CPU_LIMIT_S, GPU_LIMIT_S = 10.0, 120.0
 """A batch whose attempt, with making random samples and four steps, is predicted to take longer is not tried."""
 
 
-@dataclass(slots=True)
-class Search:
-    """A search for one precision's largest batch."""
+def search(
+    trial: Trial, device: Device, attempt: Callable[[Trial], TrialResult], multiple: int = 1
+) -> tuple[int, TrialResult]:
+    """Search for one precision's largest batch; sizes are multiples of the cell's ``pieces``, times ``multiple``.
 
-    trial: Trial
-    on_gpu: bool
-    """A GPU itself says when its memory is full; a CPU's is predicted."""
-    attempt: Callable[[Trial], TrialResult]
-    """Trains a few steps at the trial's batch size in a fresh process."""
-    multiple: int = 1
-    """Each piece of a batch is a multiple of it."""
-    fitted: dict[int, TrialResult] = field(default_factory=dict)
-    """The attempts that fitted, by their sizes, which rise."""
-    peaks: dict[int, int] = field(default_factory=lambda: {0: 0})
-    """Their peak memory in bytes, where it is known."""
-    last: TrialResult | None = None
-    """The last attempt that did not fit."""
-    attempts: list[str] = field(default_factory=list)
-    bound: str = ""
-    """The limit at the smallest size that does not fit (``Fit.fit_bound``)."""
+    Args:
+        trial: its batch size is tried first.
+        device: a GPU itself says when its memory is full; a CPU's is predicted.
+        attempt: trains a few steps at a trial's batch size in a fresh process.
+        multiple: each piece of a batch is a multiple of it.
 
-    def run(self) -> tuple[int, TrialResult]:
-        """Return the largest batch size that fits, with its result; the smallest one tried if none fits.
-
-        All sizes are multiples of the cell's ``pieces``, times ``multiple``.
-        """
-        unit = pieces(self.trial.cell) * self.multiple
-        size = max(1, self.trial.cell.batch_size // unit) * unit
-        low, high = 0, 0
-        while size:
-            if self._fits(size):
-                low = size
+    Returns:
+        The largest batch size that fits, with its result; the smallest one tried if none fits.
+    """
+    unit = pieces(trial.cell) * multiple
+    size = max(1, trial.cell.batch_size // unit) * unit
+    low, high, bound = 0, 0, ""
+    fitted = dict[int, TrialResult]()
+    failed, attempts = list[TrialResult](), list[str]()
+    while size:
+        if predicted := predicted_bound(size, fitted, on_gpu=device.is_gpu):
+            bound, high = predicted, size
+            attempts.append(f"{size} not tried ({bound})")
+        else:
+            result = attempt(replace(trial, cell=replace(trial.cell, batch_size=size)))
+            attempts.append(f"{size} {'fits' if result.status == 'ok' else result.status}")
+            if result.status == "ok":
+                low, fitted[size] = size, result
             else:
-                high = size
-            if not high:
-                size = 2 * low
-            elif "memory" not in self.bound:
-                break  # time is no sharp limit, a smaller batch mends no error, and an attempt that hangs takes long
-            elif low:
-                size = between(low, high, unit)
-            else:
-                size = high // (2 * unit) * unit
-        result = self.fitted[low] if self.last is None else self.fitted.get(low, self.last)
-        why = f"; {self.last.detail}" if self.last is not None and self.last.detail else ""
-        detail = f"batch sizes tried: {', '.join(self.attempts)}{why}"
-        return low or high, replace(result, detail=detail, row=replace(result.row or Fit(), fit_bound=self.bound))
+                bound, high = "memory" if result.status == "oom" else "error", size
+                failed.append(result)
+        if not high:
+            size = 2 * low
+        elif "memory" not in bound:
+            break  # time is no sharp limit, a smaller batch mends no error, and an attempt that hangs takes long
+        elif low:
+            size = between(low, high, unit)
+        else:
+            size = high // (2 * unit) * unit
+    result = fitted[low] if low else failed[-1]
+    details = [f"batch sizes tried: {', '.join(attempts)}", *(last.detail for last in failed[-1:] if last.detail)]
+    row = replace(result.row or Fit(), fit_bound=bound)
+    return low or high, replace(result, detail="; ".join(details), row=row)
 
-    def _fits(self, size: int) -> bool:
-        if bound := self._beyond(size):
-            self.bound = bound
-            self.attempts.append(f"{size} not tried ({bound})")
-            return False
-        result = self.attempt(replace(self.trial, cell=replace(self.trial.cell, batch_size=size)))
-        if result.status == "ok":
-            self.fitted[size] = result
-            if result.row.fit_peak_bytes is not None:
-                self.peaks[size] = result.row.fit_peak_bytes
-            self.attempts.append(f"{size} fits")
-            return True
-        self.last, self.bound = result, "memory" if result.status == "oom" else "error"
-        self.attempts.append(f"{size} {result.status}")
-        return False
 
-    def _beyond(self, size: int) -> str:
-        """Return the predicted bound of a size: too much time, or memory of a CPU; empty if it should fit."""
-        if not self.fitted:
-            return ""
-        at, result = list(self.fitted.items())[-1]
-        free = result.row.fit_free_bytes  # where it ran, which may be another machine
-        if not self.on_gpu and free is not None and len(self.peaks) > 1:
-            (before, before_bytes), (last, last_bytes) = list(self.peaks.items())[-2:]
-            slope = max(0.0, (last_bytes - before_bytes) / (last - before))
-            if last_bytes + slope * (size - last) > (1 - MARGIN) * free:
-                return "predicted memory"
-        limit_s = GPU_LIMIT_S if self.on_gpu else CPU_LIMIT_S
-        return "time" if size / at * (result.wall_s or 0.0) > limit_s else ""
+def predicted_bound(size: int, fitted: Mapping[int, TrialResult], *, on_gpu: bool) -> str:
+    """Return the limit that a size is predicted to exceed: time, or a CPU's memory; empty if it should fit.
+
+    ``fitted`` are the attempts that fitted, by their sizes, which rise.
+    """
+    if not fitted:
+        return ""
+    at, result = list(fitted.items())[-1]
+    free = result.row.fit_free_bytes  # where it ran, which may be another machine
+    if not on_gpu and free is not None:
+        sizes, peaks = [0, *fitted], [0, *(each.row.fit_peak_bytes or 0 for each in fitted.values())]
+        slope = max(0.0, (peaks[-1] - peaks[-2]) / (at - sizes[-2]))
+        if peaks[-1] + slope * (size - at) > (1 - MARGIN) * free:
+            return "predicted memory"
+    limit_s = GPU_LIMIT_S if on_gpu else CPU_LIMIT_S
+    return "time" if size / at * (result.wall_s or 0.0) > limit_s else ""
 
 
 def between(low: int, high: int, unit: int) -> int:

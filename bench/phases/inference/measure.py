@@ -86,7 +86,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             row=Inference(
                 latency_p50_ms=float(p50),
                 latency_p95_ms=float(p95),
-                inference_samples_per_s=speed.samples_per_s,
+                inference_samples_per_s=paired.samples / (paired.step_ns(last) / 1e9),
                 inference_speedup=speed.speedup,
                 inference_speedup_low=speed.speedup_low,
                 inference_speedup_high=speed.speedup_high,
