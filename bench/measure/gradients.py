@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -76,22 +77,16 @@ def _by_group(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
 def _watched(model: nn.Module, see: Callable[[str, Tensor], None]) -> Iterator[None]:
     """Show each floating-point output of the layers that hold no others, with the layer's name, when it is computed."""
 
-    def hook(name: str, output: object) -> None:
-        parts = output if isinstance(output, tuple | list) else (output,)
-        for part in parts:
+    def hook(name: str, _module: nn.Module, _inputs: object, output: object) -> None:
+        for part in tree_leaves(output):
             if isinstance(part, Tensor) and part.is_floating_point() and part.numel():
                 see(name, part)
 
-    handles = [
-        module.register_forward_hook(lambda _module, _inputs, output, name=name: hook(name, output))
-        for name, module in model.named_modules()
-        if not any(module.children())
-    ]
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if not any(module.children()):
+                hooks.enter_context(module.register_forward_hook(partial(hook, name)))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -149,15 +144,14 @@ def watch_types(model: nn.Module, seen: Counter[tuple[str, str]]) -> Iterator[No
 
     The gradients are those of the backward pass, before anything converts them.
     """
-    handles = [model.register_forward_hook(lambda _model, _inputs, output: seen.update(types("output", output)))]
-    for weight in model.parameters():
-        if weight.requires_grad:
-            handles.append(weight.register_hook(lambda gradient: seen.update(types("gradients", gradient))))
-    try:
+    with ExitStack() as hooks:
+        hooks.enter_context(
+            model.register_forward_hook(lambda _model, _inputs, output: seen.update(types("output", output)))
+        )
+        for weight in model.parameters():
+            if weight.requires_grad:
+                hooks.enter_context(weight.register_hook(lambda gradient: seen.update(types("gradients", gradient))))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def types(part: str, tensors: Any) -> Counter[tuple[str, str]]:
@@ -192,7 +186,6 @@ def errors_against_float64(
     batch: Any,
     *,
     exact_loss: Callable[[nn.Module, Any], Tensor],
-    autocast: Callable[[], AbstractContextManager[None]],
     scale: float = 1.0,
 ) -> Errors:
     """Compute loss and gradients at a precision and in float64, and compare them.
@@ -202,37 +195,42 @@ def errors_against_float64(
     Args:
         model: with its weights, in the types that the precision holds them in.
         exact: the same model with the same weights in float64; it is used up.
-        loss: computes the loss of (model, batch).
+        loss: computes the loss of (model, batch) at the precision.
         batch: of any structure, on the model's device.
         exact_loss: the same in float64, for a batch whose floating-point tensors are float64.
-        autocast: opens the precision's region of forward pass and loss.
         scale: the loss is multiplied by it before the backward pass, and the gradients are divided by it.
     """
     narrow = copy.deepcopy(model)
     narrow.zero_grad(set_to_none=True)
-    stop_dropping(narrow)
-    outputs = list[Any]()  # of both models, each in a single call or several
-    for each in (narrow, exact):
-        each.register_forward_hook(lambda _model, _inputs, output: outputs.append(output))
-    with autocast():
-        value = loss(narrow, batch)
-    output, outputs[:] = list(outputs), []
-    (value * scale).backward()
-    rounded = {name: grad.double() / scale for name, grad in named_gradients(narrow, narrow.parameters())}
-    stop_dropping(exact)
-    true = exact_loss(exact, cast(batch, torch.float64))
-    true.backward()
-    gradients = named_gradients(exact, exact.parameters())
-    squares = _by_group((name, _squares(rounded[name], grad)) for name, grad in gradients)
-    relative = torch.stack([(difference / size).sqrt() for difference, size in squares.values()]).tolist()
-    both = (output, outputs)  # of a model with several outputs, all of them together
-    tensors = ([leaf.detach() for leaf in tree_leaves(each) if isinstance(leaf, Tensor)] for each in both)
-    norms = torch.stack([_squares(*pair) for pair in zip(*tensors, strict=True)]).sum(dim=0).sqrt()
+    value, outputs, rounded = _pass(narrow, loss, batch, scale)
+    true, true_outputs, gradients = _pass(exact, exact_loss, cast(batch, torch.float64), 1.0)
+    squares = _by_group((name, _squares(rounded[name], grad)) for name, grad in gradients.items())
+    of_outputs = [_squares(*pair) for pair in zip(outputs, true_outputs, strict=True)]
     return Errors(
-        loss=float((value.detach().double() - true.detach()).abs() / true.detach().abs()),
-        output=float(norms[0] / norms[1]),
-        gradients=dict(zip(squares, relative, strict=True)),
+        loss=float((value - true).abs() / true.abs()),
+        output=_relative(torch.stack(of_outputs).sum(dim=0)),  # of a model with several, all of them together
+        gradients={group: _relative(each) for group, each in squares.items()},
     )
+
+
+def _pass(
+    model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], batch: Any, scale: float
+) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
+    """Return the loss and the unscaled gradients by name, both in float64, and between them the model's outputs."""
+    stop_dropping(model)
+    outputs = list[Any]()
+    with model.register_forward_hook(lambda _model, _inputs, output: outputs.append(output)):
+        value = loss(model, batch)
+    (value * scale).backward()
+    gradients = {name: grad.double() / scale for name, grad in named_gradients(model, model.parameters())}
+    tensors = [leaf.detach() for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
+    return value.detach().double(), tensors, gradients
+
+
+def _relative(squares: Tensor) -> float:
+    """Return the norm of a difference over the norm of what is true, from the sums of their squares."""
+    difference, size = squares
+    return float((difference / size).sqrt())
 
 
 def _squares(values: Tensor, true: Tensor) -> Tensor:

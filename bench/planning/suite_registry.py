@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import math
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -25,6 +24,9 @@ from bench.spec.trial import Request, SuiteRef
 LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
 """The packages whose models are suites, by what stands before a model's name. ``suites/_PREFIX.py`` builds them, and
 ampmeter's extra of that name installs the package."""
+
+
+BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
 def names() -> list[str]:
@@ -161,14 +163,12 @@ def vary(ref: SuiteRef, name: str, words: tuple[str, ...]) -> list[SuiteRef]:
     """Return the suite once for each value of ``--sweep``, or it alone if it has no such parameter.
 
     Raises:
-        UsageError: a word is no value of this parameter, or two are the same.
+        UsageError: a word is no value of this parameter.
     """
     defaults = parameters(ref)
     if name not in defaults:
         return [ref]
     values = dict.fromkeys(_convert(name, word, defaults[name], "--sweep") for word in words)
-    if len(values) < len(words):
-        raise UsageError(f"--sweep {name} has a value twice in '{','.join(words)}': name each once.")
     return [_changed(ref, {name: value}) for value in values]
 
 
@@ -230,27 +230,22 @@ def _import_file(path: Path) -> ModuleType:
     name = f"ampmeter_suite_{path.stem}"
     if name in sys.modules and sys.modules[name].__file__ == str(path):
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"The suite file '{path}' cannot be imported.")
-    try:
-        names_at_top = compile(path.read_bytes(), str(path), "exec").co_names
-    except (SyntaxError, ValueError) as error:
-        raise UsageError(f"The suite file '{path}' cannot be loaded: {_blame(error, str(path))}") from error
-    if "suite" not in names_at_top:  # it may be a training, which must not run
-        raise UsageError(
-            f"The suite file '{path}' has no function suite() that returns a Suite, so it was not run. A training "
-            f"script is measured as it is by: python run_bench.py script --inject fp32,amp-bf16 -- {path.name}"
-        )
-    module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    sys.modules[name] = module
+    module = ModuleType(name)
+    module.__file__ = str(path)
     try:
-        spec.loader.exec_module(module)
+        code = compile(path.read_bytes(), str(path), "exec")
+        if "suite" not in code.co_names:  # it may be a training, which must not run
+            raise UsageError(
+                f"The suite file '{path}' has no function suite() that returns a Suite, so it was not run. A training "
+                f"script is measured as it is by: python run_bench.py script --inject fp32,amp-bf16 -- {path.name}"
+            )
+        sys.modules[name] = module
+        exec(code, module.__dict__)
     except BaseException as error:  # it is anybody's code
-        del sys.modules[name]
-        if isinstance(error, KeyboardInterrupt):
+        sys.modules.pop(name, None)
+        if isinstance(error, KeyboardInterrupt | UsageError):
             raise
         raise UsageError(f"The suite file '{path}' cannot be loaded: {_blame(error, str(path))}") from error
     return module
@@ -258,9 +253,9 @@ def _import_file(path: Path) -> ModuleType:
 
 def _blame(error: BaseException, file: str) -> str:
     """Return the error, with the line of the user's file if it is known."""
-    if isinstance(error, SyntaxError):
-        return f"line {error.lineno}: {error.msg}."
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    if isinstance(error, SyntaxError):
+        lines.append(error.lineno)
     line = f"line {lines[-1]}: " if lines else ""
     return f"{line}{type(error).__name__}: {str(error).rstrip('.')}."
 
@@ -268,16 +263,14 @@ def _blame(error: BaseException, file: str) -> str:
 def _convert(name: str, text: str, default: Parameter, option: str = "--set") -> Parameter:
     """Convert a command line's text to the type of the argument's default."""
     if isinstance(default, bool):
-        if text.lower() in ("true", "yes", "on", "1", "false", "no", "off", "0"):
-            return text.lower() in ("true", "yes", "on", "1")
+        if text.lower() in BOOLEANS:
+            return BOOLEANS[text.lower()]
         raise UsageError(f"{option} {name} must be yes or no, not '{text}'.")
     try:
         value = type(default)(text)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError
     except ValueError as error:
-        kind = {int: "a whole number", float: "a number"}.get(type(default), type(default).__name__)
+        kind = "a whole number" if isinstance(default, int) else "a number"
         raise UsageError(f"{option} {name} must be {kind}, not '{text}'.") from error
-    if isinstance(value, int | float) and abs(value) > MOST:
-        raise UsageError(f"{option} {name} must be at most {MOST:g}, not '{text}'.")
+    if isinstance(value, int | float) and not abs(value) <= MOST:  # nor is it NaN
+        raise UsageError(f"{option} {name} must be a number of at most {MOST:g}, not '{text}'.")
     return value

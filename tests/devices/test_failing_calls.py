@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from contextlib import closing, suppress
+from types import SimpleNamespace
 
 import pytest
 
 from bench.devices import processes
 from bench.devices.monitor import DeviceLostError, GpuMeter, open_monitor
 from bench.measure.disturbance import open_watch
-from bench.phases.energy.stream import measure
+from bench.phases.energy import stream
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu, GiB
 from tests.measure.test_disturbance import gpu_device
@@ -80,9 +81,9 @@ def test_energy_is_right_or_the_gpu_is_said_to_be_lost(monkeypatch, code):
 
     def measure_energy(monitor, clock):
         load, meter = SimulatedLoad(clock, 0.5), GpuMeter(monitor, "GPU-a")
-        window = measure(load, meter, burst=1, clock=clock, sleep=clock.advance, seconds=2.0)
-        if window.energy_j is not None:
-            known.append(window.energy_j / window.seconds)
+        timed = SimpleNamespace(monotonic=clock, time=clock, sleep=clock.advance)
+        monkeypatch.setattr(stream, "time", timed)
+        known.append(stream.measure(load, [meter], 2.0).power_w)
 
     assert each_call(monkeypatch, code, with_monitor(measure_energy)) > 5
     assert known == pytest.approx([300] * len(known), rel=0.01)

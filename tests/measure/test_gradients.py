@@ -21,8 +21,13 @@ def counts(histogram: list[int]) -> dict[str, int]:
 
 def errors(model, loss, batch, *, autocast=contextlib.nullcontext, scale=1.0):
     """Return the errors of a model against a copy of itself in float64."""
+
+    def narrow_loss(model, batch):
+        with autocast():
+            return loss(model, batch)
+
     exact = copy.deepcopy(model).double()
-    return gradients.errors_against_float64(model, exact, loss, batch, exact_loss=loss, autocast=autocast, scale=scale)
+    return gradients.errors_against_float64(model, exact, narrow_loss, batch, exact_loss=loss, scale=scale)
 
 
 def test_each_magnitude_is_counted_in_the_bin_of_its_power_of_two() -> None:

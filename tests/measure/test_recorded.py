@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from bench.devices.monitor import GpuMeter, energy_source, open_monitor
-from bench.phases.energy.stream import Nap, Window, doubt
+from bench.phases.energy.stream import Window, doubt, rest
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
 from tests.phases.test_energy_stream import COUNTER, NO_COUNTER, Bench, SimulatedLoad
@@ -28,7 +28,7 @@ def record(monkeypatch):
 
     def make(gpu: FakeGpu, *, idle: bool = False, step_s: float = 0.007) -> Window | None:
         bench = Bench(monkeypatch, gpu)
-        return bench.measure(Nap(bench.clock) if idle else SimulatedLoad(bench.clock, step_s))
+        return bench.measure(rest if idle else SimulatedLoad(bench.clock, step_s))
 
     return make
 
@@ -59,7 +59,7 @@ def test_a_counter_beside_the_power_of_the_same_seconds(record, recorded):
     window = record(FakeGpu("GPU-a", power_w=recorded.power_w, counter_power_w=counted_w), idle=idle)
     assert (window.source, window.power_w) == ("counter", pytest.approx(counted_w, rel=0.01))
     assert window.sampled_w == pytest.approx(recorded.power_w, rel=0.01)
-    steps = Window(source="counter", energy_j=1500.0, seconds=5.0, steps=100.0, sampled_w=299.0)
+    steps = Window(source="counter", power_w=300.0, seconds=5.0, steps=100, start_s=0.0, sampled_w=299.0)
     answer = judged(steps, window) if idle else judged(window)
     assert (answer == "") == recorded.right
     if not recorded.right:

@@ -74,9 +74,9 @@ def short_ceiling(monkeypatch):
 
 
 def shorten_energy(patched):
-    """Make windows of energy a twentieth of their length."""
-    for name in ("WINDOW_S", "IDLE_S", "LEAD_IN_S"):
-        patched.setattr(measuring, name, getattr(measuring, name) / 20)
+    """Make stretches of energy a tenth of their length, and bursts too."""
+    for name in ("STRETCH_S", "IDLE_S", "LEAD_IN_S", "POWER_PERIOD_S", "BURST_S"):
+        patched.setattr(measuring, name, getattr(measuring, name) / 10)
     patched.setattr(energy, "WARM_UP_S", 0.1)
 
 

@@ -12,6 +12,7 @@ from bench.phases.energy import stream as measuring
 from bench.phases.train import measure as train
 from bench.planning.plan import refusal_reason
 from bench.results.records import Progress
+from bench.spec.errors import UnsupportedError
 from bench.spec.trial import Placement
 from bench.training import distributed
 from tests.devices import fake_nvml as fake
@@ -44,13 +45,13 @@ def test_a_trial_gives_the_energy_of_a_step_from_either_source(run, source):
     figures = result.row
     assert (result.precision, result.status, figures.energy_source) == ("amp-bf16", "ok", source)
     assert result.switches.autocast == "bfloat16"
-    assert figures.energy_window_s >= measuring.WINDOW_S
+    assert figures.energy_window_s >= measuring.STRETCH_S
     assert figures.energy_steps >= measuring.FEWEST_STEPS
     assert figures.energy_j_per_step * figures.energy_steps == pytest.approx(
-        figures.mean_power_w * figures.energy_window_s, rel=0.1
+        figures.mean_power_w * figures.energy_window_s
     )
     assert figures.energy_net_j_per_step < figures.energy_j_per_step
-    assert figures.alone_samples_per_s > 2 * figures.energy_steps / figures.energy_window_s
+    assert figures.alone_samples_per_s == pytest.approx(4 * figures.energy_steps / figures.energy_window_s)
     if source == "power":  # a counter's ticks are only as exact as this machine is quiet
         assert (figures.mean_power_w, figures.idle_power_w) == (pytest.approx(100), pytest.approx(100))
 
@@ -67,8 +68,9 @@ def test_another_process_that_computes_makes_the_energy_doubtful(run):
     result = run(FakeGpu("GPU-a", power_w=200.0, errors=NO_COUNTER, work=work))
     assert (result.status, result.row.mean_power_w) == ("ok", pytest.approx(200))
     assert result.row.alone_samples_per_s is None  # it was not alone
-    assert result.detail == (
-        "the GPU's energy is doubtful: while steps ran another process used the GPU (pid 123, 40% of the time)"
+    assert re.fullmatch(
+        r"the GPU's energy is doubtful: while steps ran another process used the GPU \(pid 123, \d+% of the time\)",
+        result.detail,
     )
 
 
@@ -76,16 +78,14 @@ def test_another_process_that_computes_makes_the_energy_doubtful(run):
     ("gpus", "uuid", "why"),
     [
         ([], "GPU-a", "NVML does not start"),
-        ([FakeGpu("GPU-a")], None, f"^{re.escape(energy.CPU_REASON)}$"),
+        ([FakeGpu("GPU-a")], None, "^of 1 devices that train, 0 can be asked for energy from here$"),
         ([FakeGpu("GPU-a", power_w=0.0, errors=NO_COUNTER)], "GPU-a", r"energy: Not Supported; power: .* not with a"),
         ([FakeGpu("GPU-a", slices=[FakeGpu("MIG-s")])], "MIG-s", "MIG slice shares its board's power"),
-        ([FakeGpu("GPU-a")], "GPU-other", "NVML knows no GPU GPU-other"),
     ],
 )
 def test_where_nothing_can_be_read_the_row_says_why(run, gpus, uuid, why):
-    result = run(*gpus, uuid=uuid)
-    assert (result.status, result.row) == ("unsupported", None)
-    assert re.search(why, result.detail)
+    with pytest.raises(UnsupportedError, match=why):
+        run(*gpus, uuid=uuid)
 
 
 def measure(rank, trial, device, errors):
@@ -97,7 +97,10 @@ def measure(rank, trial, device, errors):
             install_gpus(patched, FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01), second)
         else:
             fake.without_driver(patched)
-        return run_phase(trial, device, "energy", "fp32")
+        try:
+            return run_phase(trial, device, "energy", "fp32")
+        except UnsupportedError as error:
+            return str(error)
 
 
 @pytest.fixture
@@ -118,26 +121,27 @@ def test_the_first_process_reads_both_gpus_while_all_take_the_same_steps(both, t
     # Ticks are only as exact as this machine is quiet.
     assert figures.mean_power_w == pytest.approx(300, rel=0.1)
     step_s = figures.energy_window_s / figures.energy_steps
-    assert figures.energy_j_per_step == pytest.approx(figures.mean_power_w * step_s, rel=0.1)
     assert figures.idle_power_w == pytest.approx(300, rel=0.2)
-    assert figures.alone_samples_per_s > 2 / step_s  # no meter is read meanwhile
+    assert figures.alone_samples_per_s == pytest.approx(4 / step_s)
 
 
 @pytest.mark.slow
 def test_where_one_gpu_tells_nothing_the_row_is_empty_and_says_which(both, tmp_path):
     first, others = together(tmp_path, measure, *both, NO_COUNTER)
-    result = result_of(first)
-    assert (result.status, result.row, others) == ("unsupported", None, [])
-    assert "GPU-b: the GPU tells neither energy nor power" in result.detail
+    assert first == others
+    assert "GPU-b: the GPU tells neither energy nor power" in first
 
 
 def test_meters_of_some_of_the_devices_are_not_taken_for_all(both, monkeypatch):
     trial, device = both
     assert refusal_reason(trial, device) is None  # energy is measured on devices that train together
-    install_gpus(monkeypatch, FakeGpu("GPU-a"), FakeGpu("GPU-b"))
+    install_gpus(monkeypatch, FakeGpu("GPU-a", energy_start_j=1.0), FakeGpu("GPU-b", energy_start_j=1.0))
     monkeypatch.setattr(distributed, "ranks", lambda: 3)
     with ExitStack() as stack:
-        assert energy._open_meters(device, stack) == ((), "of 3 devices that train together, 2 can be asked from here")
+        assert energy._open_meters(device, stack) == (
+            (),
+            "of 3 devices that train, 2 can be asked for energy from here",
+        )
     assert train._energy_counters(device)() == []
     monkeypatch.setattr(distributed, "ranks", lambda: 2)
     with ExitStack() as stack:

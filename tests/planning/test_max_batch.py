@@ -7,15 +7,14 @@ import pytest
 
 from bench.devices.cpu import available_bytes
 from bench.launch.local import LocalLauncher
-from bench.phases.fit import Fit
-from bench.phases.fit.largest import Search
+from bench.phases.fit import Fit, largest
 from bench.planning.batch_sizes import common_multiple, fitting_at
-from bench.results.records import TrialResult
+from bench.results.records import Device, TrialResult
 
 MIB = 2**20
 
 
-def search(trial, most, *, on_gpu=True, free=2**40, fixed_bytes=0, sample_s=1e-9, wall_s=0.0, other="oom", multiple=1):
+def search(trial, most, *, on_gpu=True, free=2**40, fixed_bytes=0, wall_s=0.0, other="oom", multiple=1):
     """Search where batches up to ``most`` fit; return size, row and the sizes that were really tried."""
     tried = []
 
@@ -24,10 +23,11 @@ def search(trial, most, *, on_gpu=True, free=2**40, fixed_bytes=0, sample_s=1e-9
         tried.append(size)
         if size > most:
             return TrialResult(precision="fp32", status=other, detail="too big")
-        fit = Fit(fit_peak_bytes=fixed_bytes + MIB * size, fit_free_bytes=free, fit_step_s=sample_s * size)
+        fit = Fit(fit_peak_bytes=fixed_bytes + MIB * size, fit_free_bytes=free)
         return TrialResult(precision="fp32", status="ok", row=fit, wall_s=wall_s * size)
 
-    size, result = Search(trial, on_gpu, attempt, multiple).run()
+    device = Device(placement="0", kind="cuda" if on_gpu else "cpu", name="", architecture="")
+    size, result = largest.search(trial, device, attempt, multiple)
     return size, result, tried
 
 
@@ -93,7 +93,7 @@ def test_on_a_cpu_nothing_is_tried_that_would_not_leave_a_fifth_of_memory(tiny_t
 
 
 def test_steps_that_would_take_too_long_end_the_search(tiny_trial):
-    size, result, tried = search(tiny_trial, 10**9, on_gpu=False, sample_s=0.01)
+    size, result, tried = search(tiny_trial, 10**9, on_gpu=False, wall_s=0.05)
     assert (size, max(tried), result.row.fit_bound) == (128, 128, "time")
     size, result, tried = search(tiny_trial, 10**9, wall_s=1.0)
     assert (size, max(tried), result.row.fit_bound) == (64, 64, "time")

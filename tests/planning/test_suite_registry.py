@@ -23,10 +23,15 @@ def test_parameters_are_converted_to_the_type_of_their_default():
 
 @pytest.mark.parametrize(
     ("name", "word", "kind"),
-    [("width", "wide", "a whole number"), ("lr", "nan", "a number"), ("lr", "1e999", "a number")],
+    [
+        ("width", "wide", "a whole number"),
+        ("lr", "nan", ".*at most"),
+        ("lr", "1e999", ".*at most"),
+        ("lr", "x", "a number"),
+    ],
 )
 def test_a_number_that_is_none_is_refused_with_the_word(name, word, kind):
-    with pytest.raises(UsageError, match=f"--set {name} must be {kind}, not '{word}'"):
+    with pytest.raises(UsageError, match=f"--set {name} must be {kind}.*, not '{word}'"):
         suite_registry.refer("mlp", {name: word})
 
 
@@ -105,8 +110,7 @@ def test_a_swept_parameter_gives_a_suite_for_each_value_and_leaves_others_alone(
     assert [dict(variant.parameters) for variant in variants] == [{"lr": 0.5, "width": 64}, {"lr": 0.5, "width": 65}]
     assert [suite_registry.load(variant).data.input_shape for variant in variants] == [(64,), (65,)]
     assert suite_registry.vary(ref, "crop_padding", ("1", "2")) == [ref]
-    with pytest.raises(UsageError, match="--sweep width has a value twice in '64,064'"):
-        suite_registry.vary(ref, "width", ("64", "064"))
+    assert len(suite_registry.vary(ref, "width", ("64", "064"))) == 1
 
 
 @pytest.mark.parametrize(

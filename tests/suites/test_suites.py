@@ -131,7 +131,7 @@ def test_the_published_cifar_recipe_steps_a_cosine_over_200_epochs_once_an_epoch
         ("resnet50", {"recipe": "theirs"}, "recipe must be default or published"),
         ("gpt", {"lr": "-1"}, "lr must be 0 or more"),
         ("vit_b_16", {"weight_decay": "-1"}, "weight_decay must be 0 or more"),
-        ("mlp", {"lr": "1e30"}, r"lr must be at most 1e\+18"),
+        ("mlp", {"lr": "1e30"}, r"lr must be a number of at most 1e\+18"),
         ("intel_resnet18", {"validation_share": "1"}, "Data.validation_share must be a share"),
     ],
 )

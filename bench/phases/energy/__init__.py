@@ -11,10 +11,10 @@ from bench.spec.phase import Phase
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Energy:
-    """Energy of a pass of continuous steps."""
+    """Energy and throughput of continuous steps."""
 
     energy_source: str = ""
-    """Where energy was read: `counter`, the GPU's own energy counter, or `power`, the integral of sampled power."""
+    """Where energy was read: `counter`, the GPU's own energy counter, or `power`, the mean of sampled power."""
     energy_j_per_step: float | None = None
     """Energy that the board drew for a step, gross; of several devices, here and in the next three rows, the sum of
     their boards'."""
@@ -23,16 +23,15 @@ class Energy:
     idle_power_w: float | None = None
     """Power before the first step, with nothing running."""
     mean_power_w: float | None = None
-    """Power over the steps."""
+    """Power over the window of steps; by `power`, over as many seconds of steps before it."""
     energy_window_s: float | None = None
-    """Length of the window of steps."""
+    """Length of the window of steps, in which no meter is read."""
     energy_steps: int | None = None
     """Steps in it."""
     energy_start_s: float | None = None
     """When it began, seconds since 1970, on the clock of telemetry.csv."""
     alone_samples_per_s: Positive | None = None
-    """Throughput of the precision alone in its process, in steps that go on after the window for as long again, no
-    meter being read; empty where something disturbed them."""
+    """Throughput of the precision alone in its process, over the window; empty where something disturbed it."""
 
 
 def describe(result: TrialResult) -> str:
@@ -57,7 +56,7 @@ METRICS = (
         place=6,
         label="throughput alone",
         unit="samples/s",
-        about="Throughput of the precision alone in its process, after its window of energy.",
+        about="Throughput of the precision alone in its process, in its window of energy.",
         columns=("alone_samples_per_s",),
         better="more",
         compared=False,
@@ -85,5 +84,5 @@ PHASE = Phase(
     default=True,
     lacks=lacks,
     joint=True,
-    estimate=lambda work: 15.0 + 4 * work.step_s,  # idle power first, then two windows of steps
+    estimate=lambda work: 15.0 + 4 * work.step_s,  # idle power first, then two stretches of steps
 )

@@ -20,8 +20,7 @@ class Fit:
 
     fit_bound: str = ""
     """The limit at the next larger batch that was tried: `memory` (it ran out), `predicted memory` (a CPU's,
-    which is not tried to the end), `time` (its step or the whole attempt was predicted to take too long) or
-    `error`."""
+    which is not tried to the end), `time` (the attempt was predicted to take too long) or `error`."""
     fit_peak_bytes: int | None = None
     """GPU: the most that the allocator held at this batch; CPU: peak resident set above what it was before the
     model."""
@@ -40,9 +39,9 @@ def search(
     trial: Trial, device: Device, attempt: Callable[[Trial], TrialResult], multiple: int
 ) -> tuple[int, TrialResult]:
     """Return the largest batch size that fits, with its result; the smallest one tried if none fits."""
-    from bench.phases.fit.largest import Search
+    from bench.phases.fit import largest
 
-    return Search(trial, device.is_gpu, attempt, multiple).run()
+    return largest.search(trial, device, attempt, multiple)
 
 
 PHASE = Phase(

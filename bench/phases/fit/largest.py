@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from bench.phases.fit import Fit
 from bench.planning.batch_sizes import pieces
-from bench.results.records import Status, TrialResult
+from bench.results.records import Device, TrialResult
 from bench.spec.trial import Trial
 
 SHARE = 16
@@ -17,106 +17,78 @@ MULTIPLE = 8
 """Sizes from 16 times this are multiples of it, and of a batch's pieces: others are slow on tensor cores."""
 MARGIN = 0.2
 """Share of a CPU's available memory to leave free: otherwise it swaps, or the process is killed."""
-CPU_LIMITS_S, GPU_LIMITS_S = (2.0, 20.0), (30.0, 120.0)
-"""A batch whose step, or whole attempt with making random samples, is predicted to take longer is not tried."""
-Bound = str
-"""Limit that the next larger batch would exceed: ``memory``, ``predicted memory``, ``time`` or ``error``."""
+CPU_LIMIT_S, GPU_LIMIT_S = 10.0, 120.0
+"""A batch whose attempt, with making random samples and four steps, is predicted to take longer is not tried."""
 
 
-@dataclass(slots=True)
-class Search:
-    """A search for one precision's largest batch."""
+def search(
+    trial: Trial, device: Device, attempt: Callable[[Trial], TrialResult], multiple: int = 1
+) -> tuple[int, TrialResult]:
+    """Search for one precision's largest batch; sizes are multiples of the cell's ``pieces``, times ``multiple``.
 
-    trial: Trial
-    on_gpu: bool
-    """A GPU itself says when its memory is full; a CPU's is predicted."""
-    attempt: Callable[[Trial], TrialResult]
-    """Trains a few steps at the trial's batch size in a fresh process."""
-    multiple: int = 1
-    """Each piece of a batch is a multiple of it."""
-    fitted: dict[int, TrialResult] = field(default_factory=dict)
-    attempts: list[str] = field(default_factory=list)
-    bound: Bound = ""
-    last: TrialResult | None = None
-    """The last attempt that did not fit."""
+    Args:
+        trial: its batch size is tried first.
+        device: a GPU itself says when its memory is full; a CPU's is predicted.
+        attempt: trains a few steps at a trial's batch size in a fresh process.
+        multiple: each piece of a batch is a multiple of it.
 
-    def run(self) -> tuple[int, TrialResult]:
-        """Return the largest batch size that fits, with its result; the smallest one tried if none fits.
-
-        All sizes are multiples of the cell's ``pieces``, times ``multiple``.
-        """
-        unit = pieces(self.trial.cell) * self.multiple
-        low, high = self._bracket(max(1, self.trial.cell.batch_size // unit) * unit, unit)
-        while low and not self._ends() and (middle := between(low, high, unit)):
-            if self._fits(middle):
-                low = middle
+    Returns:
+        The largest batch size that fits, with its result; the smallest one tried if none fits.
+    """
+    unit = pieces(trial.cell) * multiple
+    size = max(1, trial.cell.batch_size // unit) * unit
+    low, high, bound = 0, 0, ""
+    fitted = dict[int, TrialResult]()
+    failed, attempts = list[TrialResult](), list[str]()
+    while size:
+        if predicted := predicted_bound(size, fitted, on_gpu=device.is_gpu):
+            bound, high = predicted, size
+            attempts.append(f"{size} not tried ({bound})")
+        else:
+            result = attempt(replace(trial, cell=replace(trial.cell, batch_size=size)))
+            attempts.append(f"{size} {'fits' if result.status == 'ok' else result.status}")
+            if result.status == "ok":
+                low, fitted[size] = size, result
             else:
-                high = middle
-        why = f"; {self.last.detail}" if self.last is not None and self.last.detail else ""
-        detail = f"batch sizes tried: {', '.join(self.attempts)}{why}"
-        if low:
-            result = self.fitted[low]
-            return low, replace(result, detail=detail, row=replace(result.row or Fit(), fit_bound=self.bound))
-        status: Status = "failed" if self.last is None else self.last.status
-        name = self.trial.precisions[0]
-        return high, TrialResult(precision=name, status=status, detail=detail, row=Fit(fit_bound=self.bound))
-
-    def _ends(self) -> bool:
-        """Say whether to try no further: time is no sharp limit, and an attempt that hangs takes long."""
-        return self.bound == "time" or (self.last is not None and self.last.status == "timeout")
-
-    def _bracket(self, start: int, unit: int) -> tuple[int, int]:
-        """Return a size that fits, or 0, and a larger one that does not."""
-        if self._fits(start):
-            while self._fits(2 * start):
-                start *= 2
-            return start, 2 * start
-        high = start
-        # A smaller batch helps only against a lack of memory or time.
-        while self.bound != "error" and high > unit:
-            half = high // (2 * unit) * unit
-            if self._fits(half):
-                return half, high
-            high = half
-        return 0, high
-
-    def _fits(self, size: int) -> bool:
-        if bound := self._beyond(size):
-            self.bound = bound
-            self.attempts.append(f"{size} not tried ({bound})")
-            return False
-        result = self.attempt(replace(self.trial, cell=replace(self.trial.cell, batch_size=size)))
-        if result.status == "ok":
-            self.fitted[size] = result
-            self.attempts.append(f"{size} fits")
-            return True
-        self.last, self.bound = result, "memory" if result.status == "oom" else "error"
-        self.attempts.append(f"{size} {result.status}")
-        return False
-
-    def _beyond(self, size: int) -> Bound:
-        """Return the predicted bound of a size: too much time, or memory of a CPU; empty if it should fit."""
-        known: list[tuple[int, Fit]] = [(at, result.row) for at, result in sorted(self.fitted.items()) if result.row]
-        if not known or size <= known[-1][0]:
-            return ""
-        at, fit = known[-1]
-        times = size / at * (fit.fit_step_s or 0.0), size / at * (self.fitted[at].wall_s or 0.0)
-        if not self.on_gpu and fit.fit_peak_bytes is not None:
-            slope = fit.fit_peak_bytes / at
-            if len(known) > 1 and (before := known[-2][1].fit_peak_bytes) is not None:
-                slope = max(0.0, (fit.fit_peak_bytes - before) / (at - known[-2][0]))
-            free = fit.fit_free_bytes  # where it ran, which may be another machine
-            if free is not None and fit.fit_peak_bytes + slope * (size - at) > (1 - MARGIN) * free:
-                return "predicted memory"
-        step_limit_s, attempt_limit_s = GPU_LIMITS_S if self.on_gpu else CPU_LIMITS_S
-        return "time" if times[0] > step_limit_s or times[1] > attempt_limit_s else ""
+                bound, high = "memory" if result.status == "oom" else "error", size
+                failed.append(result)
+        if not high:
+            size = 2 * low
+        elif "memory" not in bound:
+            break  # time is no sharp limit, a smaller batch mends no error, and an attempt that hangs takes long
+        elif low:
+            size = between(low, high, unit)
+        else:
+            size = high // (2 * unit) * unit
+    result = fitted[low] if low else failed[-1]
+    details = [f"batch sizes tried: {', '.join(attempts)}", *(last.detail for last in failed[-1:] if last.detail)]
+    row = replace(result.row or Fit(), fit_bound=bound)
+    return low or high, replace(result, detail="; ".join(details), row=row)
 
 
-def between(low: int, high: int, unit: int = 1) -> int:
+def predicted_bound(size: int, fitted: Mapping[int, TrialResult], *, on_gpu: bool) -> str:
+    """Return the limit that a size is predicted to exceed: time, or a CPU's memory; empty if it should fit.
+
+    ``fitted`` are the attempts that fitted, by their sizes, which rise.
+    """
+    if not fitted:
+        return ""
+    at, result = list(fitted.items())[-1]
+    free = result.row.fit_free_bytes  # where it ran, which may be another machine
+    if not on_gpu and free is not None:
+        sizes, peaks = [0, *fitted], [0, *(each.row.fit_peak_bytes or 0 for each in fitted.values())]
+        slope = max(0.0, (peaks[-1] - peaks[-2]) / (at - sizes[-2]))
+        if peaks[-1] + slope * (size - at) > (1 - MARGIN) * free:
+            return "predicted memory"
+    limit_s = GPU_LIMIT_S if on_gpu else CPU_LIMIT_S
+    return "time" if size / at * (result.wall_s or 0.0) > limit_s else ""
+
+
+def between(low: int, high: int, unit: int) -> int:
     """Return the next multiple of a unit between a size that fits and one that does not; 0 if they are close enough."""
     if high - low <= max(unit, low // SHARE):
         return 0
     rough = math.lcm(unit, MULTIPLE)
     step = rough if low >= SHARE * rough else unit
-    middle = (low + high) // 2
-    return next((size for size in (middle - middle % step, middle - middle % step + step) if low < size < high), 0)
+    middle = (low + high) // 2 // step * step
+    return middle if middle > low else 0

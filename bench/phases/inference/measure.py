@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -23,21 +23,19 @@ from bench.spec.trial import Trial
 from bench.training.arms import BATCHES, Context, TrainingRunner, open_context
 from bench.training.step import arranged
 
-LATENCY_ROUNDS, LATENCY_SAMPLES = 20, 10
-"""Rounds in which single samples are timed, and samples of each arm in a round, the first of them untimed."""
+LATENCY_WARM_UP, LATENCY_SAMPLES = 10, 200
+"""Single samples that are not timed, and those that are."""
 
 
 @dataclass
 class ForwardRunner(TrainingRunner):
-    """A model in eval mode; a step is the forward pass over the next batch."""
-
-    passes: int = field(default=0, init=False)
+    """A model in eval mode; a step is the forward pass over the next batch, and none is ever skipped."""
 
     def run(self, steps: int) -> None:
         """Queue that many forward passes."""
         for _ in range(steps):
             self.forward(next(self.batches)[0])
-        self.passes += steps
+        self.arm.taken.called += steps
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the model's output for a batch, (B, ...)."""
@@ -50,10 +48,6 @@ class ForwardRunner(TrainingRunner):
     def compute(self) -> None:
         """Do the products of a forward pass."""
         self.run(1)
-
-    def taken_steps(self) -> int:
-        """Return the number of passes; none is ever skipped."""
-        return self.passes
 
     def compiled_steps(self, batch: Batch) -> list[Callable[[], object]]:
         """Return the forward passes over a batch and over a single sample."""
@@ -72,13 +66,12 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     runners = [_build(context, each, batches) for each in dict.fromkeys((BASELINE, name))]
     for runner in runners:
         runner.compile(context, send)
-    samples = context.samples_per_step(batches)
-    paired = measure(trial, runners, device, send, batches=batches, samples=samples)
+    paired = measure(trial, runners, device, send, batches=batches, samples=context.samples_per_step(batches))
     last, runner = len(runners) - 1, runners[-1]
     inputs = [batch[0] for batch in batches]
-    p50, p95 = np.percentile(latencies_ms(runners, inputs)[last], [50, 95])
+    p50, p95 = np.percentile(latencies_ms(runner, inputs), [50, 95])
     agreement_pct, error = agreement(runners[0], runner, inputs)
-    speedup, low, high = paired.speedup(last)
+    speed = paired.speed(last)
     status, detail = paired.judge(last)
     detail = detail or paired.disturbance
     switches = runner.switches_after_a_step()
@@ -93,11 +86,11 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             row=Inference(
                 latency_p50_ms=float(p50),
                 latency_p95_ms=float(p95),
-                inference_samples_per_s=samples / (paired.step_ns(last) / 1e9),
-                inference_speedup=speedup,
-                inference_speedup_low=low,
-                inference_speedup_high=high,
-                inference_rounds=paired.comparison.rounds,
+                inference_samples_per_s=paired.samples / (paired.step_ns(last) / 1e9),
+                inference_speedup=speed.speedup,
+                inference_speedup_low=speed.speedup_low,
+                inference_speedup_high=speed.speedup_high,
+                inference_rounds=speed.rounds,
                 top1_agreement_pct=None if context.data.classes is None else agreement_pct,
                 output_error=error,
             ),
@@ -112,28 +105,22 @@ def _build(context: Context, name: str, batches: Sequence[Batch]) -> ForwardRunn
 
 
 def latencies_ms(
-    runners: Sequence[ForwardRunner], inputs: Sequence[Tensor], clock: Callable[[], int] = time.perf_counter_ns
-) -> list[list[float]]:
-    """Return each arm's times of single samples in milliseconds, waiting for each output.
+    runner: ForwardRunner, inputs: Sequence[Tensor], clock: Callable[[], int] = time.perf_counter_ns
+) -> list[float]:
+    """Return an arm's times of single samples in milliseconds, waiting for each output.
 
-    The arms take turns, there and back again; the samples are the first ones of the batches ``inputs``, (B, ...), in
-    turn. The clock is in nanoseconds.
+    The samples are the first ones of the batches ``inputs``, (B, ...), in turn. The clock is in nanoseconds.
     """
-    times: list[list[float]] = [[] for _ in runners]
-    samples = [batch[:1].contiguous() for batch in inputs]
-    order = list(range(len(runners)))
-    for number in range(LATENCY_ROUNDS):
-        for index in order if number % 2 else order[::-1]:
-            runner = runners[index]
-            runner.activate()
-            for turn in range(LATENCY_SAMPLES):
-                runner.synchronize()
-                start = clock()
-                runner.forward(samples[turn % len(samples)])
-                runner.synchronize()
-                if turn:
-                    times[index].append((clock() - start) / 1e6)
-    return times
+    samples = itertools.cycle([batch[:1].contiguous() for batch in inputs])
+    times = []
+    runner.activate()
+    for sample in itertools.islice(samples, LATENCY_WARM_UP + LATENCY_SAMPLES):
+        runner.synchronize()
+        start = clock()
+        runner.forward(sample)
+        runner.synchronize()
+        times.append((clock() - start) / 1e6)
+    return times[LATENCY_WARM_UP:]
 
 
 def agreement(baseline: ForwardRunner, runner: ForwardRunner, inputs: Sequence[Tensor]) -> tuple[float, float]:

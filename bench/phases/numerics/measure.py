@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count, cycle, islice
 
 import torch
+from torch import Tensor, nn
 
 from bench.data import Batches
 from bench.data.batch import Batch
@@ -113,15 +114,16 @@ class _Observation:
         values = largest_activations()
         bad = gradients.nonfinite_layers(self._named())
         self.losses.append(loss)
-        self._send("step", step, "loss", loss)
-        if scale is not None:
-            self._send("step", step, "loss_scale", scale)
-        self._send("step", step, "skipped", float(arm.taken.count <= taken))
-        self._send("step", step, "finite", float(math.isfinite(loss) and not bad))
+        is_finite = math.isfinite(loss)
+        figures = {"loss": loss, "loss_scale": scale, "skipped": arm.taken.count <= taken}
+        figures["finite"] = is_finite and not bad
+        for name, figure in figures.items():
+            if figure is not None:
+                self._send("step", step, name, float(figure))
         for layer, value in values.items():
             if not value <= self.largest.get(layer, (-1.0, 0))[0]:  # a NaN is kept, for it is what is looked for
                 self.largest[layer] = (value, step)
-        if not math.isfinite(loss):
+        if not is_finite:
             first = next((layer for layer, value in values.items() if not math.isfinite(value)), None)
             where = f"first in the output of layer {first}" if first else "with every layer's output finite"
             return f"the loss became {loss} at step {step}, {where}"
@@ -139,12 +141,11 @@ class _Observation:
 
     def _types(self) -> None:
         """Send how many numbers of each type the first step had, and the weights and the optimizers' states have."""
-        arm, weights = self.arm, list(self.arm.model.parameters())
-        held = {id(weight) for weight in weights}
-        states = [state for each in arm.optimizers.values() for state in each.state.values()]
-        values = [value for state in states for name, value in state.items() if name != "step"]
-        self.types += gradients.types("weights", weights) + gradients.types("optimizer states", values)
-        self.types += gradients.types("master copy", [each for each in arm.weights.trained() if id(each) not in held])
+        weights, trained = {*self.arm.model.parameters()}, {*self.arm.weights.trained()}
+        states = [state for each in self.arm.optimizers.values() for state in each.state.values()]
+        self.types += gradients.types("weights", list(weights))
+        self.types += gradients.types("optimizer states", [{**state, "step": None} for state in states])
+        self.types += gradients.types("master copy", list(trained - weights))
         for (part, name), numbers in self.types.items():
             self._send("type", 0, name, numbers, part)
 
@@ -156,13 +157,17 @@ class _Observation:
         state = arm.weights.state_dict()
         exact.load_state_dict({name: state[name] for name in exact.state_dict()})  # converted layers may hold more
         exact_loss = pair_loss(copy.deepcopy(arm.criterion).double()) if arm.criterion is not None else arm.loss
+
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            with arm.autocast():
+                return loss_in(arm.loss(model, batch))
+
         errors = gradients.errors_against_float64(
             arm.model,
             exact,
-            lambda model, batch: loss_in(arm.loss(model, batch)),
+            loss,
             batch,
             exact_loss=lambda model, batch: loss_in(exact_loss(model, batch)),
-            autocast=arm.autocast,
             scale=arm.loss_scale or 1.0,
         )
         self._send("error", step, "loss", errors.loss)
