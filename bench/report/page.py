@@ -239,7 +239,7 @@ def compose(
             *given,
             *(verdict for answer in given for verdict in answer.stalled),
             *map(ablation_tables.sentence, material.ladders),
-            *layer_tables.verdicts(material),
+            *layer_tables.verdicts(material.trials),
         ],
         lists={
             "Before comparing": comparability.cautions(runs),

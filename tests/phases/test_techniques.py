@@ -129,8 +129,8 @@ def test_compile_time_has_a_table_where_there_is_one(tmp_path):
     for replicate, arm in enumerate(arms):
         run_.add(run_.trial("speed", ["fp32"], 128, replicate=replicate), arm)
     table = diagnostics.compiling(named(run_))
-    assert table.headers == ["device", "batch size", "precision", "compiling (s)", "processes"]
-    assert table.rows == [["somewhere", "128", "fp32", "5.00", "2"]]
+    assert table.headers == ["device", "batch size", "precision", "compiling (s)"]
+    assert table.rows == [["somewhere", "128", "fp32", "5.00"]]
 
 
 def named(built):

@@ -81,7 +81,7 @@ def layers(run: RunBuilder) -> None:
     of_model = ("concentrated", "error", "kept", "limit", "noise", "trained")
     rows = [numeric(trial, "module", "", name, 0.5) for name in of_model]
     for module in ("head", "body"):
-        rows += [numeric(trial, "module", module, name, 0.5) for name in ("error", "worst", "share", "flops")]
+        rows += [numeric(trial, "module", module, name, 0.5) for name in ("error", "share")]
     rows.append(numeric(trial, "module", "head", "keep", 1.0))
     run.add(trial, TrialResult(precision="amp-fp16", status="ok", detail="keep head: 3 %"), records=rows)
 

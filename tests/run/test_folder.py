@@ -351,7 +351,7 @@ def test_the_next_step_after_an_explanation_is_a_ladder_to_the_techniques_of_its
 def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs(tmp_path, monkeypatch):
     run = RunBuilder(tmp_path / "run").speed()
     edit_run(run.folder, lambda run: run["request"].update(phases=["layers"]))
-    found = {"mine": [("amp-bf16", "amp-bf16:keep=head.*")]}
+    found = {"amp-bf16:keep=head.*": "amp-bf16"}
     monkeypatch.setattr("bench.phases.layers.next_step.kept_names", lambda _rows: found)
     command = "--phases memory,speed --precisions 'fp32,amp-bf16,amp-bf16:keep=head.*'`"
     assert command in reporting.next_step(run.folder, reporting.advice_of(run.folder))

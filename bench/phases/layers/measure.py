@@ -10,12 +10,13 @@ from fnmatch import fnmatchcase
 from itertools import cycle
 
 import torch
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.data.batch import Batch
 from bench.measure.gradients import named_gradients, stop_dropping
 from bench.phases.layers import Layers, narrowing
-from bench.phases.layers.narrowing import FIRST_SCALE, SCALE_STEP, Findings, Narrowing, Recipe
+from bench.phases.layers.narrowing import Findings, Gradients, Narrowing, Recipe, agreed, at_finite_scale
 from bench.results.records import Device, Message, Numeric, Progress
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import BASELINE, Precision, keeping, parse_precision
@@ -39,10 +40,11 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     if context.suite.step is not None:
         raise UnsupportedError(f"layers needs the loss of one backward pass, and {context.suite.name} has its own step")
     reference = context.build(BASELINE)
-    opened = context.open_batches() if trial.epochs else None
-    for epoch in range(1, trial.epochs + 1):
-        train_epoch(reference, opened.train(epoch))  # type: ignore[union-attr]
-        send(Progress(text=f"fp32: epoch {epoch} of {trial.epochs}", done=epoch / trial.epochs / 2))
+    if trial.epochs:
+        opened = context.open_batches()
+        for epoch in range(1, trial.epochs + 1):
+            train_epoch(reference, opened.train(epoch))
+            send(Progress(text=f"fp32: epoch {epoch} of {trial.epochs}", done=epoch / trial.epochs / 2))
     batches = context.resident_batches(2)
     if len(batches) < 2:
         raise UnsupportedError("layers compares two batches, and an epoch has one")
@@ -52,23 +54,23 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     patterns = globs(findings.kept, [module for module, _ in reference.model.named_modules()])
     arm = context.build(keeping(name, "+".join(patterns)) if patterns else name)
     trained = _trained_error(arm, reference, model) if patterns else None
+    lost = _lost_updates(context, name, batches[0]) if precision.weights and not precision.master else None
 
     def tell(figure: str, value: float | None, layer: str = "") -> None:
         if value is not None:
             send(Numeric(trial=trial.id, precision=name, kind="module", step=0, layer=layer, name=figure, value=value))
 
     tell(findings.answer, 1.0)
-    figures = {"error": findings.error, "limit": findings.limit, "noise": model.noise(), "kept": findings.error_kept}
-    lost = _lost_updates(context, name, batches[0]) if precision.weights and not precision.master else None
-    for figure, value in (figures | {"trained": trained, "lost_updates": lost}).items():
-        tell(figure, value)
-    squares = {module: error**2 for module, error in findings.errors.items()}
-    total, flops = sum(squares.values()), sum(model.flops.values())
-    for module, square in squares.items():
-        tell("error", findings.errors[module], module or WHOLE)
-        tell("worst", findings.worst[module], module or WHOLE)
-        tell("share", 1.0 if square == math.inf else square / total, module or WHOLE)
-        tell("flops", model.flops[module] / flops if flops else None, module or WHOLE)
+    tell("error", findings.error)
+    tell("limit", findings.limit)
+    tell("noise", model.noise())
+    tell("kept", findings.error_kept)
+    tell("trained", trained)
+    tell("lost_updates", lost)
+    total = sum(error**2 for error in findings.errors.values())
+    for module, error in findings.errors.items():
+        tell("error", error, module or WHOLE)
+        tell("share", 1.0 if error == math.inf else error**2 / total, module or WHOLE)
     for pattern in patterns:
         tell("keep", 1.0, pattern)
     row = Layers(gradient_error=findings.error if math.isfinite(findings.error) else None)
@@ -79,8 +81,7 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
 
 def _recipe(precision: Precision) -> Recipe:
     if precision.conversion or precision.keep or precision.compute == "float32":
-        why = "has modules that it keeps already" if precision.keep else "is none of these"
-        raise UnsupportedError(f"layers searches plain autocast and 16-bit weights, and {precision.name} {why}")
+        raise UnsupportedError(f"layers searches autocast and 16-bit weights without keep, not {precision.name}")
     return Recipe(
         dtype=getattr(torch, precision.compute),
         weights=precision.weights is not None,
@@ -92,34 +93,30 @@ def _recipe(precision: Precision) -> Recipe:
 def globs(names: Sequence[str], known: Sequence[str]) -> list[str]:
     """Return patterns for some modules: a glob in place of numbers where it matches no other module, else the name."""
     chosen = {name or "*" for name in names}
-    for pattern in dict.fromkeys(re.sub(r"(?<![^.])\d+(?![^.])", "*", name) for name in names):
-        matches = {name for name in known if fnmatchcase(name, pattern)}
+    for name in names:
+        pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
+        matches = {each for each in known if fnmatchcase(each, pattern)}
         if len(matches) > 1 and matches <= chosen:
             chosen = (chosen - matches) | {pattern}
     return sorted(chosen)
 
 
 def _trained_error(arm: Arm, reference: Arm, model: Narrowing) -> float:
-    """Return the error of the gradients as the arm that keeps modules is trained: compiled, say, or over devices."""
+    """Return the error of the gradients as the arm that keeps modules is trained: compiled, for example."""
     arm.weights.load_state_dict(reference.weights.state_dict())
     stop_dropping(arm.model)
     errors = []
     for number, batch in enumerate(model.batches):
-        scale = FIRST_SCALE if arm.scaled else 1.0
-        while True:
-            torch.manual_seed(0)
+
+        def step(scale: float, batch: Batch = batch) -> tuple[Tensor, Gradients]:
             if arm.scaled:
                 arm.scaler.scale(torch.ones((), device=arm.device))  # makes its scale, which update sets
                 arm.scaler.update(scale)
             loss = leave_gradients(arm, batch)
-            named = named_gradients(arm.model, arm.weights.trained())
-            gradients = {name: gradient.float() / scale for name, gradient in named}
-            finite = all(bool(gradient.isfinite().all()) for gradient in gradients.values())
-            if finite or scale == 1.0 or not bool(loss.isfinite()):
-                break
-            scale /= SCALE_STEP
-        errors.append(model.score(gradients, number) if finite else math.inf)
-    return math.inf if math.inf in errors else min(errors)
+            return loss, dict(named_gradients(arm.model, arm.weights.trained()))
+
+        errors.append(model.score(at_finite_scale(step, scaled=arm.scaled), number))
+    return agreed(errors)
 
 
 def _lost_updates(context: Context, name: str, batch: Batch) -> float:
@@ -130,39 +127,43 @@ def _lost_updates(context: Context, name: str, batch: Batch) -> float:
     changes = []
     for precision in (BASELINE, name):
         arm = context.build(precision)
-        before = {name: weight.detach().double() for name, weight in arm.model.named_parameters()}
+        before = [weight.detach().double() for weight in arm.model.parameters()]
         training_step(arm, batch)
-        changes.append({name: weight.detach().double() - before[name] for name, weight in arm.model.named_parameters()})
-    exact, narrow = changes
-    moved = {name: change for name, change in exact.items() if change.norm() > 0}
-    lost = [bool((narrow[name] - change).norm() > LOST * change.norm()) for name, change in moved.items()]
-    return sum(lost) / max(1, len(lost))
+        pairs = zip(arm.model.parameters(), before, strict=True)
+        changes.append([weight.detach().double() - old for weight, old in pairs])
+    lost = []
+    for exact, narrow in zip(*changes, strict=True):
+        lost.append(bool((narrow - exact).norm() > LOST * exact.norm()))
+    return sum(lost) / len(lost)
 
 
 def describe(
     findings: Findings, precision: Precision, patterns: Sequence[str], trained: float | None, lost: float | None
 ) -> str:
     """Say what was found, in a sentence or two."""
-    error = f"gradients differ from fp32's by {_share(findings.error)}"
-    worst = max(findings.errors, key=findings.errors.__getitem__, default="")
-    share = findings.errors.get(worst, 0.0) ** 2 / max(1e-30, sum(each**2 for each in findings.errors.values()))
-    name, (before, after) = "+".join(patterns), map(_share, (findings.error, findings.error_kept))
-    text = {
-        "fine": f"no module needs fp32: {error}, within {_share(findings.limit)}",
-        "concentrated": f"keep {name} in fp32, as in --precisions {shlex.quote(keeping(precision.name, name or '*'))}: "
-        f"gradients differ from fp32's by {after} then, by {before} without (limit {_share(findings.limit)})",
-        "diffuse": f"no small set of modules is to blame: {error}; the largest part is that of {worst or WHOLE}, "
-        f"{100 * share:.0f} % of the squared error",
-        "everything": f"all modules are affected, and loss scaling helps: {error} without it",
-        "loss": f"the loss itself needs fp32: {error}, and by {after} with all modules in fp32",
-    }[findings.answer]
+    limit, after = _percent(findings.limit), _percent(findings.error_kept)
+    error = f"gradients differ from fp32's by {_percent(findings.error)}"
+    match findings.answer:
+        case "fine":
+            text = f"no module needs fp32: {error}, within {limit}"
+        case "concentrated":
+            keep = "+".join(patterns)
+            option = shlex.quote(keeping(precision.name, keep))
+            text = f"keep {keep} in fp32, as in --precisions {option}: {error}, by {after} then (limit {limit})"
+        case "diffuse":
+            worst = max(findings.errors, key=findings.errors.__getitem__) or WHOLE
+            text = f"no small set of modules is to blame: {error}; the largest part is that of {worst}"
+        case "everything":
+            text = f"all modules are affected, and loss scaling helps: {error} without it"
+        case "loss":
+            text = f"the loss itself needs fp32: {error}, and by {after} with all modules in fp32"
     if trained is not None and trained > findings.limit:
-        text += f"; as it is trained here, they still differ by {_share(trained)}"
+        text += f"; as it is trained here, they still differ by {_percent(trained)}"
     if lost:
         updates = f"the first update of {100 * lost:.0f} % of the parameters is lost to rounding in narrow weights"
-        text += f"; {updates}: a master copy or stochastic rounding helps, and keep does not"
+        text += f"; {updates}: a master copy helps, and keep does not"
     return text
 
 
-def _share(error: float | None) -> str:
+def _percent(error: float | None) -> str:
     return "an infinite amount" if error is None or not math.isfinite(error) else f"{100 * error:.3g} %"

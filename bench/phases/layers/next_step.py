@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,14 @@ from bench.spec.repeat import repeated
 
 def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:
     """Return the code that keeps the modules which a run's search has found, and the command that measures them."""
-    pairs = list(dict.fromkeys(chain.from_iterable(kept_names(load([folder]).numerics).values())))
-    if not pairs:
+    names = kept_names(load([folder]).numerics)
+    if not names:
         return []
     advised = []
-    for _, keeping in pairs:
-        if parse_precision(keeping).autocast:
-            code = snippet(keeping.partition("keep=")[2])
+    for name in names:
+        if parse_precision(name).autocast:
+            code = snippet(name.partition("keep=")[2])
             advised.append(Advice(code=f"In a training loop of your own, before torch.compile:\n\n{code}"))
-    precisions = ",".join((BASELINE, *dict.fromkeys(chain.from_iterable(pairs))))
+    precisions = ",".join(dict.fromkeys((BASELINE, *names.values(), *names)))
     command = repeated(request, "--phases", "memory,speed", "--precisions", precisions)
     return [*advised, Advice(step=f"{command} measures what keeping them costs.")]

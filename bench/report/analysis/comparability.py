@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,8 +11,8 @@ import pandas as pd
 from bench.report.format import enumerated, known, titled
 from bench.report.reading.completeness import remark
 from bench.report.reading.labels import placement
-from bench.report.reading.load import KEY, Run, Runs
-from bench.results.environment import DEVICE, MACHINE, Circumstance
+from bench.report.reading.load import Run, Runs
+from bench.results.environment import DEVICE, MACHINE
 from bench.results.records import MEASURED
 from bench.spec.precisions import precision_rank
 
@@ -32,16 +33,15 @@ class Fact(NamedTuple):
 def environments(runs: Runs, sides: Sequence[Sequence[Run]]) -> list[tuple[str, str, str]]:
     """Return what differs between the machines of two sides: its name, and its values on each."""
     used = set(runs.trials["placement"])
+    devices = [[device for run in side for device in run.devices if device["placement"] in used] for side in sides]
     rows = []
     for key, part in MACHINE.items():
-        rows.append((part.name, *(_joined(_of_machine(run, key) for run in side) or "–" for side in sides)))
+        old, new = (_joined(_of_machine(run, key) for run in side) for side in sides)
+        rows.append((part.name, old, new))
     for key, part in DEVICE.items():
-        values = []
-        for side in sides:
-            devices = [device for run in side for device in run.devices if device["placement"] in used]
-            values.append(_joined(_words(device.get(key)) for device in devices) or "–")
-        rows.append((f"{part.name} ({part.unit})" if part.unit else part.name, *values))
-    return [(name, old, new) for name, old, new in rows if old != new]
+        old, new = (_joined(_words(device.get(key)) for device in side) for side in devices)
+        rows.append((f"{part.name} ({part.unit})" if part.unit else part.name, old, new))
+    return [(name, old or "–", new or "–") for name, old, new in rows if old != new]
 
 
 def cautions(runs: Runs) -> list[str]:
@@ -90,9 +90,7 @@ def _facts(runs: Sequence[Run], rows: pd.DataFrame) -> Iterator[Fact]:
         if part.why:
             relevant = [run for run in runs if part.on in ("any", "cuda" if run.label in on_gpu else "cpu")]
             yield Fact(part.name, {run.label: _of_machine(run, key) for run in relevant}, part.why)
-    for key, part in DEVICE.items():
-        if part.why:
-            yield from _limits(runs, rows, key, part)
+    yield from _limits(runs, rows)
     suite = rows["suite"].iloc[0]
     yield Fact(
         f"versions of suite {suite} (SHA-256 of its file)",
@@ -100,10 +98,9 @@ def _facts(runs: Sequence[Run], rows: pd.DataFrame) -> Iterator[Fact]:
         "A difference may come from the edit of the suite, not from the machine or its software.",
     )
     trained = rows[rows["phase"] == "train"]
-    sources = rows[rows["phase"].isin(("train", "numerics"))]
     yield Fact(
         "data trained on",
-        _by_run(sources, "data"),
+        _by_run(trained, "data"),
         "Time per epoch and accuracy do not compare; steps are timed on random batches, so they do.",
     )
     timed = rows[(rows["phase"] == "speed") & rows["status"].isin(MEASURED)]
@@ -116,32 +113,27 @@ def _facts(runs: Sequence[Run], rows: pd.DataFrame) -> Iterator[Fact]:
         _by_run(rows.replace({"techniques": {"": "none"}}), "techniques"),
         "Layouts, fused optimizers and compilation change speed and memory at equal precision.",
     )
-    yield Fact(
-        "number of processes",
-        _by_run(timed.groupby(KEY, sort=False).size().reset_index(name="processes"), "processes"),
-        "With one process an interval says nothing of the next, with two it is very wide.",
-    )
     yield Fact("number of epochs", _by_run(trained[trained["epochs"].notna()], "epochs"), "Accuracies do not compare.")
     read = rows[rows["status"].isin(MEASURED) & (rows["fp32_matmul"] != "")]
     read = read.assign(arithmetic=read["fp32_matmul"] + " products, " + read["fp32_conv"] + " convolutions")
     for name in sorted(read["precision"].unique(), key=precision_rank):
-        arithmetic = _by_run(read[read["precision"] == name], "arithmetic", "; ")
+        arithmetic = _by_run(read[read["precision"] == name], "arithmetic")
         yield Fact(f"arithmetic of {name}", arithmetic, "One name was not the same arithmetic.")
 
 
-def _limits(runs: Sequence[Run], rows: pd.DataFrame, key: str, part: Circumstance) -> Iterator[Fact]:
+def _limits(runs: Sequence[Run], rows: pd.DataFrame) -> Iterator[Fact]:
     """Yield what may be set on a device, among devices of one name."""
     used = set(zip(rows["run"], rows["placement"], strict=True))
-    limits: dict[str, dict[str, str]] = {}
-    for run in runs:
-        devices = [device for device in run.devices if (run.label, device["placement"]) in used]
-        for device in devices:
-            where = run.label if len(devices) == 1 else f"{run.label}'s {placement(device['placement'])}"
-            value = device.get(key)
-            limit = "" if value is None else f"{value:,g} {part.unit}".strip()
-            limits.setdefault(device["name"], {})[where] = limit
-    for name, values in limits.items():
-        yield Fact(f"{part.name} of {name}", values, part.why)
+    devices = [(run.label, device) for run in runs for device in run.devices]
+    for key, part in DEVICE.items():
+        limits: dict[str, dict[str, str]] = defaultdict(dict)
+        for label, device in devices:
+            if part.why and (label, device["placement"]) in used:
+                value = device.get(key)
+                limit = "" if value is None else f"{value:,g} {part.unit}".strip()
+                limits[device["name"]][f"{label}'s {placement(device['placement'])}"] = limit
+        for name, values in limits.items():
+            yield Fact(f"{part.name} of {name}", values, part.why)
 
 
 def _of_machine(run: Run, key: str) -> str:
@@ -157,17 +149,15 @@ def _words(value: Any) -> str:
 
 def _digest(run: Run, suite: str) -> str:
     """Return the digest of a recipe's text, as the run had it."""
-    for ref in run.part("request").get("suites", []):
-        if ref["name"] == suite:
-            return str(ref.get("digest") or "")
-    return ""
+    digests = {ref["name"]: ref.get("digest") for ref in run.part("request").get("suites", [])}
+    return _words(digests.get(suite))
 
 
-def _by_run(rows: pd.DataFrame, column: str, separator: str = ", ") -> dict[str, str]:
+def _by_run(rows: pd.DataFrame, column: str) -> dict[str, str]:
     """Write the values of a column for each run."""
     values = rows[column].map("{:.0f}".format) if rows[column].dtype.kind in "if" else rows[column]
-    return {str(run): _joined(of_run, separator) for run, of_run in values.groupby(rows["run"], sort=False)}
+    return {str(run): _joined(of_run) for run, of_run in values.groupby(rows["run"], sort=False)}
 
 
-def _joined(values: Iterable[str], separator: str = ", ") -> str:
-    return separator.join(sorted(set(values)))
+def _joined(values: Iterable[str]) -> str:
+    return ", ".join(sorted(set(values)))

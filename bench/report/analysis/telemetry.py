@@ -6,7 +6,6 @@ energy and train, the row is that precision's.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pandas as pd
@@ -60,12 +59,10 @@ def spans(runs: Runs) -> pd.DataFrame:
         _lasting(trials, "energy_start_s", "energy_window_s"),
         _lasting(runs.epochs, "start_s", "train_s"),
     ]
-    arms = trials.groupby(TRIAL, sort=False).agg(
-        **{name: (name, "first") for name in [*CELL, "phase"] if name != "run"},
-        precision=("precision", lambda names: ", ".join(dict.fromkeys(names))),
-        gpu=("members", lambda members: listed(members.iloc[0])),
-    )
-    stretches = pd.concat(parts, ignore_index=True).dropna().merge(arms.reset_index(), on=TRIAL)
+    names = trials.groupby(TRIAL, sort=False)["precision"].agg(lambda names: ", ".join(dict.fromkeys(names)))
+    arms = trials.drop_duplicates(TRIAL)[[*CELL, "phase", "trial", "members"]].merge(names, on=TRIAL)
+    arms["gpu"] = arms.pop("members").map(listed)
+    stretches = pd.concat(parts, ignore_index=True).dropna().merge(arms, on=TRIAL)
     return stretches.explode("gpu").astype(dict.fromkeys(BOARD, object))
 
 
@@ -79,8 +76,6 @@ def _holding(word: str) -> set[str]:
 
 def _shares(words: pd.Series) -> str:
     """Return each reason with the share of the samples in which it held the clocks down, the largest first."""
-    counts: Counter[str] = Counter()
-    for word, count in words[words != ""].value_counts().items():
-        counts.update(dict.fromkeys(_holding(str(word)), int(count)))
-    total = int((words != "").sum())
-    return " ".join(f"{reason}:{100 * count / total:.0f}%" for reason, count in counts.most_common())
+    known = words[words != ""]
+    counts = known.map(lambda word: list(_holding(word))).explode().value_counts()
+    return " ".join(f"{reason}:{100 * count / len(known):.0f}%" for reason, count in counts.items())

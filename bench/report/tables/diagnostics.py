@@ -3,48 +3,37 @@
 from __future__ import annotations
 
 import json
-import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 
-from bench.report.analysis.doubts import CROWDED_PCT
 from bench.report.analysis.summary import IEEE_ERROR, MEASURES, UNSUPPORTED, other_types
-from bench.report.format import GIB, change, enumerated, known, records
-from bench.report.reading.labels import short, subjects
-from bench.report.reading.load import KEY, SUBJECT, Run, Runs, is_emulated
+from bench.report.format import GIB, known, records
+from bench.report.reading.labels import subjects
+from bench.report.reading.load import KEY, SUBJECT, Run, Runs
 from bench.report.tables.table import (
     ARM,
     PRECISION,
     RECIPE,
     Entry,
-    Material,
     Row,
     Table,
     figures,
     optional,
     table,
     whole,
-    word,
     words,
 )
 from bench.results.columns import listed
 from bench.results.records import MEASURED
-from bench.spec.generations import generation_rank
-from bench.spec.phases import PHASES
-from bench.spec.precisions import BASELINE, find_precision, precision_rank
+from bench.spec.precisions import BASELINE
 
-CROWDED = "other programs took up to {:.0f} % of the machine's cores while timing"
 UNSTEADY = "step times had not settled when warm-up ended"
-NO_NOTES = "Every trial was measured, and no interval within a process is wider than was asked for."
 OOM = "oom"
 LONGEST = 160
-"""Characters of a reason; the table "Not supported" has it whole."""
-SHOWN = 400
-"""Longest detail in a note, in characters; the CSV has the full text."""
+"""Characters of a reason; the CSV has it whole."""
 
 
 def machines(runs: list[Run]) -> list[Table | None]:
@@ -53,18 +42,12 @@ def machines(runs: list[Run]) -> list[Table | None]:
     devices: list[dict[str, Any]] = []
     for run in runs:
         environment = run.part("environment")
-        joined = {name: ", ".join(environment.get(name, ())) for name in ("removed_variables", "variables")}
-        extra = {"run": run.label, "started": run.info.get("started")}
-        environments.append(defaultdict(str, environment | joined | extra))
-        devices += [defaultdict(str, device, run=run.label) for device in environment.get("devices", ())]
+        environments.append(defaultdict(str, environment, run=run.label, started=run.info.get("started")))
+        devices += [defaultdict(str, device, run=run.label) for device in run.devices]
     return [
-        table("", environments, [*(words(header, name) for header, name in HOST.items()), *optional(VARIABLES)]),
+        table("", environments, [*(words(header, name) for header, name in HOST.items()), *VARIABLES]),
         table("", devices, DEVICE),
     ]
-
-
-def _as_written(name: str) -> Callable[[Row], str]:
-    return lambda row: word(row[name])
 
 
 HOST = {
@@ -76,34 +59,32 @@ HOST = {
     "CUDA": "cuda",
     "cuDNN": "cudnn",
     "driver": "driver",
-    "overrides removed": "removed_variables",
     "started": "started",
 }
 """Headers of the table of hosts, and their fields."""
-VARIABLES = words("environment variables", "variables", wrap=True)
+VARIABLES = optional(
+    words("overrides removed", lambda row: ", ".join(row["removed_variables"]), wrap=True),
+    words("environment variables", lambda row: ", ".join(row["variables"]), wrap=True),
+)
 DEVICE = (
     words("run", "run"),
     words("placement", "placement"),
     words("device", "name"),
     words("architecture", "architecture"),
-    words("capability", "compute_capability"),
-    words("cannot do", lambda device: ", ".join(name for name in device["unsupported"] or () if ":" not in name)),
     figures("memory (GiB)", "memory_total_bytes", lambda size: f"{size:.1f}", per=GIB),
-    figures("power limit (W)", _as_written("power_limit_w")),
-    figures("cores", _as_written("cores")),
-    figures("threads", _as_written("threads")),
+    figures("power limit (W)", "power_limit_w", whole),
+    figures("cores", "cores", whole),
+    figures("threads", "threads", whole),
 )
 
 
 def switches(trials: pd.DataFrame) -> Table | None:
     """Return the switches of each precision as read back; a precision has two rows where its trials differ."""
     names = ["fp32_matmul", "fp32_conv", "fp32_rnn", "autocast", "loss_scaling"]
-    reported = trials[(trials[names] != "").any(axis=1) | trials["matmul_error"].notna()]
+    reported = trials[(trials[names] != "").any(axis=1)]
     reported = reported.assign(strayed=other_types(reported))
     alike = reported.groupby(["run", "device", "precision", *names], sort=False)
     settings = alike.agg({"matmul_error": "max", "strayed": "first"}).reset_index()
-    settings["rank"] = settings["precision"].map(precision_rank)
-    settings = settings.sort_values(["run", "device", "rank"], kind="stable")
     columns = [
         words("run", "run"),
         words("device", "device"),
@@ -154,17 +135,18 @@ def what_ran(rows: pd.DataFrame) -> Table | None:
 
 def conversions(trials: pd.DataFrame) -> Table | None:
     """Return which linear layers each arm's precision converted, and which not; ``trials`` has the column ``where``."""
-    if "converted_layers" not in trials or not (converted := trials["converted_layers"] != "").any():
-        return None
-    rows = trials[converted].assign(typed=trials["compute_dtypes"] == "").sort_values("typed", kind="stable")
-    arms = rows.drop_duplicates([*KEY, "kept_layers"]).sort_index()
-    arms["converted"] = [len(listed(cell)) for cell in arms["converted_layers"]]
-    arms["kept"] = [json.loads(cell or "{}") for cell in arms["kept_layers"]]
+    rows = trials[trials["converted_layers"] != ""].sort_values("compute_dtypes", ascending=False, kind="stable")
+    arms = []
+    for row in records(rows.drop_duplicates([*KEY, "kept_layers"]).sort_index()):
+        kept = json.loads(row["kept_layers"] or "{}")
+        converted = len(listed(row["converted_layers"]))
+        why = "; ".join(f"{name} ({reason})" for name, reason in kept.items()) or "none"
+        arms.append(row | {"layers": converted + len(kept), "converted": converted, "why": why})
     columns = [
         *ARM,
-        figures("linear layers", lambda row: row["converted"] + len(row["kept"]), whole),
+        figures("linear layers", "layers", whole),
         figures("converted", "converted", whole),
-        words("not converted, and why", _why_kept, wrap=True),
+        words("not converted, and why", "why", wrap=True),
         words("products computed in", "compute_dtypes"),
     ]
     about = (
@@ -173,18 +155,14 @@ def conversions(trials: pd.DataFrame) -> Table | None:
         "Where a product is said to be of one type in another, its operands were rounded to the first and multiplied "
         "in the second: emulation."
     )
-    return table("Converted layers", records(arms), columns, about)
-
-
-def _why_kept(row: Row) -> str:
-    return "; ".join(f"{name} ({why})" for name, why in row["kept"].items()) or "none"
+    return table("Converted layers", arms, columns, about)
 
 
 def compiling(trials: pd.DataFrame) -> Table | None:
     """Return each arm's compile time, the median over processes; ``trials`` must have the column ``where``."""
     rows = trials[trials["compile_s"].notna() & (trials["phase"] != "inference")]  # inference compiles no backward pass
-    times = rows.groupby([*KEY, "where"], sort=False)["compile_s"].agg(["median", "size"]).reset_index()
-    columns = [*ARM, figures("compiling (s)", "median", 3), figures("processes", "size", whole)]
+    times = rows.groupby([*KEY, "where"], sort=False)["compile_s"].median().reset_index()
+    columns = [*ARM, figures("compiling (s)", "compile_s", 3)]
     about = (
         "Time of the steps until none compiled, less that of as many ordinary ones: of forward and backward "
         "with the technique compile. Each arm "
@@ -201,19 +179,13 @@ def how_timed(rows: pd.DataFrame) -> Table | None:
         *optional(
             figures("rounds", "rounds", whole),
             figures("steps/block", "block_steps", 2),
-            figures("switch warm-up (steps)", "switch_warmup_steps", 2),
-            figures("first step after switch", "switch_transient_pct", change, per=100),
-            figures("p50 (ms)", "step_p50_ms", 3),
-            figures("p95 (ms)", "step_p95_ms", 3),
             figures("others' load (%)", "foreign_load_pct", 2),
-            words("power limit", lambda row: "held the clock down" if row["power_capped"] is True else ""),
             figures("A/A noise (%)", "noise", lambda share: f"{100 * share:.1f}"),
         ),
     ]
     about = (
         "Counts are sums over all processes, other figures medians. A/A noise is how far fp32 measured "
-        "against itself was from 1; where it was not measured, 1 % is assumed. Precisions that take turns share a "
-        "clock that the power limit holds down."
+        "against itself was from 1; where it was not measured, 1 % is assumed."
     )
     return table("How it was timed", records(rows[rows["block_steps"].notna()]), columns, about)
 
@@ -230,139 +202,76 @@ ANSWERED = (*MEASURED, "oom", "unsupported")
 def failures(runs: Runs) -> list[str]:
     """Return which precision has rows without an answer, in which phases, one line for each on each device."""
     trials = runs.tried()
-    rows = trials[~trials["status"].isin(ANSWERED)]
-    if rows.empty:
-        return []
-    rows = rows.merge(subjects(trials), on=SUBJECT, how="left")
-    alike = rows.groupby(["workload", "label", "precision", "status"], sort=False)["phase"].unique().reset_index()
+    rows = trials[~trials["status"].isin(ANSWERED)].merge(subjects(trials), on=SUBJECT)
+    alike = rows.groupby(["workload", "label", "precision", "status"], sort=False)["phase"].unique()
     return [
-        f"{row['workload']} on {row['label']}: {row['precision']} {row['status']} in the {enumerated(row['phase'])} "
-        f"phase{'s' if len(row['phase']) > 1 else ''}"
-        for row in records(alike)
+        f"{row['workload']} on {row['label']}: {row['precision']} {row['status']} ({', '.join(row['phase'])})"
+        for row in records(alike.reset_index())
     ]
 
 
-def unsupported(trials: pd.DataFrame) -> Table | None:
-    """Return which device does not support what, and why, once for all suites and phases."""
-    rows = trials[trials["status"] == "unsupported"].drop_duplicates(["device", "precision", "detail"])
-    columns = [words("device", "device"), PRECISION, words("reason", "detail", wrap=True)]
-    return table("Not supported", records(rows), columns)
-
-
 def notes(trials: pd.DataFrame) -> Table | None:
-    """Return notes on trials that were not ``ok``, not steady, crowded or disturbed, or have a detail although ``ok``.
+    """Return notes on trials that were not ``ok``, not steady or disturbed, or have a detail although ``ok``.
 
-    Equal notes share a row, which counts their trials; so do equal notes on the steps of one ablation, and on phases.
+    Equal notes on an arm share a row, which counts their trials. ``not_measured`` has what is unsupported.
     """
     measured = trials[trials["status"].isin(MEASURED)]
     disturbed = measured[measured["disturbance"] != ""]
+    has_detail = ~trials["phase"].isin(DETAILED) & (trials["detail"] != "")
     rows = pd.concat(
         [
-            trials[(trials["status"] != "ok") | (~trials["phase"].isin(DETAILED) & (trials["detail"] != ""))],
+            trials[((trials["status"] != "ok") | has_detail) & (trials["status"] != UNSUPPORTED)],
             measured[measured["steady"] == "no"].assign(status="not steady", detail=UNSTEADY),
-            measured[measured["foreign_load_pct"] > CROWDED_PCT].assign(status="crowded"),
             disturbed.assign(status="disturbed", detail=disturbed["disturbance"]),
         ]
     )
-    steps = [listed(cell) for cell in rows["arm_techniques"]]
-    shown = [f"+ {added[-1]}" if added else name for name, added in zip(rows["precision"], steps, strict=True)]
-    rows = rows.assign(arm=rows["precision"].mask(rows["ablation"] == "yes", ""), shown=shown)
-    key = [*SUBJECT, "phase", "arm", "status"]
-    highest_load = rows.groupby(key, sort=False)["foreign_load_pct"].transform("max")
-    rows["detail"] = rows["detail"].mask(rows["status"] == "crowded", highest_load.map(CROWDED.format))
-    equal = rows.sort_values("batch_size", kind="stable").groupby([*key, "detail"], sort=False)
-    counted = equal.agg(
-        sizes=("batch_size", lambda sizes: tuple(sizes.unique())),
-        shown=("shown", lambda names: tuple(names.unique())),
-        trials=("trial", "nunique"),
-    )
-    alike = counted.reset_index().groupby([*SUBJECT, "arm", "status", "detail", "sizes", "shown"], sort=False)
-    together = alike.agg(phases=("phase", "unique"), trials=("trials", "sum")).reset_index()
+    alike = rows.groupby([*SUBJECT, "precision", "status", "detail"], sort=False)
+    counted = alike.agg(
+        sizes=("batch_size", "unique"), phases=("phase", "unique"), trials=("trial", "nunique")
+    ).reset_index()
     columns = [
         words("suite", "workload"),
         words("device", "where"),
         words("batch sizes", lambda row: ", ".join(map(whole, row["sizes"]))),
         words("phase", lambda row: ", ".join(row["phases"])),
-        words("precision", lambda row: ", ".join(row["shown"])),
+        PRECISION,
         words("status", "status"),
         figures("trials", "trials", whole),
-        words("detail", lambda row: _short(row["detail"]), wrap=True),
+        words("detail", "detail", wrap=True),
     ]
-    return table("", records(together.merge(subjects(trials), on=SUBJECT, how="left")), columns)
+    return table("", records(counted.merge(subjects(trials), on=SUBJECT)), columns)
 
 
 def not_measured(summary: pd.DataFrame, runs: Runs) -> list[str]:
-    """Return a sentence for each precision that devices lack, each other reason, and what did not fit of each suite."""
-    trials = runs.trials
-    costs = ~trials["phase"].isin([name for name, phase in PHASES.items() if phase.arithmetic])
-    rows = trials[(trials["status"] == UNSUPPORTED) & ~(costs & is_emulated(trials["precision"]))]
-    every = subjects(trials)
-    rows = rows.merge(every[[*SUBJECT, "workload", "label"]], on=SUBJECT).assign(reason="")
-    lacking = {
-        (run.label, device["placement"]): device.get("lacking") or () for run in runs.runs for device in run.devices
-    }
-    lacks: dict[str, dict[str, None]] = {}
-    for at, row in zip(rows.index, records(rows), strict=True):
-        precision = find_precision(row["precision"])
-        if precision and precision.ability in lacking.get((row["run"], row["placement"]), ()):
-            is_gpu = generation_rank(row["architecture"]) < generation_rank("")
-            where = row["architecture"] if is_gpu else short(row["device"])
-            lacks.setdefault(row["precision"], {})[where] = None
-        else:
-            rows.loc[at, "reason"] = _reason(row["precision"], row["detail"])
-    sentences = [f"{name}: not on {', '.join(lacks[name])}." for name in sorted(lacks, key=precision_rank)]
-    sentences += [
-        f"{_refused(alike, every, trials)}: {reason}."
-        for reason, alike in rows[rows["reason"] != ""].groupby("reason", sort=False)
-    ]
-    return sentences + _too_large(summary)
+    """Return a sentence for each reason why precisions are unsupported, and for what did not fit of each model.
 
-
-def _refused(rows: pd.DataFrame, every: pd.DataFrame, trials: pd.DataFrame) -> str:
-    """Name the precisions of rows, the phases unless others were measured of none, and where, unless everywhere."""
-    names = ", ".join(sorted(rows["precision"].unique(), key=precision_rank))
-    alike = trials.merge(rows[[*SUBJECT, "precision"]].drop_duplicates())
-    others = set(alike.loc[alike["status"].isin(MEASURED), "phase"])
-    if others and not others & set(rows["phase"]):
-        names = f"{', '.join(rows['phase'].unique())} of {names}"
-    several = [name for name in ("workload", "label") if rows[name].nunique() < every[name].nunique()]
-    return ", ".join([*filter(None, [" on ".join(", ".join(rows[name].unique()) for name in several)]), names])
+    A reason names phases, models and devices where it does not hold for all.
+    """
+    trials = runs.trials.merge(subjects(runs.trials)[[*SUBJECT, "workload", "label"]], on=SUBJECT)
+    rows = trials[trials["status"] == UNSUPPORTED].copy()
+    rows["reason"] = [_reason(*row) for row in zip(rows["precision"], rows["detail"], strict=True)]
+    sentences = []
+    for reason, alike in rows.groupby("reason", sort=False):
+        names = alike["precision"].unique()
+        places = []
+        for column in ("phase", "workload", "label"):
+            values = alike[column].unique()
+            if len(values) < trials[column].nunique():
+                places.append(", ".join(values))
+        where = f" ({'; '.join(places)})" if places else ""
+        sentences.append(f"{', '.join(names)}{where}: {reason}.")
+    lost = summary[(summary[MEASURES] == OOM).any(axis=1)]
+    for (workload, label), subject in lost.groupby(["workload", "label"], sort=False):
+        first = subject.groupby("precision", sort=False)["batch_size"].min()
+        sizes = [f"{precision} from batch {size:.0f}" for precision, size in first.items()]
+        sentences.append(f"{workload} on {label}, out of memory: {', '.join(sizes)}.")
+    return sentences
 
 
 def _reason(name: str, detail: str) -> str:
     """Return a row's reason without the precision's name at its head, and not longer than ``LONGEST``."""
-    precision = find_precision(name)
-    heads = "|".join(map(re.escape, (name, precision.base if precision else name)))
-    text = re.sub(rf"^(?:{heads}):? ", "", detail)
+    text = detail.removeprefix(name).lstrip(": ")
     return textwrap.shorten(text, LONGEST, placeholder=" …").rstrip(".") or UNSUPPORTED
-
-
-def _too_large(summary: pd.DataFrame) -> list[str]:
-    """Say from which batch size on each precision ran out of memory."""
-    devices: dict[str, list[str]] = {}
-    for _, subject in summary[(summary[MEASURES] == OOM).any(axis=1)].groupby(SUBJECT, sort=False):
-        first = subject.groupby("precision", sort=False)["batch_size"].min()
-        sizes = [f"{size:.0f} ({', '.join(map(str, group.index))})" for size, group in first.groupby(first)]
-        workload, label = subject[["workload", "label"]].iloc[0]
-        devices.setdefault(workload, []).append(f"{label} from batch {' and '.join(sizes)}")
-    return [f"{workload}, out of memory: {'; '.join(places)}." for workload, places in devices.items()]
-
-
-def _notes(material: Material) -> list[Table | str | None]:
-    """Return all notes; on what devices do not support there is one for each device, precision and reason."""
-    trials = material.runs.trials
-    tried = trials[trials["status"] != "unsupported"]
-    tables = unsupported(trials), notes(pd.concat([tried, material.runs.ablations], ignore_index=True))
-    return [*tables] if any(tables) else [NO_NOTES]
-
-
-def _short(detail: str) -> str:
-    """Shorten a long detail to its cause, which names the device, and its end, which names the error."""
-    text = " ".join(detail.split())
-    if len(text) <= SHOWN:
-        return text
-    head = min(len(text.partition(" | ")[0]), SHOWN // 2)
-    return f"{text[:head]} … {text[head - SHOWN :]}"
 
 
 def warnings(runs: list[Run]) -> list[str]:
@@ -377,5 +286,5 @@ TABLES = (
     Entry(58, RECIPE, lambda material: [compiling(material.trials)]),
     Entry(59, RECIPE, lambda material: [how_timed(material.rows)]),
     Entry(80, "Precision switches", lambda material: [switches(material.runs.trials)]),
-    Entry(90, "Notes", _notes),
+    Entry(90, "Notes", lambda material: [notes(material.runs.tried())]),
 )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from bench.report.analysis.telemetry import telemetry
 from bench.report.figures.telemetry import SECTION
-from bench.report.format import MIB, known, records
+from bench.report.format import MIB, records
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import SUBJECT, Runs
-from bench.report.tables.table import ARM, Entry, Row, Table, figures, optional, table, whole, words
+from bench.report.tables.table import ARM, Entry, Table, figures, optional, table, whole, words
 
 ABOUT = (
     "Readings of the driver's library (telemetry.csv), one every 0.2 s, while steps ran: from a trial's first timed "
@@ -26,28 +24,21 @@ def of_gpus(runs: Runs) -> Table | None:
     rows = telemetry(runs)
     trials = runs.tried()
     named = rows.merge(subjects(trials)[[*SUBJECT, "workload", "where"]], on=SUBJECT)
-    together = named["placement"] != named["gpu"]
     columns = [
         words("suite", "workload"),
         *ARM,
-        words("phase", lambda row: row["phase"].replace("_", " ")),
-        *optional(words("GPU", "gpu")),
+        words("phase", "phase"),
+        words("GPU", "gpu"),
         figures("readings", "samples", whole),
         figures("utilisation (%)", "utilization_pct", whole),
         figures("power (W)", "power_w", 3),
-        figures("temperature (highest, °C)", partial(_with_highest, "temperature_c")),
-        figures("SM clock (highest, MHz)", partial(_with_highest, "sm_clock_mhz")),
+        figures("temperature (°C)", "temperature_c", whole),
+        figures("SM clock (MHz)", "sm_clock_mhz", whole),
         figures("nvidia-smi (MiB)", "memory_used_bytes", whole, per=MIB),
         figures("held down (%)", "throttled_pct", whole),
         *optional(words("by", "throttle_reasons")),
     ]
-    return table(
-        "Clocks, power and temperature", records(named.assign(gpu=named["gpu"].where(together, ""))), columns, ABOUT
-    )
-
-
-def _with_highest(name: str, row: Row) -> str:
-    return f"{row[name]:.0f} ({row[f'highest_{name}']:.0f})" if known(row[name]) else ""
+    return table("Clocks, power and temperature", records(named), columns, ABOUT)
 
 
 TABLES = (Entry(85, SECTION, lambda material: [of_gpus(material.runs)]),)

@@ -9,7 +9,6 @@ from bench.report.reading.load import load
 from tests.report import fleet
 from tests.report.builders import RunBuilder
 from tests.report.fleet import copy, original
-from tests.rows import keep_rows
 
 REQUEST = {"suites": [{"name": "mlp", "digest": "aaa"}]}
 
@@ -57,9 +56,9 @@ def test_another_limit_of_the_same_device_is_told_and_of_another_device_is_not(p
         limits = dict(zip(names, values, strict=True))
         fleet.edit_run(folder, lambda run, limits=limits: run["environment"]["devices"][0].update(limits))
     assert [line.partition(". ")[0] for line in warned(*pair)] == [
-        "Different power limit of NVIDIA Test 1: 700 W in a; 500 W in b",
-        "Different clock limit of NVIDIA Test 1: 1,980 MHz in a; 1,755 MHz in b",
-        "Different threads of NVIDIA Test 1: 8 in a; 4 in b",
+        "Different power limit of NVIDIA Test 1: 700 W in a's GPU 0; 500 W in b's GPU 0",
+        "Different clock limit of NVIDIA Test 1: 1,980 MHz in a's GPU 0; 1,755 MHz in b's GPU 0",
+        "Different threads of NVIDIA Test 1: 8 in a's GPU 0; 4 in b's GPU 0",
     ]
     fleet.edit_run(pair[1], lambda run: run["environment"]["devices"][0].update(name="Another"))
     assert warned(*pair) == []
@@ -73,7 +72,7 @@ def test_a_limit_of_several_placements_names_each_and_a_cpu_is_no_gpu(pair):
     fleet.edit_rows(pair[0], lambda row: fleet.place(row, "cpu+cpu" if row["precision"] == "fp32" else "cpu"))
     fleet.edit_run(pair[0], both)
     fleet.edit_run(pair[1], lambda run: run["environment"]["devices"][0].update(threads=8))
-    assert "4 in a's cpu; 8 in b; not known in a's cpu+cpu." in " ".join(warned(*pair))
+    assert "4 in a's cpu; 8 in b's GPU 0; not known in a's cpu+cpu." in " ".join(warned(*pair))
 
 
 def another_batch(row: dict[str, str]) -> dict[str, str]:
@@ -104,11 +103,6 @@ def test_a_common_batch_size_is_enough(pair, tmp_path):
     run = RunBuilder(tmp_path / "c").speed(batch=128).speed(batch=256).train("fp32", [90.0]).train("amp-bf16", [90.0])
     fleet.edit_run(run.folder, lambda info: info.update(request=REQUEST))
     assert warned(pair[0], run.folder) == []
-
-
-def test_another_number_of_processes_is_warned(pair):
-    keep_rows(pair[1], lambda row: not row["trial"].endswith("-speed-r2"))
-    assert "Different number of processes: 3 in a; 2 in b." in only(warned(*pair))
 
 
 def test_ten_runs_with_two_drivers_are_one_sentence(pair, tmp_path):

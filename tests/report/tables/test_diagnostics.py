@@ -1,7 +1,6 @@
 """A/A noise, what ran, notes on trials, and why there is no gain."""
 
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,6 @@ from bench.report.analysis.verdict import answers, reason
 from bench.report.reading.load import load
 from bench.report.tables.diagnostics import (
     LONGEST,
-    NO_NOTES,
     failures,
     how_timed,
     machines,
@@ -118,31 +116,21 @@ def test_what_ran_and_how_it_was_timed_are_tables(tmp_path):
     assert column(how_timed(table), "rounds")[0] == "30"
 
 
-def test_ablation_steps_and_processes_with_equal_notes_share_a_row(tmp_path):
-    builder, steps = RunBuilder(tmp_path / "run", target_ci=0.01), ["fp32", "amp-bf16", "amp-bf16+set-to-none"]
+def test_processes_with_equal_notes_share_a_row(tmp_path):
+    builder = RunBuilder(tmp_path / "run", target_ci=0.01)
     for replicate in range(3):
-        speeds = [timed(4.0, 64, foreign_load_pct=30.0, steady=name != "amp-bf16") for name in steps]
+        speeds = {name: timed(4.0, 64, steady=name == "fp32") for name in ("fp32", "amp-bf16")}
         results = [
             TrialResult(precision=name, status="unconverged", detail="too wide", row=speed)
-            for name, speed in zip(steps, speeds, strict=True)
+            for name, speed in speeds.items()
         ]
-        builder.add(builder.trial("speed", steps, 64, replicate=replicate, ablation=True), *results)
-    every = "fp32, amp-bf16, + set-to-none"
-    rows = lines(notes(load([builder.folder]).ablations))
+        builder.add(builder.trial("speed", [*speeds], 64, replicate=replicate), *results)
+    rows = lines(notes(load([builder.folder]).trials))
     assert [(row["status"], row["precision"], row["trials"]) for row in rows] == [
-        ("unconverged", every, "3"),
+        ("unconverged", "fp32", "3"),
+        ("unconverged", "amp-bf16", "3"),
         ("not steady", "amp-bf16", "3"),
-        ("crowded", every, "3"),
     ]
-
-
-def test_each_machine_is_crowded_by_its_own_most(tmp_path):
-    for name, shares in (("a", [55.0, 80.0]), ("b", [20.0, 12.0])):
-        builder = RunBuilder(tmp_path / name, device=replace(GPU, name=f"Card {name}"))
-        for replicate, share in enumerate(shares):
-            builder.result("speed", "fp32", replicate=replicate, row=timed(4.0, 128, foreign_load_pct=share))
-    rows = lines(notes(load([tmp_path / "a", tmp_path / "b"]).trials))
-    assert [(row["trials"], re.findall(r"\d+ %", row["detail"])) for row in rows] == [("2", ["80 %"]), ("2", ["20 %"])]
 
 
 @pytest.mark.parametrize(
@@ -165,12 +153,6 @@ def test_variables_that_may_change_figures_are_told_of_the_machines_that_had_som
     assert variables == ["CUDA_LAUNCH_BLOCKING=1, MKL_X=2", "–"]
 
 
-def test_a_run_without_notes_has_a_remark_in_their_place(tmp_path):
-    run = RunBuilder(tmp_path / "run").memory("fp32", 100)
-    page = write_report([run.folder], tmp_path / "out", figures="none").read_text()
-    assert page.split("## Notes")[1].split("##")[0].strip() == NO_NOTES
-
-
 def test_warnings_name_their_run_where_there_are_several(tmp_path):
     for name in ("a", "b"):
         RunBuilder(tmp_path / name).memory("fp32", 100)
@@ -187,8 +169,8 @@ def test_what_failed_is_a_line_and_what_does_not_fit_or_is_not_supported_is_none
     for name, status in (("fp16", "oom"), ("fp8", "unsupported"), ("amp-fp16", "timeout")):
         builder.lost("memory", name, status, "odd")
     lines = [
-        "mlp on Test 1: bf16 failed in the memory and train phases",
-        "mlp on Test 1: amp-fp16 timeout in the memory phase",
+        "mlp on Test 1: bf16 failed (memory, train)",
+        "mlp on Test 1: amp-fp16 timeout (memory)",
     ]
     assert failures(load([builder.folder])) == lines
     page = write_report([builder.folder], tmp_path / "out", figures="none").with_name("report.md").read_text()
@@ -206,16 +188,16 @@ def sentences_on(*builders):
     return not_measured(summarise(runs.trials), runs)
 
 
-def test_what_a_device_lacks_is_said_once_and_what_did_not_fit_from_which_batch_on(tmp_path):
-    run = RunBuilder(tmp_path / "run", device=replace(GPU, lacking=("tf32",)))
+def test_what_is_unsupported_is_said_once_and_what_did_not_fit_from_which_batch_on(tmp_path):
+    run = RunBuilder(tmp_path / "run")
     for batch in (64, 128, 256):
         run.speed(batch=batch).lost("speed", "tf32", "unsupported", "no TF32", batch=batch)
     for batch in (512, 1024):
         for name in ("fp32", "amp-bf16"):
             run.lost("memory", name, "oom", batch=batch)
     assert sentences_on(run) == [
-        "tf32: not on Hopper.",
-        "mlp, out of memory: Test 1 from batch 512 (fp32, amp-bf16).",
+        "tf32 (speed): no TF32.",
+        "mlp on Test 1, out of memory: fp32 from batch 512, amp-bf16 from batch 512.",
     ]
 
 
@@ -229,14 +211,15 @@ def test_only_rows_that_nothing_was_measured_of_leave_the_tables(tmp_path):
     }
 
 
-def test_an_emulated_precision_is_not_said_to_lack_what_it_was_not_meant_to_have(tmp_path):
-    run = RunBuilder(tmp_path / "run", device=replace(GPU, lacking=("mxfp8",))).speed().train("mxfp8:emulated=on", [90])
+def test_an_emulated_precision_has_its_reason_and_another_name_than_the_one_in_hardware(tmp_path):
+    run = RunBuilder(tmp_path / "run").speed().train("mxfp8:emulated=on", [90])
     run.lost("speed", "mxfp8:emulated=on", "unsupported", "it is emulated").lost("speed", "mxfp8", "unsupported")
     name = "fp8-rowwise:emulated=on"
     run.lost("train", name, "unsupported", f"{name} needs torchao, which is not installed: pip install torchao")
     assert sentences_on(run) == [
-        "mxfp8: not on Hopper.",
-        f"{name}: needs torchao, which is not installed: pip install torchao.",
+        "mxfp8:emulated=on (speed): it is emulated.",
+        "mxfp8 (speed): unsupported.",
+        f"{name} (train): needs torchao, which is not installed: pip install torchao.",
     ]
 
 
@@ -248,25 +231,26 @@ def test_what_is_not_the_hardwares_fault_has_its_own_reason_once(tmp_path):
     run.lost("memory", "mxfp8", "unsupported", "mxfp8 converts none of the model's linear layers")
     run.lost("memory", "tf32", "unsupported")
     assert sentences_on(run) == [
-        f"fp8-tensorwise, fp8-rowwise: {NO_LAYER}.",
-        "mxfp8: converts none of the model's linear layers.",
-        "tf32: unsupported.",
+        f"fp8-rowwise, fp8-tensorwise (memory): {NO_LAYER}.",
+        "mxfp8 (memory): converts none of the model's linear layers.",
+        "tf32 (memory): unsupported.",
     ]
     other = RunBuilder(tmp_path / "other").speed().lost("memory", "mxfp8", "unsupported", "mxfp8 " + "layer " * 100)
     (sentence,) = sentences_on(other)
-    assert sentence.startswith("mxfp8: layer layer")
+    assert sentence.startswith("mxfp8 (memory): layer layer")
     assert len(sentence) < LONGEST + 20
 
 
-def test_a_reason_that_holds_somewhere_names_the_suite_the_device_and_the_phases(tmp_path):
-    volta = replace(GPU, name="Tesla V100", architecture="Volta", lacking=("fp8-rowwise",))
-    small, large = (RunBuilder(tmp_path / suite, suite=suite).speed("fp8-rowwise") for suite in ("mlp", "vit"))
-    old = RunBuilder(tmp_path / "old", suite="mlp", device=volta).speed().lost("memory", "fp8-rowwise", "unsupported")
-    assert sentences_on(small, old) == ["fp8-rowwise: not on Volta."]
-    for name in ("fp32", "fp8-rowwise"):
+def test_a_reason_that_holds_somewhere_names_the_phases_the_suite_and_the_device(tmp_path):
+    volta = replace(GPU, name="Tesla V100", architecture="Volta")
+    small, large = (RunBuilder(tmp_path / suite, suite=suite).speed() for suite in ("mlp", "vit"))
+    old = RunBuilder(tmp_path / "old", suite="mlp", device=volta)
+    old.lost("speed", "tf32", "unsupported", "tf32 needs Ampere or later")
+    assert sentences_on(old) == ["tf32: needs Ampere or later."]
+    assert sentences_on(small, old) == ["tf32 (V100): needs Ampere or later."]
+    for name in ("fp32", "amp-bf16"):
         small.lost("energy", name, "unsupported", "NVML does not start")
-    assert sentences_on(small) == ["energy of fp32, fp8-rowwise: NVML does not start."]
     assert sentences_on(small, large, old) == [
-        "fp8-rowwise: not on Volta.",
-        "mlp on Test 1, energy of fp32, fp8-rowwise: NVML does not start.",
+        "fp32, amp-bf16 (energy; mlp; Test 1): NVML does not start.",
+        "tf32 (speed; mlp; V100): needs Ampere or later.",
     ]

@@ -1,4 +1,4 @@
-"""The report of the layers phase: the verdict with what it costs, the tables and the figure of the modules."""
+"""The report of the layers phase: the verdict, the tables and the figure of the modules."""
 
 import math
 
@@ -31,12 +31,7 @@ def run(tmp_path):
     figures = [("concentrated", 1.0, ""), ("error", 0.8, ""), ("kept", 0.03, ""), ("limit", 0.125, "")]
     figures += [("keep", 1.0, "blocks.*.norm")]
     for module, (error, share) in modules.items():
-        figures += [
-            ("error", error, module),
-            ("worst", error, module),
-            ("share", share, module),
-            ("flops", 0.02, module),
-        ]
+        figures += [("error", error, module), ("share", share, module)]
     builder.append(
         *(
             Numeric(trial=trial.id, precision="amp-bf16", kind="module", step=0, layer=layer, name=figure, value=value)
@@ -52,10 +47,10 @@ def test_tables_have_the_answer_and_the_worst_modules_first(run):
     assert (row["which modules need fp32"], row["keep"]) == ("these", "blocks.*.norm")
     assert (row["error of the gradients (%)"], row["with these kept (%)"], row["limit (%)"]) == ("80", "3.0", "12")
     first, second, *rest = (dict(zip(modules.headers, row, strict=True)) for row in modules.rows)
-    assert (first["module"], first["error (%)"], second["module"]) == ("blocks.1.norm", "∞", "blocks.0.norm")
+    assert (first["module"], first["error (%)"], second["module"]) == ("blocks.1.norm", "inf", "blocks.0.norm")
     assert [second[name] for name in ("error (%)", "share (%)")] == ["90", "70"]
     assert len(rest) == 10
-    assert kept_names(run.numerics) == {"mlp": [("amp-bf16", KEPT)]}
+    assert kept_names(run.numerics) == {KEPT: "amp-bf16"}
     diffuse = run.numerics.assign(name=run.numerics["name"].replace("concentrated", "diffuse"))
     assert kept_names(diffuse) == {}  # what was found is no advice
 
@@ -63,9 +58,9 @@ def test_tables_have_the_answer_and_the_worst_modules_first(run):
 @pytest.mark.parametrize(
     ("lost", "answer", "module"),
     [
-        ({"name": "concentrated"}, ["–", "–", "80"], ["blocks.1.norm", "∞", "100"]),
+        ({"name": "concentrated"}, ["–", "–", "80"], ["blocks.1.norm", "inf", "100"]),
         ({"name": "error"}, ["these", "blocks.*.norm", "–"], ["blocks.0.norm", "–", "70"]),
-        ({"name": "share"}, ["these", "blocks.*.norm", "80"], ["blocks.1.norm", "∞", "–"]),
+        ({"name": "share"}, ["these", "blocks.*.norm", "80"], ["blocks.1.norm", "inf", "–"]),
     ],
 )
 def test_of_a_file_that_lost_rows_the_rest_is_shown(run, lost, answer, module):
@@ -93,12 +88,20 @@ def test_the_figure_has_a_bar_for_each_listed_module(run):
     assert len(bars) == 12
 
 
-def test_the_report_leads_with_the_modules_and_their_cost_and_asks_for_no_verdict_on_speed(run, tmp_path):
+def test_the_report_leads_with_the_modules_and_asks_for_no_verdict_on_speed(run, tmp_path):
     report = compose(run, tmp_path, figures="none")
     assert (report.lead, report.grid.groups) == ([], {})
     (verdict,) = report.other_verdicts
     assert f"--precisions '{KEPT}' — gradients differ by 3 % then" in verdict
+
+
+def test_a_report_of_both_runs_has_the_speed_with_and_without_the_modules(run, tmp_path):
     timed = RunBuilder(tmp_path / "timed").speed("amp-bf16", (2.0, 2.0, 2.0)).speed(KEPT, (1.5, 1.5, 1.5))
-    (verdict,) = compose(load([tmp_path / "searched", timed.folder]), tmp_path, figures="none").other_verdicts
-    assert f"{KEPT} is 1.5" in verdict
-    assert "amp-bf16 is 2.0" in verdict
+    report = compose(load([run.runs[0].folder, timed.folder]), tmp_path, figures="none")
+    assert report.other_verdicts
+    (timings,) = report.architectures
+    speedups = {}
+    for row in timings.rows:
+        cells = dict(zip(timings.headers, row, strict=True))
+        speedups[cells["precision"]] = cells["speedup [95 % interval]"][:3]
+    assert (speedups["amp-bf16"], speedups[KEPT]) == ("2.0", "1.5")
