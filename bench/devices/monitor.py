@@ -439,10 +439,6 @@ class GpuMeter:
         """Return the power now, in watts; None or 0 is unknown."""
         return self.monitor.power_w(self.uuid)
 
-    def is_capped(self) -> bool:
-        """Return whether the power limit holds the clocks down now; False if unknown."""
-        return POWER_CAP in (self.monitor.clock_event_reasons(self.uuid) or ())
-
 
 def meters(monitor: Monitor, device: Device) -> tuple[GpuMeter, ...]:
     """Return the meter of a device's GPU, or of each of those that train together; none for a CPU."""
