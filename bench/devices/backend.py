@@ -29,7 +29,7 @@ HIDES_GPUS = "CUDA_VISIBLE_DEVICES"
 @cache
 def backend_of(device: torch.device) -> Backend:
     """Return the backend of a device."""
-    if device.type == "cpu":
+    if device.type in ("cpu", "meta"):  # on the latter, tensors without values are counted by the host
         return Cpu(device)
     return Rocm(device) if torch.version.hip else Cuda(device)
 

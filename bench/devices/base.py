@@ -56,8 +56,11 @@ class Backend:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.module: Any = torch.get_device_module(device.type)
-        """``torch.cuda``, for one."""
+
+    @cached_property
+    def module(self) -> Any:
+        """The module of torch for the kind, such as ``torch.cuda``."""
+        return torch.get_device_module(self.device.type)
 
     def describe(self) -> dict[str, Any]:
         """Return the fields of ``Device`` that torch knows, without running anything on the device."""

@@ -52,7 +52,7 @@ def test_an_epoch_is_drawn_before_its_counter_and_its_clock(trial, cpu, monkeypa
     def noted(event, called):
         return lambda *given: events.append(event) or called(*given)
 
-    monkeypatch.setattr(batches.TokenBatches, "_training", noted("draw", batches.TokenBatches._training))
+    monkeypatch.setattr(batches.TokenBatches, "train", noted("draw", batches.TokenBatches.train))
     monkeypatch.setattr(train, "train_epoch", noted("clock", train.train_epoch))
     monkeypatch.setattr(train, "_energy_counters", lambda device: noted("counter", lambda: [1.0]))
     run_phase(trial, cpu, "train", "fp32", techniques=techniques, epochs=2)

@@ -24,7 +24,7 @@ from bench.results.records import TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.metric import Metric
 from bench.spec.metrics import METRICS
-from bench.spec.phases import PHASES
+from bench.spec.phases import MEASURING, PHASES
 from tests.report.builders import RunBuilder, timed, write_report
 from tests.rows import edit_rows
 
@@ -77,6 +77,7 @@ def declare(monkeypatch: pytest.MonkeyPatch, name: str, row: type, metric: Metri
     phase = PHASES[name]
     phase = replace(phase, row=row, metrics=(*phase.metrics, metric))
     monkeypatch.setitem(PHASES, name, phase)
+    monkeypatch.setitem(MEASURING, name, phase)
     monkeypatch.setitem(METRICS, metric.name, replace(metric, phase=name))
     monkeypatch.setitem(COLUMNS, phase.file, columns._columns()[phase.file])
     for column, field in trials._fields().items():
