@@ -306,7 +306,9 @@ class SuiteBatches(Batches):
             yield batch
         least = max(FEWEST_BATCHES, len(batches) if hasattr(batches, "__len__") else 0)
         if number < least:
-            raise UsageError(f"{self._name('train', seed)} ended after {number} of {least} batches or more.")
+            raise UsageError(
+                f"{self._name('train', seed)} ended after {number} of the {least} batches that an epoch needs."
+            )
 
     def train(self, epoch: int) -> Generator[Batch, None, None]:
         """Yield this rank's shard of every batch of an epoch, on the device."""

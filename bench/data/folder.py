@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
+from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes
 
 from bench.data import cache
 from bench.data.cache import Dataset
@@ -113,15 +113,23 @@ def find(path: str) -> dict[str, Path]:
 
 
 def list_split(folder: Path, classes: Sequence[str]) -> Listing:
-    """List the images below the folders of the classes in a split's ``folder``."""
-    labels = {name: label for label, name in enumerate(classes)}
-    samples = make_dataset(folder, labels, is_valid_file=_is_image, allow_empty=True)
-    paths = np.array([path for path, _ in samples], dtype=str)
-    return Listing(classes=tuple(classes), paths=paths, labels=np.array([label for _, label in samples], dtype=int))
+    """List the images below the folders of the classes in a split's ``folder``.
+
+    A class may be a link. Links to folders within it are not followed: they could lead back into the split, whose
+    images have labels already.
+    """
+    paths: list[str] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        for place, _, files in sorted(os.walk(folder / name)):
+            images = [os.path.join(place, file) for file in sorted(files) if _is_image(file)]
+            paths += images
+            labels += [label] * len(images)
+    return Listing(classes=tuple(classes), paths=np.array(paths, dtype=str), labels=np.array(labels, dtype=int))
 
 
-def _is_image(path: str) -> bool:
-    return path.lower().endswith(IMG_EXTENSIONS) and not Path(path).name.startswith(".")
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(IMG_EXTENSIONS) and not name.startswith(".")
 
 
 def held_out(labels: npt.NDArray[np.int64], validation_share: float) -> npt.NDArray[np.bool_]:

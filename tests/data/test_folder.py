@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -167,6 +168,12 @@ def test_what_is_like_an_image_and_cannot_be_read_is_left_out_and_named(data, so
     prepared = prepare(data, source)
     assert prepared.left_out == (str(path),)
     assert torch.equal(load(data, source).train.images, before)
+
+
+def test_links_neither_multiply_images_nor_give_them_other_labels(data, source, folder):
+    for number, target in enumerate((".", "..", "../..", "../dog", "0.png")):
+        (folder / "train" / "cat" / f"loop{number}").symlink_to(target)
+    assert Counter(load(data, source).train.labels.tolist()) == {0: 6, 1: 6}
 
 
 def test_a_class_of_which_nothing_can_be_read_is_refused(data, source, folder):

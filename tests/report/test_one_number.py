@@ -16,7 +16,6 @@ NUMBER = re.compile(r"[−+]?[\d,]+(?:\.\d+)?")
 MIB = 2**20
 COLUMNS = {
     "step (ms)": ("step_ms", 1.0),
-    "p50 (ms)": ("step_p50_ms", 1.0),
     "samples/s": ("samples_per_s", 1.0),
     "speedup [95 % interval]": ("speedup", 1.0),
     "step speedup [95 % interval]": ("speedup", 1.0),

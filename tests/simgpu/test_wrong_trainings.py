@@ -51,7 +51,7 @@ WAYS = {
     "key": ("failed", "KeyError: 'inputs' (wrong.py:"),
     "cpu": ("failed", "on the same device"),
     "scaler": ("unsupported", "the step calls an optimizer's .step() itself, and amp-fp16 scales losses"),
-    "one batch": ("failed", "batches('train', 4, 0) ended after 1 batch: an epoch needs 2 or more."),
+    "one batch": ("failed", "batches('train', 4, 0) ended after 1 of the 2 batches that an epoch needs."),
     "shape": ("failed", "has shape (4,), and must be one number, such as its mean."),
     "nan": ("nonfinite", "evaluate's figure 'f1' was NaN or infinite in epoch 1"),
 }
