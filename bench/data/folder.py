@@ -122,7 +122,7 @@ def list_split(folder: Path, classes: Sequence[str]) -> Listing:
     labels: list[int] = []
     for label, name in enumerate(classes):
         for place, _, files in sorted(os.walk(folder / name)):
-            images = [os.path.join(place, file) for file in sorted(files) if _is_image(file)]
+            images = [str(Path(place, file)) for file in sorted(files) if _is_image(file)]
             paths += images
             labels += [label] * len(images)
     return Listing(classes=tuple(classes), paths=np.array(paths, dtype=str), labels=np.array(labels, dtype=int))

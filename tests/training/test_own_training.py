@@ -246,7 +246,7 @@ def step_of(suite):
 
 def test_batches_that_end_too_early_are_refused():
     opened = replace(SUITE, batches=lambda split, size, seed: iter([{"x": torch.zeros(size)}]))
-    with pytest.raises(UsageError, match="ended after 1 of 2 batches or more"):
+    with pytest.raises(UsageError, match="ended after 1 of the 2 batches"):
         list(SuiteBatches(opened, batch_size=4, device=CPU, seed=0).train(1))
 
 
