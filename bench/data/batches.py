@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
@@ -25,8 +26,9 @@ from bench.spec.trial import DataSource
 
 TRAIN_SAMPLE = 2000
 """Most training images on which training accuracy is evaluated."""
-POOL = 4
-"""Distinct batches that a synthetic epoch cycles through, as many as those whose speed is measured."""
+POOL_BYTES = 512 * 2**20
+"""Memory of the distinct batches that a synthetic epoch cycles through: a few would be learned by heart, and their
+gradients vanish."""
 VALIDATION_TOKENS = 2**16
 """Tokens that a model of sequences is validated on."""
 FEWEST_BATCHES = 2
@@ -219,16 +221,18 @@ def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class SyntheticBatches(Batches):
-    """Epochs of ``data.steps_per_epoch`` random batches out of a pool of a few on the device; there is no test set."""
+    """Epochs of ``data.steps_per_epoch`` random batches out of a pool on the device; there is no test set."""
 
     has_test = False
 
     def __post_init__(self) -> None:
-        """Fill the pool; an epoch of fewer steps needs no more of it."""
+        """Fill the pool with as many batches as ``POOL_BYTES`` holds: at least two, and no more than an epoch's."""
         super().__post_init__()
-        size, count = self.batch_size, min(POOL, self.steps_per_epoch)
-        part = self.shard.of(0, size)
-        pool = random_batches(self.data, batch_size=size, count=count, device=self.device, seed=self.seed)
+        drawn = partial(random_batches, self.data, batch_size=self.batch_size, device=self.device, seed=self.seed)
+        (first,) = drawn(count=1)
+        batch_bytes = sum(tensor.nbytes for tensor in first)
+        pool = drawn(count=min(max(2, POOL_BYTES // batch_bytes), self.steps_per_epoch))
+        part = self.shard.of(0, self.batch_size)
         self._pool = [(inputs[part], targets[part]) for inputs, targets in pool]
 
     def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:

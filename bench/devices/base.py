@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ class PeakMemory:
     """How often the allocator freed its cache to find memory, since the process began."""
 
 
-class Backend:
+class Backend(ABC):
     """One device of a kind; ``backend_of`` returns it.
 
     A kind is a class derived from this one, in a file of its own. It overrides what torch's module for it lacks, or
@@ -62,13 +63,13 @@ class Backend:
         """The module of torch for the kind, such as ``torch.cuda``."""
         return torch.get_device_module(self.device.type)
 
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return the fields of ``Device`` that torch knows, without running anything on the device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def missing_arithmetic(self, precision: Precision) -> str | None:
         """Return what a precision needs of the hardware that this device lacks; None if it lacks nothing."""
-        raise NotImplementedError
 
     def unsupported_reason(self, precision: Precision) -> str | None:
         """Return why the device cannot run a precision; None if it can."""
@@ -113,13 +114,13 @@ class Backend:
         """Return memory that was freed, but kept for later allocations, to the system."""
         self.module.empty_cache()
 
+    @abstractmethod
     def reset_peak_memory(self) -> bool:
         """Wait, release cached memory and begin new peaks; return False where the system cannot reset them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def peak_memory(self) -> PeakMemory:
         """Wait and return the peaks."""
-        raise NotImplementedError
 
     def allocations(self) -> int:
         """Return how often memory was taken from the device so far; constant in a steady state."""

@@ -3,7 +3,8 @@
 A phase is one kind of measurement. Its folder has
 
 - ``__init__.py`` with ``PHASE``, and without torch: planning and reports import it;
-- ``measure.py`` with ``run(trial, device, send)``, which the process of a trial calls (``bench.phases``).
+- ``measure.py`` with ``run(trial, device, send)``, which the process of a trial calls (``bench.phases``). One that
+  plans ablations has none: its trials are other phases'.
 
 The core finds phases by looking into bench/phases/, so that a folder is all that a phase needs. Where the usual answers
 do not fit a phase, it gives its own: its trials, what it cannot measure.
@@ -74,7 +75,8 @@ class Phase:
     """Its place among the phases of a cell, which run by rising numbers."""
     summary: str
     estimate: Callable[[Work], float] | None
-    """Estimates a trial's seconds, without the start of its process; None where nothing is known beforehand."""
+    """Estimates a trial's seconds, without the start of its process; None where nothing is known beforehand, or where
+    its trials are other phases'."""
     row: type | None = None
     """The dataclass whose fields are its own columns, and their docstrings the columns' descriptions; None has none."""
     details: Mapping[type, str] = field(default_factory=dict)
@@ -141,5 +143,5 @@ class Phase:
 
     @property
     def file(self) -> str:
-        """Its CSV."""
+        """Its CSV, if it measures (``bench.spec.phases.MEASURING``)."""
         return f"{self.name}.csv"

@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from bench.data import Shard, cache, open_batches, prepare, random_batches
 from bench.data import batches as batches_module
-from bench.data.batches import POOL
 from bench.data.sampling import augmentation, order
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
@@ -227,13 +226,15 @@ def test_random_batches_follow_from_the_seed_and_leave_the_global_generator_alon
     assert not torch.equal(first[0][0], other[0][0])
 
 
-@pytest.mark.parametrize(("steps", "distinct"), [(6, POOL), (1, 1)])
-def test_a_synthetic_epoch_goes_round_and_round_a_pool_anew_each_time(steps, distinct):
+@pytest.mark.parametrize(("fitting", "steps", "distinct"), [(4, 6, 4), (9, 6, 6), (0, 6, 2), (0, 1, 1)])
+def test_the_pool_holds_what_fits_but_at_least_two_and_at_most_an_epoch(monkeypatch, fitting, steps, distinct):
+    ((inputs, targets),) = random_batches(IMAGES, batch_size=16, count=1, device=CPU, seed=0)
+    monkeypatch.setattr(batches_module, "POOL_BYTES", int((fitting + 0.5) * (inputs.nbytes + targets.nbytes)))
     data = replace(IMAGES, steps_per_epoch=steps)
     batches = open_batches(data, DataSource(kind="synthetic"), batch_size=16, device=CPU, seed=0)
     drawn = [inputs.data_ptr() for epoch in range(2) for inputs, _ in batches.train(epoch)]
     assert len(set(drawn)) == distinct
-    assert drawn == 2 * list(islice(drawn[:distinct] * 6, steps))
+    assert drawn == 2 * list(islice(drawn[:distinct] * 6, steps))  # round and round, anew in each epoch
 
 
 @pytest.mark.parametrize(("data", "kind"), [(FEATURES, "cifar10"), (FEATURES, "folder"), (IMAGES, "synthetic")])

@@ -29,7 +29,7 @@ from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
 from bench.script import command as script
 from bench.spec.errors import UsageError
-from bench.spec.repeat import repeated
+from bench.spec.repeat import at_length, repeated
 from bench.spec.trial import DataSource, PreparedData, Request, SuiteRef
 from tests.conftest import TINY, call
 from tests.report.builders import RunBuilder
@@ -374,6 +374,18 @@ def test_the_command_of_a_script_is_repeated_with_its_script():
     ]
     command = repeated({"argv": argv})
     assert command == "`python run_bench.py script --inject fp32,amp-bf16 -- train.py --epochs 3 --out y`"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("layers --suite mlp --precision amp-bf16 --quick --out x", "layers --suite mlp --precision amp-bf16"),
+        ("--suite mlp --quick --ladder --techniques compile --within=90s", "--suite mlp --ladder --techniques compile"),
+        ("script --quick --inject fp32,amp-bf16 -- a.py --quick", "script --inject fp32,amp-bf16 -- a.py --quick"),
+    ],
+)
+def test_what_quick_left_out_is_measured_by_the_same_command_without_it(words, expected):
+    assert at_length({"argv": words.split()}) == f"`python run_bench.py {expected}`"
 
 
 def suggested(folder: Path) -> set[str]:
