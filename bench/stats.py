@@ -132,14 +132,33 @@ def rounds_interval(log_ratios: Values) -> Interval:
     Source: Yuen, "The two-sample trimmed t for unequal population variances", Biometrika 61 (1974);
     one sample as in Tukey and McLaughlin, Sankhya A 25 (1963).
     """
-    data = np.sort(np.asarray(log_ratios, dtype=np.float64))
-    count = int(data.size)
+    data = np.asarray(log_ratios, dtype=np.float64)
+    center, error = rounds_estimates(data)
+    return around(float(center), float(error), _rounds_freedom(data.size), data.size)
+
+
+def rounds_estimates(log_ratios: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the centers and the standard errors of ``rounds_interval`` of many processes at once, (..., rounds)."""
+    data = np.sort(log_ratios)
+    count = data.shape[-1]
     trimmed = int(TRIM * count)
-    kept = data[trimmed : count - trimmed]
-    winsorised = data.clip(kept[0], kept[-1])
+    kept = data[..., trimmed : count - trimmed]
+    winsorised = data.clip(kept[..., :1], kept[..., -1:])
     share = 1 - 2 * TRIM if trimmed else 1.0
-    error = math.sqrt(_variance(winsorised) / count) / share
-    return around(float(kept.mean()), error, _rounds_freedom(count), count)
+    variance = winsorised.var(axis=-1, ddof=min(1, count - 1))
+    return kept.mean(axis=-1), np.sqrt(np.where(np.ptp(winsorised, axis=-1), variance, 0.0) / count) / share
+
+
+def rounds_ends(log_ratios: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the speedups of many processes of as many rounds, (processes, rounds), and the ends of their intervals.
+
+    Returns:
+        (processes, 3), of a single round NaN for the ends.
+    """
+    count = log_ratios.shape[-1]
+    center, error = rounds_estimates(log_ratios)
+    half = quantile(_rounds_freedom(count)) * error if count > 1 else math.nan
+    return np.exp(np.stack([center, center - half, center + half], axis=-1))
 
 
 def _rounds_freedom(count: int) -> int:

@@ -162,8 +162,8 @@ def csv_columns(fields: Iterable[columns.Field]) -> str:
     return markdown(("column", "values", "meaning"), rows)
 
 
-def own_columns() -> str:
-    """Describe the columns of each phase's own; those of a row that phases share are described once."""
+def own_columns(*, stored: bool) -> str:
+    """Describe the columns of each phase's own, or those that follow; of a row that phases share once."""
     phases_of: dict[type, list[str]] = {}
     for phase in PHASES.values():
         if phase.row is not None:
@@ -172,7 +172,7 @@ def own_columns() -> str:
     rows = []
     for row, names in phases_of.items():
         for field in columns.fields_of(row):
-            if field.name not in described:
+            if field.name not in described and field.column.stored is stored:
                 rows.append((", ".join(names), f"`{field.name}`", field.values, field.about))
         described |= {field.name for field in columns.fields_of(row)}
     return markdown(("phase", "column", "values", "meaning"), rows)
@@ -231,7 +231,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "suites": suites,
     "phases": phases,
     "first_columns": lambda: csv_columns(columns.fields_of(Identity)),
-    "own_columns": own_columns,
+    "own_columns": lambda: own_columns(stored=True),
+    "derived_columns": lambda: own_columns(stored=False),
     "last_columns": lambda: csv_columns(columns.fields_of(Ran)),
     **{file: partial(csv_columns, fields.values()) for file, fields in columns.COLUMNS.items()},
 }

@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Rewrite results folders of format 8, which has one trials.csv for all phases, as one CSV for each phase, in place.
+"""Rewrite results folders of format 9, which store figures that follow from other rows, without these, in place.
 
     python perf/convert_results.py FOLDER...
 
-Where a trial was tried again, the rows of the last attempt are kept. A run of an older format is converted first by the
-version of this script that belongs to format 8.
+What a step counts is kept in other words: samples_per_step, and tokens_per_sample. A run of an older format is
+converted first by the version of this script that belongs to format 9.
 """
 
 import io
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -17,14 +16,12 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.results.columns import COLUMNS, OF_PHASES, whole_lines
+from bench.results.columns import COLUMNS, derived, whole_lines
 from bench.results.files import write_atomically
 from bench.results.run_json import FORMAT
-from bench.spec.phases import MEASURING, PHASES
+from bench.spec.phases import MEASURING
 
-FORMER = 8
-FIGURES = {"numerics": "numerics.csv", "layers": "numerics.csv", "explain": "explain.csv"}
-"""The phases whose details have a file of another name now, and the former one."""
+FORMER = 9
 
 
 def convert(folder: Path) -> None:
@@ -32,40 +29,17 @@ def convert(folder: Path) -> None:
     run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     if run.get("format") != FORMER:
         sys.exit(f"'{folder}' is not of format {FORMER}: its run.json has the format {run.get('format')}.")
-    trials = counting(texts(folder / "trials.csv"))
-    attempts = trials.drop_duplicates("trial").set_index("trial")["attempt"]
-    names = {row.trial: renamed(row.trial, row.phase) for row in trials.itertuples()}
-    phase_of = trials.drop_duplicates("trial").set_index("trial")["phase"]
-    details = {}
-    for name in ("blocks.csv", "epochs.csv", *dict.fromkeys(FIGURES.values())):
-        rows = texts(folder / name)
-        if not rows.empty:
-            rows = rows[rows["attempt"] == rows["trial"].map(attempts)]
-            rows = rows.assign(phase=rows["trial"].map(phase_of), trial=rows["trial"].map(names))
-        details[name] = rows
-    written = {name: rows for name, rows in details.items() if name in COLUMNS and name not in OF_PHASES}
-    for phase, former in FIGURES.items():
-        rows = details[former]
-        (name,) = PHASES[phase].details.values()
-        written[name] = rows[rows["phase"] == phase] if not rows.empty else rows
-    trials = trials.assign(trial=trials["trial"].map(names))
-    for name, phase in MEASURING.items():
-        written[phase.file] = of_phase(trials[trials["phase"] == name], name)
-    (folder / "trials.csv").rename(folder / "trials.csv.converted")
-    for name in dict.fromkeys(FIGURES.values()):
-        (folder / name).unlink(missing_ok=True)
-    for name, rows in written.items():
-        if rows.empty and (folder / name).exists():
-            write_atomically(folder / name, ",".join(COLUMNS[name]) + "\n")
-        elif not rows.empty:
-            columns = [column for column in COLUMNS[name] if column in rows]
-            if name in OF_PHASES:
-                columns = [column for column in columns if (rows[column] != "").any()]
-            text = rows[columns].to_csv(index=False, lineterminator="\n")
-            write_atomically(folder / name, text)
-    planned = [{**trial, **renamed_plan(trial)} for trial in run.get("planned", [])]
-    write_atomically(folder / "run.json", json.dumps({**run, "format": FORMAT, "planned": planned}, indent=2) + "\n")
-    (folder / "trials.csv.converted").unlink()
+    for phase in MEASURING.values():
+        rows = texts(folder / phase.file)
+        if rows.empty:
+            continue
+        if "step_ms" in rows:
+            rows = counted(rows)
+        rows = rows.drop(columns=[name for name in derived(phase) if name in rows])
+        columns = [name for name in COLUMNS[phase.file] if name in rows and (rows[name] != "").any()]
+        added = [name for name in rows if name not in COLUMNS[phase.file]]  # by somebody
+        write_atomically(folder / phase.file, rows[columns + added].to_csv(index=False, lineterminator="\n"))
+    write_atomically(folder / "run.json", json.dumps({**run, "format": FORMAT}, indent=2) + "\n")
 
 
 def texts(path: Path) -> pd.DataFrame:
@@ -74,47 +48,22 @@ def texts(path: Path) -> pd.DataFrame:
     return pd.read_csv(io.BytesIO(data), dtype=str, keep_default_na=False) if data.strip() else pd.DataFrame()
 
 
-def counting(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the last whole attempt at each trial, without arms that were measured together after all."""
-    size = trials.groupby(["trial", "attempt"])["trial"].transform("size")
-    whole = trials[size >= trials["trial_rows"].astype(int)]
-    last = whole.groupby("trial")["attempt"].transform(lambda attempts: max(attempts, key=int))
-    rows = whole[whole["attempt"] == last]
-    arm = ["cell", "phase", "replicate", "seed", "arm_precision", "arm_techniques"]
-    of_trial = rows.groupby("trial")
-    is_together = of_trial["trial"].transform("size").gt(1) & ~of_trial["status"].transform(lambda s: "oom" in set(s))
-    together = rows[is_together][arm].apply(tuple, axis=1)
-    is_apart = of_trial["trial"].transform("size").eq(1)
-    return rows[~(is_apart & rows[arm].apply(tuple, axis=1).isin(set(together)))]
-
-
-def of_phase(trials: pd.DataFrame, phase: str) -> pd.DataFrame:
-    """Return the rows of a phase in its own columns."""
-    if trials.empty:
-        return trials
-    rows = trials.assign(parameters=trials["parameters_json"].replace("{}", ""))
-    if phase == "memory":
-        rows["replicate"] = rows["trial"].str.extract(r"-r(\d+)$")[0]
+def counted(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of speed with what a step counts, to the ten digits that its throughput bears."""
+    step_ms, samples_per_s = (pd.to_numeric(rows[name]) for name in ("step_ms", "samples_per_s"))
+    rows = rows.assign(samples_per_step=words(samples_per_s * step_ms / 1e3))
+    if "tokens_per_s" in rows:
+        rows["tokens_per_sample"] = words(pd.to_numeric(rows["tokens_per_s"]) / samples_per_s)
     return rows
 
 
-def renamed(trial: str, phase: str) -> str:
-    """Return the name of a trial now: processes of the memory phase are counted as those of others are."""
-    if phase != "memory":
-        return trial
-    return re.sub(r"-s(\d+)$", r"-r\1", trial) if re.search(r"-s\d+$", trial) else f"{trial}-r0"
-
-
-def renamed_plan(trial: dict[str, object]) -> dict[str, object]:
-    """Return what changes in an entry of the plan."""
-    name = renamed(str(trial["trial"]), str(trial["phase"]))
-    if trial["phase"] != "memory":
-        return {}
-    return {"trial": name, "replicate": int(name.rpartition("-r")[2]), "seed": 0}
+def words(numbers: pd.Series) -> pd.Series:
+    """Write numbers for a CSV."""
+    return numbers.map(lambda number: "" if pd.isna(number) else f"{number:.10g}").astype(object)
 
 
 if __name__ == "__main__":
     for argument in sys.argv[1:] or sys.exit(__doc__):
-        if not (Path(argument) / "trials.csv").is_file():
-            sys.exit(f"'{argument}' is no folder of a run of format {FORMER}: it has no trials.csv.")
+        if not (Path(argument) / "run.json").is_file():
+            sys.exit(f"'{argument}' is no folder of a run: it has no run.json.")
         convert(Path(argument))

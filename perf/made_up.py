@@ -13,6 +13,7 @@ from typing import Any
 from bench.launch import Ending, Launcher
 from bench.phases.energy import Energy
 from bench.phases.fit import Fit
+from bench.phases.floor import AGAIN
 from bench.phases.inference import Inference
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
@@ -30,7 +31,6 @@ from bench.results.records import (
 )
 from bench.spec.precisions import BASELINE, PRECISIONS
 from bench.spec.trial import Trial
-from perf.synthetic_fleet import as_timed, as_trained
 
 GIB, MIB = 2**30, 2**20
 GPU = Device(
@@ -93,17 +93,13 @@ class MadeUpMachine(Launcher):
         """Send a result for each arm, with its blocks, epochs and figures."""
         results = [self._result(trial, device, name) for name in trial.precisions]
         if trial.phase in ("speed", "floor"):
-            blocks = self._blocks(
-                trial, (BASELINE, f"{BASELINE} again") if trial.phase == "floor" else trial.precisions
-            )
+            blocks = self._blocks(trial, (BASELINE, BASELINE + AGAIN) if trial.phase == "floor" else trial.precisions)
             for block in blocks:
                 on_message(block)
-            results = self._timed(trial, results, blocks)
         if trial.phase == "train":
             rows = [self._epoch(trial, number) for number in range(1, trial.epochs + 1)]
             for row in rows:
                 on_message(row)
-            results = [replace(result, row=as_trained(result.row, rows)) for result in results]
         if trial.phase == "numerics":
             for step in range(3):
                 figure = {"trial": trial.id, "precision": trial.precisions[0], "step": step, "layer": ""}
@@ -113,13 +109,6 @@ class MadeUpMachine(Launcher):
             on_message(result)
         return Ending(kind="done")
 
-    def _timed(self, trial: Trial, results: list[TrialResult], blocks: list[Block]) -> list[TrialResult]:
-        if trial.phase == "speed":
-            return as_timed(results, blocks, trial.cell.batch_size)
-        again = replace(results[0], precision=f"{BASELINE} again")
-        pair = [results[0], replace(again, row=replace(again.row, speedup=1.0))]
-        return [replace(as_timed(pair, blocks, trial.cell.batch_size)[1], precision=BASELINE)]
-
     def _result(self, trial: Trial, device: Device, name: str) -> TrialResult:
         gain = 1.0 if name == BASELINE else 2.5
         precision, batch = PRECISIONS[name.partition(":")[0]], trial.cell.batch_size
@@ -127,15 +116,12 @@ class MadeUpMachine(Launcher):
         if trial.phase == "memory":
             parts["row"] = self._memory(device, batch, gain)
         elif trial.phase in ("speed", "floor"):
-            speedup = None if name == BASELINE or BASELINE not in trial.precisions else 1.0
             parts["row"] = Speed(
                 steady=True,
                 warmup_steps=20,
                 switch_warmup_steps=2,
-                block_steps=STEPS,
+                samples_per_step=batch,
                 switch_transient_pct=1.5,
-                rounds=ROUNDS,
-                speedup=speedup,
                 peak_tflops=50.0 * gain,
                 host_ratio=0.25 if device.is_gpu else None,
                 foreign_load_pct=None if device.is_gpu else 2.0,
@@ -146,7 +132,6 @@ class MadeUpMachine(Launcher):
             parts["row"] = Energy(
                 energy_source="counter",
                 energy_j_per_step=power_w * step_s,
-                energy_net_j_per_step=(power_w - idle_w) * step_s,
                 idle_power_w=idle_w,
                 mean_power_w=power_w,
                 energy_window_s=1000 * step_s,
@@ -154,14 +139,7 @@ class MadeUpMachine(Launcher):
             )
         elif trial.phase == "train":
             parts["row"] = Training(
-                epochs=1,
-                time_per_epoch_s=1.0,
-                total_s=1.0,
-                train_samples_per_s=1.0,
-                train_loss=1.0,
-                test_loss=1.0,
-                test_accuracy_pct=50.0,
-                data_wait_pct=1.0,
+                total_s=13.0 * trial.epochs,
                 checkpoint_bytes=40 * MIB,
                 checkpoint_16bit_bytes=20 * MIB,
                 data_storage="device",

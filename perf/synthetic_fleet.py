@@ -15,13 +15,12 @@ import random
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import numpy as np
 
 from bench.phases.energy import Energy
 from bench.phases.memory import MemoryPeak
@@ -32,7 +31,6 @@ from bench.results.store import Store
 from bench.spec.precisions import BASELINE
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
-from bench.stats import rounds_interval
 
 GIB = 2**30
 BATCH_SIZES = (32, 64, 128, 256, 512)
@@ -253,38 +251,13 @@ class _Cell:
 
     def _speed(self, fitting: list[str], replicate: int) -> None:
         batch, paired = self.cell.batch_size, BASELINE in fitting
-        results, steps_ms = [], {}
+        steps_ms, is_limited = {}, not self.model.accuracy_pct and batch < 64
         for name in fitting:
             speedup = 1 + (self.gain(name) - 1) * (1 - 0.55 * math.exp(-batch / 80))
-            if launches_limit := not self.model.accuracy_pct and batch < 64:
+            if is_limited:
                 speedup = 1 + (speedup - 1) * 0.05
             speedup *= self.rng.gauss(1, self.gpu.scatter)
-            step_ms = steps_ms[name] = self.fp32_ms / speedup
-            compared = paired and name != BASELINE
-            flops = 3 * self.model.flops * batch
-            ceiling = self.gpu.fp32_tflops * CEILING[name]
-            speed = Speed(
-                steady=True,
-                warmup_steps=20,
-                switch_warmup_steps=2,
-                block_steps=5,
-                switch_transient_pct=1.2,
-                rounds=self.shape.rounds,
-                step_ms=step_ms,
-                samples_per_s=1000 * batch / step_ms,
-                speedup=speedup if compared else None,
-                speedup_low=speedup * (1 - self.gpu.within) if compared else None,
-                speedup_high=speedup * (1 + self.gpu.within) if compared else None,
-                step_p50_ms=step_ms,
-                step_p95_ms=step_ms * 1.03,
-                host_ratio=0.95 if launches_limit else 0.3,
-                peak_tflops=ceiling,
-                tflops=flops / step_ms / 1e9,
-                pct_of_peak=100 * flops / step_ms / 1e9 / ceiling,
-                paired=paired,
-            )
-            operations = Operations(compute_dtypes=COMPUTED[name], flops_per_step=flops)
-            results.append(_result(name, row=speed, operations=operations))
+            steps_ms[name] = self.fp32_ms / speedup
         protocol = Protocol(replicates=self.shape.processes)
         trial = self._trial("speed", fitting, replicate=replicate, protocol=protocol)
         scatter = self.gpu.within * self.shape.rounds**0.5 / 2.2
@@ -301,14 +274,30 @@ class _Cell:
             for round_ in range(self.shape.rounds)
             for position, name in enumerate([*fitting, *reversed(fitting)])
         ]
-        self.store.add_results(trial, self.device, as_timed(results, blocks, batch), blocks)
+        results = []
+        for name in fitting:
+            median_ms = statistics.median(block.time_ms / 5 for block in blocks if block.precision == name)
+            speed = Speed(
+                steady=True,
+                warmup_steps=20,
+                switch_warmup_steps=2,
+                samples_per_step=batch,
+                switch_transient_pct=1.2,
+                step_p50_ms=median_ms,
+                step_p95_ms=1.03 * median_ms,
+                host_ratio=0.95 if is_limited else 0.3,
+                peak_tflops=self.gpu.fp32_tflops * CEILING[name],
+                paired=paired,
+            )
+            operations = Operations(compute_dtypes=COMPUTED[name], flops_per_step=3 * self.model.flops * batch)
+            results.append(_result(name, row=speed, operations=operations))
+        self.store.add_results(trial, self.device, results, blocks)
 
     def _energy(self, precision: str) -> None:
         joules = self.gpu.watts * 0.85 * self.fp32_ms / 1e3 / self.gain(precision)
         energy = Energy(
             energy_source="counter",
             energy_j_per_step=joules,
-            energy_net_j_per_step=joules * (1 - 0.12 / 0.85),
             idle_power_w=self.gpu.watts * 0.12,
             mean_power_w=self.gpu.watts * 0.85,
             energy_window_s=joules * 100 / (self.gpu.watts * 0.85),
@@ -321,23 +310,15 @@ class _Cell:
         epochs = self.shape.epochs
         epoch_s = 50_000 / self.cell.batch_size * self.fp32_ms / 1e3 / gain * self.rng.gauss(1, 0.01) + 0.5
         accuracy = (self.model.accuracy_pct or 0) + self.rng.gauss(0, 0.2)
+        trial = self._trial("train", [precision], seed=seed, epochs=epochs)
+        rows = [self._epoch(trial, epoch, epoch_s, accuracy) for epoch in range(1, epochs + 1)]
         training = Training(
-            epochs=epochs,
-            time_per_epoch_s=epoch_s,
-            total_s=epoch_s * epochs * 1.1,
-            train_samples_per_s=50_000 / epoch_s,
-            train_loss=0.03,
-            test_loss=0.25,
-            test_accuracy_pct=accuracy,
-            data_wait_pct=2.0,
-            train_energy_j=epoch_s * epochs * self.gpu.watts * 0.8,
+            total_s=rows[-1].elapsed_s + sum(row.test_s or 0.0 for row in rows),
             checkpoint_bytes=int(0.1 * GIB),
             checkpoint_16bit_bytes=int(0.05 * GIB),
             data_storage="device",
         )
-        trial = self._trial("train", [precision], seed=seed, epochs=epochs)
-        rows = [self._epoch(trial, epoch, epoch_s, accuracy) for epoch in range(1, epochs + 1)]
-        result = _result(precision, row=as_trained(training, rows))
+        result = _result(precision, row=training)
         self.store.add_results(trial, self.device, [result], rows)
 
     def _epoch(self, trial: Trial, epoch: int, epoch_s: float, last: float) -> EpochResult:
@@ -364,47 +345,6 @@ class _Cell:
             skipped_steps=0,
             energy_j=epoch_s * self.gpu.watts * 0.8,
         )
-
-
-def as_timed(results: Sequence[TrialResult], blocks: Sequence[Block], batch_size: int) -> list[TrialResult]:
-    """Return results with the step times and speedups that their blocks give."""
-    steps = {
-        result.precision: [block.time_ms / block.steps for block in blocks if block.precision == result.precision]
-        for result in results
-    }
-    logs = {name: np.log(times).reshape(-1, 2).mean(axis=1) for name, times in steps.items()}
-    timed = []
-    for result in results:
-        step_ms, ratios = statistics.median(steps[result.precision]), logs.get(BASELINE, 0) - logs[result.precision]
-        speedup = rounds_interval(ratios).exp()
-        flops = result.operations.flops_per_step if result.operations else None
-        speed = replace(result.row, step_ms=step_ms, samples_per_s=1000 * batch_size / step_ms)
-        if result.row.speedup is not None:
-            speed = replace(speed, speedup=speedup.center, speedup_low=speedup.low, speedup_high=speedup.high)
-        if flops is not None:
-            tflops = flops / step_ms / 1e9
-            speed = replace(speed, tflops=tflops, pct_of_peak=100 * tflops / speed.peak_tflops)
-        timed.append(replace(result, row=replace(speed, step_p50_ms=step_ms, step_p95_ms=1.03 * step_ms)))
-    return timed
-
-
-def as_trained(training: Training, rows: Sequence[EpochResult]) -> Training:
-    """Return a training with the figures that its epochs give."""
-    train_s, last = rows[-1].elapsed_s, rows[-1]
-    return replace(
-        training,
-        epochs=len(rows),
-        time_per_epoch_s=statistics.median(row.train_s for row in rows[1:] or rows),
-        total_s=train_s + sum(row.test_s for row in rows),
-        train_samples_per_s=sum(row.samples for row in rows) / train_s,
-        data_wait_pct=100 * sum(row.data_wait_s for row in rows) / train_s,
-        train_loss=last.train_loss,
-        test_loss=last.test_loss,
-        test_accuracy_pct=last.test_accuracy_pct,
-        test_loss_fp32=last.test_loss_fp32,
-        test_accuracy_fp32_pct=last.test_accuracy_fp32_pct,
-        train_energy_j=sum(row.energy_j for row in rows) if rows[0].energy_j else None,
-    )
 
 
 def _result(precision: str, **parts: Any) -> TrialResult:

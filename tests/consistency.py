@@ -1,12 +1,12 @@
-"""The figures of a run's phases, computed again from the blocks and epochs that the harness stored with them."""
+"""The figures of a run that follow from its blocks and epochs, computed again in another way."""
 
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from bench.report.reading.trials import read_trials
-from bench.results.csv_file import PAIR, read
+from bench.report.reading.trials import read_details, read_trials
+from bench.results.csv_file import PAIR
 from bench.results.records import MEASURED
 from bench.results.run_json import read_run
 from bench.stats import rounds_interval
@@ -17,56 +17,46 @@ ROUGHLY = {"total_s": 1e-3}
 KINDS_OF_MEMORY = ["parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "temporary_bytes"]
 
 
-def timed_figures(trials: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
-    """Compute each arm's figures from the blocks of the rounds that count."""
-    counted = blocks[blocks["discarded"] == ""]
-    counted = counted.assign(step_ms=counted["time_ms"] / counted["steps"])
-    arms = counted.groupby(PAIR, sort=False)
-    figures = pd.DataFrame({"step_ms": arms["step_ms"].median(), "rounds": arms["round"].nunique()})
-    figures["block_steps"] = blocks.groupby(PAIR)["steps"].max()
-    figures["skipped_steps"] = blocks.groupby(PAIR)["skipped_steps"].sum()
-    logs = np.log(counted["step_ms"]).groupby([counted[name] for name in [*PAIR, "round"]]).mean()
-    for trial, precision in trials.loc[trials["speedup"].notna(), PAIR].itertuples(index=False):
-        speedup = rounds_interval((logs[trial, "fp32"] - logs[trial, precision]).to_numpy()).exp()
-        names = ["speedup", "speedup_low", "speedup_high"]
-        figures.loc[(trial, precision), names] = [speedup.center, speedup.low, speedup.high]
+def timed_figures(trial: str, precision: str, blocks: pd.DataFrame) -> dict[str, float]:
+    """Compute the figures of an arm from the blocks of the rounds that count."""
+    counted = blocks[(blocks["trial"] == trial) & (blocks["discarded"] == "")]
+    own = counted[counted["precision"] == precision]
+    step_ms = own["time_ms"] / own["steps"]
+    figures = {"step_ms": step_ms.median(), "rounds": own["round"].nunique(), "block_steps": own["steps"].max()}
+    if precision != "fp32" and "fp32" in set(counted["precision"]):
+        logs = np.log(counted["time_ms"] / counted["steps"]).groupby([counted["precision"], counted["round"]]).mean()
+        speedup = rounds_interval((logs["fp32"] - logs[precision]).to_numpy()).exp()
+        ends = [np.nan if end is None else end for end in speedup.ends]
+        figures |= dict(zip(("speedup", "speedup_low", "speedup_high"), ends, strict=True))
     return figures
 
 
-def trained_figures(epochs: pd.DataFrame) -> pd.DataFrame:
-    """Compute each training's figures from its epochs; its time per epoch without the first."""
-    courses = epochs.sort_values("epoch").groupby(PAIR, sort=False)
-    sums = courses[["train_s", "test_s", "samples", "data_wait_s"]].sum()
-    last = courses[["train_loss", "test_loss", "test_accuracy_pct"]].last()
-    return last.assign(
-        epochs=courses.size(),
-        time_per_epoch_s=courses["train_s"].agg(
-            lambda seconds: (seconds if len(seconds) == 1 else seconds.iloc[1:]).median()
-        ),
-        total_s=sums["train_s"] + sums["test_s"],
-        train_samples_per_s=sums["samples"] / sums["train_s"],
-        data_wait_pct=100 * sums["data_wait_s"] / sums["train_s"],
-    )
+def trained_figures(trial: str, precision: str, epochs: pd.DataFrame) -> dict[str, float]:
+    """Compute the figures of a training from its epochs; its time per epoch without the first."""
+    own = epochs[(epochs["trial"] == trial) & (epochs["precision"] == precision)].sort_values("epoch")
+    last, train_s = own.iloc[-1], own["train_s"].sum()
+    return {
+        **last[["train_loss", "test_loss", "test_accuracy_pct"]].to_dict(),
+        "epochs": len(own),
+        "time_per_epoch_s": (own["train_s"] if len(own) == 1 else own["train_s"].iloc[1:]).median(),
+        "total_s": train_s + own["test_s"].sum(),
+        "train_samples_per_s": own["samples"].sum() / train_s,
+        "data_wait_pct": 100 * own["data_wait_s"].sum() / train_s,
+    }
 
 
 def assert_consistent(folder: Path) -> int:
     """Compare a run's rows with its blocks and epochs; return how many rows have either."""
-    trials = read_trials(folder, read_run(folder))
-    blocks, epochs = (read(folder / name) for name in ("blocks.csv", "epochs.csv"))
+    details = read_details(folder)
+    trials = read_trials(folder, read_run(folder), details)
     measured = trials[trials["status"].isin(MEASURED)]
     kinds = measured[measured["tracked_peak_bytes"].notna()]
     np.testing.assert_array_equal(kinds["tracked_peak_bytes"], kinds[KINDS_OF_MEMORY].sum(axis=1))
     checked = 0
-    for phases, figures in (
-        (("speed",), timed_figures(measured, blocks)),
-        (("train",), trained_figures(epochs)),
-    ):
-        rows = measured[measured["phase"].isin(phases)].set_index(PAIR)
-        assert set(rows.index) <= set(figures.index)
-        for name in figures:
-            expected = figures.loc[rows.index, name].to_numpy(dtype=float)
-            np.testing.assert_allclose(rows[name], expected, rtol=ROUGHLY.get(name, EXACT), err_msg=name)
+    for phase, name, figures_of in (("speed", "blocks.csv", timed_figures), ("train", "epochs.csv", trained_figures)):
+        rows = measured[measured["phase"] == phase]
+        for (trial, precision), (_, row) in zip(rows[PAIR].itertuples(index=False), rows.iterrows(), strict=True):
+            for figure, expected in figures_of(trial, precision, details[name]).items():
+                np.testing.assert_allclose(row[figure], expected, rtol=ROUGHLY.get(figure, EXACT), err_msg=figure)
         checked += len(rows)
-    timed = measured[measured["step_ms"].notna() & measured["samples_per_s"].notna()]
-    np.testing.assert_allclose(timed["samples_per_s"], 1000 * timed["batch_size"] / timed["step_ms"], rtol=EXACT)
     return checked

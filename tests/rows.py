@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from bench.report.reading.trials import DERIVED, TRIALS
+from bench.report.reading.trials import DERIVED, TRIALS, read_details, read_trials
 from bench.results.columns import COLUMNS, OF_PHASES
+from bench.results.run_json import read_run
 
 Row = dict[str, str]
 EMPTY = dict.fromkeys(TRIALS, "")
@@ -23,6 +24,11 @@ def rows(folder: Path, name: str) -> list[Row]:
 def trial_rows(folder: Path) -> list[Row]:
     """The rows of all phases, each with its phase, in the order measured; a column that a file lacks is empty."""
     return sorted((row for name in OF_PHASES for row in _of_phase(folder, name)), key=lambda row: row["started"])
+
+
+def trial_figures(folder: Path) -> list[dict[str, Any]]:
+    """The rows of all phases as reports read them, with the figures that follow from blocks and epochs."""
+    return read_trials(folder, read_run(folder), read_details(folder)).to_dict("records")
 
 
 def _of_phase(folder: Path, name: str) -> list[Row]:

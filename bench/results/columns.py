@@ -124,7 +124,13 @@ def _of_phase(phase: Phase) -> dict[str, Field]:
     """Return the columns of a phase's CSV: the question and the outcome, its own figures, and what ran."""
     fields = [*fields_of(Identity), *(fields_of(phase.row, part=True) if phase.row else ()), *fields_of(Ran, part=True)]
     other = {"replicate", "seed"} - {phase.key}
-    return {field.name: field for field in fields if field.name not in other}
+    return {field.name: field for field in fields if field.column.stored and field.name not in other}
+
+
+def derived(phase: Phase) -> dict[str, Field]:
+    """Return the columns that follow from the rows that a phase stores."""
+    fields = fields_of(phase.row, part=True) if phase.row else ()
+    return {field.name: field for field in fields if not field.column.stored}
 
 
 def _columns() -> dict[str, dict[str, Field]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -67,6 +68,13 @@ def read(path: Path) -> pd.DataFrame:
         _require(valid, cells, field, path)
         checked[name] = cells
     return pd.DataFrame(checked)
+
+
+def typed(rows: pd.DataFrame, columns: Mapping[str, Field]) -> pd.DataFrame:
+    """Return rows in some columns: numbers as float64, others as texts. What is missing is empty."""
+    types = {name: float if field.kind == "number" else object for name, field in columns.items()}
+    words = {name: "" for name, kind in types.items() if kind is object}
+    return rows.reindex(columns=[*types]).astype(types).fillna(words)
 
 
 def _require(valid: NDArray[np.bool_], cells: pd.Series, field: Field, path: Path) -> None:

@@ -27,6 +27,8 @@ class Column:
     """The only valid words, where the type does not say so; none if any is valid."""
     filled: bool = False
     """Whether the word is never empty."""
+    stored: bool = True
+    """Whether a CSV has it. What is not stored follows from stored rows (``Phase.derive``)."""
 
 
 Name = Annotated[str, Column(filled=True)]
@@ -35,6 +37,8 @@ Positive = Annotated[float, Column(sign="> 0")]
 Signed = Annotated[float, Column(sign="")]
 SignedBytes = Annotated[int, Column(sign="")]
 Diverging = Annotated[float, Column(sign="", may_diverge=True)]
+Derived = Annotated[float, Column(sign="", stored=False)]
+DerivedCount = Annotated[int, Column(sign="", stored=False)]
 Status = Literal["ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"]
 MEASURED: tuple[Status, ...] = ("ok", "unconverged")
 """The statuses whose figures count."""

@@ -18,7 +18,7 @@ from bench.results.records import Environment
 from bench.spec.errors import UsageError
 from bench.spec.trial import PreparedData, Request, SuiteRef, Trial
 
-FORMAT = 9
+FORMAT = 10
 """Version of run.json and of the CSVs. It is raised when a part is renamed or removed, or changes its meaning."""
 MOST = 1e18
 """Above any number of a machine or a request."""

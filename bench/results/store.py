@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from bench.results import run_json
+from bench.results import csv_file, run_json
 from bench.results.columns import COLUMNS, OF_PHASES, cells, whole_lines
 from bench.results.files import replacing, sync_folder, write_atomically
 from bench.results.records import Device, Identity, Ran, Sample, Status, TrialResult
@@ -244,10 +244,6 @@ def _trials(path: Path) -> set[str]:
     Raises:
         UsageError: it is damaged, or another program's.
     """
-    if not whole_lines(path)[0].strip():
-        return set()
-    from bench.results import csv_file  # pandas, which a new run does without until its report
-
     frame = csv_file.read(path)
     return set(frame["trial"]) if "trial" in frame else set()
 

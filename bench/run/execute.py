@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ from bench.results.records import MEASURED, Device, Environment, Message, Progre
 from bench.results.run_json import planned as describe_planned
 from bench.results.run_json import read_run
 from bench.results.store import LOG, Store, StoredResults, stored_results
+from bench.run.figures import stored_speeds, with_figures
 from bench.run.folder import describe_request, earlier_start, locked
 from bench.run.prepare import PreparedRun
 from bench.spec.phases import PHASES, SEARCHES
@@ -92,7 +93,7 @@ class Execution:
     def run(self, plan: Plan) -> bool:
         """Run every unfinished trial; return whether something was measured, and nothing failed or hung."""
         self.known, self.forecast = stored_results(self.store.folder), Forecast(plan)
-        self.speeds = speeds_of(self.known)
+        self.speeds = stored_speeds(self.store.folder)
         self._reached, self._total = 0, len(plan.trials)
         fits = (trial for trial in plan.trials if trial.phase in SEARCHES)
         self.searches = [each for each in fits if not (each.unfit or refusal_reason(each, self._device(each)))]
@@ -265,7 +266,7 @@ class Execution:
             records, results, ending = self._run_process(trial)
             if ending.kind in FAILED and len(trial.arms) > 1:
                 with self._lock:
-                    self.display.end(trial, results)
+                    self.display.end(trial, with_figures(trial, results, records))
                 return replace(ending, text=results[-1].detail)
             first = replace(trial, replicate=trial.replicate - 1)  # of two processes that read its memory
             fits = trial.phase == "memory" and {*self.known.statuses.get(first.id, {}).values()} & {*MEASURED}
@@ -332,6 +333,7 @@ class Execution:
         """Store what a trial sent, and show how it ended."""
         with self._lock:
             self.store.add_results(trial, self._device(trial), results, [*self.sampler.drain(), *records])
+            results = with_figures(trial, results, records)
             self.display.end(trial, results)
         self.known.statuses[trial.id] = {result.precision: result.status for result in results}
         if "oom" not in self.known.statuses[trial.id].values():
@@ -482,26 +484,6 @@ def sampled_gpus(environment: Environment) -> Gpus:
     return tuple((name, uuid) for uuid, name in names.items())
 
 
-FIGURES = ("step_ms", "speedup", "speedup_low", "speedup_high", "foreign_load_pct", "switches_per_s")
-COUNTS = ("warmup_steps", "switch_warmup_steps", "block_steps", "rounds")
-
-
-def speeds_of(known: StoredResults) -> dict[str, dict[str, Speed]]:
-    """Return the speeds that earlier processes of a run have stored, by trial and arm."""
-    speeds: dict[str, dict[str, Speed]] = {}
-    for trial, arms in known.rows.items():
-        for name, row in arms.items():
-            if row["status"] in MEASURED and row.get("step_ms") and all(row.get(column) for column in COUNTS):
-                speeds.setdefault(trial, {})[name] = _speed(row)
-    return speeds
-
-
-def _speed(row: Mapping[str, str]) -> Speed:
-    counts: dict[str, Any] = {name: int(float(row[name])) for name in COUNTS}
-    figures: dict[str, Any] = {name: float(row[name]) if row.get(name) else None for name in FIGURES}
-    return Speed(steady=row.get("steady") == "yes", disturbance=row.get("disturbance", ""), **counts, **figures)
-
-
 def remaining(plan: Plan, known: StoredResults) -> Plan:
     """Return the part of a plan that has no final rows."""
     fits = memory_trials(plan)
@@ -573,7 +555,7 @@ def log_speedups(speeds: Sequence[Speed]) -> Processes:
     processes, is_disturbed = [], []
     for speed, is_evident in zip(speeds, evidence.tolist(), strict=True):
         if speed.speedup is not None:
-            processes.append(from_row(speed.speedup, speed.speedup_low, speed.speedup_high, speed.rounds))
+            processes.append(from_row(speed.speedup, speed.speedup_low, speed.speedup_high, int(speed.rounds or 0)))
             is_disturbed.append(is_evident)
     return processes, is_disturbed
 

@@ -86,13 +86,13 @@ def advice_of(folder: Path) -> list[Advice]:
 
 def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
     """Return how to go on after a run; what its phases ``advised`` comes before the usual."""
-    from bench.report.reading.trials import read_trials
+    from bench.report.reading.trials import read_details, read_trials
     from bench.spec.metrics import ACCURACY
 
     where = shlex.quote(str(folder))
     if read_run(folder).get("undecided"):
         return f"`python run_bench.py --resume {where}` measures what is undecided."
-    trials = read_trials(folder, read_run(folder))
+    trials = read_trials(folder, read_run(folder), read_details(folder))
     measured = trials[trials["status"].isin(MEASURED)]
     if trials["status"].isin(FAILURES).any():
         return f"the report's notes say what failed or hung; --resume {where} tries it again."

@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from statistics import fmean, geometric_mean
+from statistics import fmean
 from typing import Any
 
 import psutil
@@ -166,15 +166,15 @@ class ScriptLauncher(LocalLauncher):
             if reference in failed and why is None:
                 why = f"the reference {reference} failed: {failed[reference]}"
             if why is None:
-                result = self._timed(name, timings, None if name == reference else timed[reference])
+                result = self._timed(name, timings)
             else:
                 result = TrialResult(precision=name, status="failed", detail=why)
             results.append(result)
         return results
 
-    def _timed(self, name: str, timings: list[Timing], reference: list[Timing] | None) -> TrialResult:
+    def _timed(self, name: str, timings: list[Timing]) -> TrialResult:
         """Return the row of an arm in a round."""
-        step_ms, skipped = _mean_ms(timings), sum(each.skipped for each in timings)
+        skipped = sum(each.skipped for each in timings)
         times = sorted(ms for each in timings for ms in each.counted_ms)
         waits_pct = [each.wait_pct for each in timings if each.wait_pct is not None]
         wait_pct = fmean(waits_pct) if waits_pct else None
@@ -184,12 +184,6 @@ class ScriptLauncher(LocalLauncher):
             steady=True,
             warmup_steps=self.script.warmup,
             switch_warmup_steps=0,
-            block_steps=len(times) // len(timings),
-            rounds=1,
-            step_ms=step_ms,
-            samples_per_s=1e3 / step_ms,
-            speedup=_mean_ms(reference) / step_ms if reference else None,
-            skipped_steps=skipped,
             step_p50_ms=times[len(times) // 2],
             step_p95_ms=times[len(times) * 95 // 100],
             foreign_load_pct=max(loads_pct, default=None),
@@ -376,11 +370,6 @@ def _remove_empty(made: Path) -> None:
 def _command(words: tuple[str, ...]) -> list[str]:
     """Return the words that start a script: Python's own first where they begin with the script."""
     return [sys.executable, *words] if words[0].endswith(".py") or words[0] == "-m" else list(words)
-
-
-def _mean_ms(timings: list[Timing]) -> float:
-    """Return the geometric mean of processes' step times: of an ABBA round, drift cancels in it."""
-    return geometric_mean(timing.step_ms for timing in timings)
 
 
 def open_launcher(request: Request) -> ScriptLauncher | None:

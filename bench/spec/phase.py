@@ -83,6 +83,9 @@ class Phase:
     """The CSVs of the other records that it sends, by their types."""
     metrics: tuple[Metric, ...] = ()
     """What its arms are compared by."""
+    derive: Callable[[Any, Any], Any] | None = None
+    """Returns its rows with the columns that are not stored (``Column.stored``), given the rows, by the names of their
+    arms and with the column ``reference``, and the frames of details, by the names of their CSVs."""
     describe: Callable[[Any], str] | None = None
     """Returns the line on the terminal of the ``TrialResult`` of an arm that was measured; None: its name, status and
     detail."""

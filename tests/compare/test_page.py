@@ -10,6 +10,7 @@ from bench.compare.page import changes, comparison_page, show_comparison
 from bench.report.page import compose
 from bench.report.reading.load import load
 from bench.report.render import answers
+from tests.compare.test_comparison import slower
 from tests.report import fleet
 from tests.report.builders import RunBuilder
 
@@ -86,16 +87,15 @@ def test_rows_that_could_not_be_judged_have_the_cause(tmp_path, capsys, processe
 
 def test_regressions_come_before_improvements_and_the_largest_first(tmp_path):
     first = fleet.original(tmp_path / "raw")
-    for name, faster in (("old", {}), ("new", {"fp32": 1.3, "amp-bf16": 0.8})):
+    for name, times in (("old", {}), ("new", {"fp32": 1 / 1.3, "amp-bf16": 1 / 0.8})):
         run = fleet.copy(first, tmp_path / name, device="Card", architecture="Test", jitter=0.002)
 
-        def pace(row: dict[str, str], faster: dict[str, float] = faster) -> None:
-            if row["step_ms"]:
-                row["step_ms"] = repr(float(row["step_ms"]) / faster.get(row["precision"], 1.0))
-            if row["peak_allocated_bytes"] and faster and row["precision"] == "fp32":
+        def grow(row: dict[str, str], times: dict[str, float] = times) -> None:
+            if row["peak_allocated_bytes"] and times and row["precision"] == "fp32":
                 row["peak_allocated_bytes"] = str(2 * int(row["peak_allocated_bytes"]))
 
-        fleet.edit_rows(run, pace)
+        fleet.edit_rows(run, grow)
+        fleet.edit_rows(run, slower(times), "blocks.csv")
     (table,), _ = changes(compare(tmp_path / "old", tmp_path / "new"))
     assert [(row[1], row[3]) for row in table.rows if row[1] != "all"] == [
         ("amp-bf16", "REGRESSED"),

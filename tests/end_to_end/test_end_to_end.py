@@ -22,7 +22,7 @@ from bench.data import folder as image_folder
 from bench.phases.fit import largest as max_batch
 from tests.conftest import TINY, call
 from tests.consistency import assert_consistent
-from tests.rows import trial_rows
+from tests.rows import trial_figures, trial_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = ("--suite", "tiny.py", "--gpus", "cpu")
@@ -64,14 +64,15 @@ def test_from_images_to_rows(finished):
     assert [(row["phase"], row["precision"]) for row in trials] == [
         (phase, precision) for phase in ("memory", "speed", "train") for precision in ("fp32", "amp-bf16")
     ]
-    assert all(float(row["test_accuracy_pct"]) > 80 for row in trials if row["phase"] == "train")
+    trained = [row for row in trial_figures(folder / "results" / "mine") if row["phase"] == "train"]
+    assert all(row["test_accuracy_pct"] > 80 for row in trained)
     assert all(float(row["peak_resident_bytes"]) > 0 for row in trials if row["phase"] == "memory")
 
 
 def test_the_figures_of_trials_are_those_that_blocks_and_epochs_give(finished):
     assert assert_consistent(finished[0] / "results" / "mine") == 4
-    row = next(row for row in trial_rows(finished[0] / "results" / "mine") if row["speedup"])
-    assert float(row["speedup_low"]) < float(row["speedup"]) < float(row["speedup_high"])
+    (row,) = (row for row in trial_figures(finished[0] / "results" / "mine") if row["speedup"] > 0)
+    assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
 
 
 def test_a_run_ends_with_its_report(finished):

@@ -9,7 +9,8 @@ from bench.results.records import TrialResult
 from bench.script.launcher import ScriptLauncher
 from bench.spec.trial import Script
 from tests.conftest import call
-from tests.rows import trial_rows
+from tests.derived import figured
+from tests.rows import trial_figures
 from tests.script.test_launcher import CPU, trial
 
 METRONOME = """
@@ -76,7 +77,7 @@ for step in range(200):
 
 
 def rows(folder):
-    return {(row["phase"], row["precision"]): row for row in trial_rows(folder)}
+    return {(row["phase"], row["precision"]): row for row in trial_figures(folder)}
 
 
 @pytest.mark.slow
@@ -89,7 +90,7 @@ def test_a_metronome_reads_what_it_is_set_to(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     measured = rows(tmp_path / "run")["speed", "mixed"]
     assert float(measured["speedup"]) == pytest.approx(1.5, abs=0.02)
-    assert measured["skipped_steps"] == "6"  # three in each of its two processes
+    assert measured["skipped_steps"] == 6  # three in each of its two processes
     report = (tmp_path / "reports" / "run" / "report.md").read_text()
     assert "plain, its reference, is called fp32" in report
     assert "batch" not in done.stdout  # a script's batch size is its own
@@ -115,8 +116,9 @@ def test_what_a_step_consists_of_does_not_change_its_time(tmp_path, has, other, 
     options = {"a": "--ms 30", "b": f"{other} --start 1"}
     script = Script(command=(str(main), f"--has={has}"), arms=tuple(options.items()))
     records = []
-    ScriptLauncher(script).run(replace(trial(*options), silence_s=120.0), CPU, records.append)
-    measured = next(each for each in records if isinstance(each, TrialResult) and each.precision == "b")
+    asked = replace(trial(*options), silence_s=120.0)
+    ScriptLauncher(script).run(asked, CPU, records.append)
+    measured = next(each for each in figured(asked, records) if isinstance(each, TrialResult) and each.precision == "b")
     assert measured.status == "ok", measured.detail
     print(f"{has or 'scaler.step plus step'}: {measured.row.speedup:.4f}")
     assert measured.row.speedup == pytest.approx(speedup, abs=0.02)

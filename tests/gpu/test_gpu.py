@@ -21,6 +21,7 @@ from bench.spec.trial import Protocol
 from bench.training import amp
 from bench.training.arms import TrainingRunner
 from tests.arms import arms
+from tests.derived import figured
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 GPU = torch.device("cuda", 0)
@@ -30,7 +31,7 @@ def run(trial, device):
     messages = []
     ending = LocalLauncher().run(trial, device, messages.append)
     assert ending.kind == "done", ending.text
-    return [message for message in messages if isinstance(message, TrialResult)]
+    return [message for message in figured(trial, messages) if isinstance(message, TrialResult)]
 
 
 def test_cuda_and_nvml_mean_the_same_gpu(environment, device):

@@ -25,6 +25,7 @@ from bench.training import distributed
 from bench.worker import worker
 from tests.arms import arms
 from tests.conftest import TINY
+from tests.derived import figured
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,6 +49,7 @@ def failing(trial, how, file=None):
 def test_a_speed_trial_sends_what_a_person_watches_blocks_of_both_arms_and_their_results(launcher, tiny_trial, cpu):
     trial = replace(tiny_trial, phase="speed", arms=arms("fp32", "amp-bf16"))
     _, messages = run(launcher, trial, cpu)
+    messages = figured(trial, messages)
     sent = {kind: [m for m in messages if isinstance(m, kind)] for kind in (Progress, Block, TrialResult)}
     assert any("warming up" in message.text for message in sent[Progress])
     base, arm = sent[TrialResult]

@@ -17,18 +17,20 @@ from bench.spec.phases import MEASURING
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import Protocol
 from tests.arms import arms
+from tests.derived import figured
 from tests.devices.fake_nvml import FakeDriver
 
 QUICK = Protocol(time_budget_s=0.05, replicates=1)
 
 
 def run_phase(trial, device, phase, *names, sent=None, techniques=(), protocol=QUICK, **changes):
-    """Run a phase for a moment, on the arms with these names if given; return all that it sent."""
+    """Run a phase for a moment, on the arms with these names if given; return all that it sent, with its figures."""
     sent = [] if sent is None else sent
     changes |= {"arms": arms(*names)} if names else {}
     cell = replace(changes.pop("cell", trial.cell), techniques=techniques)
-    phases.run(replace(trial, phase=phase, cell=cell, protocol=protocol, **changes), device, sent.append)
-    return sent
+    trial = replace(trial, phase=phase, cell=cell, protocol=protocol, **changes)
+    phases.run(trial, device, sent.append)
+    return figured(trial, sent)
 
 
 def of_kind(kind, sent):

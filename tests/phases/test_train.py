@@ -1,7 +1,6 @@
 import math
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,18 +8,19 @@ from PIL import Image
 from torch import nn
 
 from bench.cli.display import describe_results
+from bench.phases.train import Training
 from bench.phases.train import measure as train
-from bench.phases.train.measure import epoch_row, summary, time_to_accuracy_s
-from bench.planning import suite_registry
-from bench.results.records import EpochResult
-from bench.spec.precisions import PRECISIONS
+from bench.phases.train.measure import epoch_row
+from bench.results.records import EpochResult, TrialResult
 from bench.spec.suite import Data, Quality
 from bench.spec.trial import DataSource
 from bench.training.checkpoint import read_checkpoint
 from bench.training.step import Epoch, build_arm
 from tests.arms import arms
+from tests.derived import figured
 from tests.devices.fake_nvml import NOT_SUPPORTED, FakeClock, FakeDriver, FakeGpu
 from tests.phases.conftest import of_kind, result_of
+from tests.report.builders import epoch_of
 
 TRAIN = {"dark": 6, "light": 6}
 TEST = {"dark": 1, "light": 3}
@@ -77,9 +77,10 @@ class Bench:
             messages.append(message)
             counts.append(len(self.seen))
 
-        train.run(replace(self.trial, **changes), self.device, take, checkpoint)
+        trial = replace(self.trial, **changes)
+        train.run(trial, self.device, take, checkpoint)
         del self.seen[counts[-2] :]  # what follows the last epoch is no training
-        return of_kind(EpochResult, messages), result_of(messages)
+        return of_kind(EpochResult, messages), result_of(figured(trial, messages))
 
 
 @pytest.fixture
@@ -162,11 +163,13 @@ def test_an_energy_counter_that_is_lost_leaves_the_energy_unknown(bench, monkeyp
 
     train.run(bench.trial, bench.device, lose)
     assert seen[0].energy_j is not None
-    assert seen[1].energy_j is seen[2].row.train_energy_j is None
+    assert seen[1].energy_j is result_of(figured(bench.trial, seen)).row.train_energy_j is None
 
 
 def test_the_target_that_was_asked_for_is_in_the_result(bench):
     rows, result = bench.run(target_accuracy_pct=1.0)
+    assert result.row.total_s == pytest.approx(rows[-1].elapsed_s + sum(row.test_s for row in rows))
+    assert result.row.checkpoint_16bit_bytes == result.row.checkpoint_bytes / 2 > 0
     reached = next(row.elapsed_s for row in rows if row.test_accuracy_pct >= 1.0)
     assert (result.row.target_accuracy_pct, result.row.time_to_accuracy_s) == (1.0, reached)
 
@@ -256,12 +259,10 @@ def test_a_schedule_runs_over_all_steps_of_all_epochs(bench):
     assert [row.learning_rate for row in rows] == pytest.approx([0.05, 0.025])
 
 
-def epochs(*accuracies):
-    fields = dict.fromkeys(EpochResult.__dataclass_fields__)
-    return [
-        EpochResult(**{**fields, "test_accuracy_pct": accuracy, "elapsed_s": 10.0 * number})
-        for number, accuracy in enumerate(accuracies, start=1)
-    ]
+def trained(trial, rows, **row):
+    """The figures of a training whose epochs took so many seconds."""
+    result = TrialResult(precision="fp32", status="ok", row=Training(total_s=1.0, **row))
+    return result_of(figured(trial, [*rows, result])).row
 
 
 @pytest.mark.parametrize(
@@ -272,27 +273,29 @@ def epochs(*accuracies):
         ((None, None), 50.0, None),
     ],
 )
-def test_time_to_accuracy_is_that_of_the_first_epoch_that_reached_the_target(accuracies, target, seconds):
-    assert time_to_accuracy_s(epochs(*accuracies), target) == seconds
+def test_time_to_accuracy_is_that_of_the_first_epoch_that_reached_the_target(tiny_trial, accuracies, target, seconds):
+    trial = replace(tiny_trial, phase="train")
+    rows = [
+        epoch_of(trial.id, "fp32", seed=0, epoch=number, accuracy=None, epoch_s=10.0)
+        for number in range(1, len(accuracies) + 1)
+    ]
+    rows = [replace(row, test_accuracy_pct=accuracy) for row, accuracy in zip(rows, accuracies, strict=True)]
+    assert trained(trial, rows, target_accuracy_pct=target).time_to_accuracy_s == seconds
 
 
 def test_the_sum_of_a_training_is_that_of_all_its_epochs(tiny_trial):
-    suite = suite_registry.load(tiny_trial.cell.suite)
-    arm = build_arm(suite, suite.data, PRECISIONS["fp32"], torch.device("cpu"), seed=0)
-    rows = []
+    trial, rows = replace(tiny_trial, phase="train"), []
     for seconds, wait_s, test_s, energy_j in ((10.0, 4.0, 1.0, 70.0), (2.0, 0.5, 3.0, 30.0), (4.0, 0.3, 2.0, 20.0)):
         epoch = Epoch(loss=1.0, seconds=seconds, wait_seconds=wait_s, samples=100, skipped_steps=0)
-        row = epoch_row(tiny_trial, rows, epoch, number=len(rows) + 1, rate=0.1, scale=None, energy_j=energy_j)
+        row = epoch_row(trial, rows, epoch, number=len(rows) + 1, rate=0.1, scale=None, energy_j=energy_j)
         rows.append(replace(row, test_loss=0.5, test_accuracy_pct=80.0, test_s=test_s))
-    batches = SimpleNamespace(storage="host", entropy_nats=None, data=suite.data)
-    training = summary(tiny_trial, rows, arm, batches)
+    training = trained(trial, rows)
     assert [row.samples_per_s for row in rows] == [10.0, 50.0, 25.0]
     assert [row.elapsed_s for row in rows] == [10.0, 12.0, 16.0]
-    assert (training.epochs, training.time_per_epoch_s, training.total_s) == (3, 3.0, 22.0)
+    assert (training.epochs, training.time_per_epoch_s) == (3, 3.0)
     assert training.train_samples_per_s == pytest.approx(300 / 16)
     assert training.data_wait_pct == pytest.approx(100 * 4.8 / 16)
     assert training.train_energy_j == 120.0
-    assert training.checkpoint_16bit_bytes == training.checkpoint_bytes / 2 > 0
     assert training.target_accuracy_pct is training.time_to_accuracy_s is None
     rows[1] = replace(rows[1], energy_j=None)
-    assert summary(tiny_trial, rows, arm, batches).train_energy_j is None
+    assert trained(trial, rows).train_energy_j is None

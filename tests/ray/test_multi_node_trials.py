@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import call
 from tests.ray.conftest import Nodes, after_first_row_of, run, slow
-from tests.rows import rows, trial_rows
+from tests.rows import rows, trial_figures, trial_rows
 
 ray = pytest.importorskip("ray")
 
@@ -49,7 +49,8 @@ def test_two_nodes_train_together_and_one_of_them_alone(nodes, suite):
     both = trials["V100+V100", "memory"]
     assert int(both["all_devices_bytes"]) > int(both["peak_resident_bytes"])
     assert float(trials["V100+V100", "speed"]["communication_pct"]) > 0
-    losses = [float(trials[place, "train"]["train_loss"]) for place in ("V100", "V100+V100")]
+    figures = {(row["placement"], row["phase"]): row for row in trial_figures(folder)}
+    losses = [figures[place, "train"]["train_loss"] for place in ("V100", "V100+V100")]
     assert math.isclose(*losses, rel_tol=1e-3)
     environment = json.loads((folder / "run.json").read_text())["environment"]
     assert [node["accelerator"] for node in environment["nodes"]] == ["V100", "V100+V100", "V100+V100"]

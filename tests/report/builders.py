@@ -31,6 +31,7 @@ from bench.results.records import (
 from bench.results.store import Store
 from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
 from tests.arms import arms
+from tests.derived import with_details
 
 GPU = Device(placement="0", kind="cuda", name="NVIDIA Test 1", architecture="Hopper", compute_capability="9.0")
 MIB = 2**20
@@ -74,7 +75,7 @@ class RunBuilder:
         return Trial(cell=cell, phase=phase, arms=arms(*precisions), **asked)  # type: ignore[arg-type]
 
     def add(self, trial: Trial, *results: TrialResult, records: Iterable[object] = ()) -> RunBuilder:
-        self.store.add_results(trial, self.device, results, records)
+        self.store.add_results(trial, self.device, *with_details(trial, results, [*records]))
         return self
 
     def result(
@@ -108,13 +109,14 @@ class RunBuilder:
         within: float = 0.005,
         status: Status = "ok",
         switches: Switches = IEEE,
+        rounds: int = 20,
     ) -> RunBuilder:
         """One process per speedup, each with fp32 at 10 ms a step and the arm, next to arms that it timed before."""
         for replicate, speedup in enumerate(speedups):
             ends = {"speedup_low": speedup * (1 - within), "speedup_high": speedup * (1 + within)}
-            gained = timed(10.0 / speedup, batch, speedup=speedup, **ends)
+            gained = timed(10.0 / speedup, batch, speedup=speedup, rounds=rounds, **ends)
             rows = [
-                TrialResult(precision="fp32", status="ok", switches=switches, row=timed(10.0, batch)),
+                TrialResult(precision="fp32", status="ok", switches=switches, row=timed(10.0, batch, rounds=rounds)),
                 TrialResult(precision=arm, status=status, switches=switches, row=gained),
             ]
             timed_so_far = self.processes.setdefault((batch, replicate), {})
@@ -184,25 +186,26 @@ class RunBuilder:
     ) -> RunBuilder:
         """One training per accuracy, seeds from 0; None leaves the accuracy unknown, as in regression.
 
-        ``epoch_s`` is one for all seeds or one for each; ``figures`` are fields of Training, each likewise.
+        ``epoch_s`` is one for all seeds or one for each; ``figures`` are fields of Training, each likewise: those that
+        follow from epochs are those of the last, or all of them together.
         """
         times = [epoch_s] * len(accuracies) if isinstance(epoch_s, int | float) else list(epoch_s)
         for seed, (accuracy, seconds) in enumerate(zip(accuracies, times, strict=True)):
             trial = self.trial("train", [precision], batch, seed=seed, epochs=epochs)
-            training = Training(
-                epochs=epochs,
-                time_per_epoch_s=seconds,
-                total_s=seconds * epochs,
-                train_samples_per_s=1000.0 / seconds,
-                train_loss=(1.0 + 0.05 * seed) / epochs,
-                test_loss=(1.1 + 0.05 * seed) / epochs,
-                test_accuracy_pct=accuracy,
-                data_wait_pct=1.0 / seconds,
-            )
             chosen = {name: value[seed] if isinstance(value, list) else value for name, value in figures.items()}
-            self.add(trial, TrialResult(precision=precision, status="ok", row=replace(training, **chosen)))
             course = {"seed": seed, "epochs": epochs, "accuracy": accuracy, "epoch_s": seconds}
-            self.append(*(epoch_of(trial.id, precision, epoch=number, **course) for number in range(1, epochs + 1)))
+            rows = [epoch_of(trial.id, precision, epoch=number, **course) for number in range(1, epochs + 1)]
+            wait_pct, samples_per_s = chosen.pop("data_wait_pct", None), chosen.pop("train_samples_per_s", None)
+            if wait_pct is not None:
+                rows = [replace(row, data_wait_s=wait_pct / 100 * seconds) for row in rows]
+            if samples_per_s is not None:
+                rows = [replace(row, samples=round(samples_per_s * seconds)) for row in rows]
+            if (joules := chosen.pop("train_energy_j", None)) is not None:
+                rows = [replace(row, energy_j=joules / epochs) for row in rows]
+            of_last = {name: chosen.pop(name) for name in [*chosen] if hasattr(rows[-1], name)}
+            rows[-1] = replace(rows[-1], **of_last)
+            training = Training(total_s=seconds * epochs, **chosen)
+            self.add(trial, TrialResult(precision=precision, status="ok", row=training), records=rows)
         return self
 
     def diverged(self, precision: str, *, seed: int = 0, finite: int = 1) -> RunBuilder:
@@ -237,7 +240,7 @@ def timed(step_ms: float, batch: int, *, steady: bool = True, rounds: int = 20, 
         block_steps=3,
         rounds=rounds,
         step_ms=step_ms,
-        samples_per_s=1000 * batch / step_ms,
+        samples_per_step=batch,
         **more,
     )
 

@@ -55,19 +55,20 @@ def copy(
         run["environment"]["devices"][0] |= {"name": device, "architecture": architecture}
 
     def rename(row: dict[str, str]) -> None:
-        scale = faster * (1 + jitter * (int(row["replicate"] or 0) - 1))
         row |= {"device": device, "architecture": architecture}
-        for name, factor in (("step_ms", 1 / scale), ("samples_per_s", scale), ("time_per_epoch_s", 1 / faster)):
-            if row[name]:
-                row[name] = repr(float(row[name]) * factor)
 
     edit_run(target, claim)
 
     def hasten(row: dict[str, str]) -> None:
+        scale = faster * (1 + jitter * (int(row["trial"].rpartition("-r")[2]) - 1))
+        row["time_ms"] = repr(float(row["time_ms"]) / scale)
+
+    def hasten_epoch(row: dict[str, str]) -> None:
         row.update({name: repr(float(row[name]) / faster) for name in ("train_s", "elapsed_s")})
 
     edit_rows(target, rename)
-    edit_rows(target, hasten, "epochs.csv")
+    edit_rows(target, hasten, "blocks.csv")
+    edit_rows(target, hasten_epoch, "epochs.csv")
     return target
 
 

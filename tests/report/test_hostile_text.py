@@ -69,7 +69,7 @@ def test_the_csvs_hold_nothing_raw_and_no_formula(runs):
 def test_reading_undoes_the_quoting(runs):
     result = load(runs[0])
     assert result.summary["device"].unique().tolist() == [UNSAFE.sub(lambda match: repr(match[0])[1:-1], EVIL)]
-    assert result.blocks["discarded"].cat.categories[0].startswith("=cmd")
+    assert any(word.startswith("=cmd") for word in result.blocks["discarded"].cat.categories)
 
 
 def test_a_file_that_another_program_wrote_is_read_as_plain_text(tmp_path):

@@ -171,17 +171,14 @@ def test_a_second_metric_of_what_is_learned_is_compared_and_leaves_parity_to_the
 def test_a_suites_own_figure_of_merit_is_judged_and_shown_as_the_suite_describes_it(
     better, margin, verdict, changed, *, tmp_path, monkeypatch
 ) -> None:
-    def describe(row):
-        error = 4.0 + 0.3 * (row["precision"] == "amp-bf16") + 0.01 * int(row["seed"]) ** 2
-        described = {"quality_name": "RMSE", "quality_unit": "°C", "quality_better": better, "quality_margin": margin}
-        row.update(described, quality=error if row["precision"] != "fp32" or run is runs[0] else 3.7)
-        row.update(test_accuracy_pct="", test_loss="")
-
+    described = {"quality_name": "RMSE", "quality_unit": "°C", "quality_better": better, "quality_margin": margin}
+    of_fp32 = [4.0 + 0.01 * seed**2 for seed in range(5)]
     runs = [RunBuilder(tmp_path / name) for name in ("old", "new")]
-    for run in runs:
-        for precision in ("fp32", "amp-bf16"):
-            run.train(precision, [50.0] * 5)
-        edit_rows(run.folder, describe)
+    for run, off in zip(runs, (0.0, 0.3), strict=True):
+        errors = {"fp32": of_fp32 if run is runs[0] else [3.7] * 5, "amp-bf16": [error + 0.3 for error in of_fp32]}
+        for precision, measured in errors.items():
+            figures = [{"RMSE": error + off} for error in measured]
+            run.train(precision, [None] * 5, test_loss=None, figures=figures, **described)
     row = runs[0].row("amp-bf16")
     assert (row["parity"], row["quality"]) == (verdict, pytest.approx(4.36))
     assert row["quality_change"] == pytest.approx(0.3)
@@ -191,7 +188,6 @@ def test_a_suites_own_figure_of_merit_is_judged_and_shown_as_the_suite_describes
     assert "RMSE less fp32" in page
     exported = document.report(load([runs[0].folder]))
     assert {result["quality_unit"] for result in exported["results"]} == {"°C"}
-    edit_rows(runs[1].folder, lambda row: row.update(quality=float(row["quality"]) + 0.3))
     (comparison,) = (row for row in compare(*(run.folder for run in runs)).rows if row.question["precision"] != "fp32")
     assert (comparison.changes["quality"].verdict, comparison.changes["quality"].metric.label) == (changed, "RMSE")
     edit_rows(runs[0].folder, lambda row: row.update(quality_margin=margin + (row["precision"] == "fp32")))

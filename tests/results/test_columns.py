@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from bench.results.columns import COLUMNS, cells, listed
+from bench.results.columns import COLUMNS, cells, derived, listed
 from bench.results.records import Status, Switches, TrialResult
 from bench.spec.phases import MEASURING
 
@@ -23,17 +23,24 @@ def test_a_phases_csv_has_the_columns_of_all_phases_and_its_own(phase) -> None:
     assert columns[:5] == ["trial", "suite", "parameters", "device", "architecture"]
     assert [name for name in ("replicate", "seed") if name in columns] == ([phase.key] if phase.key else [])
     own = [field.name for field in dataclasses.fields(phase.row)] if phase.row else []
+    own = [name for name in own if name not in derived(phase)]
     assert columns[columns.index("started") + 1 :][: len(own)] == own
 
 
 def test_kinds_and_valid_values_follow_the_fields_of_the_records() -> None:
-    speed, train = COLUMNS["speed.csv"], COLUMNS["train.csv"]
-    kinds = [speed[name].kind for name in ("suite", "step_ms", "paired", "techniques", "parameters")]
+    speed, blocks, epochs = (COLUMNS[name] for name in ("speed.csv", "blocks.csv", "epochs.csv"))
+    kinds = [speed[name].kind for name in ("suite", "wall_s", "paired", "techniques", "parameters")]
     assert kinds == ["word", "number", "yes or no", "list", "JSON object"]
     assert speed["status"].words == get_args(Status)
     assert [speed[name].required for name in ("batch_size", "replicate", "warmup_steps")] == [True, False, False]
-    fields = (speed["step_ms"], train["test_accuracy_pct"], train["train_loss"], speed["samples_per_s"])
+    fields = (blocks["time_ms"], epochs["test_accuracy_pct"], epochs["train_loss"], epochs["samples_per_s"])
     assert [field.values for field in fields] == ["ms, > 0", "%, ≥ 0", "number", "1/s, > 0"]
+
+
+def test_what_follows_from_other_rows_is_described_and_not_stored() -> None:
+    speed = derived(MEASURING["speed"])
+    assert speed["speedup"].about.startswith("The baseline's time over")
+    assert not {*speed} & {*COLUMNS["speed.csv"]}
 
 
 def test_a_row_has_the_cells_of_all_parts_and_none_for_what_is_unknown() -> None:
@@ -62,4 +69,4 @@ def test_quantities_have_their_unit_in_the_name() -> None:
     quantity = re.compile(r"time|power|bytes|memory|peak|temperature|clock|utiliz")
     measured = [field for field in columns if quantity.search(field.name)]
     assert measured
-    assert {field.name for field in measured if not field.unit} == {"pct_of_peak"}
+    assert {field.name for field in measured if not field.unit} == set()

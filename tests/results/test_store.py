@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from bench.phases.memory import MemoryPeak
-from bench.report.reading.trials import read_trials
+from bench.report.reading.trials import read_details, read_trials
 from bench.results.columns import COLUMNS
 from bench.results.records import Block, Conversion, EpochResult, Numeric, Sample, Switches, TrialResult
 from bench.results.run_json import FORMAT
@@ -295,7 +295,7 @@ def test_a_trial_is_known_again_whatever_its_parameters_are(tmp_path, tiny_trial
     assert len(trial_rows(tmp_path)) == 2
     assert rounds(tmp_path) == [0]
     (tmp_path / "run.json").write_text(json.dumps({"format": FORMAT}))
-    (cell,) = set(read_trials(tmp_path, {})["cell"])
+    (cell,) = set(read_trials(tmp_path, {}, read_details(tmp_path))["cell"])
     assert cell == trial.cell_id
 
 

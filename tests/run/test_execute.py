@@ -29,6 +29,7 @@ from bench.run.execute import Execution, sampled_gpus
 from bench.spec.errors import UsageError
 from bench.spec.trial import Protocol
 from tests.arms import arms
+from tests.derived import with_details
 from tests.rows import rows, trial_rows
 
 ARMS = ("fp32", "amp-bf16")
@@ -63,14 +64,18 @@ class ScriptedLauncher:
                 if isinstance(answer, Ending):
                     return answer
                 raise answer
-        if trial.phase == "speed":
-            on_message(Block(trial=trial.id, precision="fp32", round=0, position=0, steps=1, time_ms=1.0, start_s=0.0))
+        results = []
         for name in trial.precisions:
             speed = self.speed(name, trial.replicate) if trial.phase == "speed" and self.speedups else None
             if trial.phase == "floor":
                 speed = replace(self.speed("", 0), speedup=self.against_itself[trial.replicate])
             row = MemoryPeak(model_bytes=1) if trial.phase == "memory" else speed
-            on_message(TrialResult(precision=name, status="ok", row=row))
+            results.append(TrialResult(precision=name, status="ok", row=row))
+        sent, blocks = with_details(trial, results)
+        if trial.phase == "speed" and not blocks:
+            on_message(Block(trial=trial.id, precision="fp32", round=0, position=0, steps=1, time_ms=1.0, start_s=0.0))
+        for message in (*blocks, *sent):
+            on_message(message)
         return Ending(kind="done")
 
     def speed(self, name, replicate):
@@ -82,6 +87,7 @@ class ScriptedLauncher:
 
 
 def execution(store, device, launcher):
+    store.write_run({})
     return Execution(store=store, devices={"cpu": device}, launcher=launcher, sampler=Sampler(()), display=Display())
 
 

@@ -5,6 +5,7 @@ import pytest
 from bench.report import load
 from bench.report.exports import document
 from bench.report.reading.load import load as load_runs
+from tests.rows import trial_figures
 
 COURSE = ((2.0, 1410, 60, 250, 98, "none"), (2.0, 900, 85, 150, 60, "sw_power_cap"))
 """Seconds, longer than a round, after which reasons are read; then MHz, degrees, watts, per cent, and the reason."""
@@ -71,7 +72,7 @@ def test_at_the_power_limit_both_speedups_are_shown_and_the_advice_follows_the_o
     alone = float(drawn["amp-fp16"]["alone_samples_per_s"]) / float(drawn["fp32"]["alone_samples_per_s"])
     summary = load(hot.folder / "out").summary.set_index("precision").loc["amp-fp16"]
     assert (summary["speedup"], summary["doubts"].split(", ")[-1]) == (pytest.approx(alone), "alone")
-    turns = [float(row["speedup"]) for row in hot.rows("out") if row["phase"] == "speed" and row["speedup"]]
+    turns = [row["speedup"] for row in trial_figures(hot.folder / "out") if row["speedup"] > 0]
     assert min(turns) <= summary["turns_speedup"] <= max(turns)
     assert "; in turns " in (folder / "report.md").read_text()
     assert "alone (in turns " in (folder / "details.md").read_text()

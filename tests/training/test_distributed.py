@@ -27,7 +27,7 @@ from bench.training.distributed import synchronised_norms
 from bench.training.step import build_arm, evaluate, evaluate_fp32, training_step
 from tests.conftest import call
 from tests.processes import together
-from tests.rows import trial_rows
+from tests.rows import trial_figures, trial_rows
 from tests.training.conftest import CPU, make, make_suite
 
 BATCH = 8
@@ -256,7 +256,8 @@ def test_both_placements_are_measured_and_the_report_has_their_scaling(tmp_path,
     for figure in ("compute_dtypes", "flops_per_step"):  # of all parts of a batch, which is as large
         assert both[figure] == alone[figure] != ""
     assert "" not in (both["communication_pct"], both["peak_tflops"], done["cpu+cpu", "memory"]["all_devices_bytes"])
-    losses = [float(done[placement, "train"]["train_loss"]) for placement in ("cpu", "cpu+cpu")]
+    figures = {(row["placement"], row["phase"]): row for row in trial_figures(folder)}
+    losses = [figures[placement, "train"]["train_loss"] for placement in ("cpu", "cpu+cpu")]
     assert math.isclose(*losses, rel_tol=1e-3)
     (page,) = (tmp_path / "reports").glob("*/details.md")
     assert "### Scaling" in page.read_text()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from bench.results.records import Device, Positive, Signed, TrialResult
+from bench.results.records import Derived, Device, Positive, TrialResult
 from bench.spec.metric import Metric
 from bench.spec.phase import Phase
 
@@ -18,8 +19,8 @@ class Energy:
     energy_j_per_step: float | None = None
     """Energy that the board drew for a step, gross; of several devices, here and in the next three rows, the sum of
     their boards'."""
-    energy_net_j_per_step: Signed | None = None
-    """The same less what the board draws idle."""
+    energy_net_j_per_step: Derived | None = None
+    """Energy of a step less what the board draws idle."""
     idle_power_w: float | None = None
     """Power before the first step, with nothing running."""
     mean_power_w: float | None = None
@@ -32,6 +33,12 @@ class Energy:
     """When it began, seconds since 1970, on the clock of telemetry.csv."""
     alone_samples_per_s: Positive | None = None
     """Throughput of the precision alone in its process, over the window; empty where something disturbed it."""
+
+
+def derive(rows: Any, _details: Any) -> Any:
+    """Return rows with the energy of a step less what the board draws idle."""
+    net = 1 - rows["idle_power_w"] / rows["mean_power_w"]
+    return rows.assign(energy_net_j_per_step=rows["energy_j_per_step"] * net)
 
 
 def describe(result: TrialResult) -> str:
@@ -80,6 +87,7 @@ PHASE = Phase(
     summary="energy of a training step",
     row=Energy,
     metrics=METRICS,
+    derive=derive,
     describe=describe,
     default=True,
     lacks=lacks,

@@ -17,7 +17,7 @@ from bench.devices.monitor import meters as open_meters
 from bench.measure.disturbance import open_watch
 from bench.measure.warmup import warm_up
 from bench.phases.energy import Energy, stream
-from bench.phases.energy.stream import Done, Window
+from bench.phases.energy.stream import Done
 from bench.phases.speed.paired import Recompilations
 from bench.results.records import Device, Message, Progress, Status
 from bench.spec.errors import UnsupportedError
@@ -75,7 +75,16 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     elif cause:
         status, detail = "invalid", f"{cause} while energy was measured, so compiling is in it"
     samples_per_s = None if disturbed else context.samples_per_step(batches) / window.step_s
-    row = _energy(window, idle.power_w if idle else None, samples_per_s)
+    row = Energy(
+        energy_source=window.source,
+        energy_j_per_step=window.power_w * window.step_s,
+        idle_power_w=idle.power_w if idle else None,
+        mean_power_w=window.power_w,
+        energy_window_s=window.seconds,
+        energy_steps=window.steps,
+        energy_start_s=window.start_s,
+        alone_samples_per_s=samples_per_s,
+    )
     send(runner.result(status, detail, switches=switches, operations=operations, row=row))
 
 
@@ -104,19 +113,3 @@ def _follow(runner: TrainingRunner) -> None:
     """Run the steps that the first process queues, while it reads the meters."""
     while steps := distributed.from_first(0):
         runner.run(steps)
-
-
-def _energy(window: Window, idle_power_w: float | None, alone_samples_per_s: float | None) -> Energy:
-    """Return a window's energy by the step, gross and less what the device draws idle."""
-    net_j = None if idle_power_w is None else (window.power_w - idle_power_w) * window.step_s
-    return Energy(
-        energy_source=window.source,
-        energy_j_per_step=window.power_w * window.step_s,
-        energy_net_j_per_step=net_j,
-        idle_power_w=idle_power_w,
-        mean_power_w=window.power_w,
-        energy_window_s=window.seconds,
-        energy_steps=window.steps,
-        energy_start_s=window.start_s,
-        alone_samples_per_s=alone_samples_per_s,
-    )

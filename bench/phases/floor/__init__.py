@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from bench.phases.speed import Speed, describe
+from functools import partial
+
+from bench.phases.speed import Speed, derive, describe
 from bench.results.records import Block
 from bench.spec.phase import Phase
 
+AGAIN = " again"
+"""What the name of the baseline has behind it in blocks.csv where it is timed against itself."""
 PHASE = Phase(
     name="floor",
     order=30,
@@ -13,6 +17,7 @@ PHASE = Phase(
     summary="the baseline timed against itself: the A/A noise",
     row=Speed,
     details={Block: "blocks.csv"},
+    derive=partial(derive, label=AGAIN),
     describe=describe,
     key="replicate",
     until_clear=True,

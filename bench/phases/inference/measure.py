@@ -71,7 +71,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     inputs = [batch[0] for batch in batches]
     p50, p95 = np.percentile(latencies_ms(runner, inputs), [50, 95])
     agreement_pct, error = agreement(runners[0], runner, inputs)
-    speed = paired.speed(last)
+    speedup = paired.comparison.speedups[last]
     status, detail = paired.judge(last)
     detail = detail or paired.disturbance
     switches = runner.switches_after_a_step()
@@ -87,10 +87,10 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 latency_p50_ms=float(p50),
                 latency_p95_ms=float(p95),
                 inference_samples_per_s=paired.samples / (paired.step_ns(last) / 1e9),
-                inference_speedup=speed.speedup,
-                inference_speedup_low=speed.speedup_low,
-                inference_speedup_high=speed.speedup_high,
-                inference_rounds=speed.rounds,
+                inference_speedup=speedup.center if speedup else None,
+                inference_speedup_low=speedup.low if speedup else None,
+                inference_speedup_high=speedup.high if speedup else None,
+                inference_rounds=paired.comparison.rounds,
                 top1_agreement_pct=None if context.data.classes is None else agreement_pct,
                 output_error=error,
             ),

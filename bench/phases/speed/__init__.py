@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from bench.results.records import Block, Diverging, Operations, Positive, Signed, TrialResult
+from bench.results.records import (
+    Block,
+    Derived,
+    DerivedCount,
+    Diverging,
+    Operations,
+    Positive,
+    Signed,
+    TrialResult,
+)
 from bench.spec.metric import Metric
 from bench.spec.phase import Phase
 from bench.spec.precisions import BASELINE, strayed
@@ -20,7 +30,11 @@ class Speed:
     """Steps of warm-up."""
     switch_warmup_steps: int
     """Steps run untimed at the head of each block, after the switch of precisions."""
-    block_steps: int
+    samples_per_step: Positive = 1.0
+    """Samples in a step, of all devices; of a script a step is one."""
+    tokens_per_sample: int | None = None
+    """Length of a sample, where samples are sequences of tokens."""
+    block_steps: DerivedCount | None = None
     """Steps timed in each block."""
     switch_transient_pct: Signed | None = None
     """How far the first step after a switch of precisions lies above the plateau."""
@@ -28,22 +42,22 @@ class Speed:
     """Time of an empty block as a share of this precision's block."""
     paired: bool = True
     """Whether baseline and precision were measured together in one process."""
-    rounds: int = 0
+    rounds: DerivedCount | None = None
     """Groups of blocks, each with two blocks of every arm in an order that cancels drift (with two arms
     ABBA or BAAB)."""
-    step_ms: Positive | None = None
+    step_ms: Derived | None = None
     """Median over blocks of the time per step."""
-    samples_per_s: Positive | None = None
+    samples_per_s: Derived | None = None
     """Throughput of the step, on data already on the device."""
-    tokens_per_s: Positive | None = None
-    """The same in tokens, where samples are sequences of them."""
-    speedup: Positive | None = None
+    tokens_per_s: Derived | None = None
+    """Tokens a second, where samples are sequences of them."""
+    speedup: Derived | None = None
     """The baseline's time over this precision's, within this process; empty for the baseline and where not paired."""
-    speedup_low: Positive | None = None
+    speedup_low: Derived | None = None
     """Lower end of its 95 % interval within this process."""
-    speedup_high: Positive | None = None
+    speedup_high: Derived | None = None
     """Upper end of that interval."""
-    skipped_steps: int = 0
+    skipped_steps: DerivedCount | None = None
     """Optimizer steps that the GradScaler skipped, in the switch warm-up or timed."""
     step_p50_ms: float | None = None
     """Median of single steps after the timing: between CUDA events on a GPU, readings of the clock on a CPU; of
@@ -69,10 +83,10 @@ class Speed:
     peak_tflops: float | None = None
     """This device's own rate of large matrix products at this precision, measured in the same process; of several,
     the sum of theirs."""
-    tflops: float | None = None
+    tflops: Derived | None = None
     """`flops_per_step` over the time of a step."""
-    pct_of_peak: float | None = None
-    """The one as a share of the other."""
+    pct_of_peak: Derived | None = None
+    """`tflops` as a share of `peak_tflops`."""
     script_wait_pct: float | None = None
     """Of a script: share of a step in which it waited for its DataLoader."""
     script_loss: Diverging | None = None
@@ -81,7 +95,14 @@ class Speed:
     @property
     def timed_s(self) -> float:
         """Return how long the arm's timed steps took, all rounds together."""
-        return 2 * self.rounds * self.block_steps * (self.step_ms or 0.0) / 1e3
+        return 2 * (self.rounds or 0) * (self.block_steps or 0) * (self.step_ms or 0.0) / 1e3
+
+
+def derive(rows: Any, details: Any, label: str = "") -> Any:
+    """Return rows with the figures that follow from their blocks (``bench.phases.speed.figures``)."""
+    from bench.phases.speed import figures  # with pandas, which planning does without
+
+    return figures.derive(rows, details, label)
 
 
 def describe(result: TrialResult) -> str:
@@ -166,6 +187,7 @@ PHASE = Phase(
     row=Speed,
     details={Block: "blocks.csv"},
     metrics=METRICS,
+    derive=derive,
     describe=describe,
     key="replicate",
     until_clear=True,

@@ -16,6 +16,7 @@ from bench.data.batch import Batch
 from bench.measure.operations import peak_tflops
 from bench.measure.rounds import compare
 from bench.measure.warmup import Cut
+from bench.phases.floor import AGAIN
 from bench.phases.speed import Speed
 from bench.phases.speed.paired import measure
 from bench.results.records import Device, Message, Operations, Progress
@@ -43,7 +44,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     with ExitStack() as stack:
         runners = [_runner(context, arm, batches, stack) for arm in trial.arms]
         if floor:
-            runners.append(context.runner(trial.arms[0].precision, batches, f"{trial.arms[0].name} again"))
+            runners.append(context.runner(trial.arms[0].precision, batches, trial.arms[0].name + AGAIN))
         for runner in runners:
             runner.compile(context, send)
         operations = [None if floor else _observe(runner) for runner in runners]
@@ -56,12 +57,10 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 continue
             status, detail = paired.judge(index)
             switches = runner.switches_after_a_step()
-            speed, length = paired.speed(index), context.data.tokens_per_sample
-            if length is not None and speed.samples_per_s is not None:
-                speed = replace(speed, tokens_per_s=length * speed.samples_per_s)
+            speed = paired.speed(index, context.data.tokens_per_sample)
             if not floor and trial.replicate == 0:
                 speed = replace(speed, communication_pct=communication_pct(runner, paired.cuts[index], trial))
-                speed = _with_limits(speed, runner, observed, trial, send)
+                speed = _with_limits(speed, runner, trial, send)
             result = runner.result(
                 status,
                 detail,
@@ -121,16 +120,11 @@ def communication_pct(runner: TrainingRunner, cut: Cut, trial: Trial) -> float |
     return None if speedup is None else 100 * (1 - 1 / speedup.center)
 
 
-def _with_limits(
-    speed: Speed, runner: TrainingRunner, operations: Operations | None, trial: Trial, send: Callable[[Message], None]
-) -> Speed:
+def _with_limits(speed: Speed, runner: TrainingRunner, trial: Trial, send: Callable[[Message], None]) -> Speed:
     """Time single steps and large matrix products, the device's own limit; of several devices, their sum."""
     send(Progress(text=f"{runner.name}: single steps, and the rate of large matrix products"))
     times = step_times(runner, max(TAIL_SHARE * trial.protocol.process_s, LEAST_TAIL_S * runner.asynchronous))
     peak = distributed.total(distributed.gathered(peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)))
     if times:
         speed = replace(speed, step_p50_ms=times.p50_ms, step_p95_ms=times.p95_ms, host_ratio=times.host_ratio)
-    if operations and operations.flops_per_step is not None and speed.step_ms:
-        speed = replace(speed, tflops=operations.flops_per_step / speed.step_ms / 1e9)
-    share = 100 * speed.tflops / peak if speed.tflops is not None and peak else None
-    return replace(speed, peak_tflops=peak, pct_of_peak=share)
+    return replace(speed, peak_tflops=peak)

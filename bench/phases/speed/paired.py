@@ -17,7 +17,6 @@ from bench.measure.rounds import Comparison, compare
 from bench.measure.warmup import Cut, prepare
 from bench.phases.speed import Speed
 from bench.results.records import Block, Device, Message, Progress, Status
-from bench.spec.precisions import BASELINE
 from bench.spec.trial import Trial
 from bench.training import distributed
 from bench.training.arms import TrainingRunner, by_shape
@@ -80,31 +79,19 @@ class Paired:
         """Return an arm's median step time."""
         return statistics.median(block.step_ns for block in self.comparison.blocks if block.arm == arm)
 
-    def speedup(self, arm: int) -> tuple[float | None, float | None, float | None]:
-        """Return the speedup over the baseline and its interval's ends; None where there is none."""
-        speedup = self.comparison.speedups[arm] if self.runners[0].name == BASELINE else None
-        return (speedup.center, speedup.low, speedup.high) if speedup else (None, None, None)
-
-    def speed(self, arm: int) -> Speed:
-        """Return an arm's record of speed."""
-        comparison, cut = self.comparison, self.cuts[arm]
-        step_ns, (speedup, low, high) = self.step_ns(arm), self.speedup(arm)
+    def speed(self, arm: int, tokens_per_sample: int | None = None) -> Speed:
+        """Return an arm's record of speed, without what follows from its blocks."""
+        cut = self.cuts[arm]
         return Speed(
             power_capped=self.capped,
             steady=cut.warm.steady,
             warmup_steps=cut.warm.steps,
             switch_warmup_steps=cut.sizes.switch_warmup,
-            block_steps=cut.sizes.steps,
+            samples_per_step=self.samples,
+            tokens_per_sample=tokens_per_sample,
             switch_transient_pct=cut.profile.transient_pct,
-            clock_overhead_pct=100 * cut.empty_ns / (step_ns * cut.sizes.steps),
+            clock_overhead_pct=100 * cut.empty_ns / (self.step_ns(arm) * cut.sizes.steps),
             paired=len(self.runners) > 1,
-            rounds=comparison.rounds,
-            step_ms=step_ns / 1e6,
-            samples_per_s=self.samples / (step_ns / 1e9),
-            speedup=speedup,
-            speedup_low=low,
-            speedup_high=high,
-            skipped_steps=sum(block.skipped_steps for block in comparison.blocks if block.arm == arm),
             disturbance=self.disturbance,
             foreign_load_pct=self.foreign_load_pct,
             switches_per_s=self.switches_per_s,

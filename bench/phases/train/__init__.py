@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bench.results.records import Diverging, EpochResult, Positive, Signed, TrialResult
+from bench.results.records import Derived, DerivedCount, EpochResult, Positive, Signed, TrialResult
 from bench.spec.metric import QUALITY_OF, Metric
 from bench.spec.phase import Phase
 from bench.spec.precisions import find_precision
@@ -15,42 +15,46 @@ from bench.spec.precisions import find_precision
 class Training:
     """Summary of a whole training run."""
 
-    epochs: int
+    epochs: DerivedCount | None = None
     """Epochs trained."""
-    time_per_epoch_s: Positive
+    time_per_epoch_s: Derived | None = None
     """Median over epochs after the first, which warms up, of the training time, evaluation apart; of one epoch its
     own."""
+    fastest_epoch_s: Derived | None = None
+    """The shortest of these epochs."""
+    slowest_epoch_s: Derived | None = None
+    """The longest of them."""
     total_s: float
     """All epochs, the evaluation in the own precision included."""
-    train_samples_per_s: Positive
+    train_samples_per_s: Derived | None = None
     """Throughput of training, loading included."""
-    train_loss: Diverging
+    train_loss: Derived | None = None
     """Mean training loss of the last epoch."""
-    test_loss: Diverging | None
+    test_loss: Derived | None = None
     """Loss on the test set after the last epoch."""
-    test_accuracy_pct: float | None
+    test_accuracy_pct: Derived | None = None
     """Accuracy on the test set after the last epoch; empty for regression."""
-    data_wait_pct: float
+    data_wait_pct: Derived | None = None
     """Share of training time that the host waited for batches."""
-    test_loss_fp32: Diverging | None = None
+    test_loss_fp32: Derived | None = None
     """The same weights evaluated in fp32."""
-    test_accuracy_fp32_pct: float | None = None
+    test_accuracy_fp32_pct: Derived | None = None
     """The same weights evaluated in fp32."""
     target_accuracy_pct: Signed | None = None
     """The accuracy that `--target-accuracy` named."""
-    time_to_accuracy_s: float | None = None
+    time_to_accuracy_s: Derived | None = None
     """Training time, evaluation apart, to the end of the first epoch that reached the target; empty where none
     did."""
     checkpoint_bytes: int | None = None
     """Size of the weights that the model computes with, without an fp32 master copy."""
     checkpoint_16bit_bytes: int | None = None
     """The same with floating-point weights stored in 16 bits."""
-    train_energy_j: float | None = None
+    train_energy_j: Derived | None = None
     """Energy that the board drew in all epochs' training; of several devices, the sum of their boards'."""
     data_storage: str = ""
     """Where the samples were while training: `device`; `host` memory, or `file`, mapped from the disk, both
     gathered one batch ahead."""
-    quality: Signed | None = None
+    quality: Derived | None = None
     """The suite's own figure of merit on the test set after the last epoch; empty where it has none."""
     quality_name: str = ""
     """Its name."""
@@ -65,6 +69,13 @@ class Training:
     loss is expected to be."""
     regression: bool | None = None
     """Whether targets are values, so that there is no accuracy."""
+
+
+def derive(rows: Any, details: Any) -> Any:
+    """Return rows with the figures that follow from their epochs (``bench.phases.train.figures``)."""
+    from bench.phases.train import figures  # with pandas, which planning does without
+
+    return figures.derive(rows, details)
 
 
 def describe(result: TrialResult) -> str:
@@ -154,6 +165,7 @@ PHASE = Phase(
     row=Training,
     details={EpochResult: "epochs.csv"},
     metrics=METRICS,
+    derive=derive,
     describe=describe,
     key="seed",
     arithmetic=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import shutil
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -86,7 +85,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         switches=switches,
         operations=runner.operations(),
         conversion=arm.conversion,
-        row=summary(trial, rows, arm, batches, context.suite.quality),
+        row=_training(trial, rows, arm, batches, context.suite.quality),
     )
     send(result)
 
@@ -225,42 +224,18 @@ def epoch_row(
     )
 
 
-def summary(
-    trial: Trial, rows: list[EpochResult], arm: Arm, batches: Batches, quality: Quality | None = None
-) -> Training:
-    """Return the result of a training of one epoch or more."""
-    last, train_s = rows[-1], rows[-1].elapsed_s
-    drawn_j = [row.energy_j for row in rows if row.energy_j is not None]
+def _training(trial: Trial, rows: list[EpochResult], arm: Arm, batches: Batches, quality: Quality | None) -> Training:
+    """Return the result of a training of one epoch or more, without what follows from its epochs."""
     return Training(
-        epochs=last.epoch,
-        time_per_epoch_s=statistics.median(row.train_s for row in rows[1:] or rows),
-        total_s=train_s + sum(row.test_s or 0.0 for row in rows),
-        train_samples_per_s=sum(row.samples for row in rows) / train_s,
-        train_loss=last.train_loss,
-        test_loss=last.test_loss,
-        test_accuracy_pct=last.test_accuracy_pct,
-        data_wait_pct=100 * sum(row.data_wait_s for row in rows) / train_s,
-        test_loss_fp32=last.test_loss_fp32,
-        test_accuracy_fp32_pct=last.test_accuracy_fp32_pct,
+        total_s=rows[-1].elapsed_s + sum(row.test_s or 0.0 for row in rows),
         target_accuracy_pct=trial.target_accuracy_pct,
-        time_to_accuracy_s=time_to_accuracy_s(rows, trial.target_accuracy_pct),
         checkpoint_bytes=stored_bytes(arm.model),
         checkpoint_16bit_bytes=stored_bytes(arm.model, torch.float16),
-        train_energy_j=sum(drawn_j) if len(drawn_j) == len(rows) else None,
         data_storage=batches.storage,
         entropy_nats=batches.entropy_nats,
         regression=batches.data.target_shape is not None and quality is None,
-        quality=last.figures.get(quality.name) if quality else None,
         **({f"quality_{name}": value for name, value in asdict(quality).items()} if quality else {}),
     )
-
-
-def time_to_accuracy_s(rows: list[EpochResult], target_pct: float | None) -> float | None:
-    """Return the training time until the end of the first epoch that reached the target; None where none did."""
-    for row in rows:
-        if target_pct is not None and row.test_accuracy_pct is not None and row.test_accuracy_pct >= target_pct:
-            return row.elapsed_s
-    return None
 
 
 def _nonfinite(last: EpochResult, quality: Quality | None) -> str:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from bench.report.reading.completeness import missing_trials
 from bench.report.reading.folders import Info, identity, labels, read_info, runs_in
-from bench.report.reading.trials import read_trials
+from bench.report.reading.trials import read_details, read_trials
 from bench.results.columns import COLUMNS, whole_lines
 from bench.results.csv_file import PAIR, read
 from bench.results.records import Status
@@ -134,7 +134,8 @@ def load(folders: list[Path]) -> Runs:
     parts: dict[str, list[pd.DataFrame]] = defaultdict(list)
     readings: list[pd.DataFrame] = []
     for (folder, info), label in zip(infos.items(), labels([*infos]), strict=True):
-        rows = _with_target(read_trials(folder, info).assign(run=label), info)
+        details = read_details(folder)
+        rows = _with_target(read_trials(folder, info, details).assign(run=label), info)
         rows = rows.assign(missing_trials=missing_trials(info, rows))
         if rows.empty:
             why = (
@@ -145,14 +146,13 @@ def load(folders: list[Path]) -> Runs:
             )
         runs.append(Run(label=label, info=info, folder=folder, remarks=_cut_off(folder)))
         readings.append(read(folder / "telemetry.csv").drop(columns="uuid").assign(run=label))
-        parts["blocks"].append(_blocks(read(folder / "blocks.csv"), rows))
-        of_trials = {name: _details(folder, files) for name, files in OF_TRIALS.items()}
+        parts["blocks"].append(_blocks(details["blocks.csv"], rows))
+        of_trials = {name: _details(details, files) for name, files in OF_TRIALS.items()}
         ended = rows[~rows["status"].isin(STOPPED)]
         for name, files in OF_TRIALS.items():
             trials = rows if name == "epochs" else ended  # an epoch is whole by itself
             parts[name].append(_without_emulated_cost(_with_cells(files, of_trials[name], trials), EPOCH_COST))
-        rows = _with_losses(_with_steady_epochs(rows, of_trials["epochs"]), of_trials)
-        parts["trials"].append(_without_emulated_cost(rows, TRAIN_COST))
+        parts["trials"].append(_without_emulated_cost(_with_losses(rows, of_trials), TRAIN_COST))
     names, remarks = _data_names(runs)
     frames = {name: _rename_data(pd.concat(rows, ignore_index=True), names) for name, rows in parts.items()}
     steps = set(frames["trials"].loc[frames["trials"]["ablation"] == "yes", "trial"])
@@ -168,9 +168,9 @@ def load(folders: list[Path]) -> Runs:
     return Runs(runs=runs, remarks=remarks, telemetry=telemetry, **frames)
 
 
-def _details(folder: Path, files: Sequence[str]) -> pd.DataFrame:
+def _details(details: Mapping[str, pd.DataFrame], files: Sequence[str]) -> pd.DataFrame:
     """Return the rows of CSVs with details; without columns of its own where the phases of all are not here."""
-    frames = [read(folder / file) for file in files if file in COLUMNS]
+    frames = [details[file] for file in files if file in details]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=PAIR)
 
 
@@ -207,14 +207,6 @@ def _with_target(rows: pd.DataFrame, info: dict[str, Any]) -> pd.DataFrame:
     """Add ``target_ci``, the half-width that the run asked of its speedups."""
     asked = info.get("request", {}).get("protocol", {}).get("target_ci")
     return rows.assign(target_ci=float("nan") if asked is None else float(asked))
-
-
-def _with_steady_epochs(rows: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
-    """Add the shortest and the longest of each training's epochs after the first, which warms up."""
-    first, last = (epochs.groupby(PAIR)["epoch"].transform(end) for end in ("min", "max"))
-    warm = (epochs["epoch"] > first) | (first == last)
-    times = epochs[warm].groupby(PAIR)["train_s"]
-    return rows.join(times.agg(fastest_epoch_s="min", slowest_epoch_s="max"), on=PAIR)
 
 
 def _with_losses(rows: pd.DataFrame, of_trials: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from bench.results.columns import COLUMNS, LIST, OF_PHASES, Field
-from bench.results.csv_file import read
+from bench.results.columns import COLUMNS, LIST, Field, derived
+from bench.results.csv_file import read, typed
 from bench.spec.phases import MEASURING, SEARCHES
 from bench.spec.precisions import BASELINE
 from bench.spec.text import plain
@@ -37,8 +36,8 @@ DERIVED: dict[str, Field] = {
 
 def _fields() -> dict[str, Field]:
     fields: dict[str, Field] = {}
-    for name in OF_PHASES:
-        fields |= COLUMNS[name]
+    for phase in MEASURING.values():
+        fields |= COLUMNS[phase.file] | derived(phase)
     return {"phase": DERIVED["phase"], "cell": DERIVED["cell"]} | fields | DERIVED
 
 
@@ -46,12 +45,23 @@ TRIALS = _fields()
 """The columns of the frame: those of all phases, and those that are derived."""
 
 
-def read_trials(folder: Path, info: Mapping[str, Any]) -> pd.DataFrame:
-    """Read the rows of a run's phases, in the order measured.
+def read_details(folder: Path) -> dict[str, pd.DataFrame]:
+    """Read the CSVs of a run with details of trials, by name.
+
+    Raises:
+        UsageError: one is damaged, or another program's.
+    """
+    names = dict.fromkeys(name for phase in MEASURING.values() for name in phase.details.values())
+    return {name: read(folder / name) for name in names}
+
+
+def read_trials(folder: Path, info: Mapping[str, Any], details: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Read the rows of a run's phases, in the order measured, and derive what follows from them.
 
     Args:
         folder: the run's.
         info: the content of its run.json.
+        details: from ``read_details``.
 
     Raises:
         UsageError: a CSV is damaged, or another program's.
@@ -60,21 +70,23 @@ def read_trials(folder: Path, info: Mapping[str, Any]) -> pd.DataFrame:
     rows = pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
     rows = rows.drop_duplicates(["trial", "precision", "techniques"], keep="last")  # copied by hand: one process each
     rows = rows.sort_values("started", kind="stable", ignore_index=True)
-    return rows if rows.empty else _with_devices(_with_names(rows, _reference(info)), info)
+    return rows if rows.empty else _with_devices(_derived(_with_names(rows, _reference(info)), details), info)
+
+
+def _derived(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Fill the columns that follow from the rows of each phase and their details."""
+    for name, phase in MEASURING.items():
+        of_phase = rows["phase"] == name
+        if phase.derive is not None and of_phase.any():
+            figures = phase.derive(rows[of_phase], details)
+            columns = [*derived(phase)]
+            rows.loc[of_phase, columns] = figures[columns]
+    return rows.copy()  # defragments it
 
 
 def _of_phase(path: Path, phase: str) -> pd.DataFrame:
     """Read the CSV of a phase as a frame with the columns of all phases; those of others are empty."""
-    read_rows = read(path)
-    columns: dict[str, Any] = {}
-    for name, field in TRIALS.items():
-        missing = pd.Series(np.nan if field.kind == "number" else "", read_rows.index, dtype=None)
-        columns[name] = read_rows[name] if name in read_rows else missing.astype(_dtype(field))
-    return pd.DataFrame(columns).assign(phase=phase)
-
-
-def _dtype(field: Field) -> Any:
-    return float if field.kind == "number" else object
+    return typed(read(path).assign(phase=phase), TRIALS)
 
 
 def _with_names(rows: pd.DataFrame, reference: str) -> pd.DataFrame:

@@ -13,7 +13,6 @@ from bench.report.analysis.verdict import answers
 from bench.spec.metric import Metric
 from bench.spec.metrics import ACCURACY, LOSS, SPEED
 from bench.stats import REPORTED, student
-from tests.report import fleet
 from tests.report.builders import RunBuilder
 
 
@@ -138,8 +137,7 @@ def test_among_many_speedups_one_that_barely_clears_the_noise_is_chance_and_a_cl
 
 @pytest.mark.parametrize(("rounds", "verdict"), [(100, "FASTER"), (5, "INCONCLUSIVE")])
 def test_among_many_speedups_of_one_process_one_of_few_rounds_is_chance(tmp_path: Path, rounds: int, verdict: str):
-    run = RunBuilder(tmp_path / "run").speed(speedups=[1.2], within=0.09)
+    run = RunBuilder(tmp_path / "run").speed(speedups=[1.2], within=0.09, rounds=rounds)
     for batch in range(1, 40):
-        run.speed(speedups=[1.0], within=0.09, batch=batch)
-    fleet.edit_rows(run.folder, lambda row: row.update(rounds=str(rounds)))
+        run.speed(speedups=[1.0], within=0.09, batch=batch, rounds=rounds)
     assert run.row()["verdict"] == verdict

@@ -77,8 +77,8 @@ def test_two_setups_and_two_recipes_have_no_matrix(tmp_path):
 )
 def test_setups_are_at_the_batch_that_most_have_and_others_at_their_own(three, sizes, expected):
     def consistent(row):
-        if row["step_ms"] and row["samples_per_s"]:
-            row.update(samples_per_s=repr(1000 * float(row["batch_size"]) / float(row["step_ms"])))
+        if row["samples_per_step"]:
+            row.update(samples_per_step=row["batch_size"])
 
     for folder, size in zip(three, sizes, strict=True):
         fleet.edit_rows(folder, lambda row, size=size: row.update(batch_size=size) or consistent(row))
@@ -102,7 +102,7 @@ def test_arms_timed_side_by_side_have_the_ratio_of_their_speedups(tmp_path):
 
 
 def test_what_tells_setups_apart_is_in_their_names(three):
-    for name in ("memory.csv", "speed.csv", "train.csv"):
+    for name in ("memory.csv", "speed.csv", "train.csv", "blocks.csv", "epochs.csv"):
         measured = rows(three[1], name)
         others = [
             {**row, "placement": place, "device": device, "trial": row["trial"].replace("mlp-0-", f"mlp-{place}-")}

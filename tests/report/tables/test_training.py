@@ -60,8 +60,8 @@ def test_where_the_data_were_stands_next_to_the_waiting(tmp_path):
 def test_time_to_accuracy_counts_the_seeds_that_reached_it(tmp_path):
     run = RunBuilder(tmp_path / "run")
     asked = {"target_accuracy_pct": 90.0}
-    run.train("fp32", [90.0] * 2, time_to_accuracy_s=[2.0, 4.0], **asked)
-    run.train("amp-bf16", [90.0] * 2, time_to_accuracy_s=[None, 6.0], **asked).train("tf32", [80.0], **asked)
+    run.train("fp32", [90.0] * 2, epoch_s=[1.0, 2.0], **asked)
+    run.train("amp-bf16", [80.0, 90.0], **asked).train("tf32", [80.0], **asked)
     _, cost = training(run.summary())
     assert column(cost, "time to accuracy (s)") == [
         "3.000 (to 90 %)",

@@ -1,0 +1,39 @@
+"""The figures of trainings that follow from their epochs: of one trial for the display, of all for a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pandas as pd
+
+from bench.results.csv_file import PAIR
+
+OF_LAST = ["train_loss", "test_loss", "test_accuracy_pct", "test_loss_fp32", "test_accuracy_fp32_pct"]
+
+
+def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return rows of the train phase with the figures of their epochs, given epochs.csv (``Phase.derive``)."""
+    epochs = details["epochs.csv"].sort_values("epoch", kind="stable")
+    of_arms = epochs.groupby(PAIR, sort=False)
+    last = epochs.drop_duplicates(PAIR, keep="last").set_index(PAIR)
+    first, final = (of_arms["epoch"].transform(end) for end in ("min", "max"))
+    warm = epochs[(epochs["epoch"] > first) | (first == final)].groupby(PAIR, sort=False)["train_s"]
+    wanted = epochs[PAIR].merge(rows[[*PAIR, "target_accuracy_pct"]], on=PAIR, how="left")["target_accuracy_pct"]
+    has_reached = epochs["test_accuracy_pct"].to_numpy() >= wanted.to_numpy()
+    figures = last[OF_LAST].assign(
+        epochs=last["epoch"],
+        time_per_epoch_s=warm.median(),
+        fastest_epoch_s=warm.min(),
+        slowest_epoch_s=warm.max(),
+        train_samples_per_s=of_arms["samples"].sum() / last["elapsed_s"],
+        data_wait_pct=100 * of_arms["data_wait_s"].sum() / last["elapsed_s"],
+        train_energy_j=of_arms["energy_j"].sum().where(of_arms["energy_j"].count() == of_arms.size()),
+        time_to_accuracy_s=epochs[has_reached].groupby(PAIR)["elapsed_s"].first(),
+        figures=last["figures"],
+    )
+    measured = rows["total_s"].notna()  # a training that failed may have epochs, too
+    of_rows = figures.reindex(pd.MultiIndex.from_frame(rows[PAIR])).set_index(rows.index).where(measured)
+    named = zip(of_rows.pop("figures"), rows["quality_name"], strict=True)
+    quality = [json.loads(text).get(name) if isinstance(text, str) and text else None for text, name in named]
+    return rows.assign(**of_rows, quality=pd.Series(quality, rows.index, dtype=float))
