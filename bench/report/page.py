@@ -25,6 +25,7 @@ from bench.report.analysis import comparability, published
 from bench.report.analysis.explanation import Explanation, explanations, memory_pair
 from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.analysis.verdict import Answer, Grid, Part, Verdict, answers, grid, lead
+from bench.report.exports.data import summary_of
 from bench.report.figures import devices, files, overview
 from bench.report.figures import explanation as explanation_figures
 from bench.report.figures import numerics as numerics_figures
@@ -46,6 +47,7 @@ from bench.results.records import MEASURED
 from bench.spec import lifetime
 from bench.spec.metrics import learned
 from bench.spec.precisions import BASELINE, precision_rank
+from bench.spec.text import quoted
 
 OVERVIEW = ""
 CONTROLS = {"model": ("workload", "workload"), "device": ("where", "label")}
@@ -55,6 +57,7 @@ WHY = "Why? "
 DRAWERS = 2
 """Processes that draw figures."""
 FILES = "files.json"
+SUMMARY = "summary.csv"
 """The list of the figures and CSVs of the report in a folder."""
 HOW_TO_READ = (
     "A speedup is fp32's step time divided by the other precision's: 2 is twice as fast, below 1 is slower. For "
@@ -151,7 +154,7 @@ class Report:
     def files(self) -> list[str]:
         """The names of the report's files, but for its pages."""
         plots = [f"{plot.name}.{kind}" for plot in self.plots if plot.in_files for kind in ("png", "svg")]
-        return sorted({"details.md", *plots})
+        return sorted({"details.md", SUMMARY, *plots})
 
 
 def publish(runs: Runs, out: Path, *, with_published: bool = False, figures: devices.Choice = "overview") -> Report:
@@ -166,6 +169,12 @@ def publish(runs: Runs, out: Path, *, with_published: bool = False, figures: dev
         write_atomically(out / name, text)
     _replace(out / FILES, report.files)
     return report
+
+
+def as_csv(rows: pd.DataFrame) -> str:
+    """Return a frame as CSV: numbers with all digits, and texts quoted for spreadsheets."""
+    words = {name: column.map(quoted) for name, column in rows.items() if column.dtype == "string"}
+    return rows.assign(**{str(name): column for name, column in words.items()}).to_csv(index=False, lineterminator="\n")
 
 
 def _replace(manifest: Path, files: list[str]) -> None:
@@ -202,8 +211,9 @@ def _drawers() -> Iterator[ProcessPoolExecutor]:
 def compose(
     runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, figures: devices.Choice = "overview"
 ) -> Report:
-    """Build the report and draw its figures into ``out``; ``literature`` holds published figures to show, too."""
+    """Build the report, and write its figures into ``out``; ``literature`` holds published figures to show, too."""
     summary = summarise(runs.trials)
+    write_atomically(out / SUMMARY, as_csv(summary_of(summary)))
     rows, drawn, on_published = without_unsupported(summary), summary, []
     if literature is not None:
         others = published.beside(summary, literature)

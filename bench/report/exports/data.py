@@ -250,7 +250,12 @@ def typed(runs: Runs) -> Results:
 
 def summary(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the summary of trials in the columns of ``summary_fields``."""
-    fields, rows = summary_fields(), summarise(trials)
+    return summary_of(summarise(trials))
+
+
+def summary_of(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of ``summarise`` in the columns of ``summary_fields``."""
+    fields = summary_fields()
     rows = rows.fillna({field.column: 0 for name, field in fields.items() if name.startswith("lost_")})
     columns = {name: rows[field.column] for name, field in fields.items()}
     return _typed({name: field.type for name, field in fields.items()}, pd.DataFrame(columns))

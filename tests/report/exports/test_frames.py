@@ -1,13 +1,14 @@
 """Runs as typed frames, and the example in the document on them."""
 
 import csv
+import json
 import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from bench.report import load
+from bench.report import load, report
 from bench.report.exports.data import DTYPES
 from tests.report.builders import RunBuilder
 from tests.report.fleet import original
@@ -51,7 +52,17 @@ def test_the_example_of_the_document_runs(capsys, monkeypatch):
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "analysing-results.md").read_text(), re.DOTALL)
     exec(compile(example, "analysing-results.md", "exec"), {})
     shown = capsys.readouterr().out
-    with (ROOT / "results" / "resnet20-cpu-epyc-parity" / "train.csv").open() as file:
-        accuracies = [row["test_accuracy_pct"] for row in csv.DictReader(file) if row["test_accuracy_pct"]]
+    with (ROOT / "results" / "resnet20-cpu-epyc-parity" / "epochs.csv").open() as file:
+        accuracies = [row["test_accuracy_pct"] for row in csv.DictReader(file) if row["epoch"] == "5"]
     assert "FASTER" in shown
     assert f"{float(accuracies[0]):.1f}" in shown
+
+
+def test_the_reports_csv_is_the_summary(tmp_path):
+    """Numbers keep all digits, and what is unknown stays so."""
+    run, out = original(tmp_path / "run"), tmp_path / "out"
+    report([run], out, figures="none")
+    read = pd.read_csv(out / "summary.csv", dtype=DTYPES["summary"])
+    assert "summary.csv" in json.loads((out / "files.json").read_text())
+    words = {name: "" for name, kind in DTYPES["summary"].items() if kind == "string"}
+    pd.testing.assert_frame_equal(read.fillna(words), load(run).summary, check_exact=True)
