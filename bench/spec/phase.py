@@ -4,7 +4,8 @@ A phase is one kind of measurement. Its folder has
 
 - ``__init__.py`` with ``PHASE``, and without torch: planning and reports import it;
 - ``measure.py`` with ``run(trial, device, send)``, which the process of a trial calls (``bench.phases``). One that
-  plans ablations has none: its trials are other phases'.
+  plans ablations has none: its trials are other phases';
+- where its figures follow from the details that it sends, ``figures.py``, with pandas, for ``derive``.
 
 The core finds phases by looking into bench/phases/, so that a folder is all that a phase needs. Where the usual answers
 do not fit a phase, it gives its own: its trials, what it cannot measure.
