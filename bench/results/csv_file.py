@@ -74,7 +74,7 @@ def typed(rows: pd.DataFrame, columns: Mapping[str, Field]) -> pd.DataFrame:
     """Return rows in some columns: numbers as float64, others as texts. What is missing is empty."""
     types = {name: float if field.kind == "number" else object for name, field in columns.items()}
     words = {name: "" for name, kind in types.items() if kind is object}
-    return rows.reindex(columns=[*types]).astype(types).fillna(words)
+    return rows.reindex(columns=[*types]).astype(types).fillna(words).copy()  # in one piece, which is faster
 
 
 def _require(valid: NDArray[np.bool_], cells: pd.Series, field: Field, path: Path) -> None:

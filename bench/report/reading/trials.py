@@ -81,7 +81,7 @@ def _derived(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.Data
             figures = phase.derive(rows[of_phase], details)
             columns = [*derived(phase)]
             rows.loc[of_phase, columns] = figures[columns]
-    return rows.copy()  # defragments it
+    return rows
 
 
 def _of_phase(path: Path, phase: str) -> pd.DataFrame:
