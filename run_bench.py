@@ -120,7 +120,7 @@ def report(options: argparse.Namespace) -> int:
     from bench.spec.text import print_plain
 
     if options.json:
-        from bench.report.exports import document
+        from bench.report import document
         from bench.report.reading.load import load
 
         print_plain(document.dumps(document.report(load(options.runs))), wrap=False)
@@ -142,7 +142,7 @@ def show_list(options: argparse.Namespace) -> int:
         seen, no_gpu = LocalLauncher().call("bench.devices.survey:look")
         survey = seen, no_gpu, gpu_processes()
     if options.json:
-        from bench.report.exports.document import dumps
+        from bench.report.document import dumps
 
         document = listing.devices(*survey) if options.gpus else listing.registries(options.pattern)
         print(dumps(document))

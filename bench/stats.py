@@ -88,6 +88,11 @@ class Interval:
         error = math.hypot(self.error or 0.0, other.error or 0.0)
         return around(self.center - other.center, error, min(self.freedom, other.freedom), min(self.n, other.n))
 
+    def plus(self, constant: float) -> Interval:
+        """Add a constant to an estimate and the ends of its interval."""
+        low, high = (None if end is None else end + constant for end in (self.low, self.high))
+        return replace(self, center=self.center + constant, low=low, high=high)
+
     def exp(self) -> Interval:
         """Turn an estimate of a log-ratio into one of the ratio."""
         low = None if self.low is None else math.exp(self.low)

@@ -15,7 +15,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.report.analysis import published
-from bench.report.figures import devices, files
+from bench.report.figures import devices
+from bench.report.figures.draw import draw
 from bench.spec.metrics import SPEED
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,11 +35,10 @@ def main() -> None:
         workload=f"{MODEL}, published by {SOURCE}, not measured here",
         name=NAME,
         tints=devices.tints_of(rows),
-        over_fp32=True,
     )
     assert figure is not None
     with tempfile.TemporaryDirectory() as folder:
-        files.write(figure, Path(folder))
+        draw(figure, Path(folder))
         (ROOT / "docs" / f"{NAME}.svg").write_bytes((Path(folder) / f"{NAME}.svg").read_bytes())
 
 

@@ -199,7 +199,7 @@ def published_recipes() -> str:
             whole(row["batch_size"]),
             f"{number(row['time_per_epoch_s'])} s",
             "1" if row["precision"] == BASELINE else number(row["speedup"], 3),
-            f"{whole(row['memory_bytes'] / MIB)} MiB" if known(row["memory_bytes"]) else "–",
+            f"{whole(row['peak_memory_bytes'] / MIB)} MiB" if known(row["peak_memory_bytes"]) else "–",
             f"{row['accuracy_pct']:.2f} %",
         )
         for row in records(trained.sort_values(["model", "gpu"], kind="stable"))

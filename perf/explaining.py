@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.report.analysis.explanation import Explanation, Step, explanations
+from bench.phases.explain.reasons import Explanation, Step, explanations
 from bench.report.format import share
 from bench.report.reading.load import load
 from perf import outcome

@@ -9,6 +9,7 @@ import pytest
 
 from bench.cli.parser import parse
 from bench.planning import suite_registry
+from bench.report.reading.trials import TRIALS
 from bench.results.columns import COLUMNS
 from bench.script import command as script
 from bench.spec.phases import PHASES
@@ -87,7 +88,7 @@ def test_a_command_of_a_source_names_a_suite_that_exists_with_settings_that_it_h
 
 
 def test_the_columns_that_measuring_names_are_columns():
-    columns = {name for fields in COLUMNS.values() for name in fields}
+    columns = {name for fields in COLUMNS.values() for name in fields} | {*TRIALS}
     named = set(re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+)+)`", (ROOT / "docs" / "measuring.md").read_text()))
     assert len(named & columns) > 10
     assert named - columns <= {*PHASES}

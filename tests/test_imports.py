@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from tests.optional import OPTIONAL, ROOT
+from tests.optional import OF_PHASES, OPTIONAL, ROOT
 
 IMPORT_ALL = """
 import importlib, pkgutil, sys
@@ -24,6 +24,7 @@ WITHOUT_TORCH = (
     *("bench.spec", "bench.stats", "bench.results", "bench.planning", "bench.report", "bench.launch", "bench.cli"),
     *("bench.run", "bench.compare", "bench.doctor.command", "bench.doctor.doctor", "bench.ray", "bench.script"),
     *("suites", "run_bench"),
+    *(f"bench.phases.{path.parent.name}.report" for path in ROOT.glob("bench/phases/*/report.py")),
 )
 
 
@@ -60,3 +61,14 @@ def test_nothing_outside_of_an_optional_folder_imports_it(folder):
         if f"{name}.".startswith(f"{package}.")
     ]
     assert found == []
+
+
+@pytest.mark.parametrize("name", [folder.name for folder in OF_PHASES])
+def test_no_report_names_an_optional_phase(name):
+    folder = ROOT / "bench" / "report"
+    naming = set()
+    for path in folder.glob("**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and node.value == name:
+                naming.add(path.relative_to(folder).as_posix())
+    assert naming == set()

@@ -41,7 +41,7 @@ def describe_registries(pattern: str | None = None) -> list[str]:
 
 def registries(pattern: str | None = None) -> dict[str, Any]:
     """Return the same as a JSON document."""
-    from bench.report.exports.document import head
+    from bench.report.document import head
 
     if pattern:
         return {**head("list"), "models": suite_registry.matching(pattern)}
@@ -67,7 +67,7 @@ def _suites() -> Iterator[tuple[SuiteRef, Suite, dict[str, Parameter]]]:
 
 def devices(seen: Sequence[Seen], no_gpu: str, users: Mapping[str, list[GpuProcess]]) -> dict[str, Any]:
     """Return the devices as JSON, with the processes on each GPU by UUID; those of a missing GPU are unknown."""
-    from bench.report.exports.document import head
+    from bench.report.document import head
 
     documents = []
     for each in seen:

@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     from bench.compare.document import document
     from bench.compare.interleave import interleave
     from bench.compare.page import comparison_page, show_comparison
-    from bench.report.exports.document import dumps
+    from bench.report.document import dumps
 
     old, new, is_measured = options.old, options.new, options.interleave is not None
     if is_measured:

@@ -18,8 +18,9 @@ import pandas as pd
 
 from bench import stats
 from bench.compare.judge import IMPROVED, judge_together
+from bench.report.analysis.changes import Contrast, estimate
 from bench.report.analysis.comparability import cautions, environments
-from bench.report.analysis.contrast import Contrast, estimate, numbers
+from bench.report.analysis.frame import numbers
 from bench.report.analysis.summary import summarise
 from bench.report.format import at_batch, counted, enumerated, known, records, titled, written
 from bench.report.reading.completeness import missing, remark
@@ -292,7 +293,7 @@ def _change(pair: Pair, metric: Metric, by_turns: bool) -> Change | None:
     if old and new and not newly_diverging:
         contrast = estimate(metric, new, old)
         if contrast is not None:
-            noises = [stats.ASSUMED_NOISE if share is None else share for share in _of(pair, "noise")]
+            noises = [stats.ASSUMED_NOISE if share is None else share for share in _of(pair, "noise_ratio")]
             change.metric = contrast.metric
             change.contrast = _over_runs(replace(contrast, noise=max(noises)), by_turns)
             return change

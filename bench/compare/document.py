@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bench.compare.comparison import SIDES, Change, Comparison, Row
-from bench.report.exports.document import head, interval
+from bench.report.document import head, interval
 from bench.spec.metric import Metric
 from bench.spec.metrics import compared
 
@@ -48,8 +48,8 @@ def _change(change: Change | None, metric: Metric) -> dict[str, Any] | None:
         "verdict": change.verdict,
         "beyond_fail_over": change.is_beyond,
         **_sides("status", change.statuses),
-        **_sides(metric.key, change.values),
-        **interval(metric.ratio_key, change.interval),
+        **_sides(metric.figure, change.values),
+        **interval("change", change.interval),
     }
 
 

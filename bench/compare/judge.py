@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from bench import stats
-from bench.report.analysis.contrast import Contrast
+from bench.report.analysis.changes import Contrast
 from bench.report.analysis.judge import judge
 
 IMPROVED = ("IMPROVED", "REGRESSED", "SAME", "INCONCLUSIVE")

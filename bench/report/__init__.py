@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bench.report.analysis.explanation import Explanation
-    from bench.report.exports.data import Results
     from bench.report.figures.devices import Choice
+    from bench.report.frames import Results
     from bench.report.page import Report
 
 
 def report(runs: list[Path], out: Path, *, published: bool = False, figures: Choice = "overview") -> Report:
-    """Write report.md, details.md, report.html and the figures (SVG and PNG) into ``out``.
+    """Write report.md, report.html and the figures (SVG and PNG) into ``out``.
 
     Args:
         runs: folders of runs; several are merged, their rows kept apart by run.
@@ -43,32 +42,11 @@ def terminal(contents: Report, out: Path) -> str:
     """Return what a terminal shows of a report that was written into ``out``."""
     from bench.report import render
 
-    return render.terminal(contents, out / "details.md")
-
-
-def explain(runs: list[Path]) -> list[Explanation]:
-    """Return why each precision of some runs gains, or does not.
-
-    Raises:
-        UsageError: a folder is no run, or none of the runs was explained.
-    """
-    from bench.report.analysis.summary import summarise, without_unsupported
-    from bench.report.page import why
-    from bench.report.reading.load import load
-    from bench.spec.errors import UsageError
-
-    loaded = load(runs)
-    explained = why(loaded, without_unsupported(summarise(loaded.trials)))
-    if not explained:
-        raise UsageError(
-            "There is nothing to explain: no run there has two precisions that its phase explain measured. "
-            "python run_bench.py explain --suite NAME measures that."
-        )
-    return explained
+    return render.terminal(contents, out / "report.html")
 
 
 def load(*folders: str | Path) -> Results:
-    """Read runs into typed pandas frames.
+    """Read runs into pandas frames.
 
     They are ``.summary``, ``.trials``, ``.epochs``, ``.blocks``, ``.numerics`` and ``.telemetry``.
 
@@ -78,7 +56,7 @@ def load(*folders: str | Path) -> Results:
     Raises:
         UsageError: there is none, or one is no run, of another schema version, damaged or without a finished trial.
     """
-    from bench.report.exports.data import typed
+    from bench.report.frames import results
     from bench.report.reading.load import load
 
-    return typed(load([Path(folder) for folder in folders]))
+    return results(load([Path(folder) for folder in folders]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -72,13 +72,6 @@ def ratio(center: float, low: float | None = None, high: float | None = None) ->
         return _decimal(center, 3)
     decimals = 2 if half(low, high) > WIDE else 3
     return f"{_decimal(center, decimals)} [{_decimal(low, decimals)}, {_decimal(high, decimals)}]"
-
-
-def bracketed(interval: Interval, write: Callable[[float], str]) -> str:
-    """Write an estimate and, in brackets, the ends of its interval where it has one."""
-    center, *ends = interval.ends
-    known_ends = [write(end) for end in ends if end is not None]
-    return write(center) + (f" [{', '.join(known_ends)}]" if known_ends else "")
 
 
 def estimate(interval: Interval) -> str:

@@ -22,43 +22,31 @@ import pandas as pd
 
 from bench.report import tables
 from bench.report.analysis import comparability, published
-from bench.report.analysis.explanation import Explanation, explanations, memory_pair
+from bench.report.analysis.lead import Grid, Sentence, grid, lead, strayed
 from bench.report.analysis.summary import summarise, without_unsupported
-from bench.report.analysis.verdict import Answer, Grid, Part, Verdict, answers, grid, lead
-from bench.report.exports.data import summary_of
-from bench.report.figures import devices, files, overview
-from bench.report.figures import explanation as explanation_figures
-from bench.report.figures import numerics as numerics_figures
+from bench.report.analysis.verdict import Verdict, stalled
+from bench.report.figures import devices
 from bench.report.figures import telemetry as telemetry_figures
-from bench.report.figures.chart import Chart, Plot
-from bench.report.format import counted, known
+from bench.report.figures.chart import Chart
+from bench.report.format import counted
+from bench.report.frames import arms, as_csv
+from bench.report.parts import OVERVIEW, Finding, parts
 from bench.report.reading.folders import mark
-from bench.report.reading.labels import slugs
-from bench.report.reading.load import CELL, Run, Runs
+from bench.report.reading.load import Run, Runs
 from bench.report.render import render
-from bench.report.tables import ablation as ablation_tables
-from bench.report.tables import comparisons, diagnostics, measurements
-from bench.report.tables import explanation as explanation_tables
-from bench.report.tables import layers as layer_tables
+from bench.report.tables import diagnostics, measurements
 from bench.report.tables.table import RECIPE, Entry, Material, Table
-from bench.results.csv_file import PAIR
 from bench.results.files import write_atomically
-from bench.results.records import MEASURED
 from bench.spec import lifetime
-from bench.spec.metrics import learned
-from bench.spec.precisions import BASELINE, precision_rank
-from bench.spec.text import quoted
+from bench.spec.precisions import precision_rank
 
-OVERVIEW = ""
 CONTROLS = {"model": ("workload", "workload"), "device": ("where", "label")}
 """The controls of the page's bar: the columns of the summary with their values and labels."""
-WHY = "Why? "
-"""Before the title of a section on what was explained."""
 DRAWERS = 2
 """Processes that draw figures."""
 FILES = "files.json"
-SUMMARY = "summary.csv"
 """The list of the figures and CSVs of the report in a folder."""
+SUMMARY = "summary.csv"
 HOW_TO_READ = (
     "A speedup is fp32's step time divided by the other precision's: 2 is twice as fast, below 1 is slower. For "
     "precisions timed side by side it is a trimmed mean over their ABBA rounds, and step (ms) is a median over blocks, "
@@ -86,11 +74,11 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     """Whole sentences."""
-    plots: list[Plot] = field(default_factory=list)
-    more: list[Table] = field(default_factory=list)
-    """Tables of figures that the page has in the details of its grid, or in a figure; details.md has them first."""
-    why: list[Explanation] = field(default_factory=list)
-    """Why each precision of the section's workload gains, or does not."""
+    plots: list[Chart] = field(default_factory=list)
+    heading: str = ""
+    """The heading that it stands under with other ``findings``."""
+    findings: Sequence[Finding] = ()
+    """What a phase found, of which figures and tables are what it rests on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,61 +88,61 @@ class Report:
     title: str
     facts: list[str]
     """Devices, models, dates and versions of torch."""
-    lead: list[list[Part]]
+    lead: list[Sentence]
+    strayed: Sentence
+    """Which precisions' products ran in other types, which the terminal says, too."""
     grid: Grid
     architectures: list[Table]
     """A table for each workload, of every precision on each device."""
     verdicts: Sequence[Verdict]
+    """With the evidence for each."""
+    stalled: list[str]
+    """Why there is no advice although something is faster."""
     lists: dict[str, list[str]]
     """Sentences under headings: on data missing and on other differences between the runs, on what no device supports
     or holds, the warnings while measuring, and sources of published rows."""
-    speedups: list[Plot]
+    speedups: list[Chart]
     """The figures that are shown first: speedup against batch size, of each workload."""
-    headline: list[Plot]
+    headline: list[Chart]
     """The other figures of all workloads."""
     sections: list[Section]
     reproduce: list[dict[str, str]]
     """The ``label``, ``command`` and ``environment`` of each run."""
     precisions: list[str]
     """Those of the page's bar."""
-    drawn: list[str]
-    """Precisions and devices that figures show, by their tints."""
     choices: dict[str, list[tuple[str, str]]]
     """The values of each control of the page's bar, and their labels."""
     unfolded: dict[str, Table | None]
     """What the page shows of an answer when its line is unfolded, by its subject."""
     tints: dict[str, str]
     """The tint of each device, by its label."""
-    why: list[Section]
-    """A section for each workload that was explained."""
-    ablations: list[Table]
-    """Short tables of the ablations, for the terminal."""
+    findings: list[Section]
+    """What the phases found; sections without a heading stand next to the answers."""
     faults: list[str]
     """Faults of the runs' files, for the terminal."""
-    unexplained: list[str]
-    """Why there is no explanation although it was asked for, for the terminal."""
     how_to_read: Sequence[str] = HOW_TO_READ
     """Sentences on how to read the figures."""
 
     @property
-    def other_verdicts(self) -> list[str]:
-        """Verdicts that are in no grid: those of ablations."""
-        return [str(verdict) for verdict in self.verdicts if not isinstance(verdict, Answer)]
+    def sentences(self) -> list[str]:
+        """What stands next to the answers."""
+        beside = [finding for section in self.findings if not section.heading for finding in section.findings]
+        return [*self.stalled, *(finding.sentence for finding in beside)]
 
     @property
-    def plots(self) -> list[Plot]:
+    def plots(self) -> list[Chart]:
         """Every figure, in order."""
         return [
             *self.speedups,
             *self.headline,
-            *(plot for section in [*self.why, *self.sections] for plot in section.plots),
+            *(plot for section in [*self.findings, *self.sections] for plot in section.plots),
         ]
 
     @property
     def files(self) -> list[str]:
-        """The names of the report's files, but for its pages."""
+        """The names of its files but for the pages."""
         plots = [f"{plot.name}.{kind}" for plot in self.plots if plot.in_files for kind in ("png", "svg")]
-        return sorted({"details.md", SUMMARY, *plots})
+        return sorted([SUMMARY, *plots])
 
 
 def publish(runs: Runs, out: Path, *, with_published: bool = False, figures: devices.Choice = "overview") -> Report:
@@ -169,12 +157,6 @@ def publish(runs: Runs, out: Path, *, with_published: bool = False, figures: dev
         write_atomically(out / name, text)
     _replace(out / FILES, report.files)
     return report
-
-
-def as_csv(rows: pd.DataFrame) -> str:
-    """Return a frame as CSV: numbers with all digits, and texts quoted for spreadsheets."""
-    words = {name: column.map(quoted) for name, column in rows.items() if column.dtype == "string"}
-    return rows.assign(**{str(name): column for name, column in words.items()}).to_csv(index=False, lineterminator="\n")
 
 
 def _replace(manifest: Path, files: list[str]) -> None:
@@ -213,44 +195,46 @@ def compose(
 ) -> Report:
     """Build the report, and write its figures into ``out``; ``literature`` holds published figures to show, too."""
     summary = summarise(runs.trials)
-    write_atomically(out / SUMMARY, as_csv(summary_of(summary)))
+    write_atomically(out / SUMMARY, as_csv(arms(summary)))
     rows, drawn, on_published = without_unsupported(summary), summary, []
     if literature is not None:
         others = published.beside(summary, literature)
         rows = pd.concat([rows, others], ignore_index=True)
         drawn = pd.concat([summary, others[others["batch_size"].notna()]], ignore_index=True)
         on_published = published.remarks(others)
-    material = Material(runs=runs, summary=summary, rows=rows)
-    given, why_sections = answers(summary), _why_sections(why(runs, rows))
+    material = Material(runs=runs, summary=summary, rows=rows, figures=figures)
+    given, phases = material.answers, parts().values()
+    found = [group for part in phases for group in part.findings(material)]
+    findings = [
+        Section(title=group.title, heading=group.heading, findings=group.findings, tables=[*group.tables])
+        for group in found
+    ]
     with _drawers() as drawers:  # figures take longer than tables
         drawing = []
         if figures != "none":
-            done = ("blocks", "ablation_blocks", "explained", "telemetry")
-            rest = {name: getattr(runs, name)[:0] for name in done}  # not drawn there
-            fewer = replace(runs, **rest)
-            ready = [(OVERVIEW, overview.memory_by_kind(summary, runs.trials, given)), *_stacked(why_sections)]
-            ready += [(comparisons.SWEEPS, devices.against_value(sweep)) for sweep in material.sweeps]
+            ready: list[tuple[str, Chart | str | None]] = [
+                (group.heading + group.title, chart) for group in found for chart in group.charts
+            ]
             ready += telemetry_figures.courses(runs)
-            charts = partial(_charts, summary, drawn, fewer, ready, figures)
+            for part in phases:
+                ready += part.charts(material)
+            charts = partial(_charts, drawn, ready, figures)
             drawing = [drawers.submit(_draw, out, charts, place) for place in range(DRAWERS)]
         sections = _sections(material)
         shares = itertools.zip_longest(*(share.result() for share in drawing))
-        plots = _placed([part for parts in shares for part in parts if part], sections, why_sections)
+        plots = _placed([part for parts in shares for part in parts if part], sections, findings)
     tints = devices.tints_of(drawn)
     precisions = sorted(map(str, drawn["precision"].unique()), key=precision_rank)
-    ablated = [str(name) for each in material.ladders for name in each.rows["precision"]]
+    not_learning = stalled(given)
     return Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
         lead=lead(given),
+        strayed=strayed(given),
         grid=grid(given),
         architectures=measurements.architectures(rows, given),
-        verdicts=[
-            *given,
-            *(verdict for answer in given for verdict in answer.stalled),
-            *map(ablation_tables.sentence, material.ladders),
-            *layer_tables.verdicts(material.trials),
-        ],
+        verdicts=[*given, *not_learning],
+        stalled=[str(verdict) for verdict in not_learning],
         lists={
             "Before comparing": comparability.cautions(runs),
             "Failed": diagnostics.failures(runs),
@@ -260,10 +244,9 @@ def compose(
         },
         speedups=[plot for plot in plots if plot.name.startswith(devices.SPEEDUP)],
         headline=[plot for plot in plots if not plot.name.startswith(devices.SPEEDUP)],
-        sections=[part for part in sections if part.tables or part.more or part.remarks or part.plots],
+        sections=[part for part in sections if part.tables or part.remarks or part.plots],
         reproduce=[_origin(run) for run in runs.runs],
         precisions=precisions,
-        drawn=list(dict.fromkeys([*precisions, *ablated, *tints.values()])),
         choices={
             name: [("", "all"), *dict.fromkeys(zip(rows[column], rows[label], strict=True))]
             for name, (column, label) in CONTROLS.items()
@@ -271,10 +254,8 @@ def compose(
         },
         unfolded=measurements.unfolded(rows, given),
         tints=tints,
-        why=why_sections,
-        ablations=[table for table in map(ablation_tables.short, material.ladders) if table is not None],
+        findings=findings,
         faults=comparability.of_files(runs),
-        unexplained=[] if why_sections else _unexplained(runs.trials),
     )
 
 
@@ -303,40 +284,28 @@ Described = Iterable[tuple[str, Chart | str | Callable[[], Chart | None] | None]
 no section have ``OVERVIEW``."""
 
 
-def _draw(out: Path, describe: Callable[[], Described], place: int) -> list[tuple[str, Plot | str] | None]:
+def _draw(out: Path, describe: Callable[[], Described], place: int) -> list[tuple[str, Chart | str] | None]:
     """Draw a drawer's share of the charts that a function describes; remarks stay as they are."""
-    drawn: list[tuple[str, Plot | str] | None] = []
+    from bench.report.figures.draw import draw  # only here, for matplotlib takes half a second to import
+
+    drawn: list[tuple[str, Chart | str] | None] = []
     for title, described in itertools.islice(describe(), place, None, DRAWERS):
         chart = described() if callable(described) else described
-        part = chart if chart is None or isinstance(chart, str) else files.draw(chart, out)
+        part = chart if chart is None or isinstance(chart, str) else draw(chart, out)
         drawn.append(None if part is None else (title, part))
     return drawn
 
 
-def _charts(
-    summary: pd.DataFrame, drawn: pd.DataFrame, runs: Runs, ready: Described, figures: devices.Choice
-) -> Described:
-    """Describe all figures but those that are ready: those of what cannot be sent to another process.
-
-    ``drawn`` is the summary, with the published rows where they are shown.
-    """
-    yield from devices.charts(drawn, runs.epochs, figures)
+def _charts(drawn: pd.DataFrame, ready: Described, figures: devices.Choice) -> Described:
+    """Describe all figures; ``drawn`` is the summary, with the published rows where they are shown."""
+    yield from devices.charts(drawn, figures)
     yield from ready
-    yield from ((OVERVIEW, each) for metric in learned() for each in overview.differences(summary, metric))
-    yield from numerics_figures.charts(summary, runs.numerics)
 
 
-def _stacked(why_sections: list[Section]) -> Described:
-    """Describe where the steps' time goes in each workload that was explained."""
-    for name, section in zip(slugs([section.title for section in why_sections]), why_sections, strict=True):
-        yield WHY + section.title, explanation_figures.stacked(f"{name}-why", section.why)
-
-
-def _placed(drawn: list[tuple[str, Plot | str]], sections: list[Section], why_sections: list[Section]) -> list[Plot]:
+def _placed(drawn: list[tuple[str, Chart | str]], sections: list[Section], findings: list[Section]) -> list[Chart]:
     """Put figures and remarks into their sections; return the figures of the whole report."""
-    by_title = {section.title: section for section in sections}
-    by_title |= {WHY + section.title: section for section in why_sections}
-    overviews: list[Plot] = []
+    by_title = {section.heading + section.title: section for section in [*findings, *sections]}
+    overviews: list[Chart] = []
     for title, part in drawn:
         if isinstance(part, str):
             by_title[title].remarks.append(part)
@@ -345,42 +314,11 @@ def _placed(drawn: list[tuple[str, Plot | str]], sections: list[Section], why_se
     return overviews
 
 
-def why(runs: Runs, summary: pd.DataFrame) -> list[Explanation]:
-    """Return why each precision gains or does not, of all workloads that were explained, in the summary's order."""
-    if runs.explained.empty:
-        return []
-    measured = runs.trials[(runs.trials["phase"] == "explain") & runs.trials["status"].isin(MEASURED)]
-    sound = runs.explained.merge(measured[["run", *PAIR]].drop_duplicates(), on=["run", *PAIR])
-    named = sound.merge(summary[[*CELL, "workload", "where"]].drop_duplicates(), on=CELL)
-    order = list(summary["workload"].unique())
-    explained = sorted(explanations(named), key=lambda why: order.index(why.workload))
-    return [replace(why, memory=memory_pair(runs.trials, why.cell, why.arm.precision)) for why in explained]
-
-
-def _unexplained(trials: pd.DataFrame) -> list[str]:
-    """Return why there is no explanation although it was asked for; nothing where it was not."""
-    rows = trials[(trials["phase"] == "explain") & (trials["status"] != "failed")]
-    reasons = [str(reason) for reason in rows["detail"] if known(reason) and reason]
-    text = reasons[0] if reasons else f"it takes {BASELINE} and another precision"
-    return [f"Why? has no answer: {text}."] if len(rows) else []
-
-
-def _why_sections(explained: list[Explanation]) -> list[Section]:
-    """Return a section for each workload that was explained; its figure is drawn later."""
-    sections = []
-    for title, group in itertools.groupby(explained, attrgetter("workload")):
-        section = Section(title=title, why=list(group))
-        for one in section.why:
-            tables = explanation_tables.time_by_class(one), explanation_tables.most_changed(one)
-            section.tables.extend(filter(None, tables))
-        sections.append(section)
-    return sections
-
-
 def entries() -> list[Entry]:
-    """Return the tables that the modules of ``report/tables`` list."""
+    """Return the tables that the modules of ``report/tables`` list, and those of the phases."""
     names = [f"{tables.__name__}.{module.name}" for module in pkgutil.iter_modules(tables.__path__)]
-    return [entry for name in names for entry in getattr(importlib.import_module(name), "TABLES", ())]
+    listed = [entry for name in names for entry in getattr(importlib.import_module(name), "TABLES", ())]
+    return [*listed, *(entry for part in parts().values() for entry in part.tables)]
 
 
 def _sections(material: Material) -> list[Section]:
@@ -396,5 +334,5 @@ def _sections(material: Material) -> list[Section]:
                 if isinstance(made, str):
                     section.remarks.append(made)
                 elif made is not None:
-                    (section.tables if entry.on_page else section.more).append(made)
+                    section.tables.append(made)
     return list(sections.values())

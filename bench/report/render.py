@@ -5,41 +5,36 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from bench.report.analysis.explanation import Explanation
-from bench.report.analysis.verdict import Answer, Grid, strayed
-from bench.report.figures.chart import class_of, colour
-from bench.report.format import UNKNOWN
-from bench.report.tables import explanation
+from bench.report.analysis.lead import Grid, Line
+from bench.report.figures.chart import class_of, look
+from bench.report.parts import Findings
 from bench.report.tables.table import Column, Table, figures, optional, table, words
-from bench.spec.metrics import ACCURACY, LOSS
+from bench.spec.metrics import ACCURACY, LOSS, MEMORY, METRICS
 from bench.spec.precisions import BASELINE
 
 TEMPLATES = Path(__file__).with_name("templates")
 LONGEST = 20
-"""Rows of the longest table on the page; details.md has the longer ones."""
+"""Rows of the longest table that the page does not fold on its own."""
 MOST = 6
-"""Most lines of a list in report.md, and explanations in a terminal; details.md has them all."""
+"""Most lines of a list in report.md, and findings of a recipe in a terminal; the page has them all."""
 MOST_FAILURES = 8
 """Most lines on what failed in a terminal."""
 
 
 def render(report: Any, mark: str) -> dict[str, str]:
-    """Return the text of report.md, details.md and report.html of a ``page.Report``, by name; ``mark`` is its runs'."""
+    """Return the text of report.md and report.html of a ``page.Report``, by name; ``mark`` is its runs'."""
     templates = environment()
-    css = (TEMPLATES / "page.css").read_text(encoding="utf-8") + colours(
-        report.drawn
-    )  # last, for they are more specific
+    css = (TEMPLATES / "page.css").read_text(encoding="utf-8") + colours(report.precisions)
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     policy = f"default-src 'none'; style-src '{digest(css)}'; script-src '{digest(script)}'"
     values = {
@@ -54,58 +49,63 @@ def render(report: Any, mark: str) -> dict[str, str]:
         "longest": LONGEST,
         "most": MOST,
     }
-    names = ("report.md", "details.md", "report.html")
+    names = ("report.md", "report.html")
     return {name: templates.get_template(f"{name}.j2").render(values) for name in names}
 
 
-def terminal(report: Any, details: Path) -> str:
-    """Return what a terminal shows of a ``page.Report``."""
-    explained = [explanation for section in report.why for explanation in section.why]
-    values = {"report": report, "answers": answers(report.grid), "details": details}
-    values |= {"explained": explained, "most": MOST, "most_failures": MOST_FAILURES}
+def terminal(report: Any, page: Path) -> str:
+    """Return what a terminal shows of a ``page.Report`` that was written to ``page``."""
+    values = {"report": report, "answers": answers(report.grid), "page": page}
+    values |= {"findings": report.findings, "most": MOST, "most_failures": MOST_FAILURES}
     return environment().get_template("terminal.txt.j2").render(values).rstrip("\n")
 
 
 def answers(grid: Grid) -> list[Table]:
     """Return the answers as a table for each suite, with what a terminal has room for."""
-    columns = _columns(lambda answer: answer.memory)
+    columns = _columns(lambda line: line.changes[MEMORY.name].text)
     return [*filter(None, (table(workload, lines, columns) for workload, lines in grid.groups.items()))]
 
 
 def in_one(grid: Grid) -> Table | None:
     """Return the answers in one table, with their peak memory; None where there is one alone."""
-    given = list(itertools.chain(*grid.groups.values()))
-    columns = _columns(lambda answer: f"{answer.memory} ({answer.peak})" if answer.peak else answer.memory)
-    together = table("", given, [words("model", lambda answer: answer.workload), *columns])
+    given = grid.lines
+    columns = _columns(lambda line: line.changes[MEMORY.name].text + (f" ({line.peak})" if line.peak else ""))
+    together = table("", given, [words("model", lambda line: line.answer.workload), *columns])
     return replace(together, footnotes=[]) if together and len(given) > 1 else None  # the next table has the legend
 
 
-def _columns(memory: Callable[[Answer], str]) -> list[Column]:
+def _columns(memory: Callable[[Line], str]) -> list[Column]:
+    shares = [metric.name for metric in METRICS.values() if metric.shown_as == "share"]
+    others = [name for name in shares if name != MEMORY.name]
     return [
-        words("device", lambda answer: answer.label),
-        words("use", lambda answer: f"{answer.use} {answer.doubt_marks}".rstrip()),
+        words("device", lambda line: line.answer.label),
+        words("use", lambda line: f"{line.use} {line.marks}".rstrip()),
         *optional(
-            figures("faster", lambda answer: f"{answer.faster} {answer.spread}".rstrip()),
+            figures("faster", lambda line: f"{line.faster} {line.spread}".rstrip()),
             figures("memory", memory),
             words("accuracy", _accuracy),
         ),
         *optional(
-            figures("batch", lambda answer: answer.batch_text),
-            figures("pays from", lambda answer: str(answer.pays_from or UNKNOWN)),
-            figures("energy", lambda answer: answer.energy),
+            figures("batch", lambda line: line.answer.batch_text),
+            figures("pays from", lambda line: line.pays_from),
+            *(figures(name, partial(_changed, name)) for name in others),
         ),
     ]
 
 
-def _accuracy(answer: Answer) -> str:
-    without_fp32 = answer.arm and not answer.stays and not answer.is_timed
-    return f"{BASELINE} oom" if without_fp32 else answer.accuracy_in_short
+def _changed(name: str, line: Line) -> str:
+    return line.changes[name].text
 
 
-def why_in_words(explained: Sequence[Explanation]) -> str:
-    """Return what a terminal shows of explanations."""
-    why = environment().get_template("why.txt.j2")
-    return why.render(explained=explained, most=len(explained)).rstrip("\n")
+def _accuracy(line: Line) -> str:
+    answer = line.answer
+    without_fp32 = answer.is_gain and not answer.is_timed
+    return f"{BASELINE} oom" if without_fp32 else line.accuracy
+
+
+def in_words(findings: Sequence[Findings]) -> str:
+    """Return what a terminal shows of findings."""
+    return environment().get_template("findings.txt.j2").render(findings=findings, most=None).rstrip("\n")
 
 
 @cache
@@ -119,13 +119,7 @@ def environment(folder: Path = TEMPLATES) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"md": markdown, "anchor": anchor, "precision": class_of}
-    environment.globals |= {
-        "strayed": strayed,
-        "gain": explanation.gain,
-        "reasons": explanation.sentences,
-        "time_by_class": explanation.time_by_class,
-    }
+    environment.filters |= {"md": markdown, "precision": class_of}
     return environment
 
 
@@ -135,17 +129,12 @@ def digest(text: str) -> str:
 
 
 def colours(precisions: list[str]) -> str:
-    """Return the rules that tint what belongs to a precision; in the dark theme the tints are lighter."""
+    """Return the rules that tint the page's boxes of precisions; in the dark theme the tints are lighter."""
     rule = ".{0} {{ --tint: light-dark({1}, color-mix(in srgb, {1}, #fff 40%)) }}\n"
-    return "".join(rule.format(class_of(name), colour(name)) for name in precisions)
+    return "".join(rule.format(class_of(name), look(name)[0]) for name in precisions)
 
 
 def markdown(text: str) -> str:
     """Escape text for markdown, a table's cell included."""
     flat = re.sub(r"([\\`*|~$]|\](?=[(\[:]))", r"\\\1", html.escape(re.sub(r"\s+", " ", str(text)), quote=False))
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", flat)
-
-
-def anchor(title: str) -> str:
-    """Return the anchor that GitHub gives a heading."""
-    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")

@@ -25,6 +25,8 @@ class Metric:
     """The phase that measures it, which the registry fills in (``bench.spec.metrics``)."""
     place: int = 100
     """Among the metrics in tables, from the left."""
+    instead_of: str = ""
+    """The metric in whose place this one counts where the two differ, see ``analysis.alone``."""
     unless: str = ""
     """The column of a metric that takes its place: an arm that has that one is not compared by this one."""
     gain: str = ""
@@ -50,15 +52,14 @@ class Metric:
     """On a CPU, figures of two processes that differ by less are not told apart, and less than it may read 0."""
     fewest: int = 2
     """With fewer replicates there is no verdict."""
+    shown_as: Literal["ratio", "speedup", "share"] = "ratio"
+    """How the summary has a change that is a ratio: the arm's figure over fp32's; how many times as good it is; or by
+    what share it is more."""
     figure: str = ""
-    """The column of the summary with the figure; by default the metric's name."""
+    """The column of the summary with the figure; by default the first of its columns."""
     change: str = ""
-    """The column of the summary with the change from fp32, by default ``NAME_change``; with ``_low`` and ``_high``, its
-    interval."""
-    key: str = ""
-    """The figure's name in JSON, with its unit; by default the first column's name."""
-    ratio_key: str = ""
-    """The change's name in the JSON of ``compare``; by default ``NAME_ratio``, or ``NAME_change_UNIT``."""
+    """The column of the summary with the change from fp32, by default ``NAME_ratio``, or ``NAME_change``; with ``_low``
+    and ``_high``, its interval."""
     compared: bool = True
     """Whether ``compare`` compares it."""
     tabled: bool = False
@@ -70,14 +71,8 @@ class Metric:
     """Of a difference as it is written."""
 
     def __post_init__(self) -> None:
-        suffix = "ratio" if self.scale == "ratio" else f"change_{self.unit}"
-        defaults = {
-            "figure": self.name,
-            "change": f"{self.name}_change",
-            "key": self.columns[0],
-            "ratio_key": f"{self.name}_{suffix}",
-            "short": self.unit,
-        }
+        change = "ratio" if self.scale == "ratio" else "change"
+        defaults = {"figure": self.columns[0], "change": f"{self.name}_{change}", "short": self.unit}
         for field, value in defaults.items():
             if not getattr(self, field):
                 object.__setattr__(self, field, value)
@@ -140,7 +135,8 @@ class Metric:
     @property
     def header(self) -> str:
         """The header of a column of changes, with what interval they have."""
-        return self.title + ("" if self.replicate == "once" else " [95 % interval]")
+        level = 90 if self.seed_is_input else 95
+        return self.title + ("" if self.replicate == "once" else f" [{level} % interval]")
 
 
 QUALITY_OF = ("quality_name", "quality_unit", "quality_better", "quality_margin")

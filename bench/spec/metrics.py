@@ -12,14 +12,8 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in sorted(_declared
 """By name, in the order in which tables have them."""
 
 
-def _named(name: str) -> Metric:
-    """Return a metric; where its phase is not there, one that no arm has a figure of."""
-    return METRICS.get(name) or Metric(name=name, label=name, unit="", about="", columns=(name,), tabled=True)
-
-
 SPEED, THROUGHPUT, MEMORY = METRICS["speed"], METRICS["throughput"], METRICS["memory"]
 EPOCH, ACCURACY, LOSS, QUALITY = METRICS["epoch"], METRICS["accuracy"], METRICS["loss"], METRICS["quality"]
-ENERGY, ALONE = _named("energy"), _named("alone")
 
 
 def compared() -> list[Metric]:

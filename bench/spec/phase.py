@@ -5,7 +5,8 @@ A phase is one kind of measurement. Its folder has
 - ``__init__.py`` with ``PHASE``, and without torch: planning and reports import it;
 - ``measure.py`` with ``run(trial, device, send)``, which the process of a trial calls (``bench.phases``). One that
   plans ablations has none: its trials are other phases';
-- where its figures follow from the details that it sends, ``figures.py``, with pandas, for ``derive``.
+- where its figures follow from the details that it sends, ``figures.py``, with pandas, for ``derive``;
+- ``report.py`` with what a report shows of it (``bench.report.parts``), if anything.
 
 The core finds phases by looking into bench/phases/, so that a folder is all that a phase needs. Where the usual answers
 do not fit a phase, it gives its own: its trials, what it cannot measure.
@@ -84,6 +85,8 @@ class Phase:
     """The CSVs of the other records that it sends, by their types."""
     metrics: tuple[Metric, ...] = ()
     """What its arms are compared by."""
+    summarised: Mapping[str, str] = field(default_factory=dict)
+    """The columns of its CSV that reports sum up, each with how repetitions are put together, as pandas names it."""
     derive: Callable[[Any, Any], Any] | None = None
     """Returns its rows with the columns that are not stored (``Column.stored``), given the rows, by the names of their
     arms and with the column ``reference``, and the frames of details, by the names of their CSVs."""

@@ -329,6 +329,13 @@ def find_precision(name: str) -> Precision | None:
         return None
 
 
+@cache
+def emulates(name: str) -> bool:
+    """Return whether a precision emulates its narrow products, so that what it costs is the emulation's."""
+    precision = find_precision(name)
+    return precision is not None and precision.emulated
+
+
 def strayed(name: str, computed: str, modules: str) -> str:
     """Say which share of a step's products ran in a narrower type than a precision's; empty without any.
 

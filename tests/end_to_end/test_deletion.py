@@ -1,16 +1,11 @@
-"""Without any one of the optional folders all else works: runs, the help and every module that is left, and reports.
+"""Without any one of the optional folders all else works: runs, the help and every module that is left, and reports."""
 
-Reports still need the columns of energy, so without that phase none is written.
-"""
-
-import os
 import shutil
 import subprocess
 import sys
 
 import pytest
 
-from bench.run.reporting import WITHOUT_REPORT
 from tests.optional import OPTIONAL, ROOT
 
 FILES = ("bench", "suites", "results/published", "run_bench.py", "pyproject.toml")
@@ -33,10 +28,7 @@ def test_without_an_optional_folder_all_else_works(folder, tmp_path):
     shutil.rmtree(tmp_path / folder.relative_to(ROOT))
 
     def python(*words, code=0):
-        environment = os.environ | ({WITHOUT_REPORT: "1"} if folder.name == "energy" else {})
-        done = subprocess.run(
-            [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
-        )
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stdout + done.stderr
         return done
 
@@ -44,8 +36,7 @@ def test_without_an_optional_folder_all_else_works(folder, tmp_path):
     python("-c", IMPORT_ALL)
     python("run_bench.py", *RUN)
     assert (tmp_path / "run" / "speed.csv").is_file()
-    if folder.name != "energy":
-        python("run_bench.py", "report", "run", "--out", "report")
-        assert "mlp" in (tmp_path / "report" / "report.md").read_text()
+    python("run_bench.py", "report", "run", "--out", "report")
+    assert "mlp" in (tmp_path / "report" / "report.md").read_text()
     if (folder / "command.py").exists():
         assert f"no command '{folder.name}'" in python("run_bench.py", folder.name, code=2).stderr

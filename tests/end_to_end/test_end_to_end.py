@@ -22,6 +22,7 @@ from bench.data import folder as image_folder
 from bench.phases.fit import largest as max_batch
 from tests.conftest import TINY, call
 from tests.consistency import assert_consistent
+from tests.report.builders import text_of
 from tests.rows import trial_figures, trial_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +81,7 @@ def test_a_run_ends_with_its_report(finished):
     report = folder / "reports" / "mine"
     assert f"Report: {Path('reports/mine/report.md')}" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("Next: `python run_bench.py --suite ")
-    assert {path.suffix for path in report.iterdir()} == {".md", ".html", ".svg", ".png", ".json"}
+    assert {path.suffix for path in report.iterdir()} == {".md", ".html", ".svg", ".png", ".json", ".csv"}
     assert "amp-bf16" in (report / "report.md").read_text()
 
 
@@ -171,7 +172,7 @@ def test_explain_says_why_after_the_run_and_again_of_its_folder(place):
     alone = call(
         *SHORT, "--precisions", "fp32", "--phases", "explain", "--batch-sizes", "4", "--out", "alone", cwd=place
     )
-    assert "Why? has no answer: it takes fp32 and another precision." in alone.stdout
+    assert "No explanation: it takes fp32 and another precision." in alone.stdout
     assert "under Notes" not in alone.stdout
     assert call("explain", "alone", cwd=place).returncode == 2
 
@@ -208,7 +209,7 @@ def test_a_run_that_is_stopped_leaves_nobody_computing_and_goes_on_where_it_stop
     before = trial_rows(place / "out")
     assert 1 <= len(before) < 4
     assert call("report", "out", cwd=place).returncode == 0
-    assert "is unfinished" in (place / "reports" / "out" / "details.md").read_text()
+    assert "is unfinished" in text_of(place / "reports" / "out" / "report.html")
     done = call(*words, "--resume", "out", cwd=place)
     assert done.returncode == 0, done.stderr
     after = trial_rows(place / "out")
@@ -261,7 +262,7 @@ def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monke
     assert "4 fits, 8 not tried (time)" in trials[0]["detail"]
     planned = json.loads((place / "out" / "run.json").read_text())["planned"]
     assert [trial["phase"] for trial in planned] == ["memory", "memory", "speed"]
-    assert "Largest batch" in (place / "reports" / "out" / "details.md").read_text()
+    assert "Largest batch" in text_of(place / "reports" / "out" / "report.html")
     monkeypatch.setattr(max_batch, "search", lambda *_: pytest.fail("was looked for again"))
     assert call("--resume", "out", cwd=place).returncode == 0
     assert trial_rows(place / "out") == trials
@@ -282,8 +283,8 @@ def test_a_sweep_is_a_row_for_each_combination_and_one_table(place):
         ({"batch_size": 4, "width": 16}, "4"),
         ({"batch_size": 5, "width": 16}, "5"),
     ]
-    report = (place / "reports" / "out" / "details.md").read_text()
-    assert report.index("### Sweep of tiny's width") < report.index("### Sweep of tiny's batch_size")
+    report = text_of(place / "reports" / "out" / "report.html")
+    assert report.index("Sweep of tiny's width") < report.index("Sweep of tiny's batch_size")
 
 
 def test_a_trial_that_fails_is_a_row_and_exit_code_1(place):

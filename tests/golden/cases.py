@@ -10,8 +10,8 @@ from bench.phases.explain import Explained
 from bench.results.records import TrialResult
 from bench.spec.phases import MEASURING
 from perf.synthetic_fleet import write_run
+from tests.phases.test_explain_reasons import FP32, GAINS, figure, step
 from tests.report import ablations, cutting
-from tests.report.analysis.test_explanation import FP32, GAINS, figure, step
 from tests.report.builders import RunBuilder
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench import report
+from bench.phases.explain.report import explained
 from bench.report import format
 from bench.report.analysis import published as literature
 from bench.report.format import records
+from bench.report.reading.load import load
 from bench.spec.metrics import ACCURACY, QUALITY
 from tests.conftest import call
 
@@ -34,6 +35,13 @@ SAME = (
 )
 """The figures of an arm that the program calls by the same name."""
 RENAMED = {
+    "epoch_s": "time_per_epoch_s",
+    "accuracy_change_low_points": "accuracy_change_points_low",
+    "accuracy_change_high_points": "accuracy_change_points_high",
+    "loss_change_low_nats": "loss_change_nats_low",
+    "loss_change_high_nats": "loss_change_nats_high",
+    "loss_above_entropy_nats": "above_entropy",
+    "diverged_seeds": "diverged",
     "arm": "precision",
     "verdict": "speed_verdict",
     "parity": "accuracy_verdict",
@@ -60,7 +68,7 @@ def figures(runs: list[Path], cwd: Path) -> Figures:
         given |= {"pays_from_batch_size": advice["pays_from_batch_size"], "marks": marks(advice["doubts"])}
         found["advice"][f"{advice['workload']} on {advice['where']}"] = known(given)
     modules = defaultdict(list)
-    for row in document["numerics"]:
+    for row in [*document["numerics_figures"], *document["layers_figures"]]:
         if row["kind"] == "module":
             modules[row["trial"], row["precision"]].append(row)
     for trial in document["trials"]:
@@ -86,7 +94,7 @@ def explanations(runs: list[Path]) -> Figures:
             "class_ms": {step.precision: dict(step.ms) for step in (one.baseline, one.arm)},
             "reasons": {reason.rule: list(reason.techniques) for reason in one.reasons},
         }
-        for one in report.explain(runs)
+        for one in explained(load(runs))
     }
 
 

@@ -52,9 +52,9 @@ def test_a_made_up_run_has_the_stores_columns_and_its_rows_belong_together(tmp_p
     for name, header in headers.items():  # of a phase, those that a row has a value in
         assert header == [column for column in COLUMNS[name] if column in header or name not in OF_PHASES]
     runs = load([folder])
-    assert set(runs.blocks["trial"]) <= set(runs.trials["trial"])
-    assert len(runs.blocks) == 2 * (2 + 4) * 2 * 6 * 2  # sizes, precisions, processes, rounds, and both ways
-    assert len(runs.epochs) == (2 + 4) * 2 * 2
+    assert set(runs.details["blocks"]["trial"]) <= set(runs.trials["trial"])
+    assert len(runs.details["blocks"]) == 2 * (2 + 4) * 2 * 6 * 2  # sizes, precisions, processes, rounds, and both ways
+    assert len(runs.details["epochs"]) == (2 + 4) * 2 * 2
     assert runs.runs[0].remarks == ()  # its blocks are those of its trials
 
 
@@ -149,7 +149,7 @@ def test_a_large_run_is_planned_stopped_and_resumed_with_each_trial_once(tmp_pat
     assert "20 trials" in capsys.readouterr().out
     runs = load([tmp_path / "run"])
     assert len(runs.trials) == 4 * (2 + 3 * 2)
-    assert len(runs.blocks) == 4 * 3 * 2 * 4
+    assert len(runs.details["blocks"]) == 4 * 3 * 2 * 4
 
 
 def test_a_peer_that_fails_is_named_and_loses_nothing_of_the_others():

@@ -6,12 +6,12 @@ import math
 from functools import partial
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from bench.devices.monitor import DeviceLostError, GpuMeter, meters, open_monitor
-from bench.phases.energy import stream
-from bench.phases.energy.measure import _energy
-from bench.phases.energy.stream import AHEAD, BURST_S, Window, doubt, measure, rest
+from bench.phases.energy import derive, stream
+from bench.phases.energy.stream import AHEAD, BURST_S, doubt, measure, rest
 from bench.results.records import Device
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
@@ -164,16 +164,10 @@ def test_idle_power_is_that_of_a_device_that_does_nothing(bench):
     assert machine.clock() < 2.5
 
 
-def test_a_steps_energy_is_gross_and_less_what_is_drawn_idle():
-    window = Window(source="counter", power_w=300.0, seconds=5.0, steps=100, start_s=1.8e9)
-    energy = _energy(window, 60.0, 500.0)
-    assert energy.energy_j_per_step == pytest.approx(300 * 0.05)
-    assert energy.energy_net_j_per_step == pytest.approx((300 - 60) * 0.05)
-    assert (energy.mean_power_w, energy.idle_power_w, energy.energy_window_s) == (300.0, 60.0, 5.0)
-    assert (energy.energy_source, energy.energy_steps) == ("counter", 100)
-    unknown = _energy(window, None, None)
-    assert (unknown.energy_net_j_per_step, unknown.idle_power_w) == (None, None)
-    assert (energy.alone_samples_per_s, unknown.alone_samples_per_s) == (500.0, None)
+def test_a_steps_energy_is_less_by_what_is_drawn_idle():
+    rows = pd.DataFrame({"energy_j_per_step": [15.0, 15.0], "mean_power_w": 300.0, "idle_power_w": [60.0, None]})
+    net = derive(rows, {})["energy_net_j_per_step"].tolist()
+    assert net == pytest.approx([12.0, math.nan], nan_ok=True)
 
 
 def gpus(**second):

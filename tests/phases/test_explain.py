@@ -11,8 +11,8 @@ from torch import nn
 
 from bench.phases.explain import Explained
 from bench.phases.explain import measure as explain
+from bench.phases.explain.reasons import explanations
 from bench.phases.explain.trace import CLASSES
-from bench.report.analysis.explanation import explanations
 from bench.report.reading.load import CELL
 from bench.results.records import TrialResult
 from bench.spec.suite import Data

@@ -17,6 +17,7 @@ from bench.training.step import build_arm
 from tests.arms import arm
 from tests.conftest import call
 from tests.phases.conftest import of_kind, result_of, run_phase
+from tests.report.builders import text_of
 from tests.rows import trial_rows
 
 STEPS = tuple(step.name for step in build_ablation("amp-fp16", "cpu")[0])
@@ -107,7 +108,7 @@ def test_steps_that_do_not_fit_together_are_measured_apart_and_one_that_is_refus
     steps = ["fp32", "fp32+set-to-none", "fp32+set-to-none+prefetcher"]
     steps.append("fp32+set-to-none+prefetcher+grad-accumulation=2")
     assert [arm_name(row) for row in apart] == steps * 3
-    page = (tmp_path / "reports" / "run" / "details.md").read_text()
+    page = text_of(tmp_path / "reports" / "run" / "report.html")
     top = next(line for line in page.splitlines() if line.startswith("| + grad-accumulation=2 |")).split(" | ")
     assert top[1] == "+ prefetcher"
     assert top[3].endswith("]")

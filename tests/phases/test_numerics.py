@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from bench.phases.numerics import measure as numerics
+from bench.phases.numerics import report as report_tables
 from bench.report.reading.load import KEY
-from bench.report.tables import measurements as report_tables
 from bench.results.records import Numeric
 from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef

@@ -15,8 +15,6 @@ from bench.cli.parser import parse
 from bench.data.transfer import Prefetcher
 from bench.phases.fit import measure as fit
 from bench.phases.speed import Speed, paired
-from bench.report.reading.load import load
-from bench.report.tables import diagnostics
 from bench.results.records import EpochResult, Progress, TrialResult
 from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.precisions import PRECISIONS
@@ -28,7 +26,7 @@ from bench.training.techniques import compilations
 from tests.conftest import call
 from tests.devices.fake_nvml import FakeGpu
 from tests.phases.conftest import install_gpus, result_of, run_phase, shorten_energy
-from tests.report.builders import RunBuilder, timed
+from tests.report.builders import RunBuilder, text_of, timed
 from tests.rows import trial_rows
 from tests.training.conftest import CPU, IMAGES, batches, compiled_s, layers, make, norms, state
 
@@ -87,7 +85,7 @@ def test_a_run_with_techniques_is_told_by_them_in_rows_and_report(tmp_path, tiny
     assert done.returncode == 0, done.stdout
     assert "No effect on memory, speed" in done.stdout
     assert {row["techniques"] for row in trial_rows(tmp_path / "run")} == {"prefetcher+channels-last"}
-    assert "tiny (prefetcher+channels-last)" in (tmp_path / "reports" / "run" / "details.md").read_text()
+    assert "tiny (prefetcher+channels-last)" in text_of(tmp_path / "reports" / "run" / "report.html")
 
 
 @pytest.mark.parametrize("more", [(), ("--ladder",)])
@@ -121,20 +119,12 @@ def test_techniques_are_brought_into_one_order():
     assert parse(["--suite", "mlp"]).techniques == ()
 
 
-def test_compile_time_has_a_table_where_there_is_one(tmp_path):
+def test_compile_time_is_a_median_over_processes(tmp_path):
     arms = [TrialResult(precision="fp32", status="ok", row=timed(10.0, 128), compile_s=time_s) for time_s in (4, 6)]
     run_ = RunBuilder(tmp_path / "run")
-    run_.add(run_.trial("memory", ["fp32"], 128), TrialResult(precision="fp32", status="ok"))
-    assert diagnostics.compiling(named(run_)) is None
     for replicate, arm in enumerate(arms):
         run_.add(run_.trial("speed", ["fp32"], 128, replicate=replicate), arm)
-    table = diagnostics.compiling(named(run_))
-    assert table.headers == ["device", "batch size", "precision", "compiling (s)"]
-    assert table.rows == [["somewhere", "128", "fp32", "5.00"]]
-
-
-def named(built):
-    return load([built.folder]).trials.assign(where="somewhere")
+    assert run_.row("fp32")["compile_s"] == 5.0
 
 
 @pytest.fixture
@@ -189,7 +179,7 @@ def test_a_compiled_run_has_its_compile_time_in_rows_and_report(tmp_path, tiny_f
     assert [row["status"] in ("ok", "unconverged") for row in trials] == [True, True]
     assert all(float(row["compile_s"]) > 0 for row in trials)
     assert all(row["compute_dtypes"] for row in trials)  # seen in a step that is not compiled
-    assert "### Compiling" in (tmp_path / "reports" / "run" / "details.md").read_text()
+    assert "compiling (s)" in text_of(tmp_path / "reports" / "run" / "report.html")
 
 
 def test_a_step_is_observed_without_compiled_code():

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from bench.phases.ladder.report import Ladder, ladders
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
-from bench.report.analysis.ablation import AblationSummary, ablations
 from bench.report.reading.load import load
 from bench.results.records import Operations, Status, TrialResult
 from bench.stats import rounds_interval
@@ -14,8 +14,8 @@ AMP, ZEROED_AMP = "amp-bf16", "amp-bf16+set-to-none"
 STEPS_MS = {"fp32": 8.0, AMP: 4.0, ZEROED_AMP: 3.2}
 
 
-def ablation_of(builder: RunBuilder) -> AblationSummary:
-    (ladder,) = ablations(load([builder.folder]))
+def ablation_of(builder: RunBuilder) -> Ladder:
+    (ladder,) = ladders(load([builder.folder]))
     return ladder
 
 
@@ -34,7 +34,7 @@ def together(
     status: Status = "ok",
     host_ratios: tuple[float | None, ...] = (None,) * 9,
     operations: Operations | None = None,
-) -> AblationSummary:
+) -> Ladder:
     """Ablation steps timed together: how fast each is, process by process and round by round; fp32 takes 8 ms.
 
     ``status`` is that of the first process; ``operations`` are those of every step.

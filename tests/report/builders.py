@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,8 +18,9 @@ from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
 from bench.phases.train import Training
 from bench.report import report
-from bench.report.analysis.summary import summarise
-from bench.report.reading.load import load
+from bench.report.analysis.summary import summarise, without_unsupported
+from bench.report.reading.load import Runs, load
+from bench.report.tables.table import Material
 from bench.results.records import (
     Block,
     Device,
@@ -220,10 +223,25 @@ class RunBuilder:
         return self.append(*rows)
 
 
+def material_of(runs: Runs) -> Material:
+    """What a report's tables and figures of these runs are made from."""
+    summary = summarise(runs.trials)
+    return Material(runs=runs, summary=summary, rows=without_unsupported(summary))
+
+
 def write_report(runs: list[Path], out: Path, **options: Any) -> Path:
-    """Report some runs; return the path of details.md, which has every table."""
+    """Report some runs; return the path of report.html, which has every table."""
     report(runs, out, **options)
-    return out / "details.md"
+    return out / "report.html"
+
+
+def text_of(page: Path) -> str:
+    """The words of a report.html, a row of a table as in markdown."""
+    text = re.sub(r"<(script|style|svg)\b.*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = re.sub(r"</t[dh]>\s*<t[dh]\b[^>]*>", " | ", text)
+    text = re.sub(r"<tr\b[^>]*>\s*<t[dh]\b[^>]*>", "\n| ", text)
+    text = re.sub(r"</t[dh]>\s*</tr>", " |\n", text)
+    return html.unescape(re.sub(r"<[^>]+>", "", text))
 
 
 def block(trial: str, precision: str = "fp32", **more: Any) -> Block:

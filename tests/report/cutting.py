@@ -15,12 +15,12 @@ from bench.results.records import Identity, Numeric, TrialResult
 from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
 from perf.synthetic_fleet import GIB, Shape, write_run
 from tests.arms import arms
+from tests.phases.test_explain_reasons import FP32, GAINS, figure, step
+from tests.phases.test_numerics_report import figures
 from tests.report import ablations, fleet
-from tests.report.analysis.test_explanation import FP32, GAINS, figure, step
 from tests.report.analysis.test_telemetry import hot, samples
 from tests.report.builders import GPU, RunBuilder, block, capped, timed
 from tests.report.tables.test_measurements import answered
-from tests.report.tables.test_numerics import figures
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 Row = dict[str, str]

@@ -11,11 +11,10 @@ import pytest
 from bench.compare.comparison import compare
 from bench.compare.document import document as of_comparison
 from bench.compare.page import comparison_page, show_comparison
-from bench.report import explain, page, report, terminal
-from bench.report.exports import document
-from bench.report.exports.data import typed
+from bench.phases.explain.report import explain
+from bench.report import document, render, report, terminal
+from bench.report.frames import results as typed
 from bench.report.reading.load import load
-from bench.report.render import why_in_words
 from bench.run.reporting import next_step
 from bench.spec.errors import UsageError
 from tests.report.cutting import begin, cut, runs_of_every_phase
@@ -40,7 +39,7 @@ def runs(tmp_path_factory) -> list[Path]:
 def written(folder: Path, *, published: bool) -> None:
     out = folder.with_name("report")
     assert terminal(report([folder], out, published=published, figures="all"), out)
-    assert all((out / name).stat().st_size for name in ("report.md", "details.md", "report.html"))
+    assert all((out / name).stat().st_size for name in ("report.md", "report.html"))
 
 
 def exported(folder: Path) -> None:
@@ -58,7 +57,7 @@ def compared(old: Path, new: Path) -> None:
 
 
 def in_words(folder: Path) -> None:
-    assert why_in_words(explain([folder]))
+    assert render.in_words(explain([folder]))
 
 
 def unless_nothing_is_left(ask: Callable[[], None]) -> None:
@@ -72,7 +71,9 @@ def unless_nothing_is_left(ask: Callable[[], None]) -> None:
 @pytest.mark.parametrize("seed", [*range(QUICK), *(pytest.param(n, marks=pytest.mark.slow) for n in range(QUICK, ALL))])
 def test_what_is_left_of_a_run_that_was_cut_anywhere_is_reported(runs, seed, tmp_path, monkeypatch):
     if seed % DRAWN:
-        monkeypatch.setattr(page.files, "draw", lambda _chart, _out: None)  # takes most of a report's time
+        monkeypatch.setattr(
+            "bench.report.figures.draw.draw", lambda _chart, _out: None
+        )  # takes most of a report's time
     draw = Random(seed)
     whole = draw.choice(runs)
     folder, twin = tmp_path / whole.name, tmp_path / "twin"

@@ -15,9 +15,7 @@ import pytest
 from bench.compare.comparison import compare
 from bench.compare.document import document as of_comparison
 from bench.compare.page import comparison_page, show_comparison
-from bench.report import load
-from bench.report.exports import document
-from bench.report.figures import files
+from bench.report import document, load
 from bench.report.reading.load import load as read
 from bench.results.columns import COLUMNS
 from bench.results.store import Store
@@ -105,19 +103,18 @@ class Elements(HTMLParser):
 
 
 def test_every_word_of_every_file_is_text_on_every_page(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "write", lambda *_: None)
     text = f"{EVIL}<img src=x onerror=alert(1)></script></title></svg>\"'>|*`"
     head = write_report([fleet.with_words(tmp_path / "run", text)], tmp_path / "out")
     page = head.with_name("report.html").read_text()
     assert Elements(page).found == ["script"]
     assert page.count("&lt;img src=x onerror=alert(1)&gt;") > 50
-    for name in ("report.md", "details.md", "report.html"):
+    for name in ("report.md", "report.html"):
         pages = head.with_name(name).read_text().split('<script type="application/json"')[0]
         assert harmless(pages)
         assert "<img" not in pages
         assert "<script>alert" not in pages
     result = load(tmp_path / "run")
-    assert any("<img" in layer for layer in result.numerics["layer"])
+    assert any("<img" in layer for layer in result.details["numerics_figures"]["layer"])
     assert any("<img" in cause for cause in result.blocks["discarded"].cat.categories)
 
 

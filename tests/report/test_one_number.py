@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.report.exports import document
+from bench.report import document
 from bench.report.page import Report, compose
 from bench.report.reading.load import load
 from bench.report.render import answers, in_one

@@ -10,10 +10,9 @@ from bench.compare.page import changes
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
 from bench.phases.train import LEARNED, Training
-from bench.report.analysis.contrast import contrasts
+from bench.report import document, frames
+from bench.report.analysis.changes import contrasts
 from bench.report.analysis.summary import summarise
-from bench.report.exports import data, document
-from bench.report.figures import files
 from bench.report.figures.chart import Chart
 from bench.report.figures.devices import charts
 from bench.report.reading import trials
@@ -25,7 +24,7 @@ from bench.spec.errors import UsageError
 from bench.spec.metric import Metric
 from bench.spec.metrics import METRICS
 from bench.spec.phases import MEASURING, PHASES
-from tests.report.builders import RunBuilder, timed, write_report
+from tests.report.builders import RunBuilder, text_of, timed, write_report
 from tests.rows import edit_rows
 
 COMPILING = Metric(
@@ -34,6 +33,7 @@ COMPILING = Metric(
     unit="s",
     about="What torch.compile took.",
     columns=("compile_s",),
+    figure="compiling_s",
 )
 COPIED = Metric(
     name="copied",
@@ -104,18 +104,18 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def test_a_metric_reaches_table_figure_json_frames_and_metrics(two: list[Path], tmp_path: Path) -> None:
     runs = load(two[:1])
-    page = write_report(two[:1], tmp_path / "out", figures="none").read_text()
+    page = text_of(write_report(two[:1], tmp_path / "out", figures="none"))
     assert "compile time (s)" in page
     assert "compile time vs fp32 [95 % interval]" in page
-    parts = [part for title, part in charts(summarise(runs.trials), runs.epochs) if title == "mlp"]
+    parts = [part for title, part in charts(summarise(runs.trials)) if title == "mlp"]
     drawn = [part() if callable(part) else part for part in parts]
     captions = [chart.caption for chart in drawn if isinstance(chart, Chart)]
     assert "Compile time at batch size 128 on Test 1: mlp" in captions
     exported = document.report(runs)
     (row,) = (row for row in exported["results"] if row["precision"] == "amp-bf16")
-    assert (row["compile_s"], row["compiling_ratio"]) == (16.0, pytest.approx(2.0))
+    assert (row["compiling_s"], row["compiling_ratio"]) == (16.0, pytest.approx(2.0))
     assert row["compiling_ratio_low"] < 2.0 < row["compiling_ratio_high"]
-    assert data.typed(runs).summary["compiling_ratio"].max() == pytest.approx(2.0)
+    assert frames.results(runs).summary["compiling_ratio"].max() == pytest.approx(2.0)
 
 
 def test_a_field_of_a_phases_row_is_a_typed_column_of_its_csv_and_the_figure_of_its_metric(
@@ -126,7 +126,7 @@ def test_a_field_of_a_phases_row_is_a_typed_column_of_its_csv_and_the_figure_of_
     for precision, copied in (("fp32", 4096.0), ("amp-bf16", 2048.0)):
         run.result("memory", precision, row=CopyingPeak(copied_bytes=copied))
     assert load([run.folder]).trials["copied_bytes"].tolist() == [4096.0, 2048.0]
-    objects = data.rows(data.typed(load([run.folder])).summary)
+    objects = frames.rows(frames.results(load([run.folder])).summary)
     assert [(row["copied_bytes"], row["copied_ratio"]) for row in objects] == [(4096.0, None), (2048.0, 0.5)]
     column = COLUMNS["memory.csv"]["copied_bytes"]
     assert (column.about, column.unit) == ("Bytes that a step copies.", "bytes")
@@ -154,10 +154,10 @@ def test_a_second_metric_of_what_is_learned_is_compared_and_leaves_parity_to_the
         run.folder, lambda row: row.update(f1=70 + int(row["seed"]) * (1.1 if row["precision"] == "fp32" else 1.0))
     )
     row = run.row("amp-bf16")
-    assert row["parity"] == "EQUIVALENT"
+    assert row["accuracy_verdict"] == "EQUIVALENT"
     assert row["f1"] == pytest.approx(72.0)
     (contrast,) = contrasts(METRICS["f1"], {0: run.row("fp32")[F1.arm], 1: row[F1.arm]}).values()
-    assert tuple(row[F1.changes]) == pytest.approx(contrast.shown.ends)
+    assert tuple(row[F1.changes]) == pytest.approx(contrast.at(0.90).ends)
 
 
 @pytest.mark.parametrize(
@@ -180,10 +180,9 @@ def test_a_suites_own_figure_of_merit_is_judged_and_shown_as_the_suite_describes
             figures = [{"RMSE": error + off} for error in measured]
             run.train(precision, [None] * 5, test_loss=None, figures=figures, **described)
     row = runs[0].row("amp-bf16")
-    assert (row["parity"], row["quality"]) == (verdict, pytest.approx(4.36))
+    assert (row["accuracy_verdict"], row["quality"]) == (verdict, pytest.approx(4.36))
     assert row["quality_change"] == pytest.approx(0.3)
-    monkeypatch.setattr(files, "write", lambda *_: None)
-    page = write_report([runs[0].folder], tmp_path / "out", figures="overview").read_text()
+    page = text_of(write_report([runs[0].folder], tmp_path / "out", figures="overview"))
     assert "RMSE (°C)" in page
     assert "RMSE less fp32" in page
     exported = document.report(load([runs[0].folder]))
@@ -191,12 +190,4 @@ def test_a_suites_own_figure_of_merit_is_judged_and_shown_as_the_suite_describes
     (comparison,) = (row for row in compare(*(run.folder for run in runs)).rows if row.question["precision"] != "fp32")
     assert (comparison.changes["quality"].verdict, comparison.changes["quality"].metric.label) == (changed, "RMSE")
     edit_rows(runs[0].folder, lambda row: row.update(quality_margin=margin + (row["precision"] == "fp32")))
-    assert runs[0].row("amp-bf16")["parity"] != verdict  # two margins, fixed by nobody
-
-
-def test_a_metric_takes_no_key_of_another_figure(monkeypatch) -> None:
-    monkeypatch.setitem(
-        METRICS, "waiting", replace(COPIED, name="waiting", columns=("data_wait_pct",), key="data_wait_pct")
-    )
-    with pytest.raises(ValueError, match="data_wait_pct is the key of another figure"):
-        data.summary_fields()
+    assert runs[0].row("amp-bf16")["accuracy_verdict"] != verdict  # two margins, fixed by nobody

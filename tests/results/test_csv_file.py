@@ -63,7 +63,7 @@ def test_so_it_is_in_the_other_files(run):
 def test_what_diverged_may_be_nan_or_infinite_and_differences_may_be_negative(run):
     spoil(run, 2, "epochs.csv", train_loss="inf", test_loss="nan")
     spoil(run, 2, switch_transient_pct="-0.5", communication_pct="-1")
-    assert len(load([run]).epochs) == 8
+    assert len(load([run]).details["epochs"]) == 8
 
 
 def test_a_line_cut_off_in_the_middle_of_a_file_is_refused_and_the_last_one_left_out_with_a_warning(run):
@@ -116,7 +116,7 @@ def test_a_run_saved_by_a_spreadsheet_reads_as_before(run):
         path.write_text(path.read_text().replace("\n", "\r\n"), encoding="utf-8-sig", newline="")
     saved = load([run])
     assert saved.trials.equals(plain.trials)
-    assert saved.epochs.equals(plain.epochs)
+    assert saved.details["epochs"].equals(plain.details["epochs"])
     assert saved.runs[0].remarks == plain.runs[0].remarks == ()
     trials = run / "speed.csv"
     trials.write_text(trials.read_text(encoding="utf-8-sig").replace(",128,", ",quick,"), encoding="utf-8-sig")

@@ -18,6 +18,8 @@ import pytest
 
 from bench.cli.parser import RIGOROUS, parse
 from bench.planning.plan import Plan
+from bench.report.page import Section
+from bench.report.parts import Finding
 from bench.results.columns import COLUMNS
 from bench.results.records import Environment
 from bench.results.run_json import read_run
@@ -229,20 +231,25 @@ def test_a_run_that_goes_on_says_what_is_finished_and_what_remains(tmp_path, mac
     ("failed", "unexplained", "words", "under"),
     [
         ([f"mlp on GPU {number}: bf16 failed in memory" for number in range(10)], [], "in memory 2 more lines", True),
-        ([], ["Why? has no answer: it takes fp32 and another precision."], "Why? has no answer", False),
+        (
+            [],
+            [Finding(subject="No explanation", result="it takes fp32")],
+            "No explanation: it takes fp32.",
+            False,
+        ),
     ],
 )
 def test_what_failed_is_said_under_the_answers_with_where_its_reason_is_unless_that_is_said_already(
     tmp_path, capsys, monkeypatch, *, failed, unexplained, words, under
 ):
-    empty: dict[str, list[str]] = {"ablations": [], "other_verdicts": [], "why": [], "faults": []}
+    findings = [Section(title="", findings=unexplained)]
     grid, lists = SimpleNamespace(groups={}), {"Failed": failed}
-    contents = SimpleNamespace(grid=grid, lists=lists, unexplained=unexplained, **empty)
+    contents = SimpleNamespace(grid=grid, lists=lists, findings=findings, stalled=[], strayed=[], faults=[])
     monkeypatch.setattr("bench.report.report", lambda *_, **__: contents)
     report([tmp_path], tmp_path)
     said = " ".join(capsys.readouterr().out.split())
     assert words in said
-    assert (str(tmp_path / "details.md") in said.replace(" ", "")) == under == ("under Notes" in said)
+    assert (f"under Notes in {tmp_path / 'report.html'}." in said) == under
 
 
 def test_a_folder_is_taken_if_it_is_empty_or_has_a_lock_alone(tmp_path):
@@ -329,7 +336,7 @@ def test_a_report_that_cannot_be_written_says_how_to_write_it_elsewhere(tmp_path
 def explained(monkeypatch):
     """The explanation of each precision of a run; to be filled."""
     explanations = []
-    monkeypatch.setattr("bench.phases.explain.next_step.explain", lambda _folders: explanations)
+    monkeypatch.setattr("bench.phases.explain.next_step.explained", lambda _runs: explanations)
     return explanations
 
 

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from bench.phases.numerics.report import numerics
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
-from bench.report.tables.measurements import numerics
 from bench.results.store import arm_name
 from tests.report.tables.lines import lines
 from tests.rows import trial_figures
@@ -99,7 +99,7 @@ def test_inference_agrees_with_fp32(single):
 def test_without_recorded_kernels_the_explain_phase_says_so_and_gives_no_reason(host):
     words = ("--gpus", 0, "--precisions", "fp32,amp-fp16", "--phases", "memory")
     done = host("A100").run("explain", *TINY, *words, "--out", "out")
-    assert "Why? has no answer: torch.profiler recorded no kernels" in done.stdout
+    assert "No explanation: torch.profiler recorded no kernels" in done.stdout
 
 
 def test_the_module_that_overflows_in_float16_is_found_and_kept(host):
@@ -131,7 +131,7 @@ def test_gradients_of_outputs_are_counted_as_they_were_planted(host):
     server = host("A100")
     words = ("--suite", ROOT / "tests" / "phases" / "planted.py", "--gpus", 0, "--precisions", "fp32,amp-fp16")
     server.run(*words, "--phases", "numerics", "--out", "out")
-    _, gradients, *_ = numerics(load([server.folder / "out"]).numerics.assign(where="GPU"))
+    _, gradients, *_ = numerics(load([server.folder / "out"]).details["numerics_figures"].assign(where="GPU"))
     names = ("zero (%)", "in fp16: zero (%)", "S brings into range (%)")
     outputs = [line for line in lines(gradients) if line["gradients of"] == "layers' outputs"]
     assert [[line[name] for name in names] for line in outputs] == [["60.0", "30.0", "30.0"]] * 2

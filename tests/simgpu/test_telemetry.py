@@ -2,9 +2,9 @@
 
 import pytest
 
-from bench.report import load
-from bench.report.exports import document
+from bench.report import document, load
 from bench.report.reading.load import load as load_runs
+from tests.report.builders import text_of
 from tests.rows import trial_figures
 
 COURSE = ((2.0, 1410, 60, 250, 98, "none"), (2.0, 900, 85, 150, 60, "sw_power_cap"))
@@ -75,7 +75,7 @@ def test_at_the_power_limit_both_speedups_are_shown_and_the_advice_follows_the_o
     turns = [row["speedup"] for row in trial_figures(hot.folder / "out") if row["speedup"] > 0]
     assert min(turns) <= summary["turns_speedup"] <= max(turns)
     assert "; in turns " in (folder / "report.md").read_text()
-    assert "alone (in turns " in (folder / "details.md").read_text()
+    assert "alone (in turns " in text_of(folder / "report.html")
     advised = document.report(load_runs([hot.folder / "out"]))["answers"][0]["use"]
     assert advised == ("amp-fp16" if summary["speed_verdict"] == "FASTER" else "fp32")
 
@@ -83,10 +83,10 @@ def test_at_the_power_limit_both_speedups_are_shown_and_the_advice_follows_the_o
 def test_memory_of_the_whole_gpu_is_the_processes_and_more(hot):
     memory = [row for row in hot.rows("out") if row["phase"] == "memory"]
     assert all(float(row["gpu_used_bytes"]) >= float(row["driver_used_bytes"]) > 300 * 2**20 for row in memory)
-    assert "| allocated (MiB) |" in (hot.folder / "reports" / "out" / "details.md").read_text()
+    assert "| allocated (MiB) |" in text_of(hot.folder / "reports" / "out" / "report.html")
 
 
 def test_the_figure_of_the_gpu_is_in_the_report(hot):
     folder = hot.folder / "reports" / "out"
-    assert "![GPU 0 over the run" in (folder / "details.md").read_text()
+    assert "GPU 0 over the run" in text_of(folder / "report.html")
     assert list(folder.glob("telemetry-*.png"))

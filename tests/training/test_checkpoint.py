@@ -223,7 +223,7 @@ def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_check
     assert not (folder / "checkpoints").exists()
     assert [row["status"] for row in trial_rows(folder)] == ["ok"]
     run(whole)  # which is not killed
-    resumed, uninterrupted = (load([each]).epochs for each in (folder, whole))
+    resumed, uninterrupted = (load([each]).details["epochs"] for each in (folder, whole))
     assert list(resumed["epoch"]) == [1, 2, 3]
     assert list(resumed["train_loss"]) == list(uninterrupted["train_loss"])
 

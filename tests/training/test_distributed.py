@@ -259,5 +259,5 @@ def test_both_placements_are_measured_and_the_report_has_their_scaling(tmp_path,
     figures = {(row["placement"], row["phase"]): row for row in trial_figures(folder)}
     losses = [figures[placement, "train"]["train_loss"] for placement in ("cpu", "cpu+cpu")]
     assert math.isclose(*losses, rel_tol=1e-3)
-    (page,) = (tmp_path / "reports").glob("*/details.md")
-    assert "### Scaling" in page.read_text()
+    (page,) = (tmp_path / "reports").glob("*/report.html")
+    assert "<summary><bdi>Scaling" in page.read_text()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.report.tables.layers import snippet
+from bench.phases.layers.next_step import snippet
 from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.precisions import keeping, parse_precision
 from bench.spec.suite import Data

@@ -66,11 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Say why each precision of earlier runs gains, or does not."""
-    from bench.report import explain
-    from bench.report.render import why_in_words
+    from bench.phases.explain.report import explain
+    from bench.report.render import in_words
     from bench.spec.text import print_plain
 
-    print_plain(why_in_words(explain(list(dict.fromkeys(options.runs)))))
+    print_plain(in_words(explain(list(dict.fromkeys(options.runs)))))
     return 0
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.report import explain
-from bench.spec.errors import UsageError
+from bench.phases.explain.report import explained
+from bench.report.reading.load import load
 from bench.spec.phase import Advice
 from bench.spec.precisions import BASELINE
 from bench.spec.repeat import repeated
@@ -15,12 +15,8 @@ from bench.spec.repeat import repeated
 
 def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:
     """Return a command for each precision that has reasons which techniques may mend."""
-    try:
-        explanations = explain([folder])
-    except UsageError:  # nothing was explained; the report says why
-        return []
     techniques: dict[str, dict[str, None]] = {}
-    for explanation in explanations:
+    for explanation in explained(load([folder])):
         techniques.setdefault(explanation.arm.precision, {}).update(dict.fromkeys(explanation.techniques))
     advised = []
     for precision, names in techniques.items():

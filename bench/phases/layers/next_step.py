@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.phases.layers.report import kept_names
 from bench.report.reading.load import load
-from bench.report.tables.layers import kept_names, snippet
 from bench.spec.phase import Advice
 from bench.spec.precisions import BASELINE, parse_precision
 from bench.spec.repeat import repeated
@@ -15,7 +15,7 @@ from bench.spec.repeat import repeated
 
 def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:
     """Return the code that keeps the modules which a run's search has found, and the command that measures them."""
-    names = kept_names(load([folder]).numerics)
+    names = kept_names(load([folder]).details["layers_figures"])
     if not names:
         return []
     advised = []
@@ -26,3 +26,23 @@ def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:
     precisions = ",".join(dict.fromkeys((BASELINE, *names.values(), *names)))
     command = repeated(request, "--phases", "memory,speed", "--precisions", precisions)
     return [*advised, Advice(step=f"{command} measures what keeping them costs.")]
+
+
+def snippet(patterns: str) -> str:
+    """Return code for a training of one's own that does what ``keep`` does under autocast."""
+    return f"""\
+from fnmatch import fnmatchcase
+import torch
+from torch.utils._pytree import tree_map
+
+def in_fp32(forward, kind):
+    wide = lambda leaf: leaf.float() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+    def run(*args, **kwargs):
+        with torch.autocast(kind, enabled=False):
+            return tree_map(wide, forward(*tree_map(wide, args), **tree_map(wide, kwargs)))
+    return run
+
+for name, module in model.named_modules():  # before torch.compile and DistributedDataParallel
+    if any(fnmatchcase(name, pattern) for pattern in {patterns.split("+")!r}):
+        module.forward = in_fp32(module.forward, device.type)
+"""

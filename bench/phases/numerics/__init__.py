@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
-from bench.results.records import Numeric
+from dataclasses import dataclass
+from typing import Any
+
+from bench.results.records import Derived, Numeric
 from bench.spec.phase import Phase
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Numerics:
+    """What follows from the figures of the steps."""
+
+    first_loss: Derived | None = None
+    """Loss of the first step."""
+    last_loss: Derived | None = None
+    """Loss of the last step."""
+    zero_gradients_pct: Derived | None = None
+    """Share of the parameters' gradients that were zero."""
+
+
+def derive(rows: Any, details: Any) -> Any:
+    """Return rows with the losses, and the share of zero gradients, of their steps."""
+    key = ["trial", "precision"]
+    figures = details["numerics_figures.csv"].sort_values("step", kind="stable")
+    losses = figures[(figures["kind"] == "step") & (figures["name"] == "loss")].groupby(key)["value"]
+    whole = figures[(figures["kind"] == "gradient") & (figures["layer"] == "")]
+    counts = whole.groupby(key)["value"].sum()
+    zeros = whole[whole["name"] == "zero"].groupby(key)["value"].sum().reindex(counts.index, fill_value=0.0)
+    named = rows.set_index(key).index
+    return rows.assign(
+        first_loss=losses.first().reindex(named).to_numpy(),
+        last_loss=losses.last().reindex(named).to_numpy(),
+        zero_gradients_pct=(100 * zeros / counts).reindex(named).to_numpy(),
+    )
+
 
 PHASE = Phase(
     name="numerics",
     order=70,
     summary="the first steps of training: losses, gradients, activations, types, errors against float64",
+    row=Numerics,
     details={Numeric: "numerics_figures.csv"},
+    derive=derive,
     key="seed",
     refuses={
         "compile": "numerics looks between the layers, which compile fuses",

@@ -135,9 +135,7 @@ METRICS = (
         columns=("step_ms",),
         gain="speedup",
         has_noise=True,
-        figure="step_ms",
         change="speedup",
-        ratio_key="step_ratio",
         tabled=True,
     ),
     Metric(
@@ -150,7 +148,6 @@ METRICS = (
         gain="speedup",
         better="more",
         has_noise=True,
-        figure="samples_per_s",
         change="speedup",
         compared=False,
         tabled=True,
@@ -173,12 +170,13 @@ METRICS = (
         unit="",
         about="Mean loss of a training script's measured steps, summed over accumulated parts; no accuracy.",
         columns=("script_loss",),
-        ratio_key="script_loss_change",
         scale="difference",
         compared=False,
         decimals=4,
     ),
 )
+MEDIANS: tuple[str, ...] = ("tokens_per_s", "flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio")
+MEDIANS += ("step_p50_ms", "step_p95_ms", "block_steps", "communication_pct", "compile_s")
 PHASE = Phase(
     name="speed",
     order=40,
@@ -187,6 +185,12 @@ PHASE = Phase(
     row=Speed,
     details={Block: "blocks.csv"},
     metrics=METRICS,
+    summarised={
+        "rounds": "sum",
+        "foreign_load_pct": "max",
+        **dict.fromkeys(("compute_dtypes", "attention"), "first"),
+        **dict.fromkeys(MEDIANS, "median"),
+    },
     derive=derive,
     describe=describe,
     key="replicate",

@@ -69,6 +69,10 @@ class Training:
     loss is expected to be."""
     regression: bool | None = None
     """Whether targets are values, so that there is no accuracy."""
+    first_loss: Derived | None = None
+    """Mean training loss of the first epoch."""
+    last_loss: Derived | None = None
+    """That of the last one."""
 
 
 def derive(rows: Any, details: Any) -> Any:
@@ -107,9 +111,8 @@ METRICS = (
         about="Time of an epoch after the first, loading included: median over seeds of each one's median.",
         columns=("time_per_epoch_s",),
         replicate="seed",
-        figure="time_per_epoch_s",
+        shown_as="speedup",
         change="epoch_speedup",
-        key="epoch_s",
         compared=False,
         tabled=True,
     ),
@@ -124,9 +127,7 @@ METRICS = (
         better="more",
         margin=0.5,
         figure="accuracy_pct",
-        change="delta_points",
-        key="accuracy_pct",
-        ratio_key="accuracy_points",
+        change="accuracy_change_points",
         **LEARNED,
     ),
     Metric(
@@ -138,10 +139,8 @@ METRICS = (
         columns=("test_loss",),
         unless="test_accuracy_pct",
         margin=0.01,  # 1 % of the perplexity (docs/measuring.md)
-        figure="token_loss",
-        change="delta_nats",
-        key="test_loss_nats",
-        ratio_key="loss_nats",
+        figure="test_loss_nats",
+        change="loss_change_nats",
         decimals=4,
         **LEARNED,
     ),
@@ -153,9 +152,17 @@ METRICS = (
         about="The suite's own figure of merit on test data: mean over seeds.",
         columns=("quality",),
         is_described=True,
-        ratio_key="quality_change",
         **LEARNED | {"alike": ("epochs", *QUALITY_OF)},
     ),
+)
+MEANS: tuple[str, ...] = ("train_loss", "test_loss", "test_accuracy_fp32_pct", "data_wait_pct", "train_samples_per_s")
+MEANS += (
+    "total_s",
+    "time_to_accuracy_s",
+    "checkpoint_bytes",
+    "checkpoint_16bit_bytes",
+    "train_energy_j",
+    "entropy_nats",
 )
 PHASE = Phase(
     name="train",
@@ -165,6 +172,12 @@ PHASE = Phase(
     row=Training,
     details={EpochResult: "epochs.csv"},
     metrics=METRICS,
+    summarised={
+        **dict.fromkeys(MEANS, "mean"),
+        **dict.fromkeys(("epochs", "target_accuracy_pct", "slowest_epoch_s"), "max"),
+        "fastest_epoch_s": "min",
+        **dict.fromkeys(("data_storage", "regression", *QUALITY_OF), "first"),
+    },
     derive=derive,
     describe=describe,
     key="seed",

@@ -8,7 +8,11 @@ from collections.abc import Mapping
 import pandas as pd
 
 from bench.results.csv_file import PAIR
+from bench.spec.precisions import emulates
 
+COSTS = ["time_per_epoch_s", "train_samples_per_s", "data_wait_pct", "time_to_accuracy_s", "train_energy_j"]
+COSTS += ["fastest_epoch_s", "slowest_epoch_s"]
+"""What an emulated precision has no figure of: it would be the emulation's."""
 OF_LAST = ["train_loss", "test_loss", "test_accuracy_pct", "test_loss_fp32", "test_accuracy_fp32_pct"]
 
 
@@ -22,6 +26,8 @@ def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFr
     wanted = epochs[PAIR].merge(rows[[*PAIR, "target_accuracy_pct"]], on=PAIR, how="left")["target_accuracy_pct"]
     has_reached = epochs["test_accuracy_pct"].to_numpy() >= wanted.to_numpy()
     figures = last[OF_LAST].assign(
+        first_loss=of_arms["train_loss"].first(),
+        last_loss=last["train_loss"],
         epochs=last["epoch"],
         time_per_epoch_s=warm.median(),
         fastest_epoch_s=warm.min(),
@@ -36,4 +42,6 @@ def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFr
     of_rows = figures.reindex(pd.MultiIndex.from_frame(rows[PAIR])).set_index(rows.index).where(measured)
     named = zip(of_rows.pop("figures"), rows["quality_name"], strict=True)
     quality = [json.loads(text).get(name) if isinstance(text, str) and text else None for text, name in named]
-    return rows.assign(**of_rows, quality=pd.Series(quality, rows.index, dtype=float))
+    derived = rows.assign(**of_rows, quality=pd.Series(quality, rows.index, dtype=float))
+    derived[COSTS] = derived[COSTS].mask(rows["precision"].map(emulates).astype(bool), axis=0)
+    return derived

@@ -9,11 +9,11 @@ import math
 from dataclasses import replace
 
 from bench import stats
-from bench.report.analysis.contrast import Contrast
+from bench.report.analysis.changes import Contrast
 
 TOLERANCE = math.log(1.03)
 """One window alone tells a speedup as well as this; one in turns that differs by more does not hold alone."""
-IN_TURNS = ["turns_speedup", "turns_low", "turns_high"]
+IN_TURNS = ["turns_speedup", "turns_speedup_low", "turns_speedup_high"]
 """Columns of the summary with the speedup in turns, where that alone counts."""
 
 
@@ -24,13 +24,11 @@ def counts(turns: Contrast, alone: Contrast | None) -> bool:
     return turns.shares_clock or abs(alone.change.center - turns.change.center) > _uncertainty(turns)
 
 
-def judged(turns: Contrast, alone: Contrast | None) -> Contrast:
-    """Return what the verdict is on: the speedup alone, if that counts, or else that in turns.
+def judged(turns: Contrast, alone: Contrast) -> Contrast:
+    """Return what the verdict is on where the speedup alone counts.
 
     A run measures it once. It is taken to be as uncertain as that in turns, and by ``TOLERANCE`` at least.
     """
-    if alone is None:
-        return turns
     freedom, confidence = turns.change.freedom, turns.change.confidence
     error = _uncertainty(turns) / stats.quantile(freedom, confidence)
     change = stats.around(alone.change.center, error, freedom, turns.change.n, confidence)

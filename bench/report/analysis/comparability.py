@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -18,16 +17,27 @@ from bench.spec.precisions import precision_rank
 
 RECIPE = ["suite", "parameters"]
 """Columns in which what is compared agrees, on whatever data and with whatever techniques it ran."""
+BATCH_SIZES = "None is common to all, so throughputs are of different work."
+OF_TRIALS = {
+    "train": {
+        "data": ("data trained on", "Time per epoch and accuracy do not compare; steps are timed on random batches."),
+        "epochs": ("number of epochs", "Accuracies do not compare."),
+    },
+    "speed": {"techniques": ("techniques", "They change speed and memory at equal precision.")},
+}
+"""By phase and column: the name of what should be the same wherever a recipe is compared, and why."""
 
 
 class Fact(NamedTuple):
-    """A circumstance that should be the same wherever figures are compared."""
+    """The value of a circumstance that should be the same wherever figures are compared."""
 
     name: str
-    values: Mapping[str, str]
-    """By run, or by run and device; empty is not known."""
     why: str
     """Its effect on a comparison: a whole sentence."""
+    where: str
+    """The run, or a device of a run."""
+    value: str
+    """Empty is not known."""
 
 
 def environments(runs: Runs, sides: Sequence[Sequence[Run]]) -> list[tuple[str, str, str]]:
@@ -61,79 +71,73 @@ def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:
 
     Only runs that measured the same recipe are compared.
     """
-    recipes = [(titled(*key), rows) for key, rows in trials.groupby(RECIPE, sort=False)]
     titles: dict[str, list[str]] = {}
-    for title, rows in recipes:
-        compared = [run for run in runs if run.label in set(rows["run"])]
-        for fact in _facts(compared, rows):
-            if len(set(fact.values.values())) > 1:
-                titles.setdefault(sentence(fact), []).append(title)
+    recipes = trials.groupby(RECIPE, sort=False)
+    for recipe, rows in recipes:
+        labels = set(rows["run"])
+        values: dict[tuple[str, str], dict[str, str]] = {}
+        for fact in _facts([run for run in runs if run.label in labels], rows):
+            values.setdefault((fact.name, fact.why), {})[fact.where] = fact.value
+        for (name, why), by_place in values.items():
+            if len(set(by_place.values())) > 1:
+                titles.setdefault(_sentence(name, why, by_place), []).append(titled(*recipe))
     if len(recipes) == 1:
         return list(titles)
     return [f"{', '.join(of_recipes)}: {text}" for text, of_recipes in titles.items()]
 
 
-def sentence(fact: Fact) -> str:
+def _sentence(name: str, why: str, values: dict[str, str]) -> str:
     """Write a fact as one sentence, its values grouped, the most frequent first and the unknown last."""
     groups: dict[str, list[str]] = {}
-    for where, value in fact.values.items():
+    for where, value in values.items():
         groups.setdefault(value, []).append(where)
     ordered = sorted(groups.items(), key=lambda group: (not group[0], -len(group[1])))
     parts = "; ".join(f"{value or 'not known'} in {enumerated(where)}" for value, where in ordered)
-    return f"Different {fact.name}: {parts}. {fact.why}"
+    return f"Different {name}: {parts}. {why}"
 
 
 def _facts(runs: Sequence[Run], rows: pd.DataFrame) -> Iterator[Fact]:
     """Yield the circumstances of runs of one recipe, whose trials are ``rows``."""
     on_gpu = set(rows.loc[rows["device_kind"] != "cpu", "run"])
-    for key, part in MACHINE.items():
-        if part.why:
-            relevant = [run for run in runs if part.on in ("any", "cuda" if run.label in on_gpu else "cpu")]
-            yield Fact(part.name, {run.label: _of_machine(run, key) for run in relevant}, part.why)
-    yield from _limits(runs, rows)
+    used = set(zip(rows["run"], rows["placement"], strict=True))
     suite = rows["suite"].iloc[0]
-    yield Fact(
-        f"versions of suite {suite} (SHA-256 of its file)",
-        {run.label: _digest(run, suite) for run in runs if run.part("request")},
-        "A difference may come from the edit of the suite, not from the machine or its software.",
-    )
-    trained = rows[rows["phase"] == "train"]
-    yield Fact(
-        "data trained on",
-        _by_run(trained, "data"),
-        "Time per epoch and accuracy do not compare; steps are timed on random batches, so they do.",
-    )
-    timed = rows[(rows["phase"] == "speed") & rows["status"].isin(MEASURED)]
+    for run in runs:
+        for key, part in MACHINE.items():
+            if part.why and part.on in ("any", "cuda" if run.label in on_gpu else "cpu"):
+                yield Fact(part.name, part.why, run.label, _of_machine(run, key))
+        for device in run.devices:
+            for key, part in DEVICE.items():
+                if part.why and (run.label, device["placement"]) in used:
+                    value = device.get(key)
+                    limit = "" if value is None else f"{value:,g} {part.unit}".strip()
+                    where = f"{run.label}'s {placement(device['placement'])}"
+                    yield Fact(f"{part.name} of {device['name']}", part.why, where, limit)
+        if run.part("request"):
+            digests = {ref["name"]: ref.get("digest") for ref in run.part("request").get("suites", [])}
+            why = "A difference may come from the edit of the suite, not from the machine or its software."
+            yield Fact(f"versions of suite {suite} (SHA-256 of its file)", why, run.label, _words(digests.get(suite)))
+    measured = rows[rows["status"].isin(MEASURED)]
+    for phase, columns in OF_TRIALS.items():
+        of_phase = measured[measured["phase"] == phase]
+        for column, (name, why) in columns.items():
+            yield from _by_run(of_phase, column, name, why)
+    timed = measured[measured["phase"] == "speed"]
     sizes = [set(of_run) for _, of_run in timed.groupby("run")["batch_size"]]
     if sizes and not set.intersection(*sizes):
-        written = _by_run(timed, "batch_size")
-        yield Fact("batch sizes", written, "None is common to all, so throughputs are of different work.")
-    yield Fact(
-        "techniques",
-        _by_run(rows.replace({"techniques": {"": "none"}}), "techniques"),
-        "Layouts, fused optimizers and compilation change speed and memory at equal precision.",
-    )
-    yield Fact("number of epochs", _by_run(trained[trained["epochs"].notna()], "epochs"), "Accuracies do not compare.")
-    read = rows[rows["status"].isin(MEASURED) & (rows["fp32_matmul"] != "")]
-    read = read.assign(arithmetic=read["fp32_matmul"] + " products, " + read["fp32_conv"] + " convolutions")
-    for name in sorted(read["precision"].unique(), key=precision_rank):
-        arithmetic = _by_run(read[read["precision"] == name], "arithmetic")
-        yield Fact(f"arithmetic of {name}", arithmetic, "One name was not the same arithmetic.")
+        yield from _by_run(timed, "batch_size", "batch sizes", BATCH_SIZES)
+    seen = measured[measured["fp32_matmul"] != ""]
+    seen = seen.assign(arithmetic=seen["fp32_matmul"] + " products, " + seen["fp32_conv"] + " convolutions")
+    for name in sorted(seen["precision"].unique(), key=precision_rank):
+        of_precision = seen[seen["precision"] == name]
+        yield from _by_run(of_precision, "arithmetic", f"arithmetic of {name}", "One name was not the same arithmetic.")
 
 
-def _limits(runs: Sequence[Run], rows: pd.DataFrame) -> Iterator[Fact]:
-    """Yield what may be set on a device, among devices of one name."""
-    used = set(zip(rows["run"], rows["placement"], strict=True))
-    devices = [(run.label, device) for run in runs for device in run.devices]
-    for key, part in DEVICE.items():
-        limits: dict[str, dict[str, str]] = defaultdict(dict)
-        for label, device in devices:
-            if part.why and (label, device["placement"]) in used:
-                value = device.get(key)
-                limit = "" if value is None else f"{value:,g} {part.unit}".strip()
-                limits[device["name"]][f"{label}'s {placement(device['placement'])}"] = limit
-        for name, values in limits.items():
-            yield Fact(f"{part.name} of {name}", values, part.why)
+def _by_run(rows: pd.DataFrame, column: str, name: str, why: str) -> Iterator[Fact]:
+    """Yield the values that each run has in a column."""
+    for run, values in rows.groupby("run", sort=False)[column]:
+        is_number = values.dtype.kind in "if"
+        texts = values.dropna().map("{:.0f}".format) if is_number else values.replace("", "none")
+        yield Fact(name, why, str(run), _joined(texts))
 
 
 def _of_machine(run: Run, key: str) -> str:
@@ -145,18 +149,6 @@ def _words(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(value)
     return str(value) if known(value) else ""
-
-
-def _digest(run: Run, suite: str) -> str:
-    """Return the digest of a recipe's text, as the run had it."""
-    digests = {ref["name"]: ref.get("digest") for ref in run.part("request").get("suites", [])}
-    return _words(digests.get(suite))
-
-
-def _by_run(rows: pd.DataFrame, column: str) -> dict[str, str]:
-    """Write the values of a column for each run."""
-    values = rows[column].map("{:.0f}".format) if rows[column].dtype.kind in "if" else rows[column]
-    return {str(run): _joined(of_run) for run, of_run in values.groupby(rows["run"], sort=False)}
 
 
 def _joined(values: Iterable[str]) -> str:

@@ -47,13 +47,13 @@ DOUBTS = {
             mark="≠",
             about="its products, or those of the fp32 that it is compared with, ran in another type than the "
             "precision's name says",
-            applies=lambda row: known(row["strayed"]) or known(row["fp32_strayed"]),
+            applies=lambda row: known(row["other_types"]) or known(row["fp32_strayed"]),
         ),
         Doubt(
             name="crowded",
             mark="¤",
             about=f"other programs took more than {CROWDED_PCT:g} % of the machine's cores while it was timed",
-            applies=lambda row: row["most_foreign_load_pct"] > CROWDED_PCT,
+            applies=lambda row: row["foreign_load_pct"] > CROWDED_PCT,
         ),
         Doubt(
             name="disturbed",
@@ -110,8 +110,8 @@ DOUBTS = {
 
 def marked_verdict(row: Row) -> Any:
     """Return the verdict on a row's speed, with a mark where it is on products of other types; NaN without one."""
-    is_marked = known(row["verdict"]) and OTHER_TYPES in row["doubts"]
-    return f"{row['verdict']} ≠" if is_marked else row["verdict"]
+    is_marked = known(row["speed_verdict"]) and OTHER_TYPES in row["doubts"]
+    return f"{row['speed_verdict']} ≠" if is_marked else row["speed_verdict"]
 
 
 def doubts(row: Row) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal
 
 from bench import stats
-from bench.report.analysis.contrast import Contrast
+from bench.report.analysis.changes import Contrast
 from bench.report.format import known
 from bench.spec.metric import Metric
 from bench.spec.metrics import ACCURACY, learned

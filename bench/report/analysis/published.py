@@ -9,7 +9,7 @@ import pandas as pd
 
 from bench.report.format import MIB, records, titled
 from bench.spec.errors import UsageError
-from bench.spec.metrics import ACCURACY, QUALITY
+from bench.spec.metrics import ACCURACY, EPOCH, QUALITY, SPEED
 from bench.spec.precisions import BASELINE
 
 FOLDER = Path(__file__).parents[3] / "results" / "published"
@@ -63,7 +63,7 @@ def as_measured(literature: pd.DataFrame) -> pd.DataFrame:
     rows = literature.assign(
         time_per_epoch_s=literature["time_per_epoch_s"].fillna(literature["total_time_s"] / literature["epochs"]),
         total_s=literature["total_time_s"],
-        memory_bytes=MIB * literature["memory_mb"],
+        peak_memory_bytes=MIB * literature["memory_mb"],
         checkpoint_bytes=MIB * literature["storage_mb"],
         quality=literature["map50_pct"],
         quality_name="VOC 2007 mAP",
@@ -86,7 +86,7 @@ def as_measured(literature: pd.DataFrame) -> pd.DataFrame:
     rows = _named(_against_fp32(rows))
     is_ok = {
         "speed_status": rows[[*SPEEDS, "speedup"]].notna().any(axis=1),
-        "memory_status": rows["memory_bytes"].notna(),
+        "memory_status": rows["peak_memory_bytes"].notna(),
         "train_status": rows[["time_per_epoch_s", *LEARNED]].notna().any(axis=1),
     }
     for name, is_measured in is_ok.items():
@@ -97,7 +97,7 @@ def as_measured(literature: pd.DataFrame) -> pd.DataFrame:
 
 def _against_fp32(rows: pd.DataFrame) -> pd.DataFrame:
     """Add the changes from the fp32 row of the same cell; a source may state the speedup alone."""
-    compared = [*SPEEDS, "memory_bytes", *LEARNED]
+    compared = [*SPEEDS, "peak_memory_bytes", *LEARNED]
     fp32 = rows[rows["precision"] == BASELINE].drop_duplicates(CELL)
     fp32 = rows[CELL].merge(fp32[[*CELL, *compared]], on=CELL, how="left")[compared]
     fp32 = fp32[rows["precision"] != BASELINE].reindex(rows.index)
@@ -109,9 +109,9 @@ def _against_fp32(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.assign(
         speedup=speedup.fillna(rows["times_as_fast"]),
         epoch_speedup=by_epoch,
-        memory_change=rows["memory_bytes"] / fp32["memory_bytes"] - 1,
-        parity=pd.Series("insufficient seeds", rows.index).where(learned.notna().any(axis=1)),
-        **dict.fromkeys(["low", "high", "epoch_low", "epoch_high"], np.nan),
+        memory_change_ratio=rows["peak_memory_bytes"] / fp32["peak_memory_bytes"] - 1,
+        accuracy_verdict=pd.Series("insufficient seeds", rows.index).where(learned.notna().any(axis=1)),
+        **dict.fromkeys([*SPEED.changes[1:], *EPOCH.changes[1:]], np.nan),
     )
     rows[[ACCURACY.change, QUALITY.change]] = learned
     return rows

@@ -1,10 +1,11 @@
-"""Summary of trials: one row for each precision of a cell, with memory, speed and training side by side."""
+"""Summary of trials: one row for each precision of a cell, with the figures of all phases side by side."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -12,134 +13,225 @@ import pandas as pd
 
 from bench import stats
 from bench.report.analysis import alone as each_alone
-from bench.report.analysis.contrast import (
-    ARM,
-    IN_CELL,
-    PRECISION,
-    Arm,
-    Contrast,
-    arms,
-    contrasts,
-    estimate,
-    intervals,
-    numbered,
-)
+from bench.report.analysis.changes import Contrast, contrasts, estimate, intervals
 from bench.report.analysis.doubts import doubts
+from bench.report.analysis.frame import ARM, IN_CELL, PRECISION, Arm, arms, numbered
 from bench.report.analysis.judge import judge_speedups, parity
 from bench.report.format import known, number, processes, records
 from bench.report.reading.labels import subjects
-from bench.report.reading.load import CELL, KEY, SUBJECT, is_emulated
+from bench.report.reading.load import CELL, KEY, SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.generations import generation_rank
-from bench.spec.metric import QUALITY_OF, Metric
-from bench.spec.metrics import ALONE, ENERGY, EPOCH, MEMORY, METRICS, SPEED, THROUGHPUT, learned
+from bench.spec.metric import Metric
+from bench.spec.metrics import METRICS, SPEED, THROUGHPUT, learned
+from bench.spec.phase import Phase
+from bench.spec.phases import MEASURING
 from bench.spec.precisions import BASELINE, find_precision, precision_rank, strayed
 
 IEEE_ERROR = 3e-5
 """An fp32 matrix product with a larger error than this was not computed in IEEE fp32."""
-ENERGY_FIGURES = ["energy_source", "energy_j_per_step", "energy_net_j_per_step", "mean_power_w", "idle_power_w"]
-ENERGY_FIGURES += ["energy_window_s", "energy_steps"]
 ROUNDED = ("tf32", "bf16")
 """Settings of the fp32 switches under which factors are rounded before they are multiplied."""
 MEASURES = ["speed_status", "memory_status", "train_status"]
 """Columns of a precision's status; the first that is set counts."""
 UNSUPPORTED = "unsupported"
-RENAMED = {"test_accuracy_pct": "accuracy_pct", "test_accuracy_fp32_pct": "accuracy_fp32_pct"}
-FIGURES = ["train_loss", "test_loss", "test_accuracy_pct", "test_accuracy_fp32_pct"]
-FIGURES += ["data_wait_pct", "train_samples_per_s", "total_s", "time_to_accuracy_s", "checkpoint_bytes"]
-FIGURES += ["checkpoint_16bit_bytes", "train_energy_j", "entropy_nats", "quality"]
-ENTROPY = ["above_entropy", "above_entropy_low", "above_entropy_high"]
-RATES = ["step_ms", "samples_per_s", "tokens_per_s"]
-SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
-DIAGNOSTICS = ["flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio", "step_p50_ms", "step_p95_ms"]
-DIAGNOSTICS += ["switch_warmup_steps", "block_steps", "switch_transient_pct", "foreign_load_pct"]
+ORDER = ["suite", "parameters", "techniques", "data", "generation", "architecture", "device", "run", "placement"]
+ORDER += ["batch_size", "rank"]
+"""The columns by which tables are ordered."""
 
 
 def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each precision of each cell, ordered as tables show them.
 
-    As well as the columns of ``KEY`` it has those of ``speeds``, ``details``, ``trainings`` and ``_changes``,
-    ``memory_status``, ``memory_bytes``, ``all_devices_bytes`` (the sum over devices that train together),
-    ``energy_status`` and ``ENERGY_FIGURES``, of which ``energy_j_per_step`` is gross,
-    ``matmul_error``, ``strayed`` (``other_types``) and ``fp32_strayed`` (that of the fp32 that it is compared with),
-    ``lost_speed`` and ``lost_train`` (how many trials did not count), the status of every other phase, what each arm
-    measured of each metric (``Metric.arm``), and the names of ``labels.subjects``.
+    As well as the columns of ``KEY`` and the names of ``labels.subjects`` it has
+
+    - of each phase its status, how many of its trials were lost, and the columns of ``Phase.summarised``,
+    - of each metric its figure, its change from fp32 with the interval, and what each arm measured (``Metric.arm``),
+    - the columns of ``_speeds``, ``_diverged`` and ``_parities``,
+    - ``other_types`` and ``fp32_strayed``, that of the fp32 that it is compared with,
+    - ``stalled``, and ``doubts`` about all of it.
     """
     trials = numbered(trials)
     measured = {metric: arms(trials, metric) for metric in METRICS.values()}
     changes = {metric: contrasts(metric, by_arm) for metric, by_arm in measured.items()}
-    every = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY, "missing_trials"]]
-    tried = [
-        _tried(trials, MEMORY, {"all_devices_bytes": "max"}),
-        _tried(trials, ENERGY, dict.fromkeys(ENERGY_FIGURES, "last")),
-    ]
-    timed = speeds(trials, changes[SPEED], changes[ALONE])
-    table = every.join([*tried, timed, details(trials), trainings(trials), _changes(changes)])
-    table.loc[table["diverged"] > 0, "parity"] = "diverged"  # also where no seed is left to compare
-    table = table.join(_general(measured)).copy()  # defragments it
+    table = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY, "missing_trials"]]
+    parts: list[Any] = [_of_phase(trials, phase) for phase in MEASURING.values()]
+    parts += [_of_metric(metric, measured[metric], changes[metric]) for metric in METRICS.values()]
+    parts += [_speeds(trials, changes[SPEED], _alone(changes)), _parities(changes), _diverged(trials)]
+    table = table.join(parts)
+    table.loc[table["diverged"] > 0, "accuracy_verdict"] = "diverged"  # also where no seed is left to compare
     table.loc[table["data"] == "script", "samples_per_s"] = None  # a script's batch size is its own
-    table["matmul_error"] = trials.groupby(ARM, sort=False)["matmul_error"].max()
-    table["strayed"] = other_types(trials).groupby(trials[ARM], sort=False).first()
+    of_arms = trials.groupby(ARM, sort=False)
+    table = table.copy()  # defragments it
+    lost = [f"lost_{name}" for name in MEASURING]
+    table[lost] = table[lost].fillna(0)
+    table["matmul_error"] = of_arms["matmul_error"].max()
+    is_wide = (table["speedup_high"] / table["speedup_low"]) ** 0.5 - 1 > of_arms["target_ci"].max()
+    table["speed_status"] = table["speed_status"].mask(is_wide & table["speed_status"].isin(MEASURED), "unconverged")
+    table["perplexity"] = np.exp(table["test_loss_nats"])
+    table["above_entropy"] = table["test_loss"] - table["entropy_nats"]
+    table["other_types"] = other_types(trials).groupby(trials[ARM], sort=False).first()
     table["stalled"] = stalled(trials)
-    lost = _lost(trials)
-    for phase in {"numerics", "inference", *(metric.phase for metric in METRICS.values())}:
-        if f"{phase}_status" not in table:
-            rows = trials[trials["phase"] == phase]
-            table[f"{phase}_status"] = status_of(rows, rows["status"].isin(MEASURED))
-    for phase in ("speed", "train"):
-        counts = lost[lost["phase"] == phase].groupby(ARM, sort=False).size()
-        table[f"lost_{phase}"] = counts.reindex(table.index, fill_value=0)
     table = table.merge(subjects(trials), on=SUBJECT, how="left")
-    of_fp32 = table["strayed"].where(table["precision"] == BASELINE)
+    of_fp32 = table["other_types"].where(table["precision"] == BASELINE)
     table["fp32_strayed"] = of_fp32.groupby([table[name] for name in SUBJECT]).transform("first")
     table["in_common"] = _in_common(table)
     table["rank"] = table["precision"].map({name: precision_rank(name) for name in table["precision"].unique()})
     table["generation"] = table["architecture"].map(generation_rank)
-    order = ["suite", "parameters", "techniques", "data", "generation", "architecture", "device", "run", "placement"]
-    order += ["batch_size", "rank"]
     table["doubts"] = [doubts(row) for row in records(table)]
-    table = table.sort_values(order, kind="stable", ignore_index=True).drop(columns=IN_CELL)
-    return table.copy()  # likewise
+    table = table.sort_values(ORDER, kind="stable", ignore_index=True).drop(columns=IN_CELL)
+    return table.copy()  # defragments it
 
 
-def _changes(contrasts: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame:
-    """Return how each precision differs from fp32, by the arm's number: the contrasts as columns.
+def _of_phase(trials: pd.DataFrame, phase: Phase) -> pd.DataFrame:
+    """Return what a phase says of each arm of ``numbered`` trials, by its number."""
+    rows = trials[trials["phase"] == phase.name]
+    is_measured = rows["status"].isin(MEASURED)
+    table = status_of(rows).to_frame(f"{phase.name}_status")
+    lost = _lost(rows).groupby(ARM).size()
+    table[f"lost_{phase.name}"] = lost.reindex(table.index, fill_value=0)
+    return table.join(rows[is_measured].groupby(ARM, sort=False).agg(dict(phase.summarised)))
 
-    ``memory_change`` and ``energy_change`` are shares of fp32's, negative is less; the former is empty where the
-    instrument cannot tell the two apart. ``epoch_speedup`` is with its 95 % interval and ``epoch_seeds``. What was
-    learned has the difference with its 90 % interval, ``delta_seeds`` and ``parity``. A metric without a place of its
-    own has its ``shown`` change with its 95 % interval.
+
+def status_of(rows: pd.DataFrame) -> pd.Series:
+    """Return one word for each arm of a phase's rows, by its number.
+
+    Where anything was measured it is ``ok``, or ``unconverged`` if any was; otherwise the last trial's own word.
     """
-    parts = []
-    for metric, by_arm in contrasts.items():
-        if metric.seed_is_input and metric.tabled:
-            parts.append(intervals(by_arm, metric.changes, lambda contrast: contrast.at(0.90)))
-        elif metric in (MEMORY, ENERGY):
-            shown = intervals(
-                by_arm, metric.changes, lambda contrast: contrast.shown if contrast.is_resolvable else None
-            )
-            parts.append(shown[[metric.change]] - 1)
-        elif metric is EPOCH:
-            epoch = intervals(by_arm, ["epoch_speedup", "epoch_low", "epoch_high"], lambda contrast: contrast.gain)
-            seeds = {number: float(contrast.change.n) for number, contrast in by_arm.items()}
-            parts.append(epoch.assign(epoch_seeds=pd.Series(seeds, dtype=float)))
-        elif metric is ALONE or not metric.tabled:
-            parts.append(intervals(by_arm, metric.changes, lambda contrast: contrast.shown))
-    judged = [item for metric in reversed(learned()) for item in contrasts[metric].items()]  # the first one counts
-    seeds_of = pd.Series({number: contrast.change.n for number, contrast in judged}, dtype=float)
-    words = pd.Series({number: parity(contrast) for number, contrast in judged}, dtype=object)
-    return pd.concat([*parts, pd.DataFrame({"delta_seeds": seeds_of, "parity": words})], axis=1)
+    rank = rows["status"].map({"ok": 1, "unconverged": 2}).fillna(0)
+    ranked = pd.DataFrame({ARM: rows[ARM], "status": rows["status"], "rank": rank})
+    return ranked.sort_values("rank", kind="stable").groupby(ARM, sort=False)["status"].last()
 
 
-def _general(measured: Mapping[Metric, Mapping[int, Arm]]) -> pd.DataFrame:
-    """Return what each arm measured of each metric; its figures, too, if no other function makes them."""
-    columns: dict[str, pd.Series] = {}
-    for metric, by_arm in measured.items():
-        columns[metric.arm] = pd.Series(dict(by_arm), dtype=object)
-        if metric in (MEMORY, ALONE) or not metric.tabled:
-            figures = {number: arm.figure(metric) for number, arm in by_arm.items()}
-            columns[metric.figure] = pd.Series(figures, dtype=float)
-    return pd.DataFrame(columns)
+def _lost(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a phase that do not count, one for each arm, process and seed.
+
+    An arm that did not fit in memory together with others, and was then measured alone, has lost nothing.
+    """
+    trial = [ARM, "replicate", "seed"]
+    is_measured = rows["status"].isin(MEASURED)
+    later = is_measured.groupby([rows[name] for name in trial], dropna=False).transform("any").astype(bool)
+    is_lost = ~is_measured & ~(rows["status"].eq("oom") & later)
+    return rows[is_lost].drop_duplicates(trial)
+
+
+def _of_metric(metric: Metric, measured: Mapping[int, Arm], changes: Mapping[int, Contrast]) -> pd.DataFrame:
+    """Return each arm's figure of a metric, its change from fp32 with the interval, and the arm, by its number."""
+    figures = {number: arm.figure(metric) for number, arm in measured.items()}
+    table = pd.DataFrame({metric.figure: pd.Series(figures, dtype=float)})
+    table[metric.arm] = pd.Series(dict(measured), dtype=object)
+    if metric not in (SPEED, THROUGHPUT):  # the speedups are judged together, see ``_speeds``
+        table = table.join(intervals(changes, metric.changes, attrgetter("reported")), how="outer")
+    return table
+
+
+def _parities(changes: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame:
+    """Return the word for what each arm has learned, and how many seeds it rests on, by its number."""
+    judged: dict[int, Contrast] = {}
+    for metric in reversed(learned()):  # the first one counts
+        judged |= changes[metric]
+    words = {number: parity(contrast) for number, contrast in judged.items()}
+    seeds = {number: contrast.change.n for number, contrast in judged.items()}
+    table = pd.DataFrame({"accuracy_verdict": pd.Series(words, dtype=object)})
+    table["accuracy_change_seeds"] = pd.Series(seeds, dtype=float)
+    return table
+
+
+def _alone(changes: Mapping[Metric, Mapping[int, Contrast]]) -> Mapping[int, Contrast]:
+    """Return the changes of the metric that may count in place of the step time; none without such a metric."""
+    return next((of_metric for metric, of_metric in changes.items() if metric.instead_of == SPEED.name), {})
+
+
+def _diverged(trials: pd.DataFrame) -> pd.DataFrame:
+    """Count the seeds with which each arm was trained, those in which it diverged, and those in which fp32 did.
+
+    ``diverged`` leaves out the seeds in which fp32 diverged, too, but for fp32 itself; ``diverged_seeds`` has them all.
+    """
+    rows = trials[trials["phase"] == "train"]
+    lost: dict[Any, set[Any]] = {}
+    of_fp32: dict[Any, set[Any]] = {}
+    cells = {}
+    names = [ARM, IN_CELL, "precision", "status", "seed"]
+    for arm, cell, precision, status, seed in rows[names].itertuples(index=False):
+        cells[arm] = cell
+        if status == "nonfinite":
+            lost.setdefault(arm, set()).add(seed)
+            if precision == BASELINE:
+                of_fp32.setdefault(cell, set()).add(seed)
+    counts = []
+    baselines = set(rows.loc[rows["precision"] == BASELINE, ARM])
+    for arm, cell in cells.items():
+        seeds, fp32 = lost.get(arm, set()), of_fp32.get(cell, set())
+        own = seeds if arm in baselines else seeds - fp32
+        counts.append((arm, len(own), len(fp32), frozenset(seeds)))
+    names = [ARM, "diverged", "fp32_diverged", "diverged_seeds"]
+    table = pd.DataFrame(counts, columns=names).astype({ARM: "int64"}).set_index(ARM)
+    done = rows[rows["status"].isin(MEASURED)].groupby(ARM)
+    table["seeds"] = done.size()
+    table["accuracy_sd_points"] = done["test_accuracy_pct"].std()
+    table["reached"] = done["time_to_accuracy_s"].count()
+    return table
+
+
+def _speeds(trials: pd.DataFrame, changes: Mapping[int, Contrast], alone: Mapping[int, Contrast]) -> pd.DataFrame:
+    """Return one row for each arm whose speed was tried, by its number.
+
+    ``speedup`` has the interval of its contrast with fp32, ``speed_verdict`` its word, and ``measured_in`` says over
+    which processes, ``disturbed`` whether all of these were. ``noise_ratio`` is that of ``noises``, empty where it was
+    not measured, and ``power_capped`` whether the power limit held the clock down, which the precisions then shared.
+    Where the speedup alone counts (``each_alone.counts``), these are of it, and ``IN_TURNS`` is filled; without one a
+    verdict at the power limit is FASTER only beyond ``judge.SHARED_CLOCK``.
+
+    Args:
+        trials: rows from ``numbered``.
+        changes: each precision's step time against fp32's, by the arm's number.
+        alone: its throughput alone against fp32's.
+    """
+    rows = trials[trials["phase"] == SPEED.phase]
+    noise = noises(trials)
+    cells = rows.drop_duplicates(ARM).set_index(ARM)[CELL]
+    of_arms = {number: noise.get(tuple(cell)) for number, *cell in cells.itertuples(name=None)}
+    capped = rows["power_capped"].eq("yes").groupby(rows[ARM], sort=False).any()
+    table = pd.DataFrame({"noise_ratio": pd.Series(of_arms, dtype=float), "power_capped": capped})
+    turns, counting, judged = {}, {}, []
+    for arm, contrast in changes.items():
+        in_turns = replace(contrast, noise=of_arms[arm], shares_clock=bool(capped[arm]))
+        if each_alone.counts(in_turns, alone.get(arm)):
+            turns[arm], counting[arm] = in_turns, alone[arm]
+            judged.append(each_alone.judged(in_turns, alone[arm]))
+        else:
+            counting[arm] = in_turns
+            judged.append(in_turns)
+    table = table.join(intervals(counting, SPEED.changes, attrgetter("gain")))
+    table = table.join(intervals(turns, each_alone.IN_TURNS, attrgetter("gain")))
+    words = {
+        "speed_verdict": dict(zip(counting, judge_speedups(judged), strict=True)),
+        "measured_in": {number: measured_in(contrast) for number, contrast in counting.items()},
+        "disturbed": {number: contrast.is_disturbed for number, contrast in changes.items()},
+    }
+    for name, of_arm in words.items():
+        table[name] = pd.Series(of_arm, dtype=object)
+    table["timed_processes"] = rows[rows["status"].isin(MEASURED)].groupby(ARM).size()
+    return table
+
+
+def measured_in(contrast: Contrast) -> str:
+    """Say over which processes a contrast is, and how many of them count."""
+    count, counted = contrast.replicates, contrast.change.n
+    if contrast.pairing == "unpaired":
+        return f"{processes(count)} {'alone' if contrast.metric.instead_of else 'apart'}"
+    return f"{counted} of {count} processes" if count > 1 and counted < count else processes(count)
+
+
+def noises(trials: pd.DataFrame) -> dict[tuple[Any, ...], float]:
+    """Return the A/A noise of each cell of which it is known, by the cell's columns (``stats.aa_noise``)."""
+    shares = {}
+    for arm in arms(trials, SPEED, phase="floor").values():
+        is_disturbed = [process in arm.disturbed for process in arm.gains]
+        share = stats.aa_noise([*arm.gains.values()], is_disturbed)
+        if share is not None:
+            shares[arm.key[:PRECISION]] = share
+    return shares
 
 
 def stalled(trials: pd.DataFrame) -> pd.Series:
@@ -147,50 +239,42 @@ def stalled(trials: pd.DataFrame) -> pd.Series:
 
     Fp32 learns if its loss falls by more than its last losses differ between seeds, with one seed or two, which may
     agree by chance, by a tenth as well. An arm does not if its own falls by less than a tenth of that. Where an arm was
-    trained, epochs count, else the steps of the numerics phase; the share of its gradients that are zero is the
-    latter's.
+    trained, epochs count, else the steps of the phase that recorded them; the share of its gradients that are zero is
+    the latter's.
     """
-    rows = trials[trials["phase"].isin(("train", "numerics")) & trials["status"].isin(MEASURED)]
-    zeros = rows.groupby(ARM)["zero_gradients_pct"].mean()
+    rows = trials[trials["status"].isin(MEASURED) & trials["first_loss"].notna()]
+    zeros: Mapping[Any, float] = {}
+    if "zero_gradients_pct" in trials:
+        zeros = trials.groupby(ARM)["zero_gradients_pct"].mean().to_dict()
     words: dict[Any, str] = {}
-    for phase in ("numerics", "train"):  # the last counts
-        of_arms = rows[(rows["phase"] == phase) & rows["first_loss"].notna()].groupby([IN_CELL, ARM, "precision"])
-        means, last = of_arms[["first_loss", "last_loss"]].mean(), of_arms["last_loss"]
-        spread = last.max() - last.min()
-        spread = spread.mask(last.size() < 3, np.maximum(spread, 0.1 * means["first_loss"].abs()))
-        courses = records(means.assign(fall=means["first_loss"] - means["last_loss"], spread=spread).reset_index())
-        baselines = {row[IN_CELL]: row for row in courses if row["precision"] == BASELINE}
-        for row in courses:
+    is_training = rows["phase"] == "train"
+    for part in (rows[~is_training], rows[is_training]):  # the last counts
+        of_arms = part.groupby([IN_CELL, ARM, "precision"])
+        courses = of_arms[["first_loss", "last_loss"]].mean()
+        losses = of_arms["last_loss"]
+        courses["fall"] = courses["first_loss"] - courses["last_loss"]
+        courses["spread"] = losses.max() - losses.min()
+        few = np.maximum(courses["spread"], 0.1 * courses["first_loss"].abs())
+        courses["spread"] = courses["spread"].where(losses.size() >= 3, few)
+        by_arm = records(courses.reset_index())
+        baselines = {row[IN_CELL]: row for row in by_arm if row["precision"] == BASELINE}
+        for row in by_arm:
             words.pop(row[ARM], None)
             fp32 = baselines.get(row[IN_CELL], row)
             if fp32["fall"] > fp32["spread"] and row["fall"] < 0.1 * fp32["fall"]:
-                parts = [f"{number(each['first_loss'], 3)} → {number(each['last_loss'], 3)}" for each in (row, fp32)]
-                precision, zero = find_precision(row["precision"]), zeros.get(row[ARM], math.nan)
-                where = " in float16" if precision and precision.autocast == "float16" else ""
-                lost = f"; {number(zero, 2)} % of its gradients are zero{where}" if known(zero) else ""
-                words[row[ARM]] = f"loss {parts[0]}, {BASELINE} {parts[1]}{lost}"
+                words[row[ARM]] = _losses(row, fp32, zeros.get(row[ARM], math.nan))
     return pd.Series(words, dtype=object)
 
 
-def _lost(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the trials of speed and training that do not count, a row for each arm, process and seed.
-
-    An arm that did not fit in memory together with others, and was then measured alone, has lost nothing.
-    """
-    rows = trials[trials["phase"].isin(("speed", "train"))]
-    trial = [ARM, "phase", "replicate", "seed"]
-    counted = rows["status"].isin(MEASURED)
-    measured = counted.groupby([rows[name] for name in trial], dropna=False).transform("any")
-    apart = rows["status"].eq("oom") & measured.astype(bool)
-    return rows[~counted & ~apart].drop_duplicates(trial)
-
-
-def _tried(trials: pd.DataFrame, metric: Metric, more: Mapping[str, str]) -> pd.DataFrame:
-    """Return the status of each arm that was tried in a metric's phase, and ``more`` columns, by the arm's number."""
-    rows = trials[trials["phase"] == metric.phase]
-    usable = rows["status"].isin(MEASURED) & metric.is_possible(rows[list(metric.columns)]).any(axis=1)
-    others = rows[usable].groupby(ARM, sort=False)[list(more)].agg(dict(more))
-    return status_of(rows, usable).to_frame(metric.status).join(others)
+def _losses(row: Mapping[Hashable, Any], fp32: Mapping[Hashable, Any], zero_pct: float) -> str:
+    """Write how little the loss of an arm falls next to fp32's, and how many of its gradients are zero."""
+    own, of_fp32 = (f"{number(each['first_loss'], 3)} → {number(each['last_loss'], 3)}" for each in (row, fp32))
+    text = f"loss {own}, {BASELINE} {of_fp32}"
+    if not known(zero_pct):
+        return text
+    precision = find_precision(row["precision"])
+    where = " in float16" if precision and precision.autocast == "float16" else ""
+    return f"{text}; {number(zero_pct, 2)} % of its gradients are zero{where}"
 
 
 def other_types(trials: pd.DataFrame) -> pd.Series:
@@ -203,156 +287,6 @@ def other_types(trials: pd.DataFrame) -> pd.Series:
     switched = trials[["fp32_matmul", "fp32_conv", "fp32_rnn"]].isin(ROUNDED).any(axis=1)
     rounded = (trials["precision"] == BASELINE) & (switched | (trials["matmul_error"] > IEEE_ERROR))
     return words.mask(words.isna() & rounded, "rounded its products to TF32 or less")
-
-
-def trainings(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each arm of ``numbered`` trials that was trained, by its number.
-
-    Figures are means over the seeds that finished, but for ``time_per_epoch_s``, the median over seeds of each one's
-    median epoch after the first; ``fastest_epoch_s`` and ``slowest_epoch_s`` are the ends of these epochs.
-    ``time_to_accuracy_s`` is the mean over those that reached
-    ``target_accuracy_pct``, and ``reached`` is their number. ``diverged`` counts the seeds that diverged where fp32 did
-    not, ``fp32_diverged`` those in which fp32 did. ``token_loss`` is the mean test loss of tokens,
-    and ``perplexity`` is e to its power. The columns of ``_above_entropy`` are joined.
-    """
-    rows = trials[trials["phase"] == "train"]
-    trained = rows["time_per_epoch_s"].notna() | is_emulated(rows["precision"])  # those have no times
-    usable = rows["status"].isin(MEASURED) & trained
-    table = status_of(rows, usable).to_frame("train_status")
-    done = rows[usable].groupby(ARM, sort=False)
-    table = table.join(done[FIGURES].mean().rename(columns=RENAMED))
-    table["time_per_epoch_s"] = done["time_per_epoch_s"].median()
-    table["fastest_epoch_s"], table["slowest_epoch_s"] = done["fastest_epoch_s"].min(), done["slowest_epoch_s"].max()
-    table["epochs"] = done["epochs"].max()
-    table["data_storage"] = done["data_storage"].first()
-    table[[*QUALITY_OF]] = done[[*QUALITY_OF]].first()
-    table["regression"] = done["regression"].first() == "yes"
-    table["accuracy_sd"] = done["test_accuracy_pct"].std()
-    table["seeds"] = done.size()
-    table["target_accuracy_pct"] = done["target_accuracy_pct"].max()
-    table["reached"] = done["time_to_accuracy_s"].count()
-    table = table.join(_diverged(rows)).fillna({"diverged": 0, "fp32_diverged": 0})
-    table["token_loss"] = table["test_loss"].where(table["accuracy_pct"].isna()).astype(float)
-    table["perplexity"] = np.exp(table["token_loss"])
-    return table.join(_above_entropy(rows[usable]))
-
-
-def _above_entropy(done: pd.DataFrame) -> pd.DataFrame:
-    """Return how far each arm's test loss lies above the data's entropy rate, where that is known, by its number.
-
-    ``above_entropy`` is the mean over seeds in nats a token, with Student's 95 % interval.
-    """
-    rows = done[done["entropy_nats"].notna() & done["test_loss"].notna()]
-    groups = (rows["test_loss"] - rows["entropy_nats"]).groupby(rows[ARM], sort=False)
-    intervals_of = {arm: stats.student(group.to_numpy(dtype=np.float64)) for arm, group in groups}
-    ends = [interval.ends for interval in intervals_of.values()]
-    return pd.DataFrame(ends, pd.Index(list(intervals_of), dtype="int64"), ENTROPY).astype(float)
-
-
-def _diverged(rows: pd.DataFrame) -> pd.DataFrame:
-    """Count the seeds in which each arm diverged but fp32 did not, and those in which fp32 diverged.
-
-    In fp32's own row both are the seeds in which it diverged. ``diverged_seeds`` are all seeds in which an arm did.
-    """
-    lost = rows.loc[rows["status"] == "nonfinite", [ARM, IN_CELL, "precision", "seed"]].drop_duplicates()
-    fp32 = lost.loc[lost["precision"] == BASELINE, [IN_CELL, "seed"]].assign(recipe=True)
-    alone = lost.merge(fp32, on=[IN_CELL, "seed"], how="left")
-    alone = alone[alone["recipe"].isna() | (alone["precision"] == BASELINE)]
-    cells = rows.drop_duplicates(ARM).set_index(ARM)[IN_CELL]
-    by_cell = fp32.groupby(IN_CELL).size()
-    counts = {"fp32_diverged": cells.map(by_cell), "diverged": alone.groupby(ARM).size()}
-    seeds = {number: frozenset(group) for number, group in lost.groupby(ARM)["seed"]}
-    return pd.DataFrame({**counts, "diverged_seeds": pd.Series(seeds, dtype=object)}, index=cells.index)
-
-
-def status_of(rows: pd.DataFrame, usable: pd.Series) -> pd.Series:
-    """Return one word for each arm of ``numbered`` rows, by its number.
-
-    Where anything was measured it is ``ok`` or ``unconverged``; otherwise the last trial's own word.
-    """
-    word = rows["status"].where(usable | ~rows["status"].isin(MEASURED), "failed")
-    rank = usable.astype(int) + (usable & (word == "unconverged")).astype(int)
-    ranked = pd.DataFrame({ARM: rows[ARM], "word": word, "rank": rank})
-    return ranked.sort_values("rank", kind="stable").groupby(ARM, sort=False)["word"].last()
-
-
-def speeds(trials: pd.DataFrame, contrasts: Mapping[int, Contrast], alone: Mapping[int, Contrast]) -> pd.DataFrame:
-    """Return one row for each arm whose speed was tried, by its number.
-
-    ``RATES`` are medians over processes. ``speedup`` has the interval of its contrast with fp32, ``verdict`` its word,
-    and ``measured_in`` says over which processes, ``disturbed`` whether all of these were. Nothing measured leaves the
-    figures empty. ``noise`` is that of ``noises``, empty where it was not measured, and ``power_capped`` whether the
-    power limit held the clock down, which the precisions then shared. Where the speedup alone counts
-    (``each_alone.counts``), these are of it, and ``IN_TURNS`` is filled; without one a verdict at the power limit is
-    FASTER only beyond ``judge.SHARED_CLOCK``.
-
-    Args:
-        trials: rows from ``numbered``.
-        contrasts: each precision's step time against fp32's, by the arm's number.
-        alone: its throughput alone against fp32's.
-    """
-    rows = trials[trials["phase"] == "speed"]
-    usable = rows["status"].isin(MEASURED) & rows["step_ms"].gt(0)
-    groups = rows[usable].groupby(ARM, sort=False)
-    table = status_of(rows, usable).to_frame("speed_status").join(groups[RATES].median().astype(float))
-    of_cells = noises(trials)
-    cells = rows.drop_duplicates(ARM).set_index(ARM)[CELL]
-    noise = {number: of_cells.get(tuple(cell)) for number, *cell in cells.itertuples(name=None)}
-    table["noise"] = pd.Series(noise, dtype=float)
-    capped = rows["power_capped"].eq("yes").groupby(rows[ARM], sort=False).any()
-    table["power_capped"] = capped
-    turns = {
-        number: replace(contrast, noise=noise[number], shares_clock=bool(capped[number]))
-        for number, contrast in contrasts.items()
-    }
-    apart = {number: alone[number] for number in turns if each_alone.counts(turns[number], alone.get(number))}
-    of_arms = turns | apart
-    table = table.join(intervals(of_arms, ["speedup", "low", "high"], lambda contrast: contrast.gain))
-    in_turns = {number: turns[number] for number in apart}
-    table = table.join(intervals(in_turns, each_alone.IN_TURNS, lambda contrast: contrast.gain))
-    wide = (table["high"] / table["low"]) ** 0.5 - 1
-    words = judge_speedups([each_alone.judged(turns[number], apart.get(number)) for number in turns])
-    table["verdict"] = pd.Series(dict(zip(of_arms, words, strict=True)), dtype=object)
-    table["measured_in"] = pd.Series(
-        {number: measured_in(contrast) for number, contrast in of_arms.items()}, dtype=object
-    )
-    disturbed = {number: contrast.is_disturbed for number, contrast in contrasts.items()}
-    table["disturbed"] = pd.Series(disturbed, dtype=object)
-    table["timed_processes"] = groups.size()
-    asked = groups["target_ci"].max().reindex(table.index)
-    measured = table["speed_status"].isin(MEASURED)
-    table["speed_status"] = table["speed_status"].mask(measured & wide.gt(asked), "unconverged")
-    return table
-
-
-def measured_in(contrast: Contrast) -> str:
-    """Say over which processes a contrast is, and how many of them count."""
-    count, counted = contrast.replicates, contrast.change.n
-    if contrast.pairing == "unpaired":
-        return f"{processes(count)} {'alone' if contrast.metric is ALONE else 'apart'}"
-    return f"{counted} of {count} processes" if count > 1 and counted < count else processes(count)
-
-
-def noises(trials: pd.DataFrame) -> dict[tuple[Any, ...], float]:
-    """Return the A/A noise of each cell of which it is known, by the cell's columns (``stats.aa_noise``)."""
-    timed = arms(trials, SPEED, phase="floor").values()
-    shares = {}
-    for arm in timed:
-        is_disturbed = [process in arm.disturbed for process in arm.gains]
-        shares[arm.key[:PRECISION]] = stats.aa_noise([*arm.gains.values()], is_disturbed)
-    return {cell: share for cell, share in shares.items() if share is not None}
-
-
-def details(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return how each arm of ``numbered`` trials was timed, by its number.
-
-    Figures are medians over processes, counts are summed over them, and what ran is the first one's.
-    """
-    rows = trials[(trials["phase"] == "speed") & trials["status"].isin((*MEASURED, "invalid"))]
-    groups = rows.groupby(ARM, sort=False)
-    table = groups[DIAGNOSTICS].median().join(groups["rounds"].sum())
-    table["most_foreign_load_pct"] = groups["foreign_load_pct"].max()
-    return table.join(groups[["compute_dtypes", "attention"]].first())
 
 
 def without_unsupported(summary: pd.DataFrame) -> pd.DataFrame:

@@ -51,13 +51,13 @@ def spans(runs: Runs) -> pd.DataFrame:
 
     These are a trial's blocks from the first to the last, its window of energy, and each of its epochs.
     """
-    blocks = pd.concat([frame[[*TRIAL, "start_s", "time_ms"]] for frame in (runs.blocks, runs.ablation_blocks)])
+    blocks = runs.details["blocks"][[*TRIAL, "start_s", "time_ms"]]
     trials = runs.tried()
     ended = blocks.assign(to_s=blocks["start_s"] + blocks["time_ms"] / 1e3).groupby(TRIAL, observed=True)
     parts = [
         ended.agg(from_s=("start_s", "min"), to_s=("to_s", "max")).reset_index(),
         _lasting(trials, "energy_start_s", "energy_window_s"),
-        _lasting(runs.epochs, "start_s", "train_s"),
+        _lasting(runs.details["epochs"], "start_s", "train_s"),
     ]
     names = trials.groupby(TRIAL, sort=False)["precision"].agg(lambda names: ", ".join(dict.fromkeys(names)))
     arms = trials.drop_duplicates(TRIAL)[[*CELL, "phase", "trial", "members"]].merge(names, on=TRIAL)

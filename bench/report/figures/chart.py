@@ -1,14 +1,13 @@
 """The description of a figure: panels with axes, and marks in the units of the data; and what all figures share.
 
-A figure is drawn twice: as SVG on the page (``svg.draw``), and by matplotlib to files (``files.draw``).
+``draw.draw`` draws it, for the page and to files.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import pandas as pd
 from markupsafe import Markup
@@ -17,7 +16,7 @@ from bench.report.reading.labels import slug
 from bench.results.records import WorkClass
 from bench.spec.precisions import PRECISIONS, precision_rank
 
-Scale = Literal["linear", "log", "words"]
+Scale = Literal["linear", "log"]
 Tint = str
 """The name that gives a mark its colour: a precision's name, that of ``device``, or one of those below."""
 SOFT, PLAIN = "soft", "plain"
@@ -26,40 +25,61 @@ LOST, COARSE = "lost", "coarse"
 """Magnitudes that a format makes zero, and those that it holds with fewer digits."""
 SOLID, DASHED, BAND, CROSS = "solid", "dashed", "band", "cross"
 """Tints of a legend's entries that tell no colours apart but lines, bands and crosses."""
-FAINT = (LOST, COARSE)
-"""Tints of areas behind what is drawn."""
 WORK: dict[WorkClass, Tint] = {work: f"work {work}" for work in get_args(WorkClass)}
 """Tints of the classes of work in a step."""
+MEMORY_KINDS = {
+    "parameters": "parameter_bytes",
+    "gradients": "gradient_bytes",
+    "optimizer": "optimizer_bytes",
+    "activations": "activation_bytes",
+    "temporaries": "temporary_bytes",
+}
+"""Tints of the kinds of tensors, and their columns of memory.csv."""
 SPACE = "\u00a0"
 """Between a mark and a word that starts there."""
 SPARE = ("#cc79a7", "#56b4e9", "#e69f00", "#000000")
 """Colours of precisions with options."""
-
-
-class Look(NamedTuple):
-    """How a device is drawn."""
-
-    color: str
-    marker: str
-    """Of matplotlib."""
-    shape: str
-    """The marker as commands of an SVG path, in pixels from its centre; empty is a dot."""
-
-
 LOOKS = (
-    Look("#0072b2", "o", ""),
-    Look("#c4500a", "s", "m-3-3h6v6h-6z"),
-    Look("#00805c", "^", "m0-4l4 7h-8z"),
-    Look("#a8457f", "D", "m0-4l4 4-4 4-4-4z"),
-    Look("#8f6a00", "v", "m0 4l-4-7h8z"),
-    Look("#3b3b3b", "P", "m-1.3-4h2.6v2.7h2.7v2.6h-2.7v2.7h-2.6v-2.7h-2.7v-2.6h2.7z"),
-    Look("#6a4fc3", "<", "m-4 0l7-4v8z"),
-    Look("#1f8ac0", ">", "m4 0l-7-4v8z"),
+    ("#0072b2", "o"),
+    ("#c4500a", "s"),
+    ("#00805c", "^"),
+    ("#a8457f", "D"),
+    ("#8f6a00", "v"),
+    ("#3b3b3b", "P"),
+    ("#6a4fc3", "<"),
+    ("#1f8ac0", ">"),
 )
-"""Of devices, in their order: a device has one look in all figures of a report."""
+"""The colour and matplotlib's marker of each device, in their order, the same in all figures of a report."""
 DEVICE, REST = "device", "rest"
-"""The tints of devices begin with these: of the first ``len(LOOKS)``, and of the rest, which are grey unless the page
-shows one of them alone."""
+"""The tints of devices begin with these: of the first ``len(LOOKS)``, and of the rest, which are grey."""
+INK, GREY = "#24292f", "#8c959f"
+COLOURS = {
+    SOFT: GREY,
+    **dict.fromkeys((PLAIN, SOLID, DASHED, BAND, CROSS), INK),
+    LESS: "#2166ac",
+    MORE: "#b2182b",
+    LOST: "#d55e00",
+    COARSE: "#e69f00",
+    # activations, which the precision changes most, stand out
+    "parameters": "#4d4d4d",
+    "gradients": "#7a7a7a",
+    "optimizer": "#a8a8a8",
+    "activations": "#56b4e9",
+    "temporaries": "#d9d9d9",
+    # Okabe and Ito's colours, for readers who see few, and greys where nothing is computed
+    WORK["matrix units"]: "#0072b2",
+    WORK["other products"]: "#56b4e9",
+    WORK["normalisation and softmax"]: "#009e73",
+    WORK["elementwise"]: "#f0e442",
+    WORK["casts and layout"]: "#d55e00",
+    WORK["optimizer"]: "#cc79a7",
+    WORK["loss scaling"]: "#5e3c78",
+    WORK["communication"]: "#7a4b2a",
+    WORK["copies"]: "#e69f00",
+    WORK["idle"]: "#d0d7de",
+    WORK["unknown"]: "#6e7781",
+}
+"""Of tints that are no precision's and no device's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +89,7 @@ class Axis:
     label: str = ""
     scale: Scale = "linear"
     ticks: Sequence[tuple[float, str]] = ()
-    """Places with their labels. Without any, they are round numbers; on a scale of words, one for each row."""
+    """Places with their labels, which are shown where they have room. Without any, they are round numbers."""
     low: float | None = None
     high: float | None = None
     """Where the axis ends; what is not given follows from the marks."""
@@ -86,8 +106,8 @@ class Line:
     first: int = 0
     every: int = 1
     """Which points have a dot: from which on, and every one, every second, and so on."""
-    leads: bool = False
-    """Whether it is no data, but leads from a line's end to its name."""
+    name: str = ""
+    """What is written next to its end, on the right of the panel."""
     whiskers: Sequence[tuple[float, float, float]] = ()
     """Intervals: x, and both ends of y."""
     says: str = ""
@@ -119,7 +139,8 @@ class Text:
     """A word at a place."""
 
     x: float
-    y: float
+    y: float | None = None
+    """None is the foot of the panel, where words of the same x stand side by side."""
     text: str
     anchor: Literal["start", "middle", "end"] = "middle"
     tint: Tint = PLAIN
@@ -145,7 +166,7 @@ class Panel:
     y: Axis
     marks: Sequence[Mark]
     rows: int = 0
-    """Rows on a y axis of words; 0 on other axes."""
+    """Named rows, from the top; 0 where y is a figure."""
     precision: str = ""
     """The page leaves the panel out while this one is not among those that are shown."""
 
@@ -153,88 +174,29 @@ class Panel:
 def rows_panel(title: str, x: Axis, names: Sequence[str], marks: Sequence[Mark]) -> Panel:
     """Return a panel with a named row for each mark or group of marks."""
     ticks = [(place + 0.5, name) for place, name in enumerate(names)]
-    return Panel(title=title, x=x, y=Axis(scale="words", ticks=ticks), marks=marks, rows=len(names))
+    return Panel(title=title, x=x, y=Axis(ticks=ticks), marks=marks, rows=len(names))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Titled:
-    """A figure's names."""
+class Chart:
+    """A figure."""
 
     name: str
     """Of its files, without suffix."""
     caption: str
     about: str
     """How to read it, in a sentence."""
+    panels: Sequence[Panel] = ()
+    columns: int = 1
+    """Panels next to each other in files, at most; the page sets as many as it has room for."""
+    legend: Sequence[tuple[str, Tint]] = ()
     in_files: bool = True
     """Whether it is drawn to files, too: what has very many panels takes seconds, or could not be read there."""
     workload: str = ""
     where: str = ""
     """The page leaves the figure out while it shows another recipe, or another device."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Chart(Titled):
-    """A figure."""
-
-    panels: Sequence[Panel]
-    columns: int
-    legend: Sequence[tuple[str, Tint]] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plot(Titled):
-    """A drawn figure."""
-
-    page: Markup
-    """The SVG element of the page."""
-
-
-def limits(panel: Panel, which: Literal["x", "y"]) -> tuple[float, float]:
-    """Return the ends of a panel's axis: those that it gives, else a little beyond its marks."""
-    axis: Axis = getattr(panel, which)
-    if axis.scale == "words":
-        return axis.low or 0.0, float(panel.rows)
-    values = [value for mark in panel.marks for value in _values(mark, which) if math.isfinite(value)]
-    if axis.scale == "log":
-        values = [value for value in values if value > 0]
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    if axis.scale == "log":
-        spare = max((high / low) ** 0.06, 1.05)
-        return axis.low or low / spare, axis.high or high * spare
-    spare = 0.06 * (high - low or abs(high) or 1.0)
-    return low - spare if axis.low is None else axis.low, high + spare if axis.high is None else axis.high
-
-
-def _values(mark: Mark, which: Literal["x", "y"]) -> Sequence[float]:
-    match mark:
-        case Line():
-            points = [*mark.points, *((x, end) for x, *ends in mark.whiskers for end in ends)]
-            return [point[which == "y"] for point in points]
-        case Band():
-            return [value for x, *ends in mark.points for value in (ends if which == "y" else [x])]
-        case Bar() | Text() if isinstance(getattr(mark, which), tuple):
-            ends: tuple[float, float] = getattr(mark, which)
-            return [end for end in ends if math.isfinite(end)]
-        case Rule():
-            return [mark.at] if mark.axis == which else []
-        case _:
-            return [getattr(mark, which)]
-
-
-def ticks(axis: Axis, low: float, high: float) -> list[tuple[float, str]]:
-    """Return the ticks of an axis: its own within its ends, else about five round numbers."""
-    if axis.ticks or axis.scale == "words":
-        return [(place, text) for place, text in axis.ticks if low <= place <= high]
-    if axis.scale == "log":
-        first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-        decades = [10.0**power for power in range(first, last + 1)]
-        steps = (1,) if sum(low <= decade <= high for decade in decades) > 1 else (1, 2, 5)
-        places = [step * decade for decade in decades for step in steps]
-    else:
-        size = 10.0 ** math.floor(math.log10((high - low) / 4))
-        step = next(step * size for step in (1, 2, 5, 10) if (high - low) / (step * size) <= 6)
-        places = [step * at for at in range(math.ceil(low / step), math.floor(high / step) + 1)]
-    return [(place, f"{place:,.10g}".replace("-", "−")) for place in places if low <= place <= high]
+    page: Markup = Markup()
+    """Its elements of the page, once it is drawn."""
 
 
 def device(place: int) -> Tint:
@@ -242,29 +204,23 @@ def device(place: int) -> Tint:
     return f"{DEVICE if place < len(LOOKS) else REST}-{place}"
 
 
-def look(tint: Tint) -> Look | None:
-    """Return how a device is drawn, by its tint; None of other tints."""
+def look(tint: Tint) -> tuple[str, str]:
+    """Return the colour and the marker of a tint, the same in every figure; the marker needs no colour to be told."""
     kind, _, place = tint.rpartition("-")
-    return LOOKS[int(place) % len(LOOKS)] if kind in (DEVICE, REST) else None
-
-
-def colour(tint: Tint) -> str:
-    """Return the colour of a precision or a device, the same in every figure."""
-    if known_look := look(tint):
-        return known_look.color
-    return PRECISIONS[tint].color if tint in PRECISIONS else SPARE[sum(tint.encode()) % len(SPARE)]
+    if kind == DEVICE:
+        return LOOKS[int(place)]
+    if kind == REST:
+        return GREY, LOOKS[int(place) % len(LOOKS)][1]
+    if tint in PRECISIONS:
+        return PRECISIONS[tint].color, PRECISIONS[tint].marker
+    if tint in COLOURS:
+        return COLOURS[tint], "o" if tint in (SOFT, PLAIN) else "s"
+    return SPARE[sum(tint.encode()) % len(SPARE)], "v"
 
 
 def class_of(tint: str) -> str:
     """Return the page's class of what has a tint, such as what belongs to a precision."""
     return f"p-{slug(tint)}"
-
-
-def marker(tint: Tint) -> str:
-    """Return the marker of a precision or a device, which tells it apart for readers without colour."""
-    if known_look := look(tint):
-        return known_look.marker
-    return PRECISIONS[tint].marker if tint in PRECISIONS else "v"
 
 
 def arms(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

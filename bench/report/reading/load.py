@@ -13,12 +13,12 @@ import pandas as pd
 from bench.report.reading.completeness import missing_trials
 from bench.report.reading.folders import Info, identity, labels, read_info, runs_in
 from bench.report.reading.trials import read_details, read_trials
-from bench.results.columns import COLUMNS, whole_lines
+from bench.results.columns import COLUMNS, LARGE, SHARED, whole_lines
 from bench.results.csv_file import PAIR, read
 from bench.results.records import Status
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
-from bench.spec.precisions import BASELINE, find_precision
+from bench.spec.precisions import BASELINE
 
 CELL = ["run", "suite", "parameters", "techniques", "data", "architecture", "device", "placement", "batch_size"]
 """The columns that identify a cell: within one, precisions are compared."""
@@ -26,16 +26,6 @@ KEY = [*CELL, "precision"]
 """The columns that identify a row of the summary."""
 SUBJECT = CELL[:-1]
 """The columns that identify the subject of a verdict: one recipe on one device in one run."""
-TRAIN_COST = ["time_per_epoch_s", "total_s", "train_samples_per_s", "data_wait_pct", "time_to_accuracy_s"]
-TRAIN_COST += ["train_energy_j", "fastest_epoch_s", "slowest_epoch_s"]
-EPOCH_COST = ["train_s", "test_s", "elapsed_s", "data_wait_s", "samples_per_s", "energy_j"]
-"""The costs of training, of which an emulated precision has no figure."""
-OF_TRIALS = {
-    "epochs": ("epochs.csv",),
-    "numerics": ("numerics_figures.csv", "layers_figures.csv"),
-    "explained": ("explain_figures.csv",),
-}
-"""The frames whose rows get the columns of their trials' cells, and their files."""
 STOPPED: tuple[Status, ...] = ("oom", "unsupported", "timeout", "failed")
 """The statuses of trials that did not come to their end: their figures in long form are a part that has no meaning."""
 WORKLOAD = ["suite", "parameters", "techniques", "data"]
@@ -86,18 +76,11 @@ class Runs:
     runs: list[Run]
     trials: pd.DataFrame
     """One row per trial and precision, in the order measured."""
-    epochs: pd.DataFrame
-    """One row per epoch, with the columns of its cell."""
-    blocks: pd.DataFrame
-    """One row per timed block of the other phases, with the columns of its cell."""
     ablations: pd.DataFrame
     """One row per trial and step of an ablation."""
-    ablation_blocks: pd.DataFrame
-    """One row per timed block of an ablation, with the columns of its cell."""
-    numerics: pd.DataFrame
-    """One row per figure of a numerics or layers phase that came to its end, with the seed and the cell's columns."""
-    explained: pd.DataFrame
-    """One row per figure of an explain phase that came to its end, with the columns of its cell."""
+    details: Mapping[str, pd.DataFrame]
+    """The rows of the CSVs with details of trials, such as ``blocks`` and ``epochs``, by the name of the CSV without
+    its end. They have the columns of their cell, and the phase and the seed if they lack these."""
     telemetry: pd.DataFrame
     """One row per reading of a GPU."""
     remarks: list[str] = field(default_factory=list)
@@ -105,7 +88,8 @@ class Runs:
 
     def tried(self) -> pd.DataFrame:
         """Return the rows of all trials, those of ablations after the others."""
-        return pd.concat([self.trials, self.ablations], ignore_index=True)
+        filled = [frame for frame in (self.trials, self.ablations) if len(frame)]
+        return pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
 
 
 def _refuse_copies(infos: Mapping[Path, Info]) -> None:
@@ -131,12 +115,12 @@ def load(folders: list[Path]) -> Runs:
         raise UsageError("There is no run to report. Give at least one folder that a run wrote, such as results/NAME.")
     _refuse_copies(infos)
     runs: list[Run] = []
-    parts: dict[str, list[pd.DataFrame]] = defaultdict(list)
+    trials: list[pd.DataFrame] = []
     readings: list[pd.DataFrame] = []
+    parts: dict[str, list[pd.DataFrame]] = defaultdict(list)
     for (folder, info), label in zip(infos.items(), labels([*infos]), strict=True):
         details = read_details(folder)
         rows = _with_target(read_trials(folder, info, details).assign(run=label), info)
-        rows = rows.assign(missing_trials=missing_trials(info, rows))
         if rows.empty:
             why = (
                 "had no time for a trial: give --within more" if info.get("undecided") else "has no finished trial yet"
@@ -145,33 +129,29 @@ def load(folders: list[Path]) -> Runs:
                 f"The run in '{folder}' {why}, so there is nothing to report. Finish it with --resume {folder}."
             )
         runs.append(Run(label=label, info=info, folder=folder, remarks=_cut_off(folder)))
+        trials.append(rows.assign(missing_trials=missing_trials(info, rows)))
         readings.append(read(folder / "telemetry.csv").drop(columns="uuid").assign(run=label))
-        parts["blocks"].append(_blocks(details["blocks.csv"], rows))
-        of_trials = {name: _details(details, files) for name, files in OF_TRIALS.items()}
-        ended = rows[~rows["status"].isin(STOPPED)]
-        for name, files in OF_TRIALS.items():
-            trials = rows if name == "epochs" else ended  # an epoch is whole by itself
-            parts[name].append(_without_emulated_cost(_with_cells(files, of_trials[name], trials), EPOCH_COST))
-        parts["trials"].append(_without_emulated_cost(_with_losses(rows, of_trials), TRAIN_COST))
+        for file, of_file in details.items():
+            parts[file].append(_with_cells(file, of_file, rows))
     names, remarks = _data_names(runs)
-    frames = {name: _rename_data(pd.concat(rows, ignore_index=True), names) for name, rows in parts.items()}
-    steps = set(frames["trials"].loc[frames["trials"]["ablation"] == "yes", "trial"])
-    for name, of_ablations in (("trials", "ablations"), ("blocks", "ablation_blocks")):
-        is_step = frames[name]["trial"].isin(steps)
-        frames[of_ablations] = frames[name][is_step].reset_index(drop=True)
-        frames[name] = frames[name][~is_step].reset_index(drop=True)
-    references = _references(frames["trials"])
-    frames = {name: _with_baseline(frame, references) for name, frame in frames.items()}
+    every = pd.concat(trials, ignore_index=True)
+    references = _references(every)
     for label, reference in references.items():
         remarks.append(f"Run {label}: {reference}, its reference, is called {BASELINE} in this report.")
-    telemetry = pd.concat(readings, ignore_index=True)
-    return Runs(runs=runs, remarks=remarks, telemetry=telemetry, **frames)
 
+    def named(frame: pd.DataFrame) -> pd.DataFrame:
+        return _with_baseline(_rename_data(frame, names), references)
 
-def _details(details: Mapping[str, pd.DataFrame], files: Sequence[str]) -> pd.DataFrame:
-    """Return the rows of CSVs with details; without columns of its own where the phases of all are not here."""
-    frames = [details[file] for file in files if file in details]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=PAIR)
+    every = named(every)
+    is_step = every["ablation"] == "yes"
+    return Runs(
+        runs=runs,
+        trials=every[~is_step].reset_index(drop=True),
+        ablations=every[is_step].reset_index(drop=True),
+        details={file.removesuffix(".csv"): named(pd.concat(rows, ignore_index=True)) for file, rows in parts.items()},
+        telemetry=pd.concat(readings, ignore_index=True),
+        remarks=remarks,
+    )
 
 
 def _references(trials: pd.DataFrame) -> dict[str, str]:
@@ -188,50 +168,10 @@ def _with_baseline(rows: pd.DataFrame, references: Mapping[str, str]) -> pd.Data
     return rows.assign(precision=rows["precision"].astype(str).mask(is_reference, BASELINE))
 
 
-def is_emulated(precisions: pd.Series) -> pd.Series:
-    """Say of each name of a precision whether its narrow products were emulated."""
-    entries = {name: find_precision(str(name)) for name in set(precisions)}
-    emulated = {name: precision is not None and precision.emulated for name, precision in entries.items()}
-    return precisions.map(emulated).astype(bool)
-
-
-def _without_emulated_cost(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Leave out what emulated precisions took: it is the emulation's, and says nothing of the precision."""
-    emulated = is_emulated(rows["precision"])
-    if not emulated.any():
-        return rows
-    return rows.assign(**{name: rows[name].mask(emulated) for name in columns if name in rows})
-
-
 def _with_target(rows: pd.DataFrame, info: dict[str, Any]) -> pd.DataFrame:
     """Add ``target_ci``, the half-width that the run asked of its speedups."""
     asked = info.get("request", {}).get("protocol", {}).get("target_ci")
     return rows.assign(target_ci=float("nan") if asked is None else float(asked))
-
-
-def _with_losses(rows: pd.DataFrame, of_trials: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Add each training's loss in its first and last epoch, or step of the numerics phase, and what it lost.
-
-    ``zero_gradients_pct`` is the share of the parameters' gradients that were zero where the numerics phase counted.
-    """
-    numerics, epochs = of_trials["numerics"], of_trials["epochs"]
-    steps = numerics[(numerics["kind"] == "step") & (numerics["name"] == "loss")].rename(
-        columns={"value": "train_loss"}
-    )
-    courses = [epochs.sort_values("epoch", kind="stable"), steps.sort_values("step", kind="stable")]
-    losses = pd.concat(
-        [course.groupby(PAIR)["train_loss"].agg(first_loss="first", last_loss="last") for course in courses]
-    )
-    whole = numerics[(numerics["kind"] == "gradient") & (numerics["layer"] == "")]
-    zeros, every = (part.groupby(PAIR)["value"].sum() for part in (whole[whole["name"] == "zero"], whole))
-    shares = (100 * zeros.reindex(every.index, fill_value=0.0) / every).rename("zero_gradients_pct")
-    return rows.join(losses, on=PAIR).join(shares, on=PAIR)
-
-
-def _filling(trials: pd.DataFrame, files: Sequence[str]) -> pd.DataFrame:
-    """Return the trials of phases that write their details to one of some CSVs."""
-    wanted = [name for name, phase in PHASES.items() if {*phase.details.values()} & {*files}]
-    return trials[trials["phase"].isin(wanted)]
 
 
 def _cut_off(folder: Path) -> tuple[str, ...]:
@@ -240,21 +180,24 @@ def _cut_off(folder: Path) -> tuple[str, ...]:
     return (f"The last write to {' and '.join(names)} was cut off, and does not count.",) if names else ()
 
 
-def _with_cells(files: Sequence[str], rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-    """Return rows of a run's CSV with the columns of their trials' cells, and the seed if they lack it."""
-    seed = [] if "seed" in rows else ["seed"]
-    cells = _filling(trials[[*PAIR, "phase", *seed, *CELL]], files).drop(columns="phase")
-    return rows.merge(cells.drop_duplicates(PAIR, keep="last"), on=PAIR)
+def _with_cells(file: str, rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of a CSV with the phase, the seed and the cell of their trials, in which words are categories.
 
-
-def _blocks(blocks: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-    """Return the blocks of what is compared, each with the phase and the columns of its cell, as categories."""
-    cells = _filling(trials[[*PAIR, "phase", *CELL]], ("blocks.csv",)).drop_duplicates(PAIR, keep="last")
+    Figures in long form of a trial that did not come to its end are left out: a part of them has no meaning.
+    """
+    phases = [name for name, phase in PHASES.items() if file in phase.details.values()]
+    wanted = trials[trials["phase"].isin(phases)]
+    if file not in SHARED:
+        wanted = wanted[~wanted["status"].isin(STOPPED)]
+    added = [name for name in ("phase", "seed", *CELL) if name not in rows]
+    cells = wanted[[*PAIR, *added]].drop_duplicates(PAIR, keep="last")
+    if file not in LARGE:
+        return rows.merge(cells, on=PAIR)
     for name in PAIR:
-        cells = cells[cells[name].isin(blocks[name].cat.categories)]
-    repeated = [name for name in ("phase", *CELL) if name != "batch_size"]
-    types: dict[str, Any] = {name: blocks[name].dtype for name in PAIR} | dict.fromkeys(repeated, "category")
-    return blocks.merge(cells.astype(types), on=PAIR)
+        cells = cells[cells[name].isin(rows[name].cat.categories)]
+    types: dict[str, Any] = {name: rows[name].dtype for name in PAIR}
+    types |= {name: "category" for name in added if name not in ("batch_size", "seed")}
+    return rows.merge(cells.astype(types), on=PAIR)
 
 
 def _data_names(runs: Sequence[Run]) -> tuple[dict[tuple[str, str], str], list[str]]:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from bench.report.analysis.summary import IEEE_ERROR, MEASURES, UNSUPPORTED, other_types
 from bench.report.format import GIB, known, records
+from bench.report.parts import parts
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import KEY, SUBJECT, Run, Runs
 from bench.report.tables.table import (
@@ -82,9 +83,9 @@ def switches(trials: pd.DataFrame) -> Table | None:
     """Return the switches of each precision as read back; a precision has two rows where its trials differ."""
     names = ["fp32_matmul", "fp32_conv", "fp32_rnn", "autocast", "loss_scaling"]
     reported = trials[(trials[names] != "").any(axis=1)]
-    reported = reported.assign(strayed=other_types(reported))
+    reported = reported.assign(other_types=other_types(reported))
     alike = reported.groupby(["run", "device", "precision", *names], sort=False)
-    settings = alike.agg({"matmul_error": "max", "strayed": "first"}).reset_index()
+    settings = alike.agg({"matmul_error": "max", "other_types": "first"}).reset_index()
     columns = [
         words("run", "run"),
         words("device", "device"),
@@ -103,34 +104,9 @@ def switches(trials: pd.DataFrame) -> Table | None:
 def _arithmetic(row: Row) -> str:
     if not known(row["matmul_error"]):
         return ""
-    if row["precision"] == BASELINE and known(row["strayed"]):
-        return f"not fp32: it {row['strayed']}"
+    if row["precision"] == BASELINE and known(row["other_types"]):
+        return f"not fp32: it {row['other_types']}"
     return "IEEE fp32" if row["matmul_error"] <= IEEE_ERROR else "rounded (TF32 or less)"
-
-
-def what_ran(rows: pd.DataFrame) -> Table | None:
-    """Return the compute types of one workload's steps, and their throughput against the device's peak."""
-    columns = [
-        *ARM,
-        *optional(
-            words("computed in", "compute_dtypes"),
-            words("attention by", "attention"),
-            figures("GFLOP/step", "flops_per_step", per=1e9),
-            figures("TFLOP/s", "tflops", 3),
-            figures("ceiling (TFLOP/s)", "peak_tflops", 3),
-            figures("share of ceiling (%)", "pct_of_peak", 2),
-            figures("host/GPU time", "host_ratio", 2),
-        ),
-    ]
-    about = (
-        "Computed in: the types of matrix products and convolutions, with their shares of a step's FLOPs, recorded in "
-        "one step that is not timed. Attention by: the backends of scaled_dot_product_attention in that step, with "
-        "their calls. The ceiling is the rate of large matrix products in that precision, measured in "
-        "the same process; a share above 100 % means that it was measured too low. Host/GPU time near 1: launching "
-        "kernels limits the step."
-    )
-    measured = rows[rows["flops_per_step"].notna() | rows["peak_tflops"].notna()]
-    return table("What ran", records(measured), columns, about)
 
 
 def conversions(trials: pd.DataFrame) -> Table | None:
@@ -141,10 +117,10 @@ def conversions(trials: pd.DataFrame) -> Table | None:
         kept = json.loads(row["kept_layers"] or "{}")
         converted = len(listed(row["converted_layers"]))
         why = "; ".join(f"{name} ({reason})" for name, reason in kept.items()) or "none"
-        arms.append(row | {"layers": converted + len(kept), "converted": converted, "why": why})
+        arms.append(row | {"linear": converted + len(kept), "converted": converted, "why": why})
     columns = [
         *ARM,
-        figures("linear layers", "layers", whole),
+        figures("linear layers", "linear", whole),
         figures("converted", "converted", whole),
         words("not converted, and why", "why", wrap=True),
         words("products computed in", "compute_dtypes"),
@@ -156,43 +132,6 @@ def conversions(trials: pd.DataFrame) -> Table | None:
         "in the second: emulation."
     )
     return table("Converted layers", arms, columns, about)
-
-
-def compiling(trials: pd.DataFrame) -> Table | None:
-    """Return each arm's compile time, the median over processes; ``trials`` must have the column ``where``."""
-    rows = trials[trials["compile_s"].notna() & (trials["phase"] != "inference")]  # inference compiles no backward pass
-    times = rows.groupby([*KEY, "where"], sort=False)["compile_s"].median().reset_index()
-    columns = [*ARM, figures("compiling (s)", "compile_s", 3)]
-    about = (
-        "Time of the steps until none compiled, less that of as many ordinary ones: of forward and backward "
-        "with the technique compile. Each arm "
-        "begins with an empty cache, but the first of a process takes up to a quarter longer; 0 is that of one whose "
-        "graphs another arm of its process had compiled. No other time includes it. A training pays it once."
-    )
-    return table("Compiling", records(times), columns, about)
-
-
-def how_timed(rows: pd.DataFrame) -> Table | None:
-    """Return the timing diagnostics of one workload."""
-    columns = [
-        *ARM,
-        *optional(
-            figures("rounds", "rounds", whole),
-            figures("steps/block", "block_steps", 2),
-            figures("others' load (%)", "foreign_load_pct", 2),
-            figures("A/A noise (%)", "noise", lambda share: f"{100 * share:.1f}"),
-        ),
-    ]
-    about = (
-        "Counts are sums over all processes, other figures medians. A/A noise is how far fp32 measured "
-        "against itself was from 1; where it was not measured, 1 % is assumed."
-    )
-    return table("How it was timed", records(rows[rows["block_steps"].notna()]), columns, about)
-
-
-DETAILED = ("fit", "numerics")
-"""Phases whose ``ok`` rows all have a detail, as a part of the result; others have one only where something happened.
-"""
 
 
 ANSWERED = (*MEASURED, "oom", "unsupported")
@@ -217,7 +156,8 @@ def notes(trials: pd.DataFrame) -> Table | None:
     """
     measured = trials[trials["status"].isin(MEASURED)]
     disturbed = measured[measured["disturbance"] != ""]
-    has_detail = ~trials["phase"].isin(DETAILED) & (trials["detail"] != "")
+    detailed = [name for name, part in parts().items() if part.has_details]
+    has_detail = ~trials["phase"].isin(detailed) & (trials["detail"] != "")
     rows = pd.concat(
         [
             trials[((trials["status"] != "ok") | has_detail) & (trials["status"] != UNSUPPORTED)],
@@ -281,10 +221,7 @@ def warnings(runs: list[Run]) -> list[str]:
 
 TABLES = (
     Entry(10, "Machines", lambda material: machines(material.runs.runs)),
-    Entry(56, RECIPE, lambda material: [what_ran(material.rows)]),
     Entry(57, RECIPE, lambda material: [conversions(material.trials)]),
-    Entry(58, RECIPE, lambda material: [compiling(material.trials)]),
-    Entry(59, RECIPE, lambda material: [how_timed(material.rows)]),
     Entry(80, "Precision switches", lambda material: [switches(material.runs.trials)]),
     Entry(90, "Notes", lambda material: [notes(material.runs.tried())]),
 )

@@ -12,14 +12,13 @@ from typing import Any, Literal
 import pandas as pd
 from rich.cells import cell_len
 
-from bench.report.analysis.ablation import AblationSummary, ablations
 from bench.report.analysis.doubts import DOUBTS
-from bench.report.analysis.sweeps import Sweep, sweeps
-from bench.report.format import UNKNOWN, at_batch, known, number, ratio
+from bench.report.analysis.verdict import Answer, answers
+from bench.report.format import UNKNOWN, at_batch, known, number, ratio, written
 from bench.report.reading.load import KEY, Runs
 from bench.results.records import MEASURED
 from bench.spec.metric import Metric
-from bench.spec.metrics import untabled
+from bench.spec.metrics import QUALITY, untabled
 from bench.spec.precisions import BASELINE
 from bench.spec.text import plain, print_plain
 
@@ -42,29 +41,25 @@ class Material:
     rows: pd.DataFrame
     """Of the summary, without precisions that are unsupported, and published ones where they are shown: of a recipe's
     section those of the recipe."""
+    figures: Literal["overview", "all", "none"] = "overview"
+    """Which figures are drawn, where there are too many to draw all."""
 
     @cached_property
-    def ladders(self) -> list[AblationSummary]:
-        """The ablations."""
-        return ablations(self.runs)
-
-    @cached_property
-    def sweeps(self) -> list[Sweep]:
-        """The parameters that were swept."""
-        return sweeps(self.summary, self.runs)
+    def answers(self) -> list[Answer]:
+        """What to train with, of each recipe on each device."""
+        return answers(self.summary)
 
     @cached_property
     def trials(self) -> pd.DataFrame:
-        """The trials of ``rows`` in their order, with ``workload`` and ``where``."""
-        return self._named().merge(self.runs.trials, on=KEY)
+        """The trials of ``rows``, as ``named`` returns them."""
+        return self.named(self.runs.trials)
 
-    @cached_property
-    def numerics(self) -> pd.DataFrame:
-        """Their figures of the numerics phase, in the same way."""
-        return self._named().merge(self.runs.numerics, on=KEY)
+    def named(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of one of the frames of ``runs`` that are of arms in ``rows``, in the order of these.
 
-    def _named(self) -> pd.DataFrame:
-        return self.rows[[*KEY, "workload", "where"]]
+        The names of their subject come with them: ``workload``, ``where`` and ``slug``.
+        """
+        return self.rows[[*KEY, "workload", "where", "slug"]].merge(frame, on=KEY)
 
 
 RECIPE = ""
@@ -73,15 +68,16 @@ RECIPE = ""
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Tables of one kind and their place in the report; a module of this package lists its own in ``TABLES``."""
+    """Tables of one kind and their place in the report.
+
+    A module of this package lists its own in ``TABLES``, a phase in its ``REPORT`` (``bench.report.parts``).
+    """
 
     place: int
     """Its order among all entries; sections stand where their first one does."""
     section: str
     make: Callable[[Material], Iterable[Table | str | None]]
     """Returns tables, None for those without rows, and remarks to be read below them."""
-    on_page: bool = True
-    """Whether the page has them, or only details.md, as it has their figures in its grid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,21 +258,37 @@ def or_status(status: object, text: str, lost: object = 0) -> str:
     return text + "†" * (status == "unconverged") + "‡" * bool(known(lost) and lost)
 
 
-def over_fp32(row: Row, center: str = "speedup", low: str = "low", high: str = "high") -> str:
+def over_fp32(row: Row, center: str = "speedup", low: str = "speedup_low", high: str = "speedup_high") -> str:
     """Write a precision's speedup over fp32 with its interval, from the fields named."""
     return "baseline" if row["precision"] == BASELINE else ratio(row[center], row[low], row[high])
 
 
-def general(change: Callable[[Metric], Value], against: str) -> list[Column]:
-    """Return columns of the figure and of the change of each metric without a place of its own, if there are any."""
-    return [
-        column
-        for metric in untabled()
-        for column in optional(
-            figures(metric.figure_title, metric.figure),
-            figures(metric.header.replace(metric.label, f"{metric.label} vs {against}", 1), change(metric)),
-        )
-    ]
+def described(metric: Metric, rows: Sequence[Row]) -> Metric:
+    """Return a metric as the first of the rows with such a figure describes it."""
+    return metric.of(next((row for row in rows if known(row[metric.figure])), {}))
+
+
+def quality(rows: Sequence[Row]) -> list[Column]:
+    """Return the column of a suite's own figure of merit, where rows of one suite have one."""
+    metric = described(QUALITY, rows)
+    column = figures(metric.figure_title, metric.figure, status=metric.status, lost="lost_train")
+    return optional(column) if metric != QUALITY else []
+
+
+def general() -> list[Column]:
+    """Return columns of the figure and of the change from fp32 of each metric without a place of its own."""
+    columns = []
+    for metric in untabled():
+        header = metric.header.replace(metric.label, f"{metric.label} vs {BASELINE}", 1)
+        columns += optional(figures(metric.figure_title, metric.figure), figures(header, partial(changed, metric)))
+    return columns
+
+
+def changed(metric: Metric, row: Row) -> str:
+    """Write a row's change from fp32 in a metric; "baseline" is fp32's own."""
+    if row["precision"] == BASELINE and known(row[metric.figure]):
+        return "baseline"
+    return written(metric, [row[name] for name in metric.changes])
 
 
 DEVICE = words("device", "where")

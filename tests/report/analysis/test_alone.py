@@ -38,28 +38,28 @@ def test_the_speedup_alone_counts_at_the_power_limit_and_where_the_two_differ(
 ) -> None:
     run = measured(tmp_path / "run", alone, is_capped=is_capped)
     row, is_alone = run.row(), speedup != IN_TURNS
-    assert (row.speedup, row.verdict) == (pytest.approx(speedup), word)
+    assert (row.speedup, row.speed_verdict) == (pytest.approx(speedup), word)
     assert row.doubts == ("alone" if is_alone else "shared clock" if is_capped else "")
-    assert list(row[["low", "turns_speedup"]].isna()) == [is_alone, not is_alone]
+    assert list(row[["speedup_low", "turns_speedup"]].isna()) == [is_alone, not is_alone]
     (answer,) = answers(run.summary())
-    assert answer.use == ("amp-bf16" if word == "FASTER" else "fp32")
+    assert answer.precision == ("amp-bf16" if word == "FASTER" else "fp32")
 
 
 def test_without_the_energy_of_fp32_there_is_none_alone(tmp_path: Path) -> None:
     row = capped(RunBuilder(tmp_path / "run"), 1.12).drew(1300).row()
-    assert (row.speedup, row.verdict, row.doubts) == (pytest.approx(1.12), "INCONCLUSIVE", "shared clock")
+    assert (row.speedup, row.speed_verdict, row.doubts) == (pytest.approx(1.12), "INCONCLUSIVE", "shared clock")
 
 
 def test_precisions_as_fast_alone_tie_whichever_is_faster_in_turns(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").together({"amp-fp16": [1.5, 1.51, 1.52], "amp-bf16": [1.4, 1.41, 1.42]})
     run.drew(1000, "fp32").drew(1210, "amp-fp16").drew(1190)
     (answer,) = answers(run.summary())
-    assert (answer.precision, answer.ties) == ("amp-bf16", ("amp-fp16",))  # which needs no loss scaling
+    assert (answer.precision, answer.ties) == ("amp-bf16", ["amp-fp16"])  # which needs no loss scaling
 
 
 def test_a_reader_is_shown_both(tmp_path: Path) -> None:
     run = measured(tmp_path / "run", 1.3, is_capped=True)
     report([run.folder], tmp_path / "out", figures="none")
-    for name in ("report.md", "details.md", "report.html"):
+    for name in ("report.md", "report.html"):
         assert "1.300; in turns 1.500 [1.4" in (tmp_path / "out" / name).read_text()
     assert "each alone (in turns 1.500" in answers(run.summary())[0].evidence

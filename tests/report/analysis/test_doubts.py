@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.report import report, terminal
+from bench.report import document, report, terminal
 from bench.report.analysis.doubts import DOUBTS
-from bench.report.exports import document
 from bench.report.reading.load import load
 from bench.results.records import Operations, TrialResult
 from bench.results.run_json import planned
 from bench.spec.trial import DataSource
-from tests.report.builders import IEEE, RunBuilder, capped, timed
+from tests.report.builders import IEEE, RunBuilder, capped, text_of, timed
 from tests.report.fleet import edit_rows, edit_run
 
 
@@ -106,8 +105,8 @@ def test_a_sound_run_has_no_doubt_and_a_partial_ones_advice_says_so_far(tmp_path
     sound = RunBuilder(tmp_path / "sound").speed()
     for run, so_far in ((sound, False), (partial(RunBuilder(tmp_path / "run")), True)):
         report([run.folder], tmp_path / "out", figures="none")
-        head, details = ((tmp_path / "out" / name).read_text() for name in ("report.md", "details.md"))
-        assert ("So far, amp-bf16 is " in head, "accuracy not shown so far**" in details) == (so_far, so_far)
+        head, page = ((tmp_path / "out" / name).read_text() for name in ("report.md", "report.html"))
+        assert ("So far, amp-bf16 is " in head, "accuracy not shown so far</strong>" in page) == (so_far, so_far)
         assert ("What to doubt" in head) == so_far
 
 
@@ -130,9 +129,8 @@ FIRST = "fp32 computed 90 % of its products in bfloat16 (middle), so it is no fp
 def test_that_fp32_was_none_is_the_first_sentence_everywhere_and_at_every_verdict_over_it(tmp_path: Path) -> None:
     run = strayed(RunBuilder(tmp_path / "run"))
     contents = report([run.folder], tmp_path / "out", figures="none")
-    head, page, details = (
-        unescape((tmp_path / "out" / name).read_text()) for name in ("report.md", "report.html", "details.md")
-    )
+    head, page = (unescape((tmp_path / "out" / name).read_text()) for name in ("report.md", "report.html"))
+    details = text_of(tmp_path / "out" / "report.html")
     meaning = " Speedups, FASTER and SLOWER below compare with that."
     assert head.splitlines()[2] == f"**{FIRST}**{meaning}"
     assert "as fast as fp32 ≠ on Test 1" in head.splitlines()[4]

@@ -2,8 +2,9 @@
 
 import pytest
 
+from bench.report.analysis.lead import lead, span
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import answers, lead, span
+from bench.report.analysis.verdict import answers
 from bench.report.reading.load import load
 from tests.report import fleet
 from tests.report.builders import RunBuilder
@@ -74,13 +75,13 @@ def test_a_device_on_which_fp32_does_not_fit_is_not_counted_among_the_faster(gai
 
 def test_where_nothing_gains_it_says_to_stay_and_claims_no_gain(tmp_path):
     assert sentences(RunBuilder(tmp_path / "run").speed(speedups=[0.09, 0.091, 0.089]).folder) == [
-        "Stay with fp32 on Test 1: amp-bf16 is 11× slower."
+        "Stay with fp32 on Test 1 (amp-bf16: 11× slower)."
     ]
 
 
 def test_a_speedup_that_may_be_none_is_no_gain_that_is_left(tmp_path):
     (sentence,) = sentences(RunBuilder(tmp_path / "run").speed(speedups=[0.7, 1.5, 1.6]).folder)
-    assert sentence.startswith("Stay with fp32 on Test 1: amp-bf16 may be anywhere from 0.")
+    assert sentence.startswith("Stay with fp32 on Test 1 (amp-bf16: 0.")
 
 
 def test_a_range_of_one_value_is_one_figure():

@@ -66,8 +66,8 @@ def test_an_accuracy_without_times_is_a_row_and_divergence_the_word_in_its_place
     rows = records(as_measured(literature))
     shown = {(row["model"], row["precision"]): row for row in rows if row["dataset"] in ("ILSVRC12", "Pascal VOC 2007")}
     alexnet = shown["AlexNet", "fp16-master"]
-    assert (alexnet["accuracy_pct"], round(alexnet["delta_points"], 2)) == (56.93, 0.16)
-    assert (known(alexnet["speed_status"]), alexnet["parity"]) == (False, "insufficient seeds")
+    assert (alexnet["accuracy_pct"], round(alexnet["accuracy_change_points"], 2)) == (56.93, 0.16)
+    assert (known(alexnet["speed_status"]), alexnet["accuracy_verdict"]) == (False, "insufficient seeds")
     ssd = shown["Multibox SSD", "fp16-master"]
     assert (ssd["quality"], ssd["quality_name"], known(ssd["accuracy_pct"])) == (77.1, "VOC 2007 mAP", False)
     assert shown["Multibox SSD", "fp16-master-noscale"]["train_status"] == "nonfinite"
@@ -87,7 +87,7 @@ def test_an_accuracy_without_times_is_a_row_and_divergence_the_word_in_its_place
 def test_a_speedup_is_of_two_figures_of_one_kind_or_as_stated(fp32, other, speedup):
     row = second(fp32, {"precision": "amp-fp16"} | other)
     assert row["speedup"] == pytest.approx(speedup, nan_ok=True)
-    assert not known(row["low"])
+    assert not known(row["speedup_low"])
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_a_speedup_is_of_two_figures_of_one_kind_or_as_stated(fp32, other, speed
 )
 def test_a_published_row_is_compared_with_fp32_that_agrees_in_all_but_the_precision(differs, compared):
     row = second({"memory_mb": 800.0}, {"memory_mb": 600.0, "precision": "tf32"} | differs)
-    assert (row["memory_change"] == -0.25) == compared
+    assert (row["memory_change_ratio"] == -0.25) == compared
 
 
 def test_the_flag_reaches_the_page_from_any_directory(tmp_path):
     run = RunBuilder(tmp_path / "run", suite="resnet50").train("fp32", [90.0]).folder
     for more, is_shown in (["--published"], True), ([], False):
         call("report", run, "--figures", "none", "--out", tmp_path / "out", *more, cwd=tmp_path)
-        for name in ("report.md", "details.md", "report.html"):
+        for name in ("report.md", "report.html"):
             assert ("Tesla V100 (published)" in (tmp_path / "out" / name).read_text()) == is_shown
 
 

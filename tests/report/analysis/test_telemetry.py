@@ -7,8 +7,8 @@ import pytest
 
 from bench.phases.energy import Energy
 from bench.report.analysis.telemetry import telemetry
-from bench.report.exports.data import DTYPES, typed
 from bench.report.figures.telemetry import courses
+from bench.report.frames import results as typed
 from bench.report.reading.load import load
 from bench.results.records import Sample, TrialResult
 from tests.report.builders import GPU, MIB, RunBuilder, block, epoch_of, timed
@@ -99,7 +99,6 @@ def test_the_table_and_the_frame_have_what_was_read(run):
         "1143",
     )
     frame = typed(load([run.folder])).telemetry
-    assert dict(frame.dtypes.astype(str)) == DTYPES["telemetry"]
     assert list(frame["samples"]) == [21, 21, 12]
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.report.analysis.lead import grid, lead, line
 from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import answers, grid, lead
+from bench.report.analysis.verdict import answers, stalled
 from bench.report.format import UNKNOWN, number
 from bench.report.reading.load import load
 from bench.report.render import answers as terminal
@@ -20,13 +21,12 @@ def verdict(run: RunBuilder) -> str:
     return str(answer)
 
 
-def test_a_gain_names_the_precision_the_interval_the_memory_and_the_accuracy(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").speed().memory("fp32", 100).memory("amp-bf16", 60)
+def test_a_gain_names_the_precision_and_the_interval(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed()
     run.train("fp32", [90.0, 90.2, 90.1, 90.0, 90.3]).train("amp-bf16", [90.1, 90.2, 90.0, 90.1, 90.2])
     text = verdict(run)
     assert text.startswith("mlp on NVIDIA Test 1, batch 128: use amp-bf16 — 2.00× as fast as fp32 [1.9")
-    assert "(FASTER), 40 % less peak memory, test accuracy" in text
-    assert "points [90 %: −0.10, +0.10] over 5 seeds of 2 epochs (EQUIVALENT within ±0.5 points)" in text
+    assert text.endswith("(FASTER).")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,6 @@ def test_less_memory_is_no_reason_to_train_slower_or_at_an_unknown_speed(tmp_pat
     text = verdict(run.memory("fp32", 100).memory("amp-bf16", 60))
     assert f"stay with fp32 — {advice}" in text
     assert word in text
-    assert "40 % less peak memory" in text
 
 
 def test_equal_speed_and_less_memory_is_a_gain(tmp_path: Path) -> None:
@@ -60,7 +59,7 @@ def test_at_a_clock_that_the_power_limit_held_down_faster_needs_more_than_the_bi
 ) -> None:
     rows = capped(RunBuilder(tmp_path / "run"), speedup).summary()
     (mixed,) = rows[rows["precision"] == "amp-bf16"].itertuples()
-    assert (mixed.verdict, mixed.doubts) == (word, "shared clock")
+    assert (mixed.speed_verdict, mixed.doubts) == (word, "shared clock")
 
 
 def test_a_regression_has_no_accuracy_to_show(tmp_path: Path) -> None:
@@ -69,7 +68,8 @@ def test_a_regression_has_no_accuracy_to_show(tmp_path: Path) -> None:
         run.train(name, [None] * 5, regression=True, test_loss=None)
     (answer,) = answers(run.summary())
     assert answer.advice == "fastest: amp-bf16, no accuracy: regression"
-    assert (answer.accuracy, answer.points, answer.standing) == ("no accuracy: regression", "", "")
+    shown = line(answer)
+    assert (answer.accuracy, shown.accuracy, shown.points, shown.standing) == (*["no accuracy: regression"] * 2, "", "")
     assert row(run)["accuracy"] == "no accuracy: regression"
 
 
@@ -83,26 +83,22 @@ def test_a_seed_that_diverged_in_fp32_too_is_not_held_against_a_precision(tmp_pa
     run = RunBuilder(tmp_path / "run").speed("amp-fp16")
     for name in ("fp32", "amp-fp16"):
         run.train(name, [90.0] * 5).diverged(name, seed=5)
-    text = verdict(run)
-    assert "use amp-fp16" in text
-    assert "over 5 seeds of 2 epochs (EQUIVALENT within ±0.5 points; fp32 diverged in 1 seed)" in text
+    assert "use amp-fp16" in verdict(run)
     text = verdict(run.diverged("amp-fp16", seed=4))
-    assert "stay with fp32 — its training rules out amp-fp16" in text
-    assert "(1 of its trainings diverged; fp32 diverged in 1 seed)" in text
+    assert "stay with fp32 — training rules out amp-fp16" in text
+    assert "it diverged" in text
 
 
 def test_a_recipe_that_diverges_in_fp32_itself_gives_no_verdict(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed("amp-fp16").diverged("fp32").diverged("amp-fp16")
     assert "no verdict — training diverged in fp32 itself: amp-fp16 is 2.00×" in verdict(run)
-    assert "training nonfinite, and fp32 diverged in 1 seed" in verdict(run)
 
 
-def test_it_is_given_at_the_batch_size_trained_with_and_tells_where_others_differ(tmp_path: Path) -> None:
+def test_it_is_given_at_the_batch_size_trained_with(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed(batch=64, speedups=[0.5, 0.51, 0.49]).speed(batch=128).speed(batch=513)
     assert ", batch 513: fastest: amp-bf16" in verdict(run)
     run.train("fp32", [90.0], batch=128)
     assert ", batch 128: fastest: amp-bf16, accuracy not shown" in verdict(run)
-    assert "; it is SLOWER at batch 64 (0.50 [0.47, 0.54]×)." in verdict(run)
 
 
 @pytest.mark.parametrize("phase", ["speed", "memory"])
@@ -124,17 +120,10 @@ def test_a_baseline_in_tf32_is_no_comparison_with_fp32(tmp_path: Path) -> None:
     assert text not in verdict(RunBuilder(tmp_path / "honest").speed())
 
 
-def test_training_alone_tells_how_much_faster_epochs_were(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.0], epoch_s=4.0)
-    text = verdict(run.train("amp-bf16", [90.0, 90.0], epoch_s=2.0))
-    assert "no verdict on speed — no speedup was measured; amp-bf16: epochs 2.000 [2.000, 2.000]× as fast" in text
-
-
 def test_without_speeds_of_two_precisions_there_is_no_verdict_on_speed(tmp_path: Path) -> None:
-    assert "only fp32 was measured" in verdict(RunBuilder(tmp_path / "alone").alone("fp32", [10.0, 10.1]))
+    assert "only fp32 was tried." in verdict(RunBuilder(tmp_path / "alone").alone("fp32", [10.0, 10.1]))
     text = verdict(RunBuilder(tmp_path / "memory").memory("fp32", 100).memory("amp-bf16", 60))
     assert "no verdict on speed" in text
-    assert "40 % less peak memory" in text
     run = RunBuilder(tmp_path / "run").lost("memory", "fp32", "failed", "it broke")
     assert "only fp32 was tried: failed" in verdict(run)
     run.lost("memory", "amp-bf16", "oom")
@@ -167,8 +156,8 @@ def row(run):
 
 def standing(run):
     """How the page shows the word on the accuracy of a run's only answer."""
-    ((line,),) = grid_of(run).groups.values()
-    return line.standing
+    (answered,) = grid_of(run).lines
+    return answered.standing
 
 
 @pytest.mark.parametrize("seeds", [0, 1, 2])
@@ -179,9 +168,6 @@ def test_without_enough_seeds_the_accuracy_is_not_judged_and_a_single_process_is
     assert row(run)["accuracy"] == ("too few seeds" if seeds else "not trained")
     text = verdict(run)
     assert "(FASTER, one process)" in text
-    assert "EQUIVALENT" not in text
-    sentence = "test accuracy −0.50 points [90 %: −0.50, −0.50] over 2 seeds of 2 epochs (insufficient seeds"
-    assert (sentence in text) == (seeds == 2)
 
 
 @pytest.fixture
@@ -227,18 +213,20 @@ def test_figures_of_a_training_at_another_batch_size_are_named_and_its_epochs_ar
         run.train("fp32", [90.0], batch=batch)
     run.train("amp-bf16", [89.9], batch=64)
     (answer,) = answers(run.summary())
-    assert (answer.batch, answer.epoch, answer.points) == (256, UNKNOWN, "−0.10 pt, 1 seed, batch 64")
+    shown = line(answer)
+    assert (answer.batch, shown.changes["epoch"].text, shown.points) == (256, UNKNOWN, "−0.10 pt, 1 seed, batch 64")
     assert "(−0.10 points over 1 seed at batch 64)" in lead([answer])[1][0].text
     run.train("amp-bf16", [90.2], batch=256)
     (answer,) = answers(run.summary())
-    assert (answer.epoch, answer.points) == ("3.00 → 3.00 s", "+0.20 pt, 1 seed")
+    shown = line(answer)
+    assert (shown.changes["epoch"].text, shown.points) == ("3.00 → 3.00 s", "+0.20 pt, 1 seed")
 
 
 def test_a_speedup_that_may_be_a_slowdown_is_an_interval_and_has_no_reason(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed(speedups=[0.7, 1.5, 1.6])
     (answer,) = answers(run.summary().assign(pct_of_peak=1.0, peak_tflops=1.0))
-    low, high = answer.arm["low"], answer.arm["high"]
-    assert answer.faster == f"amp-bf16: {number(low, 2)} to {number(high, 2)}×"
+    low, high = answer.arm["speedup_low"], answer.arm["speedup_high"]
+    assert line(answer).faster == f"amp-bf16: {number(low, 2)} to {number(high, 2)}×"
     assert "the reason" not in answer.evidence
 
 
@@ -261,8 +249,8 @@ def test_a_precision_that_does_not_learn_where_fp32_does_is_said_and_never_advis
     epochs = iter([loss for seeds in (fp32, noscale) for course in seeds for loss in course])
     edit_rows(run.folder, lambda row: row.update(train_loss=str(next(epochs))), "epochs.csv")
     (answer,) = answers(summarise(load([run.folder]).trials))
-    assert bool(answer.stalled) == stalls
+    assert bool(stalled([answer])) == stalls
     assert ("amp-fp16-noscale" in answer.advice) != stalls
     if stalls:
         last = sum(loss for _, loss in fp32) / len(fp32)
-        assert f"loss 2.30 → 2.30, fp32 2.30 → {number(last, 3)}" in str(answer.stalled[0])
+        assert f"loss 2.30 → 2.30, fp32 2.30 → {number(last, 3)}" in str(stalled([answer])[0])

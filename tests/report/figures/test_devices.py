@@ -1,16 +1,19 @@
-"""Figures against batch size: what is described, which are drawn, and that both drawings show it."""
+"""Figures against batch size: what is described, which are drawn, and that the drawing shows it."""
 
-import matplotlib as mpl
+from xml.etree import ElementTree
+
+import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
+from PIL import Image
 
 from bench.report.analysis.summary import summarise
-from bench.report.figures import chart, devices, files, overview, svg
-from bench.report.figures.chart import Bar, Chart, Line, Rule, Text
+from bench.report.figures import chart, devices
+from bench.report.figures.chart import Line, Rule, Text
 from bench.report.figures.devices import against_batch, figures_of, speedups_of, tints_of
+from bench.report.figures.draw import draw
 from bench.report.reading.load import load
-from bench.spec.metrics import ACCURACY, LOSS, MEMORY, SPEED, THROUGHPUT
+from bench.spec.metrics import MEMORY, SPEED, THROUGHPUT
 from perf.synthetic_fleet import Shape, write_run
 from tests.report.builders import RunBuilder
 
@@ -38,9 +41,9 @@ def rows(*figures, **same):
     return frame.assign(status=frame["value"].map(lambda value: "ok" if value > 0 else "oom"), **same)
 
 
-def drawn(frame, metric=SPEED, *, over_fp32=True):
+def drawn(frame, metric=SPEED):
     tints = {device: chart.device(place) for place, device in enumerate(frame["device"].unique())}
-    return against_batch(frame, metric, workload="mlp", name="x", tints=tints, over_fp32=over_fp32)
+    return against_batch(frame, metric, workload="mlp", name="x", tints=tints)
 
 
 def marks(panel, kind, tint=None):
@@ -62,37 +65,42 @@ def test_a_precision_has_a_panel_and_a_device_a_line_with_whiskers_on_axes_that_
     assert line.whiskers == [(32, 1.4, 1.6), (64, 1.6, 1.8)]
     assert marks(tf32, Line, "device-1")[0].points == [(32, 1.2), (64, 1.1)]
     assert [mark.at for mark in fp16.marks if isinstance(mark, Rule)] == [1.0]
-    assert {mark.text: mark.tint for mark in marks(tf32, Text)} == {"A": "device-0", "B": "device-1"}
+    assert {mark.name: mark.tint for mark in marks(tf32, Line)} == {"A": "device-0", "B": "device-1"}
+    assert not figure.legend
 
 
 def test_one_device_has_one_panel_with_a_line_for_each_precision():
     (panel,) = drawn(rows(*curve("A", "tf32", 1.5, 1.7), *curve("A", "amp-bf16", 2.0, 2.2))).panels
-    assert [line.tint for line in marks(panel, Line)] == ["amp-bf16", "tf32"]
+    assert [line.tint for line in marks(panel, Line)] == ["tf32", "amp-bf16"]
     assert (panel.title, panel.precision) == ("A", "")
 
 
-def test_one_batch_size_is_a_dot_plot_with_the_names_at_the_dots():
+def test_one_batch_size_is_a_dot_plot_with_a_row_for_each_name():
     figure = drawn(rows(("A", "tf32", 64, 1.5, 1.4, 1.6), ("B", "tf32", 64, 2.0), ("C", "tf32", 64, None)))
     (panel,) = figure.panels
-    assert (panel.rows, panel.y.scale) == (3, "words")
-    assert {mark.text for mark in marks(panel, Text)} == {"A 1.50×", "B 2.00×", "✕ C"}
-    assert marks(panel, Line, "device-1")[0].points == [(2.0, 1.5)]
+    assert [name for _, name in panel.y.ticks] == ["A 1.50×", "B 2.00×", "C ✕"]
+    assert panel.rows == 3
+    assert marks(panel, Line, "device-1")[-1].points == [(2.0, 1.5)]
     assert figure.caption.startswith("Speedup at batch size 64")
 
 
-def test_a_name_that_is_wider_than_a_panel_leaves_room_for_the_figures():
+def test_a_name_that_is_wider_than_a_panel_leaves_room_for_the_figures(tmp_path):
     name = "AMD EPYC (run digits-cpu-20261126-195602)"
-    (panel,) = drawn(rows((name, "tf32", 64, 1.2), (name.replace("digits", "mlp"), "tf32", 64, 0.3))).panels
-    assert panel.x.low < 0.3
-    assert 1.2 < panel.x.high < 4
+    figure = drawn(rows((name, "tf32", 64, 1.2), (name.replace("digits", "mlp"), "tf32", 64, 0.3)))
+    grid = ElementTree.fromstring(f"<p>{draw(figure, tmp_path).page}</p>").find(".//*[@class='grid']/path").get("d")
+    lines = [float(line.split()[0]) for line in grid[1:].split("M")]
+    assert max(lines) - min(lines) > 90
 
 
 def test_what_did_not_fit_is_a_cross_at_its_batch_size_and_crosses_stand_apart(tmp_path):
     lost = [("A", "tf32", 128, None), ("B", "tf32", 128, None)]
-    (panel,) = drawn(rows(*curve("A", "tf32", 1.5, 1.7), *curve("B", "tf32", 1.2, 1.4), *lost)).panels
+    figure = drawn(rows(*curve("A", "tf32", 1.5, 1.7), *curve("B", "tf32", 1.2, 1.4), *lost))
+    (panel,) = figure.panels
     crosses = [mark for mark in marks(panel, Text) if mark.text == "✕"]
-    assert [cross.tint for cross in crosses] == ["device-0", "device-1"]
-    assert crosses[0].x < 128 < crosses[1].x
+    assert {(cross.tint, cross.x, cross.y) for cross in crosses} == {("device-0", 128, None), ("device-1", 128, None)}
+    page = ElementTree.fromstring(f"<p>{draw(figure, tmp_path).page}</p>")
+    words = [float(text.get("x")) for text in page.iter("text") if text.text == "✕"]
+    assert abs(words[0] - words[1]) > 8
     run = RunBuilder(tmp_path / "run").speed(batch=64).lost("speed", "fp32", "oom", batch=128)
     run.alone("amp-bf16", [5.0, 5.1], batch=128).lost("speed", "tf32", "unsupported", batch=128)
     status = speedups_of(run.summary()).set_index(["precision", "batch_size"])["status"]
@@ -106,20 +114,16 @@ def test_other_metrics_have_the_same_shape_in_their_own_unit_with_fp32(tmp_path)
         run.memory("fp32", mib, batch=batch).memory("amp-bf16", 0.6 * mib, batch=batch)
     run.lost("memory", "fp32", "oom", batch=256).memory("amp-bf16", 900, batch=256)
     summary = run.summary()
-    memory = drawn(figures_of(summary, MEMORY), MEMORY, over_fp32=False)
+    memory = drawn(figures_of(summary, MEMORY), MEMORY)
     (panel,) = memory.panels
     assert panel.y.label == "MiB"
     assert marks(panel, Line, "amp-bf16")[0].points == [(64, 180), (128, 360), (256, 900)]
-    assert [mark.text for mark in marks(panel, Text, "fp32")] == ["✕", "fp32"]
+    assert [mark.text for mark in marks(panel, Text, "fp32")] == ["✕"]
 
 
-def test_speedups_come_first_and_trainings_of_many_devices_only_where_all_figures_are_asked_for(summary, runs):
+def test_speedups_come_first_and_of_the_others_files_are_drawn_where_all_figures_are_asked_for(summary):
     few, every = (
-        [
-            (title, figure)
-            for title, part in devices.charts(summary, runs.epochs, choice)
-            if (figure := part() if callable(part) else part) is not None
-        ]
+        [(title, figure) for title, describe in devices.charts(summary, choice) if (figure := describe()) is not None]
         for choice in ("overview", "all")
     )
     names = ["speedup-vs-batch-resnet50", "throughput-vs-batch-resnet50", "memory-vs-batch-resnet50"]
@@ -127,44 +131,40 @@ def test_speedups_come_first_and_trainings_of_many_devices_only_where_all_figure
         zip(["", "resnet50", "resnet50"], names, strict=True)
     )
     assert [figure.in_files for _, figure in few[:3]] == [True, False, False]
-    assert [figure.name.rsplit("-", 1)[-1] for _, figure in every] == ["resnet50"] * 3 + ["b128"] * 3
+    assert [figure.name for _, figure in every] == names
     assert all(figure.in_files for _, figure in every)
-    assert {figure.where for _, figure in every[3:]} == set(summary["where"])
 
 
-def test_both_drawings_show_every_dot_where_its_figure_is(summary):
-    figure = against_batch(
-        speedups_of(summary), SPEED, workload="resnet50", name="x", tints=tints_of(summary), over_fp32=True
-    )
-    panel = next(panel for panel in figure.panels if panel.precision == "amp-fp16")
-    with mpl.rc_context(files.STYLE):
-        axes = Figure().subplots()
-        files._panel(axes, panel=panel)
-    expected = {tuple(line.points) for line in marks(panel, Line)}
-    lines = [line for line in axes.lines if line.get_marker() in "os^"]
-    assert {tuple(map(tuple, line.get_xydata())) for line in lines} == expected
-    text = svg.draw(Chart(name="x", caption="x", about="", panels=[panel], columns=1))
-    assert 'data-precision="amp-fp16"' in text
+def test_a_figure_of_the_page_and_its_files_show_every_dot_where_its_figure_is(summary, tmp_path):
+    figure = against_batch(speedups_of(summary), SPEED, workload="resnet50", name="x", tints=tints_of(summary))
+    page = ElementTree.fromstring(f"<p>{draw(figure, tmp_path).page}</p>").findall(".//svg")
+    file = ElementTree.parse(tmp_path / "x.svg").getroot()
+    assert [panel.get("data-precision") for panel in page] == [panel.precision for panel in figure.panels]
+    groups = [part for part in file if part.get("class") == "panel"]
+    for panel, svg, group in zip(figure.panels, page, groups, strict=True):
+        for drawing in (svg, group):
+            assert_dots(panel, drawing)
+    assert "style" not in ElementTree.tostring(file, encoding="unicode")
+    assert Image.open(tmp_path / "x.png").width > 1000
+
+
+def assert_dots(panel, drawing):
+    """Assert that a drawing has a dot for each figure of a panel, on a linear axis."""
+    lines = {line.says: line for line in marks(panel, Line)}
+    found = {}
+    for part in drawing.iter():
+        if (title := part.find("{*}title")) is not None and title.text in lines:
+            found[title.text] = [float(use.get("y")) for use in part.iter() if use.tag.endswith("use")]
+    assert found.keys() == lines.keys()
+    values = [value for name in found for _, value in lines[name].points]
+    heights = np.concatenate(list(found.values()))
+    slope, start = np.polyfit(values, heights, 1)
+    assert slope < 0
+    assert np.abs(start + slope * np.array(values) - heights).max() < 0.11
 
 
 def test_what_nobody_measured_has_no_figure(summary):
-    bare = summary.assign(speedup=float("nan"), samples_per_s=float("nan"), delta_points=float("nan"))
+    bare = summary.assign(speedup=float("nan"), samples_per_s=float("nan"), accuracy_change_points=float("nan"))
     tints = tints_of(bare)
     for frame, metric in ((speedups_of(bare), SPEED), (figures_of(bare, THROUGHPUT), THROUGHPUT)):
-        assert (
-            against_batch(frame, metric, workload="resnet50", name="x", tints=tints, over_fp32=metric is SPEED) is None
-        )
-    assert not [*overview.differences(bare, ACCURACY)]
-
-
-def test_accuracy_and_the_loss_of_tokens_are_drawn_with_their_margins(tmp_path):
-    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.2]).train("amp-bf16", [90.4, 90.4])
-    tokens = RunBuilder(tmp_path / "tokens").train("fp32", [None] * 2, test_loss=[3.0, 3.1])
-    tokens.train("amp-bf16", [None] * 2, test_loss=[3.002, 3.106])
-    for builder, quality, change, margin in ((run, ACCURACY, 0.3, 0.5), (tokens, LOSS, 0.004, 0.01)):
-        ((panel,),) = (each.panels for each in overview.differences(builder.summary(), quality))
-        (dot,) = [mark for mark in marks(panel, Line, "amp-bf16") if mark.dots]
-        assert dot.points == [(pytest.approx(change), 0.5)]
-        assert [text for _, text in panel.y.ticks] == ["amp-bf16"]
-        assert [mark.x for mark in panel.marks if isinstance(mark, Bar)] == [(-margin, margin)]
-    assert not [*overview.differences(run.summary(), LOSS)]
+        assert against_batch(frame, metric, workload="resnet50", name="x", tints=tints) is None

@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from bench.phases.train.course import panel
 from bench.report.analysis.comparability import cautions
 from bench.report.analysis.summary import summarise
-from bench.report.figures.training import panel
 from bench.report.reading.load import load
 from bench.results.columns import cells
 from bench.results.records import TrialResult
@@ -17,7 +17,7 @@ from bench.results.run_json import FORMAT
 from bench.results.store import Store, stored_results
 from bench.spec.errors import UsageError
 from tests.report import fleet
-from tests.report.builders import RunBuilder, block, epoch_of, write_report
+from tests.report.builders import RunBuilder, block, epoch_of, text_of, write_report
 from tests.report.fleet import copy, original
 from tests.rows import write_rows
 
@@ -52,9 +52,11 @@ def test_a_committed_run_is_read_and_could_be_resumed(folder: Path, tmp_path: Pa
     with Store(copied) as store:
         assert store.dropped == {}
     before, after = load([folder]), load([copied])
-    for name in ("trials", "blocks", "epochs", "numerics", "explained"):
-        frame, expected = (getattr(runs, name).drop(columns="run") for runs in (after, before))
-        pd.testing.assert_frame_equal(frame, expected, check_dtype=False)
+    assert after.details.keys() == before.details.keys()
+    for frame, expected in zip(
+        (after.trials, *after.details.values()), (before.trials, *before.details.values()), strict=True
+    ):
+        pd.testing.assert_frame_equal(frame.drop(columns="run"), expected.drop(columns="run"), check_dtype=False)
 
 
 def test_there_are_committed_runs() -> None:
@@ -64,7 +66,7 @@ def test_there_are_committed_runs() -> None:
 def test_run_json_with_nothing_but_its_format_is_enough(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").speed()
     (run.folder / "run.json").write_text(json.dumps({"format": FORMAT}))
-    assert "amp-bf16" in write_report([run.folder], tmp_path / "out", figures="none").read_text()
+    assert "amp-bf16" in text_of(write_report([run.folder], tmp_path / "out", figures="none"))
 
 
 def test_a_retried_trial_counts_once_and_by_its_last_row_and_epochs(tmp_path: Path) -> None:
@@ -74,7 +76,7 @@ def test_a_retried_trial_counts_once_and_by_its_last_row_and_epochs(tmp_path: Pa
     run.add(trial, TrialResult(precision="fp32", status="failed"), records=epochs[2:])
     run.add(trial, TrialResult(precision="fp32", status="nonfinite"), records=epochs[:2])
     runs = load([run.folder])
-    assert (runs.trials["status"].tolist(), runs.epochs["epoch"].tolist()) == (["nonfinite"], [1, 2])
+    assert (runs.trials["status"].tolist(), runs.details["epochs"]["epoch"].tolist()) == (["nonfinite"], [1, 2])
 
 
 def test_runs_of_one_name_are_two_and_the_same_run_is_read_once(tmp_path: Path) -> None:
@@ -104,7 +106,7 @@ def test_the_same_images_under_two_paths_are_one_workload(pair):
         write_rows(folder, "blocks.csv", [cells(block(trial))])
         on_images(folder, path, "f1")
     read = load(list(pair))
-    for frame in (read.trials, read.epochs, read.blocks):
+    for frame in (read.trials, read.details["epochs"], read.details["blocks"]):
         assert set(frame["data"]) == {"folder:/x/images"}
     assert summarise(read.trials)["workload"].unique().tolist() == ["mlp"]
     remark = (
@@ -147,9 +149,6 @@ def test_an_emulated_precision_has_accuracy_and_no_time(tmp_path: Path) -> None:
         run.train(name, [90.0, 91.0, 92.0, 93.0, 94.0], epoch_s=seconds)
     run.lost("speed", "fp8-rowwise:emulated=on", "unsupported", "it is emulated")
     loaded = load([run.folder])
-    emulated, measured = (loaded.epochs["precision"].str.contains("emulated") == wanted for wanted in (True, False))
-    assert loaded.epochs[emulated][["train_s", "elapsed_s", "samples_per_s"]].isna().all(axis=None)
-    assert loaded.epochs[measured]["elapsed_s"].notna().all()
     by_name = summarise(loaded.trials).set_index("precision")
     assert by_name["epoch_speedup"].notna().to_dict() == {
         "fp32": False,
@@ -157,10 +156,15 @@ def test_an_emulated_precision_has_accuracy_and_no_time(tmp_path: Path) -> None:
         "fp8-rowwise:emulated=on": False,
     }
     emulated_row = by_name.loc["fp8-rowwise:emulated=on"]
-    assert (emulated_row["parity"], emulated_row["train_status"], emulated_row["seeds"]) == ("EQUIVALENT", "ok", 5)
-    assert emulated_row[["time_per_epoch_s", "total_s", "train_samples_per_s"]].isna().all()
+    assert (emulated_row["accuracy_verdict"], emulated_row["train_status"], emulated_row["seeds"]) == (
+        "EQUIVALENT",
+        "ok",
+        5,
+    )
+    assert emulated_row[["time_per_epoch_s", "train_samples_per_s", "data_wait_pct"]].isna().all()
     assert loaded.runs[0].remarks == ()
-    for rows in (loaded.epochs, loaded.epochs[emulated]):  # drawn against epochs alone
+    epochs = loaded.details["epochs"]
+    for rows in (epochs, epochs[epochs["precision"].str.contains("emulated")]):  # drawn against epochs alone
         by_epoch, by_time = (panel(rows, "loss", x) for x in ("epoch", "elapsed_s"))
         assert len(by_epoch.marks) > len(by_time.marks)
 

@@ -8,19 +8,18 @@ import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.report.analysis.contrast import numbered
+from bench.phases.speed.report import how_measured
+from bench.report.analysis.frame import numbered
 from bench.report.analysis.summary import noises, summarise, without_unsupported
 from bench.report.analysis.verdict import answers, reason
 from bench.report.reading.load import load
 from bench.report.tables.diagnostics import (
     LONGEST,
     failures,
-    how_timed,
     machines,
     not_measured,
     notes,
     warnings,
-    what_ran,
 )
 from bench.results.records import Operations, TrialResult
 from bench.stats import REPORTED
@@ -46,15 +45,15 @@ def test_a_small_gain_is_faster_above_the_noise_and_not_below_it(tmp_path):
     quiet = RunBuilder(tmp_path / "quiet").speed(speedups=gain).floor([1.0002, 0.9998] * 5, within=0.0001)
     noisy = RunBuilder(tmp_path / "noisy").speed(speedups=gain).floor([1.02, 0.97, 1.01], within=0.0001)
     unknown = RunBuilder(tmp_path / "unknown").speed(speedups=gain)
-    assert [run.row()["verdict"] for run in (quiet, noisy, unknown)] == ["FASTER", "SAME", "SAME"]
-    assert math.isnan(unknown.row()["noise"])
+    assert [run.row()["speed_verdict"] for run in (quiet, noisy, unknown)] == ["FASTER", "SAME", "SAME"]
+    assert math.isnan(unknown.row()["noise_ratio"])
 
 
 def test_a_lone_process_of_a_single_round_leaves_the_noise_unknown(tmp_path):
     run = RunBuilder(tmp_path / "run").speed(speedups=[1.5] * 3)
     run.result("floor", "fp32", row=timed(10.0, 128, speedup=1.01, rounds=1))
-    assert math.isnan(run.row()["noise"])
-    assert run.row()["verdict"] == "FASTER"
+    assert math.isnan(run.row()["noise_ratio"])
+    assert run.row()["speed_verdict"] == "FASTER"
 
 
 def ran(folder, *, fp32, bf16, computed, fp32_computed="float32:100%"):
@@ -109,11 +108,12 @@ def test_where_fp32_was_none_that_is_the_reason_and_not_the_device(tmp_path):
     assert "the device" not in str(answer)
 
 
-def test_what_ran_and_how_it_was_timed_are_tables(tmp_path):
+def test_what_ran_and_how_it_was_timed_are_a_table(tmp_path):
     fp32 = {"pct_of_peak": 10.0, "rounds": 30}
     table = ran(tmp_path / "run", fp32=fp32, bf16={}, computed="bfloat16:98% float32:2%")
-    assert column(what_ran(table), "computed in") == ["float32:100%", "bfloat16:98% float32:2%"]
-    assert column(how_timed(table), "rounds")[0] == "30"
+    measured = how_measured(table)
+    assert column(measured, "computed in") == ["float32:100%", "bfloat16:98% float32:2%"]
+    assert column(measured, "rounds")[0] == "30"
 
 
 def test_processes_with_equal_notes_share_a_row(tmp_path):

@@ -5,15 +5,17 @@ from dataclasses import replace
 import pytest
 
 from bench.phases.energy import Energy
+from bench.phases.explain.report import memory_pair
 from bench.phases.inference import Inference
 from bench.phases.memory import MemoryPeak
-from bench.report.analysis.explanation import memory_pair
+from bench.phases.memory.report import memory_held
+from bench.report.analysis.lead import line
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
 from bench.report.reading.load import load
 from bench.report.tables.measurements import SUM
 from bench.results.records import Device
-from tests.report.builders import GPU, MIB, RunBuilder, write_report
+from tests.report.builders import GPU, MIB, RunBuilder, text_of, write_report
 from tests.report.tables.lines import column, lines, titled, words
 
 CPU = Device(placement="cpu", kind="cpu", name="Test CPU", architecture="CPU")
@@ -81,7 +83,7 @@ def test_of_two_processes_that_read_a_peak_the_larger_is_shown_and_explained(run
             run.result("memory", name, row=peak, replicate=replicate)
     assert column(run.memory_table, "allocated (MiB)") == ["120.0", "120.0"]
     trials = load([run.folder]).trials
-    pair = memory_pair(trials, trials.iloc[0].to_dict(), "amp-bf16")
+    pair = memory_pair(memory_held(trials), trials.iloc[0].to_dict(), "amp-bf16")
     assert pair is not None
     assert [row["peak_allocated_bytes"] for row in pair] == [120 * MIB] * 2
 
@@ -104,8 +106,8 @@ def test_why_a_training_takes_more_on_another_gpu_is_said_part_by_part(run, tmp_
     more = {f"{name}_bytes": size * MIB for name, size in {"peak_allocated": 108, "driver_used": 580}.items()}
     run.held("fp32", **ON_A_GPU)
     other.held("fp32", **ON_A_GPU | more | {"peak_reserved_bytes": 230 * MIB, "gpu_used_bytes": 980 * MIB})
-    assert "another GPU" not in write_report([run.folder], tmp_path / "one", figures="none").read_text()
-    page = write_report([run.folder, other.folder], tmp_path / "out", figures="none").read_text()
+    assert "another GPU" not in text_of(write_report([run.folder], tmp_path / "one", figures="none"))
+    page = text_of(write_report([run.folder, other.folder], tmp_path / "out", figures="none"))
     (sentence,) = (line for line in page.splitlines() if "another GPU" in line)
     assert "takes 980.0 MiB on NVIDIA Test 2 and 900.0 MiB on NVIDIA Test 1" in sentence
     assert sentence.endswith(
@@ -131,26 +133,26 @@ def test_the_sum_over_devices_is_next_to_the_largest_ones_peak(tmp_path):
     ]
     assert "sum of peaks (MiB)" not in lines(alone.memory_table)[0]
     for folder, held in ((both.folder, "100.0; sum 190.0"), (alone.folder, "100.0")):
-        page = write_report([folder], tmp_path / "out", figures="none").read_text()
+        page = text_of(write_report([folder], tmp_path / "out", figures="none"))
         assert f"| {held} |" in page
         assert (SUM in page) == ("sum" in held)
 
 
 @pytest.mark.parametrize(
-    ("device", "field", "saved", "evidence"),
+    ("device", "field", "saved", "change"),
     [
-        (CPU, "peak_resident_bytes", 4, "peak memory not told apart"),
-        (CPU, "peak_resident_bytes", 6, "15 % less peak memory (one process each)"),
-        (GPU, "peak_allocated_bytes", 4, "10 % less peak memory,"),
+        (CPU, "peak_resident_bytes", 4, "–"),
+        (CPU, "peak_resident_bytes", 6, "−15 %"),
+        (GPU, "peak_allocated_bytes", 4, "−10 %"),
     ],
 )
 def test_on_a_cpu_peaks_that_differ_no_more_than_processes_do_are_not_told_apart(
-    tmp_path, device, field, saved, evidence
+    tmp_path, device, field, saved, change
 ):
     run = Run(tmp_path / "run", device=device).speed()
     run.held("fp32", **{field: 40 * MIB}).held("amp-bf16", **{field: (40 - saved) * MIB})
     (answer,) = answers(summarise(load([run.folder]).trials))
-    assert evidence in answer.evidence
+    assert line(answer).changes["memory"].text == change
 
 
 def test_energy_is_compared_with_fp32_of_the_same_cell_and_source(run):

@@ -8,7 +8,7 @@ import pytest
 from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.format import ratio
 from bench.report.reading.load import load
-from bench.report.tables.comparisons import setups
+from bench.report.tables.setups import setups
 from bench.report.tables.table import Material, Table
 from tests.report import fleet
 from tests.report.builders import GPU, RunBuilder

@@ -1,0 +1,44 @@
+"""The table of energy: what a step of each precision draws."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from bench.phases.energy import METRICS
+from bench.report.format import ratio, records
+from bench.report.parts import PhaseReport
+from bench.report.tables.table import ARM, RECIPE, Entry, Row, Table, figures, optional, over_fp32, table, words
+from bench.spec.precisions import BASELINE
+
+ENERGY, ALONE = METRICS
+ABOUT = (
+    "Energy/step is what the board draws for a step of continuous training, idle draw included; above idle is "
+    "without it. Samples/J rests on energy/step. Source: counter is the GPU's own energy counter, power the "
+    "integral of its power readings; the two are not compared with each other. One window of steps was measured "
+    "for each precision, so there is no interval. Step alone and speedup alone are of this window, in which no meter "
+    "is read."
+)
+
+
+def _energy_ratio(row: Row) -> str:
+    return "baseline" if row["precision"] == BASELINE else ratio(1 + row[ENERGY.change])
+
+
+def energy(rows: pd.DataFrame) -> Table | None:
+    """Return what a step of each precision draws, of rows of the summary."""
+    columns = [
+        *ARM,
+        words("source", "energy_source"),
+        figures("energy/step (J)", "energy_j_per_step", status="energy_status"),
+        figures("above idle (J)", "energy_net_j_per_step"),
+        figures("samples/J", lambda row: row["batch_size"] / row["energy_j_per_step"]),
+        figures("step alone (ms)", lambda row: 1e3 * row["energy_window_s"] / row["energy_steps"]),
+        *optional(figures("speedup alone", lambda row: over_fp32(row, *ALONE.changes))),
+        figures("mean power (W)", "mean_power_w", 3),
+        figures("idle power (W)", "idle_power_w", 3),
+        figures("energy ÷ fp32", _energy_ratio),
+    ]
+    return table("Energy", records(rows[rows["energy_status"].notna()]), columns, ABOUT)
+
+
+REPORT = PhaseReport(tables=(Entry(54, RECIPE, lambda material: [energy(material.rows)]),))

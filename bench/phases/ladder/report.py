@@ -1,0 +1,283 @@
+"""What each technique adds to those below it: a table of each ablation, and the step to stop at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from bench import stats
+from bench.report.analysis.changes import Contrast, estimate
+from bench.report.analysis.frame import Arm, arms, numbered
+from bench.report.analysis.judge import judge, judge_speedups
+from bench.report.analysis.summary import measured_in, noises, other_types
+from bench.report.analysis.verdict import LAUNCH_BOUND, marked
+from bench.report.format import MIB, UNKNOWN, known, ratio, signed
+from bench.report.parts import Finding, Findings, PhaseReport
+from bench.report.reading.labels import subjects
+from bench.report.reading.load import CELL, Runs
+from bench.report.tables.table import Entry, Material, Row, Table, figures, table, words
+from bench.results.columns import listed
+from bench.results.records import MEASURED
+from bench.spec.metrics import MEMORY, SPEED
+from bench.spec.precisions import BASELINE
+from bench.spec.techniques import AblationStep
+
+SECTION = "Ladders"
+ABOUT = (
+    "Each ablation step adds one technique to the highest step below it that works. Steps are timed in turn in one "
+    "process, on batches in host memory; where they do not fit into memory together, each by itself, "
+    '"apart". Intervals are 95 %, over processes, or within the only one. Peak memory is of each alone, without an '
+    "interval. Limited by: launch, where queueing kernels takes the host 80 % of the GPU's time; else arithmetic, "
+    "memory traffic included. The verdict advises the lowest step that is faster than fp32 and that no higher one is "
+    "shown to beat. Of the gains that a ladder shows at most 5 % are expected to be chance. A gain is shown where the "
+    "whole interval clears the A/A noise"
+)
+LIMITS = {
+    "launch": "limited by launching kernels, not by arithmetic",
+    "arithmetic": "limited by arithmetic",
+    "launch or arithmetic": "limited by launching kernels or by arithmetic",
+}
+ENDS = ("", "_low", "_high")
+FP32 = AblationStep(precision=BASELINE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ladder:
+    """An ablation: a suite on a device at a batch size."""
+
+    title: str
+    cell: tuple[Any, ...]
+    """Its values of ``CELL``."""
+    arms: Mapping[tuple[Any, ...], Arm]
+    """The timings of all ablations, by their values of ``KEY``."""
+    noise: float | None
+    """The A/A noise at this batch size, as a share; None where it was not measured."""
+    other_types: bool
+    """Whether a step's products ran in another type than its precision's."""
+    rows: list[Row]
+    """What was measured of each step, the lowest first.
+
+    - step (an AblationStep), added, builds_on, status, detail
+    - over_fp32, over_previous: contrasts of its speed, or None; word: the verdict on the first
+    - step_ms, memory_bytes; memory_change: a share of fp32's, NaN where it is within the resolution
+    - limit: what limits it, in a word
+    """
+
+    def gain(self, lower: AblationStep | None, higher: AblationStep) -> Contrast | None:
+        """Return the speed of one step against a lower one's; None where one was not timed."""
+        arm, against = (self.arms.get((*self.cell, step.name)) if step else None for step in (higher, lower))
+        contrast = estimate(SPEED, arm, against) if arm and against else None
+        return contrast and replace(contrast, noise=self.noise)
+
+
+def ladders(runs: Runs) -> list[Ladder]:
+    """Return the ablations that the runs have measured."""
+    if runs.ablations.empty:
+        return []
+    # A ladder's techniques are its steps, and its noise is that of fp32 with any techniques at its batch size.
+    noise = noises(numbered(runs.trials.assign(techniques="")))
+    trials = numbered(runs.ablations.merge(subjects(runs.ablations), how="left"))
+    timed, peaks = ({arm.key: arm for arm in arms(trials, metric).values()} for metric in (SPEED, MEMORY))
+    found = []
+    for cell, rows in trials.groupby(CELL, sort=False):
+        first = rows.iloc[0]
+        types = other_types(rows.assign(precision=rows["arm_precision"]))
+        ladder = Ladder(
+            title=f"{first['workload']} on {first['where']} at batch size {first['batch_size']:.0f}",
+            cell=cell,
+            arms=timed,
+            noise=noise.get(cell),
+            other_types=bool(types.notna().any()),
+            rows=[],
+        )
+        for (precision, techniques), of_step in rows.groupby(["arm_precision", "arm_techniques"], sort=False):
+            step = AblationStep(precision=str(precision), techniques=listed(str(techniques)))
+            ladder.rows.append(_row(ladder, step, of_step, peaks))
+        ladder.rows.sort(key=lambda row: row["step"].rank)
+        _judge(ladder.rows)
+        found.append(ladder)
+    return found
+
+
+def _row(ladder: Ladder, step: AblationStep, trials: pd.DataFrame, peaks: Mapping[tuple[Any, ...], Arm]) -> Row:
+    """Return what a step's trials say; ``peaks`` are the arms of memory, as ``Ladder.arms``."""
+    speed = trials[trials["phase"] == "speed"]
+    timed = speed[speed["status"].isin(MEASURED) & speed["step_ms"].gt(0)]
+    over_fp32 = ladder.gain(FP32, step) if step != FP32 else None
+    # One unconverged process makes a step unconverged. One that was not timed has the status of its failure.
+    status, detail = UNKNOWN, ""
+    lost = trials[~trials["status"].isin(MEASURED) & (trials["phase"] == "memory")]
+    for rows in (lost, speed, timed, timed[timed["status"] == "unconverged"]):
+        if len(rows):
+            status, detail = str(rows.iloc[-1]["status"]), str(rows.iloc[-1]["detail"])
+    asked, width = timed["target_ci"].max(), over_fp32.change.half_width if over_fp32 else None
+    if status == "ok" and width is not None and math.expm1(width) > asked:
+        status, detail = "unconverged", f"the interval over processes is wider than ±{100 * asked:g} %"
+    peak, of_fp32 = (peaks.get((*ladder.cell, name)) for name in (step.name, BASELINE))
+    change = estimate(MEMORY, peak, of_fp32) if peak and of_fp32 else None
+    return {
+        "step": step,
+        "added": step.added,
+        "builds_on": step.previous.added if step.previous else UNKNOWN,
+        "status": status,
+        "detail": detail,
+        "step_ms": timed["step_ms"].median(),
+        "over_fp32": over_fp32,
+        "over_previous": ladder.gain(step.previous, step),
+        "word": "",
+        "peak_memory_bytes": peak.values.max() if peak else math.nan,
+        "memory_change_ratio": change.shown.center - 1 if change and change.is_resolvable else math.nan,
+        "limit": _limit(timed),
+    }
+
+
+def _limit(timed: pd.DataFrame) -> str:
+    """Return what limits a step: launching kernels, or arithmetic."""
+    if timed.empty:
+        return UNKNOWN
+    host_ratio = timed["host_ratio"].median()
+    if known(host_ratio):
+        return "launch" if host_ratio >= LAUNCH_BOUND else "arithmetic"
+    return "arithmetic" if timed.iloc[0]["device_kind"] == "cpu" else "launch or arithmetic"
+
+
+def _judge(rows: list[Row]) -> None:
+    """Add the words; gains over fp32 and over the step below are judged together."""
+    judged = [row for row in rows if row["over_fp32"]]
+    below = [row["over_previous"] for row in rows if row["over_previous"]]
+    words = judge_speedups([*(row["over_fp32"] for row in judged), *below])
+    for row, word in zip(judged, words, strict=False):
+        row["word"] = word
+
+
+# The table.
+
+
+def _gain(contrast: Contrast | None) -> str:
+    """Write a speedup with its interval, or with "(no interval)"."""
+    if contrast is None:
+        return UNKNOWN
+    center, low, high = contrast.gain.ends
+    return ratio(center, low, high) + (" (no interval)" if low is None else "")
+
+
+def _over_fp32(row: Row) -> str:
+    return "baseline" if row["step"] == FP32 and known(row["step_ms"]) else _gain(row["over_fp32"])
+
+
+def _status(row: Row) -> str:
+    """Return the status, with the cause of a failure; the notes have the traceback."""
+    cause = row["detail"].partition(" | ")[0]
+    return f"{row['status']}: {cause}" if cause and row["status"] not in MEASURED else str(row["status"])
+
+
+COLUMNS = {
+    "added": words("ablation step", "added"),
+    "builds_on": words("builds on", "builds_on"),
+    "step_ms": figures("step (ms)", "step_ms"),
+    "over_fp32": figures("over fp32 [95 % interval]", _over_fp32),
+    "over_previous": figures("over the one it builds on [95 % interval]", lambda row: _gain(row["over_previous"])),
+    "measured_in": words("measured in", lambda row: row["over_previous"] and measured_in(row["over_previous"])),
+    "memory": figures("peak memory (MiB)", "peak_memory_bytes", per=MIB),
+    "limit": words("limited by", "limit"),
+    "status": words("status", _status),
+}
+PAGE_ONLY = ("builds_on", "measured_in")
+"""Columns that a terminal has no room for."""
+
+
+def full(ladder: Ladder) -> Table | None:
+    """Return an ablation's table."""
+    noise = f"assumed to be {100 * stats.ASSUMED_NOISE:.1f} %"
+    if ladder.noise is not None:
+        measured = "how far fp32 measured against itself was from 1, on batches already on the device"
+        noise = f"here {100 * ladder.noise:.1f} %: {measured}"
+    return table(f"Ladder of {ladder.title}", ladder.rows, COLUMNS.values(), f"{ABOUT}, {noise}.")
+
+
+def short(ladder: Ladder) -> Table | None:
+    """Return an ablation's table as far as a terminal has room for it."""
+    columns = [column for name, column in COLUMNS.items() if name not in PAGE_ONLY]
+    return table(f"Ladder of {ladder.title}", ladder.rows, columns)
+
+
+# The verdict.
+
+
+def verdict(ladder: Ladder) -> str:
+    """Return the advice, which is the ablation step to stop at, with its evidence."""
+    timed = [row for row in ladder.rows if row["over_fp32"]]
+    if not timed:
+        return "no verdict — nothing was timed together with fp32"
+    faster = [row for row in timed if row["word"] == "FASTER"]
+    fastest = max(faster or timed, key=lambda row: row["over_fp32"].gain.center)
+    if faster:
+        advised = _lowest_unbeaten(ladder, faster)
+        text = f"go up to {advised['added']} — {_evidence(ladder, advised)}"
+        if fastest is not advised:
+            gain = _gain(ladder.gain(advised["step"], fastest["step"]))
+            text += f"; the fastest, {fastest['added']}, is not shown to beat it ({gain}×)"
+        return text
+    ends = [row["over_fp32"].gain.high for row in timed]
+    nothing_gains = all(end is not None and end <= 1 + stats.MARGIN for end in ends)
+    why = "stay with fp32 — nothing gains" if nothing_gains else "no verdict — the intervals are too wide"
+    return f"{why}: the fastest, {fastest['added']}, is {_evidence(ladder, fastest)}"
+
+
+def _lowest_unbeaten(ladder: Ladder, faster: list[Row]) -> Row:
+    """Return the lowest step faster than fp32 that no higher one is shown to beat, at the latest the last."""
+    for place, lower in enumerate(faster):
+        gains = [ladder.gain(lower["step"], higher["step"]) for higher in faster[place + 1 :]]
+        if not any(gain and judge(gain) == "FASTER" for gain in gains):
+            break
+    return lower
+
+
+def _evidence(ladder: Ladder, row: Row) -> str:
+    """Write how fast a step is, with the caveats of ``marked``, how much memory it takes, and what limits it."""
+    word = row["word"] + (" ≠" if ladder.other_types else "")
+    marks = marked(word, measured_in(row["over_fp32"]), row["status"])
+    memory = (
+        f" at {signed(100 * row['memory_change_ratio'], 0)} % peak memory" if known(row["memory_change_ratio"]) else ""
+    )
+    return f"{_gain(row['over_fp32'])}× as fast as fp32 ({marks}){memory}; {LIMITS[row['limit']]}"
+
+
+# What the report takes.
+
+
+def findings(material: Material) -> Iterator[Findings]:
+    """Yield the verdicts, with the tables."""
+    found = []
+    for ladder in ladders(material.runs):
+        found.append(Finding(subject=f"ladder of {ladder.title}", result=verdict(ladder), table=short(ladder)))
+    yield Findings(findings=found)
+
+
+def document(runs: Runs) -> dict[str, Any]:
+    """Return the ablations as JSON has them."""
+    return {"ablations": [_document(ladder) for ladder in ladders(runs)]}
+
+
+def _document(ladder: Ladder) -> dict[str, Any]:
+    steps = []
+    for row in ladder.rows:
+        step = {name: row[name] for name in ("added", "builds_on", "status", "detail", "limit", "step_ms")}
+        step |= {"step": row["step"].name, "precision": row["step"].precision}
+        for key, contrast in (("speedup", row["over_fp32"]), ("speedup_over_previous", row["over_previous"])):
+            ends = contrast.gain.ends if contrast else (None, None, None)
+            step |= {f"{key}{end}": value for end, value in zip(ENDS, ends, strict=True)}
+        step |= {"peak_memory_bytes": row["peak_memory_bytes"], "memory_change_ratio": row["memory_change_ratio"]}
+        steps.append({key: value if known(value) else None for key, value in step.items()})
+    return {"name": ladder.title, "noise_ratio": ladder.noise, "steps": steps}
+
+
+REPORT = PhaseReport(
+    tables=(Entry(30, SECTION, lambda material: map(full, ladders(material.runs))),),
+    findings=findings,
+    document=document,
+)

@@ -1,0 +1,166 @@
+"""Speed: tables of how it was measured, of each precision's best batch, of several devices together, and of sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from bench.phases.speed.sweeps import against_value, along, sweeps
+from bench.report.analysis.summary import best_rows, over
+from bench.report.figures.chart import Chart
+from bench.report.format import estimate, known, records
+from bench.report.parts import PhaseReport
+from bench.report.reading.labels import placement
+from bench.report.reading.load import SUBJECT
+from bench.report.tables.table import (
+    ARM,
+    BATCH,
+    DEVICE,
+    PRECISION,
+    RECIPE,
+    Entry,
+    Material,
+    Row,
+    Table,
+    figures,
+    optional,
+    table,
+    whole,
+    words,
+)
+from bench.results.columns import listed
+from bench.spec.precisions import BASELINE
+from bench.spec.techniques import for_one_device
+
+SWEEPS = "Sweeps"
+ABOUT_SCALING = (
+    "Throughput of devices that train together over that of one of them alone, in the same run. Strong scaling keeps "
+    "the whole batch; weak scaling keeps each device's part of it. Efficiency is the speedup divided by the number of "
+    "devices; on a CPU there is none, because processes share its threads. The interval is Welch's over processes, "
+    "because the two were not measured side by side; with one process each there is none. Communication is the share "
+    "of a step that goes away when the devices do not synchronize gradients (DistributedDataParallel's no_sync), a "
+    "median over processes: sending gradients beyond what overlaps with backward, and each step's wait for the slowest "
+    "device."
+)
+
+
+def how_measured(rows: pd.DataFrame) -> Table | None:
+    """Return what ran in the steps of one workload, how near it comes to the device's peak, and how it was timed."""
+    columns = [
+        *ARM,
+        *optional(
+            words("computed in", "compute_dtypes"),
+            words("attention by", "attention"),
+            figures("GFLOP/step", "flops_per_step", per=1e9),
+            figures("TFLOP/s", "tflops", 3),
+            figures("ceiling (TFLOP/s)", "peak_tflops", 3),
+            figures("share of ceiling (%)", "pct_of_peak", 2),
+            figures("host/GPU time", "host_ratio", 2),
+            figures("compiling (s)", "compile_s", 3),
+            figures("rounds", "rounds", whole),
+            figures("steps/block", "block_steps", 2),
+            figures("others' load (%)", "foreign_load_pct", 2),
+            figures("A/A noise (%)", "noise_ratio", 2, per=0.01),
+        ),
+    ]
+    about = (
+        "Computed in: the types of matrix products and convolutions, with their shares of a step's FLOPs, recorded in "
+        "one step that is not timed. Attention by: the backends of scaled_dot_product_attention in that step, with "
+        "their calls. The ceiling is the rate of large matrix products in that precision, measured in the same "
+        "process; a share above 100 % means that it was measured too low. Host/GPU time near 1: launching kernels "
+        "limits the step. Compiling: the time of the steps until none compiled, less that of as many ordinary ones; "
+        "each arm begins with an empty cache, but the first of a process takes up to a quarter longer, and 0 is that "
+        "of one whose graphs another arm of its process had compiled. Rounds are summed over all processes, the load "
+        "is the highest, other figures are medians. A/A noise is how far fp32 measured against itself was from 1; "
+        "where it was not measured, 1 % is assumed."
+    )
+    names = ["flops_per_step", "peak_tflops", "block_steps"]
+    return table("How it was measured", records(rows[rows[names].notna().any(axis=1)]), columns, about)
+
+
+def best_batch(rows: pd.DataFrame) -> Table | None:
+    """Return each precision of a workload at its own best batch size, unless all of a device have the same one."""
+    best = best_rows(rows)
+    best = best[best.groupby(SUBJECT, sort=False)["batch_size"].transform("nunique") > 1]
+    lines = records(best)
+    fp32 = {tuple(row[name] for name in SUBJECT): row for row in lines if row["precision"] == BASELINE}
+
+    def over_best_fp32(row: Row) -> str:
+        reference = fp32.get(tuple(row[name] for name in SUBJECT))
+        return "baseline" if row is reference else estimate(over(row, reference)) if reference else ""
+
+    columns = [
+        DEVICE,
+        PRECISION,
+        figures("best batch", "batch_size", whole),
+        figures("throughput (samples/s)", "samples_per_s", status="speed_status"),
+        figures("÷ fp32's [95 % interval]", over_best_fp32),
+    ]
+    about = (
+        "Each precision at the measured batch size at which its throughput was highest, which includes what the memory "
+        "saved makes possible. A training at another batch size may need another learning rate. At one batch size the "
+        "ratio is the speedup itself; at two it was not measured side by side and has Welch's interval over processes, "
+        "which is wider. Devices of which all precisions are fastest at the same batch size are left out."
+    )
+    return table("Best batch", lines, columns, about)
+
+
+def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
+    """Return how much faster several devices train together than one of them; None where nothing was so measured.
+
+    Args:
+        rows: rows of the summary, of one workload.
+        summary: all rows of the summary; without ``sync-bn`` and the like, one device is another workload.
+    """
+    alone = [row for row in records(summary) if known(row["step_ms"])]
+    lines: list[Row] = []
+    for row in records(rows[rows["step_ms"].notna()]):
+        members = listed(row["members"])
+        if len(members) == 1:
+            continue
+        part = row["batch_size"] / len(members)
+        for name, batch in (("strong", row["batch_size"]), (f"weak, {part:g} a device", part)):
+            single = next((one for one in alone if _is_part(one, row) and one["batch_size"] == batch), None)
+            if single is not None:
+                speedup = over(row, single)
+                on_cpu = row["device_kind"] == "cpu"
+                efficiency = None if on_cpu else 100 * speedup.center / len(members)
+                lines.append(row | {"scaling": name, "one": single, "over_one": speedup, "efficiency_pct": efficiency})
+    columns = [
+        words("devices", "where"),
+        PRECISION,
+        BATCH,
+        words("scaling", "scaling"),
+        figures("throughput (samples/s)", "samples_per_s"),
+        words("one device", lambda line: placement(str(line["one"]["placement"]))),
+        figures("its throughput", lambda line: line["one"]["samples_per_s"]),
+        figures("speedup over one [95 % interval]", lambda line: estimate(line["over_one"]), status="speed_status"),
+        figures("efficiency (%)", "efficiency_pct", 3),
+        figures("communication (% of a step)", "communication_pct", 2),
+    ]
+    return table("Scaling", lines, columns, ABOUT_SCALING)
+
+
+def _is_part(single: Row, row: Row) -> bool:
+    """Return whether a row is of one of another's devices, measured alike; what means nothing on one may differ."""
+    alike = all(single[name] == row[name] for name in ("run", "suite", "parameters", "data", "precision"))
+    techniques = [for_one_device(listed(each["techniques"])) for each in (single, row)]
+    return alike and techniques[0] == techniques[1] and single["placement"] in listed(row["members"])
+
+
+def charts(material: Material) -> Iterator[tuple[str, Chart | None]]:
+    """Describe the speedups of each sweep against its values."""
+    for sweep in sweeps(material.summary, material.runs):
+        yield SWEEPS, against_value(sweep)
+
+
+REPORT = PhaseReport(
+    tables=(
+        Entry(40, SWEEPS, lambda material: map(along, sweeps(material.summary, material.runs))),
+        Entry(51, RECIPE, lambda material: [best_batch(material.rows)]),
+        Entry(56, RECIPE, lambda material: [how_measured(material.rows)]),
+        Entry(62, RECIPE, lambda material: [scaling(material.rows, material.summary)]),
+    ),
+    charts=charts,
+)

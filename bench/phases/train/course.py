@@ -1,0 +1,128 @@
+"""The course of training: loss and accuracy against epochs and against training time, seeds as a band."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+
+from bench.report.figures import chart
+from bench.report.figures.chart import BAND, CROSS, DASHED, SOLID, Axis, Band, Chart, Line, Mark, Panel, Text
+from bench.spec.precisions import emulates
+
+LOSS, ACCURACY = "loss", "accuracy"
+COLUMNS = {
+    LOSS: {"train_loss": False, "test_loss": True},
+    ACCURACY: {"train_accuracy_pct": False, "test_accuracy_pct": True},
+}
+"""The columns of each row of panels, and whether they are dashed: test data are."""
+MARKS = 8
+"""About so many markers on a line; they distinguish the lines where there is no colour."""
+LOG_FROM = 30
+"""A loss that falls by more than this factor is drawn on a logarithmic axis."""
+ABOUT = "Solid is training data, dashed is test data; a line is the mean over seeds, at the mean of their times."
+
+
+def course(epochs: pd.DataFrame, *, name: str, caption: str, workload: str = "", where: str = "") -> Chart | None:
+    """Describe the training of one subject at one batch size, all precisions together; None where no loss is finite.
+
+    There is a row of panels for the loss, and one for accuracy where there is any. A line is the mean over seeds, at
+    the mean of their times; a band reaches from the lowest seed to the highest.
+    """
+    rows = [what for what in COLUMNS if any(_finite(epochs, column) for column in COLUMNS[what])]
+    if not rows:
+        return None
+    panels = [panel(epochs, what, x) for what in rows for x in ("epoch", "elapsed_s")]
+    return Chart(
+        name=name,
+        caption=caption,
+        workload=workload,
+        where=where,
+        about=ABOUT,
+        panels=panels,
+        columns=2,
+        legend=legend(epochs),
+    )
+
+
+def _finite(rows: pd.DataFrame, column: str) -> bool:
+    return column in rows and bool(np.isfinite(rows[column]).any())
+
+
+def panel(rows: pd.DataFrame, what: str, x: str) -> Panel:
+    """Describe ``loss`` or ``accuracy`` against ``epoch`` or ``elapsed_s``."""
+    unit, size = chart.time_unit(rows["elapsed_s"].max())
+    scaled = rows.assign(elapsed_s=rows["elapsed_s"] / size)
+    if x == "elapsed_s":  # an emulated precision's time is the emulation's
+        scaled = scaled[~scaled["precision"].map(emulates).astype(bool)]
+    marks: list[Mark] = []
+    for column, dashed in COLUMNS[what].items():
+        if column in rows:
+            for name, arm in chart.arms(scaled):
+                marks += _line(arm, x, column, dashed=dashed, precision=name)
+    logarithmic = what == LOSS and falls_far(rows[list(COLUMNS[LOSS])].to_numpy(dtype=float))
+    if x == "epoch":
+        title, against = "epochs", whole_numbers("epoch", int(rows["epoch"].max()))
+    else:
+        title, against = "training time", Axis(label=f"training time ({unit})", low=0.0)
+    y = Axis(label="accuracy (%)" if what == ACCURACY else what, scale="log" if logarithmic else "linear")
+    return Panel(title=f"{what.capitalize()} against {title}", x=against, y=y, marks=marks)
+
+
+def falls_far(losses: np.ndarray) -> bool:
+    """Say whether losses are to be drawn on a logarithmic axis."""
+    finite = losses[np.isfinite(losses)]
+    return bool(len(finite) and finite.min() > 0 and finite.max() > LOG_FROM * finite.min())
+
+
+def whole_numbers(label: str, last: int) -> Axis:
+    """Return an axis of whole numbers from 1 to the last."""
+    round_sizes = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
+    step = next(size for size in round_sizes if last / size <= MARKS)
+    places = [1, *(place for place in range(step, last + 1, step) if place > 1)]
+    return Axis(label=label, ticks=[(place, str(place)) for place in places])
+
+
+def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) -> list[Mark]:
+    """Describe one precision: mean and range over its seeds, and a cross where a seed diverged."""
+    finite = arm[np.isfinite(arm[y]) & ~_diverged(arm)]  # NaN weights have an accuracy, which means nothing
+    if finite.empty:
+        return []
+    at = finite.assign(x=finite[x], y=finite[y]).groupby("epoch")
+    seeds = at.agg(x=("x", "mean"), mean=("y", "mean"), low=("y", "min"), high=("y", "max"))
+    marks: list[Mark] = []
+    if (seeds["high"] > seeds["low"]).any():
+        marks.append(Band(points=list(zip(seeds["x"], seeds["low"], seeds["high"], strict=True)), tint=precision))
+    points = list(zip(seeds["x"], seeds["mean"], strict=True))
+    data = "test data" if dashed else "training data"
+    every = math.ceil(len(points) / MARKS)
+    marks.append(Line(points=points, tint=precision, dashed=dashed, every=every, says=f"{precision}, {data}"))
+    if (diverged := _diverged(arm)).any():
+        ended = finite.sort_values("epoch").groupby("seed").tail(1)
+        ended = ended[ended["seed"].isin(arm.loc[diverged, "seed"])]
+        crosses = zip(ended[x], ended[y], strict=True)
+        marks += [Text(x=float(at), y=float(last), text="✕", tint=precision) for at, last in crosses]
+    return marks
+
+
+def _diverged(rows: pd.DataFrame) -> pd.Series:
+    """Say which epochs had a training loss that is not finite; training ends with such a one."""
+    return pd.Series(~np.isfinite(rows["train_loss"]), index=rows.index)
+
+
+def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
+    """Return the legend: the precisions, and the lines, bands and crosses that are drawn."""
+    entries = chart.legend(rows)
+    if _finite(rows, "train_loss"):
+        entries.append(("training data", SOLID))
+    if _finite(rows, "test_loss") or _finite(rows, "test_accuracy_pct"):
+        entries.append(("test data", DASHED))
+    seeds = rows.groupby("precision")["seed"].nunique()
+    if seeds.max() > 1:
+        count = f"{seeds.max()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
+        entries.append((f"range of {count} seeds (line: mean)", BAND))
+    if _diverged(rows).any():
+        entries.append(("a seed diverged after this", CROSS))
+    return entries

@@ -1,0 +1,144 @@
+"""The tidy frame of a report, and what each arm measured of a metric.
+
+metric        what is compared: its column, its direction, its margin       bench.spec.metrics
+measurement   one value of a metric, by one arm in one process or with one seed    measurements
+arm           all measurements of a metric by one precision of one cell     arms
+contrast      one arm against another, with an interval                     bench.report.analysis.changes
+verdict       the words for contrasts, which depend on the question         bench.report.analysis.judge
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from bench import stats
+from bench.report.reading.load import CELL, KEY
+from bench.results.records import MEASURED
+from bench.spec.metric import Metric
+from bench.spec.precisions import emulates
+from bench.stats import EVIDENCE, Interval
+
+ARM, IN_CELL = "arm_number", "cell_number"
+"""Columns that ``numbered`` adds: one number is compared faster than the ten columns that it stands for."""
+PRECISION = KEY.index("precision")
+Values = NDArray[np.float64]
+GAIN = ["gain", "gain_low", "gain_high"]
+"""Columns of ``measurements`` with the ratio to fp32 in the same process, from ABBA rounds, and its interval."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Arm:
+    """The measurements of a metric by one arm."""
+
+    key: tuple[Any, ...]
+    """Its values of ``KEY``."""
+    values: Values
+    """One for each process or seed, in the metric's unit."""
+    replicates: Sequence[Hashable]
+    """The process or seed of each; an equal one of another arm makes a pair."""
+    unpaired: NDArray[np.bool_]
+    """Whether its process held no other arm."""
+    gains: Mapping[Hashable, Interval] = field(default_factory=dict)
+    """By process, the logarithm of its gain over fp32 in the same process, from their ABBA rounds."""
+    disturbed: frozenset[Hashable] = frozenset()
+    """Processes with evidence of a disturbance (``stats.disturbed``)."""
+    alike: frozenset[tuple[Hashable, ...]] = frozenset()
+    """Values of the columns that both sides must agree in."""
+    on_cpu: bool = False
+    seeds: tuple[float, ...] = ()
+    runs: Sequence[Hashable] = ()
+    """The run of each value, where several runs count as one."""
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Which values count: those of disturbed processes do not while two others do."""
+        return np.array(stats.without_evidence([name in self.disturbed for name in self.replicates]))
+
+    def figure(self, metric: Metric) -> float:
+        """Return one figure of what counts: the mean of what was learned, the largest reading, else the median."""
+        values = self.values[self.counted]
+        if metric.seed_is_input:
+            return float(np.mean(values))
+        return float(np.max(values) if metric.replicate == "once" else np.median(values))
+
+    def additive(self, metric: Metric) -> Values:
+        """Return the values on the additive scale."""
+        return metric.sign * (np.log(self.values) if metric.scale == "ratio" else self.values)
+
+
+def numbered(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return trials with a number for their arm and one for their cell, in the order in which they come."""
+    return trials.assign(**{ARM: numbers(trials, KEY), IN_CELL: numbers(trials, CELL)})
+
+
+def numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
+    """Number the different values of some columns: one number is compared faster than several words."""
+    numbers = rows.groupby(names, sort=False, observed=True, dropna=False).ngroup()
+    return np.asarray(numbers, dtype=np.int64)
+
+
+def measurements(trials: pd.DataFrame, metric: Metric, phase: str = "") -> pd.DataFrame:
+    """Return one row for each measurement of a metric: its arm and where it was taken, with ``value`` and ``GAIN``.
+
+    Args:
+        trials: rows from ``numbered``.
+        metric: what was measured.
+        phase: another phase than the metric's own that measures it, too.
+    """
+    measured = trials[(trials["phase"] == (phase or metric.phase)) & trials["status"].isin(MEASURED)]
+    values = measured[list(metric.columns)].bfill(axis=1).iloc[:, 0].astype(float)
+    usable = metric.is_possible(values)
+    if metric.is_cost:
+        usable &= ~measured["precision"].map(emulates).astype(bool)
+    if metric.unless:
+        usable &= ~measured[ARM].isin(measured.loc[measured[metric.unless].notna(), ARM])
+    rows: pd.DataFrame = measured.assign(value=values)[usable]
+    for name, end in zip(GAIN, ("", "_low", "_high"), strict=True):
+        rows[name] = rows[f"{metric.gain}{end}"] if metric.gain else np.nan
+    if metric.seed_is_input:  # of runs that count as one, a seed may be in several
+        rows["value"] = rows.groupby([ARM, "seed"])["value"].transform("mean")
+        rows = rows.drop_duplicates([ARM, "seed"]).sort_values("seed", kind="stable")
+    return rows
+
+
+def arms(trials: pd.DataFrame, metric: Metric, *, phase: str = "") -> dict[int, Arm]:
+    """Return what each arm measured of a metric, by its number; the arguments are those of ``measurements``."""
+    rows = measurements(trials, metric, phase)
+    measured: dict[int, Arm] = {}
+    places_of: Mapping[Any, Any] = rows.groupby(ARM, sort=False).indices  # sooner than a frame for each arm
+    for number, places in places_of.items():
+        part = rows.iloc[places]
+        key = tuple(part.iloc[0][KEY])
+        processes = list(zip(part["run"], part["trial"], strict=True))
+        cell = None if metric.seed_is_input else key[:PRECISION]
+        evidence = stats.disturbed(part["disturbance"].tolist(), {name: part[name].to_numpy() for name in EVIDENCE})
+        measured[int(number)] = Arm(
+            key=key,
+            values=part["value"].to_numpy(),
+            replicates=[(cell, seed) for seed in part["seed"]] if metric.replicate == "seed" else processes,
+            unpaired=part["paired"].to_numpy() == "no",
+            gains=_gains(processes, part),
+            disturbed=frozenset(compress(processes, evidence)),
+            alike=frozenset(part[list(metric.alike)].itertuples(index=False, name=None)),
+            on_cpu=part["device_kind"].iloc[0] == "cpu",
+            seeds=tuple(part["seed"].tolist()),
+            runs=tuple(part["of_run"]) if "of_run" in part else (),
+        )
+    return measured
+
+
+def _gains(processes: Sequence[Hashable], rows: pd.DataFrame) -> dict[Hashable, Interval]:
+    """Return the log-gain over fp32 in each process that has one."""
+    gains: dict[Hashable, Interval] = {}
+    counts = rows["rounds"].fillna(1)
+    for process, (gain, low, high), count in zip(processes, rows[GAIN].to_numpy(), counts, strict=True):
+        if gain > 0:  # NaN where there is none
+            gains[process] = stats.from_row(gain, low, high, int(count))
+    return gains

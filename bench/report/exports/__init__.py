@@ -1,1 +1,0 @@
-"""Exports for other programs: typed frames and JSON."""

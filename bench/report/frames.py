@@ -1,0 +1,111 @@
+"""Runs as frames, the public way to their figures from Python: those that a report is made of, and their rows as JSON.
+
+The columns are those of the CSVs, and of the summary those of ``analysis.summary.summarise``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bench.report.analysis.frame import GAIN, measurements, numbered
+from bench.report.analysis.summary import summarise
+from bench.report.analysis.telemetry import telemetry
+from bench.report.reading.load import KEY, Runs
+from bench.spec.metrics import METRICS
+from bench.spec.text import quoted
+
+Json = str | int | float | bool | None
+"""A value of an object. None is unknown; figures that are not finite are None too, for JSON has no such numbers."""
+INTERNAL = ("rank", "generation", "in_common", "disturbed", "power_capped", "timed_processes", "diverged_seeds", "slug")
+"""Columns of the summary that only a report needs; so are those of what each arm measured."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Results:
+    """Runs as frames, the rows of all runs in each, told apart by the column ``run``.
+
+    Units are in the columns' names. Words have the dtype ``string``, numbers a dtype of numpy; what is unknown is
+    missing, an unknown word is empty.
+    """
+
+    summary: pd.DataFrame
+    """One row for each precision of each cell: speed, memory, energy and training side by side."""
+    measurements: pd.DataFrame
+    """One row for each value of a metric that counts, by an arm in one process or with one seed: its ``metric``, its
+    ``value``, and in ``gain`` its ratio to fp32 in the same process, where the two took turns."""
+    trials: pd.DataFrame
+    """One row for each trial and precision, those of ablations last; of a trial that was tried again, the last rows."""
+    epochs: pd.DataFrame
+    """One row for each epoch of each training, with the columns of its cell."""
+    blocks: pd.DataFrame
+    """One row for each timed block, with its phase and the columns of its cell."""
+    details: Mapping[str, pd.DataFrame]
+    """The rows of the other CSVs with details, such as ``numerics_figures``, by their names, in the same way."""
+    telemetry: pd.DataFrame
+    """One row for each GPU and arm: its clocks, power, temperature and memory while steps ran."""
+
+
+def results(runs: Runs) -> Results:
+    """Return the frames of runs that were read."""
+    details = {name: public(frame) for name, frame in runs.details.items()}
+    return Results(
+        summary=arms(summarise(runs.trials)),
+        measurements=_measurements(runs.trials),
+        trials=public(runs.tried()),
+        epochs=details.pop("epochs"),
+        blocks=details.pop("blocks"),
+        details=details,
+        telemetry=public(telemetry(runs)),
+    )
+
+
+def arms(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the summary with the columns that concern other programs."""
+    of_arms = [name for name in summary if str(name).endswith("_arm")]
+    return public(summary.drop(columns=[*INTERNAL, *of_arms]))
+
+
+def _measurements(trials: pd.DataFrame) -> pd.DataFrame:
+    rows = numbered(trials)
+    of_metrics = [measurements(rows, metric).assign(metric=name) for name, metric in METRICS.items()]
+    columns = [*KEY, "metric", "trial", "replicate", "seed", "value", *GAIN]
+    return public(pd.concat(of_metrics, ignore_index=True)[columns])
+
+
+def public(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame whose words are strings, empty where they are unknown."""
+    words = frame.select_dtypes(include=["object", "str"]).columns
+    return frame.assign(**{name: frame[name].astype("string").fillna("") for name in words})
+
+
+def as_csv(frame: pd.DataFrame) -> str:
+    """Return a frame as CSV: numbers with all digits, and texts quoted for spreadsheets."""
+    texts = frame.copy()
+    for name, column in frame.items():
+        if column.dtype == "string":
+            texts[name] = column.map(quoted)
+    csv: str = texts.to_csv(index=False, lineterminator="\n")
+    return csv
+
+
+def rows(frame: pd.DataFrame) -> list[dict[str, Json]]:
+    """Return the rows of a frame as JSON has them."""
+    columns = {str(name): [_value(value) for value in frame[name].astype(object)] for name in frame}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _value(value: Any) -> Json:
+    if pd.isna(value) or value == "":
+        return None
+    known: Json = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(known, float):
+        return known
+    if not math.isfinite(known):
+        return None
+    return int(known) if known.is_integer() else known

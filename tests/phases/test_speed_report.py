@@ -1,0 +1,245 @@
+"""A swept parameter: its values in one table and one plot."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.phases.speed.report import scaling
+from bench.phases.speed.sweeps import against_value, sweeps
+from bench.phases.speed.sweeps import along as sweep_table
+from bench.report.analysis.summary import summarise
+from bench.report.figures.chart import Line
+from bench.report.page import compose
+from bench.report.reading.load import load
+from bench.report.tables.table import Table
+from bench.results.records import Status, TrialResult
+from bench.results.store import Store
+from bench.spec.trial import SuiteRef
+from tests.report.builders import GPU, RunBuilder, environment, timed
+from tests.report.tables.lines import column, lines
+
+FIRST = "× step of the first value"
+
+
+def run_of(folder, sweep, *variants, batch=512):
+    """Write a run with a speed cell for each variant: its parameters, and the step times of fp32 in its processes."""
+    run = RunBuilder(folder)
+    info = json.loads((folder / "run.json").read_text())
+    info["request"] = {"sweep": [[name, words] for name, words in sweep.items()]}
+    (folder / "run.json").write_text(json.dumps(info))
+    for parameters, steps_ms in variants:
+        run.suite = SuiteRef(name="mlp", parameters=parameters)
+        size = dict(parameters).get("batch_size", batch)
+        run.alone("fp32", steps_ms, batch=size).alone("amp-fp16", [step / 2 for step in steps_ms], batch=size)
+    return run
+
+
+def swept_in(run):
+    runs = load([run.folder])
+    return sweeps(summarise(runs.trials), runs)
+
+
+ALIGNED, MISALIGNED = [10.0, 10.1, 9.9], [15.0, 15.2, 14.9]
+
+
+def test_each_value_stands_against_the_first(tmp_path):
+    variants = [((("width", 4097),), MISALIGNED), ((("width", 4096),), ALIGNED)]  # the first measured is the first
+    (sweep,) = swept_in(run_of(tmp_path / "run", {"width": ["4097", "4096"]}, *variants))
+    table = sweep_table(sweep)
+    order = [("4097", "fp32"), ("4097", "amp-fp16"), ("4096", "fp32"), ("4096", "amp-fp16")]
+    assert [(line["width"], line["precision"]) for line in lines(table)] == order
+    assert column(table, FIRST)[:3] == ["first", "first", "0.667"]
+    assert column(table, "speedup [95 % interval]")[3].startswith("2.000 [")
+    assert "batch size" in table.headers
+
+
+def test_batch_sizes_that_were_swept_stand_together(tmp_path):
+    variants = [((("batch_size", size),), steps) for size, steps in ((512, ALIGNED), (513, MISALIGNED))]
+    (sweep,) = swept_in(run_of(tmp_path / "run", {"batch_size": ["512", "513"]}, *variants))
+    table = sweep_table(sweep)
+    assert "batch size" not in table.headers
+    assert column(table, "batch_size") == ["512", "512", "513", "513"]
+    assert column(table, FIRST)[-1] == "1.500"
+
+
+def test_a_product_is_compared_along_each_parameter_with_the_others_alike(tmp_path):
+    steps = {(4096, 2): 10.0, (4096, 3): 15.0, (4097, 2): 20.0, (4097, 3): 45.0}
+    variants = [((("depth", d), ("width", w)), [ms, ms * 1.01]) for (w, d), ms in steps.items()]
+    swept = swept_in(run_of(tmp_path / "run", {"width": ["4096", "4097"], "depth": ["2", "3"]}, *variants))
+    assert [sweep.name for sweep in swept] == ["width", "depth"]
+    fp32 = [line for line in lines(sweep_table(swept[0])) if line["precision"] == "fp32"]
+    assert {(line["other parameters"], line["width"]): line[FIRST] for line in fp32} == {
+        ("depth=2", "4096"): "first",
+        ("depth=2", "4097"): "2.000",
+        ("depth=3", "4096"): "first",
+        ("depth=3", "4097"): "3.000",
+    }
+
+
+def test_what_was_only_set_is_no_sweep_and_neither_is_a_single_value_nor_what_was_not_timed(tmp_path):
+    variants = [((("lr", 0.1), ("width", width)), ALIGNED) for width in (8, 16)]
+    assert [sweep.name for sweep in swept_in(run_of(tmp_path / "a", {"width": ["8", "16"]}, *variants))] == ["width"]
+    assert swept_in(run_of(tmp_path / "b", {}, *variants)) == []
+    assert swept_in(run_of(tmp_path / "c", {"width": ["8"]}, variants[0])) == []
+    run = run_of(tmp_path / "run", {"width": ["8", "16"]})
+    run.lost("memory", "fp32", "failed", "it broke", ablation=True)
+    assert swept_in(run) == []  # a ladder alone
+    run.suite = SuiteRef(name="mlp", parameters=(("width", 8),))
+    run.lost("memory", "fp32", "failed", "it broke")
+    assert swept_in(run) == []
+
+
+def test_numbers_are_drawn_and_words_are_not(tmp_path):
+    numbers = [((("width", width),), ALIGNED) for width in (8, 1024)]
+    run = run_of(tmp_path / "a", {"width": ["8", "1024"]}, *numbers)
+    (sweep,) = swept_in(run)
+    chart = against_value(sweep)
+    assert chart.name == "sweep-mlp-width"
+    (panel,) = chart.panels
+    assert [mark.points for mark in panel.marks if isinstance(mark, Line) and mark.dots] == [
+        [(0.0, pytest.approx(2.0)), (1.0, pytest.approx(2.0))]
+    ]
+    assert panel.x.ticks == [(0.0, "8"), (1.0, "1024")]
+    words = [((("kind", kind),), ALIGNED) for kind in ("relu", "gelu")]
+    (sweep,) = swept_in(run_of(tmp_path / "b", {"kind": ["relu", "gelu"]}, *words))
+    assert against_value(sweep) is None
+    assert len(sweep_table(sweep).rows) == 4
+    report = compose(load([run.folder]), tmp_path, figures="none")
+    section, *recipes = report.sections[1:4]
+    assert (section.title, [table.title for table in section.tables]) == ("Sweeps", ["Sweep of mlp's width"])
+    assert [section.title for section in recipes] == ["mlp (width=1024)", "mlp (width=8)"]
+
+
+# The scaling table: several devices over one of them, strong and weak, from throughputs that are known.
+
+
+CPU = replace(GPU, kind="cpu", name="Test CPU", architecture="CPU")
+
+
+def measured(
+    run: RunBuilder,
+    placement: str,
+    batch: int,
+    paces: Sequence[float],
+    *,
+    techniques: tuple[str, ...] = (),
+    status: Status = "ok",
+    **figures: float | tuple[float, ...],
+) -> None:
+    on = CPU if placement.startswith("cpu") else GPU
+    joined = "+" in placement and on is GPU
+    run.device = replace(on, placement=placement, name=f"2 × {on.name}" if joined else on.name, names=(on.name,))
+    for replicate, pace in enumerate(paces):
+        each = {name: value[replicate] if isinstance(value, tuple) else value for name, value in figures.items()}
+        speed = timed(1000 * batch / pace, batch, **each)
+        trial = run.trial("speed", ["fp32"], batch, replicate=replicate)
+        trial = replace(trial, cell=replace(trial.cell, techniques=techniques))
+        run.add(trial, TrialResult(precision="fp32", status=status, row=speed))
+
+
+def claim(run: RunBuilder, **changed: Any) -> None:
+    described = asdict(replace(environment(run.device), **changed))
+    with Store(run.folder) as store:
+        store.write_run({"environment": described, "request": {"suites": [{"name": "mlp", "digest": "aaa"}]}})
+
+
+def tables_of(*folders: Path) -> list[Table]:
+    summary = summarise(load(list(folders)).trials)
+    made = [scaling(rows, summary) for _, rows in summary.groupby("workload", sort=False)]
+    return [table for table in made if table is not None]
+
+
+def table_of(*folders: Path) -> Table:
+    (table,) = tables_of(*folders)
+    return table
+
+
+def test_speedup_and_efficiency_over_one_device_at_the_same_batch_and_at_the_same_part(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run")
+    measured(run, "0", 64, (1000.0, 1000.0, 1000.0))
+    measured(run, "0", 32, (800.0, 800.0, 800.0))
+    measured(run, "0+1", 64, (1500.0, 1500.0, 1500.0), communication_pct=(10.0, 12.0, 14.0))
+    table = table_of(run.folder)
+    assert [row[1:] for row in table.rows] == [
+        ["fp32", "64", "strong", "1,500", "GPU 0", "1,000", "1.500 [1.500, 1.500]", "75.0", "12"],
+        ["fp32", "64", "weak, 32 a device", "1,500", "GPU 0", "800.0", "1.875 [1.875, 1.875]", "93.8", "12"],
+    ]
+    assert [column.header for column in table.columns if column.align == "left"] == [
+        *("devices", "precision", "scaling", "one device")
+    ]
+
+
+def test_devices_of_several_nodes_are_all_counted(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run")
+    measured(run, "0", 64, (1000.0, 1000.0, 1000.0))
+    measured(run, "0", 16, (800.0, 800.0, 800.0))
+    measured(run, "0+1@2", 64, (2400.0, 2400.0, 2400.0))
+    measured(run, "0@2", 64, (1500.0, 1500.0, 1500.0))
+    claim(run)
+    assert [(row[3], row[7].partition(" ")[0], row[8]) for row in table_of(run.folder).rows] == [
+        ("strong", "2.400", "60.0"),
+        ("weak, 16 a device", "3.000", "75.0"),
+        ("strong", "1.500", "75.0"),
+    ]
+
+
+def test_the_reference_is_a_device_of_the_same_run(tmp_path: Path) -> None:
+    other, run = (RunBuilder(tmp_path / name) for name in ("other", "run"))
+    measured(other, "0", 64, (500.0,) * 3)
+    claim(other)
+    measured(run, "0+1", 64, (1500.0,), communication_pct=-0.5)
+    assert tables_of(other.folder, run.folder) == []
+    measured(run, "0", 64, (1000.0, 1000.0))
+    claim(run)
+    (row,) = table_of(other.folder, run.folder).rows
+    assert row[5:7] == ["GPU 0", "1,000"]
+    assert row[-1] == "−0.50"
+
+
+def test_another_device_of_the_run_and_another_batch_size_are_no_scaling(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run")
+    measured(run, "2", 64, (1000.0,))
+    measured(run, "0", 48, (1000.0,))
+    measured(run, "0+1", 64, (1500.0,))
+    assert tables_of(run.folder) == []
+
+
+def test_what_means_nothing_on_one_device_does_not_keep_it_from_being_compared(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run")
+    measured(run, "0", 64, (1000.0,), techniques=("channels-last",))
+    measured(run, "0", 64, (700.0,))
+    measured(run, "0+1", 64, (1500.0,), techniques=("channels-last", "sync-bn"))
+    (row,) = table_of(run.folder).rows
+    assert row[5:7] == ["GPU 0", "1,000"]
+
+
+def test_on_a_cpu_there_is_no_efficiency(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run")
+    measured(run, "cpu", 64, (1000.0, 1000.0))
+    measured(run, "cpu+cpu", 64, (900.0, 900.0), techniques=("sync-bn",))
+    table = table_of(run.folder)
+    assert table.rows[0][0] == "Test CPU (cpu+cpu)"
+    assert [row[5:9] for row in table.rows] == [["cpu", "1,000", "0.900 [0.900, 0.900]", "–"]]
+
+
+def test_what_did_not_converge_is_marked(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run", target_ci=0.01)
+    for placement, pace, status in (("0", 1000.0, "ok"), ("0+1", 1500.0, "unconverged")):
+        measured(run, placement, 64, (pace, pace), status=status)
+    table = table_of(run.folder)
+    assert table.rows[0][7] == "1.500 [1.500, 1.500]†"
+    assert table.footnotes == ["† unconverged: the interval is wider than was asked for."]
+
+
+def test_processes_of_a_cpu_are_named_where_nothing_else_was_measured(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run")
+    measured(run, "cpu+cpu", 64, (1000.0,))
+    other = RunBuilder(tmp_path / "other")
+    measured(other, "cpu", 64, (1000.0,))
+    runs = load([run.folder, other.folder])
+    summary = summarise(runs.trials)
+    assert sorted(summary["where"]) == ["Test CPU (cpu+cpu, run run)", "Test CPU (run other)"]

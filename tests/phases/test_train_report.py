@@ -1,0 +1,126 @@
+"""The tables and figures of training."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.phases.train.report import charts, differences, training, training_remarks
+from bench.report.figures.chart import Bar, Line
+from bench.report.reading.load import load
+from bench.spec.metrics import ACCURACY, LOSS
+from perf.synthetic_fleet import Shape, write_run
+from tests.report.builders import RunBuilder, material_of
+from tests.report.tables.lines import column
+
+
+def test_a_precision_whose_every_seed_diverged_is_called_diverged_in_the_table(tmp_path):
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.0]).diverged("amp-bf16").diverged("amp-bf16", seed=1)
+    learned, _ = training(run.summary())
+    assert column(learned, "parity") == ["–", "diverged"]
+
+
+def test_columns_that_are_empty_for_all_rows_are_left_out(tmp_path):
+    learned, cost = training(RunBuilder(tmp_path / "run").train("fp32", [90.0]).train("amp-bf16", [90.0]).summary())
+    assert "evaluated in fp32 (%)" not in learned.headers
+    assert not [header for header in cost.headers if re_any(header, "checkpoint", "energy", "accuracy", "step speedup")]
+    assert all(len(row) == len(table.headers) for table in (learned, cost) for row in table.rows)
+
+
+def test_the_loss_above_a_known_entropy_is_a_mean_over_seeds(tmp_path):
+    run = RunBuilder(tmp_path / "run").train("fp32", [None] * 3, test_loss=[3.1, 3.2, 3.3], entropy_nats=3.0)
+    learned, _ = training(run.train("amp-bf16", [None], test_loss=3.1, entropy_nats=3.0).summary())
+    assert column(learned, "above the entropy (nats)") == ["0.2000", "0.1000"]
+    assert column(learned, "perplexity") == ["24.53", "22.20"]
+    assert column(learned, "difference (nats) [90 % interval]") == ["baseline", "+0.0000"]
+    others, _ = training(RunBuilder(tmp_path / "other").train("fp32", [90.0]).summary())
+    assert not [header for header in others.headers if re_any(header, "entropy", "perplexity", "nats")]
+
+
+CHOICES = ("overview", "all")
+
+
+def re_any(text, *words):
+    return any(word in text for word in words)
+
+
+def test_storage_energy_and_accuracy_in_fp32_are_shown_in_their_units(tmp_path):
+    figures = {"checkpoint_bytes": 90 * 2**20, "checkpoint_16bit_bytes": 45 * 2**20, "train_energy_j": 12_340.0}
+    run = RunBuilder(tmp_path / "run").train("amp-bf16", [90.0, 91.0], test_accuracy_fp32_pct=[89.0, 90.0], **figures)
+    learned, cost = training(run.summary())
+    assert column(learned, "evaluated in fp32 (%)") == ["89.50"]
+    assert column(cost, "checkpoint (MiB)") == ["90.00"]
+    assert column(cost, "checkpoint in 16 bit (MiB)") == ["45.00"]
+    assert column(cost, "energy (kJ)") == ["12.34"]
+    assert column(cost, "total time (s)") == ["6.000"]
+
+
+def test_where_the_data_were_stands_next_to_the_waiting(tmp_path):
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0], data_storage="file", data_wait_pct=12.0)
+    _, cost = training(run.summary())
+    assert (column(cost, "data from"), column(cost, "waiting for data (%)")) == (["disk"], ["12"])
+
+
+def test_time_to_accuracy_counts_the_seeds_that_reached_it(tmp_path):
+    run = RunBuilder(tmp_path / "run")
+    asked = {"target_accuracy_pct": 90.0}
+    run.train("fp32", [90.0] * 2, epoch_s=[1.0, 2.0], **asked)
+    run.train("amp-bf16", [80.0, 90.0], **asked).train("tf32", [80.0], **asked)
+    _, cost = training(run.summary())
+    assert column(cost, "time to accuracy (s)") == [
+        "3.000 (to 90 %)",
+        "90 % not reached",
+        "6.000 (to 90 %, 1 of 2 seeds)",
+    ]
+
+
+def test_nothing_trained_is_no_table(tmp_path):
+    assert training(RunBuilder(tmp_path / "run").speed().summary()) == [None, None]
+
+
+# The loader as the limit of training, from measurements alone.
+
+
+@pytest.mark.parametrize(
+    ("wait_pct", "pace", "limit", "reached_pct"),
+    [
+        (40.0, 14_080.0, "the loader, not arithmetic, is the limit", 55),
+        (40.0, 7_680.0, "the loader is a part of the limit", 30),
+        (40.0, 23_000.0, "the loader, not arithmetic, is the limit", 90),
+        (40.0, 23_100.0, "", None),  # waiting while the GPU works
+        (9.9, 12_800.0, "", None),
+    ],
+)
+def test_a_loader_that_limits_is_told_in_words(tmp_path: Path, wait_pct, pace, limit, reached_pct) -> None:
+    run = RunBuilder(tmp_path / "run").speed(speedups=[2.0, 2.0, 2.0])  # amp-bf16 at 25,600 samples/s
+    run.train("amp-bf16", [90.0], data_wait_pct=wait_pct, train_samples_per_s=pace)
+    text = f"amp-bf16 on NVIDIA Test 1, batch 128: {limit}. Training waited for batches 40 % of its time and reached "
+    remarks = [remark.partition(" % of the throughput")[0] for remark in training_remarks(run.summary())]
+    assert remarks == ([f"{text}{reached_pct}"] if limit else [])
+
+
+# Its figures.
+
+
+def test_accuracy_and_the_loss_of_tokens_are_drawn_with_their_margins(tmp_path):
+    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.2]).train("amp-bf16", [90.4, 90.4])
+    tokens = RunBuilder(tmp_path / "tokens").train("fp32", [None] * 2, test_loss=[3.0, 3.1])
+    tokens.train("amp-bf16", [None] * 2, test_loss=[3.002, 3.106])
+    for builder, quality, change, margin in ((run, ACCURACY, 0.3, 0.5), (tokens, LOSS, 0.004, 0.01)):
+        ((panel,),) = (each.panels for each in differences(builder.summary(), quality))
+        (dot,) = [mark for mark in panel.marks if isinstance(mark, Line) and mark.dots]
+        assert dot.points == [(pytest.approx(change), 0.5)]
+        assert [text for _, text in panel.y.ticks] == ["amp-bf16"]
+        assert [mark.x for mark in panel.marks if isinstance(mark, Bar)] == [(-margin, margin)]
+    assert not [*differences(run.summary(), LOSS)]
+
+
+def test_trainings_on_many_devices_are_drawn_only_where_all_figures_are_asked_for(tmp_path):
+    shape = Shape(
+        gpus=("V100", "A100", "H100"), models=("resnet50",), batch_sizes=(128,), processes=2, seeds=2, epochs=2
+    )
+    material = material_of(load([write_run(tmp_path / "run", shape)]))
+    few, every = ([part for title, part in charts(replace(material, figures=choice)) if title] for choice in CHOICES)
+    assert few == ["The course of training on 3 devices is drawn by run_bench.py report --figures all."]
+    assert [figure.name.rsplit("-", 1)[-1] for figure in every] == ["b128"] * 3
+    assert {figure.where for figure in every} == set(material.summary["where"])

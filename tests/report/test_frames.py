@@ -1,0 +1,76 @@
+"""Runs as typed frames, and the example in the document on them."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.report import load, report
+from tests.report.builders import RunBuilder
+from tests.report.fleet import original
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return load(original(tmp_path_factory.mktemp("runs") / "run"))
+
+
+FRAMES = ("summary", "measurements", "trials", "epochs", "blocks", "telemetry")
+
+
+def kinds(frame: pd.DataFrame) -> dict[str, bool]:
+    """Whether each column holds numbers."""
+    return {name: pd.api.types.is_numeric_dtype(dtype) for name, dtype in frame.dtypes.items()}
+
+
+def test_a_run_with_a_single_row_has_the_same_columns_of_words_and_of_numbers(results, tmp_path):
+    RunBuilder(tmp_path / "b").lost("train", "fp32", "oom")
+    frames = load(tmp_path / "b")
+    for name in FRAMES:
+        assert kinds(getattr(frames, name)) == kinds(getattr(results, name))
+    RunBuilder(tmp_path / "a").memory("fp32", 100)
+    assert load(str(tmp_path)).summary["run"].tolist() == ["a", "b"]  # a folder of runs is its runs
+
+
+def test_the_summary_says_what_was_measured(results):
+    rows = results.summary.set_index("precision")
+    assert rows.loc["amp-bf16", "speedup"] == pytest.approx(2.0, abs=0.01)
+    assert rows.loc["amp-bf16", "peak_memory_bytes"] == 100 * 2**20
+    assert rows.loc["amp-bf16", "accuracy_change_points"] == pytest.approx(0.0, abs=1e-9)
+    assert rows.loc["fp32", "speedup"] is pd.NA or pd.isna(rows.loc["fp32", "speedup"])
+    assert rows.loc["fp32", "seeds"] == 2
+
+
+def test_a_measurement_is_a_value_of_a_process_or_a_seed(results):
+    rows = results.measurements.query("precision == 'amp-bf16'")
+    steps, accuracies = (rows[rows["metric"] == name] for name in ("speed", "accuracy"))
+    assert steps["trial"].nunique() == len(steps) == 3
+    assert steps["gain"].tolist() == pytest.approx([2.0] * 3, abs=0.1)
+    assert accuracies["seed"].tolist() == [0, 1]
+
+
+def test_the_example_of_the_document_runs(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "analysing-results.md").read_text(), re.DOTALL)
+    exec(compile(example, "analysing-results.md", "exec"), {})
+    shown = capsys.readouterr().out
+    with (ROOT / "results" / "resnet20-cpu-epyc-parity" / "epochs.csv").open() as file:
+        accuracies = [row["test_accuracy_pct"] for row in csv.DictReader(file) if row["epoch"] == "5"]
+    assert "FASTER" in shown
+    assert f"{float(accuracies[0]):.1f}" in shown
+
+
+def test_the_reports_csv_is_the_summary(tmp_path):
+    """Numbers keep all digits, and what is unknown stays so."""
+    run, out = original(tmp_path / "run"), tmp_path / "out"
+    report([run], out, figures="none")
+    summary = load(run).summary
+    words = dict.fromkeys(summary.select_dtypes("string"), "string")
+    read = pd.read_csv(out / "summary.csv", dtype=words).fillna(dict.fromkeys(words, ""))
+    assert "summary.csv" in json.loads((out / "files.json").read_text())
+    pd.testing.assert_frame_equal(read, summary, check_exact=True, check_dtype=False)
