@@ -32,7 +32,13 @@ def dumps(document: Mapping[str, Any]) -> str:
 def report(runs: Runs) -> dict[str, Any]:
     """Return the figures of a report: its answers, what phases add, and the frames of its runs as records."""
     of_runs = frames.results(runs)
-    large = {"trials": of_runs.trials, "epochs": of_runs.epochs, "blocks": of_runs.blocks, **of_runs.details}
+    large = {
+        "measurements": of_runs.measurements,
+        "trials": of_runs.trials,
+        "epochs": of_runs.epochs,
+        "blocks": of_runs.blocks,
+        **of_runs.details,
+    }
     return {
         **head("report"),
         "runs": [_run(run) for run in runs.runs],

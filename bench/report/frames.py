@@ -30,15 +30,16 @@ INTERNAL = ("rank", "generation", "in_common", "disturbed", "power_capped", "tim
 class Results:
     """Runs as frames, the rows of all runs in each, told apart by the column ``run``.
 
-    Units are in the columns' names. Words have the dtype ``string``, numbers a dtype of numpy; what is unknown is
-    missing, an unknown word is empty.
+    Units are in the columns' names. Words have the dtype ``string``, those of blocks ``category``, numbers a dtype of
+    numpy; what is unknown is missing, an unknown word is empty.
     """
 
     summary: pd.DataFrame
     """One row for each precision of each cell: speed, memory, energy and training side by side."""
     measurements: pd.DataFrame
-    """One row for each value of a metric that counts, by an arm in one process or with one seed: its ``metric``, its
-    ``value``, and in ``gain`` its ratio to fp32 in the same process, where the two took turns."""
+    """One row for each value of a metric, by an arm in one process or with one seed: its ``metric``, its ``value``, and
+    in ``gain`` its ratio to fp32 in the same process, where the two took turns. Those of disturbed processes, which may
+    not count, are there, too."""
     trials: pd.DataFrame
     """One row for each trial and precision, those of ablations last; of a trial that was tried again, the last rows."""
     epochs: pd.DataFrame
@@ -53,13 +54,15 @@ class Results:
 
 def results(runs: Runs) -> Results:
     """Return the frames of runs that were read."""
-    details = {name: public(frame) for name, frame in runs.details.items()}
+    details = {name: public(frame) for name, frame in runs.details.items() if name != "blocks"}
+    blocks = runs.details["blocks"]
+    words = blocks.select_dtypes(include=["object", "str"]).columns
     return Results(
         summary=arms(summarise(runs.trials)),
         measurements=_measurements(runs.trials),
         trials=public(runs.tried()),
         epochs=details.pop("epochs"),
-        blocks=details.pop("blocks"),
+        blocks=blocks.astype(dict.fromkeys(words, "category")),
         details=details,
         telemetry=public(telemetry(runs)),
     )

@@ -11,12 +11,13 @@ import shlex
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import active_children, get_context
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -161,10 +162,12 @@ def publish(runs: Runs, out: Path, *, with_published: bool = False, figures: dev
 
 def _replace(manifest: Path, files: list[str]) -> None:
     """Write the list of a report's files, and delete files of the previous report that are not on it."""
-    previous = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else []
+    previous: Any = []
+    with suppress(OSError, ValueError):  # there is none, or it is damaged
+        previous = json.loads(manifest.read_text(encoding="utf-8"))
     write_atomically(manifest, json.dumps(files, indent=1) + "\n")
-    for name in set(previous) - set(files):
-        if name == Path(name).name:  # never delete outside the folder
+    for name in previous if isinstance(previous, list) else []:
+        if isinstance(name, str) and name not in files and name == Path(name).name:  # never delete outside the folder
             (manifest.parent / name).unlink(missing_ok=True)
 
 

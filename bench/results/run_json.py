@@ -100,10 +100,10 @@ def read_run(folder: Path) -> dict[str, Any]:
         run = json.loads(data, parse_int=_bounded(int), parse_float=number, parse_constant=number)
         run = msgspec.convert(run, dict[str, Any])
         if run.get("format") != FORMAT:
-            raise UsageError(
-                f"The run in '{folder}' is not of format {FORMAT}, which this version reads: convert one of a former "
-                f"format with python perf/convert_results.py '{folder}'."
-            )
+            advice = f"convert it with python perf/convert_results.py '{folder}'"
+            if run.get("format") != FORMAT - 1:
+                advice = "it takes another version of ampmeter"
+            raise UsageError(f"The run in '{folder}' is not of format {FORMAT}, which this version reads: {advice}.")
         msgspec.convert(run, RunFile, dec_hook=_built)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         why = "it is nested too deep" if isinstance(error, RecursionError) else str(error).rstrip(".")

@@ -100,6 +100,7 @@ def test_numbers_are_drawn_and_words_are_not(tmp_path):
     chart = against_value(sweep)
     assert chart.name == "sweep-mlp-width"
     (panel,) = chart.panels
+    assert panel.title == "NVIDIA Test 1, batch 512"
     assert [mark.points for mark in panel.marks if isinstance(mark, Line) and mark.dots] == [
         [(0.0, pytest.approx(2.0)), (1.0, pytest.approx(2.0))]
     ]

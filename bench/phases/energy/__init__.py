@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from bench.results.records import Derived, Device, Positive, TrialResult
+from bench.results.records import Count, Derived, Device, Positive, TrialResult
 from bench.spec.metric import Metric
 from bench.spec.phase import Phase
 
@@ -27,7 +27,7 @@ class Energy:
     """Power over the window of steps; by `power`, over as many seconds of steps before it."""
     energy_window_s: float | None = None
     """Length of the window of steps, in which no meter is read."""
-    energy_steps: int | None = None
+    energy_steps: Count | None = None
     """Steps in it."""
     energy_start_s: float | None = None
     """When it began, seconds since 1970, on the clock of telemetry.csv."""

@@ -80,7 +80,7 @@ class Speed:
     """CPU: share of the machine's cores that other programs took while timing."""
     switches_per_s: float | None = None
     """How often a second the system took a core from the process while timing (`ru_nivcsw`)."""
-    peak_tflops: float | None = None
+    peak_tflops: Positive | None = None
     """This device's own rate of large matrix products at this precision, measured in the same process; of several,
     the sum of theirs."""
     tflops: Derived | None = None

@@ -28,6 +28,9 @@ def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame], label: str =
     counted = blocks[blocks["discarded"] == ""]
     turns = counted.groupby([*PAIR, "round", "position"], observed=True, sort=False)[["time_ms", "steps"]].sum()
     turns["step_ms"] = turns["time_ms"] / turns["steps"]
+    # in a round that has lost blocks, drift does not cancel
+    in_round = turns.groupby([*PAIR, "round"], observed=True, sort=False)["steps"].transform("size")
+    turns = turns[in_round == in_round.groupby(PAIR, observed=True, sort=False).transform("max")]
     of_arms = turns.groupby(PAIR, observed=True, sort=False)
     logs = np.log(turns["step_ms"]).groupby([*PAIR, "round"], observed=True, sort=False).mean()
     figures = pd.DataFrame(

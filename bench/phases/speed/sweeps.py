@@ -105,7 +105,7 @@ def against_value(sweep: Sweep) -> Chart | None:
     y = of_figures(rows, "", over_fp32=True)
     groups = []
     for _, group in rows.groupby(sweep.groups().ngroup().loc[rows.index]):
-        groups.append((_all_else(group.iloc[0], sweep), "", group))
+        groups.append((_all_else(sweep.rows.loc[group.index[0]], sweep), "", group))
     bare = Chart(
         name=slug(f"sweep-{sweep.suite}-{sweep.name}"),
         caption=f"{sweep.suite}: speedup against {sweep.name}",

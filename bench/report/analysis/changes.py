@@ -81,9 +81,11 @@ class Contrast:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether all its processes show evidence of a disturbance, so that all count."""
-        disturbed = self.arm.disturbed | self.against.disturbed
-        return disturbed.issuperset(self.arm.replicates)
+        """Whether all its processes, or all of one side, show evidence of a disturbance, so that all count."""
+        sides = (self.arm, self.against)
+        if self.pairing == "unpaired":
+            return any(side.disturbed.issuperset(side.replicates) for side in sides)
+        return (self.arm.disturbed | self.against.disturbed).issuperset(self.arm.replicates)
 
     @property
     def is_resolvable(self) -> bool:

@@ -188,7 +188,12 @@ def lead(answers: Sequence[Answer]) -> list[Sentence]:
     if not answers:
         return []
     sentences = [strayed(answers), _speeds(answers), _costs(answers), _doubtful(answers)]
-    return [[Part(capital(first.text), first.strong), *more] for first, *more in filter(None, sentences)]
+    names = {answer.precision for answer in answers}
+    written = []
+    for first, *more in filter(None, sentences):
+        begins_with_a_name = first.text.split(maxsplit=1)[0] in names  # such as that of a script's arm
+        written.append([first if begins_with_a_name else Part(capital(first.text), first.strong), *more])
+    return written
 
 
 def strayed(answers: Sequence[Answer]) -> Sentence:

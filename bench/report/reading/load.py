@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from bench.report.format import counted
 from bench.report.reading.completeness import missing_trials
 from bench.report.reading.folders import Info, identity, labels, read_info, runs_in
 from bench.report.reading.trials import read_details, read_trials
 from bench.results.columns import COLUMNS, LARGE, SHARED, whole_lines
 from bench.results.csv_file import PAIR, read
-from bench.results.records import Status
+from bench.results.records import MEASURED, Status
 from bench.spec.errors import UsageError
-from bench.spec.phases import PHASES
+from bench.spec.phases import MEASURING, PHASES
 from bench.spec.precisions import BASELINE
 
 CELL = ["run", "suite", "parameters", "techniques", "data", "architecture", "device", "placement", "batch_size"]
@@ -98,7 +99,9 @@ def _refuse_copies(infos: Mapping[Path, Info]) -> None:
     for folder, info in infos.items():
         other = first.setdefault(identity(folder, info), folder)
         if other != folder:
-            raise UsageError(f"'{other}' and '{folder}' are copies of one run: name, host and start are the same.")
+            raise UsageError(
+                f"'{other}' and '{folder}' are copies of one run: name, host and start are the same. Leave one out."
+            )
 
 
 def load(folders: list[Path]) -> Runs:
@@ -128,7 +131,8 @@ def load(folders: list[Path]) -> Runs:
             raise UsageError(
                 f"The run in '{folder}' {why}, so there is nothing to report. Finish it with --resume {folder}."
             )
-        runs.append(Run(label=label, info=info, folder=folder, remarks=_cut_off(folder)))
+        remarks_on_files = (*_cut_off(folder), *_lost_details(rows, details))
+        runs.append(Run(label=label, info=info, folder=folder, remarks=remarks_on_files))
         trials.append(rows.assign(missing_trials=missing_trials(info, rows)))
         readings.append(read(folder / "telemetry.csv").drop(columns="uuid").assign(run=label))
         for file, of_file in details.items():
@@ -180,6 +184,20 @@ def _cut_off(folder: Path) -> tuple[str, ...]:
     return (f"The last write to {' and '.join(names)} was cut off, and does not count.",) if names else ()
 
 
+def _lost_details(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> Iterator[str]:
+    """Warn of measured rows without the blocks or epochs that their figures follow from."""
+    for name, phase in MEASURING.items():
+        for file in {*phase.details.values()} & {*SHARED}:
+            measured = rows[(rows["phase"] == name) & rows["status"].isin(MEASURED)]
+            has_details = pd.MultiIndex.from_frame(measured[PAIR]).isin(details[file].set_index(PAIR).index)
+            if not has_details.all():
+                count = counted(int((~has_details).sum()), "row")
+                yield (
+                    f"{file} has nothing of {count} of {phase.file}, which so have no figures: restore it, or delete "
+                    f"them and go on with --resume."
+                )
+
+
 def _with_cells(file: str, rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     """Return rows of a CSV with the phase, the seed and the cell of their trials, in which words are categories.
 
@@ -229,4 +247,5 @@ def _rename_data(frame: pd.DataFrame, names: Mapping[tuple[str, str], str]) -> p
         return frame
     pairs = zip(frame["run"].astype(str), frame["data"].astype(str), strict=True)
     data = pd.Series([names.get(pair, pair[1]) for pair in pairs], index=frame.index, dtype=str)
-    return frame.assign(data=data.astype(frame["data"].dtype))
+    is_category = isinstance(frame["data"].dtype, pd.CategoricalDtype)
+    return frame.assign(data=data.astype("category") if is_category else data)

@@ -52,7 +52,6 @@ ABOUT_FIGURES = (
     "The speedup is a trimmed mean over paired rounds, a step a median over blocks, time/epoch a median over epochs "
     "after the first, with the fastest and slowest: a ratio of two of these may differ from the speedup by chance."
 )
-ABOUT_ARCHITECTURES = f"Bold: what to train with. {ABOUT_FIGURES}"
 
 
 def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
@@ -76,11 +75,11 @@ def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
     shown = [each for each in tables if each is not None]
     footnotes = list(dict.fromkeys(note for each in shown for note in each.footnotes))
     footnotes += [SUM] if any(known(row["all_devices_bytes"]) for row in chain(*lines.values())) else []
+    about = ABOUT_FIGURES
+    if any(each.strong for each in shown):
+        about = f"Bold: what to train with. {about}"
     last = len(shown) - 1
-    return [
-        replace(each, footnotes=[ABOUT_ARCHITECTURES, *footnotes] if place == last else [])
-        for place, each in enumerate(shown)
-    ]
+    return [replace(each, footnotes=[about, *footnotes] if place == last else []) for place, each in enumerate(shown)]
 
 
 def unfolded(rows: pd.DataFrame, answers: Sequence[Answer]) -> dict[str, Table | None]:
@@ -94,7 +93,7 @@ def unfolded(rows: pd.DataFrame, answers: Sequence[Answer]) -> dict[str, Table |
 
 def every_batch(rows: pd.DataFrame) -> Table | None:
     """Return the table of one workload on one device, with every batch size and precision."""
-    measured = records(rows[rows[MEASURES].notna().any(axis=1)].assign(tie=""))
+    measured = [row | {"tie": ""} for row in records(rows[rows[MEASURES].notna().any(axis=1)])]
     columns = [
         *_of_arms(measured, ""),
         words("verdict", marked_verdict),

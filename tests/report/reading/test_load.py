@@ -19,7 +19,7 @@ from bench.spec.errors import UsageError
 from tests.report import fleet
 from tests.report.builders import RunBuilder, block, epoch_of, text_of, write_report
 from tests.report.fleet import copy, original
-from tests.rows import write_rows
+from tests.rows import rows, write_rows
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,8 @@ def test_an_emulated_precision_has_accuracy_and_no_time(tmp_path: Path) -> None:
     assert emulated_row[["time_per_epoch_s", "train_samples_per_s", "data_wait_pct"]].isna().all()
     assert loaded.runs[0].remarks == ()
     epochs = loaded.details["epochs"]
-    for rows in (epochs, epochs[epochs["precision"].str.contains("emulated")]):  # drawn against epochs alone
-        by_epoch, by_time = (panel(rows, "loss", x) for x in ("epoch", "elapsed_s"))
+    for drawn in (epochs, epochs[epochs["precision"].str.contains("emulated")]):  # drawn against epochs alone
+        by_epoch, by_time = (panel(drawn, "loss", x) for x in ("epoch", "elapsed_s"))
         assert len(by_epoch.marks) > len(by_time.marks)
 
 
@@ -176,3 +176,25 @@ def test_a_row_that_was_copied_by_hand_is_no_process_more(tmp_path):
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines, *lines[1:]]))
     assert load([run.folder]).trials.equals(before)
+
+
+@pytest.mark.parametrize(("file", "phase"), [("blocks.csv", "speed"), ("epochs.csv", "train")])
+def test_rows_without_the_details_that_their_figures_follow_from_are_said(
+    tmp_path: Path, file: str, phase: str
+) -> None:
+    run = RunBuilder(tmp_path / "run").speed().train("fp32", [90.0])
+    assert load([run.folder]).runs[0].remarks == ()
+    (run.folder / file).unlink()
+    (remark,) = load([run.folder]).runs[0].remarks
+    assert remark.startswith(f"{file} has nothing of ")
+    assert f" of {phase}.csv" in remark
+
+
+def test_a_round_that_lost_a_block_does_not_count(tmp_path: Path) -> None:
+    run = RunBuilder(tmp_path / "run").speed(speedups=[2.0], rounds=5)
+    kept = rows(run.folder, "blocks.csv")
+    last = max(int(row["round"]) for row in kept)
+    lost = next(row for row in kept if row["round"] == str(last) and row["precision"] == "amp-bf16")
+    write_rows(run.folder, "blocks.csv", [row for row in kept if row is not lost])
+    counts = load([run.folder]).trials.set_index("precision")["rounds"]
+    assert counts.to_dict() == {"fp32": 5, "amp-bf16": 4}
