@@ -23,7 +23,7 @@ COLUMNS = {
     "peak memory (MiB, vs fp32)": ("peak_memory_bytes", MIB),
     "allocated (MiB)": ("peak_memory_bytes", MIB),
     "allocated (GiB)": ("peak_memory_bytes", 1024 * MIB),
-    "time/epoch (s)": ("epoch_s", 1.0),
+    "time/epoch (s)": ("time_per_epoch_s", 1.0),
     "accuracy (%)": ("accuracy_pct", 1.0),
     "test accuracy (%) ± sd": ("accuracy_pct", 1.0),
     "difference (points) [90 % interval]": ("accuracy_change_points", 1.0),

@@ -173,7 +173,7 @@ def test_a_fresh_process_writes_the_same_to_the_byte_imports_its_libraries_late_
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
     names = sorted(path.name for path in first.iterdir())
-    assert len(names) == 9
+    assert len(names) == 10
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     for name in names:
         assert (first / name).read_bytes() == (tmp_path / name).read_bytes()
@@ -209,7 +209,7 @@ def test_only_inline_parts_with_their_hash_are_allowed(whole):
     assert not re.search(r'\sstyle="|\son\w+="', html)
 
 
-REPORT = {"report.md", "report.html", FILES}
+REPORT = {"report.md", "report.html", FILES, "summary.csv"}
 
 
 @pytest.fixture

@@ -130,8 +130,10 @@ def test_a_disturbed_process_is_left_out_and_where_all_were_all_count_with_a_mar
     assert (row["speedup"] > 1.99) is (named == ["", "", "", "heat"])
 
 
-@pytest.mark.parametrize(("count", "is_marked"), [(3, False), (6, True)])
-def test_arms_in_processes_of_their_own_are_marked_where_all_were_disturbed(tmp_path, count, is_marked) -> None:
+@pytest.mark.parametrize(("count", "is_marked"), [(2, False), (3, True), (6, True)])
+def test_arms_in_processes_of_their_own_are_marked_where_all_of_a_side_were_disturbed(
+    tmp_path, count, is_marked
+) -> None:
     run = RunBuilder(tmp_path / "run").alone("fp32", [10.0, 10.1, 9.9]).alone("amp-bf16", [5.0, 5.1, 4.9])
     left = iter(range(count))
     edit_rows(run.folder, lambda row: row.update(disturbance="heat" if next(left, None) is not None else ""))
