@@ -56,9 +56,10 @@ def spans(runs: Runs) -> pd.DataFrame:
     ended = blocks.assign(to_s=blocks["start_s"] + blocks["time_ms"] / 1e3).groupby(TRIAL, observed=True)
     parts = [
         ended.agg(from_s=("start_s", "min"), to_s=("to_s", "max")).reset_index(),
-        _lasting(trials, "energy_start_s", "energy_window_s"),
         _lasting(runs.details["epochs"], "start_s", "train_s"),
     ]
+    if "energy_start_s" in trials:  # not without its phase
+        parts.append(_lasting(trials, "energy_start_s", "energy_window_s"))
     names = trials.groupby(TRIAL, sort=False)["precision"].agg(lambda names: ", ".join(dict.fromkeys(names)))
     arms = trials.drop_duplicates(TRIAL)[[*CELL, "phase", "trial", "members"]].merge(names, on=TRIAL)
     arms["gpu"] = arms.pop("members").map(listed)
