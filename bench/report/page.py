@@ -79,7 +79,7 @@ class Section:
     heading: str = ""
     """The heading that it stands under with other ``findings``."""
     findings: Sequence[Finding] = ()
-    """What a phase found, of which figures and tables are what it rests on."""
+    """A phase's results in words; the figures and tables of the section are their evidence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +91,7 @@ class Report:
     """Devices, models, dates and versions of torch."""
     lead: list[Sentence]
     strayed: Sentence
-    """Which precisions' products ran in other types, which the terminal says, too."""
+    """A sentence that names the precisions whose products ran in other types."""
     grid: Grid
     architectures: list[Table]
     """A table for each workload, of every precision on each device."""
@@ -118,7 +118,7 @@ class Report:
     tints: dict[str, str]
     """The tint of each device, by its label."""
     findings: list[Section]
-    """What the phases found; sections without a heading stand next to the answers."""
+    """The phases' results; those of sections without a heading stand next to the answers."""
     faults: list[str]
     """Faults of the runs' files, for the terminal."""
     how_to_read: Sequence[str] = HOW_TO_READ
@@ -126,7 +126,7 @@ class Report:
 
     @property
     def sentences(self) -> list[str]:
-        """What stands next to the answers."""
+        """The sentences next to the answers."""
         beside = [finding for section in self.findings if not section.heading for finding in section.findings]
         return [*self.stalled, *(finding.sentence for finding in beside)]
 

@@ -22,7 +22,7 @@ OVERVIEW = ""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What a phase found of one subject, in words."""
+    """A phase's result for one subject, in words."""
 
     subject: str
     result: str
@@ -30,7 +30,7 @@ class Finding:
     reasons: Sequence[str] = ()
     """Further sentences."""
     table: Table | None = None
-    """What a terminal shows with it."""
+    """A table that the terminal prints below it."""
 
     @property
     def sentence(self) -> str:

@@ -49,12 +49,12 @@ class Metric:
     has_noise: bool = False
     """Whether the A/A noise of its cell is what a change must exceed, instead of the margin."""
     cpu_resolution: float = 0.0
-    """On a CPU, figures of two processes that differ by less are not told apart, and less than it may read 0."""
+    """On a CPU, figures of two processes that differ by less cannot be distinguished, and less than it may read 0."""
     fewest: int = 2
     """With fewer replicates there is no verdict."""
     shown_as: Literal["ratio", "speedup", "share"] = "ratio"
-    """How the summary has a change that is a ratio: the arm's figure over fp32's; how many times as good it is; or by
-    what share it is more."""
+    """The form of a change in the summary: the arm's figure divided by fp32's; how many times as good it is; or the
+    share by which it is higher."""
     figure: str = ""
     """The column of the summary with the figure; by default the first of its columns."""
     change: str = ""

@@ -84,17 +84,17 @@ def findings(runs: Runs) -> list[Findings]:
         return _unexplained(runs.trials)
     held, found = memory_held(runs.trials), []
     for name, (workload, group) in zip(slugs([*by_workload]), by_workload.items(), strict=True):
-        told, tables = [], []
+        answers, tables = [], []
         for explanation in group:
             classes = time_by_class(explanation)
             reasons = list(sentences(explanation))
             if pair := memory_pair(held, explanation.cell, explanation.arm.precision):
                 reasons += memory_sentences(*pair)
             result = gain(explanation)
-            told.append(Finding(subject=explanation.subject, result=result, reasons=reasons, table=classes))
+            answers.append(Finding(subject=explanation.subject, result=result, reasons=reasons, table=classes))
             tables += [classes, *filter(None, [most_changed(explanation)])]
         charts = [stacked(f"{name}-why", group)]
-        found.append(Findings(heading=HEADING, title=workload, findings=told, charts=charts, tables=tables))
+        found.append(Findings(heading=HEADING, title=workload, findings=answers, charts=charts, tables=tables))
     return found
 
 

@@ -9,7 +9,7 @@ from bench.results.records import Block
 from bench.spec.phase import Phase
 
 AGAIN = " again"
-"""What the name of the baseline has behind it in blocks.csv where it is timed against itself."""
+"""Suffix of the baseline's name in blocks.csv for its second copy, which it is timed against."""
 PHASE = Phase(
     name="floor",
     order=30,

@@ -1,4 +1,4 @@
-"""What each technique adds to those below it: a table of each ablation, and the step to stop at."""
+"""A table of each ablation, with the gain of each technique over those below it, and the step to stop at."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Ladder:
     other_types: bool
     """Whether a step's products ran in another type than its precision's."""
     rows: list[Row]
-    """What was measured of each step, the lowest first.
+    """The measurements of each step, the lowest step first.
 
     - step (an AblationStep), added, builds_on, status, detail
     - over_fp32, over_previous: contrasts of its speed, or None; word: the verdict on the first

@@ -11,7 +11,7 @@ from bench.spec.phase import Phase
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Numerics:
-    """What follows from the figures of the steps."""
+    """Columns computed from the figures of the steps."""
 
     first_loss: Derived | None = None
     """Loss of the first step."""

@@ -1,4 +1,4 @@
-"""What the first steps of a training did to numbers: tables of each precision, and histograms of its gradients.
+"""Numerics of the first steps of a training: tables of each precision, and histograms of its gradients.
 
 Of several seeds the lowest is shown: one training, not a mean of several.
 """
@@ -26,13 +26,13 @@ FP16_NORMAL, FP16_ZERO, FP16_INFINITE = -14, -25, 16
 FIRST_SCALE = 2.0**16
 """GradScaler's first scale, which stands for scaling where a precision has none."""
 GRADIENTS = {"gradient": "parameters", "output_gradient": "layers' outputs"}
-"""What gradients of each kind are with respect to."""
+"""For each kind of gradient, the tensors that the loss is differentiated by, as the table names them."""
 POWERS = {"zero": -math.inf, "below": -1e3, "above": 1e3, "nonfinite": math.nan}
 """The powers of two of bins that are not called by theirs; what is not finite lies in no range."""
 LAST = 5
 """Steps at the end of the phase whose gradients are counted together."""
 PARTS = ("output", "loss", "gradients", "weights", "master copy", "optimizer states")
-"""What types are told of."""
+"""The parts of a step whose types the table shows, in its order."""
 
 
 def _decibels(value: float) -> str:
@@ -221,7 +221,7 @@ LEGEND = (("zero in fp16", chart.LOST), ("subnormal in fp16", chart.COARSE))
 LOWEST = -50
 """The least power of two that is shown: the phase counts what is below 2^-48 together."""
 EVERY = 4
-"""Which powers of two have a dot; those of each precision are others, for the lines may lie on each other."""
+"""A line has a dot at every fourth power of two; each precision starts at another, because lines may coincide."""
 
 
 def charts(material: Material) -> Iterator[tuple[str, Chart]]:

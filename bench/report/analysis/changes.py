@@ -70,7 +70,7 @@ class Contrast:
 
     @property
     def reported(self) -> Interval | None:
-        """The change as the summary has it, see ``Metric.shown_as``; None where it is not told apart."""
+        """The change as the summary has it, see ``Metric.shown_as``; None if it is below the resolution."""
         if self.metric.seed_is_input:
             return self.at(0.90)
         if self.metric.shown_as == "speedup":

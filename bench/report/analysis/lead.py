@@ -30,7 +30,7 @@ from bench.spec.precisions import BASELINE
 
 STANDING = {NOT_WORSE: "good", "not compared": "open", "too few seeds": "open", "undecided": "open"}
 STANDING |= dict.fromkeys((UNKNOWN, NOT_TRAINED, NO_ACCURACY), "")
-"""Whether a word on accuracy supports the advice; any other word is bad."""
+"""The class of each verdict on accuracy, which colours it: whether it supports the advice. Any other verdict is bad."""
 
 
 class Part(NamedTuple):
@@ -62,7 +62,7 @@ class Line:
     spread: str
     """Half the width of the speedup's interval."""
     changes: dict[str, Cell]
-    """What changes from fp32: the metrics whose changes are shares, and ``EPOCH``, by their names."""
+    """Changes from fp32, by the metric's name: the metrics whose changes are shares, and ``EPOCH``."""
     peak: str
     """The peak memory."""
     accuracy: str

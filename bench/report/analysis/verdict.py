@@ -172,7 +172,7 @@ class Rule:
     evidence: str
     """A template with the slots of ``_slots``."""
     gain: str = ""
-    """What the advised arm is, such as the fastest; empty if the rule advises none."""
+    """A description of the advised arm, such as the fastest; empty if the rule advises none."""
 
 
 RULES = (
@@ -416,7 +416,7 @@ class Answer(Verdict):
 
     @cached_property
     def trained(self) -> list[tuple[str, str]]:
-        """Where none but fp32 is advised: each precision whose training shows something, and what."""
+        """If no precision but fp32 is advised: the others whose training gave a verdict, each with that verdict."""
         if self.is_gain:
             return []
         trained = []

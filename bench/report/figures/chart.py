@@ -107,7 +107,7 @@ class Line:
     every: int = 1
     """Which points have a dot: from which on, and every one, every second, and so on."""
     name: str = ""
-    """What is written next to its end, on the right of the panel."""
+    """A label at the line's end, right of the panel."""
     whiskers: Sequence[tuple[float, float, float]] = ()
     """Intervals: x, and both ends of y."""
     says: str = ""
@@ -205,7 +205,7 @@ def device(place: int) -> Tint:
 
 
 def look(tint: Tint) -> tuple[str, str]:
-    """Return the colour and the marker of a tint, the same in every figure; the marker needs no colour to be told."""
+    """Return the colour and the marker of a tint, the same in every figure: in grey, markers distinguish the lines."""
     kind, _, place = tint.rpartition("-")
     if kind == DEVICE:
         return LOOKS[int(place)]

@@ -57,7 +57,7 @@ it has room for, and words must be readable on a telephone, too."""
 HEIGHT, ROW = 170, 17
 """Height in pixels of a panel's frame, and of a line of a row's name."""
 TOP, BOTTOM, RIGHT = 24, 38, 18
-"""What is above, below and on the right of the frame, in pixels."""
+"""Margins above, below and right of the frame, in pixels."""
 CHARACTER, LINE = 6.7, 17
 """Width of a character and height of a line, in pixels."""
 NAME_LINE = 13
@@ -71,7 +71,7 @@ GRID = "#d1d9e0"
 DASHES = (0, (3, 2))
 PALE = 0.18
 Tick = tuple[float, str]
-"""Where it is, and its name."""
+"""A position on an axis, and its label."""
 SIGNS: dict[Tint, dict[str, Any]] = {
     SOLID: {},
     DASHED: {"linestyle": DASHES},
