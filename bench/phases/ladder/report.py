@@ -10,10 +10,11 @@ from typing import Any
 import pandas as pd
 
 from bench import stats
+from bench.phases.speed.summary import measured_in, noises
 from bench.report.analysis.changes import Contrast, estimate
 from bench.report.analysis.frame import Arm, arms, numbered
 from bench.report.analysis.judge import judge, judge_speedups
-from bench.report.analysis.summary import measured_in, noises, other_types
+from bench.report.analysis.summary import other_types
 from bench.report.analysis.verdict import LAUNCH_BOUND, marked
 from bench.report.format import MIB, UNKNOWN, known, ratio, signed
 from bench.report.parts import Finding, Findings, PhaseReport

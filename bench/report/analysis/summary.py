@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -12,21 +10,20 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis import alone as each_alone
 from bench.report.analysis.changes import Contrast, contrasts, estimate, intervals
 from bench.report.analysis.doubts import doubts
-from bench.report.analysis.frame import ARM, IN_CELL, PRECISION, Arm, arms, numbered
-from bench.report.analysis.judge import judge_speedups, parity
-from bench.report.format import known, number, processes, records
+from bench.report.analysis.frame import ARM, IN_CELL, Arm, arms, numbered
+from bench.report.format import records
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, KEY, SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.generations import generation_rank
 from bench.spec.metric import Metric
-from bench.spec.metrics import METRICS, SPEED, THROUGHPUT, learned
+from bench.spec.metrics import METRICS, SPEED, THROUGHPUT
+from bench.spec.optional import definitions
 from bench.spec.phase import Phase
 from bench.spec.phases import MEASURING
-from bench.spec.precisions import BASELINE, find_precision, precision_rank, strayed
+from bench.spec.precisions import BASELINE, precision_rank, strayed
 
 IEEE_ERROR = 3e-5
 """An fp32 matrix product with a larger error than this was not computed in IEEE fp32."""
@@ -47,9 +44,8 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
 
     - of each phase its status, how many of its trials were lost, and the columns of ``Phase.summarised``,
     - of each metric its figure, its change from fp32 with the interval, and what each arm measured (``Metric.arm``),
-    - the columns of ``_speeds``, ``_diverged`` and ``_parities``,
-    - ``other_types`` and ``fp32_strayed``, that of the fp32 that it is compared with,
-    - ``stalled``, and ``doubts`` about all of it.
+    - the columns that ``add`` of a phase's summary.py adds,
+    - ``other_types`` and ``fp32_strayed``, that of the fp32 that it is compared with, and ``doubts`` about all of it.
     """
     trials = numbered(trials)
     measured = {metric: arms(trials, metric) for metric in METRICS.values()}
@@ -57,21 +53,13 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     table = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY, "missing_trials"]]
     parts: list[Any] = [_of_phase(trials, phase) for phase in MEASURING.values()]
     parts += [_of_metric(metric, measured[metric], changes[metric]) for metric in METRICS.values()]
-    parts += [_speeds(trials, changes[SPEED], _alone(changes)), _parities(changes), _diverged(trials)]
     table = table.join(parts)
-    table.loc[table["diverged"] > 0, "accuracy_verdict"] = "diverged"  # also where no seed is left to compare
-    table.loc[table["data"] == "script", "samples_per_s"] = None  # a script's batch size is its own
-    of_arms = trials.groupby(ARM, sort=False)
-    table = table.copy()  # defragments it
     lost = [f"lost_{name}" for name in MEASURING]
     table[lost] = table[lost].fillna(0)
-    table["matmul_error"] = of_arms["matmul_error"].max()
-    is_wide = (table["speedup_high"] / table["speedup_low"]) ** 0.5 - 1 > of_arms["target_ci"].max()
-    table["speed_status"] = table["speed_status"].mask(is_wide & table["speed_status"].isin(MEASURED), "unconverged")
-    table["perplexity"] = np.exp(table["test_loss_nats"])
-    table["above_entropy"] = table["test_loss"] - table["entropy_nats"]
+    for add in definitions("summary", "add"):
+        table = add(table, trials, changes)
+    table["matmul_error"] = trials.groupby(ARM, sort=False)["matmul_error"].max()
     table["other_types"] = other_types(trials).groupby(trials[ARM], sort=False).first()
-    table["stalled"] = stalled(trials)
     table = table.merge(subjects(trials), on=SUBJECT, how="left")
     of_fp32 = table["other_types"].where(table["precision"] == BASELINE)
     table["fp32_strayed"] = of_fp32.groupby([table[name] for name in SUBJECT]).transform("first")
@@ -120,161 +108,9 @@ def _of_metric(metric: Metric, measured: Mapping[int, Arm], changes: Mapping[int
     figures = {number: arm.figure(metric) for number, arm in measured.items()}
     table = pd.DataFrame({metric.figure: pd.Series(figures, dtype=float)})
     table[metric.arm] = pd.Series(dict(measured), dtype=object)
-    if metric not in (SPEED, THROUGHPUT):  # the speedups are judged together, see ``_speeds``
+    if metric not in (SPEED, THROUGHPUT):  # the speedups are judged together, see bench/phases/speed/summary.py
         table = table.join(intervals(changes, metric.changes, attrgetter("reported")), how="outer")
     return table
-
-
-def _parities(changes: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame:
-    """Return the word for what each arm has learned, and how many seeds it rests on, by its number."""
-    judged: dict[int, Contrast] = {}
-    for metric in reversed(learned()):  # the first one counts
-        judged |= changes[metric]
-    words = {number: parity(contrast) for number, contrast in judged.items()}
-    seeds = {number: contrast.change.n for number, contrast in judged.items()}
-    table = pd.DataFrame({"accuracy_verdict": pd.Series(words, dtype=object)})
-    table["accuracy_change_seeds"] = pd.Series(seeds, dtype=float)
-    return table
-
-
-def _alone(changes: Mapping[Metric, Mapping[int, Contrast]]) -> Mapping[int, Contrast]:
-    """Return the changes of the metric that may count in place of the step time; none without such a metric."""
-    return next((of_metric for metric, of_metric in changes.items() if metric.instead_of == SPEED.name), {})
-
-
-def _diverged(trials: pd.DataFrame) -> pd.DataFrame:
-    """Count the seeds with which each arm was trained, those in which it diverged, and those in which fp32 did.
-
-    ``diverged`` leaves out the seeds in which fp32 diverged, too, but for fp32 itself; ``diverged_seeds`` has them all.
-    """
-    rows = trials[trials["phase"] == "train"]
-    lost: dict[Any, set[Any]] = {}
-    of_fp32: dict[Any, set[Any]] = {}
-    cells = {}
-    names = [ARM, IN_CELL, "precision", "status", "seed"]
-    for arm, cell, precision, status, seed in rows[names].itertuples(index=False):
-        cells[arm] = cell
-        if status == "nonfinite":
-            lost.setdefault(arm, set()).add(seed)
-            if precision == BASELINE:
-                of_fp32.setdefault(cell, set()).add(seed)
-    counts = []
-    baselines = set(rows.loc[rows["precision"] == BASELINE, ARM])
-    for arm, cell in cells.items():
-        seeds, fp32 = lost.get(arm, set()), of_fp32.get(cell, set())
-        own = seeds if arm in baselines else seeds - fp32
-        counts.append((arm, len(own), len(fp32), frozenset(seeds)))
-    names = [ARM, "diverged", "fp32_diverged", "diverged_seeds"]
-    table = pd.DataFrame(counts, columns=names).astype({ARM: "int64"}).set_index(ARM)
-    done = rows[rows["status"].isin(MEASURED)].groupby(ARM)
-    table["seeds"] = done.size()
-    table["accuracy_sd_points"] = done["test_accuracy_pct"].std()
-    table["reached"] = done["time_to_accuracy_s"].count()
-    return table
-
-
-def _speeds(trials: pd.DataFrame, changes: Mapping[int, Contrast], alone: Mapping[int, Contrast]) -> pd.DataFrame:
-    """Return one row for each arm whose speed was tried, by its number.
-
-    ``speedup`` has the interval of its contrast with fp32, ``speed_verdict`` its word, and ``measured_in`` says over
-    which processes, ``disturbed`` whether all of these were. ``noise_ratio`` is that of ``noises``, empty where it was
-    not measured, and ``power_capped`` whether the power limit held the clock down, which the precisions then shared.
-    Where the speedup alone counts (``each_alone.counts``), these are of it, and ``IN_TURNS`` is filled; without one a
-    verdict at the power limit is FASTER only beyond ``judge.SHARED_CLOCK``.
-
-    Args:
-        trials: rows from ``numbered``.
-        changes: each precision's step time against fp32's, by the arm's number.
-        alone: its throughput alone against fp32's.
-    """
-    rows = trials[trials["phase"] == SPEED.phase]
-    noise = noises(trials)
-    cells = rows.drop_duplicates(ARM).set_index(ARM)[CELL]
-    of_arms = {number: noise.get(tuple(cell)) for number, *cell in cells.itertuples(name=None)}
-    capped = rows["power_capped"].eq("yes").groupby(rows[ARM], sort=False).any()
-    table = pd.DataFrame({"noise_ratio": pd.Series(of_arms, dtype=float), "power_capped": capped})
-    turns, counting, judged = {}, {}, []
-    for arm, contrast in changes.items():
-        in_turns = replace(contrast, noise=of_arms[arm], shares_clock=bool(capped[arm]))
-        if each_alone.counts(in_turns, alone.get(arm)):
-            turns[arm], counting[arm] = in_turns, alone[arm]
-            judged.append(each_alone.judged(in_turns, alone[arm]))
-        else:
-            counting[arm] = in_turns
-            judged.append(in_turns)
-    table = table.join(intervals(counting, SPEED.changes, attrgetter("gain")))
-    table = table.join(intervals(turns, each_alone.IN_TURNS, attrgetter("gain")))
-    words = {
-        "speed_verdict": dict(zip(counting, judge_speedups(judged), strict=True)),
-        "measured_in": {number: measured_in(contrast) for number, contrast in counting.items()},
-        "disturbed": {number: contrast.is_disturbed for number, contrast in changes.items()},
-    }
-    for name, of_arm in words.items():
-        table[name] = pd.Series(of_arm, dtype=object)
-    table["timed_processes"] = rows[rows["status"].isin(MEASURED)].groupby(ARM).size()
-    return table
-
-
-def measured_in(contrast: Contrast) -> str:
-    """Say over which processes a contrast is, and how many of them count."""
-    count, counted = contrast.replicates, contrast.change.n
-    if contrast.pairing == "unpaired":
-        return f"{processes(count)} {'alone' if contrast.metric.instead_of else 'apart'}"
-    return f"{counted} of {count} processes" if count > 1 and counted < count else processes(count)
-
-
-def noises(trials: pd.DataFrame) -> dict[tuple[Any, ...], float]:
-    """Return the A/A noise of each cell of which it is known, by the cell's columns (``stats.aa_noise``)."""
-    shares = {}
-    for arm in arms(trials, SPEED, phase="floor").values():
-        is_disturbed = [process in arm.disturbed for process in arm.gains]
-        share = stats.aa_noise([*arm.gains.values()], is_disturbed)
-        if share is not None:
-            shares[arm.key[:PRECISION]] = share
-    return shares
-
-
-def stalled(trials: pd.DataFrame) -> pd.Series:
-    """Return the losses of each arm that does not learn where fp32 does, in words, by its number.
-
-    Fp32 learns if its loss falls by more than its last losses differ between seeds, with one seed or two, which may
-    agree by chance, by a tenth as well. An arm does not if its own falls by less than a tenth of that. Where an arm was
-    trained, epochs count, else the steps of the phase that recorded them; the share of its gradients that are zero is
-    the latter's.
-    """
-    rows = trials[trials["status"].isin(MEASURED) & trials["first_loss"].notna()]
-    zeros: Mapping[Any, float] = {}
-    if "zero_gradients_pct" in trials:
-        zeros = trials.groupby(ARM)["zero_gradients_pct"].mean().to_dict()
-    words: dict[Any, str] = {}
-    is_training = rows["phase"] == "train"
-    for part in (rows[~is_training], rows[is_training]):  # the last counts
-        of_arms = part.groupby([IN_CELL, ARM, "precision"])
-        courses = of_arms[["first_loss", "last_loss"]].mean()
-        losses = of_arms["last_loss"]
-        courses["fall"] = courses["first_loss"] - courses["last_loss"]
-        courses["spread"] = losses.max() - losses.min()
-        few = np.maximum(courses["spread"], 0.1 * courses["first_loss"].abs())
-        courses["spread"] = courses["spread"].where(losses.size() >= 3, few)
-        by_arm = records(courses.reset_index())
-        baselines = {row[IN_CELL]: row for row in by_arm if row["precision"] == BASELINE}
-        for row in by_arm:
-            words.pop(row[ARM], None)
-            fp32 = baselines.get(row[IN_CELL], row)
-            if fp32["fall"] > fp32["spread"] and row["fall"] < 0.1 * fp32["fall"]:
-                words[row[ARM]] = _losses(row, fp32, zeros.get(row[ARM], math.nan))
-    return pd.Series(words, dtype=object)
-
-
-def _losses(row: Mapping[Hashable, Any], fp32: Mapping[Hashable, Any], zero_pct: float) -> str:
-    """Write how little the loss of an arm falls next to fp32's, and how many of its gradients are zero."""
-    own, of_fp32 = (f"{number(each['first_loss'], 3)} → {number(each['last_loss'], 3)}" for each in (row, fp32))
-    text = f"loss {own}, {BASELINE} {of_fp32}"
-    if not known(zero_pct):
-        return text
-    precision = find_precision(row["precision"])
-    where = " in float16" if precision and precision.autocast == "float16" else ""
-    return f"{text}; {number(zero_pct, 2)} % of its gradients are zero{where}"
 
 
 def other_types(trials: pd.DataFrame) -> pd.Series:

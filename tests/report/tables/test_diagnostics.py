@@ -9,8 +9,9 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench.phases.speed.report import how_measured
+from bench.phases.speed.summary import noises
 from bench.report.analysis.frame import numbered
-from bench.report.analysis.summary import noises, summarise, without_unsupported
+from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.analysis.verdict import answers, reason
 from bench.report.reading.load import load
 from bench.report.tables.diagnostics import (
