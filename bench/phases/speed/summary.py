@@ -25,17 +25,13 @@ def add(table: pd.DataFrame, trials: pd.DataFrame, changes: Mapping[Metric, Mapp
 
     Of several processes an arm is unconverged where the interval over them is wider than the run asked for.
     """
-    table = table.join(_speeds(trials, changes[SPEED], _alone(changes)))
+    alone = next((of_metric for metric, of_metric in changes.items() if metric.instead_of == SPEED.name), {})
+    table = table.join(_speeds(trials, changes[SPEED], alone))
     asked = trials.groupby(ARM, sort=False)["target_ci"].max()
     is_wide = (table["speedup_high"] / table["speedup_low"]) ** 0.5 - 1 > asked
     table["speed_status"] = table["speed_status"].mask(is_wide & table["speed_status"].isin(MEASURED), "unconverged")
     table.loc[table["data"] == "script", "samples_per_s"] = None  # a script's batch size is its own
     return table
-
-
-def _alone(changes: Mapping[Metric, Mapping[int, Contrast]]) -> Mapping[int, Contrast]:
-    """Return the changes of the metric that may count in place of the step time; none without such a metric."""
-    return next((of_metric for metric, of_metric in changes.items() if metric.instead_of == SPEED.name), {})
 
 
 def _speeds(trials: pd.DataFrame, changes: Mapping[int, Contrast], alone: Mapping[int, Contrast]) -> pd.DataFrame:

@@ -55,8 +55,6 @@ class Line:
     """An answer as a line of the grid; a cell with nothing to say is ``UNKNOWN``, or empty where it is an addition."""
 
     answer: Answer
-    use: str
-    """The advised precision, or why there is none."""
     faster: str
     """The speedup; where fp32 is advised, that of the best other precision after its name, or its interval."""
     spread: str
@@ -88,7 +86,6 @@ def line(answer: Answer) -> Line:
     standings = [STANDING.get(word, "bad") for word in words] or [""]
     return Line(
         answer=answer,
-        use=answer.precision or answer.advice,
         faster=_faster(answer),
         spread=spread(arm["speedup_low"], arm["speedup_high"]) if arm and known(arm["speedup_low"]) else "",
         changes=_changes(answer, arm),
@@ -207,7 +204,7 @@ def _speeds(answers: Sequence[Answer]) -> Sentence:
     """Say what to use where, and how much faster it is: the advice for most devices first."""
     by_use: dict[tuple[str, bool], list[Answer]] = {}
     for answer in answers:
-        by_use.setdefault((answer.precision or answer.advice, answer.is_timed), []).append(answer)
+        by_use.setdefault((answer.use, answer.is_timed), []).append(answer)
     parts: Sentence = []
     for group in sorted(by_use.values(), key=lambda group: (-len(group), not group[0].is_timed)):
         parts += [Part("; ")] if parts else []
@@ -222,8 +219,7 @@ def _speeds(answers: Sequence[Answer]) -> Sentence:
 
 def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
     """Say what to use where some answers advise the same, and how much faster it is there."""
-    first = group[0]
-    use = first.precision or first.advice
+    first, use = group[0], group[0].use
     labels = list(dict.fromkeys(answer.names["label"] for answer in group))
     where = f"on {enumerated(labels)}"
     if len(answers) == 1:

@@ -91,7 +91,7 @@ class Answer:
         """Whether it advises another precision than fp32."""
         self.arm: Row = named if self.precision else {}
         """The row of the advised precision, for fp32 that of the best other precision; empty where there is none."""
-        self.ties = [str(arm["precision"]) for arm in self.tied if arm is not named and named in self.tied]
+        self.ties = [str(arm["precision"]) for arm in self.tied if self.is_gain and arm is not named]
         """Other precisions that are as fast as the advised one."""
         self.training = self.training_of(self.precision) if self.is_gain else {}
         """The training of the precision that is advised instead of fp32; empty where it was not trained."""
@@ -110,6 +110,8 @@ class Answer:
             self.advice = f"{rule.gain}: {self.precision}, {shown}"
         if any(PARTIAL in row["doubts"] for row in self.rows):
             self.advice += " so far"
+        self.use = self.precision or self.advice
+        """The advised precision, or why there is none."""
         if known(self.names["fp32_strayed"]):
             strayed = self.names["fp32_strayed"]
             self.evidence += f"; but what is called fp32 here {strayed}, so this is no comparison with FP32"

@@ -10,7 +10,6 @@ from scipy import stats as scipy_stats
 from bench.report.analysis.changes import Contrast, estimate
 from bench.report.analysis.frame import Arm
 from bench.report.analysis.judge import judge_speedups, judged_by, parity
-from bench.report.analysis.verdict import answers
 from bench.spec.metric import Metric
 from bench.spec.metrics import ACCURACY, LOSS, SPEED
 from bench.stats import REPORTED, student
@@ -101,17 +100,6 @@ def test_classes_are_judged_by_their_accuracy_alone_also_next_to_tokens(tmp_path
         "WORSE",
     )
     assert result[["loss_change_nats", "perplexity"]].isna().all()
-
-
-def test_a_loss_that_is_shown_worse_rules_a_precision_out(tmp_path):
-    def judgement(run: RunBuilder) -> str:
-        (answer,) = answers(run.speed().summary())
-        return str(answer)
-
-    sound = judgement(trained(tmp_path / "sound", 0.001, -0.001, 0.0, 0.002, -0.002))
-    assert ": use amp-bf16" in sound
-    worse = judgement(trained(tmp_path / "worse", *[0.02] * 5))
-    assert ": stay with fp32 — training rules out amp-bf16 (worse)" in worse
 
 
 def speedup(values: Sequence[float]) -> Contrast:

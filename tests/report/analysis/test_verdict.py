@@ -80,13 +80,6 @@ def test_a_recipe_that_diverges_in_fp32_itself_gives_no_verdict(run):
     assert "no verdict — training diverged in fp32 itself: amp-fp16 is 2.00 [" in verdict(run)
 
 
-def test_it_is_given_at_the_batch_size_trained_with(run):
-    run.speed(batch=64, speedups=[0.5, 0.51, 0.49]).speed(batch=128).speed(batch=513)
-    assert ", batch 513: fastest: amp-bf16" in verdict(run)
-    run.train("fp32", [90.0], batch=128)
-    assert ", batch 128: fastest: amp-bf16, accuracy not shown" in verdict(run)
-
-
 @pytest.mark.parametrize("phase", ["speed", "memory"])
 def test_a_baseline_that_does_not_fit_leaves_no_speedup(run, phase):
     run.lost(phase, "fp32", "oom").alone("amp-bf16", [5.0, 5.1])
