@@ -8,8 +8,8 @@ from zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -31,6 +31,7 @@ ASSUMED_NOISE = 0.01
 """The A/A noise, as a share, where fp32 was not timed against itself."""
 MARGIN = 0.01
 """Differences within this share do not matter."""
+FASTER = ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE")
 FAR = 3.0
 """A measure of a process is far above the others' beyond this many times their spread, and more where they are few."""
 EVIDENCE = {"foreign_load_pct": 10.0, "switches_per_s": 20.0}
@@ -75,11 +76,6 @@ class Interval:
             return self
         return around(self.center, self.error, self.freedom, self.n, confidence)
 
-    def negative(self) -> Interval:
-        """Turn a difference round: its ends are swapped."""
-        low, high = (None if end is None else 0.0 - end for end in (self.high, self.low))  # not -0.0
-        return replace(self, center=0.0 - self.center, low=low, high=high)
-
     def minus(self, other: Interval) -> Interval:
         """Return the difference of two log-speedups, with their errors as if independent.
 
@@ -88,16 +84,16 @@ class Interval:
         error = math.hypot(self.error or 0.0, other.error or 0.0)
         return around(self.center - other.center, error, min(self.freedom, other.freedom), min(self.n, other.n))
 
-    def plus(self, constant: float) -> Interval:
-        """Add a constant to an estimate and the ends of its interval."""
-        low, high = (None if end is None else end + constant for end in (self.low, self.high))
-        return replace(self, center=self.center + constant, low=low, high=high)
+    def on(self, scale: Callable[[float], float]) -> Interval:
+        """Return the estimate and its ends on another scale, a monotonic function of this one."""
+        low, high = self.low, self.high
+        if low is not None and high is not None:
+            low, high = sorted((scale(low), scale(high)))
+        return Interval(center=scale(self.center), low=low, high=high, n=self.n)
 
     def exp(self) -> Interval:
         """Turn an estimate of a log-ratio into one of the ratio."""
-        low = None if self.low is None else math.exp(self.low)
-        high = None if self.high is None else math.exp(self.high)
-        return Interval(center=math.exp(self.center), low=low, high=high, n=self.n)
+        return self.on(math.exp)
 
     def chance(self, margin: float) -> float:
         """Return how likely an estimate as far off would be were the truth within ±``margin``: a two-sided p."""
@@ -126,7 +122,7 @@ def round_log_ratio(baseline: tuple[float, float], arm: tuple[float, float]) -> 
 
     In ABBA and BAAB order both arms have the same mean position, so drift that is linear in time cancels exactly.
     """
-    return 0.5 * (math.log(baseline[0]) + math.log(baseline[1]) - math.log(arm[0]) - math.log(arm[1]))
+    return math.log(math.prod(baseline) / math.prod(arm)) / 2
 
 
 def rounds_interval(log_ratios: Values) -> Interval:
@@ -137,9 +133,13 @@ def rounds_interval(log_ratios: Values) -> Interval:
     Source: Yuen, "The two-sample trimmed t for unequal population variances", Biometrika 61 (1974);
     one sample as in Tukey and McLaughlin, Sankhya A 25 (1963).
     """
-    data = np.asarray(log_ratios, dtype=np.float64)
-    center, error = rounds_estimates(data)
-    return around(float(center), float(error), _rounds_freedom(data.size), data.size)
+    center, error = rounds_estimates(np.asarray(log_ratios, dtype=np.float64))
+    return of_rounds(float(center), float(error), len(log_ratios))
+
+
+def of_rounds(center: float, error: float, count: int) -> Interval:
+    """Return the log-speedup of one process from the estimates of its rounds, see ``rounds_estimates``."""
+    return around(center, error, max(1, count - 2 * int(TRIM * count) - 1), count)
 
 
 def rounds_estimates(log_ratios: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -150,33 +150,8 @@ def rounds_estimates(log_ratios: NDArray[np.float64]) -> tuple[NDArray[np.float6
     kept = data[..., trimmed : count - trimmed]
     winsorised = data.clip(kept[..., :1], kept[..., -1:])
     share = 1 - 2 * TRIM if trimmed else 1.0
-    variance = winsorised.var(axis=-1, ddof=min(1, count - 1))
-    return kept.mean(axis=-1), np.sqrt(np.where(np.ptp(winsorised, axis=-1), variance, 0.0) / count) / share
-
-
-def rounds_ends(log_ratios: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the speedups of many processes of as many rounds, (processes, rounds), and the ends of their intervals.
-
-    Returns:
-        (processes, 3), of a single round NaN for the ends.
-    """
-    count = log_ratios.shape[-1]
-    center, error = rounds_estimates(log_ratios)
-    half = quantile(_rounds_freedom(count)) * error if count > 1 else math.nan
-    return np.exp(np.stack([center, center - half, center + half], axis=-1))
-
-
-def _rounds_freedom(count: int) -> int:
-    return max(1, count - 2 * int(TRIM * count) - 1)
-
-
-def from_row(speedup: float, low: float | None, high: float | None, rounds: int) -> Interval:
-    """Return the log-speedup of one process from its row: what ``rounds_interval`` gave, with its error."""
-    if low is None or high is None or not low > 0:  # None, or NaN in a frame
-        return around(math.log(speedup), 0.0, 1.0, 1)
-    freedom = _rounds_freedom(rounds)
-    error = math.log(high / low) / 2 / quantile(freedom)
-    return around(math.log(speedup), error, freedom, rounds)
+    spread = winsorised.std(axis=-1, ddof=min(1, count - 1))
+    return kept.mean(axis=-1), spread / math.sqrt(count) / share
 
 
 def student(values: Values, confidence: float = CONFIDENCE, least_spread: float = 0.0) -> Interval:
@@ -190,8 +165,7 @@ def student(values: Values, confidence: float = CONFIDENCE, least_spread: float 
     data = np.asarray(values, dtype=np.float64)
     count = int(data.size)
     error = max(math.sqrt(_variance(data)), least_spread) / math.sqrt(count)
-    center = float(data.mean()) if np.ptp(data) else float(data[0])
-    return around(center, error, max(1, count - 1), count, confidence)
+    return around(float(data.mean()), error, max(1, count - 1), count, confidence)
 
 
 def over_processes(
@@ -259,13 +233,14 @@ def welch(new: Values, old: Values) -> Interval:
     Source: Welch, "The generalization of 'Student's' problem when several different population variances are
     involved", Biometrika 34 (1947), with the degrees of freedom of Satterthwaite, Biometrics Bulletin 2 (1946).
     """
-    a, b = (np.asarray(values, dtype=np.float64) for values in (new, old))
-    center, count = float(a.mean() - b.mean()), min(a.size, b.size)
-    of_a, of_b = _variance(a) / a.size, _variance(b) / b.size
-    if count < 2 or not of_a + of_b:
+    samples = [np.asarray(values, dtype=np.float64) for values in (new, old)]
+    center = float(samples[0].mean() - samples[1].mean())
+    count = min(sample.size for sample in samples)
+    squares = [_variance(sample) / sample.size for sample in samples]
+    if count < 2 or not sum(squares):
         return around(center, 0.0, 1.0, count)
-    freedom = (of_a + of_b) ** 2 / (of_a**2 / (a.size - 1) + of_b**2 / (b.size - 1))
-    return around(center, math.sqrt(of_a + of_b), freedom, count)
+    shares = [square**2 / (sample.size - 1) for square, sample in zip(squares, samples, strict=True)]
+    return around(center, math.sqrt(sum(squares)), sum(squares) ** 2 / sum(shares), count)
 
 
 def _variance(data: NDArray[np.float64]) -> float:
@@ -285,20 +260,25 @@ def discoveries(ps: Mapping[Key, float], rate: float = 1 - CONFIDENCE) -> set[Ke
     Source: Benjamini and Hochberg, "Controlling the false discovery rate", J. R. Statist. Soc. B 57 (1995).
     """
     passed = [p for rank, p in enumerate(sorted(ps.values()), 1) if p <= rate * rank / len(ps)]
-    return {key for key, p in ps.items() if passed and p <= passed[-1]}
+    return {key for key, p in ps.items() if p <= max(passed, default=-1.0)}
 
 
-def verdict(speedup: Interval, noise: float) -> str:
-    """Return FASTER, SLOWER, SAME or INCONCLUSIVE: FASTER only if all of the interval clears the A/A noise.
+def verdict(
+    change: Interval, threshold: float, margin: float = math.log1p(MARGIN), words: Sequence[str] = FASTER
+) -> str:
+    """Return the word for better, worse, the same or undecided: FASTER only if all of the interval clears the noise.
 
-    The noise is a share, the reach of the baseline's interval against itself; so is ``MARGIN``.
+    Args:
+        change: the log-speedup, or another change on the additive scale on which more is better.
+        threshold: what the whole interval must exceed, such as the logarithm of 1 + the A/A noise.
+        margin: within it lies the whole interval of what is the same.
+        words: for better, worse, the same and undecided.
     """
-    if speedup.low is None or speedup.high is None:
-        return "INCONCLUSIVE"
-    if speedup.low > 1 + noise:
-        return "FASTER"
-    if speedup.high < 1 / (1 + noise):
-        return "SLOWER"
-    if speedup.low >= 1 / (1 + MARGIN) and speedup.high <= 1 + MARGIN:
-        return "SAME"
-    return "INCONCLUSIVE"
+    better, worse, same, undecided = words
+    if change.low is None or change.high is None:
+        return undecided
+    if change.low > threshold:
+        return better
+    if change.high < -threshold:
+        return worse
+    return same if max(-change.low, change.high) <= margin else undecided

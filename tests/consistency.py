@@ -27,9 +27,8 @@ def timed_figures(trial: str, precision: str, blocks: pd.DataFrame) -> dict[str,
     figures = {"step_ms": step_ms.median(), "rounds": own["round"].nunique(), "block_steps": own["steps"].max()}
     if precision != "fp32" and "fp32" in set(counted["precision"]):
         logs = np.log(counted["time_ms"] / counted["steps"]).groupby([counted["precision"], counted["round"]]).mean()
-        speedup = rounds_interval((logs["fp32"] - logs[precision]).to_numpy()).exp()
-        ends = [np.nan if end is None else end for end in speedup.ends]
-        figures |= dict(zip(("speedup", "speedup_low", "speedup_high"), ends, strict=True))
+        gain = rounds_interval((logs["fp32"] - logs[precision]).to_numpy())
+        figures |= {"log_speedup": gain.center, "log_speedup_error": gain.error if gain.n > 1 else np.nan}
     return figures
 
 

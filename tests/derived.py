@@ -12,10 +12,17 @@ from bench.results.records import Block, EpochResult, TrialResult
 from bench.run.figures import with_figures
 from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
-from bench.stats import rounds_interval
+from bench.stats import quantile, rounds_interval
 
 ROUNDS, STEPS = 20, 3
 """Of a process whose row says nothing else."""
+
+
+def gained(speedup: float, within: float = 0.0, rounds: int = ROUNDS) -> dict[str, float]:
+    """The fields of an arm's row with this speedup over fp32 in its process, known to within a share of it."""
+    half = math.log((1 + within) / (1 - within)) / 2
+    error = half / quantile(rounds_interval([0.0] * rounds).freedom)
+    return {"log_speedup": math.log(speedup), "log_speedup_error": error}
 
 
 def measured(row: Any, phase: str) -> Any:
@@ -35,9 +42,9 @@ def blocks_of(trial: Trial, results: Sequence[TrialResult]) -> list[Block]:
     if trial.phase == "floor":
         speeds = {name + AGAIN: speed for name, speed in speeds.items()}
     reference = trial.cell.reference
-    wanted = {speed.step_ms * speed.speedup for speed in speeds.values() if speed.speedup}
+    wanted = {speed.step_ms * math.exp(speed.log_speedup) for speed in speeds.values() if speed.log_speedup is not None}
     if wanted and reference not in speeds:
-        speeds = {reference: replace(next(iter(speeds.values())), step_ms=min(wanted), speedup=None), **speeds}
+        speeds = {reference: replace(next(iter(speeds.values())), step_ms=min(wanted), log_speedup=None), **speeds}
     assert all(math.isclose(step_ms, speeds[reference].step_ms) for step_ms in wanted), "which are no ratios of steps"
     rounds = max((speed.rounds or ROUNDS for speed in speeds.values()), default=0)
     blocks = []
@@ -56,9 +63,7 @@ def _logs(speed: Speed, rounds: int) -> list[float]:
     """How much faster than usual each round is, so that the interval is as wide as it is said to be."""
     half = (rounds - 1) // 2 or rounds // 2
     signs = [-1.0] * half + [0.0] * (rounds - 2 * half) + [1.0] * half
-    if not speed.speedup_low or not speed.speedup_high:
-        return [0.0] * rounds
-    width = math.log(speed.speedup_high / speed.speedup_low) / 2 / (rounds_interval(signs).half_width or 1.0)
+    width = (speed.log_speedup_error or 0.0) / (rounds_interval(signs).error or 1.0)
     return [width * sign for sign in signs]
 
 

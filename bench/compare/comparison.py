@@ -90,7 +90,7 @@ class Change:
     def __str__(self) -> str:
         if self.contrast is None or self.interval is None:
             return "not comparable" if set(self.statuses) <= set(MEASURED) else " → ".join(self.statuses)
-        return written(self.metric, self.interval.ends) if self.contrast.is_resolvable else "not told apart"
+        return written(self.metric, self.interval.ends) if self.contrast.is_resolvable else "too small to be resolved"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

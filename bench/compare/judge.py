@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from bench import stats
 from bench.report.analysis.changes import Contrast
-from bench.report.analysis.judge import judge
 
 IMPROVED = ("IMPROVED", "REGRESSED", "SAME", "INCONCLUSIVE")
 
@@ -29,7 +28,7 @@ def judge_together(family: Sequence[Contrast], share: float = 0.0) -> list[str]:
     discoveries = stats.discoveries(chances)
     words = []
     for place, contrast in enumerate(family):
-        word = judge(contrast, IMPROVED, limits[place])
+        word = stats.verdict(contrast.change, limits[place], contrast.metric.threshold, IMPROVED)
         holding = discoveries if word in IMPROVED[:2] else chances
         is_exact = contrast.change.error is None  # so there is no chance in it
         is_another_day = word == "SAME" and contrast.allowance > 0

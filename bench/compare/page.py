@@ -23,7 +23,7 @@ CHANGES = (
     f"({MARGINS}), and so clearly that at most 5 % of such verdicts are expected to be chance. SAME: the interval lies "
     "within 1 %, or those margins. INCONCLUSIVE: neither, or too few samples: both sides need two processes, for "
     "energy two trials, for accuracy and loss five seeds. A GPU's peak of memory is read in two processes, and the "
-    "interval spans them; a CPU's is told apart beyond 5 MiB."
+    "interval spans them; on a CPU differences within 5 MiB cannot be resolved."
 )
 
 SPEEDUP = figures("change of speedup", lambda line: line["speedup"] and estimate(line["speedup"]))

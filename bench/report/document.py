@@ -58,8 +58,8 @@ def _known(row: Mapping[str, frames.Json]) -> dict[str, frames.Json]:
 def _answer(answer: Answer) -> dict[str, Any]:
     """Return the advice for a recipe on a device; its figures are those of the result of the same batch size."""
     return {
-        "workload": answer.workload,
-        "where": answer.where,
+        "workload": answer.names["workload"],
+        "where": answer.names["where"],
         "batch_size": answer.batch,
         "use": answer.precision,
         "advice": answer.advice,

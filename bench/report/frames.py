@@ -28,7 +28,7 @@ INTERNAL = ("rank", "generation", "in_common", "disturbed", "power_capped", "tim
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Results:
-    """Runs as frames, the rows of all runs in each, told apart by the column ``run``.
+    """Runs as frames, the rows of all runs in each, with the column ``run``.
 
     Units are in the columns' names. Words have the dtype ``string``, those of blocks ``category``, numbers a dtype of
     numpy; what is unknown is missing, an unknown word is empty.
@@ -38,8 +38,8 @@ class Results:
     """One row for each precision of each cell: speed, memory, energy and training side by side."""
     measurements: pd.DataFrame
     """One row for each value of a metric, by an arm in one process or with one seed: its ``metric``, its ``value``, and
-    in ``gain`` its ratio to fp32 in the same process, where the two took turns. Those of disturbed processes, which may
-    not count, are there, too."""
+    in ``log_gain`` the logarithm of its gain over fp32 in the same process, where the two took turns, with its standard
+    error. Those of disturbed processes, which may not count, are there, too."""
     trials: pd.DataFrame
     """One row for each trial and precision, those of ablations last; of a trial that was tried again, the last rows."""
     epochs: pd.DataFrame

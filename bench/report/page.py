@@ -25,7 +25,7 @@ from bench.report import tables
 from bench.report.analysis import comparability, published
 from bench.report.analysis.lead import Grid, Sentence, grid, lead, strayed
 from bench.report.analysis.summary import summarise, without_unsupported
-from bench.report.analysis.verdict import Verdict, stalled
+from bench.report.analysis.verdict import Answer, stalled
 from bench.report.figures import devices
 from bench.report.figures import telemetry as telemetry_figures
 from bench.report.figures.chart import Chart
@@ -60,8 +60,8 @@ HOW_TO_READ = (
     "epoch includes loading data: where it gains less than the step does, look at the time spent waiting for data.",
     "Peak memory is the steady peak of tensors on a GPU and of resident memory on a CPU, with one precision "
     "alone in its process.",
-    '"–": not measured, or not told apart. A word such as oom, unsupported, nonfinite, invalid, timeout or failed '
-    "replaces a figure that could not be measured; the notes say why.",
+    '"–": not measured, or a difference too small to be resolved. A word such as oom, unsupported, nonfinite, invalid, '
+    "timeout or failed replaces a figure that could not be measured; the notes say why.",
     "A verdict on parity of accuracy, or of the loss of tokens, needs at least 5 seeds: two runs that differ only in "
     "their seed differ, too, in accuracy by some tenths of a point.",
 )
@@ -95,7 +95,7 @@ class Report:
     grid: Grid
     architectures: list[Table]
     """A table for each workload, of every precision on each device."""
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[Answer]
     """With the evidence for each."""
     stalled: list[str]
     """Why there is no advice although something is faster."""
@@ -228,7 +228,6 @@ def compose(
         plots = _placed([part for parts in shares for part in parts if part], sections, findings)
     tints = devices.tints_of(drawn)
     precisions = sorted(map(str, drawn["precision"].unique()), key=precision_rank)
-    not_learning = stalled(given)
     return Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
@@ -236,8 +235,8 @@ def compose(
         strayed=strayed(given),
         grid=grid(given),
         architectures=measurements.architectures(rows, given),
-        verdicts=[*given, *not_learning],
-        stalled=[str(verdict) for verdict in not_learning],
+        verdicts=given,
+        stalled=stalled(given),
         lists={
             "Before comparing": comparability.cautions(runs),
             "Failed": diagnostics.failures(runs),

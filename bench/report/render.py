@@ -70,7 +70,7 @@ def in_one(grid: Grid) -> Table | None:
     """Return the answers in one table, with their peak memory; None where there is one alone."""
     given = grid.lines
     columns = _columns(lambda line: line.changes[MEMORY.name].text + (f" ({line.peak})" if line.peak else ""))
-    together = table("", given, [words("model", lambda line: line.answer.workload), *columns])
+    together = table("", given, [words("model", lambda line: line.answer.names["workload"]), *columns])
     return replace(together, footnotes=[]) if together and len(given) > 1 else None  # the next table has the legend
 
 
@@ -78,8 +78,8 @@ def _columns(memory: Callable[[Line], str]) -> list[Column]:
     shares = [metric.name for metric in METRICS.values() if metric.shown_as == "share"]
     others = [name for name in shares if name != MEMORY.name]
     return [
-        words("device", lambda line: line.answer.label),
-        words("use", lambda line: f"{line.use} {line.marks}".rstrip()),
+        words("device", lambda line: line.answer.names["label"]),
+        words("use", lambda line: f"{line.answer.use} {line.marks}".rstrip()),
         *optional(
             figures("faster", lambda line: f"{line.faster} {line.spread}".rstrip()),
             figures("memory", memory),

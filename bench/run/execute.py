@@ -38,7 +38,6 @@ from bench.stats import (
     Interval,
     aa_noise,
     disturbed,
-    from_row,
     over_processes,
     verdict,
 )
@@ -215,7 +214,7 @@ class Execution:
         floor = replace(last, phase="floor", ablation=False)
         floors = [replace(floor, replicate=number) for number in range(last.protocol.most_replicates)]
         noise = aa_noise(*log_speedups([speed for aa in floors for speed in self._speeds(aa, aa.replicate).values()]))
-        logs = [log_speedups(arm) for arm in arms if any(speed.speedup for speed in arm)]
+        logs = [log_speedups(arm) for arm in arms if any(speed.log_gain() for speed in arm)]
         return not logs or enough(last.protocol, len(each), logs, timed_s, noise)
 
     def _speeds(self, trial: Trial, replicate: int) -> dict[str, Speed]:
@@ -554,8 +553,9 @@ def log_speedups(speeds: Sequence[Speed]) -> Processes:
     evidence = disturbed([speed.disturbance for speed in speeds], measures)
     processes, is_disturbed = [], []
     for speed, is_evident in zip(speeds, evidence.tolist(), strict=True):
-        if speed.speedup is not None:
-            processes.append(from_row(speed.speedup, speed.speedup_low, speed.speedup_high, int(speed.rounds or 0)))
+        gain = speed.log_gain()
+        if gain is not None:
+            processes.append(gain)
             is_disturbed.append(is_evident)
     return processes, is_disturbed
 
@@ -566,4 +566,4 @@ def _answered(arm: Processes, protocol: Protocol, noise: float) -> bool:
         return False
     if protocol.target_ci is not None:
         return math.expm1(reported.half_width) <= protocol.target_ci  # as reports say it
-    return verdict(reported.at(STOPPING).exp(), noise) != "INCONCLUSIVE"
+    return verdict(reported.at(STOPPING), math.log1p(noise)) != "INCONCLUSIVE"

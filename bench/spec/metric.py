@@ -26,11 +26,12 @@ class Metric:
     place: int = 100
     """Among the metrics in tables, from the left."""
     instead_of: str = ""
-    """The metric in whose place this one counts where the two differ, see ``analysis.alone``."""
+    """The metric in whose place this one counts where the two differ, see ``analysis.judge``."""
     unless: str = ""
     """The column of a metric that takes its place: an arm that has that one is not compared by this one."""
     gain: str = ""
-    """The column with each process's ratio to fp32 from ABBA rounds; with ``_low`` and ``_high``, its interval."""
+    """The column with the logarithm of each process's gain over fp32, from ABBA rounds; with ``_error``, its standard
+    error."""
     better: Literal["more", "less"] = "less"
     scale: Literal["ratio", "difference"] = "ratio"
     """How a change is taken: arm ÷ other, or arm − other in the metric's unit."""

@@ -11,9 +11,10 @@ from bench.phases.train import Training
 from bench.planning.plan import Plan
 from bench.results.records import Device, Operations, Progress, Sample, TrialResult
 from tests.arms import arms
+from tests.derived import gained
 
 SPEED = Speed(steady=True, warmup_steps=5, switch_warmup_steps=1, block_steps=1, step_ms=2.5)
-ARM = replace(SPEED, step_ms=1.25, speedup=2.0, speedup_low=1.9, speedup_high=2.1)
+ARM = replace(SPEED, step_ms=1.25, rounds=20, **gained(2.0, within=0.05))
 FORWARD = Inference(**dict.fromkeys(Inference.__slots__) | {"latency_p50_ms": 1.5, "inference_samples_per_s": 812.5})
 FASTER = replace(FORWARD, inference_speedup=2.0, inference_speedup_low=1.9, inference_speedup_high=2.1)
 LEARNT = {"time_per_epoch_s": 3.0, "train_loss": 0.5, "test_accuracy_pct": 81.25}
@@ -24,7 +25,7 @@ TRAINING = Training(**dict.fromkeys(Training.__slots__) | LEARNT)
     ("phase", "precision", "status", "figures", "text"),
     [
         ("speed", "fp32", "ok", {"row": SPEED}, "fp32 2.5 ms"),
-        ("speed", "amp-bf16", "ok", {"row": ARM}, "amp-bf16 1.25 ms, 2.000× fp32 [1.900, 2.100]"),
+        ("speed", "amp-bf16", "ok", {"row": ARM}, "amp-bf16 1.25 ms, 2.000× fp32 [1.902, 2.103]"),
         ("speed", "fp32", "unconverged", {"row": SPEED}, "fp32 2.5 ms (unconverged)"),
         ("memory", "fp32", "ok", {"row": MemoryPeak()}, "peak unknown"),
         ("memory", "fp32", "ok", {"row": MemoryPeak(peak_allocated_bytes=2**30)}, "peak 1,024 MiB"),
@@ -54,7 +55,7 @@ def test_a_speedup_over_products_of_another_type_says_so():
     ]
     assert describe_results("speed", results) == (
         "fp32 2.5 ms, but computed 100 % of its products in bfloat16 (middle); "
-        "amp-bf16 1.25 ms, 2.000× fp32 [1.900, 2.100]"
+        "amp-bf16 1.25 ms, 2.000× fp32 [1.902, 2.103]"
     )
 
 

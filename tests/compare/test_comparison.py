@@ -138,8 +138,8 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(old, tmp_path, name,
 
 def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(tmp_path):
     of_batches = {
-        1: (100.0, 104.9, "not told apart", "INCONCLUSIVE"),
-        3: (2.0, 8.0, "not told apart", "INCONCLUSIVE"),  # each may be nothing, or 5 MiB more
+        1: (100.0, 104.9, "too small to be resolved", "INCONCLUSIVE"),
+        3: (2.0, 8.0, "too small to be resolved", "INCONCLUSIVE"),  # each may be nothing, or 5 MiB more
         5: (20.0, 0.0, "0.25 [0.11, 0.43]", "IMPROVED"),  # below 5 MiB, which is measured
         6: (0.0, 1000.0, "200 [133, 401]", "REGRESSED"),
     }

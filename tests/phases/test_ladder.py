@@ -29,7 +29,7 @@ def test_every_step_is_timed_and_its_blocks_are_sent(tiny_trial, cpu):
     results = of_kind(TrialResult, sent)
     assert tuple(result.precision for result in results) == STEPS
     assert {block.precision for block in of_kind(Block, sent)} == {*STEPS}
-    assert [result.row.speedup is None for result in results] == [True, False, False, False]
+    assert [result.row.log_speedup is None for result in results] == [True, False, False, False]
     assert {result.status for result in results} <= {"ok", "unconverged"}
     assert results[0].switches.fp32_matmul == "ieee"
 

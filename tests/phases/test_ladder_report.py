@@ -122,7 +122,7 @@ def test_the_verdict_is_marked_where_it_rests_on_one_process_or_did_not_converge
     assert "× as fast as fp32 (FASTER, one process, unconverged)" in text
     builder = RunBuilder(tmp_path / "three", target_ci=0.01)
     three = together(builder, {"fp32": scattered(1), AMP: scattered(2)}, status="unconverged")
-    assert "× as fast as fp32 (FASTER, unconverged)" in verdict(three)  # one of the three is
+    assert "× as fast as fp32 (FASTER, 3 processes, unconverged)" in verdict(three)  # one of the three is
     assert [row["status"] for row in three.rows] == ["unconverged"] * 2
     speeds = {"fp32": [[1.0] * 5] * 3, AMP: [[2.0] * 5, [2.1] * 5, [1.9] * 5]}
     apart_by_processes = together(RunBuilder(tmp_path / "between", target_ci=0.01), speeds)
@@ -141,7 +141,7 @@ def test_a_verdict_over_an_fp32_that_computed_in_another_type_is_marked(tmp_path
     for types, word in (("float32:100%", "FASTER"), ("bfloat16:90% float32:10%", "FASTER ≠")):
         builder = RunBuilder(tmp_path / word)
         ladder = together(builder, gains, operations=Operations(compute_dtypes=types))
-        assert f"× as fast as fp32 ({word})" in verdict(ladder)
+        assert f"× as fast as fp32 ({word}, 3 processes)" in verdict(ladder)
 
 
 @pytest.mark.parametrize(("steps", "advice"), [(1, "go up to amp-bf16"), (7, "no verdict")])
@@ -169,7 +169,7 @@ def test_the_noise_is_that_of_fp32_against_itself_at_the_same_batch_size(tmp_pat
     for replicate, ratio in enumerate((least, 1.0, 1 / least)):
         trial = builder.trial("floor", ["fp32"], batch, replicate=replicate)
         trial = replace(trial, cell=replace(trial.cell, techniques=("channels-last",)))  # which are ablation steps
-        speed = timed(8.0, batch, speedup=ratio, speedup_low=ratio - 0.01, speedup_high=ratio + 0.01)
+        speed = timed(8.0, batch, speedup=ratio, within=0.01)
         builder.add(trial, TrialResult(precision="fp32", status="ok", row=speed))
     ladder = together(builder, {"fp32": scattered(1), AMP: scattered(gain)})
     assert verdict(ladder).startswith(texts[0])
@@ -179,10 +179,10 @@ def test_the_noise_is_that_of_fp32_against_itself_at_the_same_batch_size(tmp_pat
 @pytest.mark.parametrize(
     ("kind", "mib", "clause"),
     [
-        ("cpu", (480.0, 476.0), "(FASTER); "),
-        ("cpu", (480.0, 432.0), "(FASTER) at −10 % peak memory; "),
-        ("cuda", (480.0, 475.2), "(FASTER) at −1 % peak memory; "),
-        ("cpu", (None, 432.0), "(FASTER); "),
+        ("cpu", (480.0, 476.0), "(FASTER, 3 processes); "),
+        ("cpu", (480.0, 432.0), "(FASTER, 3 processes) at −10 % peak memory; "),
+        ("cuda", (480.0, 475.2), "(FASTER, 3 processes) at −1 % peak memory; "),
+        ("cpu", (None, 432.0), "(FASTER, 3 processes); "),
     ],
 )
 def test_memory_that_two_processes_differ_by_anyway_is_not_told_apart_on_a_cpu(tmp_path, kind, mib, clause):

@@ -1,13 +1,9 @@
 """Runs of ablations, from blocks and step times that are known."""
 
-import numpy as np
-
 from bench.phases.ladder.report import Ladder, ladders
 from bench.phases.memory import MemoryPeak
-from bench.phases.speed import Speed
 from bench.report.reading.load import load
 from bench.results.records import Operations, Status, TrialResult
-from bench.stats import rounds_interval
 from tests.report.builders import MIB, RunBuilder, block, timed
 
 AMP, ZEROED_AMP = "amp-bf16", "amp-bf16+set-to-none"
@@ -51,21 +47,12 @@ def together(
                 precision=name,
                 status=status if replicate == 0 else "ok",
                 operations=operations,
-                row=_speed(processes[replicate], speeds["fp32"][replicate], host_ratios[step], name != "fp32"),
+                row=timed(8.0, 64, host_ratio=host_ratios[step]),
             )
             for step, (name, processes) in enumerate(speeds.items())
         ]
         builder.add(trial, *results, records=blocks)
     return ablation_of(builder)
-
-
-def _speed(rounds: list[float], fp32: list[float], host_ratio: float | None, has_gain: bool) -> Speed:
-    """The speed of a step in a process, with its speedup over fp32 as the harness takes it from the rounds."""
-    low = high = speedup = None
-    if has_gain:
-        speedup, low, high = rounds_interval(np.log(rounds) - np.log(fp32)).exp().ends
-    gain = {"speedup": speedup, "speedup_low": low, "speedup_high": high}
-    return timed(8 / float(np.median(rounds)), 64, rounds=len(rounds), host_ratio=host_ratio, **gain)
 
 
 def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:

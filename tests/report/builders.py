@@ -34,7 +34,7 @@ from bench.results.records import (
 from bench.results.store import Store
 from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
 from tests.arms import arms
-from tests.derived import with_details
+from tests.derived import gained, with_details
 
 GPU = Device(placement="0", kind="cuda", name="NVIDIA Test 1", architecture="Hopper", compute_capability="9.0")
 MIB = 2**20
@@ -92,8 +92,7 @@ class RunBuilder:
     def floor(self, ratios: Sequence[float], *, within: float = 0.0, step_ms: float = 10.0, **more: Any) -> RunBuilder:
         """One process per ratio of fp32 to itself, known to within a share of it."""
         for replicate, ratio in enumerate(ratios):
-            ends = {"speedup_low": ratio * (1 - within), "speedup_high": ratio * (1 + within)}
-            speed = timed(step_ms, 128, speedup=ratio, **ends)
+            speed = timed(step_ms, 128, speedup=ratio, within=within)
             self.result("floor", "fp32", replicate=replicate, row=speed, **more)
         return self
 
@@ -116,11 +115,10 @@ class RunBuilder:
     ) -> RunBuilder:
         """One process per speedup, each with fp32 at 10 ms a step and the arm, next to arms that it timed before."""
         for replicate, speedup in enumerate(speedups):
-            ends = {"speedup_low": speedup * (1 - within), "speedup_high": speedup * (1 + within)}
-            gained = timed(10.0 / speedup, batch, speedup=speedup, rounds=rounds, **ends)
+            faster = timed(10.0 / speedup, batch, speedup=speedup, within=within, rounds=rounds)
             rows = [
                 TrialResult(precision="fp32", status="ok", switches=switches, row=timed(10.0, batch, rounds=rounds)),
-                TrialResult(precision=arm, status=status, switches=switches, row=gained),
+                TrialResult(precision=arm, status=status, switches=switches, row=faster),
             ]
             timed_so_far = self.processes.setdefault((batch, replicate), {})
             timed_so_far |= {row.precision: row for row in rows}
@@ -142,16 +140,11 @@ class RunBuilder:
         for replicate, speedups in enumerate(zip(*gains.values(), strict=True)):
             slow = step_ms * (1 + 0.2 * replicate)
             load = {"foreign_load_pct": loads_pct[replicate]} if loads_pct else {}
-            paired = [
-                {"speedup": gain, "speedup_low": gain * (1 - within), "speedup_high": gain * (1 + within)}
-                if fp32 == "ok"
-                else {}
-                for gain in speedups
-            ]
-            speeds = [timed(slow / gain, batch, **more, **load) for gain, more in zip(speedups, paired, strict=True)]
             speed = timed(slow, batch, **load) if fp32 == "ok" else None
             rows = [TrialResult(precision="fp32", status=fp32, row=speed)]
-            rows += [TrialResult(precision=name, status="ok", row=s) for name, s in zip(gains, speeds, strict=True)]
+            for name, gain in zip(gains, speedups, strict=True):
+                speed = timed(slow / gain, batch, speedup=gain if fp32 == "ok" else None, within=within, **load)
+                rows.append(TrialResult(precision=name, status="ok", row=speed))
             self.add(self.trial("speed", ["fp32", *gains], batch, replicate=replicate), *rows)
         return self
 
@@ -250,7 +243,19 @@ def block(trial: str, precision: str = "fp32", **more: Any) -> Block:
     return Block(trial=trial, precision=precision, **usual | more)
 
 
-def timed(step_ms: float, batch: int, *, steady: bool = True, rounds: int = 20, **more: Any) -> Speed:
+def timed(
+    step_ms: float,
+    batch: int,
+    *,
+    steady: bool = True,
+    rounds: int = 20,
+    speedup: float | None = None,
+    within: float = 0.0,
+    **more: Any,
+) -> Speed:
+    """The speed of an arm in one process, as ``gained`` over fp32 if it has a speedup."""
+    if speedup is not None:
+        more |= gained(speedup, within, rounds)
     return Speed(
         steady=steady,
         warmup_steps=10,
@@ -267,10 +272,10 @@ def capped(run: RunBuilder, speedup: float, *, is_capped: bool = True) -> RunBui
     """Add fp32 and amp-bf16 whose clock the power limit held down in one of three processes, or in none."""
     for replicate in range(3):
         state = {"power_capped": is_capped and replicate == 1}
-        gain = {"speedup": speedup, "speedup_low": 0.99 * speedup, "speedup_high": 1.01 * speedup}
+        faster = timed(10.0 / speedup, 128, speedup=speedup, within=0.01, **state)
         rows = [
             TrialResult(precision="fp32", status="ok", row=timed(10.0, 128, **state)),
-            TrialResult(precision="amp-bf16", status="ok", row=timed(10.0 / speedup, 128, **state, **gain)),
+            TrialResult(precision="amp-bf16", status="ok", row=faster),
         ]
         run.add(run.trial("speed", ["fp32", "amp-bf16"], 128, replicate=replicate), *rows)
     return run

@@ -132,8 +132,7 @@ def of_scripts(folder: Path) -> Path:
     for replicate in range(3):
         trial = Trial(cell=cell, phase="speed", arms=arms(*names), replicate=replicate)
         speedup, step_ms = 2.0 + replicate / 100, (10.0, 10.05, 10.0)[replicate]
-        gain = {"speedup": speedup, "speedup_low": 1.9, "speedup_high": 2.1}
-        speeds = (timed(step_ms, 1), timed(step_ms / speedup, 1, **gain))
+        speeds = (timed(step_ms, 1), timed(step_ms / speedup, 1, speedup=speedup, within=0.05))
         observed = {"script_loss": 1.0 + replicate / 10, "script_wait_pct": 5.0}
         results = [
             TrialResult(precision=name, status="ok", row=replace(speed, **observed))

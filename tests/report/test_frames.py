@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from math import log
 from pathlib import Path
 
 import pandas as pd
@@ -50,7 +51,7 @@ def test_a_measurement_is_a_value_of_a_process_or_a_seed(results):
     rows = results.measurements.query("precision == 'amp-bf16'")
     steps, accuracies = (rows[rows["metric"] == name] for name in ("speed", "accuracy"))
     assert steps["trial"].nunique() == len(steps) == 3
-    assert steps["gain"].tolist() == pytest.approx([2.0] * 3, abs=0.1)
+    assert steps["log_gain"].tolist() == pytest.approx([log(2.0)] * 3, abs=0.05)
     assert accuracies["seed"].tolist() == [0, 1]
 
 

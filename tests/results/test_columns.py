@@ -39,7 +39,7 @@ def test_kinds_and_valid_values_follow_the_fields_of_the_records() -> None:
 
 def test_what_follows_from_other_rows_is_described_and_not_stored() -> None:
     speed = derived(MEASURING["speed"])
-    assert speed["speedup"].about.startswith("The baseline's time over")
+    assert speed["log_speedup"].about.startswith("Logarithm of the baseline's time over")
     assert not {*speed} & {*COLUMNS["speed.csv"]}
 
 

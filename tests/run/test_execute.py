@@ -29,7 +29,7 @@ from bench.run.execute import Execution, sampled_gpus
 from bench.spec.errors import UsageError
 from bench.spec.trial import Protocol
 from tests.arms import arms
-from tests.derived import with_details
+from tests.derived import gained, with_details
 from tests.rows import rows, trial_rows
 
 ARMS = ("fp32", "amp-bf16")
@@ -68,7 +68,7 @@ class ScriptedLauncher:
         for name in trial.precisions:
             speed = self.speed(name, trial.replicate) if trial.phase == "speed" and self.speedups else None
             if trial.phase == "floor":
-                speed = replace(self.speed("", 0), speedup=self.against_itself[trial.replicate])
+                speed = replace(self.speed("fp32", 0), **gained(self.against_itself[trial.replicate]))
             row = MemoryPeak(model_bytes=1) if trial.phase == "memory" else speed
             results.append(TrialResult(precision=name, status="ok", row=row))
         sent, blocks = with_details(trial, results)
@@ -80,10 +80,10 @@ class ScriptedLauncher:
 
     def speed(self, name, replicate):
         ratio = self.speedups[replicate]
-        ends = {} if name == "fp32" else {"speedup": ratio, "speedup_low": 0.99 * ratio, "speedup_high": 1.01 * ratio}
-        ends["foreign_load_pct"] = 80.0 if ratio == DISTURBED else 0.0
+        gain = {} if name == "fp32" else gained(ratio, within=0.01)
+        gain["foreign_load_pct"] = 80.0 if ratio == DISTURBED else 0.0
         cut = {"steady": True, "warmup_steps": 12, "switch_warmup_steps": 2, "block_steps": 7}
-        return Speed(**cut, rounds=20, step_ms=2.0 if name == "fp32" else 2.0 / ratio, **ends)
+        return Speed(**cut, rounds=20, step_ms=2.0 if name == "fp32" else 2.0 / ratio, **gain)
 
 
 def execution(store, device, launcher):

@@ -1,5 +1,6 @@
 """What follows from a trial's blocks: shown as it ends, decided on, and read back from its run."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from bench.results.columns import derived
 from bench.results.records import TrialResult
 from bench.run.figures import stored_speeds, with_figures
 from bench.spec.phases import PHASES
-from bench.stats import rounds_ends, rounds_interval
+from bench.stats import rounds_estimates, rounds_interval
 from tests.derived import with_details
 from tests.report.builders import RunBuilder, block, timed
 from tests.rows import trial_figures
@@ -17,7 +18,7 @@ from tests.rows import trial_figures
 
 def sent_by(run: RunBuilder, arms: tuple[str, ...] = ("fp32", "amp-bf16")) -> tuple:
     """A trial of speed, with the results and blocks of its process; amp-bf16 is 1.7 times as fast."""
-    rows = {"fp32": timed(9.7, 128), "amp-bf16": timed(9.7 / 1.7, 128, speedup=1.7, speedup_low=1.6, speedup_high=1.8)}
+    rows = {"fp32": timed(9.7, 128), "amp-bf16": timed(9.7 / 1.7, 128, speedup=1.7, within=0.06)}
     trial = run.trial("speed", arms, 128)
     return trial, *with_details(trial, [TrialResult(precision=name, status="ok", row=rows[name]) for name in arms])
 
@@ -30,8 +31,8 @@ def test_what_is_shown_is_to_the_digit_what_is_read_back(tmp_path: Path) -> None
     stored = stored_speeds(run.folder)[trial.id]
     for name in derived(PHASES["speed"]):
         assert [getattr(row, name) for row in stored.values()] == [getattr(shown[arm], name) for arm in stored], name
-    assert stored["amp-bf16"].speedup == pytest.approx(1.7)
-    assert stored["fp32"].speedup is None
+    assert stored["amp-bf16"].log_speedup == pytest.approx(math.log(1.7))
+    assert stored["fp32"].log_speedup is None
 
 
 def test_what_is_discarded_counts_only_as_skipped_and_an_arm_that_failed_has_no_figures(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_what_is_discarded_counts_only_as_skipped_and_an_arm_that_failed_has_no_
     run.store.add_results(trial, run.device, [fp32, failed], records)
     assert [row["step_ms"] > 0 for row in trial_figures(run.folder)] == [True, False]
     alone = with_figures(trial, [bf16], [each for each in records if each.precision != "fp32"])
-    assert alone[0].row.speedup is None
+    assert alone[0].row.log_speedup is None
 
 
 def test_steps_in_a_block_of_a_script_are_averaged_and_a_single_round_has_no_interval(tmp_path: Path) -> None:
@@ -58,15 +59,15 @@ def test_steps_in_a_block_of_a_script_are_averaged_and_a_single_round_has_no_int
         for ms in times
     ]
     fp32, bf16 = (result.row for result in with_figures(trial, results, records))
-    assert (fp32.step_ms, fp32.block_steps, bf16.speedup) == (20.0, 2, pytest.approx(2.0))
-    assert bf16.speedup_low is bf16.speedup_high is None
+    assert (fp32.step_ms, fp32.block_steps, bf16.log_speedup) == (20.0, 2, pytest.approx(math.log(2.0)))
+    assert bf16.log_speedup_error is None
 
 
 @pytest.mark.parametrize("rounds", [2, 3, 5, 12, 40])
-def test_many_processes_at_once_have_the_intervals_of_each(rounds: int) -> None:
+def test_many_processes_at_once_have_the_estimates_of_each(rounds: int) -> None:
     logs = np.random.default_rng(rounds).normal(0.5, 0.02, (3, rounds))
-    each = [rounds_interval(row).exp().ends for row in logs]
-    assert rounds_ends(logs) == pytest.approx(np.array(each), rel=1e-14)
+    each = [(interval.center, interval.error) for interval in map(rounds_interval, logs)]
+    assert np.stack(rounds_estimates(logs), axis=-1) == pytest.approx(np.array(each), rel=1e-14)
 
 
 def test_a_run_without_trials_has_no_speeds(tmp_path: Path) -> None:

@@ -225,7 +225,9 @@ def test_a_neighbour_that_computes_is_named_and_where_it_disturbs_all_processes_
     assert {row["status"] for row in speed} <= TIMED
     assert all(f"another process used the GPU (pid {pid}" in row["disturbance"] for row in speed)
     figures = trial_figures(server.folder / "out")
-    assert all(row["speedup"] > 0 for row in figures if (row["phase"], row["precision"]) == ("speed", "amp-bf16"))
+    assert all(
+        row["log_speedup_error"] > 0 for row in figures if (row["phase"], row["precision"]) == ("speed", "amp-bf16")
+    )
     assert f"pid {pid}" in done.stdout
     assert "△ all processes that timed it were disturbed" in done.stdout
 

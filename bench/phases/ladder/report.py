@@ -13,7 +13,7 @@ from bench import stats
 from bench.phases.speed.summary import measured_in, noises
 from bench.report.analysis.changes import Contrast, estimate
 from bench.report.analysis.frame import Arm, arms, numbered
-from bench.report.analysis.judge import judge, judge_speedups
+from bench.report.analysis.judge import judge_speedups
 from bench.report.analysis.summary import other_types
 from bench.report.analysis.verdict import LAUNCH_BOUND, marked
 from bench.report.format import MIB, UNKNOWN, known, ratio, signed
@@ -233,7 +233,7 @@ def _lowest_unbeaten(ladder: Ladder, faster: list[Row]) -> Row:
     """Return the lowest step faster than fp32 that no higher one is shown to beat, at the latest the last."""
     for place, lower in enumerate(faster):
         gains = [ladder.gain(lower["step"], higher["step"]) for higher in faster[place + 1 :]]
-        if not any(gain and judge(gain) == "FASTER" for gain in gains):
+        if not any(gain and gain.word == "FASTER" for gain in gains):
             break
     return lower
 

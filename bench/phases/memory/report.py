@@ -119,11 +119,11 @@ def by_kind(material: Material) -> Iterator[tuple[str, Chart]]:
     for answer in material.answers:
         if not answer.arm:
             continue
-        cell = held[(held["workload"] == answer.workload) & (held["where"] == answer.where)]
+        cell = held[(held["workload"] == answer.names["workload"]) & (held["where"] == answer.names["where"])]
         cell = cell[cell["batch_size"] == answer.batch]
         for name in (BASELINE, str(answer.arm["precision"])):
             for row in records(cell[cell["precision"] == name].tail(1)):
-                lines.setdefault(answer.workload, []).append((f"{answer.label} {name}", row))
+                lines.setdefault(answer.names["workload"], []).append((f"{answer.names['label']} {name}", row))
     if not lines:
         return
     panels = [_panel(workload, of_workload[:MOST_ROWS]) for workload, of_workload in lines.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.results.records import (
     Block,
@@ -18,6 +18,9 @@ from bench.results.records import (
 from bench.spec.metric import Metric
 from bench.spec.phase import Phase
 from bench.spec.precisions import BASELINE, strayed
+
+if TYPE_CHECKING:
+    from bench.stats import Interval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,12 +54,11 @@ class Speed:
     """Throughput of the step, on data already on the device."""
     tokens_per_s: Derived | None = None
     """Tokens a second, where samples are sequences of them."""
-    speedup: Derived | None = None
-    """The baseline's time over this precision's, within this process; empty for the baseline and where not paired."""
-    speedup_low: Derived | None = None
-    """Lower end of its 95 % interval within this process."""
-    speedup_high: Derived | None = None
-    """Upper end of that interval."""
+    log_speedup: Derived | None = None
+    """Logarithm of the baseline's time over this precision's, a trimmed mean over the rounds of this process; empty for
+    the baseline and where not paired."""
+    log_speedup_error: Derived | None = None
+    """Its standard error over the rounds; empty of a single one."""
     skipped_steps: DerivedCount | None = None
     """Optimizer steps that the GradScaler skipped, in the switch warm-up or timed."""
     step_p50_ms: float | None = None
@@ -97,6 +99,14 @@ class Speed:
         """Return how long the arm's timed steps took, all rounds together."""
         return 2 * (self.rounds or 0) * (self.block_steps or 0) * (self.step_ms or 0.0) / 1e3
 
+    def log_gain(self) -> Interval | None:
+        """Return the log-speedup with its interval over the rounds; None of an arm without one."""
+        from bench.stats import of_rounds  # with numpy, which planning does without
+
+        if self.log_speedup is None:
+            return None
+        return of_rounds(self.log_speedup, self.log_speedup_error or 0.0, self.rounds or 1)
+
 
 def derive(rows: Any, details: Any, label: str = "") -> Any:
     """Return rows with the figures that follow from their blocks (``bench.phases.speed.figures``)."""
@@ -110,7 +120,8 @@ def describe(result: TrialResult) -> str:
     speed, name = result.row, result.precision
     if speed is None or speed.step_ms is None:
         return f"{name} {result.status}" + (f": {result.detail}" if result.detail else "")
-    times = with_interval(speed.speedup, speed.speedup_low, speed.speedup_high)
+    gain = speed.log_gain()
+    times = with_interval(*gain.exp().ends) if gain else ""
     unconverged = " (unconverged)" if result.status == "unconverged" else ""
     seen = result.operations or Operations()
     words = strayed(name, seen.compute_dtypes, seen.other_modules)
@@ -133,7 +144,7 @@ METRICS = (
         unit="ms",
         about="Time of a step: median over processes.",
         columns=("step_ms",),
-        gain="speedup",
+        gain="log_speedup",
         has_noise=True,
         change="speedup",
         tabled=True,
@@ -145,7 +156,7 @@ METRICS = (
         unit="samples/s",
         about="Throughput of the step: median over processes.",
         columns=("samples_per_s",),
-        gain="speedup",
+        gain="log_speedup",
         better="more",
         has_noise=True,
         change="speedup",

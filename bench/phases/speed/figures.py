@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from bench.results.csv_file import PAIR
-from bench.stats import rounds_ends
+from bench.stats import rounds_estimates
 
-SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
+SPEEDUP = ["log_speedup", "log_speedup_error"]
 
 
 def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame], label: str = "") -> pd.DataFrame:
@@ -50,7 +50,9 @@ def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame], label: str =
         for count in rounds.unique().tolist():
             alike = gains[rounds == count]
             paired = alike.index.droplevel("round")[::count]
-            figures.loc[paired, SPEEDUP] = rounds_ends(alike.to_numpy().reshape(-1, count))
+            estimates = rounds_estimates(alike.to_numpy().reshape(-1, count))
+            figures.loc[paired, SPEEDUP] = np.stack(estimates, axis=-1)
+        figures.loc[figures["rounds"] < 2, "log_speedup_error"] = np.nan
     measured = rows["steady"] != ""  # arms that failed may have blocks, too
     arms = pd.MultiIndex.from_arrays([rows["trial"], rows["precision"] + label])
     of_rows = figures.reindex(arms).set_index(rows.index).where(measured)

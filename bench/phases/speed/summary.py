@@ -10,10 +10,9 @@ from typing import Any
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis import alone as each_alone
 from bench.report.analysis.changes import Contrast, intervals
 from bench.report.analysis.frame import ARM, PRECISION, arms
-from bench.report.analysis.judge import judge_speedups
+from bench.report.analysis.judge import IN_TURNS, judge_speedups, judged_alone
 from bench.report.format import processes
 from bench.report.reading.load import CELL
 from bench.results.records import MEASURED
@@ -26,17 +25,13 @@ def add(table: pd.DataFrame, trials: pd.DataFrame, changes: Mapping[Metric, Mapp
 
     Of several processes an arm is unconverged where the interval over them is wider than the run asked for.
     """
-    table = table.join(_speeds(trials, changes[SPEED], _alone(changes)))
+    alone = next((of_metric for metric, of_metric in changes.items() if metric.instead_of == SPEED.name), {})
+    table = table.join(_speeds(trials, changes[SPEED], alone))
     asked = trials.groupby(ARM, sort=False)["target_ci"].max()
     is_wide = (table["speedup_high"] / table["speedup_low"]) ** 0.5 - 1 > asked
     table["speed_status"] = table["speed_status"].mask(is_wide & table["speed_status"].isin(MEASURED), "unconverged")
     table.loc[table["data"] == "script", "samples_per_s"] = None  # a script's batch size is its own
     return table
-
-
-def _alone(changes: Mapping[Metric, Mapping[int, Contrast]]) -> Mapping[int, Contrast]:
-    """Return the changes of the metric that may count in place of the step time; none without such a metric."""
-    return next((of_metric for metric, of_metric in changes.items() if metric.instead_of == SPEED.name), {})
 
 
 def _speeds(trials: pd.DataFrame, changes: Mapping[int, Contrast], alone: Mapping[int, Contrast]) -> pd.DataFrame:
@@ -45,8 +40,8 @@ def _speeds(trials: pd.DataFrame, changes: Mapping[int, Contrast], alone: Mappin
     ``speedup`` has the interval of its contrast with fp32, ``speed_verdict`` its word, and ``measured_in`` says over
     which processes, ``disturbed`` whether all of these were. ``noise_ratio`` is that of ``noises``, empty where it was
     not measured, and ``power_capped`` whether the power limit held the clock down, which the precisions then shared.
-    Where the speedup alone counts (``each_alone.counts``), these are of it, and ``IN_TURNS`` is filled; without one a
-    verdict at the power limit is FASTER only beyond ``judge.SHARED_CLOCK``.
+    Where the speedup alone counts (``judged_alone``), these are of it, and ``IN_TURNS`` is filled; without one, FASTER
+    at the power limit needs an interval beyond ``judge.SHARED_CLOCK``.
 
     Args:
         trials: rows from ``numbered``.
@@ -62,14 +57,13 @@ def _speeds(trials: pd.DataFrame, changes: Mapping[int, Contrast], alone: Mappin
     turns, counting, judged = {}, {}, []
     for arm, contrast in changes.items():
         in_turns = replace(contrast, noise=of_arms[arm], shares_clock=bool(capped[arm]))
-        if each_alone.counts(in_turns, alone.get(arm)):
-            turns[arm], counting[arm] = in_turns, alone[arm]
-            judged.append(each_alone.judged(in_turns, alone[arm]))
-        else:
-            counting[arm] = in_turns
-            judged.append(in_turns)
+        instead = judged_alone(in_turns, alone.get(arm))
+        if instead:
+            turns[arm] = in_turns
+        counting[arm] = alone[arm] if instead else in_turns
+        judged.append(instead or in_turns)
     table = table.join(intervals(counting, SPEED.changes, attrgetter("gain")))
-    table = table.join(intervals(turns, each_alone.IN_TURNS, attrgetter("gain")))
+    table = table.join(intervals(turns, IN_TURNS, attrgetter("gain")))
     words = {
         "speed_verdict": dict(zip(counting, judge_speedups(judged), strict=True)),
         "measured_in": {number: measured_in(contrast) for number, contrast in counting.items()},
@@ -86,13 +80,13 @@ def measured_in(contrast: Contrast) -> str:
     count, counted = contrast.replicates, contrast.change.n
     if contrast.pairing == "unpaired":
         return f"{processes(count)} {'alone' if contrast.metric.instead_of else 'apart'}"
-    return f"{counted} of {count} processes" if count > 1 and counted < count else processes(count)
+    return f"{counted} of {count} processes" if counted < count else processes(count)
 
 
 def noises(trials: pd.DataFrame) -> dict[tuple[Any, ...], float]:
     """Return the A/A noise of each cell of which it is known, by the cell's columns (``stats.aa_noise``)."""
     shares = {}
-    for arm in arms(trials, SPEED, phase="floor").values():
+    for arm in arms(trials, replace(SPEED, phase="floor")).values():
         is_disturbed = [process in arm.disturbed for process in arm.gains]
         share = stats.aa_noise([*arm.gains.values()], is_disturbed)
         if share is not None:

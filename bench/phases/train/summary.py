@@ -47,22 +47,15 @@ def _diverged(trials: pd.DataFrame) -> pd.DataFrame:
     ``diverged`` leaves out the seeds in which fp32 diverged, too, but for fp32 itself; ``diverged_seeds`` has them all.
     """
     rows = trials[trials["phase"] == "train"]
-    lost: dict[Any, set[Any]] = {}
-    of_fp32: dict[Any, set[Any]] = {}
-    cells = {}
-    names = [ARM, IN_CELL, "precision", "status", "seed"]
-    for arm, cell, precision, status, seed in rows[names].itertuples(index=False):
-        cells[arm] = cell
-        if status == "nonfinite":
-            lost.setdefault(arm, set()).add(seed)
-            if precision == BASELINE:
-                of_fp32.setdefault(cell, set()).add(seed)
+    lost = rows[rows["status"] == "nonfinite"].groupby(ARM)["seed"].agg(frozenset).to_dict()
+    arms = rows.drop_duplicates(ARM)
+    baselines = arms[arms["precision"] == BASELINE].set_index(IN_CELL)[ARM].to_dict()
     counts = []
-    baselines = set(rows.loc[rows["precision"] == BASELINE, ARM])
-    for arm, cell in cells.items():
-        seeds, fp32 = lost.get(arm, set()), of_fp32.get(cell, set())
-        own = seeds if arm in baselines else seeds - fp32
-        counts.append((arm, len(own), len(fp32), frozenset(seeds)))
+    for arm, cell in zip(arms[ARM], arms[IN_CELL], strict=True):
+        fp32 = baselines.get(cell)
+        seeds, of_fp32 = lost.get(arm, frozenset()), lost.get(fp32, frozenset())
+        own = seeds if arm == fp32 else seeds - of_fp32
+        counts.append((arm, len(own), len(of_fp32), seeds))
     names = [ARM, "diverged", "fp32_diverged", "diverged_seeds"]
     table = pd.DataFrame(counts, columns=names).astype({ARM: "int64"}).set_index(ARM)
     done = rows[rows["status"].isin(MEASURED)].groupby(ARM)

@@ -7,20 +7,23 @@ where it is a difference, the sign turned where less is better.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis.frame import ARM, PRECISION, Arm
+from bench.report.analysis.frame import PRECISION, Arm
 from bench.spec.metric import Metric
 from bench.spec.precisions import BASELINE
 from bench.stats import Interval
 
 Pairing = Literal["processes", "seeds", "unpaired", "once"]
+NO_GAIN = stats.around(0.0, 0.0, math.inf, sys.maxsize)
+"""The gain of fp32 over itself, which is known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -51,6 +54,11 @@ class Contrast:
         return math.log1p(stats.ASSUMED_NOISE if self.noise is None else self.noise) + self.allowance
 
     @property
+    def word(self) -> str:
+        """The word of ``stats.FASTER`` for it, were it the only one."""
+        return stats.verdict(self.change, self.threshold, self.metric.threshold)
+
+    @property
     def gain(self) -> Interval:
         """How many times as good the arm is, 2 being twice; or by how much better, in the metric's unit."""
         return self.change.exp() if self.metric.scale == "ratio" else self.change
@@ -58,15 +66,15 @@ class Contrast:
     @property
     def shown(self) -> Interval:
         """The arm ÷ the other, or the arm − the other, with the ends of the interval."""
-        return self._in_unit(self.change)
+        return self.change.on(self._in_unit)
 
-    def _in_unit(self, change: Interval) -> Interval:
-        turned = change if self.metric.sign > 0 else change.negative()
-        return turned.exp() if self.metric.scale == "ratio" else turned
+    def _in_unit(self, value: float) -> float:
+        turned = 0.0 + self.metric.sign * value  # not -0.0
+        return math.exp(turned) if self.metric.scale == "ratio" else turned
 
     def at(self, confidence: float) -> Interval:
         """Return ``shown`` with an interval at another confidence."""
-        return self._in_unit(self.change.at(confidence))
+        return self.change.at(confidence).on(self._in_unit)
 
     @property
     def reported(self) -> Interval | None:
@@ -77,7 +85,7 @@ class Contrast:
             return self.gain
         if self.metric.shown_as != "share":
             return self.shown
-        return self.shown.plus(-1.0) if self.is_resolvable else None
+        return self.shown.on(lambda ratio: ratio - 1) if self.is_resolvable else None
 
     @property
     def is_disturbed(self) -> bool:
@@ -100,42 +108,44 @@ def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
         return None
     for values in arm.alike if metric.is_described else ():
         metric = metric.of(dict(zip(metric.alike, values, strict=True)))
-    sides: Any = {"metric": metric, "arm": arm, "against": against}
+    pairs = {} if metric.replicate == "once" else _pairs(metric, arm, against)
+    pairing: Pairing = "unpaired"
     if metric.replicate == "once":
-        return Contrast(**sides, change=_read_once(metric, arm, against), pairing="once", replicates=1)
-    pairs = _pairs(metric, arm, against)
-    if pairs and metric.replicate == "seed":
-        change = stats.student([pair.center for pair in pairs.values()])
-        return Contrast(**sides, change=change, pairing="seeds", replicates=len(pairs))
-    if pairs:
+        pairing, change = "once", _read_once(metric, arm, against)
+    elif pairs and metric.replicate == "seed":
+        pairing, change = "seeds", stats.student([pair.center for pair in pairs.values()])
+    elif pairs:
         disturbed = arm.disturbed | against.disturbed
         change = stats.over_processes([*pairs.values()], [process in disturbed for process in pairs])
-        return Contrast(**sides, change=change, pairing="processes", replicates=len(pairs))
-    is_enough = all((side.unpaired & side.counted).sum() >= metric.fewest for side in (arm, against))
-    # Where both have enough processes of their own, those that they shared with other arms are left out.
-    sides_values = [
-        side.additive(metric)[side.counted & (side.unpaired if is_enough else True)] for side in (arm, against)
-    ]
-    change = stats.welch(*sides_values)
-    return Contrast(**sides, change=change, pairing="unpaired", replicates=change.n)
+        pairing = "processes"
+    else:
+        counted = [side.counted for side in (arm, against)]
+        own = [arm.counted & arm.unpaired, against.counted & against.unpaired]
+        # Where both have enough processes of their own, those that they shared with other arms are left out.
+        chosen = own if min(each.sum() for each in own) >= metric.fewest else counted
+        change = stats.welch(arm.additive(metric)[chosen[0]], against.additive(metric)[chosen[1]])
+    replicates = len(pairs) if pairs else change.n
+    return Contrast(metric=metric, arm=arm, against=against, change=change, pairing=pairing, replicates=replicates)
 
 
 def _pairs(metric: Metric, arm: Arm, against: Arm) -> dict[Hashable, Interval]:
-    """Return the change in each process or seed that both have; none where they have too few in common."""
+    """Return the change in each process or seed that both have; none where they have too few in common.
+
+    It is the difference of their gains over fp32 where both have gains, and fp32 itself gains nothing.
+    """
+    ours, theirs = arm.gains, against.gains
     if arm.key[:PRECISION] == against.key[:PRECISION]:
-        if against.key[PRECISION] == BASELINE and len(arm.gains) >= min(2, len(arm.values)):
-            return dict(arm.gains)
-        if arm.key[PRECISION] == BASELINE and len(against.gains) >= min(2, len(against.values)):
-            return {process: gain.negative() for process, gain in against.gains.items()}
-    ours, theirs = _by_replicate(metric, arm, against), _by_replicate(metric, against, arm)
+        if against.key[PRECISION] == BASELINE:
+            theirs = dict.fromkeys(ours, NO_GAIN)
+        elif arm.key[PRECISION] == BASELINE:
+            ours = dict.fromkeys(theirs, NO_GAIN)
+    if not (ours and theirs):
+        ours, theirs = _values(metric, arm), _values(metric, against)
     pairs = {name: ours[name].minus(theirs[name]) for name in ours if name in theirs}
     return pairs if len(pairs) >= min(2, len(arm.values), len(against.values)) else {}
 
 
-def _by_replicate(metric: Metric, arm: Arm, other: Arm) -> dict[Hashable, Interval]:
-    """Return an arm's gain over fp32 in each process, if both arms have gains; else its values."""
-    if arm.gains and other.gains:
-        return dict(arm.gains)
+def _values(metric: Metric, arm: Arm) -> dict[Hashable, Interval]:
     values = zip(arm.replicates, arm.additive(metric).tolist(), strict=True)
     return {replicate: stats.around(value, 0.0, 1.0, 1) for replicate, value in values}
 
@@ -174,7 +184,10 @@ def contrasts(metric: Metric, arms: Mapping[int, Arm]) -> dict[int, Contrast]:
 def intervals(
     contrasts: Mapping[int, Contrast], names: Sequence[str], show: Callable[[Contrast], Interval | None]
 ) -> pd.DataFrame:
-    """Return the center and ends that ``show`` gives of contrasts, as columns by the arm's number; empty for None."""
-    shown = {number: show(contrast) for number, contrast in contrasts.items()}
-    ends = [(None, None, None) if interval is None else interval.ends for interval in shown.values()]
-    return pd.DataFrame(ends, pd.Index(list(shown), dtype="int64", name=ARM), list(names)).astype(float)
+    """Return the center and ends that ``show`` gives of contrasts, as columns by the arm's number, if any."""
+    shown = {}
+    for number, contrast in contrasts.items():
+        interval = show(contrast)
+        if interval is not None:
+            shown[number] = interval.ends
+    return pd.DataFrame.from_dict(shown, "index", float, list(names))

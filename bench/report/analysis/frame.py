@@ -29,8 +29,9 @@ ARM, IN_CELL = "arm_number", "cell_number"
 """Columns that ``numbered`` adds: one number is compared faster than the ten columns that it stands for."""
 PRECISION = KEY.index("precision")
 Values = NDArray[np.float64]
-GAIN = ["gain", "gain_low", "gain_high"]
-"""Columns of ``measurements`` with the ratio to fp32 in the same process, from ABBA rounds, and its interval."""
+GAIN = ["log_gain", "log_gain_error"]
+"""Columns of ``measurements`` with the logarithm of the gain over fp32 in the same process, from ABBA rounds, and its
+standard error."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -84,15 +85,14 @@ def numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
     return np.asarray(numbers, dtype=np.int64)
 
 
-def measurements(trials: pd.DataFrame, metric: Metric, phase: str = "") -> pd.DataFrame:
+def measurements(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Return one row for each measurement of a metric: its arm and where it was taken, with ``value`` and ``GAIN``.
 
     Args:
         trials: rows from ``numbered``.
         metric: what was measured.
-        phase: another phase than the metric's own that measures it, too.
     """
-    measured = trials[(trials["phase"] == (phase or metric.phase)) & trials["status"].isin(MEASURED)]
+    measured = trials[(trials["phase"] == metric.phase) & trials["status"].isin(MEASURED)]
     values = measured[list(metric.columns)].bfill(axis=1).iloc[:, 0].astype(float)
     usable = metric.is_possible(values)
     if metric.is_cost:
@@ -100,17 +100,16 @@ def measurements(trials: pd.DataFrame, metric: Metric, phase: str = "") -> pd.Da
     if metric.unless:
         usable &= ~measured[ARM].isin(measured.loc[measured[metric.unless].notna(), ARM])
     rows: pd.DataFrame = measured.assign(value=values)[usable]
-    for name, end in zip(GAIN, ("", "_low", "_high"), strict=True):
-        rows[name] = rows[f"{metric.gain}{end}"] if metric.gain else np.nan
+    rows[GAIN] = rows[[metric.gain, f"{metric.gain}_error"]] if metric.gain else np.nan
     if metric.seed_is_input:  # of runs that count as one, a seed may be in several
         rows["value"] = rows.groupby([ARM, "seed"])["value"].transform("mean")
         rows = rows.drop_duplicates([ARM, "seed"]).sort_values("seed", kind="stable")
     return rows
 
 
-def arms(trials: pd.DataFrame, metric: Metric, *, phase: str = "") -> dict[int, Arm]:
+def arms(trials: pd.DataFrame, metric: Metric) -> dict[int, Arm]:
     """Return what each arm measured of a metric, by its number; the arguments are those of ``measurements``."""
-    rows = measurements(trials, metric, phase)
+    rows = measurements(trials, metric)
     measured: dict[int, Arm] = {}
     places_of: Mapping[Any, Any] = rows.groupby(ARM, sort=False).indices  # sooner than a frame for each arm
     for number, places in places_of.items():
@@ -136,9 +135,8 @@ def arms(trials: pd.DataFrame, metric: Metric, *, phase: str = "") -> dict[int, 
 
 def _gains(processes: Sequence[Hashable], rows: pd.DataFrame) -> dict[Hashable, Interval]:
     """Return the log-gain over fp32 in each process that has one."""
-    gains: dict[Hashable, Interval] = {}
-    counts = rows["rounds"].fillna(1)
-    for process, (gain, low, high), count in zip(processes, rows[GAIN].to_numpy(), counts, strict=True):
-        if gain > 0:  # NaN where there is none
-            gains[process] = stats.from_row(gain, low, high, int(count))
+    gains = {}
+    for process, log_gain, error, count in zip(processes, *(rows[name] for name in (*GAIN, "rounds")), strict=True):
+        if not np.isnan(log_gain):
+            gains[process] = stats.of_rounds(log_gain, error, int(count))
     return gains

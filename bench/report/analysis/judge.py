@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from bench import stats
 from bench.report.analysis.changes import Contrast
@@ -12,56 +13,59 @@ from bench.report.format import known
 from bench.spec.metric import Metric
 from bench.spec.metrics import ACCURACY, learned
 
-FASTER = ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE")
-Parity = Literal["EQUIVALENT", "NON-INFERIOR", "WORSE", "INCONCLUSIVE", "insufficient seeds"]
-"""``summary.trainings`` replaces it with ``diverged`` where a seed diverged."""
 SHARED_CLOCK = math.log(1.15)
 """Where the power limit held down a clock that both shared, a speedup may be some 10 % too high (docs/measuring.md):
-FASTER is said only of an interval beyond this."""
+FASTER needs an interval beyond this."""
+TOLERANCE = math.log(1.03)
+"""One window alone tells a speedup as well as this; one in turns that differs by more does not hold alone."""
+IN_TURNS = ["turns_speedup", "turns_speedup_low", "turns_speedup_high"]
+"""Columns of the summary with the speedup in turns, where that alone counts."""
 MIN_SEEDS = ACCURACY.fewest
 """With fewer paired seeds there is no parity verdict."""
 
 
-def judge(contrast: Contrast, words: Sequence[str] = FASTER, threshold: float | None = None) -> str:
-    """Return the word for better, worse, the same or undecided: beyond the threshold, or within the metric's margin.
-
-    Args:
-        contrast: the change.
-        words: for better, worse, the same and undecided.
-        threshold: what the whole interval must exceed, on the additive scale; if None, the contrast's own.
-    """
-    low, high = contrast.change.low, contrast.change.high
-    limit = contrast.threshold if threshold is None else threshold
-    if low is None or high is None:
-        return words[3]
-    if low > limit or high < -limit:
-        return words[0] if low > limit else words[1]
-    return words[2] if max(-low, high) <= contrast.metric.threshold else words[3]
-
-
 def judge_speedups(family: Sequence[Contrast]) -> list[str]:
-    """Return the words of ``FASTER`` for the speedups of a report: among many, an interval clears the noise by chance.
+    """Return the words of ``stats.FASTER`` for a report's speedups: of many, one clears the noise by chance.
 
     FASTER and SLOWER also need to be discoveries (``stats.discoveries``) at the level of their intervals, 5 % of one
     process and 2.5 % of several that may have ended the measurement; alone a speedup has the word of its interval.
     """
-    chances = {
-        place: contrast.change.chance(contrast.threshold) / (1 - contrast.change.confidence)
-        for place, contrast in enumerate(family)
-        if contrast.change.low is not None
-    }
+    chances = {}
+    for place, contrast in enumerate(family):
+        if contrast.change.low is not None:
+            chances[place] = contrast.change.chance(contrast.threshold) / (1 - contrast.change.confidence)
     holding = stats.discoveries(chances, 1.0)
     words = []
     for place, contrast in enumerate(family):
-        word = judge(contrast)
-        is_chance = word in FASTER[:2] and place not in holding
-        is_clock = word == FASTER[0] and contrast.shares_clock and (contrast.change.low or 0.0) <= SHARED_CLOCK
-        words.append(FASTER[3] if is_chance or is_clock else word)
+        word = contrast.word
+        is_chance = word in ("FASTER", "SLOWER") and place not in holding
+        if word == "FASTER" and contrast.shares_clock:
+            is_chance |= stats.verdict(contrast.change, SHARED_CLOCK) != word
+        words.append("INCONCLUSIVE" if is_chance else word)
     return words
 
 
-def parity(contrast: Contrast) -> Parity:
+def judged_alone(turns: Contrast, alone: Contrast | None) -> Contrast | None:
+    """Return what the verdict is on where the speedup alone counts: at the power limit, or where the two differ.
+
+    In turns, a GPU at its power limit runs all precisions at one clock. The energy phase trains each alone, at its own,
+    and once: that is taken to be as uncertain as the speedup in turns, and by ``TOLERANCE`` at least.
+    """
+    if alone is None:
+        return None
+    uncertainty = max(TOLERANCE, turns.change.half_width or 0.0)
+    center, freedom, confidence = alone.change.center, turns.change.freedom, turns.change.confidence
+    if not turns.shares_clock and abs(center - turns.change.center) <= uncertainty:
+        return None
+    error = uncertainty / stats.quantile(freedom, confidence)
+    change = stats.around(center, error, freedom, turns.change.n, confidence)
+    return replace(turns, change=change, shares_clock=False)
+
+
+def parity(contrast: Contrast) -> str:
     """Judge whether an arm is equivalent to another, or at least not worse, by two one-sided tests at 5 %.
+
+    It is EQUIVALENT, NON-INFERIOR, WORSE, INCONCLUSIVE or "insufficient seeds".
 
     The end of the 90 % interval on the worse side is also the one-sided 95 % bound that non-inferiority asks for.
 

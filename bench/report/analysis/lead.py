@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 from bench.report.analysis.doubts import DOUBTS, OTHER_TYPES, PARTIAL
 from bench.report.analysis.judge import judged_by
-from bench.report.analysis.verdict import NO_ACCURACY, NOT_TRAINED, NOT_WORSE, OF_PARITY, Answer, Row, accuracy_word
+from bench.report.analysis.verdict import NO_ACCURACY, NOT_TRAINED, NOT_WORSE, Answer, Row
 from bench.report.format import (
     MIB,
     UNKNOWN,
+    at_batch,
     capital,
     change,
     counted,
@@ -24,7 +25,6 @@ from bench.report.format import (
     spread,
     times,
 )
-from bench.results.records import MEASURED
 from bench.spec.metrics import EPOCH, MEMORY, METRICS
 from bench.spec.precisions import BASELINE
 
@@ -55,8 +55,6 @@ class Line:
     """An answer as a line of the grid; a cell with nothing to say is ``UNKNOWN``, or empty where it is an addition."""
 
     answer: Answer
-    use: str
-    """The advised precision, or why there is none."""
     faster: str
     """The speedup; where fp32 is advised, that of the best other precision after its name, or its interval."""
     spread: str
@@ -83,17 +81,15 @@ class Line:
 def line(answer: Answer) -> Line:
     """Write an answer as a line of the grid."""
     arm = answer.arm if answer.is_gain else {}
-    has_interval = answer.is_timed and known(arm["speedup_low"])
-    accuracy = _accuracy(answer)
-    words = [word for _, word in answer.trained] or [accuracy]
-    standings = [STANDING.get(word, "bad") for word in words]
+    accuracy = answer.word(answer.precision) if answer.is_gain else answer.accuracy or UNKNOWN
+    words = [accuracy] if answer.is_gain else answer.trained.values()
+    standings = [STANDING.get(word, "bad") for word in words] or [""]
     return Line(
         answer=answer,
-        use=answer.precision or answer.advice,
         faster=_faster(answer),
-        spread=spread(arm["speedup_low"], arm["speedup_high"]) if has_interval else "",
+        spread=spread(arm["speedup_low"], arm["speedup_high"]) if arm and known(arm["speedup_low"]) else "",
         changes=_changes(answer, arm),
-        peak=_mib(arm) if arm and known(arm["peak_memory_bytes"]) else "",
+        peak=_peak(arm),
         accuracy=accuracy,
         points=_points(answer),
         standing="bad" if "bad" in standings else standings[0],
@@ -105,10 +101,13 @@ def _faster(answer: Answer) -> str:
     arm = answer.arm
     if not arm:
         return UNKNOWN
-    size = times(arm["speedup"], arm["speedup_low"], arm["speedup_high"])
-    if answer.is_open:
-        size = f"{number(arm['speedup_low'], 2)} to {number(arm['speedup_high'], 2)}×"
-    return f"{arm['precision']}: {size}" if answer.stays else size
+    low, high = arm["speedup_low"], arm["speedup_high"]
+    size = times(arm["speedup"], low, high)
+    if not answer.stays:
+        return size
+    if arm["speed_verdict"] == "INCONCLUSIVE" and low < 1 < high:
+        size = f"{number(low, 2)} to {number(high, 2)}×"
+    return f"{arm['precision']}: {size}"
 
 
 def _changes(answer: Answer, arm: Row) -> dict[str, Cell]:
@@ -116,38 +115,32 @@ def _changes(answer: Answer, arm: Row) -> dict[str, Cell]:
     changes = {}
     for metric in METRICS.values():
         if metric.shown_as == "share":
-            share = arm[metric.change] if arm else math.nan
-            changes[metric.name] = Cell(change(share), share if known(share) else None)
-    if not arm or not known(arm["time_per_epoch_s"]):
-        return changes | {EPOCH.name: Cell(UNKNOWN, None)}
-    ends = []
-    for row in answer.question.cell:
-        if row["precision"] in (BASELINE, arm["precision"]):
-            ends.append(row["time_per_epoch_s"])
-    text = " → ".join(number(seconds, 3) for seconds in ends if known(seconds))
-    return changes | {EPOCH.name: Cell(f"{text} s", arm[EPOCH.change])}
-
-
-def _accuracy(answer: Answer) -> str:
-    if not answer.is_gain:
-        return answer.accuracy or UNKNOWN
-    return answer.accuracy if answer.accuracy in OF_PARITY.values() else accuracy_word(answer.training)
+            share = arm.get(metric.change, math.nan)
+            changes[metric.name] = Cell(change(share), share)
+    text = UNKNOWN
+    if arm and known(arm["time_per_epoch_s"]):
+        seconds = [row["time_per_epoch_s"] for row in (answer.fp32, arm) if row]
+        text = " → ".join(number(each, 3) for each in seconds if known(each)) + " s"
+    return changes | {EPOCH.name: Cell(text, arm.get(EPOCH.change))}
 
 
 def _points(answer: Answer) -> str:
     training = answer.training
-    if not training or training["train_status"] not in MEASURED or training["regression"] == "yes":
+    if not training:
         return ""
-    is_here = training["batch_size"] == answer.batch
-    quality = judged_by(training)
+    quality, is_here = judged_by(training), training["batch_size"] == answer.batch
     if quality is None:
         return f"{training['accuracy_pct']:.2f} %" if is_here and known(training["accuracy_pct"]) else ""
     parts = [f"{signed(training[quality.change], quality.decimals)} {quality.short}"]
-    if accuracy_word(training) == "too few seeds":
+    if answer.word(answer.precision) == "too few seeds":
         parts.append(counted(training["accuracy_change_seeds"], "seed"))
     if not is_here:
         parts.append(f"batch {training['batch_size']:.0f}")
     return ", ".join(parts)
+
+
+def _peak(arm: Row) -> str:
+    return f"{number(arm['peak_memory_bytes'] / MIB)} MiB" if arm and known(arm["peak_memory_bytes"]) else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,16 +161,14 @@ class Grid:
 def grid(answers: Sequence[Answer]) -> Grid:
     """Return the grid of the answers."""
     groups: dict[str, list[Line]] = {}
+    columns: dict[str, None] = {}
     for answer in answers:
-        groups.setdefault(answer.workload, []).append(line(answer))
-    lines = [each for group in groups.values() for each in group]
-    columns = []
-    for name in lines[0].changes if lines else ():
-        if any(each.changes[name].text != UNKNOWN for each in lines):
-            columns.append(name)
+        shown = line(answer)
+        groups.setdefault(str(answer.names["workload"]), []).append(shown)
+        columns |= {name: None for name, cell in shown.changes.items() if cell.text != UNKNOWN}
     doubts = {doubt.name for answer in answers for doubt in answer.doubts}
     legend = {doubt.mark: f"{doubt.about}." for name, doubt in DOUBTS.items() if name in doubts}
-    return Grid(groups=groups, columns=columns, legend=legend)
+    return Grid(groups=groups, columns=[*columns], legend=legend)
 
 
 # All answers in two sentences.
@@ -200,7 +191,7 @@ def strayed(answers: Sequence[Answer]) -> Sentence:
     """Say which precisions' products ran in other types than theirs; nothing where none did."""
     words: dict[str, None] = {}
     for answer in answers:
-        for row in answer.question.rows:
+        for row in answer.rows:
             if known(row["other_types"]):
                 words[f"{row['precision']} {row['other_types']}, so it is no {row['precision']}"] = None
     if not words:
@@ -213,87 +204,59 @@ def _speeds(answers: Sequence[Answer]) -> Sentence:
     """Say what to use where, and how much faster it is: the advice for most devices first."""
     by_use: dict[tuple[str, bool], list[Answer]] = {}
     for answer in answers:
-        by_use.setdefault((answer.precision or answer.advice, answer.is_timed), []).append(answer)
-    groups = sorted(by_use.values(), key=lambda group: (-len(group), not group[0].is_timed))
+        by_use.setdefault((answer.use, answer.is_timed), []).append(answer)
     parts: Sentence = []
-    for group in groups:
+    for group in sorted(by_use.values(), key=lambda group: (-len(group), not group[0].is_timed)):
         parts += [Part("; ")] if parts else []
         parts += _clause(group, answers)
     if any(DOUBTS[PARTIAL] in answer.doubts for answer in answers):
         parts.insert(0, Part("so far, "))
     only = answers[0]
-    if len(answers) == 1 and only.paying and not only.stays:
-        parts.append(Part(f"; it pays {_pays(only)}"))
+    if len(answers) == 1 and only.is_gain and only.paying and only.paying[0] < only.batch:
+        parts.append(Part(f"; it pays from batch {only.paying[0]}"))
     return [*parts, Part(".")]
 
 
 def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
     """Say what to use where some answers advise the same, and how much faster it is there."""
-    first, is_only = group[0], len(answers) == 1
-    use = first.precision or first.advice
-    labels = list(dict.fromkeys(answer.label for answer in group))
+    first, use = group[0], group[0].use
+    labels = list(dict.fromkeys(answer.names["label"] for answer in group))
     where = f"on {enumerated(labels)}"
-    if any(answer.label in labels and answer not in group for answer in answers):  # of other suites
+    if len(answers) == 1:
+        where += f" for {first.names['workload']}{at_batch(first.names, ' at batch ')}"
+    elif any(answer.names["label"] in labels and answer not in group for answer in answers):  # of other suites
         where = f"in {cases(len(group), len(answers))}"
     fp32 = f"{BASELINE} ≠" if any(DOUBTS[OTHER_TYPES] in answer.doubts for answer in group) else BASELINE
     if first.is_timed:
         speedups = [float(answer.arm["speedup"]) for answer in group]
         size = _faster(first) if len(group) == 1 else span(min(speedups), max(speedups))
-        at = f" at batch {first.batch_text}" if first.batch_text != UNKNOWN else ""
-        of_only = f" for {first.workload}{at}" if is_only else ""
-        return [Part(f"{use} is "), Part(size, True), Part(f" as fast as {fp32} {where}{of_only}")]
+        return [Part(f"{use} is "), Part(size, True), Part(f" as fast as {fp32} {where}")]
     if first.stays:
-        rival = f" ({_faster(first)})" if is_only else ""
+        rival = f" ({_faster(first)})" if len(group) == 1 else ""
         return [Part(f"stay with {fp32}", True), Part(f" {where}{rival}")]
     return [Part(f"only {use} fits {where}" if first.is_gain else f"{use} {where}")]
 
 
-def _pays(answer: Answer) -> str:
-    """Say from which batch size on the precision pays."""
-    first, last, sizes = answer.paying[0], answer.paying[-1], answer.sizes
-    if len(sizes) == 1:
-        return f"at batch {first}, the only one measured"
-    to = f" to {last}" if last < sizes[-1] else ""
-    return f"from batch {first}{to}" + (", the smallest measured" if first == sizes[0] else "")
-
-
 def _costs(answers: Sequence[Answer]) -> Sentence:
-    """Say what changes in memory and in accuracy where another precision than fp32 is advised."""
-    gains = [answer for answer in answers if answer.is_gain]
-    clauses = [*_memory(gains), *_accuracies(gains)]
-    if len(answers) == 1 and answers[0].trained:
-        words = [f"{name}{'' if word == 'diverged' else ' is'} {word}" for name, word in answers[0].trained]
-        clauses = [f"compared with {BASELINE} after training, {enumerated(words)}"]
-    return [Part(f"{'; '.join(clauses)}.")] if clauses else []
+    """Say what changes in memory and in accuracy where another precision than fp32 is advised.
 
-
-def _memory(gains: Sequence[Answer]) -> list[str]:
-    """Write by how much the memory changes, from the largest saving on; nothing where it is not known."""
-    changes = [float(answer.arm[MEMORY.change]) for answer in gains if known(answer.arm[MEMORY.change])]
-    if not changes:
-        return []
-    if max(changes) >= 0:
-        ends = dict.fromkeys([change(min(changes)), change(max(changes))])
-        return [f"peak memory changes by {' to '.join(ends)}"]
-    ends = dict.fromkeys(change(-end).removeprefix("+") for end in (max(changes), min(changes)))
-    only = f" ({_mib(gains[0].arm)})" if len(gains) == 1 else ""
-    return [f"it takes {' to '.join(ends)} less peak memory{only}"]
-
-
-def _accuracies(gains: Sequence[Answer]) -> list[str]:
-    """Say on how many answers accuracy is shown to be no worse, or by how much it differs in the only one."""
-    training = gains[0].training if len(gains) == 1 else {}
-    quality = judged_by(training) if training else None
-    if quality is not None:
-        size = f"{signed(training[quality.change], quality.decimals)} {quality.unit}"
-        at = "" if training["batch_size"] == gains[0].batch else f" at batch {training['batch_size']:.0f}"
-        word = NOT_WORSE if gains[0].accuracy == NOT_WORSE else "not shown to be the same"
-        return [f"its {quality.label} is {word} ({size} over {counted(training['accuracy_change_seeds'], 'seed')}{at})"]
-    words = Counter(_accuracy(answer) for answer in gains)
-    if len(words) < 2:
-        return [f"accuracy: {word}" for word in words]
-    counts = [f"{word} in {cases(count, len(gains))}" for word, count in words.items()]
-    return [f"accuracy: {', '.join(counts)}"]
+    Where fp32 is, and there is no other answer, say what trainings have shown.
+    """
+    gains = [line(answer) for answer in answers if answer.is_gain]
+    if not gains:
+        shown = answers[0].accuracy if len(answers) == 1 else ""
+        return [Part(f"compared with {BASELINE} after training: {shown}.")] if shown else []
+    clauses = []
+    shares = [answer.arm[MEMORY.change] for answer in answers if answer.is_gain and known(answer.arm[MEMORY.change])]
+    if shares:
+        ends = dict.fromkeys([change(min(shares)), change(max(shares))])
+        only = f" ({gains[0].peak})" if len(gains) == 1 else ""
+        clauses.append(f"peak memory changes by {' to '.join(ends)}{only}")
+    words = Counter(each.accuracy for each in gains)
+    counts = [word if len(words) == 1 else f"{word} in {cases(count, len(gains))}" for word, count in words.items()]
+    points = f" ({gains[0].points})" if len(gains) == 1 and gains[0].points else ""
+    clauses.append(f"accuracy: {', '.join(counts)}{points}")
+    return [Part(f"{'; '.join(clauses)}.")]
 
 
 def _doubtful(answers: Sequence[Answer]) -> Sentence:
@@ -304,10 +267,6 @@ def _doubtful(answers: Sequence[Answer]) -> Sentence:
         if counts[name]:
             clauses.append(doubt.about + (f" ({cases(counts[name], len(answers))})" if len(answers) > 1 else ""))
     return [Part(f"what to doubt: {'; '.join(clauses)}.")] if clauses else []
-
-
-def _mib(arm: Row) -> str:
-    return f"{number(arm['peak_memory_bytes'] / MIB)} MiB"
 
 
 def cases(some: int, every: int) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Mapping
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from bench import stats
@@ -76,8 +75,7 @@ def _of_phase(trials: pd.DataFrame, phase: Phase) -> pd.DataFrame:
     rows = trials[trials["phase"] == phase.name]
     is_measured = rows["status"].isin(MEASURED)
     table = status_of(rows).to_frame(f"{phase.name}_status")
-    lost = _lost(rows).groupby(ARM).size()
-    table[f"lost_{phase.name}"] = lost.reindex(table.index, fill_value=0)
+    table[f"lost_{phase.name}"] = _lost(rows).groupby(ARM).size()
     return table.join(rows[is_measured].groupby(ARM, sort=False).agg(dict(phase.summarised)))
 
 
@@ -155,13 +153,13 @@ def reference_batch(rows: pd.DataFrame) -> int:
     It is the largest that was trained with and has a speedup, else the largest at which all devices have one, else the
     largest that has one.
     """
-    sizes = rows["batch_size"].to_numpy()
-    compared, trained, timed = (rows[name].notna().to_numpy() for name in ("speedup", "train_status", "step_ms"))
-    both = compared & np.isin(sizes, sizes[trained])
-    for choice in (both, compared & rows["in_common"].to_numpy(), compared, trained, timed, np.ones_like(timed)):
+    sizes, compared = rows["batch_size"], rows["speedup"].notna()
+    trained = sizes.isin(sizes[rows["train_status"].notna()])
+    timed = rows["step_ms"].notna()
+    for choice in (compared & trained, compared & rows["in_common"], compared, trained, timed):
         if choice.any():
             return int(sizes[choice].max())
-    raise ValueError("a subject has at least one row")
+    return int(sizes.max())
 
 
 def best_rows(rows: pd.DataFrame) -> pd.DataFrame:

@@ -72,7 +72,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Runs:
-    """All runs of a report: their rows in one frame, told apart by the column ``run``."""
+    """All runs of a report: their rows in one frame, each with its ``run``."""
 
     runs: list[Run]
     trials: pd.DataFrame

@@ -15,9 +15,8 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.analysis.alone import IN_TURNS
 from bench.report.analysis.doubts import doubted, marked_verdict
-from bench.report.analysis.judge import judged_by
+from bench.report.analysis.judge import IN_TURNS, judged_by
 from bench.report.analysis.summary import MEASURES
 from bench.report.analysis.verdict import Answer
 from bench.report.format import (
@@ -59,7 +58,7 @@ def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
 
     Published rows are there at all batch sizes. The advised row stands out. Legends are below the last table.
     """
-    given = {(answer.workload, answer.where): answer for answer in answers}
+    given = {(answer.names["workload"], answer.names["where"]): answer for answer in answers}
     lines: dict[str, list[Row]] = {}
     for row in records(rows):
         answer = given.get((row["workload"], row["where"]))
@@ -86,7 +85,8 @@ def unfolded(rows: pd.DataFrame, answers: Sequence[Answer]) -> dict[str, Table |
     """Return what was measured at every batch size, by the subject of the answer for the workload on the device."""
     tables = {}
     for answer in answers:
-        of_subject = rows[(rows["workload"] == answer.workload) & (rows["where"] == answer.where)]
+        names = answer.names
+        of_subject = rows[(rows["workload"] == names["workload"]) & (rows["where"] == names["where"])]
         tables[answer.subject] = every_batch(of_subject)
     return tables
 

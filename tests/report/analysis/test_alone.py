@@ -34,8 +34,8 @@ def measured(folder: Path, alone: float | None, *, is_capped: bool, turns: float
     ],
 )
 def test_the_speedup_alone_counts_at_the_power_limit_and_where_the_two_differ(
-    tmp_path: Path, is_capped: bool, alone: float | None, speedup: float, word: str
-) -> None:
+    tmp_path, is_capped, alone, speedup, word: str
+):
     run = measured(tmp_path / "run", alone, is_capped=is_capped)
     row, is_alone = run.row(), speedup != IN_TURNS
     assert (row.speedup, row.speed_verdict) == (pytest.approx(speedup), word)
@@ -45,19 +45,20 @@ def test_the_speedup_alone_counts_at_the_power_limit_and_where_the_two_differ(
     assert answer.precision == ("amp-bf16" if word == "FASTER" else "fp32")
 
 
-def test_without_the_energy_of_fp32_there_is_none_alone(tmp_path: Path) -> None:
-    row = capped(RunBuilder(tmp_path / "run"), 1.12).drew(1300).row()
-    assert (row.speedup, row.speed_verdict, row.doubts) == (pytest.approx(1.12), "INCONCLUSIVE", "shared clock")
+@pytest.mark.parametrize(("speedup", "word"), [(1.12, "INCONCLUSIVE"), (1.3, "FASTER"), (0.9, "SLOWER")])
+def test_without_the_energy_of_fp32_there_is_none_alone_and_faster_needs_more_than_the_bias(run, speedup, word):
+    row = capped(run, speedup).drew(1300).row()
+    assert (row.speedup, row.speed_verdict, row.doubts) == (pytest.approx(speedup), word, "shared clock")
 
 
-def test_precisions_as_fast_alone_tie_whichever_is_faster_in_turns(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").together({"amp-fp16": [1.5, 1.51, 1.52], "amp-bf16": [1.4, 1.41, 1.42]})
+def test_precisions_as_fast_alone_tie_whichever_is_faster_in_turns(run):
+    run.together({"amp-fp16": [1.5, 1.51, 1.52], "amp-bf16": [1.4, 1.41, 1.42]})
     run.drew(1000, "fp32").drew(1210, "amp-fp16").drew(1190)
     (answer,) = answers(run.summary())
     assert (answer.precision, answer.ties) == ("amp-bf16", ["amp-fp16"])  # which needs no loss scaling
 
 
-def test_a_reader_is_shown_both(tmp_path: Path) -> None:
+def test_a_reader_is_shown_both(tmp_path):
     run = measured(tmp_path / "run", 1.3, is_capped=True)
     report([run.folder], tmp_path / "out", figures="none")
     for name in ("report.md", "report.html"):

@@ -1,7 +1,6 @@
 """Speedup at one batch and at each precision's best, and what fits."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 from scipy import stats as scipy_stats
@@ -18,9 +17,9 @@ def rows(run: RunBuilder, title: str) -> list[list[str]]:
     return table.rows if table else []
 
 
-def test_each_precision_is_compared_at_its_own_best_batch_with_welchs_interval(tmp_path: Path) -> None:
+def test_each_precision_is_compared_at_its_own_best_batch_with_welchs_interval(run):
     """fp32 fits at 128, where amp-bf16 is twice as fast; amp-bf16 also at 512, alone, at three times the pace."""
-    run = RunBuilder(tmp_path / "run").speed(speedups=[1.9, 2.0, 2.1], batch=128)
+    run.speed(speedups=[1.9, 2.0, 2.1], batch=128)
     run.alone("amp-bf16", [10.0 / 3 * 4 * factor for factor in (1.0, 1.1, 0.9)], batch=512)
     fp32, row = rows(run, "Best batch")
     paces = np.log([512 / (40.0 / 3 * factor) for factor in (1.0, 1.1, 0.9)])
@@ -31,8 +30,7 @@ def test_each_precision_is_compared_at_its_own_best_batch_with_welchs_interval(t
     assert row[4] == f"{center:.2f} [{math.exp(bounds.low):.2f}, {math.exp(bounds.high):.2f}]"
 
 
-def test_largest_batches_stand_next_to_fp32s(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run")
+def test_largest_batches_stand_next_to_fp32s(run, tmp_path):
     for name, size in (("fp32", 96), ("amp-bf16", 168)):
         fit = Fit(fit_bound="memory", fit_peak_bytes=70 * GIB, fit_free_bytes=79 * GIB)
         run.result("fit", name, batch=size, row=fit)

@@ -27,7 +27,7 @@ def measured(metric: Metric, *folders: Path) -> dict[tuple[str, str], Arm]:
 STEADY = (1.999, 2.0, 2.001, 2.002, 1.998, 2.0)
 
 
-def test_trials_of_the_same_name_in_two_runs_are_no_pair(tmp_path: Path) -> None:
+def test_trials_of_the_same_name_in_two_runs_are_no_pair(tmp_path):
     runs = [RunBuilder(tmp_path / name).together({"amp-bf16": STEADY}).folder for name in ("a", "b")]
     sides = measured(SPEED, *runs)
     assert {arm.replicates[0][1] for arm in sides.values()} == {"mlp-0-b128-speed-r0"}
@@ -36,7 +36,7 @@ def test_trials_of_the_same_name_in_two_runs_are_no_pair(tmp_path: Path) -> None
     assert estimate(SPEED, sides["a", "amp-bf16"], sides["b", "amp-bf16"]).pairing == "unpaired"
 
 
-def test_a_seed_pairs_what_was_learned_in_two_runs_but_times_within_one_cell_alone(tmp_path: Path) -> None:
+def test_a_seed_pairs_what_was_learned_in_two_runs_but_times_within_one_cell_alone(tmp_path):
     for name in ("a", "b"):
         run = RunBuilder(tmp_path / name).train("fp32", [90.0, 91.0], epoch_s=[3.0, 4.0])
         run.train("amp-bf16", [90.0, 91.0], epoch_s=[2.0, 3.0])
@@ -55,8 +55,8 @@ def test_a_seed_pairs_what_was_learned_in_two_runs_but_times_within_one_cell_alo
         ((0,), (1,), "unpaired"),
     ],
 )
-def test_a_single_shared_seed_makes_no_pair_where_both_have_more(tmp_path: Path, seeds, against, pairing) -> None:
-    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 91.0, 92.0])
+def test_a_single_shared_seed_makes_no_pair_where_both_have_more(run, seeds, against, pairing):
+    run.train("fp32", [90.0, 91.0, 92.0])
     arm = measured(ACCURACY, run.folder)["run", "fp32"]
     sides = [
         replace(arm, values=np.arange(len(each), dtype=float), replicates=[(None, seed) for seed in each])
@@ -65,29 +65,18 @@ def test_a_single_shared_seed_makes_no_pair_where_both_have_more(tmp_path: Path,
     assert estimate(ACCURACY, *sides).pairing == pairing
 
 
-def test_a_gain_is_that_of_one_metric_alone(tmp_path: Path) -> None:
-    """Energy of arms that have a speedup is compared by its own figures."""
-    run = RunBuilder(tmp_path / "run").speed(speedups=[7.0, 7.1, 6.9])
-    for name, joules in (("fp32", 4.0), ("amp-bf16", 3.0)):
-        figures = Energy(energy_source="counter", energy_j_per_step=joules)
-        run.result("energy", name, row=figures)
+@pytest.mark.parametrize(("source", "ratio"), [("counter", 0.75), ("power", None)])
+def test_energy_is_compared_by_its_own_figures_and_only_with_one_of_the_same_source(run, source, ratio):
+    run.speed(speedups=[7.0, 7.1, 6.9])
+    for name, of_arm, joules in (("fp32", "counter", 4.0), ("amp-bf16", source, 3.0)):
+        run.result("energy", name, row=Energy(energy_source=of_arm, energy_j_per_step=joules))
     sides = measured(METRICS["energy"], run.folder)
-    assert estimate(METRICS["energy"], sides["run", "amp-bf16"], sides["run", "fp32"]).shown.center == pytest.approx(
-        0.75
-    )
-
-
-def test_other_sources_of_energy_do_not_compare(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run")
-    for name, source in (("fp32", "counter"), ("amp-bf16", "power")):
-        figures = Energy(energy_source=source, energy_j_per_step=3.0)
-        run.result("energy", name, row=figures)
-    sides = measured(METRICS["energy"], run.folder)
-    assert estimate(METRICS["energy"], sides["run", "amp-bf16"], sides["run", "fp32"]) is None
+    contrast = estimate(METRICS["energy"], sides["run", "amp-bf16"], sides["run", "fp32"])
+    assert (contrast and contrast.shown.center) == (ratio and pytest.approx(ratio))
 
 
 @pytest.mark.parametrize("metric", [SPEED, THROUGHPUT, EPOCH, ACCURACY], ids=lambda metric: metric.name)
-def test_turned_round_a_contrast_is_its_inverse(tmp_path: Path, metric: Metric) -> None:
+def test_turned_round_a_contrast_is_its_inverse(tmp_path, metric):
     rng = np.random.default_rng(3)
     for name in ("a", "b"):
         gains = {arm: tuple(rng.normal(2.0, 0.1, 5)) for arm in ("amp-fp16", "amp-bf16")}
@@ -102,8 +91,8 @@ def test_turned_round_a_contrast_is_its_inverse(tmp_path: Path, metric: Metric) 
                 assert (back.center, back.low, back.high) == pytest.approx((-gain.center, -gain.high, -gain.low))
 
 
-def test_of_arms_that_classify_no_loss_is_compared(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").train("fp32", [90.0], test_loss=1.0).train("tf32", [None], test_loss=1.0)
+def test_of_arms_that_classify_no_loss_is_compared(run):
+    run.train("fp32", [90.0], test_loss=1.0).train("tf32", [None], test_loss=1.0)
     assert set(measured(LOSS, run.folder)) == {("run", "tf32")}
 
 
@@ -116,10 +105,8 @@ def test_of_arms_that_classify_no_loss_is_compared(tmp_path: Path) -> None:
         (["heat"] * 4, "4 processes", True),
     ],
 )
-def test_a_disturbed_process_is_left_out_and_where_all_were_all_count_with_a_mark(
-    tmp_path: Path, named, measured_in, is_marked
-) -> None:
-    run = RunBuilder(tmp_path / "run").together({"amp-bf16": (2.0, 2.002, 1.998, 1.9)})
+def test_a_disturbed_process_is_left_out_and_where_all_were_all_count_with_a_mark(run, named, measured_in, is_marked):
+    run.together({"amp-bf16": (2.0, 2.002, 1.998, 1.9)})
 
     def disturb(row) -> None:
         row["disturbance"] = named[int(row["replicate"])]
@@ -131,17 +118,15 @@ def test_a_disturbed_process_is_left_out_and_where_all_were_all_count_with_a_mar
 
 
 @pytest.mark.parametrize(("count", "is_marked"), [(2, False), (3, True), (6, True)])
-def test_arms_in_processes_of_their_own_are_marked_where_all_of_a_side_were_disturbed(
-    tmp_path, count, is_marked
-) -> None:
-    run = RunBuilder(tmp_path / "run").alone("fp32", [10.0, 10.1, 9.9]).alone("amp-bf16", [5.0, 5.1, 4.9])
+def test_arms_in_processes_of_their_own_are_marked_where_all_of_a_side_were_disturbed(run, count, is_marked):
+    run.alone("fp32", [10.0, 10.1, 9.9]).alone("amp-bf16", [5.0, 5.1, 4.9])
     left = iter(range(count))
     edit_rows(run.folder, lambda row: row.update(disturbance="heat" if next(left, None) is not None else ""))
     assert ("disturbed" in run.row("amp-bf16")["doubts"]) is is_marked
 
 
-def test_one_shared_process_does_not_stand_for_those_of_their_own(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").together({"amp-bf16": (2.0,)})
+def test_one_shared_process_does_not_stand_for_those_of_their_own(run):
+    run.together({"amp-bf16": (2.0,)})
     for precision, step_ms in (("fp32", 10.0), ("amp-bf16", 5.0)):
         for replicate in (1, 2, 3):
             speed = timed(step_ms + 0.01 * replicate, 128, paired=False)

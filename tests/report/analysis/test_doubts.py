@@ -24,39 +24,44 @@ def partial(run: RunBuilder) -> RunBuilder:
     return run
 
 
-def crowded(run: RunBuilder) -> RunBuilder:
-    for replicate, load_pct in enumerate((2.0, 35.0, 3.0)):
-        speeds = {"fp32": timed(10.0, 128), "amp-bf16": timed(5.0, 128, speedup=2.0, foreign_load_pct=load_pct)}
-        rows = [TrialResult(precision=name, status="ok", row=speed) for name, speed in speeds.items()]
-        run.add(run.trial("speed", [*speeds], 128, replicate=replicate), *rows)
-    return run
-
-
-def strayed(run: RunBuilder, computed: str = "bfloat16:90% float32:10%", arm: str = "bfloat16:100%") -> RunBuilder:
-    """Three processes in which fp32 multiplied in other types, in a known module."""
+def strayed(
+    run: RunBuilder,
+    computed: str = "bfloat16:90% float32:10%",
+    arm: str = "bfloat16:100%",
+    reference: str = "",
+) -> RunBuilder:
+    """Three processes in which fp32, or the reference of a script, multiplied in other types, in a known module."""
+    names = (reference or "fp32", "amp-bf16")
+    if reference:
+        script = {"command": ["train.py"], "arms": [[name, ""] for name in names]}
+        edit_run(run.folder, lambda info: info["request"].update(script=script))
     for replicate in range(3):
-        speeds = {"fp32": timed(10.0, 128), "amp-bf16": timed(5.0, 128, speedup=2.0)}
+        trial = run.trial("speed", names, 128, replicate=replicate)
+        if reference:
+            trial = replace(trial, cell=replace(trial.cell, data=DataSource(kind="script"), reference=reference))
         rows = []
-        for name, types in (("fp32", computed), ("amp-bf16", arm)):
+        for name, types, speed in (
+            (names[0], computed, timed(10.0, 128)),
+            (names[1], arm, timed(5.0, 128, speedup=2.0)),
+        ):
             operations = Operations(compute_dtypes=types, other_modules="middle")
-            rows.append(
-                TrialResult(precision=name, status="ok", switches=IEEE, operations=operations, row=speeds[name])
-            )
-        run.add(run.trial("speed", [*speeds], 128, replicate=replicate), *rows)
+            rows.append(TrialResult(precision=name, status="ok", switches=IEEE, operations=operations, row=speed))
+        run.add(trial, *rows)
     return run
 
 
-def disturbed(run: RunBuilder) -> RunBuilder:
+def edited(run, **cells: str) -> RunBuilder:
+    """Three processes, with other cells in the rows of the second, or of all where a process was disturbed."""
     run.speed()
-    edit_rows(run.folder, lambda row: row.update(disturbance="thermal slowdown for 2 s"))
+    edit_rows(run.folder, lambda row: (row["replicate"] == "1" or "disturbance" in cells) and row.update(cells))
     return run
 
 
 CASES: dict[str, Callable[[RunBuilder], RunBuilder]] = {
     "partial": partial,
     "other types": strayed,
-    "crowded": crowded,
-    "disturbed": disturbed,
+    "crowded": lambda run: edited(run, foreign_load_pct="35"),
+    "disturbed": lambda run: edited(run, disturbance="thermal slowdown for 2 s"),
     "one process": lambda run: run.speed(speedups=[2.0]),
     "one seed": lambda run: run.speed().train("fp32", [90.0]).train("amp-bf16", [90.1]),
     "unconverged": lambda run: run.speed(status="unconverged"),
@@ -70,12 +75,19 @@ def doubtful(folder: Path, name: str) -> RunBuilder:
     return CASES[name](RunBuilder(folder / "run", target_ci=0.001 if name == "unconverged" else None))
 
 
-def test_every_doubt_has_a_case() -> None:
+def written(folder, *runs):
+    """The report of some runs, and the texts of report.md and report.html."""
+    contents = report([run.folder for run in runs], folder, figures="none")
+    head, page = (unescape((folder / name).read_text()) for name in ("report.md", "report.html"))
+    return contents, head, page
+
+
+def test_every_doubt_has_a_case():
     assert CASES.keys() == DOUBTS.keys()
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_doubt_is_in_json(tmp_path: Path, name: str) -> None:
+def test_a_doubt_is_in_json(tmp_path, name):
     run = doubtful(tmp_path, name)
     exported = document.report(load([run.folder]))
     assert exported["answers"][0]["doubts"] == [name]
@@ -85,27 +97,25 @@ def test_a_doubt_is_in_json(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["partial", *(pytest.param(n, marks=pytest.mark.slow) for n in CASES if n != "partial")]
 )
-def test_a_doubt_is_marked_at_its_row_explained_below_it_and_said_in_the_lead(tmp_path: Path, name: str) -> None:
+def test_a_doubt_is_marked_at_its_row_explained_below_it_and_said_in_the_lead(tmp_path, name):
     doubt, run = DOUBTS[name], doubtful(tmp_path, name)
-    contents = report([run.folder], tmp_path / "out", figures="none")
-    head, page = ((tmp_path / "out" / file).read_text() for file in ("report.md", "report.html"))
+    contents, head, page = written(tmp_path, run)
     advised = next(line for line in head.splitlines() if "| **amp-bf16" in line)
     legend = f"{doubt.mark} {doubt.about}."
     assert doubt.mark in advised
     assert f"\n{legend}\n" in head
     assert doubt.about in head.partition("\n|")[0]
     assert f'</span> <span class="soft">{doubt.mark}</span>' in page
-    assert legend in unescape(page)
+    assert legend in page
     shown = terminal(contents, tmp_path)
     assert f"amp-bf16 {doubt.mark}" in shown
     assert legend in shown
 
 
-def test_a_sound_run_has_no_doubt_and_a_partial_ones_advice_says_so_far(tmp_path: Path) -> None:
+def test_a_sound_run_has_no_doubt_and_a_partial_ones_advice_says_so_far(run, tmp_path):
     sound = RunBuilder(tmp_path / "sound").speed()
-    for run, so_far in ((sound, False), (partial(RunBuilder(tmp_path / "run")), True)):
-        report([run.folder], tmp_path / "out", figures="none")
-        head, page = ((tmp_path / "out" / name).read_text() for name in ("report.md", "report.html"))
+    for each, so_far in ((sound, False), (partial(run), True)):
+        _, head, page = written(tmp_path, each)
         assert ("So far, amp-bf16 is " in head, "accuracy not shown so far</strong>" in page) == (so_far, so_far)
         assert ("What to doubt" in head) == so_far
 
@@ -114,10 +124,8 @@ def test_a_sound_run_has_no_doubt_and_a_partial_ones_advice_says_so_far(tmp_path
     ("cell", "batch", "is_partial"),
     [("mlp-0-b256", 256, True), ("mlp-1-b128", 128, False), ("gpt-0-b128", 128, False)],
 )
-def test_a_run_is_partial_where_a_trial_of_the_same_recipe_and_device_is_missing(
-    tmp_path, cell, batch, is_partial
-) -> None:
-    run = RunBuilder(tmp_path / "run").speed()
+def test_a_run_is_partial_where_a_trial_of_the_same_recipe_and_device_is_missing(run, cell, batch, is_partial):
+    run.speed()
     missing = [planned(run.trial("speed", ["fp32"], batch)) | {"cell": cell}]
     edit_run(run.folder, lambda info: info.update(planned=missing, finished=None))
     assert (run.row()["doubts"] == "partial") == is_partial
@@ -126,11 +134,10 @@ def test_a_run_is_partial_where_a_trial_of_the_same_recipe_and_device_is_missing
 FIRST = "fp32 computed 90 % of its products in bfloat16 (middle), so it is no fp32."
 
 
-def test_that_fp32_was_none_is_the_first_sentence_everywhere_and_at_every_verdict_over_it(tmp_path: Path) -> None:
-    run = strayed(RunBuilder(tmp_path / "run"))
-    contents = report([run.folder], tmp_path / "out", figures="none")
-    head, page = (unescape((tmp_path / "out" / name).read_text()) for name in ("report.md", "report.html"))
-    details = text_of(tmp_path / "out" / "report.html")
+def test_that_fp32_was_none_is_the_first_sentence_everywhere_and_at_every_verdict_over_it(run, tmp_path):
+    strayed(run)
+    contents, head, page = written(tmp_path, run)
+    details = text_of(tmp_path / "report.html")
     meaning = " Speedups, FASTER and SLOWER below compare with that."
     assert head.splitlines()[2] == f"**{FIRST}**{meaning}"
     assert "as fast as fp32 ≠ on Test 1" in head.splitlines()[4]
@@ -153,53 +160,38 @@ def test_that_fp32_was_none_is_the_first_sentence_everywhere_and_at_every_verdic
     ],
     ids=["fp32", "a mixed precision with a part in fp32", "float64"],
 )
-def test_products_in_types_that_a_precision_allows_are_no_doubt(tmp_path: Path, computed: str, arm: str) -> None:
-    run = strayed(RunBuilder(tmp_path / "run"), computed, arm)
-    contents = report([run.folder], tmp_path / "out", figures="none")
-    assert "≠" not in "".join(path.read_text() for path in (tmp_path / "out").glob("*.md"))
+def test_products_in_types_that_a_precision_allows_are_no_doubt(run, tmp_path, computed, arm):
+    strayed(run, computed, arm)
+    contents, head, _ = written(tmp_path, run)
+    assert "≠" not in head
     assert terminal(contents, tmp_path).startswith("mlp")
     assert {row["other_types"] for row in document.report(load([run.folder]))["results"]} == {None}
 
 
-def test_an_arm_in_another_type_than_its_name_is_told_and_fp32_is_not(tmp_path: Path) -> None:
-    run = strayed(RunBuilder(tmp_path / "run"), "float32:100%", "float16:75% bfloat16:25%")
-    report([run.folder], tmp_path / "out", figures="none")
-    head = (tmp_path / "out" / "report.md").read_text()
-    assert head.splitlines()[2] == (
-        "**amp-bf16 computed 75 % of its products in float16 (middle), so it is no amp-bf16.** "
-        "Speedups, FASTER and SLOWER below compare with that."
-    )
-    assert "| fp32 |" in head
-    assert "| **amp-bf16 ≠** |" in head
+SCRIPT = ("tf32:100%", "bfloat16:90% float32:10%")
+NO_FP32 = "fp32 computed 100 % of its products in tf32 (middle), so it is no fp32."
+NO_BF16 = "amp-bf16 computed 75 % of its products in float16 (middle), so it is no amp-bf16."
 
 
-def test_a_scripts_reference_in_tf32_is_no_fp32_whatever_it_is_called(tmp_path: Path) -> None:
-    for reference in ("fp32", "plain"):
-        run = RunBuilder(tmp_path / reference)
-        script = {"command": ["train.py"], "arms": [[reference, ""], ["bf16", ""]]}
-        edit_run(run.folder, lambda info, script=script: info["request"].update(script=script))
-        for replicate in range(3):
-            trial = run.trial("speed", [reference, "bf16"], 128, replicate=replicate)
-            trial = replace(trial, cell=replace(trial.cell, data=DataSource(kind="script"), reference=reference))
-            gained = timed(5.0, 128, speedup=2.0, speedup_low=1.99, speedup_high=2.01)
-            rows = [
-                TrialResult(precision=name, status="ok", operations=Operations(compute_dtypes=types), row=speed)
-                for name, types, speed in (
-                    (reference, "tf32:100%", timed(10.0, 128)),
-                    ("bf16", "bfloat16:90% float32:10%", gained),
-                )
-            ]
-            run.add(trial, *rows)
-        report([run.folder], tmp_path / "out", figures="none")
-        head = (tmp_path / "out" / "report.md").read_text()
-        assert head.splitlines()[2].startswith("**fp32 computed 100 % of its products in tf32, so it is no fp32.** ")
-        assert "bf16 ≠" in head
+@pytest.mark.parametrize(
+    ("types", "first", "cells"),
+    [
+        (("float32:100%", "float16:75% bfloat16:25%"), NO_BF16, ["| fp32 |", "| **amp-bf16 ≠** |"]),
+        ((*SCRIPT, "fp32"), NO_FP32, ["| fp32 ≠ |", "bf16 ≠"]),
+        ((*SCRIPT, "plain"), NO_FP32, ["| fp32 ≠ |", "bf16 ≠"]),
+    ],
+    ids=["an arm", "a script's fp32", "a script's reference of another name"],
+)
+def test_an_arm_in_another_type_than_its_name_is_told_and_marked(run, tmp_path, types, first, cells):
+    strayed(run, *types)
+    _, head, _ = written(tmp_path, run)
+    assert head.splitlines()[2] == f"**{first}** Speedups, FASTER and SLOWER below compare with that."
+    assert all(cell in head for cell in cells)
 
 
-def test_of_two_models_only_the_one_whose_fp32_was_none_is_marked(tmp_path: Path) -> None:
+def test_of_two_models_only_the_one_whose_fp32_was_none_is_marked(run, tmp_path):
     sound = RunBuilder(tmp_path / "sound", suite="gpt").speed()
-    report([strayed(RunBuilder(tmp_path / "run")).folder, sound.folder], tmp_path / "out", figures="none")
-    head = (tmp_path / "out" / "report.md").read_text()
+    _, head, _ = written(tmp_path, strayed(run), sound)
     assert head.splitlines()[2].startswith(f"**{FIRST}**")
     assert "precision's name says (1 of 2 cases)" in head
     assert [line.count("≠") for line in head.splitlines() if line.startswith(("| gpt", "| mlp"))] == [0, 1]

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
@@ -61,7 +60,7 @@ def ran(folder, *, fp32, bf16, computed, fp32_computed="float32:100%"):
     """The summary of a run of which amp-bf16 gains nothing."""
     run, results = RunBuilder(folder), []
     for name, figures, dtypes in (("fp32", fp32, fp32_computed), ("amp-bf16", bf16, computed)):
-        speedup = {} if name == "fp32" else {"speedup": 1.0, "speedup_low": 0.999, "speedup_high": 1.001}
+        speedup = {} if name == "fp32" else {"speedup": 1.0, "within": 0.001}
         operations = Operations(compute_dtypes=dtypes, flops_per_step=2e9)
         speed = timed(10.0, 128, **figures, **speedup)
         results.append(TrialResult(precision=name, status="ok", switches=IEEE, operations=operations, row=speed))
@@ -92,8 +91,9 @@ def test_where_nothing_is_gained_the_verdict_has_the_reason(tmp_path, figures, c
     [("amp-bf16:cache=off", True), ("bf16", False), ("fp8", False), ("of-another-version:x=1", False)],
 )
 def test_only_what_autocasts_can_have_an_autocast_that_did_not_reach_the_model(name, expected):
-    arm = {"precision": name, "compute_dtypes": "float8_e4m3fn:100%", "host_ratio": None}
-    assert reason(pd.Series(arm), None).startswith("autocast did not reach") is expected
+    arm = {"precision": name, "compute_dtypes": "float8_e4m3fn:100%", "host_ratio": math.nan}
+    fp32 = {"fp32_strayed": None, "peak_tflops": math.nan, "pct_of_peak": math.nan}
+    assert reason(arm | {"peak_tflops": math.nan}, fp32).startswith("autocast did not reach") is expected
 
 
 def test_where_fp32_was_none_that_is_the_reason_and_not_the_device(tmp_path):
