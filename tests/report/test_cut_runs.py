@@ -13,7 +13,6 @@ from bench.compare.document import document as of_comparison
 from bench.compare.page import comparison_page, show_comparison
 from bench.phases.explain.report import explain
 from bench.report import document, render, report, terminal
-from bench.report.frames import results as typed
 from bench.report.reading.load import load
 from bench.run.reporting import next_step
 from bench.spec.errors import UsageError
@@ -43,9 +42,7 @@ def written(folder: Path, *, published: bool) -> None:
 
 
 def exported(folder: Path) -> None:
-    runs = load([folder])
-    assert document.dumps(document.report(runs))
-    typed(runs)
+    assert document.dumps(document.report(load([folder])))
     next_step(folder)
 
 

@@ -10,7 +10,8 @@ from bench.cli import listing
 from bench.compare.comparison import compare
 from bench.compare.document import document as of_comparison
 from bench.devices.processes import GpuProcess
-from bench.report import document, frames
+from bench.report import document
+from bench.report import load as frames
 from bench.report.reading.load import load
 from bench.results.records import Device, Numeric, Seen
 from tests.conftest import call
@@ -56,7 +57,7 @@ def of(rows: list[dict], **wanted: object) -> list[dict]:
 
 @pytest.mark.parametrize("name", ["summary", "trials", "epochs", "blocks", "telemetry"])
 def test_the_rows_of_a_frame_are_its_records(exported, folders, name):
-    frame = getattr(frames.results(load(folders)), name)
+    frame = getattr(frames(*folders), name)
     rows = exported["results" if name == "summary" else name]
     assert len(rows) == len(frame)
     for row, (_, line) in zip(rows, frame.iterrows(), strict=True):
