@@ -88,10 +88,8 @@ def public(frame: pd.DataFrame) -> pd.DataFrame:
 
 def as_csv(frame: pd.DataFrame) -> str:
     """Return a frame as CSV: numbers with all digits, and texts quoted for spreadsheets."""
-    texts = frame.copy()
-    for name, column in frame.items():
-        if column.dtype == "string":
-            texts[name] = column.map(quoted)
+    words = frame.select_dtypes(include=["string"]).columns
+    texts = frame.assign(**{name: frame[name].map(quoted) for name in words})
     csv: str = texts.to_csv(index=False, lineterminator="\n")
     return csv
 

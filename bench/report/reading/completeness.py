@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -26,10 +25,9 @@ SEEDED = [name for name, phase in PHASES.items() if phase.key == "seed"]
 """The phases whose trials seeds tell apart."""
 
 
-def remark(run: Run, trials: pd.DataFrame) -> str:
+def remark(run: Run) -> str:
     """Return a sentence on a run that did not end or lacks trials of its plan; empty where it is whole."""
-    planned, ended = run.list("planned"), run.info.get("finished", "") is not None
-    lost = missing(planned, trials)
+    planned, lost, ended = run.list("planned"), run.missing, run.info.get("finished", "") is not None
     if ended and not lost:
         return ""
     state = "ended" if ended else "is unfinished: it was stopped, or is still running"
@@ -43,9 +41,9 @@ def remark(run: Run, trials: pd.DataFrame) -> str:
     return f"Run {run.label} {state}; {extent}.{advice}"
 
 
-def missing_trials(info: Mapping[str, Any], trials: pd.DataFrame) -> pd.Series:
-    """Count for each row of a run's trials the missing trials of its recipe on its device, of any batch size."""
-    counts = Counter(BATCH.sub("", trial["cell"]) for trial in missing(info.get("planned", []), trials))
+def missing_alike(lost: list[dict[str, Any]], trials: pd.DataFrame) -> pd.Series:
+    """Count for each row of a run's trials the missing ones of its recipe on its device, of any batch size."""
+    counts = Counter(BATCH.sub("", trial["cell"]) for trial in lost)
     return trials["cell"].map(lambda cell: counts[BATCH.sub("", cell)])
 
 

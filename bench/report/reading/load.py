@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from bench.report.format import counted
-from bench.report.reading.completeness import missing_trials
+from bench.report.reading.completeness import missing, missing_alike
 from bench.report.reading.folders import Info, identity, labels, read_info, runs_in
 from bench.report.reading.trials import read_details, read_trials
 from bench.results.columns import COLUMNS, LARGE, SHARED, whole_lines
@@ -42,6 +42,8 @@ class Run:
     folder: Path = Path()
     remarks: tuple[str, ...] = ()
     """Oddities of its files, one sentence each."""
+    missing: list[dict[str, Any]] = field(default_factory=list)
+    """The planned trials that it lacks, as run.json describes them."""
 
     def part(self, name: str) -> dict[str, Any]:
         """Return an object of run.json, empty where it was not written."""
@@ -122,16 +124,17 @@ def load(folders: list[Path]) -> Runs:
     names_of_data: dict[str, str] = {}
     for (folder, info), label in zip(infos.items(), labels([*infos]), strict=True):
         details = read_details(folder)
-        rows = read_trials(folder, info, details).assign(run=label, target_ci=_target(info))
+        rows = read_trials(folder, info, details).assign(run=label)
         if rows.empty:
             raise UsageError(
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. Finish it with "
                 f"--resume {folder}."
             )
         oddities = (*_cut_off(folder), *_lost_details(rows, details))
-        run = Run(label=label, info=info, folder=folder, remarks=oddities)
+        lost = missing(info.get("planned", []), rows)
+        run = Run(label=label, info=info, folder=folder, remarks=oddities, missing=lost)
         runs.append(run)
-        rows = rows.assign(missing_trials=missing_trials(info, rows))
+        rows = rows.assign(missing_trials=missing_alike(lost, rows))
         names = _name_data(run.fingerprints, names_of_data)
         rows["data"] = rows["data"].replace(names)
         for source, name in names.items():
@@ -158,12 +161,6 @@ def load(folders: list[Path]) -> Runs:
         telemetry=telemetry,
         remarks=remarks,
     )
-
-
-def _target(info: Info) -> float:
-    """Return the half-width that a run asked of its speedups; NaN where it asked none."""
-    asked = info.get("request", {}).get("protocol", {}).get("target_ci")
-    return float("nan") if asked is None else float(asked)
 
 
 def _with_baseline(rows: pd.DataFrame, reference: str) -> pd.DataFrame:

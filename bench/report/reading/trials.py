@@ -38,10 +38,10 @@ ASKED = ["phase", "suite", "parameters", "techniques", "ablation", "precision", 
 
 
 def _fields() -> dict[str, Field]:
-    fields: dict[str, Field] = {}
+    fields = dict(DERIVED)
     for phase in MEASURING.values():
         fields |= COLUMNS[phase.file] | derived(phase)
-    return {"phase": DERIVED["phase"], "cell": DERIVED["cell"]} | fields | DERIVED
+    return fields
 
 
 TRIALS = _fields()
@@ -93,9 +93,11 @@ def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
     different = rows.groupby(ASKED, sort=False, dropna=False).ngroup()  # far fewer than rows
     names = [_names(row, devices.get(row["placement"], {})) for row in records(rows[ASKED].drop_duplicates())]
     columns = pd.DataFrame(names, dtype=object).loc[different].set_axis(rows.index)
+    request = info.get("request", {})
     # Others are compared with the first arm of a training script, else with the baseline.
-    arms = (info.get("request", {}).get("script") or {}).get("arms") or [[BASELINE, ""]]
-    return rows.assign(**columns, seed=rows["seed"].fillna(0), reference=str(arms[0][0]))
+    arms = (request.get("script") or {}).get("arms") or [[BASELINE, ""]]
+    target_ci = request.get("protocol", {}).get("target_ci") or float("nan")
+    return rows.assign(**columns, seed=rows["seed"].fillna(0), reference=str(arms[0][0]), target_ci=target_ci)
 
 
 def _names(row: Mapping[Hashable, Any], device: Mapping[str, Any]) -> dict[str, str]:

@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> RunBuilder:
 def remark_of(run: RunBuilder, **info) -> str:
     fleet.edit_run(run.folder, lambda kept: kept.update(info))
     read = load([run.folder])
-    return remark(read.runs[0], read.trials)
+    return remark(read.runs[0])
 
 
 def test_an_unfinished_run_says_how_many_trials_are_missing_and_of_which_phase(run, tmp_path, monkeypatch):
