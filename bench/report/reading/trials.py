@@ -21,17 +21,18 @@ from bench.spec.precisions import BASELINE
 from bench.spec.text import plain
 from bench.spec.trial import Placement
 
-DERIVED: dict[str, Field] = {
-    "phase": Field(name="phase", kind="word", text="The phase, which is the name of the CSV."),
-    "cell": Field(name="cell", kind="word", text="Readable name of its cell, which all phases share."),
-    "parameters_json": Field(name="parameters_json", kind="word", text="The suite's parameters as a JSON object."),
-    "members": Field(name="members", kind="list", text="The placement of each device, joined by +."),
-    "device_names": Field(name="device_names", kind="word", text="The names of its devices, as a JSON array."),
-    "device_kind": Field(name="device_kind", kind="word", text="cuda or cpu."),
-    "arm_precision": Field(name="arm_precision", kind="word", text="The precision, of an ablation step too."),
-    "arm_techniques": Field(name="arm_techniques", kind="list", text="The techniques of an ablation step."),
-    "reference": Field(name="reference", kind="word", text="The arm that speedups and changes are over."),
+ABOUT = {
+    "phase": "The phase, which is the name of the CSV.",
+    "cell": "Readable name of its cell, which all phases share.",
+    "parameters_json": "The suite's parameters as a JSON object.",
+    "members": "The placement of each device, joined by +.",
+    "device_names": "The names of its devices, as a JSON array.",
+    "device_kind": "cuda or cpu.",
+    "arm_precision": "The precision, of an ablation step too.",
+    "arm_techniques": "The techniques of an ablation step.",
+    "reference": "The arm that speedups and changes are over.",
 }
+DERIVED = {name: Field(name=name, kind="word", text=text) for name, text in ABOUT.items()}
 """The columns that no CSV holds."""
 ASKED = ["phase", "suite", "parameters", "techniques", "ablation", "precision", "device", "placement", "batch_size"]
 """The columns that names follow from."""

@@ -45,17 +45,12 @@ def second(*given: dict) -> dict:
 def test_published_rows_stand_in_the_table_the_matrix_and_the_figure_of_the_measured_recipe(tmp_path):
     run = RunBuilder(tmp_path / "run", suite="resnet50").speed().train("fp32", [90.0]).train("amp-bf16", [90.0])
     measured, report = (compose(load([run.folder]), tmp_path, rows) for rows in (None, load_published()))
-    table = report.architectures[0]
-    shown = [line for line in lines(table) if line["device"].endswith("(published)")]
-    assert len(shown) == 10
-    (v100,) = [
-        line for line in shown if (line["device"], line["precision"]) == ("Tesla V100 (published)", "fp16-master")
-    ]
+    shown = {(line["device"], line["precision"]): line for line in lines(report.architectures[0])}
+    v100 = shown["Tesla V100 (published)", "fp16-master"]
     of_v100 = [v100[name] for name in ("time/epoch (s)", "speedup [95 % interval]", "accuracy (%)")]
     assert of_v100 == ["25.60", "1.840", "94.65"]
-    speedups = report.speedups[0]
-    assert speedups.workload == "resnet50"
-    assert len({report.tints[label] for label in ("Test 1", *(line["device"] for line in shown))}) == 6
+    assert report.speedups[0].workload == "resnet50"
+    assert len({report.tints[device] for device, _ in shown}) == 6
     assert not report.tints["L40S (published)"].startswith("rest")  # of a workload with few devices
     assert "fp16-master" in report.precisions  # so that the page's bar does not hide its panel
     assert report.lead == measured.lead
@@ -66,7 +61,6 @@ def test_an_accuracy_without_times_is_a_row_and_divergence_the_word_in_its_place
     rows = records(as_measured(literature))
     shown = {(row["model"], row["precision"]): row for row in rows if row["dataset"] in ("ILSVRC12", "Pascal VOC 2007")}
     alexnet = shown["AlexNet", "fp16-master"]
-    assert (alexnet["accuracy_pct"], round(alexnet["accuracy_change_points"], 2)) == (56.93, 0.16)
     assert (known(alexnet["speed_status"]), alexnet["accuracy_verdict"]) == (False, "insufficient seeds")
     ssd = shown["Multibox SSD", "fp16-master"]
     assert (ssd["quality"], ssd["quality_name"], known(ssd["accuracy_pct"])) == (77.1, "VOC 2007 mAP", False)

@@ -59,22 +59,25 @@ def test_only_a_run_that_ended_with_all_its_trials_says_nothing(run):
     assert remark_of(run, finished="now", planned=load([run.folder]).runs[0].list("planned")[:4]) == ""
 
 
-def test_what_did_not_fit_is_not_missing(tmp_path):
-    run = RunBuilder(tmp_path / "run").memory("amp-bf16", 8).lost("memory", "fp32", "oom").alone("amp-bf16", [5.0])
-    wanted = plan(run, ("speed", BOTH, {"replicate": 0}), ("train", ["fp32"], {}), ("train", ["amp-bf16"], {}))
-    lost = missing(wanted, load([run.folder]).trials)
-    assert [trial["trial"] for trial in lost] == ["mlp-0-b128-train-amp-bf16-s0"]
+APART = ("speed", BOTH, {"replicate": 0})
+FP32, AMP = ("train", ["fp32"], {}), ("train", ["amp-bf16"], {})
 
 
-def test_a_precision_whose_memory_one_of_two_processes_measured_is_missing(tmp_path):
-    run = RunBuilder(tmp_path / "run").memory("fp32", 8).result("memory", "fp32", replicate=1, status="oom")
-    wanted = plan(run, ("train", ["fp32"], {}))
-    assert missing(wanted, load([run.folder]).trials) == wanted
-
-
-def test_arms_measured_apart_are_not_missing_but_half_of_them_is(tmp_path):
-    run = RunBuilder(tmp_path / "run").alone("fp32", [10.0])
-    wanted = plan(run, ("speed", BOTH, {"replicate": 0}))
-    assert missing(wanted, load([run.folder]).trials) == wanted
-    run.alone("amp-bf16", [5.0])
-    assert missing(wanted, load([run.folder]).trials) == []
+@pytest.mark.parametrize(
+    ("measured", "asked", "lost"),
+    [
+        # What did not fit is not missing.
+        (lambda run: run.memory("amp-bf16", 8).lost("memory", "fp32", "oom").alone("amp-bf16", [5.0]), APART, False),
+        (lambda run: run.memory("amp-bf16", 8).lost("memory", "fp32", "oom"), FP32, False),
+        (lambda run: run.memory("amp-bf16", 8).lost("memory", "fp32", "oom"), AMP, True),
+        # One of two processes is enough.
+        (lambda run: run.memory("fp32", 8).result("memory", "fp32", replicate=1, status="oom"), FP32, True),
+        # Arms that were measured apart are not missing, but half of them is.
+        (lambda run: run.alone("fp32", [10.0]), APART, True),
+        (lambda run: run.alone("fp32", [10.0]).alone("amp-bf16", [5.0]), APART, False),
+    ],
+)
+def test_a_planned_trial_is_missing_if_an_arm_that_fits_has_no_row(tmp_path, measured, asked, lost):
+    run = measured(RunBuilder(tmp_path / "run"))
+    wanted = plan(run, asked)
+    assert missing(wanted, load([run.folder]).trials) == (wanted if lost else [])
