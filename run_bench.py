@@ -102,7 +102,7 @@ def run(request: Request) -> int:
             fine = execute(prepared, folder, launcher, begun_s)
         if reporting.WITHOUT_REPORT in os.environ:
             return 0 if fine else 1
-        reporting.report_run(folder)
+        reporting.report([folder])
     except KeyboardInterrupt:
         tell_stopped(folder)
         raise

@@ -26,11 +26,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.devices import nvidia
 from bench.planning import suite_registry
+from bench.report import load
 from bench.report.analysis import published
 from bench.report.format import MIB, known, number, records
+from bench.report.reading.trials import TRIALS
 from bench.report.tables.table import whole
 from bench.results import columns
 from bench.results.records import Identity, Ran
+from bench.spec.metrics import METRICS
 from bench.spec.optional import optional_folders
 from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE, PRECISIONS, Feature, Precision
@@ -178,6 +181,63 @@ def own_columns(*, stored: bool) -> str:
     return markdown(("phase", "column", "values", "meaning"), rows)
 
 
+CHANGES = {
+    "difference": "Change in {} from fp32.",
+    "ratio": "The {}, divided by fp32's.",
+    "speedup": "The speedup over fp32 in {}.",
+    "share": "Share by which the {} is higher than fp32's.",
+}
+"""Describes changes by their form."""
+SUMMARY = {
+    "run": "The run, by the end of its folder's path.",
+    "parameters": "The suite's parameters that were overridden.",
+    "missing_trials": "Planned trials of this recipe on this device that have no row.",
+    "quality_name": "Name of the suite's own figure of merit.",
+    "slowest_epoch_s": "The longest epoch after the first.",
+    "fastest_epoch_s": "The shortest epoch after the first.",
+    "noise_ratio": "A/A noise: how far fp32 measured against itself was from 1; empty: not measured.",
+    "speedup": "Times as fast as fp32: its step time divided by this one's.",
+    "turns_speedup": "Speedup in turns, where `speedup` is that of each precision alone (at the power limit).",
+    "speed_verdict": "FASTER, SLOWER, SAME or INCONCLUSIVE.",
+    "measured_in": "Processes that the speedup is over.",
+    "accuracy_verdict": "Verdict on parity with fp32.",
+    "accuracy_change_seeds": "Seeds that it rests on.",
+    "diverged": "Seeds in which training diverged, and fp32's did not.",
+    "fp32_diverged": "Seeds in which fp32's training diverged.",
+    "seeds": "Seeds with which it was trained.",
+    "accuracy_sd_points": "Standard deviation of the accuracy over seeds.",
+    "reached": "Seeds that reached the target accuracy.",
+    "perplexity": "e to the power of `test_loss_nats`.",
+    "above_entropy": "`test_loss` less `entropy_nats`.",
+    "stalled": "Losses, where it does not learn and fp32 does.",
+    "other_types": "Products that ran in another type than the precision's.",
+    "workload": "The recipe, as reports name it.",
+    "where": "The device, as reports name it.",
+    "label": "The same, shorter.",
+    "fp32_strayed": "`other_types` of fp32.",
+    "doubts": "Doubts about the figures, as words.",
+}
+"""Columns of summary.csv that neither a CSV has nor a metric declares."""
+
+
+def summary_columns() -> str:
+    """Describe the columns of summary.csv: those of the CSVs, of metrics, and its own."""
+    described = {name: (field.unit, field.about) for name, field in TRIALS.items()}
+    for metric in reversed(METRICS.values()):  # of a change that two have the first counts
+        form, unit = ("difference", metric.unit) if metric.scale == "difference" else (metric.shown_as, "")
+        described[metric.figure] = ("%" if metric.unit == "points" else metric.unit, metric.about)
+        described[metric.change] = (unit, CHANGES[form].format(metric.label))
+    described |= {name: ("points" if name.endswith("_points") else "", about) for name, about in SUMMARY.items()}
+    names = [str(name) for name in load(ROOT / "results" / "resnet20-cpu-epyc").summary]
+    rows = []
+    for name in names:
+        if name.endswith(("_low", "_high", "_status")) or name.startswith("lost_"):
+            continue
+        ends = ["`_low`", "`_high`"] if f"{name}_low" in names else []
+        rows.append((", ".join([f"`{name}`", *ends]), *described[name]))
+    return markdown(("column", "unit", "meaning"), rows)
+
+
 def measured() -> str:
     """Return the table of ResNet-50 of the report of an H100."""
     report = (ROOT / "reports" / "h100-80gb-hbm3" / "report.md").read_text(encoding="utf-8")
@@ -227,6 +287,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "precisions": precisions,
     "capabilities": capabilities,
     "versions": versions,
+    "summary": summary_columns,
     "techniques": techniques,
     "suites": suites,
     "phases": phases,

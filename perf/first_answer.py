@@ -39,9 +39,11 @@ SPEEDUP = re.compile(r"× fp32 \[[\d.]+, [\d.]+\]")
 
 def run(folder: Path, *words: str) -> tuple[float | None, float, float | None, str]:
     """Run the command; return the seconds to the first speedup and to the end, the estimate, and the output."""
-    command = [sys.executable, "run_bench.py", *words, "--resume", str(folder)]
+    script, data = str(ROOT / "run_bench.py"), str(ROOT / "data")
+    command = [sys.executable, script, *words, "--data-dir", data, "--resume", str(folder)]
     start, first, estimated, lines = time.perf_counter(), None, None, []
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, cwd=folder.parent, text=True, **pipes) as process:
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line)

@@ -23,9 +23,9 @@ from bench.report.analysis.comparability import cautions, environments
 from bench.report.analysis.frame import numbers
 from bench.report.analysis.summary import summarise
 from bench.report.format import at_batch, counted, enumerated, known, records, titled, written
-from bench.report.reading.completeness import missing, remark
+from bench.report.reading.completeness import remark
 from bench.report.reading.folders import runs_in
-from bench.report.reading.load import KEY, Run, Runs, load
+from bench.report.reading.load import KEY, Run, load
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 from bench.spec.metric import Metric
@@ -209,7 +209,7 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
         cautions=[LIMITS] * is_limited + cautions(runs),
         environment=environments(runs, sides),
         apart=[*_lost(rows, trials[1]), *apart],
-        unreached=_unreached(runs, sides[1]),
+        unreached=_unreached(sides[1]),
         fail_over=fail_over,
     )
 
@@ -351,15 +351,9 @@ def _speedup(pair: Pair) -> Interval | None:
     return sides[1].minus(sides[0]).exp()
 
 
-def _unreached(runs: Runs, new: Sequence[Run]) -> list[str]:
+def _unreached(new: Sequence[Run]) -> list[str]:
     """Return a sentence on each run of NEW that is unfinished and lacks trials of its plan."""
-    trials = runs.tried()
-    sentences = []
-    for run in new:
-        rows = trials[trials["run"] == run.label]
-        if run.info.get("finished", "") is None and missing(run.list("planned"), rows):
-            sentences.append(remark(run, rows))
-    return sentences
+    return [remark(run) for run in new if run.missing and run.info.get("finished", "") is None]
 
 
 def _lost(rows: Sequence[Row], new: pd.DataFrame) -> list[str]:

@@ -56,7 +56,9 @@ def load(*folders: str | Path) -> Results:
     Raises:
         UsageError: there is none, or one is no run, of another schema version, damaged or without a finished trial.
     """
+    from bench.report.analysis.summary import summarise
     from bench.report.frames import results
     from bench.report.reading.load import load
 
-    return results(load([Path(folder) for folder in folders]))
+    runs = load([Path(folder) for folder in folders])
+    return results(runs, summarise(runs.trials))

@@ -18,6 +18,9 @@ from bench.stats import Interval
 VERSION = 3
 """Version of the documents. It is raised when a key is removed, renamed or changes its meaning; keys may be added."""
 
+LARGE = ("measurements", "trials", "epochs", "blocks")
+"""The frames in whose records what is unknown is left out; so are those with details."""
+
 
 def head(kind: str) -> dict[str, Any]:
     """Return the keys with which every document begins."""
@@ -31,18 +34,13 @@ def dumps(document: Mapping[str, Any]) -> str:
 
 def report(runs: Runs) -> dict[str, Any]:
     """Return the figures of a report: its answers, what phases add, and the frames of its runs as records."""
-    of_runs = frames.results(runs)
-    large = {
-        "measurements": of_runs.measurements,
-        "trials": of_runs.trials,
-        "epochs": of_runs.epochs,
-        "blocks": of_runs.blocks,
-        **of_runs.details,
-    }
+    summary = summarise(runs.trials)
+    of_runs = frames.results(runs, summary)
+    large = {name: getattr(of_runs, name) for name in LARGE} | dict(of_runs.details)
     return {
         **head("report"),
         "runs": [_run(run) for run in runs.runs],
-        "answers": [_answer(answer) for answer in answers(summarise(runs.trials))],
+        "answers": [_answer(answer) for answer in answers(summary)],
         "cautions": comparability.cautions(runs),
         "results": frames.rows(of_runs.summary),
         **{key: value for part in parts().values() for key, value in part.document(runs).items()},

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from bench.report.analysis.frame import GAIN, measurements, numbered
-from bench.report.analysis.summary import summarise
 from bench.report.analysis.telemetry import telemetry
 from bench.report.reading.load import KEY, Runs
 from bench.spec.metrics import METRICS
@@ -52,13 +51,13 @@ class Results:
     """One row for each GPU and arm: its clocks, power, temperature and memory while steps ran."""
 
 
-def results(runs: Runs) -> Results:
-    """Return the frames of runs that were read."""
+def results(runs: Runs, summary: pd.DataFrame) -> Results:
+    """Return the frames of runs that were read, and of their summary."""
     details = {name: public(frame) for name, frame in runs.details.items() if name != "blocks"}
     blocks = runs.details["blocks"]
     words = blocks.select_dtypes(include=["object", "str"]).columns
     return Results(
-        summary=arms(summarise(runs.trials)),
+        summary=arms(summary),
         measurements=_measurements(runs.trials),
         trials=public(runs.tried()),
         epochs=details.pop("epochs"),
@@ -89,10 +88,8 @@ def public(frame: pd.DataFrame) -> pd.DataFrame:
 
 def as_csv(frame: pd.DataFrame) -> str:
     """Return a frame as CSV: numbers with all digits, and texts quoted for spreadsheets."""
-    texts = frame.copy()
-    for name, column in frame.items():
-        if column.dtype == "string":
-            texts[name] = column.map(quoted)
+    words = frame.select_dtypes(include=["string"]).columns
+    texts = frame.assign(**{name: frame[name].map(quoted) for name in words})
     csv: str = texts.to_csv(index=False, lineterminator="\n")
     return csv
 

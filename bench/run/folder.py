@@ -93,13 +93,6 @@ def check(prepared: PreparedRun, folder: Path | None) -> None:
             pass
 
 
-def reports_of(folder: Path | None) -> Path:
-    """Return where a run's report goes: reports/ of the working folder, or beside a run that is elsewhere."""
-    if folder is None or folder.resolve().is_relative_to(Path.cwd()):
-        return Path("reports")
-    return folder.resolve().parent / "reports"
-
-
 def new_folder(prepared: PreparedRun) -> Path:
     """Name a run after its suites, its devices and the time."""
     suites = "+".join(dict.fromkeys(ref.name for ref in prepared.suites))

@@ -13,7 +13,6 @@ from bench.report.reading import folders
 from bench.results.records import MEASURED
 from bench.results.run_json import read_run
 from bench.results.store import FAILURES
-from bench.run.folder import reports_of
 from bench.spec.errors import UsageError
 from bench.spec.phase import Advice
 from bench.spec.phases import PHASES
@@ -56,11 +55,6 @@ def report(
         ) from error
     print_plain(reporter.terminal(contents, out))
     print_plain(f"Report: {out / 'report.md'} and {out / 'report.html'}")
-
-
-def report_run(folder: Path) -> None:
-    """Write the report of a run that has just ended, and print it as ``report`` does."""
-    report([folder], folders.report_folder([folder], reports_of(folder)))
 
 
 def report_folder(runs: list[Path]) -> Path:

@@ -4,18 +4,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import pandas as pd
-
-from bench.phases.explain import Explained
-from bench.results.records import TrialResult
 from bench.spec.phases import MEASURING
 from perf.synthetic_fleet import write_run
-from tests.phases.test_explain_reasons import FP32, GAINS, figure, step
 from tests.report import ablations, cutting
 from tests.report.builders import RunBuilder
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
-ARMS = ("fp32", "amp-bf16")
 LOST = ("oom", "failed", "timeout", "unsupported", "nonfinite", "invalid")
 """The statuses without figures."""
 
@@ -50,17 +44,7 @@ def measured(run: RunBuilder, speedups: tuple[float, ...] = (2.0, 2.02, 1.98)) -
 
 
 def explain(run: RunBuilder) -> None:
-    """Casts take a quarter of the precision's step."""
-    trial = measured(run, (1.33, 1.34, 1.32)).trial("explain", ARMS, 128)
-    rows = [*step("fp32", FP32), *step("amp-bf16", GAINS | {"casts and layout": 20.0})]
-    for name, times_ms in (("fp32", (60.0, 2.0)), ("amp-bf16", (24.0, 20.0))):
-        rows.append(
-            figure(name, "operator", "aten::addmm", times_ms[0], work="other products", detail="128x512 512x512")
-        )
-        rows.append(figure(name, "operator", "aten::_to_copy", times_ms[1], work="casts and layout", detail="512x512"))
-    known = ({name: value for name, value in row.items() if not pd.isna(value)} for row in rows)
-    results = [TrialResult(precision=name, status="ok") for name in ARMS]
-    run.add(trial, *results, records=[Explained(trial=trial.id, **row) for row in known])
+    cutting.explain(measured(run, (1.33, 1.34, 1.32)))
 
 
 def layers(run: RunBuilder) -> None:

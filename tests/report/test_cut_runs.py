@@ -13,11 +13,15 @@ from bench.compare.document import document as of_comparison
 from bench.compare.page import comparison_page, show_comparison
 from bench.phases.explain.report import explain
 from bench.report import document, render, report, terminal
-from bench.report.frames import results as typed
 from bench.report.reading.load import load
 from bench.run.reporting import next_step
 from bench.spec.errors import UsageError
-from tests.report.cutting import begin, cut, runs_of_every_phase
+from perf.synthetic_fleet import Shape, write_run
+from tests.golden.cases import MADE
+from tests.report import ablations, cutting
+from tests.report.builders import RunBuilder
+from tests.report.cutting import begin, cut
+from tests.report.reading.test_load import COMMITTED
 
 QUICK, ALL = 20, 300
 DRAWN = 15
@@ -33,7 +37,21 @@ NOTHING_LEFT = (
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> list[Path]:
-    return runs_of_every_phase(tmp_path_factory.mktemp("runs"))
+    """The committed runs, and made-up ones with what those lack."""
+    folder = tmp_path_factory.mktemp("runs")
+    searched = RunBuilder(folder / "searched")
+    for fill in (cutting.numerics, cutting.layers, cutting.explain, cutting.inference):
+        fill(searched)
+    ablations.apart(RunBuilder(folder / "apart"), {name: [ms] * 3 for name, ms in ablations.STEPS_MS.items()})
+    cutting.of_a_gpu(folder / "timed")
+    shape = Shape(gpus=["P100", "A100"], models=["resnet50"], batch_sizes=[64, 128], seeds=2, epochs=3, rounds=4)
+    write_run(folder / "fleet", shape)
+    for case in ("failures", "script", "ladder"):
+        MADE[case](folder / case)
+    made = sorted(folder.iterdir())
+    for run in made:
+        begin(run, "2026-01-01")
+    return [*COMMITTED, *made]
 
 
 def written(folder: Path, *, published: bool) -> None:
@@ -43,9 +61,7 @@ def written(folder: Path, *, published: bool) -> None:
 
 
 def exported(folder: Path) -> None:
-    runs = load([folder])
-    assert document.dumps(document.report(runs))
-    typed(runs)
+    assert document.dumps(document.report(load([folder])))
     next_step(folder)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
@@ -75,6 +76,7 @@ class Ladder:
         return contrast and replace(contrast, noise=self.noise)
 
 
+@lru_cache(maxsize=1)  # both findings and tables ask
 def ladders(runs: Runs) -> list[Ladder]:
     """Return the ablations that the runs have measured."""
     if runs.ablations.empty:

@@ -155,7 +155,7 @@ def _cost(rows: list[Row]) -> Table | None:
 
 
 def _step_speedup(row: Row) -> str:
-    return "" if known(row.get("published_by")) else over_fp32(row)  # that is of time per epoch, or of throughput
+    return "" if row["measured_in"] == "published" else over_fp32(row)  # that is of time per epoch, or of throughput
 
 
 def _total_s(row: Row) -> float | None:

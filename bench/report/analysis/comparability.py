@@ -52,9 +52,8 @@ def cautions(runs: Runs) -> list[str]:
 
 def of_files(runs: Runs) -> list[str]:
     """Return which runs are unfinished, and whose files were cut off."""
-    trials = runs.tried()
-    missing = [remark(run, trials[trials["run"] == run.label]) for run in runs.runs]
-    return [*filter(None, missing), *(f"Run {run.label}: {text}" for run in runs.runs for text in run.remarks)]
+    missing = filter(None, map(remark, runs.runs))
+    return [*missing, *(f"Run {run.label}: {text}" for run in runs.runs for text in run.remarks)]
 
 
 def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,6 @@ from bench.spec.metrics import ACCURACY, EPOCH, QUALITY, SPEED
 from bench.spec.precisions import BASELINE
 
 FOLDER = Path(__file__).parents[3] / "results" / "published"
-WORDS = ["suite", "source", "link", "model", "dataset", "setup", "gpu", "architecture", "variant", "precision", "note"]
 FIGURES = ["n_gpus", "batch_size", "epochs", "times_as_fast", "time_per_epoch_s", "total_time_s", "samples_per_s"]
 FIGURES += ["tokens_per_s", "memory_mb", "storage_mb", "accuracy_pct", "map50_pct"]
 CELL = ["source", "model", "dataset", "setup", "gpu", "n_gpus", "variant", "batch_size"]
@@ -25,6 +26,21 @@ DATA = {"CIFAR-10": "cifar10"}
 """Data that runs train on, too, and its name there."""
 RECIPE = ["parameters", "parameters_json", "techniques", "workload"]
 """Columns in which a published row agrees with the measured recipe that it belongs to."""
+ALIKE: dict[str, Any] = {
+    "measured_in": "published",
+    "device_kind": "cuda",
+    "parameters": "",
+    "parameters_json": "{}",
+    "techniques": "",
+    "members": "",
+    "doubts": "",
+    "in_common": False,
+    "quality_name": "VOC 2007 mAP",
+    "quality_unit": "%",
+    "quality_better": "more",
+    "quality_margin": ACCURACY.margin,
+}
+"""Columns of the summary in which all published rows are equal."""
 ABOUT = (
     "Rows whose device is marked (published) were measured by others: one figure each, without an interval. They may "
     "differ in more than the device, as in data, epochs, software and batch size. Their speedup is that of the time "
@@ -32,27 +48,17 @@ ABOUT = (
 )
 
 
-def load_published(folder: Path = FOLDER) -> pd.DataFrame:
-    """Read published.csv of a folder: words, and figures, which are NaN where the field is empty.
+def load_published() -> pd.DataFrame:
+    """Read published.csv: words, and figures, which are NaN where the field is empty.
 
     Raises:
-        UsageError: it cannot be read, or a figure is no number; with the file and the line.
+        UsageError: it cannot be read, or a figure is no number.
     """
-    file = folder / "published.csv"
+    file, types = FOLDER / "published.csv", dict.fromkeys(FIGURES, float)
     try:
-        rows = pd.read_csv(file, dtype=str, keep_default_na=False)
+        return pd.read_csv(file, dtype=types, keep_default_na=False, na_values=dict.fromkeys(FIGURES, ""))
     except (OSError, ValueError) as error:
         raise UsageError(f"'{file}' cannot be read as published figures: {error}.") from error
-    lacking = {*WORDS, *FIGURES}.difference(rows)
-    if lacking:
-        raise UsageError(f"'{file}', line 1: no column {min(lacking)}.")
-    for name in FIGURES:
-        numbers = pd.to_numeric(rows[name], errors="coerce")
-        is_wrong = numbers.isna() & (rows[name] != "")
-        if is_wrong.any():
-            raise UsageError(f"'{file}', line {is_wrong.tolist().index(True) + 2}: {name} is no number.")
-        rows[name] = numbers
-    return rows
 
 
 def as_measured(literature: pd.DataFrame) -> pd.DataFrame:
@@ -66,82 +72,66 @@ def as_measured(literature: pd.DataFrame) -> pd.DataFrame:
         peak_memory_bytes=MIB * literature["memory_mb"],
         checkpoint_bytes=MIB * literature["storage_mb"],
         quality=literature["map50_pct"],
-        quality_name="VOC 2007 mAP",
-        quality_unit="%",
-        quality_better="more",
-        quality_margin=ACCURACY.margin,
-        measured_in="published",
-        published_by=literature["source"],
-        run=literature["source"],
         data=literature["dataset"].replace(DATA),
         placement=literature["variant"],
-        parameters="",
-        parameters_json="{}",
-        techniques="",
-        device_kind="cuda",
-        members="",
-        doubts="",
-        in_common=False,
+        run=literature["source"],
+        **ALIKE,
     )
-    rows = _named(_against_fp32(rows))
+    names = pd.DataFrame([_names(row) for row in records(rows)], rows.index)
+    rows = _against_fp32(rows).join(names)
     is_ok = {
         "speed_status": rows[[*SPEEDS, "speedup"]].notna().any(axis=1),
         "memory_status": rows["peak_memory_bytes"].notna(),
         "train_status": rows[["time_per_epoch_s", *LEARNED]].notna().any(axis=1),
     }
     for name, is_measured in is_ok.items():
-        rows[name] = pd.Series("ok", rows.index, dtype=object).where(is_measured)
-    rows["train_status"] = rows["train_status"].mask(rows["note"] == "diverges", "nonfinite")
+        rows[name] = is_measured.map({True: "ok", False: None})
+    rows.loc[rows["note"] == "diverges", "train_status"] = "nonfinite"
     return rows
 
 
 def _against_fp32(rows: pd.DataFrame) -> pd.DataFrame:
     """Add the changes from the fp32 row of the same cell; a source may state the speedup alone."""
     compared = [*SPEEDS, "peak_memory_bytes", *LEARNED]
-    fp32 = rows[rows["precision"] == BASELINE].drop_duplicates(CELL)
-    fp32 = rows[CELL].merge(fp32[[*CELL, *compared]], on=CELL, how="left")[compared]
-    fp32 = fp32[rows["precision"] != BASELINE].reindex(rows.index)
-    by_epoch = fp32["time_per_epoch_s"] / rows["time_per_epoch_s"]
-    speedup = by_epoch
-    for rate in ("samples_per_s", "tokens_per_s"):
-        speedup = speedup.fillna(rows[rate] / fp32[rate])
+    is_fp32 = rows["precision"] == BASELINE
+    fp32 = rows[is_fp32].drop_duplicates(CELL)[[*CELL, *compared]]
+    fp32 = rows[CELL].merge(fp32, on=CELL, how="left")[compared].set_axis(rows.index)
+    fp32[is_fp32] = np.nan
+    speedups = rows[SPEEDS] / fp32[SPEEDS]
+    speedups["time_per_epoch_s"] = fp32["time_per_epoch_s"] / rows["time_per_epoch_s"]
     learned = rows[LEARNED] - fp32[LEARNED]
     rows = rows.assign(
-        speedup=speedup.fillna(rows["times_as_fast"]),
-        epoch_speedup=by_epoch,
+        speedup=speedups.bfill(axis=1)[SPEEDS[0]].fillna(rows["times_as_fast"]),
+        epoch_speedup=speedups["time_per_epoch_s"],
         memory_change_ratio=rows["peak_memory_bytes"] / fp32["peak_memory_bytes"] - 1,
-        accuracy_verdict=pd.Series("insufficient seeds", rows.index).where(learned.notna().any(axis=1)),
-        **dict.fromkeys([*SPEED.changes[1:], *EPOCH.changes[1:]], np.nan),
+        accuracy_verdict=learned.notna().any(axis=1).map({True: "insufficient seeds", False: None}),
     )
     rows[[ACCURACY.change, QUALITY.change]] = learned
+    rows[[*SPEED.changes[1:], *EPOCH.changes[1:]]] = np.nan
     return rows
 
 
-def _named(rows: pd.DataFrame) -> pd.DataFrame:
-    """Name the workload and the device of each row."""
-    names: list[dict[str, str]] = []
-    for row in records(rows):
-        count = f"{row['n_gpus']:.0f} × " if row["n_gpus"] > 1 else ""
-        device = count + (row["gpu"] or "GPU not named")
-        label = titled(device, row["variant"], "published")
-        model = row["model"] or "model not named"
-        workload = titled(model, row["dataset"], row["setup"], f"published by {row['source']}")
-        names.append({"device": device, "label": label, "where": label, "workload": workload})
-    return rows.join(pd.DataFrame(names, rows.index))
+def _names(row: Mapping[Hashable, Any]) -> dict[str, str]:
+    """Name the workload and the device of a row."""
+    device = row["gpu"] or "GPU not named"
+    if row["n_gpus"] > 1:
+        device = f"{row['n_gpus']:.0f} × {device}"
+    where = titled(device, row["variant"], "published")
+    model = row["model"] or "model not named"
+    workload = titled(model, row["dataset"], row["setup"], f"published by {row['source']}")
+    return {"device": device, "label": where, "where": where, "workload": workload}
 
 
 def beside(summary: pd.DataFrame, literature: pd.DataFrame) -> pd.DataFrame:
     """Return published rows as a report has them: those of a measured suite's recipe in each of its workloads."""
     rows = as_measured(literature)
     recipes = summary.drop_duplicates("workload")[["suite", *RECIPE]]
-    is_measured = rows["suite"].isin(recipes["suite"])
-    ours = rows[is_measured].drop(columns=RECIPE).merge(recipes, on="suite")
-    others = rows[~is_measured]
+    ours = rows.drop(columns=RECIPE).merge(recipes, on="suite")
+    others = rows[~rows["suite"].isin(recipes["suite"])]
     return pd.concat([ours, others.assign(suite=others["workload"])], ignore_index=True)
 
 
 def remarks(rows: pd.DataFrame) -> list[str]:
     """Say how published rows are to be read, and where the figures of each source were read."""
-    sources = rows.drop_duplicates(["source", "link"])
-    read = zip(sources["source"], sources["link"], strict=True)
-    return [ABOUT, *(f"{source}: {link or 'its address is not known'}." for source, link in read)]
+    sources = rows[["source", "link"]].drop_duplicates().itertuples(index=False)
+    return [ABOUT, *(f"{source}: {link or 'its address is not known'}." for source, link in sources)]

@@ -26,23 +26,21 @@ def read_info(folder: Path) -> dict[str, Any]:
 
 def labels(folders: Sequence[Path]) -> list[str]:
     """Name runs by their folders, absolute paths, each with as much of its path as no other ends in."""
-
-    def label(folder: Path) -> str:
-        ends = (folder.parts[-size:] for size in range(1, len(folder.parts) + 1))
-        return str(Path(*next(end for end in ends if sum(other.parts[-len(end) :] == end for other in folders) == 1)))
-
-    return [plain(label(folder), one_line=True) for folder in folders]
+    names = []
+    for folder in folders:
+        size = 1
+        while [other.parts[-size:] for other in folders].count(folder.parts[-size:]) > 1:
+            size += 1
+        names.append(plain(str(Path(*folder.parts[-size:])), one_line=True))
+    return names
 
 
 def report_name(folders: Sequence[Path]) -> str:
-    """Name the report of runs, or folders of runs, after all of them; of very many after the first and a digest."""
+    """Name the report of runs, or folders of runs, after all of them; of very many after the first and their number."""
     unique = list(dict.fromkeys(folder.resolve() for folder in folders))
     names = [label.strip("/").replace("/", "-") or "runs" for label in labels(unique)]
     name = "+".join(names)
-    if len(name) <= LONGEST:
-        return name
-    digest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
-    return f"{names[0][: LONGEST // 2]}+{len(names) - 1}-more-{digest}"
+    return name if len(name) <= LONGEST else f"{names[0][: LONGEST // 2]}+{len(names) - 1}-more"
 
 
 def runs_in(folders: Iterable[Path]) -> list[Path]:
@@ -70,24 +68,15 @@ def mark(infos: Mapping[Path, Info]) -> str:
 def report_folder(folders: Sequence[Path], within: Path) -> Path:
     """Return where the report of some runs belongs: under their names, numbered where a report of others is there."""
     own = mark({folder: read_info(folder) for folder in runs_in(folders)})
-    first = within / report_name(folders)
-    folder, number = first, 1
-    while _marked(folder) not in ("", own):
+    name, number = report_name(folders), 1
+    folder = within / name
+    while _marked(folder / "report.html") not in ("", own):
         number += 1
-        folder = first.with_name(f"{first.name}-{number}")
+        folder = within / f"{name}-{number}"
     return folder
 
 
-def _marked(folder: Path) -> str:
-    """Return the mark of the report that a folder holds; empty where there is none."""
-    page = folder / "report.html"
-    if not page.is_file():
-        return ""
-    found = MARK.search(page.read_text(encoding="utf-8", errors="replace"))
+def _marked(page: Path) -> str:
+    """Return the mark of a report's page; empty where there is none."""
+    found = MARK.search(page.read_text(encoding="utf-8", errors="replace")) if page.is_file() else None
     return found[1] if found else ""
-
-
-def shown(folder: Path) -> str:
-    """Write a folder's path, as short as it is from here."""
-    here = Path.cwd()
-    return plain(str(folder.relative_to(here) if folder.is_relative_to(here) else folder), one_line=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 
 import pandas as pd
 
-from bench.report.format import records, titled
+from bench.report.format import titled
 from bench.report.reading.load import SUBJECT, WORKLOAD
-from bench.results.columns import listed
+from bench.results.columns import LIST
 
 VENDOR = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|Intel\(R\)) ")
 """Left out of a device's short name: what follows tells devices apart."""
@@ -27,28 +26,23 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     ``slug`` is a file name, unique among them. The columns of ``IDENTITY`` come with them.
     """
     named = trials[[*SUBJECT, *IDENTITY]].drop_duplicates(SUBJECT, ignore_index=True)
-    several_data = named.groupby("suite")["data"].transform("nunique") > 1
+    data = named["data"].where(_has_several("data", named, ["suite"]), "")
+    recipes = zip(named["suite"], named["parameters"], named["techniques"], data, strict=True)
+    named["workload"] = [titled(*words) for words in recipes]
     alike = [name for name in WORKLOAD if name != "techniques"]  # one device may go without some that several have
-    on_device = named.groupby([*alike, "run", "device"])["placement"].transform("nunique")
-    together = named["members"].map(lambda cell: len(listed(cell)) > 1).astype(bool)
-    cpus_together = together & (named["device_kind"] == "cpu")  # GPUs are counted in the device's name
-    rows = named.assign(several_data=several_data, several_placements=(on_device > 1) | cpus_together)
-    named["workload"] = [
-        titled(row["suite"], row["parameters"], row["techniques"], row["data"] if row["several_data"] else "")
-        for row in records(rows)
-    ]
-    recipe = [named["workload"], named["device"]]
-    rows["several_runs"] = rows.groupby(recipe)["run"].transform("nunique") > 1
-    named["where"] = [
-        titled(
-            row["device"],
-            placement(str(row["placement"])) if row["several_placements"] else "",
-            f"run {row['run']}" if row["several_runs"] else "",
-        )
-        for row in records(rows)
-    ]
+    is_told = _has_several("placement", named, [*alike, "run", "device"])
+    is_told |= named["members"].str.contains(LIST, regex=False) & (named["device_kind"] == "cpu")
+    places = named["placement"].map(placement).where(is_told, "")  # GPUs are counted in the device's name
+    runs = ("run " + named["run"]).where(_has_several("run", named, ["workload", "device"]), "")
+    named["where"] = [titled(*words) for words in zip(named["device"], places, runs, strict=True)]
     named["label"] = _labels(named["where"].tolist())
-    return named.assign(slug=slugs([f"{row.workload}-{row.where}" for row in named.itertuples()]))
+    named["slug"] = slugs([f"{row.workload}-{row.where}" for row in named.itertuples()])
+    return named
+
+
+def _has_several(name: str, rows: pd.DataFrame, groups: list[str]) -> pd.Series:
+    """Return for each row whether its group has several values of a column."""
+    return rows.groupby(groups)[name].transform("nunique") > 1
 
 
 def placement(name: str) -> str:
@@ -79,7 +73,10 @@ def slugs(names: list[str]) -> list[str]:
     """Turn names into those of files, no two alike."""
     unique: list[str] = []
     for name in names:
-        short_name = slug(name)[:80] or "figure"
-        numbered = (f"{short_name}-{number}" for number in itertools.count(1))
-        unique.append(next(each for each in itertools.chain([short_name], numbered) if each not in unique))
+        first = each = slug(name)[:80] or "figure"
+        number = 0
+        while each in unique:
+            number += 1
+            each = f"{first}-{number}"
+        unique.append(each)
     return unique

@@ -7,12 +7,13 @@ names by which reports know parameters and ablation steps.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from bench.report.format import records
 from bench.results.columns import COLUMNS, LIST, Field, derived
 from bench.results.csv_file import read, typed
 from bench.spec.phases import MEASURING, SEARCHES
@@ -20,25 +21,28 @@ from bench.spec.precisions import BASELINE
 from bench.spec.text import plain
 from bench.spec.trial import Placement
 
-DERIVED: dict[str, Field] = {
-    "phase": Field(name="phase", kind="word", text="The phase, which is the name of the CSV."),
-    "cell": Field(name="cell", kind="word", text="Readable name of its cell, which all phases share."),
-    "parameters_json": Field(name="parameters_json", kind="word", text="The suite's parameters as a JSON object."),
-    "members": Field(name="members", kind="list", text="The placement of each device, joined by +."),
-    "device_names": Field(name="device_names", kind="word", text="The names of its devices, as a JSON array."),
-    "device_kind": Field(name="device_kind", kind="word", text="cuda or cpu."),
-    "arm_precision": Field(name="arm_precision", kind="word", text="The precision, of an ablation step too."),
-    "arm_techniques": Field(name="arm_techniques", kind="list", text="The techniques of an ablation step."),
-    "reference": Field(name="reference", kind="word", text="The arm that speedups and changes are over."),
+ABOUT = {
+    "phase": "The phase, which is the name of the CSV.",
+    "cell": "Readable name of its cell, which all phases share.",
+    "parameters_json": "The suite's parameters as a JSON object.",
+    "members": "The placement of each device, joined by +.",
+    "device_names": "The names of its devices, as a JSON array.",
+    "device_kind": "cuda or cpu.",
+    "arm_precision": "The precision, of an ablation step too.",
+    "arm_techniques": "The techniques of an ablation step.",
+    "reference": "The arm that speedups and changes are over.",
 }
+DERIVED = {name: Field(name=name, kind="word", text=text) for name, text in ABOUT.items()}
 """The columns that no CSV holds."""
+ASKED = ["phase", "suite", "parameters", "techniques", "ablation", "precision", "device", "placement", "batch_size"]
+"""The columns that names follow from."""
 
 
 def _fields() -> dict[str, Field]:
-    fields: dict[str, Field] = {}
+    fields = dict(DERIVED)
     for phase in MEASURING.values():
         fields |= COLUMNS[phase.file] | derived(phase)
-    return {"phase": DERIVED["phase"], "cell": DERIVED["cell"]} | fields | DERIVED
+    return fields
 
 
 TRIALS = _fields()
@@ -66,11 +70,11 @@ def read_trials(folder: Path, info: Mapping[str, Any], details: Mapping[str, pd.
     Raises:
         UsageError: a CSV is damaged, or another program's.
     """
-    frames = [_of_phase(folder / phase.file, phase.name) for phase in MEASURING.values()]
-    rows = pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
+    frames = [typed(read(folder / phase.file).assign(phase=name), TRIALS) for name, phase in MEASURING.items()]
+    rows = pd.concat(frames, ignore_index=True)
     rows = rows.drop_duplicates(["trial", "precision", "techniques"], keep="last")  # copied by hand: one process each
     rows = rows.sort_values("started", kind="stable", ignore_index=True)
-    return rows if rows.empty else _with_devices(_derived(_with_names(rows, _reference(info)), details), info)
+    return rows if rows.empty else _derived(_with_names(rows, info), details)
 
 
 def _derived(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -84,53 +88,37 @@ def _derived(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.Data
     return rows
 
 
-def _of_phase(path: Path, phase: str) -> pd.DataFrame:
-    """Read the CSV of a phase as a frame with the columns of all phases; those of others are empty."""
-    return typed(read(path).assign(phase=phase), TRIALS)
+def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
+    """Add what follows from a row: names of the cell, of parameters and of ablation steps, and what its device is."""
+    devices = {each.get("placement"): each for each in info.get("environment", {}).get("devices", [])}
+    different = rows.groupby(ASKED, sort=False, dropna=False).ngroup()  # far fewer than rows
+    names = [_names(row, devices.get(row["placement"], {})) for row in records(rows[ASKED].drop_duplicates())]
+    columns = pd.DataFrame(names, dtype=object).loc[different].set_axis(rows.index)
+    request = info.get("request", {})
+    # Others are compared with the first arm of a training script, else with the baseline.
+    arms = (request.get("script") or {}).get("arms") or [[BASELINE, ""]]
+    target_ci = request.get("protocol", {}).get("target_ci") or float("nan")
+    return rows.assign(**columns, seed=rows["seed"].fillna(0), reference=str(arms[0][0]), target_ci=target_ci)
 
 
-def _with_names(rows: pd.DataFrame, reference: str) -> pd.DataFrame:
-    """Add what follows from a row: names of the cell, of parameters and of ablation steps."""
-    parameters = {text: json.loads(text) if text else {} for text in rows["parameters"].unique()}
-    words = {
-        text: [plain(f"{name}={value}", one_line=True) for name, value in given.items()]
-        for text, given in parameters.items()
+def _names(row: Mapping[Hashable, Any], device: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names that follow from the columns ``ASKED`` of a row and from run.json's entry of its device."""
+    suite, place, techniques, precision = (row[name] for name in ("suite", "placement", "techniques", "precision"))
+    given = json.loads(row["parameters"] or "{}")
+    words = [plain(f"{name}={value}", one_line=True) for name, value in given.items()]
+    is_step = row["ablation"] == "yes"
+    added = LIST + techniques if techniques else ""
+    recipe = "".join([suite, *(f"-{word}" for word in words), "" if is_step else added])
+    batch = "" if row["phase"] in SEARCHES else f"-b{row['batch_size']:.0f}"
+    return {
+        "cell": f"{recipe}-{place}{'-ablation' if is_step else ''}{batch}",
+        "parameters": " ".join(words),
+        "parameters_json": row["parameters"] or "{}",
+        "members": LIST.join(Placement(name=place).members),
+        "device_names": json.dumps(list(device.get("names") or (row["device"],))),
+        "device_kind": device.get("kind") or ("cpu" if place.startswith("cpu") else "cuda"),
+        "arm_precision": precision,
+        "arm_techniques": techniques if is_step else "",
+        "techniques": "" if is_step else techniques,
+        "precision": precision + added if is_step else precision,
     }
-    is_step = rows["ablation"] == "yes"
-    added = rows["techniques"].where(rows["techniques"] == "", LIST + rows["techniques"])
-    techniques = rows["techniques"].mask(is_step, "")
-    named = rows.assign(
-        parameters=rows["parameters"].map({text: " ".join(each) for text, each in words.items()}),
-        parameters_json=rows["parameters"].where(rows["parameters"] != "", "{}"),
-        members=rows["placement"].map(
-            {name: LIST.join(Placement(name=name).members) for name in set(rows["placement"])}
-        ),
-        arm_precision=rows["precision"],
-        arm_techniques=rows["techniques"].where(is_step, ""),
-        techniques=techniques,
-        precision=rows["precision"].mask(is_step, rows["precision"] + added),
-        seed=rows["seed"].fillna(0),
-        reference=reference,
-    )
-    changed = rows["parameters"].map({text: "".join(f"-{word}" for word in each) for text, each in words.items()})
-    batch = ("-b" + rows["batch_size"].map("{:.0f}".format)).mask(rows["phase"].isin(SEARCHES), "")
-    ablation = is_step.map({True: "-ablation", False: ""})
-    cell = rows["suite"] + changed + added.mask(is_step, "") + "-" + rows["placement"] + ablation + batch
-    return named.assign(cell=cell)
-
-
-def _with_devices(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
-    """Add what run.json says of the devices; where it says nothing, what their placements do."""
-    known = {each.get("placement"): each for each in info.get("environment", {}).get("devices", [])}
-    kinds, names = {}, {}
-    for place, device in rows[["placement", "device"]].drop_duplicates().itertuples(index=False):
-        entry = known.get(place, {})
-        kinds[place] = entry.get("kind") or ("cpu" if place.startswith("cpu") else "cuda")
-        names[place] = json.dumps(list(entry.get("names") or (device,)))
-    return rows.assign(device_kind=rows["placement"].map(kinds), device_names=rows["placement"].map(names))
-
-
-def _reference(info: Mapping[str, Any]) -> str:
-    """Return the arm that others are compared with: the first of a training script's, else the baseline."""
-    arms = (info.get("request", {}).get("script") or {}).get("arms") or [[BASELINE, ""]]
-    return str(arms[0][0])

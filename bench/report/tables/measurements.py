@@ -62,7 +62,7 @@ def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
     lines: dict[str, list[Row]] = {}
     for row in records(rows):
         answer = given.get((row["workload"], row["where"]))
-        is_shown = row["batch_size"] == answer.batch if answer else known(row.get("published_by"))
+        is_shown = row["batch_size"] == answer.batch if answer else row["measured_in"] == "published"
         if is_shown and any(known(row[name]) for name in MEASURES):
             tie = " ≈" if answer and row["precision"] in answer.ties else ""
             is_advised = answer is not None and row["precision"] == answer.precision

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from bench.phases.energy import Energy
+from bench.report import load as typed
 from bench.report.analysis.telemetry import telemetry
 from bench.report.figures.telemetry import courses
-from bench.report.frames import results as typed
 from bench.report.reading.load import load
 from bench.results.records import Sample, TrialResult
 from tests.report.builders import GPU, MIB, RunBuilder, block, epoch_of, timed
@@ -98,7 +98,7 @@ def test_the_table_and_the_frame_have_what_was_read(run):
         "sw_thermal:52%",
         "1143",
     )
-    frame = typed(load([run.folder])).telemetry
+    frame = typed(run.folder).telemetry
     assert list(frame["samples"]) == [21, 21, 12]
 
 

@@ -34,22 +34,21 @@ def run(tmp_path: Path) -> RunBuilder:
 def remark_of(run: RunBuilder, **info) -> str:
     fleet.edit_run(run.folder, lambda kept: kept.update(info))
     read = load([run.folder])
-    return remark(read.runs[0], read.trials)
+    return remark(read.runs[0])
 
 
 def test_an_unfinished_run_says_how_many_trials_are_missing_and_of_which_phase(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the folder is named from here
     text = remark_of(run, finished=None)
     assert text.startswith("Run run is unfinished: it was stopped, or is still running; ")
     assert "3 of 7 planned trials are missing (1 speed, 2 train)" in text
-    assert text.endswith(f"Go on with --resume {run.folder}.")
-    monkeypatch.chdir(tmp_path)  # a folder below here is named from here
-    assert remark_of(run, finished=None).endswith("Go on with --resume run.")
+    assert text.endswith("Go on with --resume run.")
 
 
 def test_a_run_that_ended_in_a_given_time_says_what_is_undecided(run):
     text = remark_of(run, finished=None, undecided=["speed of mlp on cpu", "train of mlp on cpu"])
     assert "--within; undecided: speed of mlp on cpu, train of mlp on cpu; 3 of 7 planned trials" in text
-    assert text.endswith(f"Go on with --resume {run.folder}.")
+    assert text.endswith("/run.")
 
 
 def test_only_a_run_that_ended_with_all_its_trials_says_nothing(run):
@@ -60,22 +59,25 @@ def test_only_a_run_that_ended_with_all_its_trials_says_nothing(run):
     assert remark_of(run, finished="now", planned=load([run.folder]).runs[0].list("planned")[:4]) == ""
 
 
-def test_what_did_not_fit_is_not_missing(tmp_path):
-    run = RunBuilder(tmp_path / "run").memory("amp-bf16", 8).lost("memory", "fp32", "oom").alone("amp-bf16", [5.0])
-    wanted = plan(run, ("speed", BOTH, {"replicate": 0}), ("train", ["fp32"], {}), ("train", ["amp-bf16"], {}))
-    lost = missing(wanted, load([run.folder]).trials)
-    assert [trial["trial"] for trial in lost] == ["mlp-0-b128-train-amp-bf16-s0"]
+APART = ("speed", BOTH, {"replicate": 0})
+FP32, AMP = ("train", ["fp32"], {}), ("train", ["amp-bf16"], {})
 
 
-def test_a_precision_whose_memory_one_of_two_processes_measured_is_missing(tmp_path):
-    run = RunBuilder(tmp_path / "run").memory("fp32", 8).result("memory", "fp32", replicate=1, status="oom")
-    wanted = plan(run, ("train", ["fp32"], {}))
-    assert missing(wanted, load([run.folder]).trials) == wanted
-
-
-def test_arms_measured_apart_are_not_missing_but_half_of_them_is(tmp_path):
-    run = RunBuilder(tmp_path / "run").alone("fp32", [10.0])
-    wanted = plan(run, ("speed", BOTH, {"replicate": 0}))
-    assert missing(wanted, load([run.folder]).trials) == wanted
-    run.alone("amp-bf16", [5.0])
-    assert missing(wanted, load([run.folder]).trials) == []
+@pytest.mark.parametrize(
+    ("measured", "asked", "lost"),
+    [
+        # What did not fit is not missing.
+        (lambda run: run.memory("amp-bf16", 8).lost("memory", "fp32", "oom").alone("amp-bf16", [5.0]), APART, False),
+        (lambda run: run.memory("amp-bf16", 8).lost("memory", "fp32", "oom"), FP32, False),
+        (lambda run: run.memory("amp-bf16", 8).lost("memory", "fp32", "oom"), AMP, True),
+        # One of two processes is enough.
+        (lambda run: run.memory("fp32", 8).result("memory", "fp32", replicate=1, status="oom"), FP32, True),
+        # Arms that were measured apart are not missing, but half of them is.
+        (lambda run: run.alone("fp32", [10.0]), APART, True),
+        (lambda run: run.alone("fp32", [10.0]).alone("amp-bf16", [5.0]), APART, False),
+    ],
+)
+def test_a_planned_trial_is_missing_if_an_arm_that_fits_has_no_row(tmp_path, measured, asked, lost):
+    run = measured(RunBuilder(tmp_path / "run"))
+    wanted = plan(run, asked)
+    assert missing(wanted, load([run.folder]).trials) == (wanted if lost else [])

@@ -11,13 +11,12 @@ from bench.phases.train.course import panel
 from bench.report.analysis.comparability import cautions
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
-from bench.results.columns import cells
 from bench.results.records import TrialResult
 from bench.results.run_json import FORMAT
 from bench.results.store import Store, stored_results
 from bench.spec.errors import UsageError
 from tests.report import fleet
-from tests.report.builders import RunBuilder, block, epoch_of, text_of, write_report
+from tests.report.builders import RunBuilder, epoch_of, text_of, write_report
 from tests.report.fleet import copy, original
 from tests.rows import rows, write_rows
 
@@ -46,17 +45,15 @@ COMMITTED = sorted(path.parent for path in (Path(__file__).parents[3] / "results
 
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
 def test_a_committed_run_is_read_and_could_be_resumed(folder: Path, tmp_path: Path) -> None:
-    assert len(load([folder]).trials)
     copied = shutil.copytree(folder, tmp_path / "run")
+    before = load([copied])
     assert stored_results(copied).statuses
     with Store(copied) as store:
         assert store.dropped == {}
-    before, after = load([folder]), load([copied])
-    assert after.details.keys() == before.details.keys()
-    for frame, expected in zip(
-        (after.trials, *after.details.values()), (before.trials, *before.details.values()), strict=True
-    ):
-        pd.testing.assert_frame_equal(frame.drop(columns="run"), expected.drop(columns="run"), check_dtype=False)
+    after = load([copied])
+    pd.testing.assert_frame_equal(after.trials, before.trials)
+    for name, frame in before.details.items():
+        pd.testing.assert_frame_equal(after.details[name], frame)
 
 
 def test_there_are_committed_runs() -> None:
@@ -88,48 +85,33 @@ def test_runs_of_one_name_are_two_and_the_same_run_is_read_once(tmp_path: Path) 
 # Images are compared by what they are: one fingerprint is one source, whatever its path.
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> tuple[Path, Path]:
-    first = original(tmp_path / "a")
-    return first, copy(first, tmp_path / "b", device="Card B", architecture="Ada")
-
-
-def on_images(folder: Path, path: str, fingerprint: str | None) -> None:
+def on_images(folder: Path, path: str, fingerprint: str | None) -> Path:
     fleet.edit_rows(folder, lambda row: row.update(data=path))
     kept = [] if fingerprint is None else [{"source": path, "fingerprint": fingerprint}]
     fleet.edit_run(folder, lambda run: run.update(data=kept))
+    return folder
 
 
-def test_the_same_images_under_two_paths_are_one_workload(pair):
-    for folder, path in zip(pair, ("folder:/x/images", "folder:/y/pictures"), strict=True):
-        trial = load([folder]).trials.query("phase == 'speed'").iloc[0]["trial"]
-        write_rows(folder, "blocks.csv", [cells(block(trial))])
-        on_images(folder, path, "f1")
-    read = load(list(pair))
+@pytest.mark.parametrize(
+    ("path", "fingerprint", "name", "remark"),
+    [
+        ("folder:/y", "f1", "folder:/x", ["folder:/y of run b holds the same images as folder:/x"]),
+        ("folder:/x", "abcdef9", "folder:/x#abcdef", ["folder:/x of run b holds other images than in the runs before"]),
+        ("folder:/y", None, "folder:/y", []),
+    ],
+)
+def test_images_are_called_by_what_they_hold_and_without_fingerprints_by_their_path(
+    tmp_path, path, fingerprint, name, remark
+) -> None:
+    first = original(tmp_path / "a")
+    second = copy(first, tmp_path / "b", device="Card B", architecture="Ada")
+    read = load([on_images(first, "folder:/x", "f1"), on_images(second, path, fingerprint)])
+    names = list(dict.fromkeys(["folder:/x", name]))
     for frame in (read.trials, read.details["epochs"], read.details["blocks"]):
-        assert set(frame["data"]) == {"folder:/x/images"}
-    assert summarise(read.trials)["workload"].unique().tolist() == ["mlp"]
-    remark = (
-        "folder:/y/pictures of run b holds the same images as folder:/x/images, and is called folder:/x/images here."
-    )
-    assert read.remarks == [remark]
-    assert remark in cautions(read)
-
-
-def test_other_images_under_one_path_are_two(pair):
-    on_images(pair[0], "folder:/images", "f1")
-    on_images(pair[1], "folder:/images", "abcdef99")
-    read = load(list(pair))
-    assert list(read.trials["data"].unique()) == ["folder:/images", "folder:/images#abcdef"]
-    assert "holds other images than" in read.remarks[0]
-
-
-def test_without_fingerprints_paths_are_all_there_is(pair):
-    on_images(pair[0], "folder:/x", None)
-    on_images(pair[1], "folder:/y", None)
-    read = load(list(pair))
-    assert list(read.trials["data"].unique()) == ["folder:/x", "folder:/y"]
-    assert read.remarks == []
+        assert list(frame["data"].unique()) == names
+    assert summarise(read.trials)["workload"].nunique() == len(names)
+    assert [text.split(" it,")[0].split(", and")[0] for text in read.remarks] == remark
+    assert {*read.remarks} <= {*cautions(read)}
 
 
 def test_of_a_file_that_was_cut_off_the_whole_rows_count_and_a_remark_says_so(tmp_path: Path) -> None:
@@ -150,17 +132,10 @@ def test_an_emulated_precision_has_accuracy_and_no_time(tmp_path: Path) -> None:
     run.lost("speed", "fp8-rowwise:emulated=on", "unsupported", "it is emulated")
     loaded = load([run.folder])
     by_name = summarise(loaded.trials).set_index("precision")
-    assert by_name["epoch_speedup"].notna().to_dict() == {
-        "fp32": False,
-        "amp-bf16": True,
-        "fp8-rowwise:emulated=on": False,
-    }
+    assert list(by_name.index[by_name["epoch_speedup"].notna()]) == ["amp-bf16"]
     emulated_row = by_name.loc["fp8-rowwise:emulated=on"]
-    assert (emulated_row["accuracy_verdict"], emulated_row["train_status"], emulated_row["seeds"]) == (
-        "EQUIVALENT",
-        "ok",
-        5,
-    )
+    outcome = list(emulated_row[["accuracy_verdict", "train_status", "seeds"]])
+    assert outcome == ["EQUIVALENT", "ok", 5]
     assert emulated_row[["time_per_epoch_s", "train_samples_per_s", "data_wait_pct"]].isna().all()
     assert loaded.runs[0].remarks == ()
     epochs = loaded.details["epochs"]
