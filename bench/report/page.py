@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import itertools
 import json
-import os
-import pkgutil
 import shlex
-import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from multiprocessing import active_children, get_context
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from bench.report import tables
 from bench.report.analysis import comparability, published
 from bench.report.analysis.lead import Grid, Sentence, grid, lead, strayed
 from bench.report.analysis.summary import summarise, without_unsupported
@@ -35,16 +24,14 @@ from bench.report.parts import OVERVIEW, Finding, parts
 from bench.report.reading.folders import mark
 from bench.report.reading.load import Run, Runs
 from bench.report.render import render
-from bench.report.tables import diagnostics, measurements
+from bench.report.tables import diagnostics, measurements, setups, telemetry
 from bench.report.tables.table import RECIPE, Entry, Material, Table
+from bench.results.columns import listed
 from bench.results.files import write_atomically
-from bench.spec import lifetime
 from bench.spec.precisions import precision_rank
 
 CONTROLS = {"model": ("workload", "workload"), "device": ("where", "label")}
 """The controls of the page's bar: the columns of the summary with their values and labels."""
-DRAWERS = 2
-"""Processes that draw figures."""
 FILES = "files.json"
 """The list of the figures and CSVs of the report in a folder."""
 SUMMARY = "summary.csv"
@@ -80,6 +67,11 @@ class Section:
     """The heading that it stands under with other ``findings``."""
     findings: Sequence[Finding] = ()
     """A phase's results in words; the figures and tables of the section are their evidence."""
+
+    @property
+    def place(self) -> str:
+        """What the charts of a phase name it by."""
+        return self.heading + self.title
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,35 +154,11 @@ def publish(runs: Runs, out: Path, *, with_published: bool = False, figures: dev
 
 def _replace(manifest: Path, files: list[str]) -> None:
     """Write the list of a report's files, and delete files of the previous report that are not on it."""
-    previous: Any = []
-    with suppress(OSError, ValueError):  # there is none, or it is damaged
-        previous = json.loads(manifest.read_text(encoding="utf-8"))
+    previous = json.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else []
     write_atomically(manifest, json.dumps(files, indent=1) + "\n")
-    for name in previous if isinstance(previous, list) else []:
-        if isinstance(name, str) and name not in files and name == Path(name).name:  # never delete outside the folder
-            (manifest.parent / name).unlink(missing_ok=True)
-
-
-@contextmanager
-def _drawers() -> Iterator[ProcessPoolExecutor]:
-    """Give processes to draw figures in, which end with this one, and at once where this one is interrupted.
-
-    Ctrl-C goes to all: those processes start, and stay, with signals blocked.
-    """
-    # Forks are safe here: a process that reports has no other thread, as BLAS ends its own before a fork. Processes
-    # started anew import pandas and matplotlib first, which takes as long as their share of the drawing saves.
-    with ProcessPoolExecutor(DRAWERS, get_context("fork"), lifetime.end_with, (os.getpid(),)) as others:
-        try:
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            try:
-                others.submit(os.getpid)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            yield others
-        except BaseException:
-            for process in active_children():
-                process.kill()
-            raise
+    for name in previous:
+        if name not in files:
+            (manifest.parent / Path(name).name).unlink(missing_ok=True)  # nothing outside the folder
 
 
 def compose(
@@ -207,25 +175,21 @@ def compose(
         on_published = published.remarks(others)
     material = Material(runs=runs, summary=summary, rows=rows, figures=figures)
     given, phases = material.answers, parts().values()
-    found = [group for part in phases for group in part.findings(material)]
-    findings = [
-        Section(title=group.title, heading=group.heading, findings=group.findings, tables=[*group.tables])
-        for group in found
-    ]
-    with _drawers() as drawers:  # figures take longer than tables
-        drawing = []
-        if figures != "none":
-            ready: list[tuple[str, Chart | str | None]] = [
-                (group.heading + group.title, chart) for group in found for chart in group.charts
-            ]
-            ready += telemetry_figures.courses(runs)
-            for part in phases:
-                ready += part.charts(material)
-            charts = partial(_charts, drawn, ready, figures)
-            drawing = [drawers.submit(_draw, out, charts, place) for place in range(DRAWERS)]
-        sections = _sections(material)
-        shares = itertools.zip_longest(*(share.result() for share in drawing))
-        plots = _placed([part for parts in shares for part in parts if part], sections, findings)
+    sections = _sections(material)
+    findings = []
+    described: list[Described] = []
+    for phase in phases:
+        for group in phase.findings(material):
+            section = Section(title=group.title, heading=group.heading, findings=group.findings, tables=[*group.tables])
+            findings.append(section)
+            described += [(section.place, chart) for chart in group.charts]
+    plots: list[Chart] = []
+    if figures != "none":
+        described += [(place, describe()) for place, describe in devices.charts(drawn, figures)]
+        described += telemetry_figures.courses(runs)
+        for phase in phases:
+            described += phase.charts(material)
+        plots = _draw(described, out, [*sections, *findings])
     tints = devices.tints_of(drawn)
     precisions = sorted(map(str, drawn["precision"].unique()), key=precision_rank)
     not_learning = stalled(given)
@@ -264,64 +228,54 @@ def compose(
 
 def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
     """Return what the header says of the whole: how many devices and models, when, and with which torch."""
+    machines = {run.label: run for run in runs.runs}
+    boards = set()
+    for label, members in zip(summary["run"], summary["members"], strict=True):
+        names = {device["placement"]: device["name"] for device in machines[label].devices}
+        host = machines[label].environment.get("host")
+        boards |= {(host, member, names.get(member)) for member in listed(members)}
+    counts = {"device": len(boards), "model": summary["suite"].nunique()}
     dates = sorted(str(run.info["started"])[:10] for run in runs.runs if run.info.get("started"))
-    versions = dict.fromkeys(str(run.environment["torch"]) for run in runs.runs if run.environment.get("torch"))
-    when = dates[:1] if dates[:1] == dates[-1:] else [f"{dates[0]} to {dates[-1]}"]
-    counts = {"device": summary["where"].nunique(), "model": summary["suite"].nunique()}
-    sizes = [counted(count, what) for what, count in counts.items() if count]
-    return [*sizes, *when, *([f"torch {', '.join(versions)}"] if versions else [])]
+    when = " to ".join(dict.fromkeys([*dates[:1], *dates[-1:]]))
+    versions = ", ".join(dict.fromkeys(str(run.environment.get("torch") or "") for run in runs.runs))
+    texts = [*(counted(count, what) for what, count in counts.items() if count), when]
+    return [*filter(None, [*texts, versions and f"torch {versions}"])]
 
 
 def _origin(run: Run) -> dict[str, str]:
     """Return the command and the environment to make a run's figures again."""
     words = run.part("request").get("argv") or []
-    names = {"torch": "torch", "cuda": "CUDA", "cudnn": "cuDNN", "driver": "driver", "python": "Python", "os": ""}
-    parts = [f"{name} {run.environment[key]}".strip() for key, name in names.items() if run.environment.get(key)]
-    version = [f"ampmeter {run.info['version']}"] if run.info.get("version") else []
     command = shlex.join(["python", "run_bench.py", *map(str, words)]) if words else ""
-    return {"label": run.label, "command": command, "environment": ", ".join([*version, *parts])}
+    names = {"torch": "torch", "cuda": "CUDA", "cudnn": "cuDNN", "driver": "driver", "python": "Python", "os": ""}
+    versions = {"ampmeter": run.info.get("version")}
+    versions |= {name: run.environment.get(key) for key, name in names.items()}
+    environment = ", ".join(f"{name} {version}".strip() for name, version in versions.items() if version)
+    return {"label": run.label, "command": command, "environment": environment}
 
 
-Described = Iterable[tuple[str, Chart | str | Callable[[], Chart | None] | None]]
-"""Charts, functions that describe one, and remarks on those that are left out, each with its section's title; those of
-no section have ``OVERVIEW``."""
+Described = tuple[str, Chart | str | None]
+"""A chart, or a remark on one that is left out, and the place of its section; of no section it is ``OVERVIEW``."""
 
 
-def _draw(out: Path, describe: Callable[[], Described], place: int) -> list[tuple[str, Chart | str] | None]:
-    """Draw a drawer's share of the charts that a function describes; remarks stay as they are."""
+def _draw(described: Sequence[Described], out: Path, sections: Sequence[Section]) -> list[Chart]:
+    """Draw charts and add them to their sections, remarks too; return the charts of the whole report."""
     from bench.report.figures.draw import draw  # only here, for matplotlib takes half a second to import
 
-    drawn: list[tuple[str, Chart | str] | None] = []
-    for title, described in itertools.islice(describe(), place, None, DRAWERS):
-        chart = described() if callable(described) else described
-        part = chart if chart is None or isinstance(chart, str) else draw(chart, out)
-        drawn.append(None if part is None else (title, part))
-    return drawn
-
-
-def _charts(drawn: pd.DataFrame, ready: Described, figures: devices.Choice) -> Described:
-    """Describe all figures; ``drawn`` is the summary, with the published rows where they are shown."""
-    yield from devices.charts(drawn, figures)
-    yield from ready
-
-
-def _placed(drawn: list[tuple[str, Chart | str]], sections: list[Section], findings: list[Section]) -> list[Chart]:
-    """Put figures and remarks into their sections; return the figures of the whole report."""
-    by_title = {section.heading + section.title: section for section in [*findings, *sections]}
+    by_place = {section.place: section for section in sections}
     overviews: list[Chart] = []
-    for title, part in drawn:
-        if isinstance(part, str):
-            by_title[title].remarks.append(part)
-        else:
-            (overviews if title == OVERVIEW else by_title[title].plots).append(part)
+    for place, chart in described:
+        if isinstance(chart, str):
+            by_place[place].remarks.append(chart)
+        elif chart is not None:
+            plots = overviews if place == OVERVIEW else by_place[place].plots
+            plots.append(draw(chart, out))
     return overviews
 
 
 def entries() -> list[Entry]:
     """Return the tables that the modules of ``report/tables`` list, and those of the phases."""
-    names = [f"{tables.__name__}.{module.name}" for module in pkgutil.iter_modules(tables.__path__)]
-    listed = [entry for name in names for entry in getattr(importlib.import_module(name), "TABLES", ())]
-    return [*listed, *(entry for part in parts().values() for entry in part.tables)]
+    of_phases = [entry for phase in parts().values() for entry in phase.tables]
+    return [*diagnostics.TABLES, *setups.TABLES, *telemetry.TABLES, *of_phases]
 
 
 def _sections(material: Material) -> list[Section]:

@@ -79,7 +79,7 @@ def _columns(memory: Callable[[Line], str]) -> list[Column]:
     others = [name for name in shares if name != MEMORY.name]
     return [
         words("device", lambda line: line.answer.label),
-        words("use", lambda line: f"{line.use} {line.marks}".rstrip()),
+        words("use", lambda line: f"{line.use} {line.marks}".rstrip(), has_marks=True),
         *optional(
             figures("faster", lambda line: f"{line.faster} {line.spread}".rstrip()),
             figures("memory", memory),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -54,32 +53,38 @@ ABOUT_FIGURES = (
 )
 
 
+def at_advised_batch(rows: pd.DataFrame, answers: Sequence[Answer]) -> pd.DataFrame:
+    """Return the rows of a summary at the batch size of their answer, then published rows at all batch sizes."""
+    columns = ["workload", "where", "batch_size"]
+    sizes = pd.DataFrame([(answer.workload, answer.where, answer.batch) for answer in answers], columns=columns)
+    is_published = rows["measured_in"] == "published"
+    return pd.concat([rows[~is_published].merge(sizes, on=columns), rows[is_published]])
+
+
 def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
     """Return a table for each workload: every precision on each device, at the batch size of its answer.
 
-    Published rows are there at all batch sizes. The advised row stands out. Legends are below the last table.
+    The advised row stands out. Legends are below the last table.
     """
     given = {(answer.workload, answer.where): answer for answer in answers}
-    lines: dict[str, list[Row]] = {}
-    for row in records(rows):
-        answer = given.get((row["workload"], row["where"]))
-        is_shown = row["batch_size"] == answer.batch if answer else known(row.get("published_by"))
-        if is_shown and any(known(row[name]) for name in MEASURES):
-            tie = " ≈" if answer and row["precision"] in answer.ties else ""
-            is_advised = answer is not None and row["precision"] == answer.precision
-            lines.setdefault(row["workload"], []).append(row | {"tie": tie, "is_advised": is_advised})
-    tables = [
-        table(name, of_workload, _of_arms(of_workload, "label"), strong=itemgetter("is_advised"))
-        for name, of_workload in lines.items()
-    ]
-    shown = [each for each in tables if each is not None]
-    footnotes = list(dict.fromkeys(note for each in shown for note in each.footnotes))
-    footnotes += [SUM] if any(known(row["all_devices_bytes"]) for row in chain(*lines.values())) else []
-    about = ABOUT_FIGURES
-    if any(each.strong for each in shown):
-        about = f"Bold: what to train with. {about}"
-    last = len(shown) - 1
-    return [replace(each, footnotes=[about, *footnotes] if place == last else []) for place, each in enumerate(shown)]
+    shown = at_advised_batch(rows, answers)
+    shown = shown[shown[MEASURES].notna().any(axis=1)]
+    tables: list[Table] = []
+    for workload, of_workload in shown.groupby("workload", sort=False):
+        lines = records(of_workload)
+        for line in lines:
+            answer = given.get((line["workload"], line["where"]))
+            line["tie"] = " ≈" if answer and line["precision"] in answer.ties else ""
+            line["is_advised"] = answer is not None and line["precision"] == answer.precision
+        made = table(str(workload), lines, _of_arms(lines, "label"), strong=itemgetter("is_advised"))
+        tables += [made] if made else []
+    notes = [ABOUT_FIGURES, *(note for each in tables for note in each.footnotes)]
+    if any(each.strong for each in tables):
+        notes[0] = f"Bold: what to train with. {ABOUT_FIGURES}"
+    if shown["all_devices_bytes"].notna().any():
+        notes.append(SUM)
+    bare = [replace(each, footnotes=[]) for each in tables]
+    return [*bare[:-1], *(replace(last, footnotes=list(dict.fromkeys(notes))) for last in bare[-1:])]
 
 
 def unfolded(rows: pd.DataFrame, answers: Sequence[Answer]) -> dict[str, Table | None]:
@@ -96,7 +101,7 @@ def every_batch(rows: pd.DataFrame) -> Table | None:
     measured = [row | {"tie": ""} for row in records(rows[rows[MEASURES].notna().any(axis=1)])]
     columns = [
         *_of_arms(measured, ""),
-        words("verdict", marked_verdict),
+        words("verdict", marked_verdict, has_marks=True),
         words("measured in", "measured_in"),
         *general(),
     ]
@@ -138,7 +143,7 @@ def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
     accuracy = figures("accuracy (%)", "accuracy_pct", decimals, **trained)
     return [
         *([words("device", device), *optional(words("architecture", "architecture"))] if device else []),
-        words("precision", marked),
+        words("precision", marked, has_marks=True),
         BATCH,
         *optional(figures("time/epoch (s)", epoch, **trained)),
         figures("step (ms)", lambda row: unmarked(row, "step_ms")),

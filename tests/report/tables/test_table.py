@@ -1,9 +1,6 @@
 """A table: columns with their cells, and rows of data."""
 
 import math
-from dataclasses import replace
-
-import pytest
 
 from bench.report.tables.table import figures, optional, table, words
 from tests.report.tables.lines import words as headers_of_words
@@ -53,12 +50,3 @@ def test_a_table_on_a_terminal_is_wrapped_or_written_row_by_row_and_never_cut(mo
         text = shown.text
         assert text.startswith("- ") or max(map(len, text.splitlines())) <= width
         assert [word for cell in [*headers, *cells] for word in cell.split() if word not in text] == []
-
-
-@pytest.mark.parametrize(("width", "is_shown"), [(60, True), (42, False)])
-def test_a_spare_column_is_left_out_and_named_where_a_terminal_is_too_narrow(monkeypatch, width, is_shown):
-    monkeypatch.setenv("COLUMNS", str(width))
-    spare = replace(figures("change", "change"), is_spare=True)
-    row = {"name": "unbreakable" * 2, "change": "0.900 [0.884, 0.917]"}
-    text = table("", [row], [words("name", "name"), spare]).text
-    assert (row["change"] in text, "Not shown at this width: change." in text) == (is_shown, not is_shown)
