@@ -41,9 +41,7 @@ def number(value: float, digits: int = 4) -> str:
 
 def error(value: float) -> str:
     """Write a relative error with two digits: 1.5e−7 or 0.069."""
-    if not known(value):
-        return UNKNOWN
-    return (f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.2g}").replace("e-0", "e-").replace("-", "−")
+    return f"{value:.2g}".replace("e-0", "e-").replace("-", "−") if known(value) else UNKNOWN
 
 
 def source(data: str) -> str:

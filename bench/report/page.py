@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from bench.report.figures import telemetry as telemetry_figures
 from bench.report.figures.chart import Chart
 from bench.report.format import counted
 from bench.report.frames import arms, as_csv
-from bench.report.parts import OVERVIEW, Finding, parts
+from bench.report.parts import OVERVIEW, Findings, parts
 from bench.report.reading.folders import mark
 from bench.report.reading.load import Run, Runs
 from bench.report.render import render
@@ -32,6 +33,8 @@ from bench.spec.precisions import precision_rank
 
 CONTROLS = {"model": ("workload", "workload"), "device": ("where", "label")}
 """The controls of the page's bar: the columns of the summary with their values and labels."""
+SOFTWARE = ("ampmeter", "torch", "cuda", "cudnn", "driver", "python", "os")
+"""What a run's environment is described by."""
 FILES = "files.json"
 """The list of the figures and CSVs of the report in a folder."""
 SUMMARY = "summary.csv"
@@ -63,15 +66,6 @@ class Section:
     remarks: list[str] = field(default_factory=list)
     """Whole sentences."""
     plots: list[Chart] = field(default_factory=list)
-    heading: str = ""
-    """The heading that it stands under with other ``findings``."""
-    findings: Sequence[Finding] = ()
-    """A phase's results in words; the figures and tables of the section are their evidence."""
-
-    @property
-    def place(self) -> str:
-        """What the charts of a phase name it by."""
-        return self.heading + self.title
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,8 +103,8 @@ class Report:
     """What the page shows of an answer when its line is unfolded, by its subject."""
     tints: dict[str, str]
     """The tint of each device, by its label."""
-    findings: list[Section]
-    """The phases' results; those of sections without a heading stand next to the answers."""
+    findings: list[Findings]
+    """The phases' results; those without a heading stand next to the answers."""
     faults: list[str]
     """Faults of the runs' files, for the terminal."""
     how_to_read: Sequence[str] = HOW_TO_READ
@@ -119,17 +113,17 @@ class Report:
     @property
     def sentences(self) -> list[str]:
         """The sentences next to the answers."""
-        beside = [finding for section in self.findings if not section.heading for finding in section.findings]
-        return [*self.stalled, *(finding.sentence for finding in beside)]
+        beside = list(self.stalled)
+        for group in self.findings:
+            if not group.heading:
+                beside += [finding.sentence for finding in group.findings]
+        return beside
 
     @property
     def plots(self) -> list[Chart]:
         """Every figure, in order."""
-        return [
-            *self.speedups,
-            *self.headline,
-            *(plot for section in [*self.findings, *self.sections] for plot in section.plots),
-        ]
+        of_parts = [*(group.charts for group in self.findings), *(section.plots for section in self.sections)]
+        return [*self.speedups, *self.headline, *itertools.chain(*of_parts)]
 
     @property
     def files(self) -> list[str]:
@@ -174,24 +168,18 @@ def compose(
         drawn = pd.concat([summary, others[others["batch_size"].notna()]], ignore_index=True)
         on_published = published.remarks(others)
     material = Material(runs=runs, summary=summary, rows=rows, figures=figures)
-    given, phases = material.answers, parts().values()
-    sections = _sections(material)
-    findings = []
-    described: list[Described] = []
-    for phase in phases:
-        for group in phase.findings(material):
-            section = Section(title=group.title, heading=group.heading, findings=group.findings, tables=[*group.tables])
-            findings.append(section)
-            described += [(section.place, chart) for chart in group.charts]
+    given, sections = material.answers, _sections(material)
+    phases = parts().values()
+    findings = [group for phase in phases for group in phase.findings(material)]
     plots: list[Chart] = []
-    if figures != "none":
-        described += [(place, describe()) for place, describe in devices.charts(drawn, figures)]
+    if figures == "none":
+        findings = [replace(group, charts=[]) for group in findings]
+    else:
+        described: list[Described] = [(place, describe()) for place, describe in devices.charts(drawn, figures)]
         described += telemetry_figures.courses(runs)
         for phase in phases:
             described += phase.charts(material)
-        plots = _draw(described, out, [*sections, *findings])
-    tints = devices.tints_of(drawn)
-    precisions = sorted(map(str, drawn["precision"].unique()), key=precision_rank)
+        plots, findings = _draw(described, findings, sections, out)
     not_learning = stalled(given)
     return Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
@@ -213,14 +201,14 @@ def compose(
         headline=[plot for plot in plots if not plot.name.startswith(devices.SPEEDUP)],
         sections=[part for part in sections if part.tables or part.remarks or part.plots],
         reproduce=[_origin(run) for run in runs.runs],
-        precisions=precisions,
+        precisions=sorted(map(str, drawn["precision"].unique()), key=precision_rank),
         choices={
             name: [("", "all"), *dict.fromkeys(zip(rows[column], rows[label], strict=True))]
             for name, (column, label) in CONTROLS.items()
             if rows[column].nunique() > 1
         },
         unfolded=measurements.unfolded(rows, given),
-        tints=tints,
+        tints=devices.tints_of(drawn),
         findings=findings,
         faults=comparability.of_files(runs),
     )
@@ -228,12 +216,10 @@ def compose(
 
 def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
     """Return what the header says of the whole: how many devices and models, when, and with which torch."""
-    machines = {run.label: run for run in runs.runs}
+    hosts = {run.label: run.environment.get("host") for run in runs.runs}
     boards = set()
-    for label, members in zip(summary["run"], summary["members"], strict=True):
-        names = {device["placement"]: device["name"] for device in machines[label].devices}
-        host = machines[label].environment.get("host")
-        boards |= {(host, member, names.get(member)) for member in listed(members)}
+    for run, members, names in zip(summary["run"], summary["members"], summary["device_names"], strict=True):
+        boards |= {(hosts[run], *board) for board in itertools.zip_longest(listed(members), json.loads(names))}
     counts = {"device": len(boards), "model": summary["suite"].nunique()}
     dates = sorted(str(run.info["started"])[:10] for run in runs.runs if run.info.get("started"))
     when = " to ".join(dict.fromkeys([*dates[:1], *dates[-1:]]))
@@ -246,10 +232,8 @@ def _origin(run: Run) -> dict[str, str]:
     """Return the command and the environment to make a run's figures again."""
     words = run.part("request").get("argv") or []
     command = shlex.join(["python", "run_bench.py", *map(str, words)]) if words else ""
-    names = {"torch": "torch", "cuda": "CUDA", "cudnn": "cuDNN", "driver": "driver", "python": "Python", "os": ""}
-    versions = {"ampmeter": run.info.get("version")}
-    versions |= {name: run.environment.get(key) for key, name in names.items()}
-    environment = ", ".join(f"{name} {version}".strip() for name, version in versions.items() if version)
+    versions = {"ampmeter": run.info.get("version"), **run.environment}
+    environment = ", ".join(f"{name} {versions[name]}" for name in SOFTWARE if versions.get(name))
     return {"label": run.label, "command": command, "environment": environment}
 
 
@@ -257,19 +241,21 @@ Described = tuple[str, Chart | str | None]
 """A chart, or a remark on one that is left out, and the place of its section; of no section it is ``OVERVIEW``."""
 
 
-def _draw(described: Sequence[Described], out: Path, sections: Sequence[Section]) -> list[Chart]:
-    """Draw charts and add them to their sections, remarks too; return the charts of the whole report."""
+def _draw(
+    described: Sequence[Described], findings: Sequence[Findings], sections: Sequence[Section], out: Path
+) -> tuple[list[Chart], list[Findings]]:
+    """Draw charts into their sections, and write remarks there; return those of the whole report, and of findings."""
     from bench.report.figures.draw import draw  # only here, for matplotlib takes half a second to import
 
-    by_place = {section.place: section for section in sections}
+    by_title = {section.title: section for section in sections}
     overviews: list[Chart] = []
-    for place, chart in described:
+    for title, chart in described:
         if isinstance(chart, str):
-            by_place[place].remarks.append(chart)
+            by_title[title].remarks.append(chart)
         elif chart is not None:
-            plots = overviews if place == OVERVIEW else by_place[place].plots
+            plots = overviews if title == OVERVIEW else by_title[title].plots
             plots.append(draw(chart, out))
-    return overviews
+    return overviews, [replace(group, charts=[draw(chart, out) for chart in group.charts]) for group in findings]
 
 
 def entries() -> list[Entry]:

@@ -54,11 +54,10 @@ ABOUT_FIGURES = (
 
 
 def at_advised_batch(rows: pd.DataFrame, answers: Sequence[Answer]) -> pd.DataFrame:
-    """Return the rows of a summary at the batch size of their answer, then published rows at all batch sizes."""
-    columns = ["workload", "where", "batch_size"]
-    sizes = pd.DataFrame([(answer.workload, answer.where, answer.batch) for answer in answers], columns=columns)
-    is_published = rows["measured_in"] == "published"
-    return pd.concat([rows[~is_published].merge(sizes, on=columns), rows[is_published]])
+    """Return the rows of a summary at the batch size of their answer, and published rows at all batch sizes."""
+    sizes = {(answer.workload, answer.where): answer.batch for answer in answers}
+    advised = [sizes.get(subject) for subject in zip(rows["workload"], rows["where"], strict=True)]
+    return rows[(rows["batch_size"] == advised) | (rows["measured_in"] == "published")]
 
 
 def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:

@@ -123,16 +123,17 @@ class Table:
         from rich.text import Text
 
         width = shutil.get_terminal_size((LOG_WIDTH, 0)).columns
-        grid = Grid(box=SIMPLE)
+        grid, least = Grid(box=SIMPLE), 1
         for column, cells in zip(self.columns, zip(*self.rows, strict=True), strict=True):
             is_figure = column.align == "right"  # which is not broken, as words are
             whole = cells if is_figure else " ".join(cells).split()
             longest = max(cell_len(plain(text)) for text in (*column.header.split(), *whole))
+            least += longest + 3
             fixed = longest if is_figure else None
             grid.add_column(Text(plain(column.header)), justify=column.align, width=fixed, min_width=longest)
         for row in self.rows:
             grid.add_row(*(Text(plain(cell)) for cell in row))
-        console = Console(highlight=False, width=width, color_system=None)
+        console = Console(highlight=False, width=max(width, least), color_system=None)
         with console.capture() as capture:
             console.print(grid, crop=False)
         text = capture.get()
@@ -154,7 +155,6 @@ def table(
     rows: Iterable[Any],
     columns: Iterable[Column],
     about: str = "",
-    footnotes: Sequence[str] = (),
     *,
     strong: Callable[[Any], bool] | None = None,
 ) -> Table | None:
@@ -162,15 +162,19 @@ def table(
     rows = list(rows)
     if not rows:
         return None
-    candidates = [(column, [column.cell(row) for row in rows]) for column in columns]
-    visible = [(column, cells) for column, cells in candidates if not (column.optional and EMPTY.issuperset(cells))]
-    marked = "".join(cell for column, cells in visible if column.has_marks for cell in cells)
+    visible: dict[Column, list[str]] = {}
+    marked = ""
+    for column in columns:
+        cells = [column.cell(row) for row in rows]
+        if not (column.optional and EMPTY.issuperset(cells)):
+            visible[column] = cells
+            marked += "".join(cells) if column.has_marks else ""
     return Table(
-        columns=[column for column, _ in visible],
-        rows=[list(cells) for cells in zip(*(cells for _, cells in visible), strict=True)],
+        columns=list(visible),
+        rows=list(map(list, zip(*visible.values(), strict=True))),
         title=title,
         about=about,
-        footnotes=[*(f"{mark} {meaning}" for mark, meaning in LEGEND.items() if mark in marked), *footnotes],
+        footnotes=[f"{mark} {meaning}" for mark, meaning in LEGEND.items() if mark in marked],
         strong=frozenset(place for place, row in enumerate(rows) if strong and strong(row)),
     )
 

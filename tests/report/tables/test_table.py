@@ -12,7 +12,7 @@ ROWS = [
 ]
 
 
-def test_a_table_writes_each_column_from_each_row_and_explains_its_marks():
+def test_a_table_writes_each_column_from_each_row_and_explains_its_marks_but_none_of_a_users():
     shown = table(
         "Title",
         ROWS,
@@ -23,7 +23,6 @@ def test_a_table_writes_each_column_from_each_row_and_explains_its_marks():
             figures("marked", "size", 1, status="status", lost="lost"),
         ],
         "About.",
-        ["A footnote."],
     )
     assert shown.rows == [
         ["a", "1,234", "617.25", "1,234†"],
@@ -31,7 +30,10 @@ def test_a_table_writes_each_column_from_each_row_and_explains_its_marks():
         ["c", "2.00", "1.00", "2‡"],
     ]
     assert headers_of_words(shown) == ["name"]
-    assert [footnote[0] for footnote in shown.footnotes] == ["†", "‡", "A"]
+    assert [footnote[0] for footnote in shown.footnotes] == ["†", "‡"]
+    named = [{"name": "my § model"}]
+    notes = [table("", named, [words("name", "name", has_marks=has_marks)]).footnotes for has_marks in (False, True)]
+    assert [len(of_table) for of_table in notes] == [0, 1]
 
 
 def test_optional_columns_are_left_out_where_they_are_empty_and_a_table_without_rows_is_none():
