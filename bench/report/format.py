@@ -41,7 +41,9 @@ def number(value: float, digits: int = 4) -> str:
 
 def error(value: float) -> str:
     """Write a relative error with two digits: 1.5e−7 or 0.069."""
-    return f"{value:.2g}".replace("e-0", "e-").replace("-", "−") if known(value) else UNKNOWN
+    if not known(value):
+        return UNKNOWN
+    return (f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.2g}").replace("e-0", "e-").replace("-", "−")
 
 
 def source(data: str) -> str:
@@ -149,7 +151,8 @@ def enumerated(names: Iterable[str]) -> str:
     names = list(names)
     if len(names) > NAMED:
         names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} more"]
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def capital(sentence: str) -> str:

@@ -218,12 +218,13 @@ def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
     """Return what the header says of the whole: how many devices and models, when, and with which torch."""
     hosts = {run.label: run.environment.get("host") for run in runs.runs}
     boards = set()
-    for run, members, names in zip(summary["run"], summary["members"], summary["device_names"], strict=True):
-        boards |= {(hosts[run], *board) for board in itertools.zip_longest(listed(members), json.loads(names))}
+    for run, architecture, members, names in summary[["run", "architecture", "members", "device_names"]].to_numpy():
+        for board in itertools.zip_longest(listed(members), json.loads(names)):
+            boards.add((hosts[run], architecture, *board))
     counts = {"device": len(boards), "model": summary["suite"].nunique()}
     dates = sorted(str(run.info["started"])[:10] for run in runs.runs if run.info.get("started"))
     when = " to ".join(dict.fromkeys([*dates[:1], *dates[-1:]]))
-    versions = ", ".join(dict.fromkeys(str(run.environment.get("torch") or "") for run in runs.runs))
+    versions = ", ".join(filter(None, dict.fromkeys(run.environment.get("torch") for run in runs.runs)))
     texts = [*(counted(count, what) for what, count in counts.items() if count), when]
     return [*filter(None, [*texts, versions and f"torch {versions}"])]
 

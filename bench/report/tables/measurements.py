@@ -48,8 +48,9 @@ from bench.spec.precisions import BASELINE
 
 SUM = "Of devices that train together, peak memory is the largest device's, and after it the sum of all devices' peaks."
 ABOUT_FIGURES = (
-    "The speedup is a trimmed mean over paired rounds, a step a median over blocks, time/epoch a median over epochs "
-    "after the first, with the fastest and slowest: a ratio of two of these may differ from the speedup by chance."
+    "Bold: what to train with. The speedup is a trimmed mean over paired rounds, a step a median over blocks, "
+    "time/epoch a median over epochs after the first, with the fastest and slowest: a ratio of two of these may differ "
+    "from the speedup by chance."
 )
 
 
@@ -78,8 +79,6 @@ def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
         made = table(str(workload), lines, _of_arms(lines, "label"), strong=itemgetter("is_advised"))
         tables += [made] if made else []
     notes = [ABOUT_FIGURES, *(note for each in tables for note in each.footnotes)]
-    if any(each.strong for each in tables):
-        notes[0] = f"Bold: what to train with. {ABOUT_FIGURES}"
     if shown["all_devices_bytes"].notna().any():
         notes.append(SUM)
     bare = [replace(each, footnotes=[]) for each in tables]
