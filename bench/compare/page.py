@@ -61,7 +61,7 @@ def show_comparison(comparison: Comparison) -> None:
     changed, unchanged = changes(comparison, COLUMNS[:-1])  # the last does not fit
     for of_subject in changed:
         print_plain(f"\n{of_subject.title}")
-        of_subject.show()
+        print_plain(of_subject.text.rstrip())
     if unchanged:
         print_plain(f"\n{comparison.unchanged} --markdown and --html list them.")
     for remark in _remarks(comparison):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
@@ -199,7 +199,7 @@ def compose(
         },
         speedups=[plot for plot in plots if plot.name.startswith(devices.SPEEDUP)],
         headline=[plot for plot in plots if not plot.name.startswith(devices.SPEEDUP)],
-        sections=[part for part in sections if part.tables or part.remarks or part.plots],
+        sections=[part for part in sections.values() if part.tables or part.remarks or part.plots],
         reproduce=[_origin(run) for run in runs.runs],
         precisions=sorted(map(str, drawn["precision"].unique()), key=precision_rank),
         choices={
@@ -243,40 +243,39 @@ Described = tuple[str, Chart | str | None]
 
 
 def _draw(
-    described: Sequence[Described], findings: Sequence[Findings], sections: Sequence[Section], out: Path
+    described: Sequence[Described], findings: Sequence[Findings], sections: Mapping[str, Section], out: Path
 ) -> tuple[list[Chart], list[Findings]]:
     """Draw charts into their sections, and write remarks there; return those of the whole report, and of findings."""
     from bench.report.figures.draw import draw  # only here, for matplotlib takes half a second to import
 
-    by_title = {section.title: section for section in sections}
     overviews: list[Chart] = []
     for title, chart in described:
         if isinstance(chart, str):
-            by_title[title].remarks.append(chart)
+            sections[title].remarks.append(chart)
         elif chart is not None:
-            plots = overviews if title == OVERVIEW else by_title[title].plots
+            plots = overviews if title == OVERVIEW else sections[title].plots
             plots.append(draw(chart, out))
     return overviews, [replace(group, charts=[draw(chart, out) for chart in group.charts]) for group in findings]
 
 
 def entries() -> list[Entry]:
-    """Return the tables that the modules of ``report/tables`` list, and those of the phases."""
+    """Return the tables of ``bench.report.tables``, and those of the phases."""
     of_phases = [entry for phase in parts().values() for entry in phase.tables]
     return [*diagnostics.TABLES, *setups.TABLES, *telemetry.TABLES, *of_phases]
 
 
-def _sections(material: Material) -> list[Section]:
-    """Return the sections in their order."""
-    recipes = [
-        (str(name), replace(material, rows=rows)) for name, rows in material.rows.groupby("workload", sort=False)
-    ]
+def _sections(material: Material) -> dict[str, Section]:
+    """Return the sections in their order, by their titles."""
+    by_recipe = material.rows.groupby("workload", sort=False)
+    recipes = {str(name): replace(material, rows=rows) for name, rows in by_recipe}
     sections: dict[str, Section] = {}
     for entry in sorted(entries(), key=attrgetter("place")):
-        for title, part in recipes if entry.section == RECIPE else [(entry.section, material)]:
+        parts_of = recipes if entry.section == RECIPE else {entry.section: material}
+        for title, part in parts_of.items():
             section = sections.setdefault(title, Section(title=title))
             for made in entry.make(part):
                 if isinstance(made, str):
                     section.remarks.append(made)
                 elif made is not None:
                     section.tables.append(made)
-    return list(sections.values())
+    return sections

@@ -76,7 +76,8 @@ def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
             answer = given.get((line["workload"], line["where"]))
             line["tie"] = " ≈" if answer and line["precision"] in answer.ties else ""
             line["is_advised"] = answer is not None and line["precision"] == answer.precision
-        made = table(str(workload), lines, _of_arms(lines, "label"), strong=itemgetter("is_advised"))
+        columns = [words("device", "label"), *optional(words("architecture", "architecture")), *_of_arms(lines)]
+        made = table(str(workload), lines, columns, strong=itemgetter("is_advised"))
         tables += [made] if made else []
     notes = [ABOUT_FIGURES, *(note for each in tables for note in each.footnotes)]
     if shown["all_devices_bytes"].notna().any():
@@ -87,18 +88,15 @@ def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
 
 def unfolded(rows: pd.DataFrame, answers: Sequence[Answer]) -> dict[str, Table | None]:
     """Return what was measured at every batch size, by the subject of the answer for the workload on the device."""
-    tables = {}
-    for answer in answers:
-        of_subject = rows[(rows["workload"] == answer.workload) & (rows["where"] == answer.where)]
-        tables[answer.subject] = every_batch(of_subject)
-    return tables
+    subjects = dict(iter(rows.groupby(["workload", "where"], sort=False)))
+    return {answer.subject: every_batch(subjects[answer.workload, answer.where]) for answer in answers}
 
 
 def every_batch(rows: pd.DataFrame) -> Table | None:
     """Return the table of one workload on one device, with every batch size and precision."""
-    measured = [row | {"tie": ""} for row in records(rows[rows[MEASURES].notna().any(axis=1)])]
+    measured = records(rows[rows[MEASURES].notna().any(axis=1)])
     columns = [
-        *_of_arms(measured, ""),
+        *_of_arms(measured),
         words("verdict", marked_verdict, has_marks=True),
         words("measured in", "measured_in"),
         *general(),
@@ -107,12 +105,12 @@ def every_batch(rows: pd.DataFrame) -> Table | None:
     return table("Every batch size", measured, columns, about)
 
 
-def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
-    """Return the columns of arms that have a mark ``tie``; ``device`` is the column that names the device, if any."""
+def _of_arms(rows: Sequence[Row]) -> list[Column]:
+    """Return the columns of arms; one with a ``tie`` has it after its name."""
 
     def marked(row: Row) -> str:
         marks = "".join(doubt.mark for doubt in doubted([row]) if not doubt.of_figure)
-        return f"{row['precision']}{row['tie']} {marks}".rstrip()
+        return f"{row['precision']}{row.get('tie', '')} {marks}".rstrip()
 
     def unmarked(row: Row, name: str) -> str:
         return number(row[name]) if row["speed_status"] in MEASURED else word(row["speed_status"])
@@ -140,7 +138,6 @@ def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
     trained: dict[str, Any] = {"status": "train_status", "lost": "lost_train"}
     accuracy = figures("accuracy (%)", "accuracy_pct", decimals, **trained)
     return [
-        *([words("device", device), *optional(words("architecture", "architecture"))] if device else []),
         words("precision", marked, has_marks=True),
         BATCH,
         *optional(figures("time/epoch (s)", epoch, **trained)),

@@ -20,7 +20,7 @@ from bench.results.records import MEASURED
 from bench.spec.metric import Metric
 from bench.spec.metrics import QUALITY, untabled
 from bench.spec.precisions import BASELINE
-from bench.spec.text import plain, print_plain
+from bench.spec.text import plain
 
 Row = dict[Hashable, Any]
 Value = str | Callable[[Any], Any]
@@ -70,7 +70,8 @@ RECIPE = ""
 class Entry:
     """Tables of one kind and their place in the report.
 
-    A module of this package lists its own in ``TABLES``, a phase in its ``REPORT`` (``bench.report.parts``).
+    A module of this package lists its own in ``TABLES``, which ``bench.report.page.entries`` collects; a phase in its
+    ``REPORT`` (``bench.report.parts``).
     """
 
     place: int
@@ -144,10 +145,6 @@ class Table:
             named = [f"{header}: {cell}" for header, cell in zip(self.headers, row, strict=True) if cell != UNKNOWN]
             lines.append(f"- {'; '.join(named)}\n")
         return "".join(lines)
-
-    def show(self) -> None:
-        """Print the table."""
-        print_plain(self.text.rstrip())
 
 
 def table(
