@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from markupsafe import Markup
@@ -11,7 +10,7 @@ from markupsafe import Markup
 from bench.compare.comparison import Comparison
 from bench.report import render
 from bench.report.format import estimate
-from bench.report.tables.table import BATCH, PRECISION, Row, Table, figures, table, words
+from bench.report.tables.table import BATCH, PRECISION, Column, Row, Table, figures, optional, table, words
 from bench.spec.metrics import SPEED, compared
 from bench.spec.text import print_plain
 
@@ -26,14 +25,13 @@ CHANGES = (
     "interval spans them; on a CPU differences within 5 MiB cannot be resolved."
 )
 
-SPEEDUP = figures("change of speedup", lambda line: line["speedup"] and estimate(line["speedup"]))
 COLUMNS = [
     BATCH,
     PRECISION,
     words("metric", lambda line: line["change"].metric.title),
     words("verdict", lambda line: line["change"].verdict),
     figures("change [95 % interval]", lambda line: str(line["change"])),
-    replace(SPEEDUP, optional=True, is_spare=True),
+    *optional(figures("change of speedup", lambda line: line["speedup"] and estimate(line["speedup"]))),
 ]
 
 
@@ -60,10 +58,10 @@ def show_comparison(comparison: Comparison) -> None:
     print_plain(f"OLD: {', '.join(run.label for run in comparison.old)}")
     print_plain(f"NEW: {', '.join(run.label for run in comparison.new)}")
     print_plain(f"\n{comparison.summary}")
-    changed, unchanged = changes(comparison)
+    changed, unchanged = changes(comparison, COLUMNS[:-1])  # the last does not fit
     for of_subject in changed:
         print_plain(f"\n{of_subject.title}")
-        of_subject.show()
+        print_plain(of_subject.text.rstrip())
     if unchanged:
         print_plain(f"\n{comparison.unchanged} --markdown and --html list them.")
     for remark in _remarks(comparison):
@@ -98,7 +96,7 @@ def _regressions(comparison: Comparison) -> str:
     return outcome
 
 
-def changes(comparison: Comparison) -> tuple[list[Table], list[Table]]:
+def changes(comparison: Comparison, columns: Sequence[Column] = COLUMNS) -> tuple[list[Table], list[Table]]:
     """Return the tables of what changed, regressions first, and of all else: one for each recipe on a device."""
     shown, rest = list[Row](), list[Row]()
     for row in comparison.rows:
@@ -106,7 +104,7 @@ def changes(comparison: Comparison) -> tuple[list[Table], list[Table]]:
             speedup = row.speedup if change.metric == SPEED else None
             line = {**row.question, "subject": row.subject, "change": change, "speedup": speedup}
             (shown if change.is_shown else rest).append(line)
-    return _by_subject(sorted(shown, key=_worst)), _by_subject(rest)
+    return _by_subject(sorted(shown, key=_worst), columns), _by_subject(rest, columns)
 
 
 def _worst(line: Row) -> tuple[bool, int, float]:
@@ -115,10 +113,10 @@ def _worst(line: Row) -> tuple[bool, int, float]:
     return change.verdict == "IMPROVED", change.metric.place, -abs(change.gain)
 
 
-def _by_subject(lines: Iterable[Row]) -> list[Table]:
+def _by_subject(lines: Iterable[Row], columns: Sequence[Column]) -> list[Table]:
     """Return a table for each recipe on a device, in the order in which they come."""
     subjects: dict[str, list[Row]] = {}
     for line in lines:
         subjects.setdefault(line["subject"], []).append(line)
-    tables = [table(subject, of_subject, COLUMNS) for subject, of_subject in subjects.items()]
+    tables = [table(subject, of_subject, columns) for subject, of_subject in subjects.items()]
     return [each for each in tables if each is not None]

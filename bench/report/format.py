@@ -7,7 +7,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from bench.spec.precisions import find_precision
@@ -34,13 +33,10 @@ def number(value: float, digits: int = 4) -> str:
     """Write a figure with ``digits`` significant digits and thousands apart: 12,345 or 1.234."""
     if not known(value):
         return UNKNOWN
-    if not math.isfinite(value):
-        return "inf" if value > 0 else "−inf"
-    rounded = float(f"{value:.{digits - 1}e}")  # 0.998 of two digits is 1.0, of the size of 1
-    size = math.floor(math.log10(abs(rounded))) if rounded else 0
-    if size < -4:
-        return f"{value:.{digits - 1}e}".replace("-", "−")
-    return f"{value:,.{max(0, digits - 1 - size)}f}".replace("-", "−")
+    scientific = f"{value:.{digits - 1}e}"
+    size = int(scientific.partition("e")[2] or 0)  # after rounding: 0.998 of two digits is 1.0; infinity has none
+    text = scientific if size < -4 else f"{value:,.{max(0, digits - 1 - size)}f}"
+    return text.replace("-", "−")
 
 
 def error(value: float) -> str:
@@ -68,7 +64,7 @@ def ratio(center: float, low: float | None = None, high: float | None = None) ->
     """Write a ratio and its interval: 2.31 [2.28, 2.34]."""
     if not known(center):
         return UNKNOWN
-    if low is None or high is None or math.isnan(low) or math.isnan(high):
+    if low is None or high is None or math.isnan(low):
         return _decimal(center, 3)
     decimals = 2 if half(low, high) > WIDE else 3
     return f"{_decimal(center, decimals)} [{_decimal(low, decimals)}, {_decimal(high, decimals)}]"
@@ -79,20 +75,16 @@ def estimate(interval: Interval) -> str:
     return ratio(interval.center, interval.low, interval.high)
 
 
-def written(metric: Metric, change: Sequence[Any], unit: str = "", level: str = "") -> str:
+def written(metric: Metric, change: Sequence[Any], unit: str = "") -> str:
     """Write a change in a metric: a ratio, or a difference with its sign and unit, +0.12 points [−0.1, +0.3].
 
-    Args:
-        metric: what is compared.
-        change: the estimate and the ends of its interval, unknown where it has none.
-        unit: to write after the figure.
-        level: to write before the interval's ends.
+    ``change`` is the estimate and the ends of its interval, which are unknown where it has none.
     """
     if metric.scale == "ratio":
         return ratio(*change)
     center, *ends = (signed(value, metric.decimals) for value in change)
-    interval = f" [{level}{', '.join(ends)}]" if known(change[1]) else ""
-    return f"{center}{unit and ' '}{unit}{interval}"
+    interval = f" [{', '.join(ends)}]" if known(change[1]) else ""
+    return f"{center} {unit}".rstrip() + interval
 
 
 def _decimal(value: float, decimals: int) -> str:
@@ -159,7 +151,8 @@ def enumerated(names: Iterable[str]) -> str:
     names = list(names)
     if len(names) > NAMED:
         names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} more"]
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def capital(sentence: str) -> str:
@@ -181,14 +174,5 @@ def titled(name: object, *more: object) -> str:
 
 
 def records(frame: pd.DataFrame) -> list[dict[Hashable, Any]]:
-    """Return the rows of a frame as dicts, sooner than ``to_dict("records")`` where there are many columns.
-
-    Frames here have no dates and no nullable types, whose values would become others.
-    """
-    names, rows = list(frame.columns), frame.to_numpy(dtype=object).tolist()  # block by block, not column by column
-    words = [at for at, dtype in enumerate(frame.dtypes) if dtype.kind == "O"]
-    for row in rows:
-        for at in words:
-            if isinstance(row[at], np.generic):
-                row[at] = row[at].item()
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    """Return the rows of a frame as dicts."""
+    return frame.to_dict("records")

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import os
-import pkgutil
 import shlex
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from multiprocessing import active_children, get_context
+from multiprocessing import get_context
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from bench.report import tables
 from bench.report.analysis import comparability, published
 from bench.report.analysis.lead import Grid, Sentence, grid, lead, strayed
 from bench.report.analysis.summary import summarise, without_unsupported
@@ -31,18 +25,21 @@ from bench.report.figures import telemetry as telemetry_figures
 from bench.report.figures.chart import Chart
 from bench.report.format import counted
 from bench.report.frames import arms, as_csv
-from bench.report.parts import OVERVIEW, Finding, parts
+from bench.report.parts import OVERVIEW, Findings, parts
 from bench.report.reading.folders import mark
 from bench.report.reading.load import Run, Runs
 from bench.report.render import render
-from bench.report.tables import diagnostics, measurements
+from bench.report.tables import diagnostics, measurements, setups, telemetry
 from bench.report.tables.table import RECIPE, Entry, Material, Table
+from bench.results.columns import listed
 from bench.results.files import write_atomically
 from bench.spec import lifetime
 from bench.spec.precisions import precision_rank
 
 CONTROLS = {"model": ("workload", "workload"), "device": ("where", "label")}
 """The controls of the page's bar: the columns of the summary with their values and labels."""
+SOFTWARE = ("ampmeter", "torch", "cuda", "cudnn", "driver", "python", "os")
+"""What a run's environment is described by."""
 DRAWERS = 2
 """Processes that draw figures."""
 FILES = "files.json"
@@ -76,10 +73,6 @@ class Section:
     remarks: list[str] = field(default_factory=list)
     """Whole sentences."""
     plots: list[Chart] = field(default_factory=list)
-    heading: str = ""
-    """The heading that it stands under with other ``findings``."""
-    findings: Sequence[Finding] = ()
-    """A phase's results in words; the figures and tables of the section are their evidence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,8 +110,8 @@ class Report:
     """What the page shows of an answer when its line is unfolded, by its subject."""
     tints: dict[str, str]
     """The tint of each device, by its label."""
-    findings: list[Section]
-    """The phases' results; those of sections without a heading stand next to the answers."""
+    findings: list[Findings]
+    """The phases' results; those without a heading stand next to the answers."""
     faults: list[str]
     """Faults of the runs' files, for the terminal."""
     how_to_read: Sequence[str] = HOW_TO_READ
@@ -127,17 +120,17 @@ class Report:
     @property
     def sentences(self) -> list[str]:
         """The sentences next to the answers."""
-        beside = [finding for section in self.findings if not section.heading for finding in section.findings]
-        return [*self.stalled, *(finding.sentence for finding in beside)]
+        beside = list(self.stalled)
+        for group in self.findings:
+            if not group.heading:
+                beside += [finding.sentence for finding in group.findings]
+        return beside
 
     @property
     def plots(self) -> list[Chart]:
         """Every figure, in order."""
-        return [
-            *self.speedups,
-            *self.headline,
-            *(plot for section in [*self.findings, *self.sections] for plot in section.plots),
-        ]
+        of_parts = [*(group.charts for group in self.findings), *(section.plots for section in self.sections)]
+        return [*self.speedups, *self.headline, *itertools.chain(*of_parts)]
 
     @property
     def files(self) -> list[str]:
@@ -162,35 +155,11 @@ def publish(runs: Runs, out: Path, *, with_published: bool = False, figures: dev
 
 def _replace(manifest: Path, files: list[str]) -> None:
     """Write the list of a report's files, and delete files of the previous report that are not on it."""
-    previous: Any = []
-    with suppress(OSError, ValueError):  # there is none, or it is damaged
-        previous = json.loads(manifest.read_text(encoding="utf-8"))
+    previous = json.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else []
     write_atomically(manifest, json.dumps(files, indent=1) + "\n")
-    for name in previous if isinstance(previous, list) else []:
-        if isinstance(name, str) and name not in files and name == Path(name).name:  # never delete outside the folder
-            (manifest.parent / name).unlink(missing_ok=True)
-
-
-@contextmanager
-def _drawers() -> Iterator[ProcessPoolExecutor]:
-    """Give processes to draw figures in, which end with this one, and at once where this one is interrupted.
-
-    Ctrl-C goes to all: those processes start, and stay, with signals blocked.
-    """
-    # Forks are safe here: a process that reports has no other thread, as BLAS ends its own before a fork. Processes
-    # started anew import pandas and matplotlib first, which takes as long as their share of the drawing saves.
-    with ProcessPoolExecutor(DRAWERS, get_context("fork"), lifetime.end_with, (os.getpid(),)) as others:
-        try:
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            try:
-                others.submit(os.getpid)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            yield others
-        except BaseException:
-            for process in active_children():
-                process.kill()
-            raise
+    for name in previous:
+        if name not in files:
+            (manifest.parent / Path(name).name).unlink(missing_ok=True)  # nothing outside the folder
 
 
 def compose(
@@ -206,28 +175,18 @@ def compose(
         drawn = pd.concat([summary, others[others["batch_size"].notna()]], ignore_index=True)
         on_published = published.remarks(others)
     material = Material(runs=runs, summary=summary, rows=rows, figures=figures)
-    given, phases = material.answers, parts().values()
-    found = [group for part in phases for group in part.findings(material)]
-    findings = [
-        Section(title=group.title, heading=group.heading, findings=group.findings, tables=[*group.tables])
-        for group in found
-    ]
-    with _drawers() as drawers:  # figures take longer than tables
-        drawing = []
-        if figures != "none":
-            ready: list[tuple[str, Chart | str | None]] = [
-                (group.heading + group.title, chart) for group in found for chart in group.charts
-            ]
-            ready += telemetry_figures.courses(runs)
-            for part in phases:
-                ready += part.charts(material)
-            charts = partial(_charts, drawn, ready, figures)
-            drawing = [drawers.submit(_draw, out, charts, place) for place in range(DRAWERS)]
-        sections = _sections(material)
-        shares = itertools.zip_longest(*(share.result() for share in drawing))
-        plots = _placed([part for parts in shares for part in parts if part], sections, findings)
-    tints = devices.tints_of(drawn)
-    precisions = sorted(map(str, drawn["precision"].unique()), key=precision_rank)
+    given, sections = material.answers, _sections(material)
+    phases = parts().values()
+    findings = [group for phase in phases for group in phase.findings(material)]
+    plots: list[Chart] = []
+    if figures == "none":
+        findings = [replace(group, charts=[]) for group in findings]
+    else:
+        described: list[Described] = [(place, describe()) for place, describe in devices.charts(drawn, figures)]
+        described += telemetry_figures.courses(runs)
+        for phase in phases:
+            described += phase.charts(material)
+        plots, findings = _draw(described, findings, sections, out)
     return Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
@@ -246,16 +205,16 @@ def compose(
         },
         speedups=[plot for plot in plots if plot.name.startswith(devices.SPEEDUP)],
         headline=[plot for plot in plots if not plot.name.startswith(devices.SPEEDUP)],
-        sections=[part for part in sections if part.tables or part.remarks or part.plots],
+        sections=[part for part in sections.values() if part.tables or part.remarks or part.plots],
         reproduce=[_origin(run) for run in runs.runs],
-        precisions=precisions,
+        precisions=sorted(map(str, drawn["precision"].unique()), key=precision_rank),
         choices={
             name: [("", "all"), *dict.fromkeys(zip(rows[column], rows[label], strict=True))]
             for name, (column, label) in CONTROLS.items()
             if rows[column].nunique() > 1
         },
         unfolded=measurements.unfolded(rows, given),
-        tints=tints,
+        tints=devices.tints_of(drawn),
         findings=findings,
         faults=comparability.of_files(runs),
     )
@@ -263,78 +222,82 @@ def compose(
 
 def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
     """Return what the header says of the whole: how many devices and models, when, and with which torch."""
+    hosts = {run.label: run.environment.get("host") for run in runs.runs}
+    boards = set()
+    for run, architecture, members, names in summary[["run", "architecture", "members", "device_names"]].to_numpy():
+        for board in itertools.zip_longest(listed(members), json.loads(names)):
+            boards.add((hosts[run], architecture, *board))
+    counts = {"device": len(boards), "model": summary["suite"].nunique()}
     dates = sorted(str(run.info["started"])[:10] for run in runs.runs if run.info.get("started"))
-    versions = dict.fromkeys(str(run.environment["torch"]) for run in runs.runs if run.environment.get("torch"))
-    when = dates[:1] if dates[:1] == dates[-1:] else [f"{dates[0]} to {dates[-1]}"]
-    counts = {"device": summary["where"].nunique(), "model": summary["suite"].nunique()}
-    sizes = [counted(count, what) for what, count in counts.items() if count]
-    return [*sizes, *when, *([f"torch {', '.join(versions)}"] if versions else [])]
+    when = " to ".join(dict.fromkeys([*dates[:1], *dates[-1:]]))
+    versions = ", ".join(filter(None, dict.fromkeys(run.environment.get("torch") for run in runs.runs)))
+    texts = [*(counted(count, what) for what, count in counts.items() if count), when]
+    return [*filter(None, [*texts, versions and f"torch {versions}"])]
 
 
 def _origin(run: Run) -> dict[str, str]:
     """Return the command and the environment to make a run's figures again."""
     words = run.part("request").get("argv") or []
-    names = {"torch": "torch", "cuda": "CUDA", "cudnn": "cuDNN", "driver": "driver", "python": "Python", "os": ""}
-    parts = [f"{name} {run.environment[key]}".strip() for key, name in names.items() if run.environment.get(key)]
-    version = [f"ampmeter {run.info['version']}"] if run.info.get("version") else []
     command = shlex.join(["python", "run_bench.py", *map(str, words)]) if words else ""
-    return {"label": run.label, "command": command, "environment": ", ".join([*version, *parts])}
+    versions = {"ampmeter": run.info.get("version"), **run.environment}
+    environment = ", ".join(f"{name} {versions[name]}" for name in SOFTWARE if versions.get(name))
+    return {"label": run.label, "command": command, "environment": environment}
 
 
-Described = Iterable[tuple[str, Chart | str | Callable[[], Chart | None] | None]]
-"""Charts, functions that describe one, and remarks on those that are left out, each with its section's title; those of
-no section have ``OVERVIEW``."""
+Described = tuple[str, Chart | str | None]
+"""A chart, or a remark on one that is left out, and the place of its section; of no section it is ``OVERVIEW``."""
 
 
-def _draw(out: Path, describe: Callable[[], Described], place: int) -> list[tuple[str, Chart | str] | None]:
-    """Draw a drawer's share of the charts that a function describes; remarks stay as they are."""
+def _draw(
+    described: Sequence[Described], findings: Sequence[Findings], sections: Mapping[str, Section], out: Path
+) -> tuple[list[Chart], list[Findings]]:
+    """Draw charts into their sections, and write remarks there; return those of the whole report, and of findings."""
+    of_findings = [chart for group in findings for chart in group.charts]
+    charts = [chart for _, chart in described if isinstance(chart, Chart)]
+    drawn = iter(_drawn([*charts, *of_findings], out))
+    overviews: list[Chart] = []
+    for title, chart in described:
+        if isinstance(chart, str):
+            sections[title].remarks.append(chart)
+        elif chart is not None:
+            plots = overviews if title == OVERVIEW else sections[title].plots
+            plots.append(next(drawn))
+    return overviews, [replace(group, charts=[next(drawn) for _ in group.charts]) for group in findings]
+
+
+def _drawn(charts: Sequence[Chart], out: Path) -> list[Chart]:
+    """Draw charts in two processes, for that takes longer than all else of a report."""
     from bench.report.figures.draw import draw  # only here, for matplotlib takes half a second to import
 
-    drawn: list[tuple[str, Chart | str] | None] = []
-    for title, described in itertools.islice(describe(), place, None, DRAWERS):
-        chart = described() if callable(described) else described
-        part = chart if chart is None or isinstance(chart, str) else draw(chart, out)
-        drawn.append(None if part is None else (title, part))
-    return drawn
+    # Forks are safe here: a process that reports has no other thread, as BLAS ends its own before a fork.
+    with ProcessPoolExecutor(DRAWERS, get_context("fork"), _end_with, (os.getpid(),)) as drawers:
+        return list(drawers.map(draw, charts, itertools.repeat(out)))
 
 
-def _charts(drawn: pd.DataFrame, ready: Described, figures: devices.Choice) -> Described:
-    """Describe all figures; ``drawn`` is the summary, with the published rows where they are shown."""
-    yield from devices.charts(drawn, figures)
-    yield from ready
-
-
-def _placed(drawn: list[tuple[str, Chart | str]], sections: list[Section], findings: list[Section]) -> list[Chart]:
-    """Put figures and remarks into their sections; return the figures of the whole report."""
-    by_title = {section.heading + section.title: section for section in [*findings, *sections]}
-    overviews: list[Chart] = []
-    for title, part in drawn:
-        if isinstance(part, str):
-            by_title[title].remarks.append(part)
-        else:
-            (overviews if title == OVERVIEW else by_title[title].plots).append(part)
-    return overviews
+def _end_with(parent: int) -> None:
+    """Leave Ctrl-C, which goes to all processes of a terminal, to the parent; end when that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lifetime.end_with(parent)
 
 
 def entries() -> list[Entry]:
-    """Return the tables that the modules of ``report/tables`` list, and those of the phases."""
-    names = [f"{tables.__name__}.{module.name}" for module in pkgutil.iter_modules(tables.__path__)]
-    listed = [entry for name in names for entry in getattr(importlib.import_module(name), "TABLES", ())]
-    return [*listed, *(entry for part in parts().values() for entry in part.tables)]
+    """Return the tables of ``bench.report.tables``, and those of the phases."""
+    of_phases = [entry for phase in parts().values() for entry in phase.tables]
+    return [*diagnostics.TABLES, *setups.TABLES, *telemetry.TABLES, *of_phases]
 
 
-def _sections(material: Material) -> list[Section]:
-    """Return the sections in their order."""
-    recipes = [
-        (str(name), replace(material, rows=rows)) for name, rows in material.rows.groupby("workload", sort=False)
-    ]
+def _sections(material: Material) -> dict[str, Section]:
+    """Return the sections in their order, by their titles."""
+    by_recipe = material.rows.groupby("workload", sort=False)
+    recipes = {str(name): replace(material, rows=rows) for name, rows in by_recipe}
     sections: dict[str, Section] = {}
     for entry in sorted(entries(), key=attrgetter("place")):
-        for title, part in recipes if entry.section == RECIPE else [(entry.section, material)]:
+        parts_of = recipes if entry.section == RECIPE else {entry.section: material}
+        for title, part in parts_of.items():
             section = sections.setdefault(title, Section(title=title))
             for made in entry.make(part):
                 if isinstance(made, str):
                     section.remarks.append(made)
                 elif made is not None:
                     section.tables.append(made)
-    return list(sections.values())
+    return sections

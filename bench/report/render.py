@@ -69,17 +69,17 @@ def answers(grid: Grid) -> list[Table]:
 def in_one(grid: Grid) -> Table | None:
     """Return the answers in one table, with their peak memory; None where there is one alone."""
     given = grid.lines
+    model = words("model", lambda line: line.answer.names["workload"])
     columns = _columns(lambda line: line.changes[MEMORY.name].text + (f" ({line.peak})" if line.peak else ""))
-    together = table("", given, [words("model", lambda line: line.answer.names["workload"]), *columns])
+    together = table("", given, [model, *columns])
     return replace(together, footnotes=[]) if together and len(given) > 1 else None  # the next table has the legend
 
 
 def _columns(memory: Callable[[Line], str]) -> list[Column]:
-    shares = [metric.name for metric in METRICS.values() if metric.shown_as == "share"]
-    others = [name for name in shares if name != MEMORY.name]
+    others = [name for name, metric in METRICS.items() if metric.shown_as == "share" and metric != MEMORY]
     return [
         words("device", lambda line: line.answer.names["label"]),
-        words("use", lambda line: f"{line.answer.use} {line.marks}".rstrip()),
+        words("use", lambda line: f"{line.answer.use} {line.marks}".rstrip(), has_marks=True),
         *optional(
             figures("faster", lambda line: f"{line.faster} {line.spread}".rstrip()),
             figures("memory", memory),
@@ -99,8 +99,7 @@ def _changed(name: str, line: Line) -> str:
 
 def _accuracy(line: Line) -> str:
     answer = line.answer
-    without_fp32 = answer.is_gain and not answer.is_timed
-    return f"{BASELINE} oom" if without_fp32 else line.accuracy
+    return f"{BASELINE} oom" if answer.is_gain and not answer.is_timed else line.accuracy
 
 
 def in_words(findings: Sequence[Findings]) -> str:

@@ -6,7 +6,6 @@ import re
 import pytest
 
 from perf.synthetic_fleet import Shape, write_run
-from tests.report import fleet
 from tests.report.browser import CUT_OFF, UNFOLD, WIDTHS, axe, browser, opened
 from tests.report.builders import write_report
 
@@ -17,7 +16,6 @@ A4_PX = 703, 1032
 """Pixels of a page of A4 within its margins of 12 mm."""
 SMALLEST, SMALLEST_ON_PAPER = 9, 6.5
 """Height of the smallest words of figures, in pixels."""
-HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>\"'>&\u202e*|`"
 
 
 @pytest.fixture(scope="module")
@@ -225,15 +223,3 @@ def test_the_page_of_a_fleet_is_small_and_has_every_advice_on_its_first_screen(c
         assert max(box["y"] + box["height"] for box in boxes) <= 900
         ladder = [name.split()[-1] for name in cells(page, "device")]
         assert ladder == ["Pascal", "Volta", "Turing", "Ampere", "Hopper"] * 3
-
-
-def test_hostile_text_in_any_field_of_any_file_shows_as_text(chromium, tmp_path, monkeypatch):
-    folder = fleet.with_words(tmp_path / "run", HOSTILE)
-    html = write_report([folder], tmp_path / "out").with_name("report.html")
-    with opened(chromium, html) as page:
-        page.locator(".line button").first.click()
-        page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
-        assert page.locator("img").count() == 0
-        assert page.locator("script").count() == 1
-        for selector in ("#answers .group", "#answers .device", "#sentences", "#warnings", "dd"):
-            assert "<img src=x" in page.locator(selector).first.inner_text(), selector

@@ -64,12 +64,6 @@ def test_the_csvs_hold_nothing_raw_and_no_formula(runs):
                 assert columns[column].kind == "number" or not re.match(r"\s*[=+@-]", cell), (name, column, cell)
 
 
-def test_reading_undoes_the_quoting(runs):
-    result = load(runs[0])
-    assert result.summary["device"].unique().tolist() == [UNSAFE.sub(lambda match: repr(match[0])[1:-1], EVIL)]
-    assert any(word.startswith("=cmd") for word in result.blocks["discarded"].cat.categories)
-
-
 def test_a_file_that_another_program_wrote_is_read_as_plain_text(tmp_path):
     folder = RunBuilder(tmp_path / "run").memory("fp32", 100).lost("speed", "fp32", "failed", "DETAIL").folder
     path = folder / "speed.csv"
@@ -81,11 +75,8 @@ def test_pages_and_terminal_hold_nothing_raw(runs, tmp_path):
     done = call("report", "--figures", "none", "--out", tmp_path / "out", *runs, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert harmless(done.stdout)
-    files = [path for path in (tmp_path / "out").iterdir() if path.suffix in (".md", ".html", ".json")]
-    assert {".md", ".html"} <= {path.suffix for path in files}
-    for path in files:
-        assert harmless(path.read_text()), path.name
-        assert "<script>alert" not in path.read_text()
+    pages = [(tmp_path / "out" / name).read_text() for name in ("report.md", "report.html")]
+    assert all(harmless(page) and "<script>alert" not in page for page in pages)
 
 
 class Elements(HTMLParser):
@@ -109,10 +100,10 @@ def test_every_word_of_every_file_is_text_on_every_page(tmp_path, monkeypatch):
     assert Elements(page).found == ["script"]
     assert page.count("&lt;img src=x onerror=alert(1)&gt;") > 50
     for name in ("report.md", "report.html"):
-        pages = head.with_name(name).read_text().split('<script type="application/json"')[0]
-        assert harmless(pages)
-        assert "<img" not in pages
-        assert "<script>alert" not in pages
+        text = head.with_name(name).read_text()
+        assert harmless(text)
+        assert "<img" not in text
+        assert "<script>alert" not in text
     result = load(tmp_path / "run")
     assert any("<img" in layer for layer in result.details["numerics_figures"]["layer"])
     assert any("<img" in cause for cause in result.blocks["discarded"].cat.categories)

@@ -18,8 +18,7 @@ import pytest
 
 from bench.cli.parser import RIGOROUS, parse
 from bench.planning.plan import Plan
-from bench.report.page import Section
-from bench.report.parts import Finding
+from bench.report.parts import Finding, Findings
 from bench.results.columns import COLUMNS
 from bench.results.records import Environment
 from bench.results.run_json import read_run
@@ -242,7 +241,7 @@ def test_a_run_that_goes_on_says_what_is_finished_and_what_remains(tmp_path, mac
 def test_what_failed_is_said_under_the_answers_with_where_its_reason_is_unless_that_is_said_already(
     tmp_path, capsys, monkeypatch, *, failed, unexplained, words, under
 ):
-    findings = [Section(title="", findings=unexplained)]
+    findings = [Findings(findings=unexplained)]
     grid, lists = SimpleNamespace(groups={}), {"Failed": failed}
     contents = SimpleNamespace(grid=grid, lists=lists, findings=findings, stalled=[], strayed=[], faults=[])
     monkeypatch.setattr("bench.report.report", lambda *_, **__: contents)

@@ -149,9 +149,9 @@ def _limit(timed: pd.DataFrame) -> str:
 
 
 def _judge(rows: list[Row]) -> None:
-    """Add the words; gains over fp32 and over the step below are judged together."""
+    """Add the words; gains over fp32 and over the step below, where that is not fp32, are judged together."""
     judged = [row for row in rows if row["over_fp32"]]
-    below = [row["over_previous"] for row in rows if row["over_previous"]]
+    below = [row["over_previous"] for row in rows if row["over_previous"] and row["step"].previous != FP32]
     words = judge_speedups([*(row["over_fp32"] for row in judged), *below])
     for row, word in zip(judged, words, strict=False):
         row["word"] = word

@@ -79,7 +79,7 @@ def along(sweep: Sweep) -> Table | None:
         figures("step (ms)", "step_ms"),
         figures("× step of the first value", "against"),
         figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
-        words("verdict", marked_verdict),
+        words("verdict", marked_verdict, has_marks=True),
     ]
     about = (
         f"Each value of {sweep.name}; all else is equal. A step's time is divided by the time at the first value in "

@@ -52,7 +52,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     table = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY, "missing_trials"]]
     parts: list[Any] = [_of_phase(trials, phase) for phase in MEASURING.values()]
     parts += [_of_metric(metric, measured[metric], changes[metric]) for metric in METRICS.values()]
-    table = table.join(parts)
+    table = table.join(parts).copy()  # not in many fragments, of which pandas would warn the user
     lost = [f"lost_{name}" for name in MEASURING]
     table[lost] = table[lost].fillna(0)
     for add in definitions("summary", "add"):

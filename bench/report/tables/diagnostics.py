@@ -39,33 +39,20 @@ LONGEST = 160
 
 def machines(runs: list[Run]) -> list[Table | None]:
     """Return the hosts and their software, and the devices, as run.json has them."""
-    environments: list[dict[str, Any]] = []
+    hosts: list[dict[str, Any]] = []
     devices: list[dict[str, Any]] = []
     for run in runs:
-        environment = run.part("environment")
-        environments.append(defaultdict(str, environment, run=run.label, started=run.info.get("started")))
+        hosts.append(defaultdict(str, run.environment, run=run.label, started=run.info.get("started")))
         devices += [defaultdict(str, device, run=run.label) for device in run.devices]
-    return [
-        table("", environments, [*(words(header, name) for header, name in HOST.items()), *VARIABLES]),
-        table("", devices, DEVICE),
-    ]
+    return [table("", hosts, HOST), table("", devices, DEVICE)]
 
 
-HOST = {
-    "run": "run",
-    "host": "host",
-    "system": "os",
-    "Python": "python",
-    "torch": "torch",
-    "CUDA": "cuda",
-    "cuDNN": "cudnn",
-    "driver": "driver",
-    "started": "started",
-}
-"""Headers of the table of hosts, and their fields."""
-VARIABLES = optional(
-    words("overrides removed", lambda row: ", ".join(row["removed_variables"]), wrap=True),
-    words("environment variables", lambda row: ", ".join(row["variables"]), wrap=True),
+HOST = (
+    *(words(name, name) for name in ("run", "host", "os", "python", "torch", "cuda", "cudnn", "driver", "started")),
+    *optional(
+        words("overrides removed", lambda row: ", ".join(row["removed_variables"]), wrap=True),
+        words("environment variables", lambda row: ", ".join(row["variables"]), wrap=True),
+    ),
 )
 DEVICE = (
     words("run", "run"),
@@ -111,25 +98,21 @@ def _arithmetic(row: Row) -> str:
 
 def conversions(trials: pd.DataFrame) -> Table | None:
     """Return which linear layers each arm's precision converted, and which not; ``trials`` has the column ``where``."""
-    rows = trials[trials["converted_layers"] != ""].sort_values("compute_dtypes", ascending=False, kind="stable")
+    rows = trials[trials["converted_layers"] != ""].drop_duplicates([*KEY, "kept_layers"])
     arms = []
-    for row in records(rows.drop_duplicates([*KEY, "kept_layers"]).sort_index()):
+    for row in records(rows):
         kept = json.loads(row["kept_layers"] or "{}")
-        converted = len(listed(row["converted_layers"]))
-        why = "; ".join(f"{name} ({reason})" for name, reason in kept.items()) or "none"
-        arms.append(row | {"linear": converted + len(kept), "converted": converted, "why": why})
+        why = "; ".join(f"{name} ({reason})" for name, reason in kept.items())
+        arms.append(row | {"converted": len(listed(row["converted_layers"])), "why": why or "none"})
     columns = [
         *ARM,
-        figures("linear layers", "linear", whole),
         figures("converted", "converted", whole),
         words("not converted, and why", "why", wrap=True),
-        words("products computed in", "compute_dtypes"),
     ]
     about = (
         "Converted: linear layers that torchao replaced. They multiply in the precision's narrow type, forward and "
-        "backward; the rest of the model is as under its autocast. "
-        "Where a product is said to be of one type in another, its operands were rounded to the first and multiplied "
-        "in the second: emulation."
+        "backward; the rest of the model is as under its autocast. How it was measured says what was computed in which "
+        "type: one type in another is emulation, operands rounded to the first and multiplied in the second."
     )
     return table("Converted layers", arms, columns, about)
 
@@ -189,7 +172,7 @@ def not_measured(summary: pd.DataFrame, runs: Runs) -> list[str]:
     """
     trials = runs.trials.merge(subjects(runs.trials)[[*SUBJECT, "workload", "label"]], on=SUBJECT)
     rows = trials[trials["status"] == UNSUPPORTED].copy()
-    rows["reason"] = [_reason(*row) for row in zip(rows["precision"], rows["detail"], strict=True)]
+    rows["reason"] = list(map(_reason, rows["precision"], rows["detail"]))
     sentences = []
     for reason, alike in rows.groupby("reason", sort=False):
         names = alike["precision"].unique()

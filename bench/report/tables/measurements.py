@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from operator import itemgetter
 from typing import Any
 
 import pandas as pd
 
+from bench.report.analysis.alone import IN_TURNS
 from bench.report.analysis.doubts import doubted, marked_verdict
-from bench.report.analysis.judge import IN_TURNS, judged_by
+from bench.report.analysis.judge import judged_by
 from bench.report.analysis.summary import MEASURES
 from bench.report.analysis.verdict import Answer
 from bench.report.format import (
@@ -48,55 +48,60 @@ from bench.spec.precisions import BASELINE
 
 SUM = "Of devices that train together, peak memory is the largest device's, and after it the sum of all devices' peaks."
 ABOUT_FIGURES = (
-    "The speedup is a trimmed mean over paired rounds, a step a median over blocks, time/epoch a median over epochs "
-    "after the first, with the fastest and slowest: a ratio of two of these may differ from the speedup by chance."
+    "Bold: what to train with. The speedup is a trimmed mean over paired rounds, a step a median over blocks, "
+    "time/epoch a median over epochs after the first, with the fastest and slowest: a ratio of two of these may differ "
+    "from the speedup by chance."
 )
+
+
+def at_advised_batch(rows: pd.DataFrame, answers: Sequence[Answer]) -> pd.DataFrame:
+    """Return the rows of a summary at the batch size of their answer, and published rows at all batch sizes."""
+    sizes = {(answer.names["workload"], answer.names["where"]): answer.batch for answer in answers}
+    advised = [sizes.get(subject) for subject in zip(rows["workload"], rows["where"], strict=True)]
+    return rows[(rows["batch_size"] == advised) | (rows["measured_in"] == "published")]
 
 
 def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
     """Return a table for each workload: every precision on each device, at the batch size of its answer.
 
-    Published rows are there at all batch sizes. The advised row stands out. Legends are below the last table.
+    The advised row stands out. Legends are below the last table.
     """
     given = {(answer.names["workload"], answer.names["where"]): answer for answer in answers}
-    lines: dict[str, list[Row]] = {}
-    for row in records(rows):
-        answer = given.get((row["workload"], row["where"]))
-        is_shown = row["batch_size"] == answer.batch if answer else row["measured_in"] == "published"
-        if is_shown and any(known(row[name]) for name in MEASURES):
-            tie = " ≈" if answer and row["precision"] in answer.ties else ""
-            is_advised = answer is not None and row["precision"] == answer.precision
-            lines.setdefault(row["workload"], []).append(row | {"tie": tie, "is_advised": is_advised})
-    tables = [
-        table(name, of_workload, _of_arms(of_workload, "label"), strong=itemgetter("is_advised"))
-        for name, of_workload in lines.items()
-    ]
-    shown = [each for each in tables if each is not None]
-    footnotes = list(dict.fromkeys(note for each in shown for note in each.footnotes))
-    footnotes += [SUM] if any(known(row["all_devices_bytes"]) for row in chain(*lines.values())) else []
-    about = ABOUT_FIGURES
-    if any(each.strong for each in shown):
-        about = f"Bold: what to train with. {about}"
-    last = len(shown) - 1
-    return [replace(each, footnotes=[about, *footnotes] if place == last else []) for place, each in enumerate(shown)]
+    shown = at_advised_batch(rows, answers)
+    shown = shown[shown[MEASURES].notna().any(axis=1)]
+    tables: list[Table] = []
+    for workload, of_workload in shown.groupby("workload", sort=False):
+        lines = records(of_workload)
+        for line in lines:
+            answer = given.get((line["workload"], line["where"]))
+            line["tie"] = " ≈" if answer and line["precision"] in answer.ties else ""
+            line["is_advised"] = answer is not None and line["precision"] == answer.precision
+        columns = [words("device", "label"), *optional(words("architecture", "architecture")), *_of_arms(lines)]
+        made = table(str(workload), lines, columns, strong=itemgetter("is_advised"))
+        tables += [made] if made else []
+    notes = [ABOUT_FIGURES, *(note for each in tables for note in each.footnotes)]
+    if shown["all_devices_bytes"].notna().any():
+        notes.append(SUM)
+    bare = [replace(each, footnotes=[]) for each in tables]
+    return [*bare[:-1], *(replace(last, footnotes=list(dict.fromkeys(notes))) for last in bare[-1:])]
 
 
 def unfolded(rows: pd.DataFrame, answers: Sequence[Answer]) -> dict[str, Table | None]:
     """Return what was measured at every batch size, by the subject of the answer for the workload on the device."""
+    subjects = dict(iter(rows.groupby(["workload", "where"], sort=False)))
     tables = {}
     for answer in answers:
         names = answer.names
-        of_subject = rows[(rows["workload"] == names["workload"]) & (rows["where"] == names["where"])]
-        tables[answer.subject] = every_batch(of_subject)
+        tables[answer.subject] = every_batch(subjects[names["workload"], names["where"]])
     return tables
 
 
 def every_batch(rows: pd.DataFrame) -> Table | None:
     """Return the table of one workload on one device, with every batch size and precision."""
-    measured = [row | {"tie": ""} for row in records(rows[rows[MEASURES].notna().any(axis=1)])]
+    measured = records(rows[rows[MEASURES].notna().any(axis=1)])
     columns = [
-        *_of_arms(measured, ""),
-        words("verdict", marked_verdict),
+        *_of_arms(measured),
+        words("verdict", marked_verdict, has_marks=True),
         words("measured in", "measured_in"),
         *general(),
     ]
@@ -104,12 +109,12 @@ def every_batch(rows: pd.DataFrame) -> Table | None:
     return table("Every batch size", measured, columns, about)
 
 
-def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
-    """Return the columns of arms that have a mark ``tie``; ``device`` is the column that names the device, if any."""
+def _of_arms(rows: Sequence[Row]) -> list[Column]:
+    """Return the columns of arms; one with a ``tie`` has it after its name."""
 
     def marked(row: Row) -> str:
         marks = "".join(doubt.mark for doubt in doubted([row]) if not doubt.of_figure)
-        return f"{row['precision']}{row['tie']} {marks}".rstrip()
+        return f"{row['precision']}{row.get('tie', '')} {marks}".rstrip()
 
     def unmarked(row: Row, name: str) -> str:
         return number(row[name]) if row["speed_status"] in MEASURED else word(row["speed_status"])
@@ -137,8 +142,7 @@ def _of_arms(rows: Sequence[Row], device: str) -> list[Column]:
     trained: dict[str, Any] = {"status": "train_status", "lost": "lost_train"}
     accuracy = figures("accuracy (%)", "accuracy_pct", decimals, **trained)
     return [
-        *([words("device", device), *optional(words("architecture", "architecture"))] if device else []),
-        words("precision", marked),
+        words("precision", marked, has_marks=True),
         BATCH,
         *optional(figures("time/epoch (s)", epoch, **trained)),
         figures("step (ms)", lambda row: unmarked(row, "step_ms")),

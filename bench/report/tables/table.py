@@ -20,7 +20,7 @@ from bench.results.records import MEASURED
 from bench.spec.metric import Metric
 from bench.spec.metrics import QUALITY, untabled
 from bench.spec.precisions import BASELINE
-from bench.spec.text import plain, print_plain
+from bench.spec.text import plain
 
 Row = dict[Hashable, Any]
 Value = str | Callable[[Any], Any]
@@ -70,7 +70,8 @@ RECIPE = ""
 class Entry:
     """Tables of one kind and their place in the report.
 
-    A module of this package lists its own in ``TABLES``, a phase in its ``REPORT`` (``bench.report.parts``).
+    A module of this package lists its own in ``TABLES``, which ``bench.report.page.entries`` collects; a phase in its
+    ``REPORT`` (``bench.report.parts``).
     """
 
     place: int
@@ -92,8 +93,8 @@ class Column:
     """Whether the column is left out where no row has a figure in it."""
     wrap: bool = False
     """Whether a page may wrap its cells."""
-    is_spare: bool = False
-    """Whether a terminal too narrow for whole figures leaves it out; the last column alone."""
+    has_marks: bool = False
+    """Whether its cells may end with marks of the legend."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,49 +118,33 @@ class Table:
     @property
     def text(self) -> str:
         """The table as a terminal shows it; where its words do not fit next to each other, row by row."""
-        width = shutil.get_terminal_size((LOG_WIDTH, 0)).columns
-        widths = self._widths(width - 3 * len(self.columns) - 1)
-        spare = self.columns[-1]
-        if spare.is_spare and (widths is None or widths[-1] < max(cell_len(row[-1]) for row in self.rows)):
-            rest = replace(self, columns=self.columns[:-1], rows=[row[:-1] for row in self.rows])
-            return f"{rest.text.rstrip()}\n  Not shown at this width: {spare.header}.\n"
-        if widths is None:
-            rows = [zip(self.headers, row, strict=True) for row in self.rows]
-            cells = [[f"{header}: {cell}" for header, cell in row if cell != UNKNOWN] for row in rows]
-            return "".join(f"- {'; '.join(row)}\n" for row in cells)
         from rich.box import SIMPLE
         from rich.console import Console
         from rich.table import Table as Grid
         from rich.text import Text
 
-        grid = Grid(box=SIMPLE)
-        for column, characters in zip(self.columns, widths, strict=True):
-            grid.add_column(Text(plain(column.header)), justify=column.align, overflow="fold", width=characters)
+        width = shutil.get_terminal_size((LOG_WIDTH, 0)).columns
+        grid, least = Grid(box=SIMPLE), 1
+        for column, cells in zip(self.columns, zip(*self.rows, strict=True), strict=True):
+            is_figure = column.align == "right"  # which is not broken, as words are
+            whole = cells if is_figure else " ".join(cells).split()
+            longest = max(cell_len(plain(text)) for text in (*column.header.split(), *whole))
+            least += longest + 3
+            fixed = longest if is_figure else None
+            grid.add_column(Text(plain(column.header)), justify=column.align, width=fixed, min_width=longest)
         for row in self.rows:
             grid.add_row(*(Text(plain(cell)) for cell in row))
-        console = Console(highlight=False, width=width, color_system=None)
+        console = Console(highlight=False, width=max(width, least), color_system=None)
         with console.capture() as capture:
-            console.print(grid)
-        return capture.get()
-
-    def show(self) -> None:
-        """Print the table."""
-        print_plain(self.text.rstrip())
-
-    def _widths(self, room: int) -> list[int] | None:
-        """Return how many of ``room`` characters each column has; None where the longest words of all have too few.
-
-        Cells are kept whole before headers, and figures before words.
-        """
-        texts = [[plain(text) for text in column] for column in zip(self.headers, *self.rows, strict=True)]
-        widths = [max(cell_len(word) for text in column for word in [*text.split(), ""]) for column in texts]
-        if sum(widths) > room:
-            return None
-        for first in (1, 0):  # the header's place
-            whole = [max(map(cell_len, column[first:])) for column in texts]
-            for place in sorted(range(len(widths)), key=lambda place: self.columns[place].align, reverse=True):
-                widths[place] += max(0, min(room - sum(widths), whole[place] - widths[place]))
-        return widths
+            console.print(grid, crop=False)
+        text = capture.get()
+        if max(map(cell_len, text.splitlines())) <= width:
+            return text
+        lines = []
+        for row in self.rows:
+            named = [f"{header}: {cell}" for header, cell in zip(self.headers, row, strict=True) if cell != UNKNOWN]
+            lines.append(f"- {'; '.join(named)}\n")
+        return "".join(lines)
 
 
 def table(
@@ -167,7 +152,6 @@ def table(
     rows: Iterable[Any],
     columns: Iterable[Column],
     about: str = "",
-    footnotes: Sequence[str] = (),
     *,
     strong: Callable[[Any], bool] | None = None,
 ) -> Table | None:
@@ -175,23 +159,27 @@ def table(
     rows = list(rows)
     if not rows:
         return None
-    candidates = [(column, [column.cell(row) for row in rows]) for column in columns]
-    visible = [(column, cells) for column, cells in candidates if not (column.optional and EMPTY.issuperset(cells))]
-    text = "".join(cell for _, cells in visible for cell in cells)
+    visible: dict[Column, list[str]] = {}
+    marked = ""
+    for column in columns:
+        cells = [column.cell(row) for row in rows]
+        if not (column.optional and EMPTY.issuperset(cells)):
+            visible[column] = cells
+            marked += "".join(cells) if column.has_marks else ""
     return Table(
-        columns=[column for column, _ in visible],
-        rows=[list(cells) for cells in zip(*(cells for _, cells in visible), strict=True)],
+        columns=list(visible),
+        rows=list(map(list, zip(*visible.values(), strict=True))),
         title=title,
         about=about,
-        footnotes=[*(f"{mark} {meaning}" for mark, meaning in LEGEND.items() if mark in text), *footnotes],
+        footnotes=[f"{mark} {meaning}" for mark, meaning in LEGEND.items() if mark in marked],
         strong=frozenset(place for place, row in enumerate(rows) if strong and strong(row)),
     )
 
 
-def words(header: str, value: Value, *, wrap: bool = False) -> Column:
+def words(header: str, value: Value, *, wrap: bool = False, has_marks: bool = False) -> Column:
     """Return a left-aligned column of words; an empty cell becomes a dash."""
     get = value if callable(value) else itemgetter(value)
-    return Column(header, lambda row: word(get(row)), align="left", wrap=wrap)
+    return Column(header, lambda row: word(get(row)), align="left", wrap=wrap, has_marks=has_marks)
 
 
 def figures(
@@ -222,7 +210,7 @@ def figures(
         text = word(figure)
         return or_status(row[status], text, row[lost] if lost else 0) if status else text
 
-    return Column(header, cell)
+    return Column(header, cell, has_marks=bool(status))
 
 
 def optional(*columns: Column) -> list[Column]:

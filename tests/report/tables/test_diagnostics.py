@@ -56,7 +56,10 @@ def test_a_lone_process_of_a_single_round_leaves_the_noise_unknown(tmp_path):
     assert run.row()["speed_verdict"] == "FASTER"
 
 
-def ran(folder, *, fp32, bf16, computed, fp32_computed="float32:100%"):
+FP32 = "float32:100%"
+
+
+def ran(folder, *, fp32, bf16, computed, fp32_computed=FP32):
     """The summary of a run of which amp-bf16 gains nothing."""
     run, results = RunBuilder(folder), []
     for name, figures, dtypes in (("fp32", fp32, fp32_computed), ("amp-bf16", bf16, computed)):
@@ -69,21 +72,25 @@ def ran(folder, *, fp32, bf16, computed, fp32_computed="float32:100%"):
 
 
 @pytest.mark.parametrize(
-    ("figures", "computed", "part"),
+    ("figures", "computed", "fp32_computed", "part"),
     [
-        ({"peak_tflops": 1.0}, "bfloat16:100%", "large matrix products run at 0.500× fp32's rate"),
-        ({"peak_tflops": 2.1}, "bfloat16:100%", "so the device has no gain to give"),
-        ({"peak_tflops": 2.4}, "bfloat16:100%", "fp32 reaches 10 % of this device's rate"),
-        ({"peak_tflops": 8.0, "host_ratio": 0.95}, "bfloat16:100%", "launching kernels limits it"),
-        ({"peak_tflops": 8.0}, "float32:100%", "autocast did not reach the model"),
-        ({}, "bfloat16:100%", ""),
+        ({"peak_tflops": 1.0}, "bfloat16:100%", FP32, "large matrix products run at 0.500× fp32's rate"),
+        ({"peak_tflops": 2.1}, "bfloat16:100%", FP32, "so the device has no gain to give"),
+        ({"peak_tflops": 2.4}, "bfloat16:100%", FP32, "fp32 reaches 10 % of this device's rate"),
+        ({"peak_tflops": 8.0, "host_ratio": 0.95}, "bfloat16:100%", FP32, "launching kernels limits it"),
+        ({"peak_tflops": 8.0}, "float32:100%", FP32, "autocast did not reach the model"),
+        ({"peak_tflops": 2.1}, "bfloat16:100%", "bfloat16:100%", "fp32 itself computed 100 % of its products in bf"),
+        ({}, "bfloat16:100%", FP32, ""),
     ],
 )
-def test_where_nothing_is_gained_the_verdict_has_the_reason(tmp_path, figures, computed, part):
+def test_where_nothing_is_gained_the_verdict_has_the_reason(tmp_path, figures, computed, fp32_computed, part):
     fp32 = {"peak_tflops": 2.0, "pct_of_peak": 10.0} if figures else {}
-    (answer,) = answers(ran(tmp_path / "run", fp32=fp32, bf16=figures, computed=computed))
-    assert part in str(answer)
-    assert ("the reason:" in str(answer)) == bool(part)
+    table = ran(tmp_path / "run", fp32=fp32, bf16=figures, computed=computed, fp32_computed=fp32_computed)
+    (answer,) = answers(table)
+    given = str(answer).partition("the reason: ")[2]
+    assert part in given
+    assert bool(given) == bool(part)
+    assert fp32_computed == FP32 or "the device" not in given
 
 
 @pytest.mark.parametrize(
@@ -94,19 +101,6 @@ def test_only_what_autocasts_can_have_an_autocast_that_did_not_reach_the_model(n
     arm = {"precision": name, "compute_dtypes": "float8_e4m3fn:100%", "host_ratio": math.nan}
     fp32 = {"fp32_strayed": None, "peak_tflops": math.nan, "pct_of_peak": math.nan}
     assert reason(arm | {"peak_tflops": math.nan}, fp32).startswith("autocast did not reach") is expected
-
-
-def test_where_fp32_was_none_that_is_the_reason_and_not_the_device(tmp_path):
-    table = ran(
-        tmp_path / "run",
-        fp32={"peak_tflops": 2.0, "pct_of_peak": 10.0},
-        bf16={"peak_tflops": 2.1},
-        computed="bfloat16:100%",
-        fp32_computed="bfloat16:100%",
-    )
-    (answer,) = answers(table)
-    assert "the reason: fp32 itself computed 100 % of its products in bfloat16" in str(answer)
-    assert "the device" not in str(answer)
 
 
 def test_what_ran_and_how_it_was_timed_are_a_table(tmp_path):
@@ -145,21 +139,20 @@ def test_what_happened_in_a_phase_that_went_well_is_among_the_notes_and_its_resu
 
 
 def test_variables_that_may_change_figures_are_told_of_the_machines_that_had_some(tmp_path):
-    for name in ("a", "b"):
-        RunBuilder(tmp_path / name).memory("fp32", 100)
+    run = RunBuilder(tmp_path).memory("fp32", 100)
     header = "environment variables"
-    assert header not in machines(load([tmp_path / "a"]).runs)[0].headers
-    edit_run(tmp_path / "a", lambda run: run["environment"].update(variables=["CUDA_LAUNCH_BLOCKING=1", "MKL_X=2"]))
-    variables = [row[header] for row in lines(machines(load([tmp_path / "a", tmp_path / "b"]).runs)[0])]
-    assert variables == ["CUDA_LAUNCH_BLOCKING=1, MKL_X=2", "–"]
+    assert header not in machines(load([run.folder]).runs)[0].headers
+    edit_run(run.folder, lambda info: info["environment"].update(variables=["CUDA_LAUNCH_BLOCKING=1", "MKL_X=2"]))
+    assert column(machines(load([run.folder]).runs)[0], header) == ["CUDA_LAUNCH_BLOCKING=1, MKL_X=2"]
 
 
 def test_warnings_name_their_run_where_there_are_several(tmp_path):
-    for name in ("a", "b"):
-        RunBuilder(tmp_path / name).memory("fp32", 100)
-        edit_run(tmp_path / name, lambda run: run.update(warnings=["The GPU is shared."]))
-    assert warnings(load([tmp_path / "a"]).runs) == ["The GPU is shared."]
-    assert warnings(load([tmp_path / "a", tmp_path / "b"]).runs) == ["a: The GPU is shared.", "b: The GPU is shared."]
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        RunBuilder(folder).memory("fp32", 100)
+        edit_run(folder, lambda run: run.update(warnings=["The GPU is shared."]))
+    assert warnings(load(folders[:1]).runs) == ["The GPU is shared."]
+    assert warnings(load(folders).runs) == ["a: The GPU is shared.", "b: The GPU is shared."]
 
 
 def test_what_failed_is_a_line_and_what_does_not_fit_or_is_not_supported_is_none(tmp_path):
@@ -212,34 +205,30 @@ def test_only_rows_that_nothing_was_measured_of_leave_the_tables(tmp_path):
     }
 
 
-def test_an_emulated_precision_has_its_reason_and_another_name_than_the_one_in_hardware(tmp_path):
-    run = RunBuilder(tmp_path / "run").speed().train("mxfp8:emulated=on", [90])
-    run.lost("speed", "mxfp8:emulated=on", "unsupported", "it is emulated").lost("speed", "mxfp8", "unsupported")
-    name = "fp8-rowwise:emulated=on"
-    run.lost("train", name, "unsupported", f"{name} needs torchao, which is not installed: pip install torchao")
-    assert sentences_on(run) == [
-        "mxfp8:emulated=on (speed): it is emulated.",
-        "mxfp8 (speed): unsupported.",
-        f"{name} (train): needs torchao, which is not installed: pip install torchao.",
-    ]
+TORCHAO = "needs torchao, which is not installed: pip install torchao"
 
 
-def test_what_is_not_the_hardwares_fault_has_its_own_reason_once(tmp_path):
-    run = RunBuilder(tmp_path / "run", suite="resnet20").speed()
-    for name in ("fp8-rowwise", "fp8-tensorwise"):
-        run.lost("memory", name, "unsupported", f"{name} {NO_LAYER}")
-        run.lost("memory", name, "unsupported", f"{name} {NO_LAYER}", batch=256)
-    run.lost("memory", "mxfp8", "unsupported", "mxfp8 converts none of the model's linear layers")
-    run.lost("memory", "tf32", "unsupported")
-    assert sentences_on(run) == [
-        f"fp8-rowwise, fp8-tensorwise (memory): {NO_LAYER}.",
-        "mxfp8 (memory): converts none of the model's linear layers.",
-        "tf32 (memory): unsupported.",
-    ]
-    other = RunBuilder(tmp_path / "other").speed().lost("memory", "mxfp8", "unsupported", "mxfp8 " + "layer " * 100)
-    (sentence,) = sentences_on(other)
-    assert sentence.startswith("mxfp8 (memory): layer layer")
-    assert len(sentence) < LONGEST + 20
+@pytest.mark.parametrize(
+    ("lost", "expected"),
+    [
+        ({"mxfp8:emulated=on": "it is emulated"}, "mxfp8:emulated=on (memory): it is emulated."),
+        ({"fp8:emulated=on": f"fp8:emulated=on {TORCHAO}"}, f"fp8:emulated=on (memory): {TORCHAO}."),
+        (
+            {name: f"{name} {NO_LAYER}" for name in ("fp8-rowwise", "fp8-tensorwise")},
+            f"fp8-rowwise, fp8-tensorwise (memory): {NO_LAYER}.",
+        ),
+        ({"tf32": ""}, "tf32 (memory): unsupported."),
+        ({"mxfp8": f"mxfp8 {'layer ' * 100}"}, f"mxfp8 (memory): {'layer ' * (LONGEST // 6)}…."),
+    ],
+)
+def test_a_reason_is_said_once_without_the_precisions_name_at_its_head_and_not_longer_than_a_line(
+    tmp_path, lost, expected
+):
+    run = RunBuilder(tmp_path / "run").speed()
+    for name, detail in lost.items():
+        for batch in (128, 256):
+            run.lost("memory", name, "unsupported", detail, batch=batch)
+    assert sentences_on(run) == [expected]
 
 
 def test_a_reason_that_holds_somewhere_names_the_phases_the_suite_and_the_device(tmp_path):

@@ -88,13 +88,6 @@ def test_of_two_processes_that_read_a_peak_the_larger_is_shown_and_explained(run
     assert [row["peak_allocated_bytes"] for row in pair] == [120 * MIB] * 2
 
 
-def test_rows_go_by_batch_size_and_then_by_precision_with_the_baseline_first(run):
-    for precision, batch in (("amp-bf16", 256), ("amp-bf16", 64), ("fp32", 256), ("fp32", 64)):
-        run.held(precision, batch=batch, **ON_A_GPU)
-    order = [("64", "fp32"), ("64", "amp-bf16"), ("256", "fp32"), ("256", "amp-bf16")]
-    assert [(line["batch size"], line["precision"]) for line in lines(run.memory_table)] == order
-
-
 def test_large_figures_are_in_gib_and_an_unknown_one_is_a_dash(run):
     figures = ON_A_GPU | {"peak_reserved_bytes": 20480 * MIB, "driver_used_bytes": None}
     (line,) = lines(run.held("fp32", **figures).memory_table)
@@ -106,7 +99,6 @@ def test_why_a_training_takes_more_on_another_gpu_is_said_part_by_part(run, tmp_
     more = {f"{name}_bytes": size * MIB for name, size in {"peak_allocated": 108, "driver_used": 580}.items()}
     run.held("fp32", **ON_A_GPU)
     other.held("fp32", **ON_A_GPU | more | {"peak_reserved_bytes": 230 * MIB, "gpu_used_bytes": 980 * MIB})
-    assert "another GPU" not in text_of(write_report([run.folder], tmp_path / "one", figures="none"))
     page = text_of(write_report([run.folder, other.folder], tmp_path / "out", figures="none"))
     (sentence,) = (line for line in page.splitlines() if "another GPU" in line)
     assert "takes 980.0 MiB on NVIDIA Test 2 and 900.0 MiB on NVIDIA Test 1" in sentence

@@ -68,24 +68,6 @@ def test_two_setups_and_two_recipes_have_no_matrix(tmp_path):
     assert matrices(run, original(tmp_path / "other", suite="resnet20")) == {}
 
 
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [
-        (("128", "256", "128"), {"A": "128", "B": "256", "C": "128"}),
-        (("64", "128", "256"), {"A": "64", "B": "128", "C": "256"}),
-    ],
-)
-def test_setups_are_at_the_batch_that_most_have_and_others_at_their_own(three, sizes, expected):
-    def consistent(row):
-        if row["samples_per_step"]:
-            row.update(samples_per_step=row["batch_size"])
-
-    for folder, size in zip(three, sizes, strict=True):
-        fleet.edit_rows(folder, lambda row, size=size: row.update(batch_size=size) or consistent(row))
-    rows = matrices(*three)[STEPS].rows
-    assert {row[0].partition("Card ")[2][0]: row[1] for row in rows} == expected
-
-
 def test_what_did_not_fit_at_the_common_batch_is_compared_at_its_own(three, tmp_path):
     run = RunBuilder(tmp_path / "small", device=replace(GPU, name="Card D")).speed(batch=64)
     for arm in ("fp32", "amp-bf16"):
@@ -113,7 +95,3 @@ def test_what_tells_setups_apart_is_in_their_names(three):
     assert {"Card B (GPU 0), fp32", "Card B (GPU 1), fp32", "2 × Card B, fp32", "Card A, fp32"} < set(
         names(matrices(*three)[STEPS])
     )
-    again = copy(three[0], three[0].with_name("again"), device="Card A", architecture="Volta")
-    assert set(names(matrices(three[0], again)[STEPS])) == {
-        f"Card A (run {run}), {arm}" for run in ("one", "again") for arm in ("fp32", "amp-bf16")
-    }

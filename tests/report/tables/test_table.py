@@ -1,9 +1,6 @@
 """A table: columns with their cells, and rows of data."""
 
 import math
-from dataclasses import replace
-
-import pytest
 
 from bench.report.tables.table import figures, optional, table, words
 from tests.report.tables.lines import words as headers_of_words
@@ -15,7 +12,7 @@ ROWS = [
 ]
 
 
-def test_a_table_writes_each_column_from_each_row_and_explains_its_marks():
+def test_a_table_writes_each_column_from_each_row_and_explains_its_marks_but_none_of_a_users():
     shown = table(
         "Title",
         ROWS,
@@ -26,7 +23,6 @@ def test_a_table_writes_each_column_from_each_row_and_explains_its_marks():
             figures("marked", "size", 1, status="status", lost="lost"),
         ],
         "About.",
-        ["A footnote."],
     )
     assert shown.rows == [
         ["a", "1,234", "617.25", "1,234†"],
@@ -34,7 +30,10 @@ def test_a_table_writes_each_column_from_each_row_and_explains_its_marks():
         ["c", "2.00", "1.00", "2‡"],
     ]
     assert headers_of_words(shown) == ["name"]
-    assert [footnote[0] for footnote in shown.footnotes] == ["†", "‡", "A"]
+    assert [footnote[0] for footnote in shown.footnotes] == ["†", "‡"]
+    named = [{"name": "my § model"}]
+    notes = [table("", named, [words("name", "name", has_marks=has_marks)]).footnotes for has_marks in (False, True)]
+    assert [len(of_table) for of_table in notes] == [0, 1]
 
 
 def test_optional_columns_are_left_out_where_they_are_empty_and_a_table_without_rows_is_none():
@@ -53,12 +52,3 @@ def test_a_table_on_a_terminal_is_wrapped_or_written_row_by_row_and_never_cut(mo
         text = shown.text
         assert text.startswith("- ") or max(map(len, text.splitlines())) <= width
         assert [word for cell in [*headers, *cells] for word in cell.split() if word not in text] == []
-
-
-@pytest.mark.parametrize(("width", "is_shown"), [(60, True), (42, False)])
-def test_a_spare_column_is_left_out_and_named_where_a_terminal_is_too_narrow(monkeypatch, width, is_shown):
-    monkeypatch.setenv("COLUMNS", str(width))
-    spare = replace(figures("change", "change"), is_spare=True)
-    row = {"name": "unbreakable" * 2, "change": "0.900 [0.884, 0.917]"}
-    text = table("", [row], [words("name", "name"), spare]).text
-    assert (row["change"] in text, "Not shown at this width: change." in text) == (is_shown, not is_shown)
