@@ -142,6 +142,7 @@ class Rule:
 
     at: float
     axis: Literal["x", "y"]
+    tint: Tint = SOFT
 
 
 Mark = Line | Bar | Text | Rule

@@ -31,7 +31,6 @@ from bench.report.figures.chart import (
     COARSE,
     CROSS,
     DASHED,
-    GREY,
     INK,
     LOST,
     SOLID,
@@ -141,8 +140,8 @@ def draw(chart: Chart, folder: Path) -> Chart:
                 figure.savefig(draft, dpi=PNG_PIXELS_PER_INCH, metadata={"Software": None})
     source = ElementTree.fromstring(text.getvalue())
     size = {name: source.attrib[name] for name in ("viewBox", "width", "height")}
-    drawn = Element("svg", size, xmlns=SVG[1:-1])
-    drawn.attrib |= {"font-family": "DejaVu Sans, sans-serif", "font-size": "11"}
+    font = {"font-family": "DejaVu Sans, sans-serif", "font-size": "11"}
+    drawn = Element("svg", size | font, xmlns=SVG[1:-1])
     _simplify(source, drawn)
     if chart.in_files:
         write_atomically(folder / f"{chart.name}.svg", ElementTree.tostring(drawn, encoding="unicode") + "\n")
@@ -245,13 +244,12 @@ def _names(axes: Any, lines: Sequence[Line], height: float) -> None:
 
 
 def _mark(axes: Any, panel: Panel, mark: Mark) -> None:
-    if isinstance(mark, Rule):
-        across = axes.axvline if mark.axis == "x" else axes.axhline
-        across(mark.at, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5, gid="rule|")
-        return
     shade, marker = look(mark.tint)
     shared: Any = {"color": shade, "gid": f"{class_of(mark.tint)}|{getattr(mark, 'says', '')}"}
     match mark:
+        case Rule():
+            across = axes.axvline if mark.axis == "x" else axes.axhline
+            across(mark.at, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5, **shared)
         case Text(y=None):
             beside = [each for each in panel.marks if isinstance(each, Text) and each.x == mark.x]
             aside = (beside.index(mark) - (len(beside) - 1) / 2) * 1.5 * CHARACTER
@@ -264,21 +262,20 @@ def _mark(axes: Any, panel: Panel, mark: Mark) -> None:
             around = np.append(x, x[::-1]), np.append(high, low[::-1])
             axes.fill(*around, alpha=PALE if mark.faint else 1, linewidth=0, **shared)
         case Line():
-            _line(axes, panel, mark, shared | {"marker": marker if mark.dots else ""})
+            _line(axes, mark, shared | {"marker": marker if mark.dots else ""})
 
 
-def _line(axes: Any, panel: Panel, line: Line, shared: dict[str, Any]) -> None:
+def _line(axes: Any, line: Line, shared: dict[str, Any]) -> None:
     """Draw a line with its dots and whiskers."""
     x, y = np.array(line.points, dtype=float).T
-    floor = -math.inf if panel.y.low is None else panel.y.low
     every = math.ceil(len(y) / DOTS)
     # each line has its dots elsewhere, because lines may coincide
-    shown = [place for place in range(len(axes.lines) % every, len(y), every) if y[place] >= floor]
+    shown = [*range(len(axes.lines) % every, len(y), every)]
     style = DASHES if line.dashed else "-"
     # whiskers are more of the same path, behind gaps: that is faster than a path for each
     for at, low, high in line.whiskers:
         x, y = np.append(x, [math.nan, at, at]), np.append(y, [math.nan, low, high])
-    axes.plot(x, np.maximum(y, floor), clip_on=False, markevery=shown, linestyle=style, **shared)
+    axes.plot(x, y, clip_on=False, markevery=shown, linestyle=style, **shared)
 
 
 def _simplify(source: Element, parent: Element) -> None:
