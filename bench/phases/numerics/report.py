@@ -290,7 +290,7 @@ def _histogram(title: str, rows: pd.DataFrame, scale: float) -> Panel:
 def _line(shares: pd.Series) -> list[tuple[float, float]]:
     """Return a line over powers of two, which falls to the axis next to filled bins, and is interrupted elsewhere."""
     beside = shares.shift(-1, fill_value=0.0) + shares + shares.shift(1, fill_value=0.0)
-    heights = shares.where(beside > 0).clip(lower=SHARES[0])
+    heights = shares.where(beside > 0)
     return [(int(str(power)) + 0.5, height) for power, height in heights.items()]
 
 

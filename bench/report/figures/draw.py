@@ -10,7 +10,7 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -31,6 +31,7 @@ from bench.report.figures.chart import (
     COARSE,
     CROSS,
     DASHED,
+    GREY,
     INK,
     LOST,
     SOLID,
@@ -67,6 +68,7 @@ DOTS = 16
 """A line of more points than these has a dot at some of them only; dots distinguish lines where there is no colour."""
 PIXELS_PER_INCH, PNG_PIXELS_PER_INCH = 72, 120
 DASHES = (0, (3, 2))
+GRID = "#d1d9e0"
 PALE = 0.18
 SIGNS: dict[Tint, dict[str, Any]] = {
     SOLID: {},
@@ -90,7 +92,7 @@ STYLE: Any = {
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
     "axes.grid": True,
-    "grid.color": "#d1d9e0",
+    "grid.color": GRID,
     "grid.linewidth": 0.6,
     "xtick.color": INK,
     "xtick.major.pad": 5,
@@ -104,18 +106,10 @@ STYLE: Any = {
 }
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"
-KEPT = (
-    "fill",
-    "fill-opacity",
-    "stroke",
-    "stroke-width",
-    "stroke-dasharray",
-    "stroke-opacity",
-    "opacity",
-    "text-anchor",
-    "font-weight",
-)
+KEPT = ("fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "opacity", "text-anchor", "font-weight")
 """The properties of matplotlib's elements that become attributes; the page allows no styles of elements."""
+DEFAULTS = {"fill": "none", "stroke-width": "1.8", "text-anchor": "middle"}
+"""Properties that need no attribute: the root of a file has them, and page.css."""
 
 
 class Box(NamedTuple):
@@ -138,12 +132,11 @@ def draw(chart: Chart, folder: Path) -> Chart:
         if chart.in_files:
             with replacing(folder / f"{chart.name}.png") as draft:
                 figure.savefig(draft, dpi=PNG_PIXELS_PER_INCH, metadata={"Software": None})
-    source = ElementTree.fromstring(text.getvalue())
-    size = {name: source.attrib[name] for name in ("viewBox", "width", "height")}
-    font = {"font-family": "DejaVu Sans, sans-serif", "font-size": "11"}
-    drawn = Element("svg", size | font, xmlns=SVG[1:-1])
-    _simplify(source, drawn)
+    root = ElementTree.fromstring(text.getvalue())
+    drawn = _simplified(root)[0]
     if chart.in_files:
+        drawn.attrib |= {"xmlns": SVG[1:-1], "font-family": "DejaVu Sans, sans-serif", "font-size": "11", **DEFAULTS}
+        drawn.attrib |= {name: root.attrib[name] for name in ("viewBox", "width", "height")}
         write_atomically(folder / f"{chart.name}.svg", ElementTree.tostring(drawn, encoding="unicode") + "\n")
     return replace(chart, panels=(), page=_page(chart, panels, signs, drawn))
 
@@ -262,57 +255,58 @@ def _mark(axes: Any, panel: Panel, mark: Mark) -> None:
             around = np.append(x, x[::-1]), np.append(high, low[::-1])
             axes.fill(*around, alpha=PALE if mark.faint else 1, linewidth=0, **shared)
         case Line():
-            _line(axes, mark, shared | {"marker": marker if mark.dots else ""})
+            _line(axes, panel, mark, shared | {"marker": marker if mark.dots else ""})
 
 
-def _line(axes: Any, line: Line, shared: dict[str, Any]) -> None:
+def _line(axes: Any, panel: Panel, line: Line, shared: dict[str, Any]) -> None:
     """Draw a line with its dots and whiskers."""
     x, y = np.array(line.points, dtype=float).T
+    floor = -math.inf if panel.y.low is None else panel.y.low
     every = math.ceil(len(y) / DOTS)
     # each line has its dots elsewhere, because lines may coincide
-    shown = [*range(len(axes.lines) % every, len(y), every)]
+    shown = [place for place in range(len(axes.lines) % every, len(y), every) if y[place] >= floor]
     style = DASHES if line.dashed else "-"
     # whiskers are more of the same path, behind gaps: that is faster than a path for each
     for at, low, high in line.whiskers:
         x, y = np.append(x, [math.nan, at, at]), np.append(y, [math.nan, low, high])
-    axes.plot(x, y, clip_on=False, markevery=shown, linestyle=style, **shared)
+    axes.plot(x, np.maximum(y, floor), clip_on=False, markevery=shown, linestyle=style, **shared)
 
 
-def _simplify(source: Element, parent: Element) -> None:
-    """Append what matplotlib's elements come to: attributes are for styles, and a group is for what has a class.
+def _simplified(element: Element) -> list[Element]:
+    """Return what an element of matplotlib's comes to: attributes are for styles, and a group is for what has a class.
 
-    A class, and what a title says, are in the name that an artist was given, before and after a bar. Its group has its
-    colour, and the parts of the group have the current one, which the page may change.
+    A class, and what a title says, are in the name that an artist was given, before and after a bar.
     """
-    for element in source:
-        tag, name = element.tag.removeprefix(SVG), element.get("id", "")
-        classes, ours, says = name.partition("|")
-        if tag in ("metadata", "style", "clipPath"):
-            continue
-        if tag == "g" and not ours:
-            _simplify(element, parent)
-            continue
-        made = ElementTree.SubElement(parent, tag)
-        if tag == "text":
-            made.text = element.text
-        if ours:
-            made.set("class", classes)
-            if says:
-                ElementTree.SubElement(made, "title").text = says
-        elif name:
-            made.set("id", name)
-        styles = (style.partition(": ") for style in element.get("style", "").split("; "))
-        for key, value in (*element.items(), *((key, value) for key, _, value in styles)):
-            if key in ("d", "x", "y"):
-                made.set(key, _short(value))
-            elif key == LINK:
-                made.set("href", value)
-            elif key in ("fill", "stroke") and value != "none" and parent.get("class") != "tick":
-                parent.set("color", value)
-                made.set(key, "currentColor")
-            elif key in KEPT or (key == "transform" and not value.startswith("rotate(-0 ")):
-                made.set(key, value)
-        _simplify(element, made)
+    tag, name = element.tag.removeprefix(SVG), element.get("id", "")
+    if tag in ("metadata", "style", "clipPath"):
+        return []
+    inside = [each for child in element for each in _simplified(child)]
+    classes, ours, says = name.partition("|")
+    if tag == "g" and not ours:
+        return inside
+    made = Element(tag)
+    if ours:
+        made.set("class", classes)
+        inside = _joined(inside)
+        if says:
+            ElementTree.SubElement(made, "title").text = says
+    elif name:
+        made.set("id", name)
+    if tag == "text":
+        made.text = element.text
+        made.set("text-anchor", "start")  # unless its style has another
+    styles = (style.partition(": ") for style in element.get("style", "").split("; "))
+    for key, value in (*element.items(), *((key, value) for key, _, value in styles)):
+        if key in ("d", "x", "y"):
+            made.set(key, _short(value))
+        elif key == LINK:
+            made.set("href", value)
+        elif DEFAULTS.get(key) == value:
+            made.attrib.pop(key, None)
+        elif key in KEPT or (key == "transform" and not value.startswith("rotate(-0 ")):
+            made.set(key, value)
+    made.extend(inside)
+    return [made]
 
 
 def _short(text: str) -> str:
@@ -321,28 +315,64 @@ def _short(text: str) -> str:
     return re.sub(" ?([A-Za-z]) ?", r"\1", " ".join(words))
 
 
+def _joined(elements: Sequence[Element]) -> list[Element]:
+    """Join paths that look the same, such as the lines of a grid, and groups of a class that say nothing."""
+    joined: dict[Any, Element] = {}
+    for element in elements:
+        attributes = {**element.attrib, "d": ""}
+        first = joined.setdefault((element.tag, *sorted(attributes.items())), element)
+        if first is element:
+            continue
+        if element.tag == "path":
+            first.set("d", first.attrib["d"] + element.attrib["d"])
+        elif element.tag == "g" and first.find("title") is None and element.find("title") is None:
+            first[:] = _joined([*first, *element])
+        else:
+            joined[element] = element
+    return list(joined.values())
+
+
 def _page(chart: Chart, panels: Sequence[Box], signs: Sequence[Box], drawn: Element) -> Markup:
     """Return a drawn figure as elements of the page: an SVG element for each panel, then the legend."""
     shown = Element("div", {"class": "panels" if len(panels) > 2 else "panels wide"})
     groups = drawn.findall("g[@class='panel']")
     for panel, box, group in zip(chart.panels, panels, groups, strict=True):
-        view = _view(shown, box, group)
-        view.set("role", "img")
-        ElementTree.SubElement(view, "title").text = f"{chart.caption}: {panel.title}".removesuffix(": ")
+        view = _view(box, group, {"class": "chart", "role": "img"})
         if panel.precision:
             view.set("data-precision", panel.precision)
+        title = Element("title")
+        title.text = f"{chart.caption}: {panel.title}" if panel.title else chart.caption
+        view.insert(0, title)
+        shown.append(view)
     legend = Element("p", {"class": "legend soft"})
     groups = [group for group in drawn if group.get("class", "").startswith("sign ")]
     for (text, tint), box, group in zip(chart.legend, signs, groups, strict=True):
         entry = ElementTree.SubElement(legend, "span", {"class": class_of(tint)})
-        _view(entry, box, group).set("class", "chart key")
+        entry.append(_view(box, [group], {"class": "chart key"}))
         entry[0].tail = f" {text}"
     parts = [shown, legend] if signs else [shown]
     return Markup("".join(ElementTree.tostring(part, encoding="unicode") for part in parts))
 
 
-def _view(parent: Element, box: Box, group: Element) -> Element:
-    """Append an SVG element that shows a part of a figure."""
-    view = ElementTree.SubElement(parent, "svg", {"class": "chart"}, viewBox=" ".join(f"{length:g}" for length in box))
-    view.append(group)
-    return view
+def _view(box: Box, parts: Iterable[Element], attributes: dict[str, str]) -> Element:
+    """Return an SVG element of the page that shows a part of a figure, in colours that follow the theme."""
+    shown = Element("svg", attributes, viewBox=" ".join(f"{length:g}" for length in box))
+    shown.extend(parts)
+    for group in shown:
+        _follow_theme(group)
+    return shown
+
+
+def _follow_theme(group: Element) -> None:
+    """Give a group the colour that its parts have, and them the current colour, which the page may change."""
+    for part in group.iter():
+        for name in ("fill", "stroke"):
+            if name in part.attrib:
+                if part.get(name) not in (INK, GREY, GRID):
+                    group.set("color", part.attrib[name])
+                part.set(name, "currentColor")
+        # what page.css says of all such parts
+        if part.tag in ("text", "use"):
+            part.attrib.pop("fill", None)
+        elif part.tag == "path" and "fill" not in part.attrib:
+            part.attrib.pop("stroke", None)
