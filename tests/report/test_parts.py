@@ -18,8 +18,8 @@ def made(material):
 
 
 def drawn(name):
-    bar = Bar(x=(0, 1), y=(0.1, 0.9), tint="fp32")
-    return Chart(name=name, caption=name, about="", panels=[chart.rows_panel("", Axis(), ["fp32"], [bar])], columns=1)
+    bar = Bar(x=(0, 1), low=0.1, high=0.9, tint="fp32")
+    return Chart(name=name, caption=name, about="", panels=[chart.rows_panel("", Axis(), ["fp32"], [bar])])
 
 
 def findings(material):

@@ -241,7 +241,6 @@ def stacked(name: str, explained: Sequence[Explanation]) -> Chart:
         about="Each bar is a step under torch.profiler, each instant in one class. The solid line is the step timed "
         "without the profiler. Panels have axes of their own.",
         panels=panels,
-        columns=min(2, len(cells)),
         legend=[*legend, ("reached, not profiled", chart.SOLID)],
     )
 
@@ -254,7 +253,7 @@ def _panel(title: str, explained: Sequence[Explanation]) -> Panel:
         for work, ms in step.ms.items():
             if ms:
                 says = f"{step.precision}, {work}: {number(ms, 3)} ms, {step.pct(work):.0f} %"
-                bar = Bar(x=(start, start + ms), y=(place + 0.15, place + 0.85), tint=WORK[work], says=says)
+                bar = Bar(x=(start, start + ms), low=place + 0.15, high=place + 0.85, tint=WORK[work], says=says)
                 marks.append(bar)
                 start += ms
         timed = [(step.timed_ms, place + 0.05), (step.timed_ms, place + 0.95)]

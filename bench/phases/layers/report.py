@@ -123,7 +123,6 @@ def charts(material: Material) -> Iterator[tuple[str, Chart]]:
                     caption=f"{workload} on {where} at batch size {batch:.0f}: modules that harm the gradients",
                     about="Each module alone in the narrow type: its share of the sum of squared errors.",
                     panels=panels,
-                    columns=min(2, len(panels)),
                 ),
             )
 
@@ -134,7 +133,7 @@ def _shares(precision: str, arm: pd.DataFrame) -> Panel:
         percent = 100 * module["share"]
         names.append(str(module["layer"]))
         says = f"{module['layer']}: {number(percent, 2)} %"
-        marks.append(Bar(x=(0.0, percent), y=(place + 0.15, place + 0.85), tint=precision, says=says))
+        marks.append(Bar(x=(0.0, percent), low=place + 0.15, high=place + 0.85, tint=precision, says=says))
     return chart.rows_panel(precision, Axis(label="share of the squared error (%)", low=0.0), names, marks)
 
 

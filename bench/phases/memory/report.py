@@ -137,7 +137,6 @@ def by_kind(material: Material) -> Iterator[tuple[str, Chart]]:
             about="Peak memory at the batch size of each verdict: the most that tensors of a step held at once, by "
             f"kind, and what libraries, rounding and slack took beyond it (pale).{cut}",
             panels=panels,
-            columns=min(3, len(panels)),
             legend=[(kind, kind) for kind in MEMORY_KINDS],
         ),
     )
@@ -152,11 +151,11 @@ def _panel(workload: str, lines: list[tuple[str, Row]]) -> Panel:
         for kind, column in MEMORY_KINDS.items():
             value = row[column] / size
             if value > 0:
-                marks.append(Bar(x=(start, start + value), y=(place + 0.15, place + 0.85), tint=kind))
+                marks.append(Bar(x=(start, start + value), low=place + 0.15, high=place + 0.85, tint=kind))
                 start += value
         if peak > start:
-            marks.append(Bar(x=(start, peak), y=(place + 0.15, place + 0.85), tint=chart.SOFT, faint=True))
-        marks.append(Text(x=max(start, peak), y=place + 0.5, text=f"{chart.SPACE}{number(peak, 3)}", anchor="start"))
+            marks.append(Bar(x=(start, peak), low=place + 0.15, high=place + 0.85, tint=chart.SOFT, faint=True))
+        marks.append(Text(x=max(start, peak), y=place + 0.5, text=f"{chart.SPACE}{number(peak, 3)}", align="left"))
     x = Axis(label=unit, low=0.0, high=1.2 * most / size)
     return chart.rows_panel(workload, x, [label for label, _ in lines], marks)
 

@@ -220,8 +220,6 @@ SHARES = (0.001, 1500.0)
 LEGEND = (("zero in fp16", chart.LOST), ("subnormal in fp16", chart.COARSE))
 LOWEST = -50
 """The least power of two that is shown: the phase counts what is below 2^-48 together."""
-EVERY = 4
-"""A line has a dot at every fourth power of two; each precision starts at another, because lines may coincide."""
 
 
 def charts(material: Material) -> Iterator[tuple[str, Chart]]:
@@ -244,7 +242,6 @@ def charts(material: Material) -> Iterator[tuple[str, Chart]]:
                     _histogram("First step", of_model[of_model["step"] == 0], scale),
                     _histogram("Last steps", pd.concat(last), scale),
                 ],
-                columns=2,
                 legend=[*chart.legend(of_model), *LEGEND],
             )
             yield str(workload), histogram
@@ -257,24 +254,26 @@ def _histogram(title: str, rows: pd.DataFrame, scale: float) -> Panel:
     exponents = range(LOWEST, int(max(0, powers.max())) + 1)
     zero = LOWEST - 3 - len(arms)
     marks: list[Mark] = [
-        Bar(x=(LOWEST - 1, FP16_ZERO), y=SHARES, tint=chart.LOST, faint=True),
-        Bar(x=(FP16_ZERO, FP16_NORMAL), y=SHARES, tint=chart.COARSE, faint=True),
+        Bar(x=(LOWEST - 1, FP16_ZERO), low=SHARES[0], high=SHARES[1], tint=chart.LOST, faint=True),
+        Bar(x=(FP16_ZERO, FP16_NORMAL), low=SHARES[0], high=SHARES[1], tint=chart.COARSE, faint=True),
     ]
+    lines, dots = [], []
     for place, (name, of_arm) in enumerate(arms):
         counts = of_arm.groupby("name")["value"].sum()
         shares = 100 * counts / counts.sum()
         zeros = shares.get("zero", 0.0)
         says = f"{name}, {zeros:.3g} % zeros"
         line = _line(shares.reindex([str(power) for power in exponents], fill_value=0.0))
-        marks.append(Line(points=line, tint=name, first=place % EVERY, every=EVERY, says=says))
-        marks.append(Line(points=[(zero + place, zeros or math.nan)], tint=name, says=says))
+        lines.append(Line(points=line, tint=name, says=says))
+        dots.append(Line(points=[(zero + place, zeros or math.nan)], tint=name, says=says))
+    marks += [*lines, *dots]
     # Where a loss scale moves what float16 makes zero.
     power = math.log2(scale)
     moved = FP16_ZERO - power
     text = f"zero at a scale of 2^{power:g}"
     top, below = SHARES[1] / 2, SHARES[1] / 4
     marks.append(Rule(at=moved, axis="x"))
-    marks.append(Text(x=moved + 0.4, y=top, text=text, anchor="start"))
+    marks.append(Text(x=moved + 0.4, y=top, text=text, align="left"))
     marks.append(Line(points=[(moved, below), (FP16_ZERO, below)], tint=chart.PLAIN, dots=False))
     marks.append(Text(x=FP16_ZERO, y=below, text="▶"))
     middle = zero + (len(arms) - 1) / 2

@@ -11,7 +11,7 @@ import pandas as pd
 from bench.report.analysis.doubts import marked_verdict
 from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Chart
-from bench.report.figures.devices import of_figures, with_panels
+from bench.report.figures.devices import speedups, with_panels
 from bench.report.format import ratio, records
 from bench.report.reading.labels import slug
 from bench.report.reading.load import CELL, Runs
@@ -102,7 +102,7 @@ def against_value(sweep: Sweep) -> Chart | None:
     rows["batch_size"] = rows["number"].map(values.index).astype(float)
     ticks = [(float(place), f"{value:g}") for place, value in enumerate(values)]
     x = Axis(label=sweep.name, ticks=ticks, low=-0.2, high=len(values) - 0.8)
-    y = of_figures(rows, "", over_fp32=True)
+    y = speedups(rows)
     groups = []
     for _, group in rows.groupby(sweep.groups().ngroup().loc[rows.index]):
         groups.append((_all_else(sweep.rows.loc[group.index[0]], sweep), "", group))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-
 import numpy as np
 import pandas as pd
 
 from bench.report.figures import chart
-from bench.report.figures.chart import BAND, CROSS, DASHED, SOLID, Axis, Band, Chart, Line, Mark, Panel, Text
+from bench.report.figures.chart import BAND, CROSS, DASHED, SOLID, Axis, Bar, Chart, Line, Mark, Panel, Text
 from bench.spec.precisions import emulates
 
 LOSS, ACCURACY = "loss", "accuracy"
@@ -18,8 +15,6 @@ COLUMNS = {
     ACCURACY: {"train_accuracy_pct": False, "test_accuracy_pct": True},
 }
 """The columns of each row of panels, and whether they are dashed: test data are."""
-MARKS = 8
-"""About so many markers on a line; they distinguish the lines where there is no colour."""
 LOG_FROM = 30
 """A loss that falls by more than this factor is drawn on a logarithmic axis."""
 ABOUT = "Solid is training data, dashed is test data; a line is the mean over seeds, at the mean of their times."
@@ -42,7 +37,6 @@ def course(epochs: pd.DataFrame, *, name: str, caption: str, workload: str = "",
         where=where,
         about=ABOUT,
         panels=panels,
-        columns=2,
         legend=legend(epochs),
     )
 
@@ -64,7 +58,7 @@ def panel(rows: pd.DataFrame, what: str, x: str) -> Panel:
                 marks += _line(arm, x, column, dashed=dashed, precision=name)
     logarithmic = what == LOSS and falls_far(rows[list(COLUMNS[LOSS])].to_numpy(dtype=float))
     if x == "epoch":
-        title, against = "epochs", whole_numbers("epoch", int(rows["epoch"].max()))
+        title, against = "epochs", Axis(label="epoch", whole=True)
     else:
         title, against = "training time", Axis(label=f"training time ({unit})", low=0.0)
     y = Axis(label="accuracy (%)" if what == ACCURACY else what, scale="log" if logarithmic else "linear")
@@ -77,14 +71,6 @@ def falls_far(losses: np.ndarray) -> bool:
     return bool(len(finite) and finite.min() > 0 and finite.max() > LOG_FROM * finite.min())
 
 
-def whole_numbers(label: str, last: int) -> Axis:
-    """Return an axis of whole numbers from 1 to the last."""
-    round_sizes = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
-    step = next(size for size in round_sizes if last / size <= MARKS)
-    places = [1, *(place for place in range(step, last + 1, step) if place > 1)]
-    return Axis(label=label, ticks=[(place, str(place)) for place in places])
-
-
 def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) -> list[Mark]:
     """Describe one precision: mean and range over its seeds, and a cross where a seed diverged."""
     finite = arm[np.isfinite(arm[y]) & ~_diverged(arm)]  # NaN weights have an accuracy, which means nothing
@@ -94,11 +80,10 @@ def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) ->
     seeds = at.agg(x=("x", "mean"), mean=("y", "mean"), low=("y", "min"), high=("y", "max"))
     marks: list[Mark] = []
     if (seeds["high"] > seeds["low"]).any():
-        marks.append(Band(points=list(zip(seeds["x"], seeds["low"], seeds["high"], strict=True)), tint=precision))
+        marks.append(Bar(x=seeds["x"], low=seeds["low"], high=seeds["high"], tint=precision, faint=True))
     points = list(zip(seeds["x"], seeds["mean"], strict=True))
     data = "test data" if dashed else "training data"
-    every = math.ceil(len(points) / MARKS)
-    marks.append(Line(points=points, tint=precision, dashed=dashed, every=every, says=f"{precision}, {data}"))
+    marks.append(Line(points=points, tint=precision, dashed=dashed, says=f"{precision}, {data}"))
     if (diverged := _diverged(arm)).any():
         ended = finite.sort_values("epoch").groupby("seed").tail(1)
         ended = ended[ended["seed"].isin(arm.loc[diverged, "seed"])]

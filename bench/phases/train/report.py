@@ -213,7 +213,7 @@ def _differences(compared: pd.DataFrame, metric: Metric, file: str) -> Chart:
     (center, low, high), rows = metric.changes, compared.head(MOST_ROWS)
     unit = f" {metric.unit}" * bool(metric.unit)
     cut = f" The first {MOST_ROWS} of {len(compared)} are shown." if len(compared) > MOST_ROWS else ""
-    margin = Bar(x=(-metric.margin, metric.margin), y=(0, len(rows)), tint=chart.SOFT, faint=True)
+    margin = Bar(x=(-metric.margin, metric.margin), low=0, high=len(rows), tint=chart.SOFT, faint=True)
     marks: list[Mark] = [margin, chart.Rule(at=0.0, axis="x")]
     several = {name: rows[name].nunique() > 1 for name in ("workload", "label", "batch_size")}
     names, sizes = [], rows.groupby(CELL[:-1])["batch_size"].transform("nunique") > 1
@@ -230,7 +230,6 @@ def _differences(compared: pd.DataFrame, metric: Metric, file: str) -> Chart:
         about=f"Means over seeds with 90 % intervals; the band is the margin of ±{metric.margin:g}{unit}, and "
         f"{metric.better} is better." + cut,
         panels=[chart.rows_panel("", Axis(label=metric.unit), names, marks)],
-        columns=1,
         legend=chart.legend(rows),
     )
 

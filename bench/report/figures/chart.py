@@ -5,20 +5,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import pandas as pd
 from markupsafe import Markup
+from numpy.typing import ArrayLike
 
-from bench.report.reading.labels import slug
 from bench.results.records import WorkClass
 from bench.spec.precisions import PRECISIONS, precision_rank
 
 Scale = Literal["linear", "log"]
 Tint = str
-"""The name that gives a mark its colour: a precision's name, that of ``device``, or one of those below."""
+"""The name that gives a mark its colour: a precision's name, a device's such as device-0, or one of those below."""
 SOFT, PLAIN = "soft", "plain"
 LESS, MORE = "less", "more"
 LOST, COARSE = "lost", "coarse"
@@ -49,9 +50,7 @@ LOOKS = (
     ("#6a4fc3", "<"),
     ("#1f8ac0", ">"),
 )
-"""The colour and matplotlib's marker of each device, in their order, the same in all figures of a report."""
-DEVICE, REST = "device", "rest"
-"""The tints of devices begin with these: of the first ``len(LOOKS)``, and of the rest, which are grey."""
+"""The colours and matplotlib's markers of devices, in their order, the same in all figures of a report."""
 INK, GREY = "#24292f", "#8c959f"
 COLOURS = {
     SOFT: GREY,
@@ -90,6 +89,8 @@ class Axis:
     scale: Scale = "linear"
     ticks: Sequence[tuple[float, str]] = ()
     """Places with their labels, which are shown where they have room. Without any, they are round numbers."""
+    whole: bool = False
+    """Whether only whole numbers have ticks."""
     low: float | None = None
     high: float | None = None
     """Where the axis ends; what is not given follows from the marks."""
@@ -103,9 +104,6 @@ class Line:
     tint: Tint
     dashed: bool = False
     dots: bool = True
-    first: int = 0
-    every: int = 1
-    """Which points have a dot: from which on, and every one, every second, and so on."""
     name: str = ""
     """A label at the line's end, right of the panel."""
     whiskers: Sequence[tuple[float, float, float]] = ()
@@ -116,22 +114,14 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """A rectangle from one corner to the other, such as a bar or a band."""
+    """A rectangle, such as a bar or a band; with heights at more places the area between a lower and an upper line."""
 
-    x: tuple[float, float]
-    y: tuple[float, float]
+    x: ArrayLike
+    low: ArrayLike
+    high: ArrayLike
     tint: Tint
     faint: bool = False
     says: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Band:
-    """The area between a lower and an upper line."""
-
-    points: Sequence[tuple[float, float, float]]
-    """x, and both ends of y."""
-    tint: Tint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +132,7 @@ class Text:
     y: float | None = None
     """None is the foot of the panel, where words of the same x stand side by side."""
     text: str
-    anchor: Literal["start", "middle", "end"] = "middle"
+    align: Literal["left", "center", "right"] = "center"
     tint: Tint = PLAIN
 
 
@@ -152,9 +142,10 @@ class Rule:
 
     at: float
     axis: Literal["x", "y"]
+    tint: Tint = SOFT
 
 
-Mark = Line | Bar | Band | Text | Rule
+Mark = Line | Bar | Text | Rule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,8 +178,6 @@ class Chart:
     about: str
     """How to read it, in a sentence."""
     panels: Sequence[Panel] = ()
-    columns: int = 1
-    """Panels next to each other in files, at most; the page sets as many as it has room for."""
     legend: Sequence[tuple[str, Tint]] = ()
     in_files: bool = True
     """Whether it is drawn to files, too: what has very many panels takes seconds, or could not be read there."""
@@ -199,18 +188,11 @@ class Chart:
     """Its elements of the page, once it is drawn."""
 
 
-def device(place: int) -> Tint:
-    """Return the tint of the device at a place among a report's devices, from 0."""
-    return f"{DEVICE if place < len(LOOKS) else REST}-{place}"
-
-
 def look(tint: Tint) -> tuple[str, str]:
     """Return the colour and the marker of a tint, the same in every figure: in grey, markers distinguish the lines."""
-    kind, _, place = tint.rpartition("-")
-    if kind == DEVICE:
-        return LOOKS[int(place)]
-    if kind == REST:
-        return GREY, LOOKS[int(place) % len(LOOKS)][1]
+    if tint.startswith("device-"):
+        again, place = divmod(int(tint.removeprefix("device-")), len(LOOKS))
+        return LOOKS[place][0], LOOKS[(place + again) % len(LOOKS)][1]
     if tint in PRECISIONS:
         return PRECISIONS[tint].color, PRECISIONS[tint].marker
     if tint in COLOURS:
@@ -219,8 +201,8 @@ def look(tint: Tint) -> tuple[str, str]:
 
 
 def class_of(tint: str) -> str:
-    """Return the page's class of what has a tint, such as what belongs to a precision."""
-    return f"p-{slug(tint)}"
+    """Return the page's class of what has a tint, such as what belongs to a precision; no other tint has it."""
+    return "p-" + re.sub("[^A-Za-z0-9-]", lambda sign: f"_{ord(sign[0]):x}_", tint)
 
 
 def arms(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,7 +30,6 @@ MOST_NAMES, LONGEST_NAME = 10, 16
 """Most lines with their names at their ends, and most characters of such a name; else there is a legend."""
 LOG_FROM = 30.0
 """A metric whose largest figure is this many times the smallest has a logarithmic axis."""
-LOST = "✕: that batch size did not fit in memory"
 
 
 def charts(summary: pd.DataFrame, figures: Choice = "overview") -> Iterator[tuple[str, Callable[[], Chart | None]]]:
@@ -42,15 +40,18 @@ def charts(summary: pd.DataFrame, figures: Choice = "overview") -> Iterator[tupl
     The speedups come first, with an empty workload, because they are figures of the whole report. Only they are drawn
     to files, unless ``all`` figures are.
     """
-    workloads = [(str(name), rows) for name, rows in summary.groupby("workload", sort=False)]
-    files, tints = slugs([name for name, _ in workloads]), tints_of(summary)
-    shared: dict[str, Any] = {"tints": tints, "kind": "devices" if summary["device_kind"].eq("cpu").any() else "GPUs"}
+    workloads = list(summary.groupby("workload", sort=False))
+    files, tints = slugs([str(name) for name, _ in workloads]), tints_of(summary)
     for metric in (SPEED, THROUGHPUT, MEMORY, *untabled()):
+        is_first = metric is SPEED
         for (name, rows), file in zip(workloads, files, strict=True):
-            is_first = metric is SPEED
-            about = {"workload": name, "name": f"{'speedup' if is_first else metric.name}-vs-batch-{file}", **shared}
-            about["in_files"] = is_first or figures == "all"
-            yield "" if is_first else name, partial(_figure, rows, metric, about)
+            about = {
+                "workload": str(name),
+                "name": f"{'speedup' if is_first else metric.name}-vs-batch-{file}",
+                "tints": tints,
+                "in_files": is_first or figures == "all",
+            }
+            yield "" if is_first else str(name), partial(_figure, rows, metric, about)
 
 
 def _figure(rows: pd.DataFrame, metric: Metric, about: dict[str, Any]) -> Chart | None:
@@ -60,19 +61,8 @@ def _figure(rows: pd.DataFrame, metric: Metric, about: dict[str, Any]) -> Chart 
 
 
 def tints_of(summary: pd.DataFrame) -> dict[str, Tint]:
-    """Return the tint of each device by its label, the same in every figure of a report.
-
-    Published devices share the tints that measured ones leave: only those of one workload differ for certain.
-    """
-    is_published = summary["measured_in"] == "published"
-    measured = summary.loc[~is_published, "label"].unique()
-    places = {label: place for place, label in enumerate(measured)}
-    for _, rows in summary[is_published].groupby("workload", sort=False):
-        labels = rows["label"].unique()
-        taken = {places[label] for label in labels if label in places}
-        free = (place for place in itertools.count(len(measured)) if place not in taken)
-        places |= {label: next(free) for label in labels if label not in places}
-    return {label: chart.device(place) for label, place in places.items()}
+    """Return the tint of each device by its label, the same in every figure of a report."""
+    return {str(label): f"device-{place}" for place, label in enumerate(summary["label"].unique())}
 
 
 def speedups_of(summary: pd.DataFrame) -> pd.DataFrame:
@@ -87,37 +77,31 @@ def speedups_of(summary: pd.DataFrame) -> pd.DataFrame:
 def figures_of(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Return a metric's figures as ``against_batch`` takes them; intervals are Student's over processes or seeds."""
     rows = summary.assign(device=summary["label"], value=summary[metric.figure], status=summary[metric.status])
-    several = [getattr(arm, "values", ()) if metric.replicate != "once" else () for arm in rows[metric.arm]]
-    intervals = [stats.student(values) if len(values) > 1 else None for values in several]
-    ends = [(each.low, each.high) if each else (None, None) for each in intervals]
+    ends = []
+    for arm in rows[metric.arm]:
+        values = getattr(arm, "values", ()) if metric.replicate != "once" else ()
+        interval = stats.student(values) if len(values) > 1 else None
+        ends.append((interval.low, interval.high) if interval else (None, None))
     rows[["low", "high"]] = pd.DataFrame(ends, rows.index, ["low", "high"], dtype=float)
     return rows
 
 
 def against_batch(
-    rows: pd.DataFrame,
-    metric: Metric,
-    *,
-    workload: str,
-    name: str,
-    tints: Mapping[str, Tint],
-    in_files: bool = True,
-    kind: str = "GPUs",
+    rows: pd.DataFrame, metric: Metric, *, workload: str, name: str, tints: Mapping[str, Tint], in_files: bool = True
 ) -> Chart | None:
     """Describe a metric against batch size: a panel for each precision with a line for each device.
 
     One device has one panel, with a line for each precision. Where there is one batch size, dots replace the lines.
 
     Args:
-        rows: figures, with the columns ``device`` (a short name), ``precision``, ``batch_size``, ``value``, ``low`` and
-            ``high`` (the ends of its 95 % interval; NaN where there is none) and ``status`` (``oom`` is drawn as a
-            cross).
+        rows: figures, with the columns ``device`` (a short name), ``device_kind``, ``precision``, ``batch_size``,
+            ``value``, ``low`` and ``high`` (the ends of its 95 % interval; NaN where there is none) and ``status``
+            (``oom`` is drawn as a cross).
         metric: the metric; of step times the speedup over fp32, which itself is left out.
         workload: the recipe, as the page's filter names it.
         name: of the files.
         tints: of the devices, by name.
         in_files: whether the figure is drawn to files, too.
-        kind: of the devices.
 
     Returns:
         The figure; None where nothing was measured.
@@ -127,29 +111,30 @@ def against_batch(
     measured = rows[rows["value"].notna()]
     if measured.empty:
         return None
-    rows, unit = _scaled(rows[rows["value"].notna() | rows["status"].eq("oom")], metric)
-    devices = [device for device in tints if device in set(rows["device"])]
     precisions = sorted(measured["precision"].unique(), key=precision_rank)
-    rows = rows[rows["device"].isin(devices) & rows["precision"].isin(precisions)]
+    is_shown = rows["value"].notna() | rows["status"].eq("oom")
+    rows, unit = _scaled(rows[is_shown & rows["precision"].isin(precisions)], metric)
+    devices = [device for device in tints if device in set(rows["device"])]
     sizes = sorted(rows["batch_size"].unique())
+    what = "speedup" if over_fp32 else metric.label
+    what += " vs batch size" if len(sizes) > 1 else at_batch(records(rows)[0], " at batch size ")
     if len(devices) > 1:
-        lines, where = devices, f", all {kind} on one axis"
+        lines = devices
+        where = f", all {'devices' if rows['device_kind'].eq('cpu').any() else 'GPUs'} on one axis"
         groups = [(name, name, rows[rows["precision"] == name].assign(line=rows["device"])) for name in precisions]
     else:
         lines, where = precisions, f" on {devices[0]}"
         groups = [(devices[0], "", rows.assign(line=rows["precision"]))]
     ticks = [(float(size), f"{size:.10g}") for size in sizes]
     x = Axis(label="batch size", scale="log", ticks=ticks, low=sizes[0] / 1.15, high=1.15 * sizes[-1])
-    what = "speedup" if over_fp32 else metric.label
-    what += " vs batch size" if len(sizes) > 1 else at_batch(records(rows)[0], " at batch size ")
+    y = speedups(rows) if over_fp32 else of_figures(rows, unit)
     bare = Chart(
         name=name,
         caption=f"{capital(what)}{where}: {workload}",
-        about=" ".join(_about(rows, over_fp32=over_fp32, rest=len(devices) - len(chart.LOOKS))),
+        about=" ".join(_about(rows, over_fp32=over_fp32)),
         in_files=in_files,
         workload=workload,
     )
-    y = of_figures(rows, unit, over_fp32=over_fp32)
     return with_panels(bare, groups, x, y, {line: tints.get(line, line) for line in lines}, over_fp32=over_fp32)
 
 
@@ -163,27 +148,29 @@ def _scaled(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, str]:
     return rows.assign(value=values, low=low, high=high), unit
 
 
-def _about(rows: pd.DataFrame, *, over_fp32: bool, rest: int) -> Iterator[str]:
+def _about(rows: pd.DataFrame, *, over_fp32: bool) -> Iterator[str]:
     """Yield sentences on how to read a figure."""
-    interval = " with its 95 % interval" * bool(rows["low"].notna().any())
+    has_intervals = rows["low"].notna().any()
     if over_fp32:
-        yield f"Speedup over fp32{interval}; above 1 is faster."
-    elif interval:
+        yield f"Speedup over fp32{' with its 95 % interval' if has_intervals else ''}; above 1 is faster."
+    elif has_intervals:
         yield "Whiskers: 95 % intervals."
-    if (rows["status"].eq("oom") & rows["value"].isna()).any():
-        yield f"{LOST}{' in that precision or in fp32' if over_fp32 else ''}."
-    if rest > 0:
-        yield f"Grey: {rest} more; choose a device to see it in colour."
+    if rows["value"].isna().any():
+        yield f"✕: that batch size did not fit in memory{' in that precision or in fp32' if over_fp32 else ''}."
 
 
-def of_figures(rows: pd.DataFrame, unit: str, *, over_fp32: bool) -> Axis:
-    """Return the axis of figures, which all panels share."""
+def speedups(rows: pd.DataFrame) -> Axis:
+    """Return the axis of speedups, which all panels share."""
     ends = rows[["value", "low", "high"]].astype(float)
-    low, high = float(ends.min().min()), float(ends.max().max())
-    if over_fp32:
-        low, high = min(1.0, low), max(1.0, high)
-        spare = 0.08 * max(high - low, 0.1)
-        return Axis(label="speedup over fp32 (×)", low=low - spare, high=high + spare)
+    low, high = min(1.0, ends.min().min()), max(1.0, ends.max().max())
+    spare = 0.08 * max(high - low, 0.1)
+    return Axis(label="speedup over fp32 (×)", low=low - spare, high=high + spare)
+
+
+def of_figures(rows: pd.DataFrame, unit: str) -> Axis:
+    """Return the axis of other figures, which all panels share."""
+    ends = rows[["value", "low", "high"]].astype(float)
+    low, high = ends.min().min(), ends.max().max()
     if high > LOG_FROM * low > 0:
         return Axis(label=unit, scale="log", low=low / 1.2, high=1.2 * high)
     return Axis(label=unit, low=0.0, high=1.06 * high or 1.0)
@@ -197,28 +184,31 @@ def with_panels(
     ``lines`` are devices or precisions, with their tints.
     """
     are_dots = len(x.ticks) == 1
-    are_named = len(lines) <= MOST_NAMES and max(map(len, lines)) <= LONGEST_NAME
+    are_named = are_dots or (len(lines) <= MOST_NAMES and max(map(len, lines)) <= LONGEST_NAME)
     panels = []
     for title, precision, group in groups:
         marks: list[Mark] = [Rule(at=1.0, axis="x" if are_dots else "y")] if over_fp32 else []
         names: list[str] = []
         for line, tint in lines.items():
             arm = records(group[group["line"] == line].sort_values("batch_size"))
-            if not are_dots:
+            if are_dots:
+                for row in arm:
+                    marks += _dot(line, tint, row, len(names) + 0.5)
+                    value = f"{number(row['value'], 3)}{'×' * over_fp32}" if known(row["value"]) else "✕"
+                    names.append(f"{line} {value}")
+            else:
                 marks += _line(line, tint, arm, x, is_named=are_named, over_fp32=over_fp32)
-                continue
-            for row in arm:
-                value, low, high = row["value"], row["low"], row["high"]
-                if known(value):
-                    ends = (low, high) if known(low) else (value, value)
-                    marks += chart.estimate((value, *ends), len(names) + 0.5, tint, line)
-                names.append(f"{line} {number(value, 3)}{'×' * over_fp32}" if known(value) else f"{line} ✕")
-        if are_dots:
-            panels.append(replace(chart.rows_panel(title, y, names, marks), precision=precision))
-        else:
-            panels.append(Panel(title=title, x=x, y=y, marks=marks, precision=precision))
-    legend = [] if are_dots or are_named else list(lines.items())
-    return replace(bare, panels=panels, columns=min(3, len(panels)), legend=legend)
+        panel = chart.rows_panel(title, y, names, marks) if are_dots else Panel(title=title, x=x, y=y, marks=marks)
+        panels.append(replace(panel, precision=precision))
+    return replace(bare, panels=panels, legend=[] if are_named else list(lines.items()))
+
+
+def _dot(line: str, tint: Tint, row: Mapping[Hashable, Any], y: float) -> list[Mark]:
+    """Describe a figure in a row, with its interval."""
+    value, low, high = row["value"], row["low"], row["high"]
+    if not known(value):
+        return []
+    return chart.estimate((value, low, high) if known(low) else (value, value, value), y, tint, line)
 
 
 def _line(
@@ -233,11 +223,11 @@ def _line(
             marks.append(Text(x=at, text="✕", tint=tint))
             continue
         points.append((at, value))
-        says.append(f"{dict(x.ticks)[at]}: {times(value, low, high)}")
+        says.append(f"{dict(x.ticks)[at]}: {times(value, low, high) if over_fp32 else number(value, 3)}")
         if known(low):
             whiskers.append((at, low, high))
-    in_words = f"{line}, {x.label} {'; '.join(says)}" if over_fp32 else line
     if points:
-        name = line if is_named and not tint.startswith(chart.REST) else ""
+        in_words = f"{line}, {x.label} {'; '.join(says)}"
+        name = line if is_named else ""
         marks.append(Line(points=points, whiskers=whiskers, tint=tint, name=name, says=in_words))
     return marks

@@ -6,7 +6,6 @@ matplotlib takes half a second to import, so only the processes that draw import
 from __future__ import annotations
 
 import io
-import logging
 import math
 import re
 import textwrap
@@ -37,7 +36,6 @@ from bench.report.figures.chart import (
     LOST,
     SOLID,
     Axis,
-    Band,
     Bar,
     Chart,
     Line,
@@ -66,19 +64,17 @@ LONGEST_NAME = 30
 """Characters in a line of a row's name."""
 KEY = 16, 11
 """Width and height of the sign of a legend's entry, in pixels."""
+DOTS = 16
+"""A line of more points than these has a dot at some of them only; dots distinguish lines where there is no colour."""
 PIXELS_PER_INCH, PNG_PIXELS_PER_INCH = 72, 120
-GRID = "#d1d9e0"
 DASHES = (0, (3, 2))
+GRID = "#d1d9e0"
 PALE = 0.18
-Tick = tuple[float, str]
-"""A position on an axis, and its label."""
 SIGNS: dict[Tint, dict[str, Any]] = {
     SOLID: {},
     DASHED: {"linestyle": DASHES},
     CROSS: {"linestyle": "none", "marker": "x", "markeredgewidth": 1.5},
-    BAND: {"linewidth": 9, "alpha": PALE},
-    LOST: {"linewidth": 9, "alpha": PALE},
-    COARSE: {"linewidth": 9, "alpha": PALE},
+    **{tint: {"linewidth": 9, "alpha": PALE} for tint in (BAND, LOST, COARSE)},
 }
 """The looks of signs of a legend that are not just a marker."""
 STYLE: Any = {
@@ -89,6 +85,21 @@ STYLE: Any = {
     "font.size": 11,
     "axes.xmargin": 0.06,
     "axes.ymargin": 0.06,
+    "axes.axisbelow": True,
+    "axes.labelcolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 7,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.grid": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": INK,
+    "xtick.major.pad": 5,
+    "xtick.major.size": 0,
+    "ytick.color": INK,
+    "ytick.major.pad": 5,
+    "ytick.major.size": 0,
     "lines.linewidth": 1.8,
     "lines.markersize": 7,
     "lines.markeredgewidth": 0,
@@ -112,8 +123,8 @@ class Box(NamedTuple):
 
 def draw(chart: Chart, folder: Path) -> Chart:
     """Return a chart with its elements of the page, after writing it as SVG and PNG if it goes to files."""
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # the user cannot mend a font that lacks a glyph
-    # the salt makes the names of markers differ from those of other figures on the page
+    # The user cannot mend a font that lacks a glyph. The salt makes the names of markers differ from those of other
+    # figures on the page.
     with mpl.rc_context(STYLE | {"svg.hashsalt": chart.name}), warnings.catch_warnings(action="ignore"):
         figure, panels, signs = _figure(chart)
         text = io.StringIO()
@@ -137,92 +148,79 @@ def _height(panel: Panel) -> float:
 
 def _figure(chart: Chart) -> tuple[Figure, list[Box], list[Box]]:
     """Draw the panels in columns and the legend below; return where the panels and the signs of the legend are, too."""
-    columns = min(chart.columns, len(chart.panels))
-    width = WIDE if len(chart.panels) < 3 else NARROW
-    row_height = max(_height(panel) for panel in chart.panels)
-    caption = textwrap.fill(chart.caption, int(columns * width / CHARACTER / 1.25))
+    count = len(chart.panels)
+    columns = 2 if count == 4 else min(3, count)
+    panel_width = WIDE if count < 3 else NARROW
+    width = columns * panel_width
+    row_height = max(map(_height, chart.panels))
+    caption = textwrap.fill(chart.caption, int(width / CHARACTER / 1.25))
     top = LINE * (caption.count("\n") + 1) + 8
-    foot = top + math.ceil(len(chart.panels) / columns) * row_height
+    foot = top + math.ceil(count / columns) * row_height
     entry = CHARACTER * max((len(text) for text, _ in chart.legend), default=0) + 3 * KEY[0]
-    across = max(1, int(columns * width / entry))
-    size = columns * width, foot + LINE * math.ceil(len(chart.legend) / across) + 4
-    figure = Figure(figsize=(size[0] / PIXELS_PER_INCH, size[1] / PIXELS_PER_INCH), dpi=PIXELS_PER_INCH)
+    entries = max(1, int(width / entry))
+    height = foot + LINE * math.ceil(len(chart.legend) / entries) + 4
+    figure = Figure(figsize=(width / PIXELS_PER_INCH, height / PIXELS_PER_INCH), dpi=PIXELS_PER_INCH)
     # from pixels that go down to those of a picture of any resolution
-    pixels = Affine2D().scale(1, -1).translate(0, size[1]).scale(1 / PIXELS_PER_INCH) + figure.dpi_scale_trans
+    pixels = Affine2D().scale(1, -1).translate(0, height).scale(1 / PIXELS_PER_INCH) + figure.dpi_scale_trans
     figure.text(8, 4, caption, transform=pixels, va="top", fontweight="bold", gid="caption|")
     panels, signs = [], []
     for place, panel in enumerate(chart.panels):
         row, column = divmod(place, columns)
-        panels.append(Box(column * width, top + row * row_height, width, _height(panel)))
-        _panel(figure, panel, panels[-1], size)
+        box = Box(column * panel_width, top + row * row_height, panel_width, _height(panel))
+        _panel(figure, panel, box, width, height)
+        panels.append(box)
     for place, (text, tint) in enumerate(chart.legend):
-        row, column = divmod(place, across)
+        row, column = divmod(place, entries)
         box = Box(8 + column * entry, foot + row * LINE, *KEY)
         signs.append(box)
         shade, marker = look(tint)
         shape = SIGNS.get(tint, {"linestyle": "none", "marker": marker, "markersize": 9})
         x, y = np.array([0, 0.5, 1]) * box.width + box.left, box.top + box.height / 2
         gid = f"sign {class_of(tint)}|"
-        sign = Line2D(x, [y, y, y], markevery=[1], color=shade, transform=pixels, gid=gid, **shape)
-        figure.add_artist(sign)
+        figure.add_artist(Line2D(x, [y, y, y], markevery=[1], color=shade, transform=pixels, gid=gid, **shape))
         figure.text(box.left + box.width + 4, y, text, transform=pixels, va="center", gid="entry|")
     return figure, panels, signs
 
 
-def _panel(figure: Figure, panel: Panel, box: Box, size: tuple[float, float]) -> None:
+def _panel(figure: Figure, panel: Panel, box: Box, figure_width: float, figure_height: float) -> None:
     """Draw a panel into its place in a figure."""
-    # matplotlib's own axes have many parts, which take more time than all else
-    axes: Any = figure.add_axes((0, 0, 1, 1), gid="panel|")
-    axes.set_axis_off()
+    axes: Any = figure.add_axes((0, 0, 1, 1), frameon=False, gid="panel|")
     axes.set(xscale=panel.x.scale, yscale=panel.y.scale)
     for mark in panel.marks:
         _mark(axes, panel, mark)
     axes.set(xlim=(panel.x.low, panel.x.high), ylim=(panel.rows, 0) if panel.rows else (panel.y.low, panel.y.high))
     y_ticks = _ticks(panel.y, *sorted(axes.get_ylim()))
-    rows = [line for _, name in y_ticks for line in name.split("\n")]
-    before = CHARACTER * max(map(len, rows), default=0) + 8 + 17 * bool(panel.y.label)
+    lines = [line for name in y_ticks.values() for line in name.split("\n")]
+    before = CHARACTER * max(map(len, lines), default=0) + 8 + 17 * bool(panel.y.label)
     named = [mark for mark in panel.marks if isinstance(mark, Line) and mark.name]
     after = CHARACTER * max((len(mark.name) for mark in named), default=0) + RIGHT
     width, height = box.width - before - after, box.height - TOP - BOTTOM
-    left, bottom = box.left + before, size[1] - box.top - TOP - height
-    axes.set_position((left / size[0], bottom / size[1], width / size[0], height / size[1]))
-    _axes(axes, panel, _ticks(panel.x, *axes.get_xlim()), y_ticks, Box(before, TOP, width, height))
+    left, bottom = box.left + before, figure_height - box.top - TOP - height
+    axes.set_position((left / figure_width, bottom / figure_height, width / figure_width, height / figure_height))
+    x_ticks = _ticks(panel.x, *axes.get_xlim())
+    while CHARACTER * sum(len(name) + 1 for name in x_ticks.values()) > width:
+        x_ticks = dict(list(x_ticks.items())[::2])
+    axes.set_xticks([*x_ticks], x_ticks.values())
+    axes.set_yticks([*y_ticks], y_ticks.values())
+    axes.minorticks_off()
+    axes.grid(visible=not panel.rows, axis="y")
+    axes.set(xlabel=panel.x.label, ylabel=panel.y.label)
+    axes.set_title(panel.title, gid="head|")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_gid("tick|")
     _names(axes, named, height)
 
 
-def _ticks(axis: Axis, low: float, high: float) -> list[Tick]:
-    """Return the ticks of an axis within its ends: those that it gives, else about five round numbers."""
-    ticks = [(place, textwrap.fill(name, LONGEST_NAME)) for place, name in axis.ticks]
+def _ticks(axis: Axis, low: float, high: float) -> dict[float, str]:
+    """Return the ticks of an axis within its ends, with their labels: those that it gives, else round numbers."""
+    ticks = {place: textwrap.fill(name, LONGEST_NAME) for place, name in axis.ticks}
     if not ticks:
         if axis.scale == "log":
             locator: Any = LogLocator(subs=(1,) if high > 30 * low else (1, 2, 5))
         else:
-            locator = MaxNLocator(6, steps=[1, 2, 5, 10])
-        ticks = [(place, f"{place:,.10g}".replace("-", "−")) for place in locator.tick_values(low, high)]
-    return [(place, name) for place, name in ticks if low <= place <= high]
-
-
-def _axes(axes: Any, panel: Panel, x_ticks: Sequence[Tick], y_ticks: Sequence[Tick], frame: Box) -> None:
-    """Draw the grid, and the words around a frame; its left is the room before it."""
-    across, down = axes.get_yaxis_transform(), axes.get_xaxis_transform()
-    grid = {"color": GRID, "linewidth": 0.6, "zorder": 0.5, "gid": "grid|"}
-    axes.vlines([place for place, _ in x_ticks], 0, 1, transform=down, **grid)
-    if not panel.rows:
-        axes.hlines([place for place, _ in y_ticks], 0, 1, transform=across, **grid)
-    tick: Any = {"gid": "tick|"}
-    end = -math.inf
-    for place, name in x_ticks:
-        x, _ = (axes.transScale + axes.transLimits).transform((place, axes.get_ylim()[0])) * frame.width
-        room = CHARACTER * (len(name) + 1) / 2
-        if x - room >= end:  # else the one on its left has no room
-            axes.text(place, -5 / frame.height, name, transform=down, ha="center", va="top", **tick)
-            end = x + room
-    for place, name in y_ticks:
-        axes.text(-5 / frame.width, place, name, transform=across, ha="right", va="center", **tick)
-    middle: Any = {"transform": axes.transAxes, "ha": "center", "rotation_mode": "anchor"} | tick
-    axes.text(0.5, -32 / frame.height, panel.x.label, **middle)
-    axes.text((12 - frame.left) / frame.width, 0.5, panel.y.label, rotation=90, **middle)
-    axes.text(0, 1 + 7 / frame.height, panel.title, transform=axes.transAxes, fontweight="bold", gid="head|")
+            locator = MaxNLocator(6, steps=[1, 2, 5, 10], integer=axis.whole)
+        ticks = {place: f"{place:,.10g}".replace("-", "−") for place in locator.tick_values(low, high)}
+    return {place: name for place, name in ticks.items() if low <= place <= high}
 
 
 def _names(axes: Any, lines: Sequence[Line], height: float) -> None:
@@ -239,50 +237,39 @@ def _names(axes: Any, lines: Sequence[Line], height: float) -> None:
 
 
 def _mark(axes: Any, panel: Panel, mark: Mark) -> None:
-    if isinstance(mark, Rule):
-        across = axes.axvline if mark.axis == "x" else axes.axhline
-        across(mark.at, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5, gid="rule|")
-        return
     shade, marker = look(mark.tint)
     shared: Any = {"color": shade, "gid": f"{class_of(mark.tint)}|{getattr(mark, 'says', '')}"}
     match mark:
-        case Text():
-            shared |= {"ha": {"start": "left", "middle": "center", "end": "right"}[mark.anchor], "va": "center"}
-            if mark.y is not None:
-                axes.text(mark.x, mark.y, mark.text, **shared)
-                return
-            beside = [each for each in panel.marks if isinstance(each, Text) and (each.x, each.y) == (mark.x, None)]
+        case Rule():
+            across = axes.axvline if mark.axis == "x" else axes.axhline
+            across(mark.at, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5, **shared)
+        case Text(y=None):
+            beside = [each for each in panel.marks if isinstance(each, Text) and each.x == mark.x]
             aside = (beside.index(mark) - (len(beside) - 1) / 2) * 1.5 * CHARACTER
-            axes.annotate(mark.text, (mark.x, 0), (aside, 7), ("data", "axes fraction"), "offset points", **shared)
+            place: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+            axes.annotate(mark.text, (mark.x, 0), (aside, 7), ha="center", va="center", **place, **shared)
+        case Text():
+            axes.text(mark.x, mark.y, mark.text, ha=mark.align, va="center", **shared)
         case Bar():
-            (left, right), (bottom, top) = _within(panel.x, mark.x), _within(panel.y, mark.y)
-            corners = [left, right, right, left], [bottom, bottom, top, top]
-            axes.fill(*corners, alpha=PALE if mark.faint else 1, linewidth=0, zorder=1, **shared)
-        case Band():
-            x, low, high = np.array(mark.points).T
-            axes.fill(np.append(x, x[::-1]), np.append(high, low[::-1]), alpha=PALE, linewidth=0, **shared)
+            x, low, high = np.broadcast_arrays(mark.x, mark.low, mark.high)
+            around = np.append(x, x[::-1]), np.append(high, low[::-1])
+            axes.fill(*around, alpha=PALE if mark.faint else 1, linewidth=0, **shared)
         case Line():
-            _line(axes, panel, mark, marker, shared)
+            _line(axes, panel, mark, shared | {"marker": marker if mark.dots else ""})
 
 
-def _line(axes: Any, panel: Panel, line: Line, marker: str, shared: dict[str, Any]) -> None:
+def _line(axes: Any, panel: Panel, line: Line, shared: dict[str, Any]) -> None:
     """Draw a line with its dots and whiskers."""
     x, y = np.array(line.points, dtype=float).T
-    inside = _within(panel.y, y)
-    if line.dots:
-        shown = [place for place in range(line.first, len(y), line.every) if inside[place] == y[place]]
-        shared |= {"marker": marker, "markevery": shown}
-    if line.dashed:
-        shared |= {"linestyle": DASHES}
+    floor = -math.inf if panel.y.low is None else panel.y.low
+    every = math.ceil(len(y) / DOTS)
+    # each line has its dots elsewhere, because lines may coincide
+    shown = [place for place in range(len(axes.lines) % every, len(y), every) if y[place] >= floor]
+    style = DASHES if line.dashed else "-"
     # whiskers are more of the same path, behind gaps: that is faster than a path for each
     for at, low, high in line.whiskers:
-        x, inside = np.append(x, [math.nan, at, at]), np.append(inside, [math.nan, low, high])
-    axes.plot(x, inside, clip_on=False, **shared)
-
-
-def _within(axis: Axis, values: Any) -> Any:
-    """Move values that lie beyond the ends of an axis to its ends."""
-    return np.clip(values, -math.inf if axis.low is None else axis.low, math.inf if axis.high is None else axis.high)
+        x, y = np.append(x, [math.nan, at, at]), np.append(y, [math.nan, low, high])
+    axes.plot(x, np.maximum(y, floor), clip_on=False, markevery=shown, linestyle=style, **shared)
 
 
 def _simplified(element: Element) -> list[Element]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from bench.report.figures import chart
-from bench.report.figures.chart import Axis, Band, Bar, Chart, Line, Mark, Panel
+from bench.report.figures.chart import Axis, Bar, Chart, Line, Mark, Panel
 from bench.report.reading.labels import slugs
 from bench.report.reading.load import Runs
 from bench.results.columns import listed
@@ -23,7 +22,7 @@ PANELS = {
 }
 """The column and the unit of each panel."""
 POINTS = 150
-"""Readings of a longer run are drawn as so many means, with the range of each."""
+"""Readings are drawn as so many means at most, with the range of each."""
 START_S = 3.0
 """The start of a process leaves no gap between trials of the same precisions."""
 ABOUT = (
@@ -53,32 +52,33 @@ def courses(runs: Runs) -> Iterator[tuple[str, Chart]]:
 def _course(samples: pd.DataFrame, trials: pd.DataFrame, name: str, caption: str) -> Chart:
     first, last = samples["time_s"].min(), samples["time_s"].max()
     unit, size = chart.time_unit(last - first)
-    parts = pd.cut(samples["time_s"], POINTS, labels=False) if len(samples) > POINTS else np.arange(len(samples))
-    means = samples.assign(x=(samples["time_s"] - first) / size).groupby(parts)
     x = Axis(label=f"time ({unit})", low=0.0, high=max(last - first, 1.0) / size)
-    stretches = list(_stretches(trials, first, max((last - first) / POINTS, START_S)))
+    stretches = _stretches(trials, first, max((last - first) / POINTS, START_S))
+    times = (samples["time_s"] - first) / size
+    means = samples.assign(x=times).groupby(pd.cut(times, POINTS, labels=False))
     panels = []
     for title, (column, of_values) in PANELS.items():
         points = means.agg(x=("x", "mean"), y=(column, "mean"), low=(column, "min"), high=(column, "max")).dropna()
         if points.empty:
             continue
         top = 1.08 * max(float(points["high"].max()), 1.0)
-        marks: list[Mark] = [
-            Bar(x=(start / size, end / size), y=(top * at, top * to), tint=precision, faint=True)
-            for start, end, at, to, precision in stretches
-        ]
-        line, band = (
-            list(points[names].itertuples(index=False, name=None)) for names in (["x", "y"], ["x", "low", "high"])
-        )
-        marks += [Band(points=band, tint=chart.SOFT)] if len(samples) > POINTS else []
+        marks: list[Mark] = []
+        for start, end, precisions in stretches:
+            share = top / len(precisions)  # of the height, for each, the first on top
+            for place, precision in enumerate(precisions):
+                x_ends, high = (start / size, end / size), top - share * place
+                marks.append(Bar(x=x_ends, low=high - share, high=high, tint=precision, faint=True))
+        marks.append(Bar(x=points["x"], low=points["low"], high=points["high"], tint=chart.SOFT, faint=True))
+        line = list(zip(points["x"], points["y"], strict=True))
         marks.append(Line(points=line, tint=chart.PLAIN, dots=False, says=title))
         panels.append(Panel(title=title, x=x, y=Axis(label=of_values, low=0.0, high=top), marks=marks))
-    legend = [(precision, precision) for precision in dict.fromkeys(stretch[-1] for stretch in stretches)]
-    return Chart(name=name, caption=caption, about=ABOUT, panels=panels, columns=2, legend=legend)
+    names = dict.fromkeys(name for _, _, precisions in stretches for name in precisions)
+    legend = [(precision, precision) for precision in names]
+    return Chart(name=name, caption=caption, about=ABOUT, panels=panels, legend=legend)
 
 
-def _stretches(trials: pd.DataFrame, first_s: float, gap_s: float) -> Iterator[tuple[float, float, float, float, str]]:
-    """Yield what is shaded: from and to in seconds of the run, from and to as shares of the panel, the precision.
+def _stretches(trials: pd.DataFrame, first_s: float, gap_s: float) -> list[tuple[float, float, tuple[str, ...]]]:
+    """Return what is shaded: from and to in seconds of the run, and the precisions of its trials.
 
     Trials of the same precisions with no visible gap between them are one.
     """
@@ -88,8 +88,10 @@ def _stretches(trials: pd.DataFrame, first_s: float, gap_s: float) -> Iterator[t
     names = ("arm_precision", lambda names: tuple(dict.fromkeys(names)))
     each = timed.agg(start=("start", "min"), end=("end", "max"), names=names).sort_values("start", kind="stable")
     each["end"] = each["end"].clip(upper=each["start"].shift(-1))  # starts are whole seconds
-    apart = (each["names"] != each["names"].shift()) | (each["start"] - each["end"].shift() > gap_s)
-    joined = each.groupby(apart.cumsum()).agg(start=("start", "first"), end=("end", "last"), names=("names", "first"))
-    for start, end, precisions in joined.itertuples(index=False):
-        for place, precision in enumerate(precisions):
-            yield start, end, 1 - (place + 1) / len(precisions), 1 - place / len(precisions), precision
+    stretches: list[tuple[float, float, tuple[str, ...]]] = []
+    for start, end, precisions in each.itertuples(index=False):
+        began_s = start
+        if stretches and stretches[-1][2] == precisions and start - stretches[-1][1] <= gap_s:
+            began_s = stretches.pop()[0]
+        stretches.append((began_s, end, precisions))
+    return stretches

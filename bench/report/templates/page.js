@@ -52,7 +52,6 @@ function draw() {
 function filterFigures() {
   const tints = lines.filter(line => state.device && line.where !== state.device).map(line => line.tint);
   const hidden = [...tints, ...boxes.filter(({ box }) => !chosen().includes(box.value)).map(({ tint }) => tint)];
-  document.documentElement.classList.toggle("picked", state.device !== "");
   for (const figure of $$("figure")) {
     for (const part of $$(".chart [class*=p-], .legend > *", figure)) part.toggleAttribute("hidden", hidden.some(name => part.classList.contains(name)));
     const panels = $$(".chart[data-precision]", figure);

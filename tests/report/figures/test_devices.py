@@ -32,18 +32,21 @@ def summary(runs):
     return summarise(runs.trials)
 
 
-def rows(*figures, **same):
+def rows(*figures):
     """Rows of ``against_batch``: device, precision, batch size, value and perhaps an interval; without a value, oom."""
-    ends = [figure[4:] or (None, None) for figure in figures]
-    columns = ["device", "precision", "batch_size", "value"]
-    frame = pd.DataFrame([figure[:4] for figure in figures], columns=columns).astype({"value": float})
-    frame[["low", "high"]] = pd.DataFrame(ends, dtype=float)
-    return frame.assign(status=frame["value"].map(lambda value: "ok" if value > 0 else "oom"), **same)
+    columns = ["device", "precision", "batch_size", "value", "low", "high"]
+    frame = pd.DataFrame([(*figure, None, None)[:6] for figure in figures], columns=columns)
+    frame = frame.astype(dict.fromkeys(columns[3:], float))
+    return frame.assign(status=np.where(frame["value"] > 0, "ok", "oom"), device_kind="cuda")
 
 
 def drawn(frame, metric=SPEED):
-    tints = {device: chart.device(place) for place, device in enumerate(frame["device"].unique())}
+    tints = {device: f"device-{place}" for place, device in enumerate(frame["device"].unique())}
     return against_batch(frame, metric, workload="mlp", name="x", tints=tints)
+
+
+def page_of(figure, folder):
+    return ElementTree.fromstring(f"<p>{draw(figure, folder).page}</p>")
 
 
 def marks(panel, kind, tint=None):
@@ -87,7 +90,7 @@ def test_one_batch_size_is_a_dot_plot_with_a_row_for_each_name():
 def test_a_name_that_is_wider_than_a_panel_leaves_room_for_the_figures(tmp_path):
     name = "AMD EPYC (run digits-cpu-20261126-195602)"
     figure = drawn(rows((name, "tf32", 64, 1.2), (name.replace("digits", "mlp"), "tf32", 64, 0.3)))
-    grid = ElementTree.fromstring(f"<p>{draw(figure, tmp_path).page}</p>").find(".//*[@class='grid']/path").get("d")
+    grid = page_of(figure, tmp_path).find(".//*[@class='tick']/path").get("d")
     lines = [float(line.split()[0]) for line in grid[1:].split("M")]
     assert max(lines) - min(lines) > 90
 
@@ -95,11 +98,9 @@ def test_a_name_that_is_wider_than_a_panel_leaves_room_for_the_figures(tmp_path)
 def test_what_did_not_fit_is_a_cross_at_its_batch_size_and_crosses_stand_apart(tmp_path):
     lost = [("A", "tf32", 128, None), ("B", "tf32", 128, None)]
     figure = drawn(rows(*curve("A", "tf32", 1.5, 1.7), *curve("B", "tf32", 1.2, 1.4), *lost))
-    (panel,) = figure.panels
-    crosses = [mark for mark in marks(panel, Text) if mark.text == "✕"]
-    assert {(cross.tint, cross.x, cross.y) for cross in crosses} == {("device-0", 128, None), ("device-1", 128, None)}
-    page = ElementTree.fromstring(f"<p>{draw(figure, tmp_path).page}</p>")
-    words = [float(text.get("x")) for text in page.iter("text") if text.text == "✕"]
+    crosses = marks(figure.panels[0], Text)
+    assert [(cross.tint, cross.x, cross.y) for cross in crosses] == [("device-0", 128, None), ("device-1", 128, None)]
+    words = [float(text.get("x")) for text in page_of(figure, tmp_path).iter("text") if text.text == "✕"]
     assert abs(words[0] - words[1]) > 8
     run = RunBuilder(tmp_path / "run").speed(batch=64).lost("speed", "fp32", "oom", batch=128)
     run.alone("amp-bf16", [5.0, 5.1], batch=128).lost("speed", "tf32", "unsupported", batch=128)
@@ -121,31 +122,33 @@ def test_other_metrics_have_the_same_shape_in_their_own_unit_with_fp32(tmp_path)
     assert [mark.text for mark in marks(panel, Text, "fp32")] == ["✕"]
 
 
-def test_speedups_come_first_and_of_the_others_files_are_drawn_where_all_figures_are_asked_for(summary):
-    few, every = (
-        [(title, figure) for title, describe in devices.charts(summary, choice) if (figure := describe()) is not None]
-        for choice in ("overview", "all")
-    )
-    names = ["speedup-vs-batch-resnet50", "throughput-vs-batch-resnet50", "memory-vs-batch-resnet50"]
-    assert [(title, figure.name) for title, figure in few[:3]] == list(
-        zip(["", "resnet50", "resnet50"], names, strict=True)
-    )
-    assert [figure.in_files for _, figure in few[:3]] == [True, False, False]
-    assert [figure.name for _, figure in every] == names
-    assert all(figure.in_files for _, figure in every)
+@pytest.mark.parametrize("choice", ["overview", "all"])
+def test_speedups_come_first_and_of_the_others_files_are_drawn_where_all_figures_are_asked_for(summary, choice):
+    described = [(title, describe()) for title, describe in devices.charts(summary, choice)]
+    figures = [(title, figure.name, figure.in_files) for title, figure in described if figure is not None]
+    assert figures == [
+        ("", "speedup-vs-batch-resnet50", True),
+        ("resnet50", "throughput-vs-batch-resnet50", choice == "all"),
+        ("resnet50", "memory-vs-batch-resnet50", choice == "all"),
+    ]
 
 
 def test_a_figure_of_the_page_and_its_files_show_every_dot_where_its_figure_is(summary, tmp_path):
     figure = against_batch(speedups_of(summary), SPEED, workload="resnet50", name="x", tints=tints_of(summary))
-    page = ElementTree.fromstring(f"<p>{draw(figure, tmp_path).page}</p>").findall(".//svg")
+    page = page_of(figure, tmp_path).findall(".//svg")
     file = ElementTree.parse(tmp_path / "x.svg").getroot()
     assert [panel.get("data-precision") for panel in page] == [panel.precision for panel in figure.panels]
-    groups = [part for part in file if part.get("class") == "panel"]
-    for panel, svg, group in zip(figure.panels, page, groups, strict=True):
-        for drawing in (svg, group):
+    for panel, *drawings in zip(figure.panels, page, file.findall("*[@class='panel']"), strict=True):
+        for drawing in drawings:
             assert_dots(panel, drawing)
     assert "style" not in ElementTree.tostring(file, encoding="unicode")
-    assert Image.open(tmp_path / "x.png").width > 1000
+    assert Image.open(tmp_path / "x.png").width > 900
+
+
+def test_each_of_many_devices_and_of_arms_without_letters_has_a_look_or_a_class_of_its_own():
+    assert len({chart.look(f"device-{place}") for place in range(64)}) == 64
+    names = ["1", "2", "+", "++", "a b", "a-b", "a_b", "é"]
+    assert len({chart.class_of(name) for name in names}) == len(names)
 
 
 def assert_dots(panel, drawing):
