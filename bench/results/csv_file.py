@@ -60,9 +60,9 @@ def read(path: Path) -> pd.DataFrame:
         if field.kind == "number":
             valid = _are_valid_numbers(frame[name].to_numpy(), field)
         else:
-            texts = {cell: plain(unquoted(str(cell))) for cell in frame[name].unique()}
-            frame[name] = frame[name].map(texts).astype(words)
-            valid = frame[name].isin([text for text in texts.values() if _is_valid(text, field)]).to_numpy()
+            plain_texts = {cell: plain(unquoted(str(cell))) for cell in frame[name].unique()}
+            frame[name] = frame[name].map(plain_texts).astype(words)
+            valid = frame[name].isin([text for text in plain_texts.values() if _is_valid(text, field)]).to_numpy()
         _require(valid, frame[name], field, path)
     return frame[[*columns]]
 
