@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +108,9 @@ class Row:
     @property
     def subject(self) -> str:
         """The recipe with what was changed of it, and the device; both devices where they differ."""
-        devices = " → ".join(dict.fromkeys(self.devices))
-        return f"{recipe(self.question)} on {devices} ({self.question['placement']})"
+        question, devices = self.question, " → ".join(dict.fromkeys(self.devices))
+        recipe = titled(question["suite"], question["parameters"], question["techniques"])
+        return f"{recipe} on {devices} ({question['placement']})"
 
     def __str__(self) -> str:
         return f"{self.subject}{at_batch(self.question)}, {self.question['precision']}"
@@ -166,11 +166,6 @@ class Comparison:
         return f"NEW against OLD, {counted(len(self.rows), 'row')} compared, of their figures {words}."
 
 
-def recipe(question: Pair) -> str:
-    """Return the suite with what was changed of it."""
-    return titled(question["suite"], question["parameters"], question["techniques"])
-
-
 def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: bool = False) -> Comparison:
     """Hold ``new`` against ``old``, for every cell and precision that both have.
 
@@ -188,8 +183,8 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
         UsageError: there is no run or one cannot be read, both have the same run, or they have no question in common.
     """
     folders = [runs_in([old]), runs_in([new])]
-    if both := set(folders[0]) & set(folders[1]):
-        raise UsageError(f"'{old}' and '{new}' are the same run: both have '{min(both)}'. Give two.")
+    if set(folders[0]) & set(folders[1]):
+        raise UsageError(f"'{old}' and '{new}' have the same run. Give two.")
     runs = load([*folders[0], *folders[1]])
     sides = [[run for run in runs.runs if run.folder in of_side] for of_side in folders]
     if by_turns:
@@ -206,7 +201,7 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
         raise UsageError(
             " ".join(("The two runs have no measured cell and precision in common. Measure the same in both.", *apart))
         )
-    is_limited = any(change.contrast is not None and change.contrast.allowance > 0 for change in changes)
+    is_limited = any(change.contrast and change.contrast.allowance for change in changes)
     return Comparison(
         old=[run.label for run in sides[0]],
         new=[run.label for run in sides[1]],
@@ -222,8 +217,7 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
 def _require_turns(old: Sequence[Run], new: Sequence[Run]) -> None:
     """Refuse runs that did not take turns: in the order of their starts, two at a time are one of each side."""
     names = ["OLD" if run in old else "NEW" for run in sorted([*old, *new], key=_start)]
-    pairs = [{*pair} for pair in zip_longest(names[::2], names[1::2])]
-    if any(pair != {"OLD", "NEW"} for pair in pairs):
+    if any({*names[place : place + 2]} != {"OLD", "NEW"} for place in range(0, len(names), 2)):
         raise UsageError(f"The runs did not take turns, they began as {', '.join(names)}. Leave out --by-turns.")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import codecs
 import dataclasses
 import functools
 import inspect
@@ -180,8 +179,8 @@ def listed(cell: str) -> tuple[str, ...]:
 def whole_lines(path: Path) -> tuple[bytes, bool]:
     """Return a file without the torn row that a crash in the middle of a write leaves, and whether there was one.
 
-    A row is one line. A line that is alone is the header, and taken to be whole. A byte order mark is left out.
+    A row is one line. A line that is alone is the header, and taken to be whole.
     """
-    data = path.read_bytes().lstrip(b"\r\n") if path.is_file() else b""
+    data = path.read_bytes() if path.is_file() else b""
     end = data.rfind(b"\n") + 1
-    return data[: end or None].removeprefix(codecs.BOM_UTF8), 0 < end < len(data)
+    return data[: end or None], 0 < end < len(data)

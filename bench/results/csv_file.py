@@ -36,7 +36,7 @@ def read(path: Path) -> pd.DataFrame:
         UsageError: it is damaged, or another program's.
     """
     columns, data = COLUMNS[path.name], whole_lines(path)[0]
-    words = "category" if path.name in LARGE else "object"
+    words: Any = "category" if path.name in LARGE else "object"
     dtypes: dict[str, Any] = {name: float if field.kind == "number" else words for name, field in columns.items()}
     if not data.strip():
         return pd.DataFrame(columns=[*columns]).astype(dtypes)

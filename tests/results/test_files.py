@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.results.files import replacing, sync, write_atomically
+from bench.results.files import sync, write_atomically
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
@@ -29,12 +29,6 @@ def test_a_file_is_replaced_and_what_fails_on_the_way_names_it_and_leaves_the_ol
     write_atomically(path, "new")
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_draft_has_the_suffix_that_says_what_it_is(tmp_path):
-    with replacing(tmp_path / "figure.png") as draft:
-        assert draft.suffix == ".png"
-        draft.touch()
 
 
 def test_a_folder_that_cannot_be_synchronised_is_named_unless_its_file_system_never_can(tmp_path, monkeypatch):
