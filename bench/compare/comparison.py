@@ -190,7 +190,7 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
     if by_turns:
         _require_turns(*sides)
     tried = runs.tried()
-    tried["techniques"] = tried["techniques"].mask(tried["ablation"] == "yes", "ladder")
+    tried = tried.assign(techniques=tried["techniques"].mask(tried["ablation"] == "yes", "ladder"))
     trials = [_pooled(tried, side, by_turns) for side in sides]
     old_rows, new_rows = (summarise(rows) for rows in trials)
     apart = _apart(old_rows, new_rows)

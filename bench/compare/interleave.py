@@ -93,13 +93,15 @@ def _require_same(out: Path, commands: Mapping[str, Sequence[str]], sides: Seque
 
 def _sources(side: Path) -> list[Path]:
     """Return the modules that a suite may import from its folder, or a checkout's; of an environment none."""
-    if side.suffix == ".py":
-        modules = side.parent.rglob("*.py")
-    elif (side / PROGRAM).is_file():
-        modules = side.rglob("*.py")
-    else:
+    folder = side.parent if side.suffix == ".py" else side
+    if side == folder and not (side / PROGRAM).is_file():
         return []
-    return [path for path in modules if "site-packages" not in path.parts and path.is_file()]
+    sources = []
+    for path in folder.rglob("*.py"):
+        names = path.relative_to(folder).parts
+        if not any(name.startswith(".") or name == "site-packages" for name in names):
+            sources.append(path)
+    return sources
 
 
 def _command(side: Path, words: Sequence[str]) -> list[str]:
