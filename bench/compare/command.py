@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the two sides, how they are compared or measured, and the form of the output."""
     parser.description = (
         "Compare runs with earlier ones of the same questions. "
-        "Exit codes: 0 done; 1 --fail-over found a regression; 2 it cannot be done."
+        "Exit codes: 0 done; 1 --fail-over found a regression; 2 it cannot be done, or --fail-over could judge nothing."
     )
     for name in ("old", "new"):
         parser.add_argument(name, type=Path, metavar=name.upper(), help=f"folder of the {name} run, or of {name} runs")
@@ -51,11 +51,11 @@ def run(options: argparse.Namespace) -> int:
     """Compare two sides, or measure both by turns first; return 1 if ``--fail-over`` found a regression.
 
     Raises:
-        UsageError: the two cannot be compared or measured.
+        UsageError: the two cannot be compared or measured, or ``--fail-over`` could judge nothing.
     """
     if options.words and options.interleave is None:
         raise UsageError("Options of runs follow '--' only with --interleave DIR, which measures.")
-    from bench.compare.comparison import compare
+    from bench.compare.comparison import NEEDS, compare
     from bench.compare.document import document
     from bench.compare.interleave import interleave
     from bench.compare.page import comparison_page, show_comparison
@@ -71,6 +71,8 @@ def run(options: argparse.Namespace) -> int:
         print(comparison_page(comparison, "html" if options.html else "md"), end="")
     else:
         show_comparison(comparison)
+    if options.fail_over is not None and not (comparison.failures or comparison.is_judged):
+        raise UsageError(f"--fail-over could judge nothing: {NEEDS}")
     return 1 if comparison.failures else 0
 
 

@@ -20,9 +20,8 @@ from bench import stats
 from bench.compare.judge import IMPROVED, judge_together
 from bench.report.analysis.changes import Contrast, estimate
 from bench.report.analysis.comparability import cautions, environments
-from bench.report.analysis.frame import numbers
 from bench.report.analysis.summary import summarise
-from bench.report.format import at_batch, counted, enumerated, known, records, titled, written
+from bench.report.format import at_batch, counted, enumerated, known, records, source, titled, written
 from bench.report.reading.completeness import remark
 from bench.report.reading.folders import runs_in
 from bench.report.reading.load import KEY, Run, load
@@ -44,6 +43,10 @@ LIMITS = (
     f"6 %, because OLD or NEW has runs of fewer than {LEAST_DAYS} days, and a machine's days differ. To tell smaller "
     "changes, let compare measure both by turns: --interleave FOLDER, with suites' files, checkouts or environments "
     "as OLD and NEW."
+)
+NEEDS = (
+    "both sides need two processes (leave out --quick), or two pairs of runs that took turns (--pairs), for energy two "
+    "trials, for accuracy and loss five seeds."
 )
 Pair = Mapping[Hashable, Any]
 """A row of the summary of each side, of one question."""
@@ -69,8 +72,7 @@ class Change:
         if self.contrast is None:
             return None
         shown = self.contrast.shown
-        is_exact = self.metric.replicate == "once" and shown.low == shown.high
-        return replace(shown, low=None, high=None) if is_exact else shown
+        return replace(shown, low=None, high=None) if shown.low == shown.high else shown
 
     @property
     def is_shown(self) -> bool:
@@ -78,14 +80,12 @@ class Change:
         return self.verdict in ("REGRESSED", "IMPROVED")
 
     @property
-    def says_something(self) -> bool:
-        """Whether both have a figure, or one of them lost or gained it."""
-        return self.is_shown or None not in self.values
-
-    @property
-    def gain(self) -> float:
-        """The change on the additive scale: below 0 is worse; infinitely so where it no longer works."""
-        return self.contrast.change.center if self.contrast else -math.inf
+    def is_judged(self) -> bool:
+        """Whether there are enough samples to tell a change by, which a single process is not."""
+        if self.contrast is None:
+            return self.is_shown
+        change = self.contrast.change
+        return change.error is None or change.n >= self.metric.fewest
 
     def __str__(self) -> str:
         if self.contrast is None or self.interval is None:
@@ -108,8 +108,9 @@ class Row:
     @property
     def subject(self) -> str:
         """The recipe with what was changed of it, and the device; both devices where they differ."""
-        devices = " → ".join(dict.fromkeys(self.devices))
-        return f"{recipe(self.question)} on {devices} ({self.question['placement']})"
+        question, devices = self.question, " → ".join(dict.fromkeys(self.devices))
+        recipe = titled(question["suite"], question["parameters"], question["techniques"])
+        return f"{recipe} on {devices} ({question['placement']})"
 
     def __str__(self) -> str:
         return f"{self.subject}{at_batch(self.question)}, {self.question['precision']}"
@@ -119,8 +120,9 @@ class Row:
 class Comparison:
     """Two runs, or runs of two folders, side by side."""
 
-    old: Sequence[Run]
-    new: Sequence[Run]
+    old: list[str]
+    """The names of OLD's runs."""
+    new: list[str]
     rows: list[Row]
     cautions: list[str]
     """Sentences on what the runs cannot tell, on what is missing, and on differences that are not compared."""
@@ -134,10 +136,16 @@ class Comparison:
     """The share that a regression may have, or None."""
 
     @property
-    def untestable(self) -> int:
-        """Rows timed on both sides whose change has no interval, as after a single process: none can be shown."""
-        speeds = [row.changes["speed"].contrast for row in self.rows if "speed" in row.changes]
-        return sum(contrast is not None and contrast.change.low is None for contrast in speeds)
+    def timed(self) -> list[Change]:
+        """The changes of steps that both sides timed."""
+        speeds = [row.changes[SPEED.name] for row in self.rows if SPEED.name in row.changes]
+        return [change for change in speeds if change.contrast is not None]
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether any step's time could be judged; where no step was timed on both sides, anything else."""
+        changes = self.timed or [change for _, change in self.changes]
+        return any(change.is_judged for change in changes)
 
     @property
     def changes(self) -> list[tuple[str, Change]]:
@@ -151,22 +159,11 @@ class Comparison:
         return [*shown, *self.unreached] if self.fail_over is not None else []
 
     @property
-    def unchanged(self) -> str:
-        """One sentence that counts what did not change."""
-        rest = sum(not change.is_shown for _, change in self.changes)
-        return f"No change is shown in {rest} of {counted(len(self.changes), 'figure')}."
-
-    @property
     def summary(self) -> str:
         """One sentence on all rows."""
         counts = Counter(change.verdict for _, change in self.changes)
         words = ", ".join(f"{word} in {counts[word]}" for word in IMPROVED if counts[word])
         return f"NEW against OLD, {counted(len(self.rows), 'row')} compared, of their figures {words}."
-
-
-def recipe(question: Pair) -> str:
-    """Return the suite with what was changed of it."""
-    return titled(question["suite"], question["parameters"], question["techniques"])
 
 
 def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: bool = False) -> Comparison:
@@ -186,59 +183,55 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
         UsageError: there is no run or one cannot be read, both have the same run, or they have no question in common.
     """
     folders = [runs_in([old]), runs_in([new])]
-    if both := set(folders[0]) & set(folders[1]):
-        raise UsageError(f"'{old}' and '{new}' are the same run: both have '{min(both)}'. Give two.")
+    if set(folders[0]) & set(folders[1]):
+        raise UsageError(f"'{old}' and '{new}' have the same run. Give two.")
     runs = load([*folders[0], *folders[1]])
     sides = [[run for run in runs.runs if run.folder in of_side] for of_side in folders]
-    if by_turns and (why := _out_of_turn(*sides)):
-        raise UsageError(f"'{old}' and '{new}' did not take turns: {why}. Leave out --by-turns.")
-    trials = [_pooled(runs.trials, side, name, by_turns) for side, name in zip(sides, ("OLD", "NEW"), strict=True)]
-    tables = [summarise(rows) for rows in trials]
-    apart = _apart(tables)
-    rows = _rows(tables, fail_over, by_turns)
-    if not any(change.says_something for row in rows for change in row.changes.values()):
+    if by_turns:
+        _require_turns(*sides)
+    tried = runs.tried()
+    tried = tried.assign(techniques=tried["techniques"].mask(tried["ablation"] == "yes", "ladder"))
+    trials = [_pooled(tried, side, by_turns) for side in sides]
+    old_rows, new_rows = (summarise(rows) for rows in trials)
+    apart = _apart(old_rows, new_rows)
+    rows = _rows(old_rows, new_rows, by_turns)
+    changes = [change for row in rows for change in row.changes.values()]
+    _judge(changes, fail_over)
+    if not any(change.is_shown or None not in change.values for change in changes):
         raise UsageError(
             " ".join(("The two runs have no measured cell and precision in common. Measure the same in both.", *apart))
         )
-    contrasts = [change.contrast for row in rows for change in row.changes.values()]
-    is_limited = any(contrast is not None and contrast.allowance > 0 for contrast in contrasts)
+    is_limited = any(change.contrast and change.contrast.allowance for change in changes)
     return Comparison(
-        old=sides[0],
-        new=sides[1],
+        old=[run.label for run in sides[0]],
+        new=[run.label for run in sides[1]],
         rows=rows,
         cautions=[LIMITS] * is_limited + cautions(runs),
         environment=environments(runs, sides),
-        apart=[*_lost(rows, trials[1]), *apart],
+        apart=[*_lost(changes, trials[1]), *apart],
         unreached=_unreached(sides[1]),
         fail_over=fail_over,
     )
 
 
-def _out_of_turn(old: Sequence[Run], new: Sequence[Run]) -> str:
-    """Say why runs did not take turns: a pair is one of each side; empty if they did, or where no start is known."""
-    if len(old) != len(new):
-        return "they have different numbers of runs"
-    runs = sorted([*old, *new], key=_start)
-    for first, second in zip(runs[::2], runs[1::2], strict=True):
-        if (first in old) == (second in old) and _start(first) != _start(second):
-            name = "OLD" if first in old else "NEW"
-            return f"two runs of {name} follow each other, at {_start(first)} and {_start(second)}"
-    return ""
+def _require_turns(old: Sequence[Run], new: Sequence[Run]) -> None:
+    """Refuse runs that did not take turns: in the order of their starts, two at a time are one of each side."""
+    names = ["OLD" if run in old else "NEW" for run in sorted([*old, *new], key=_start)]
+    if any({*names[place : place + 2]} != {"OLD", "NEW"} for place in range(0, len(names), 2)):
+        raise UsageError(f"The runs did not take turns, they began as {', '.join(names)}. Leave out --by-turns.")
 
 
 def _start(run: Run) -> str:
     return str(run.info.get("started") or "")
 
 
-def _pooled(trials: pd.DataFrame, runs: Sequence[Run], name: str, by_turns: bool) -> pd.DataFrame:
+def _pooled(trials: pd.DataFrame, runs: Sequence[Run], by_turns: bool) -> pd.DataFrame:
     """Return the rows of a side's runs as of one run; ``of_run`` is a row's sample: by turns its run, else its day."""
-    in_order = enumerate(sorted(runs, key=_start))
-    samples = {run.label: turn if by_turns else _start(run)[:10] for turn, run in in_order}
+    samples: dict[str, int | str] = {}
+    for turn, run in enumerate(sorted(runs, key=_start)):
+        samples[run.label] = turn if by_turns else _start(run)[:10]
     rows = trials[trials["run"].isin(samples)]
-    labels = rows["run"].astype(str)
-    names = labels + "/" + rows["trial"].astype(str)
-    replicates = numbers(rows, ["run", "replicate"])
-    return rows.assign(run=name, trial=names, replicate=replicates, of_run=labels.map(samples))
+    return rows.assign(run="", trial=rows["run"] + "/" + rows["trial"], of_run=rows["run"].map(samples))
 
 
 def _of(pair: Pair, name: str) -> list[Any]:
@@ -247,12 +240,12 @@ def _of(pair: Pair, name: str) -> list[Any]:
     return [value if known(value) else None for value in values]
 
 
-def _rows(tables: Sequence[pd.DataFrame], fail_over: float | None, by_turns: bool) -> list[Row]:
+def _rows(old: pd.DataFrame, new: pd.DataFrame, by_turns: bool) -> list[Row]:
     """Return a row for each question that both sides tried; how many there are decides what of them is no chance.
 
     They are of one device; where the sides have no device in common, of any.
     """
-    pairs = tables[0].merge(tables[1], on=QUESTION, suffixes=("_old", "_new"))
+    pairs = old.merge(new, on=QUESTION, suffixes=("_old", "_new"))
     is_same = pairs["device_old"] == pairs["device_new"]
     rows = []
     for pair in records(pairs[is_same | (not is_same.any())]):
@@ -265,52 +258,57 @@ def _rows(tables: Sequence[pd.DataFrame], fail_over: float | None, by_turns: boo
         devices = (pair["device_old"], pair["device_new"])
         if changes:
             rows.append(Row(question=question, devices=devices, changes=changes, speedup=_speedup(pair)))
-    _judge([change for row in rows for change in row.changes.values()], fail_over)
     return rows
 
 
 def _judge(changes: Sequence[Change], fail_over: float | None) -> None:
-    """Set the verdicts of contrasts, and what is beyond ``fail_over``."""
-    tested = [change for change in changes if change.contrast is not None]
-    family = [change.contrast for change in tested if change.contrast is not None]
-    for change, verdict in zip(tested, judge_together(family), strict=True):
-        change.verdict = verdict
+    """Set the verdicts of contrasts, and what is beyond ``fail_over``: also what NEW lost, which has no contrast."""
+    tested = {place: change.contrast for place, change in enumerate(changes) if change.contrast is not None}
+    family = [*tested.values()]
+    for place, verdict in zip(tested, judge_together(family), strict=True):
+        changes[place].verdict = verdict
     if fail_over is None:
         return
     for change in changes:
         change.is_beyond = change.verdict == "REGRESSED"
-    for change, verdict in zip(tested, judge_together(family, fail_over), strict=True):
-        change.is_beyond = verdict == "REGRESSED"
+    for place, verdict in zip(tested, judge_together(family, fail_over), strict=True):
+        changes[place].is_beyond = verdict == "REGRESSED"
 
 
 def _change(pair: Pair, metric: Metric, by_turns: bool) -> Change | None:
     """Return how a metric changed, of contrasts without the verdict; None where there is nothing to say of it."""
-    statuses = tuple(str(status or "") for status in _of(pair, metric.status))
+    statuses = _statuses(pair, metric)
+    was, is_now = (status in MEASURED for status in statuses)
     old, new = _of(pair, metric.arm)
     values = tuple(arm.figure(metric) if arm else None for arm in (old, new))
     change = Change(metric=metric, statuses=statuses, values=values)
-    newly_diverging = _newly_diverging(pair, metric) if metric.seed_is_input else 0
-    if old and new and not newly_diverging:
+    if was and is_now:
+        if not (old and new):
+            return None
         contrast = estimate(metric, new, old)
         if contrast is not None:
             noises = [stats.ASSUMED_NOISE if share is None else share for share in _of(pair, "noise_ratio")]
             change.metric = contrast.metric
             change.contrast = _over_runs(replace(contrast, noise=max(noises)), by_turns)
-            return change
-    if not (old or new):
-        return None
-    was, is_now = (status in MEASURED for status in statuses)
-    if was and is_now and newly_diverging:
-        was = newly_diverging > 0
-        change.statuses = ("ok", "diverged") if was else ("diverged", "ok")
-    elif was == is_now:
-        return change if was and None not in values else None
-    elif not all(statuses):
-        return None
-    elif "invalid" in statuses:  # a row that was disturbed says nothing
         return change
-    change.verdict = "REGRESSED" if was else "IMPROVED"
+    if not (old or new) or not all(statuses):
+        return None
+    if "invalid" not in statuses:  # a row that was disturbed says nothing
+        change.verdict = "REGRESSED" if was else "IMPROVED"
     return change
+
+
+def _statuses(pair: Pair, metric: Metric) -> tuple[str, str]:
+    """Return how OLD and NEW ended; of what is learned the side in which more seeds diverged has diverged."""
+    was, is_now = (str(status or "") for status in _of(pair, metric.status))
+    if not (metric.seed_is_input and was in MEASURED and is_now in MEASURED):
+        return was, is_now
+    diverged_old, diverged_new = (seeds or frozenset() for seeds in _of(pair, "diverged_seeds"))
+    seeds_old, seeds_new = (set(arm.seeds) if arm else set() for arm in _of(pair, metric.arm))
+    more = len(diverged_new & seeds_old) - len(diverged_old & seeds_new)
+    if more:
+        return ("ok", "diverged") if more > 0 else ("diverged", "ok")
+    return was, is_now
 
 
 def _over_runs(contrast: Contrast, by_turns: bool) -> Contrast:
@@ -333,13 +331,6 @@ def _over_runs(contrast: Contrast, by_turns: bool) -> Contrast:
     return replace(contrast, allowance=BETWEEN_DAYS if contrast.metric.scale == "ratio" else 0.0)
 
 
-def _newly_diverging(pair: Pair, metric: Metric) -> int:
-    """Return how many seeds diverged in NEW that did not in OLD; negative where it is the other way round."""
-    old, new = (seeds or frozenset() for seeds in _of(pair, "diverged_seeds"))
-    was, is_now = (set(arm.seeds) if arm else set() for arm in _of(pair, metric.arm))
-    return len(new & was) - len(old & is_now)
-
-
 def _speedup(pair: Pair) -> Interval | None:
     """Return the change of the speedup over fp32, with an interval over processes whatever the runs."""
     sides = []
@@ -356,27 +347,26 @@ def _unreached(new: Sequence[Run]) -> list[str]:
     return [remark(run) for run in new if run.missing and run.info.get("finished", "") is None]
 
 
-def _lost(rows: Sequence[Row], new: pd.DataFrame) -> list[str]:
+def _lost(changes: Sequence[Change], new: pd.DataFrame) -> list[str]:
     """Say how often NEW failed where OLD was measured, and the first reason."""
-    changes = [change for row in rows for change in row.changes.values() if change.is_shown]
-    lost = [change.statuses[1] for change in changes if change.statuses[1] not in MEASURED]
+    lost = [change.statuses[1] for change in changes if change.verdict == "REGRESSED" and change.contrast is None]
     if not lost:
         return []
     details = new.loc[new["status"].isin(lost), "detail"]
     return [f"NEW failed in {counted(len(lost), 'figure')} that OLD has: {''.join(details.head(1)) or 'diverged'}."]
 
 
-def _apart(tables: Sequence[pd.DataFrame]) -> list[str]:
-    """Say what one side measured and the other did not try."""
-    figures = [metric.figure for metric in compared()]
+def _apart(old: pd.DataFrame, new: pd.DataFrame) -> list[str]:
+    """Say what one side tried and the other did not."""
+    in_old, in_new = ({_named(row) for row in records(table)} for table in (old, new))
     sentences = []
-    old, new = tables
-    for name, side, other in (("OLD", old, new), ("NEW", new, old)):
-        tried = set(other[QUESTION].itertuples(index=False, name=None))
-        named = []
-        for row in records(side[side[figures].notna().any(axis=1)]):
-            if tuple(row[name] for name in QUESTION) not in tried:
-                named.append(f"{recipe(row)} on {row['placement']} batch {row['batch_size']:.0f} {row['precision']}")
-        if named:
-            sentences.append(f"Only in {name}: {enumerated(sorted(named))}.")
+    for name, only in (("OLD", in_old - in_new), ("NEW", in_new - in_old)):
+        if only:
+            sentences.append(f"Only in {name}: {enumerated(sorted(only))}.")
     return sentences
+
+
+def _named(row: Pair) -> str:
+    """Return all of a row's question in words."""
+    title = titled(row["suite"], row["parameters"], row["techniques"], source(row["data"]))
+    return f"{title} on {row['placement']}{at_batch(row, ' batch ')} {row['precision']}"

@@ -12,21 +12,20 @@ from bench.spec.metrics import compared
 
 ASKED = ("suite", "parameters", "techniques", "data", "placement", "precision")
 """The words of a compared row's question."""
-DIFFERENCE = ("name", *SIDES)
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison with earlier runs."""
     return {
         **head("compare"),
-        "old": [run.label for run in comparison.old],
-        "new": [run.label for run in comparison.new],
+        "old": comparison.old,
+        "new": comparison.new,
         "summary": comparison.summary,
         "fail_over_ratio": comparison.fail_over,
         "failures": comparison.failures,
         "cautions": comparison.cautions,
         "only_in_one": comparison.apart,
-        "environment": [dict(zip(DIFFERENCE, difference, strict=True)) for difference in comparison.environment],
+        "environment": [{"name": name, "old": old, "new": new} for name, old, new in comparison.environment],
         "rows": [_row(row) for row in comparison.rows],
     }
 

@@ -7,7 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -55,8 +55,6 @@ def interleave(old: Path, new: Path, words: Sequence[str], out: Path, pairs: int
             code = _run(command)
             if code not in (0, 1) or not (folder / "run.json").is_file():
                 raise UsageError(f"The run of {name} ended with exit code {code}, see above.")
-            if code == 1:
-                print_plain(f"The run of {name} did not measure everything, see above.", error=True)
     return out / "old", out / "new"
 
 
@@ -93,19 +91,17 @@ def _require_same(out: Path, commands: Mapping[str, Sequence[str]], sides: Seque
                 raise UsageError(f"'{source}' was edited after the first runs in '{out}'. Choose another folder.")
 
 
-def _sources(side: Path) -> Iterator[Path]:
-    """Yield the modules that a suite may import from its folder, or a checkout's; of an environment none."""
-    if (side / PROGRAM).is_file():
-        folder = side
-    elif side.suffix == ".py":
-        folder = side.parent
-    else:
-        return
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name[0] != "." and name != "site-packages"]
-        for name in files:
-            if name.endswith(".py") and name[0] != ".":  # an editor's lock is a link to nothing
-                yield Path(place, name)
+def _sources(side: Path) -> list[Path]:
+    """Return the modules that a suite may import from its folder, or a checkout's; of an environment none."""
+    folder = side.parent if side.suffix == ".py" else side
+    if side == folder and not (side / PROGRAM).is_file():
+        return []
+    sources = []
+    for path in folder.rglob("*.py"):
+        names = path.relative_to(folder).parts
+        if not any(name.startswith(".") or name == "site-packages" for name in names):
+            sources.append(path)
+    return sources
 
 
 def _command(side: Path, words: Sequence[str]) -> list[str]:

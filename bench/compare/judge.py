@@ -18,19 +18,20 @@ def judge_together(family: Sequence[Contrast], share: float = 0.0) -> list[str]:
         family: the contrasts.
         share: what a change of a ratio must exceed, where that is more than the contrast's threshold.
     """
-    limits = list[float]()
-    chances = dict[int, float]()
+    words: list[str] = []
+    chances: dict[int, float] = {}
     for place, contrast in enumerate(family):
+        change = contrast.change
         least = math.log1p(share) if contrast.metric.scale == "ratio" else 0.0
-        limits.append(max(contrast.threshold, least + contrast.allowance))
-        if contrast.change.error is not None and contrast.change.n >= contrast.metric.fewest:
-            chances[place] = contrast.change.chance(limits[place])
-    discoveries = stats.discoveries(chances)
-    words = []
-    for place, contrast in enumerate(family):
-        word = stats.verdict(contrast.change, limits[place], contrast.metric.threshold, IMPROVED)
-        holding = discoveries if word in IMPROVED[:2] else chances
-        is_exact = contrast.change.error is None  # so there is no chance in it
+        limit = max(contrast.threshold, least + contrast.allowance)
+        word = stats.verdict(change, limit, contrast.metric.threshold, IMPROVED)
+        is_sample = change.error is not None  # else there is no chance in it
+        is_small = is_sample and change.n < contrast.metric.fewest
         is_another_day = word == "SAME" and contrast.allowance > 0
-        words.append(word if (is_exact or place in holding) and not is_another_day else "INCONCLUSIVE")
+        words.append("INCONCLUSIVE" if is_small or is_another_day else word)
+        if is_sample and not is_small:
+            chances[place] = change.chance(limit)
+    for place in chances.keys() - stats.discoveries(chances):
+        if words[place] in IMPROVED[:2]:
+            words[place] = "INCONCLUSIVE"
     return words

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from markupsafe import Markup
 
-from bench.compare.comparison import Comparison
+from bench.compare.comparison import NEEDS, Comparison
 from bench.report import render
-from bench.report.format import estimate
-from bench.report.tables.table import BATCH, PRECISION, Column, Row, Table, figures, optional, table, words
+from bench.report.format import counted, estimate
+from bench.report.tables.table import BATCH, PRECISION, Column, Table, figures, optional, table, words
 from bench.spec.metrics import SPEED, compared
 from bench.spec.text import print_plain
 
@@ -20,9 +20,8 @@ CHANGES = (
     "Changes are NEW ÷ OLD, of accuracy and loss NEW − OLD, with 95 % intervals; the speedup is over fp32, its "
     "interval over processes, not days. REGRESSED and IMPROVED: the interval clears the A/A noise "
     f"({MARGINS}), and so clearly that at most 5 % of such verdicts are expected to be chance. SAME: the interval lies "
-    "within 1 %, or those margins. INCONCLUSIVE: neither, or too few samples: both sides need two processes, for "
-    "energy two trials, for accuracy and loss five seeds. A GPU's peak of memory is read in two processes, and the "
-    "interval spans them; on a CPU differences within 5 MiB cannot be resolved."
+    f"within 1 %, or those margins. INCONCLUSIVE: neither, or too few samples: {NEEDS} A GPU's peak of memory is read "
+    "in two processes, and the interval spans them; on a CPU differences within 5 MiB cannot be resolved."
 )
 
 COLUMNS = [
@@ -55,15 +54,15 @@ def comparison_page(comparison: Comparison, kind: str) -> str:
 
 def show_comparison(comparison: Comparison) -> None:
     """Print a comparison with earlier runs: what changed, and how much did not."""
-    print_plain(f"OLD: {', '.join(run.label for run in comparison.old)}")
-    print_plain(f"NEW: {', '.join(run.label for run in comparison.new)}")
+    print_plain(f"OLD: {', '.join(comparison.old)}")
+    print_plain(f"NEW: {', '.join(comparison.new)}")
     print_plain(f"\n{comparison.summary}")
     changed, unchanged = changes(comparison, COLUMNS[:-1])  # the last does not fit
     for of_subject in changed:
         print_plain(f"\n{of_subject.title}")
         print_plain(of_subject.text.rstrip())
     if unchanged:
-        print_plain(f"\n{comparison.unchanged} --markdown and --html list them.")
+        print_plain("\n--markdown and --html list the figures without a change.")
     for remark in _remarks(comparison):
         print_plain(f"- {remark}")
     print_plain(f"\n{CHANGES}")
@@ -88,35 +87,24 @@ def _regressions(comparison: Comparison) -> str:
         return ""
     share = f"{100 * comparison.fail_over:g} %"
     outcome = f"Shown beyond {share}:" if comparison.failures else f"No regression is shown beyond {share}."
-    if comparison.untestable:
-        outcome = (
-            f"The speed of {comparison.untestable} of {len(comparison.rows)} rows could not be judged: each side needs "
-            f"two processes (leave out --quick), or two pairs of runs that took turns (--pairs). {outcome}"
-        )
+    untestable = sum(not change.is_judged for change in comparison.timed)
+    if untestable:
+        outcome = f"The speed of {counted(untestable, 'row')} could not be judged: {NEEDS} {outcome}"
     return outcome
 
 
 def changes(comparison: Comparison, columns: Sequence[Column] = COLUMNS) -> tuple[list[Table], list[Table]]:
     """Return the tables of what changed, regressions first, and of all else: one for each recipe on a device."""
-    shown, rest = list[Row](), list[Row]()
+    lines = []
     for row in comparison.rows:
         for change in row.changes.values():
             speedup = row.speedup if change.metric == SPEED else None
-            line = {**row.question, "subject": row.subject, "change": change, "speedup": speedup}
-            (shown if change.is_shown else rest).append(line)
-    return _by_subject(sorted(shown, key=_worst), columns), _by_subject(rest, columns)
-
-
-def _worst(line: Row) -> tuple[bool, int, float]:
-    """Order changes: regressions first, metric by metric, the largest change first."""
-    change = line["change"]
-    return change.verdict == "IMPROVED", change.metric.place, -abs(change.gain)
-
-
-def _by_subject(lines: Iterable[Row], columns: Sequence[Column]) -> list[Table]:
-    """Return a table for each recipe on a device, in the order in which they come."""
-    subjects: dict[str, list[Row]] = {}
-    for line in lines:
-        subjects.setdefault(line["subject"], []).append(line)
-    tables = [table(subject, of_subject, columns) for subject, of_subject in subjects.items()]
-    return [each for each in tables if each is not None]
+            lines.append({**row.question, "subject": row.subject, "change": change, "speedup": speedup})
+    lines.sort(key=lambda line: line["change"].verdict != "REGRESSED")
+    tables: tuple[list[Table], list[Table]] = [], []
+    for subject in dict.fromkeys(line["subject"] for line in lines):
+        for of_kind, is_shown in zip(tables, (True, False), strict=True):
+            rows = [line for line in lines if line["subject"] == subject and line["change"].is_shown is is_shown]
+            if (of_subject := table(subject, rows, columns)) is not None:
+                of_kind.append(of_subject)
+    return tables

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import codecs
 import dataclasses
 import functools
 import inspect
@@ -23,11 +22,7 @@ from bench.spec.text import plain, quoted
 FieldKind = Literal["word", "number", "yes or no", "list", "JSON array", "JSON object"]
 KINDS: dict[type, FieldKind] = {str: "word", bool: "yes or no", int: "number", float: "number", tuple: "list"}
 KINDS |= {list: "JSON array", dict: "JSON object"}
-SHARED: dict[str, tuple[type, ...]] = {
-    "blocks.csv": (Block,),
-    "epochs.csv": (EpochResult,),
-    "telemetry.csv": (Sample,),
-}
+SHARED = {"blocks.csv": Block, "epochs.csv": EpochResult, "telemetry.csv": Sample}
 """The CSVs that have the same rows whatever the phase."""
 LARGE = ("blocks.csv", "telemetry.csv")
 """The CSVs that may have millions of rows."""
@@ -90,7 +85,7 @@ def fields_of(record: type, *, part: bool = False) -> Iterator[Field]:
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             yield from fields_of(kind, part=True)
             continue
-        words = column.words
+        words: tuple[str, ...] = ()
         if get_origin(kind) is Literal:
             kind, words = str, get_args(kind)
         kind = get_origin(kind) or kind
@@ -135,8 +130,10 @@ def derived(phase: Phase) -> dict[str, Field]:
 
 def _columns() -> dict[str, dict[str, Field]]:
     columns = {phase.file: _of_phase(phase) for phase in MEASURING.values()}
-    records = {name: record for phase in MEASURING.values() for record, name in phase.details.items()}
-    for name, (record,) in (SHARED | {name: (record,) for name, record in records.items()}).items():
+    records: dict[str, type] = dict(SHARED)
+    for phase in MEASURING.values():
+        records |= {name: record for record, name in phase.details.items()}
+    for name, record in records.items():
         columns[name] = {field.name: field for field in fields_of(record)}
     return columns
 
@@ -182,8 +179,8 @@ def listed(cell: str) -> tuple[str, ...]:
 def whole_lines(path: Path) -> tuple[bytes, bool]:
     """Return a file without the torn row that a crash in the middle of a write leaves, and whether there was one.
 
-    A row is one line. A line that is alone is the header, and taken to be whole. A byte order mark is left out.
+    A row is one line. A line that is alone is the header, and taken to be whole.
     """
-    data = path.read_bytes().lstrip(b"\r\n") if path.is_file() else b""
+    data = path.read_bytes() if path.is_file() else b""
     end = data.rfind(b"\n") + 1
-    return data[: end or None].removeprefix(codecs.BOM_UTF8), 0 < end < len(data)
+    return data[: end or None], 0 < end < len(data)

@@ -36,7 +36,7 @@ def read(path: Path) -> pd.DataFrame:
         UsageError: it is damaged, or another program's.
     """
     columns, data = COLUMNS[path.name], whole_lines(path)[0]
-    words = "category" if path.name in LARGE else "object"
+    words: Any = "category" if path.name in LARGE else "object"
     dtypes: dict[str, Any] = {name: float if field.kind == "number" else words for name, field in columns.items()}
     if not data.strip():
         return pd.DataFrame(columns=[*columns]).astype(dtypes)
@@ -52,22 +52,19 @@ def read(path: Path) -> pd.DataFrame:
                 is_number = pd.to_numeric(texts[name], errors="coerce").notna() | texts[name].isna()
                 _require(is_number.to_numpy(), texts[name], columns[name], path)
         raise UsageError(f"'{path}' cannot be read: {error}. Restore the file.") from error
-    checked: dict[str, pd.Series] = {}
     for name, field in columns.items():
         if name not in frame:
             if field.required:
                 raise UsageError(f"'{path}', line 1 lacks the column {name}. Restore the file.")
-            checked[name] = pd.Series(np.nan if field.kind == "number" else "", frame.index)
-            continue
+            frame[name] = np.nan if field.kind == "number" else ""
         if field.kind == "number":
-            cells = frame[name]
-            valid = _are_valid_numbers(cells.to_numpy(), field)
+            valid = _are_valid_numbers(frame[name].to_numpy(), field)
         else:
-            cells = _texts(frame[name])
-            valid = cells.isin([cell for cell in cells.unique() if _is_valid(cell, field)]).to_numpy()
-        _require(valid, cells, field, path)
-        checked[name] = cells
-    return pd.DataFrame(checked)
+            plain_texts = {cell: plain(unquoted(str(cell))) for cell in frame[name].unique()}
+            frame[name] = frame[name].map(plain_texts).astype(words)
+            valid = frame[name].isin([text for text in plain_texts.values() if _is_valid(text, field)]).to_numpy()
+        _require(valid, frame[name], field, path)
+    return frame[[*columns]]
 
 
 def typed(rows: pd.DataFrame, columns: Mapping[str, Field]) -> pd.DataFrame:
@@ -88,14 +85,6 @@ def _require(valid: NDArray[np.bool_], cells: pd.Series, field: Field, path: Pat
         f"'{path}', line {first + 2}: {field.name} cannot be '{text[:40]}', it must be: {field.values}. "
         "Restore the file, or remove the line."
     )
-
-
-def _texts(cells: pd.Series) -> pd.Series:
-    """Return the plain texts that cells stand for."""
-    texts = {cell: plain(unquoted(str(cell))) for cell in cells.unique()}
-    if all(cell == text for cell, text in texts.items()):
-        return cells
-    return cells.astype(object).map(texts).astype(cells.dtype if cells.dtype == object else "category")
 
 
 def _are_valid_numbers(values: NDArray[np.float64], field: Field) -> NDArray[np.bool_]:

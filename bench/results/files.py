@@ -9,15 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str) -> None:
     """Replace a file: whoever reads it finds the old content or the new, also after a crash.
 
     Raises:
         OSError: it cannot be written; it names the file, and the old content is still there.
     """
-    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     with replacing(path) as draft:
-        draft.write_bytes(data)
+        draft.write_text(content, encoding="utf-8", errors="backslashreplace")
 
 
 @contextmanager
@@ -29,22 +28,19 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     draft = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
-        try:
-            yield draft
-            sync(draft)
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-        sync_folder(path.parent)
-    except OSError as error:
-        if error.filename is None or error.filename == str(draft):  # writing to an open file names none
+        yield draft
+        sync(draft)
+        draft.replace(path)
+        sync(path.parent)
+    except BaseException as error:
+        draft.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(draft)):  # writing to an open file names none
             error.filename = str(path)
         raise
 
 
 def sync(path: Path) -> None:
-    """Wait until what a file or a folder holds is on the disk.
+    """Wait until a file, or the names in a folder, are on the disk; some network file systems cannot.
 
     Raises:
         OSError: it cannot be written; it names the file.
@@ -53,16 +49,8 @@ def sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        error.filename = str(path)
-        raise
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            error.filename = str(path)
+            raise
     finally:
         os.close(descriptor)
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until a folder's names are on the disk; some network file systems cannot, and keep them in their own way."""
-    try:
-        sync(folder)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise

@@ -23,8 +23,6 @@ class Column:
     """Of numbers. Differences and losses may have any."""
     may_diverge: bool = False
     """Whether the number may be infinite, as a loss may."""
-    words: tuple[str, ...] = ()
-    """The only valid words, where the type does not say so; none if any is valid."""
     filled: bool = False
     """Whether the word is never empty."""
     stored: bool = True

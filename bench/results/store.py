@@ -11,31 +11,32 @@ from __future__ import annotations
 import csv
 import io
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+
+import pandas as pd
 
 from bench.results import csv_file, run_json
-from bench.results.columns import COLUMNS, OF_PHASES, cells, whole_lines
-from bench.results.files import replacing, sync_folder, write_atomically
-from bench.results.records import Device, Identity, Ran, Sample, Status, TrialResult
+from bench.results.columns import COLUMNS, LIST, OF_PHASES, cells, whole_lines
+from bench.results.files import replacing, sync, write_atomically
+from bench.results.records import Device, Identity, Sample, Status, TrialResult
 from bench.spec.errors import UsageError
-from bench.spec.phases import MEASURING, PHASES
+from bench.spec.phases import PHASES
 from bench.spec.techniques import AblationStep
-from bench.spec.text import unquoted
 from bench.spec.trial import Trial
 
-DETAILS = tuple(name for name in COLUMNS if name not in OF_PHASES)
 FAILURES: tuple[Status, ...] = ("timeout", "failed")
 """The statuses that are not final: ``--resume`` tries such a trial again."""
+ARM = ["precision", "techniques", "ablation"]
+"""The columns that name an arm."""
 LOG = "; log: "
 """In a row's detail, between why a process failed and the file with all that it printed."""
 
 Row = dict[str, Any]
-"""A row of a CSV by its columns, as it is written or as its text was read."""
+"""A row of a CSV by its columns, as it is written."""
 
 
 class CsvFile:
@@ -44,73 +45,57 @@ class CsvFile:
     def __init__(self, path: Path) -> None:
         """Name the file; it is made with its first row."""
         self.path = path
-        self.header = [] if path.name in OF_PHASES else list(COLUMNS[path.name])
+        self.header: list[str] = []
         """The columns in the file: of a phase's those that a row has a value in; last those that somebody added."""
-        self._file: io.FileIO | None = None
 
-    def recover(self, lost: set[str]) -> int:
-        """Leave out a torn last row, and the rows of ``lost`` trials; return how many these are."""
-        data, torn = whole_lines(self.path)
-        if not data.strip():
-            return 0
-        before = next(csv.reader([data.decode().partition("\n")[0].rstrip("\r")]))
-        self.header = self._with(self.header, before)
-        dropped = sum(row["trial"] in lost for row in self.rows()) if lost else 0
-        if dropped or torn or before != self.header:
-            self.rewrite(lambda row: row.get("trial") not in lost)
-        return dropped + torn
-
-    def rows(self) -> Iterator[Row]:
-        """Yield the whole rows as they are written."""
-        csv.field_size_limit(sys.maxsize)  # a model may have thousands of layers
-        return csv.DictReader(io.StringIO(whole_lines(self.path)[0].decode(), newline=""))
+    def recover(self, lost: set[str]) -> bool:
+        """Cut off a torn last row, and leave out the rows of ``lost`` trials; return whether a row was torn."""
+        is_torn = whole_lines(self.path)[1]
+        if is_torn:
+            os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
+        self.header = [*self._texts(rows=0)]
+        if lost:
+            self.rewrite(without=lost)
+        return is_torn
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append rows in one write, or leave the file as it was and raise the OSError."""
-        filled = {column: "" for row in rows for column, value in row.items() if value != ""}
-        if not self.path.exists() or not filled.keys() <= {*self.header}:
-            self.header = self._with(self.header, filled)
+        wanted = {column for row in rows for column, value in row.items() if value != ""}
+        if self.path.name not in OF_PHASES:
+            wanted = {*COLUMNS[self.path.name]}
+        if not wanted <= {*self.header}:
+            named = wanted.union(self.header)
+            in_order = dict.fromkeys([*COLUMNS[self.path.name], *self.header])
+            self.header = [column for column in in_order if column in named]
             self.rewrite()
-        if self._file is None:
-            self._file = self.path.open("ab", buffering=0)
         text = io.StringIO()
         csv.DictWriter(text, self.header, extrasaction="ignore", lineterminator="\n").writerows(rows)
-        descriptor = self._file.fileno()
-        size = os.fstat(descriptor).st_size
-        left = memoryview(text.getvalue().encode())
-        try:
-            while left:
-                left = left[self._file.write(left) :]
-            os.fsync(descriptor)
-        except OSError:
-            with suppress(OSError):  # the first error is the one to tell
-                os.ftruncate(descriptor, size)
-            raise
+        left = text.getvalue().encode()
+        with self.path.open("r+b", buffering=0) as file:  # fails where somebody deleted it
+            size = file.seek(0, os.SEEK_END)
+            try:
+                while left:
+                    left = left[file.write(left) :]
+                os.fsync(file.fileno())
+            except OSError:
+                with suppress(OSError):  # the first error is the one to tell
+                    file.truncate(size)
+                raise
 
-    def rewrite(self, keep: Callable[[Row], bool] = lambda _row: True) -> None:
-        """Replace the file by one with the present columns and the rows that are to be kept, atomically."""
-        self.close()
-        with replacing(self.path) as draft, draft.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self.header, extrasaction="ignore", lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(row for row in self.rows() if keep(row))
+    def rewrite(self, without: Set[str] = frozenset()) -> None:
+        """Replace the file, atomically, by one with the present columns, and without the rows of some trials."""
+        rows = self._texts()
+        if without and len(rows):
+            rows = rows[~rows["trial"].isin(without)]
+        with replacing(self.path) as draft:
+            rows.reindex(columns=self.header, fill_value="").to_csv(draft, index=False, lineterminator="\n")
 
-    def require(self) -> None:
-        """Raise an OSError if the file was deleted while it is open: what is written to it is lost."""
-        if self._file is not None:
-            self.path.stat()
-
-    def close(self) -> None:
-        """Close the file, which the next row opens again."""
-        if self._file is not None:
-            self._file.close()
-        self._file = None
-
-    def _with(self, header: Iterable[str], more: Iterable[str]) -> list[str]:
-        """Return a header with more columns: in their order, and last those that somebody added."""
-        named = dict.fromkeys([*header, *more])
-        known = [column for column in COLUMNS[self.path.name] if column in named]
-        return [*known, *(column for column in named if column not in COLUMNS[self.path.name])]
+    def _texts(self, rows: int | None = None) -> pd.DataFrame:
+        """Return the cells as they are written, of all rows or the first."""
+        data = whole_lines(self.path)[0]
+        if not data.strip():
+            return pd.DataFrame()
+        return pd.read_csv(io.BytesIO(data), dtype=object, keep_default_na=False, nrows=rows)
 
 
 class Store:
@@ -123,28 +108,31 @@ class Store:
             UsageError: a CSV is not a run's, or cannot be read; nothing has been changed then.
             OSError: the folder cannot be written.
         """
-        trials = {name: _trials(folder / name) for name in COLUMNS}
-        _require_phases(folder, trials)
+        rows = {name: csv_file.read(folder / name) for name in COLUMNS}  # refuses what no run has written
         self.folder = folder
         self.name = folder.name
         folder.mkdir(parents=True, exist_ok=True)
-        sync_folder(folder.parent)
+        sync(folder.parent)
         for draft in folder.glob(".*.part.csv"):  # left by a run that was killed
             draft.unlink()
         self._files = {name: CsvFile(folder / name) for name in COLUMNS}
-        self._ended = {name: trials[name] for name in OF_PHASES}
-        """The trials that have rows, by the file of their phase."""
-        ended = set().union(*self._ended.values())
-        dropped = {name: file.recover(trials[name] - ended) for name, file in self._files.items()}
-        self.dropped = {name: count for name, count in dropped.items() if count}
+        self._ended = {trial for name in OF_PHASES for trial in rows[name]["trial"]}
+        """The trials that have rows in the file of their phase."""
+        self.dropped: dict[str, int] = {}
         """How many rows were dropped that were torn, or details of trials that have not ended, by file."""
+        for name, file in self._files.items():
+            trials = rows[name].get("trial", pd.Series(dtype=object))
+            is_lost = ~trials.isin(self._ended)
+            is_torn = file.recover(set(trials[is_lost]))
+            count = int(is_lost.sum()) + is_torn
+            if count:
+                self.dropped[name] = count
 
     def __enter__(self) -> Store:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for file in self._files.values():
-            file.close()
+        """Leave the store; there is nothing to close."""
 
     def add_results(
         self, trial: Trial, device: Device, results: Iterable[TrialResult], records: Iterable[object] = ()
@@ -161,19 +149,18 @@ class Store:
         arms = {arm.name: arm for arm in trial.arms}
         rows = []
         for result in results:
-            parts = (self._identity(trial, device, result, arms[result.precision]), result.row, _ran(result))
-            rows.append(cells(*(part for part in parts if part is not None)))
+            rows.append(cells(result, self._identity(trial, device, result, arms[result.precision])))
         replaced = {trial.id}
         if "oom" not in {result.status for result in results}:
             replaced |= {each.id for each in trial.apart()}
-        with _Lost(self):
-            if replaced & self._ended[phase.file]:
+        with self._writing():
+            if replaced & self._ended:
                 for name in (phase.file, *phase.details.values()):  # first: details are never those of two attempts
-                    self._files[name].rewrite(lambda row: row["trial"] not in replaced)
+                    if self._files[name].header:
+                        self._files[name].rewrite(without=replaced)
             self._append(phase.details, records)
             self._files[phase.file].append(rows)
-            self._ended[phase.file] -= replaced
-            self._ended[phase.file].add(trial.id)
+        self._ended = self._ended - replaced | {trial.id}
 
     def _identity(self, trial: Trial, device: Device, result: TrialResult, arm: AblationStep) -> Identity:
         cell, key = trial.cell, PHASES[trial.phase].key
@@ -202,7 +189,7 @@ class Store:
         Raises:
             UsageError: the folder cannot be written; what was stored before is still there.
         """
-        with _Lost(self):
+        with self._writing():
             self._append({}, records)
 
     def _append(self, details: Mapping[type, str], records: Iterable[object]) -> None:
@@ -222,8 +209,16 @@ class Store:
             UsageError: the folder cannot be written.
         """
         content = {"format": run_json.FORMAT, "run": self.name, **run}
-        with _Lost(self):
+        with self._writing():
             write_atomically(self.folder / "run.json", run_json.text_of(content))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turn an OSError into the UsageError that ends the run."""
+        try:
+            yield
+        except OSError as error:
+            raise self.lost(error) from error
 
     def lost(self, error: OSError) -> UsageError:
         """Return the error that ends the run."""
@@ -238,67 +233,14 @@ class Store:
         )
 
 
-def _trials(path: Path) -> set[str]:
-    """Return the trials that a CSV has rows of, once it is known to be a run's; none where it is missing.
-
-    Raises:
-        UsageError: it is damaged, or another program's.
-    """
-    frame = csv_file.read(path)
-    return set(frame["trial"]) if "trial" in frame else set()
-
-
-def _require_phases(folder: Path, trials: Mapping[str, set[str]]) -> None:
-    """Refuse a folder with details of several trials and no file of their phases: opening it would drop them all.
-
-    A run that was killed leaves those of one trial at most.
-    """
-    for name in DETAILS:
-        files = [phase.file for phase in MEASURING.values() if name in phase.details.values()]
-        if files and len(trials[name]) > 1 and not any(trials[file] for file in files):
-            raise UsageError(
-                f"'{folder}' has no {' or '.join(files)}, so the rows of its {name} would be dropped. Put it back, or "
-                "start a new run."
-            )
-
-
-class _Lost:
-    """Turns an OSError of a store's folder, or the loss of the folder, into the UsageError that ends the run."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def __enter__(self) -> None:
-        try:
-            self._store.folder.stat()
-            for file in self._store._files.values():
-                file.require()
-        except OSError as error:
-            raise self._store.lost(error) from error
-
-    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
-        if isinstance(error, OSError):
-            raise self._store.lost(error) from error
-
-
-def _ran(result: TrialResult) -> Ran:
-    return Ran(
-        wall_s=result.wall_s,
-        compile_s=result.compile_s,
-        switches=result.switches,
-        operations=result.operations,
-        conversion=result.conversion,
-    )
-
-
 @dataclass(kw_only=True, slots=True)
 class StoredResults:
     """What a run has measured so far."""
 
     statuses: dict[str, dict[str, Status]] = field(default_factory=dict)
     """By the id of each trial, the status of each arm by its name; arms that are tried again have none."""
-    rows: dict[str, dict[str, Row]] = field(default_factory=dict)
-    """Likewise the rows of their CSVs, of what earlier processes have stored, as texts."""
+    batch_sizes: dict[str, int] = field(default_factory=dict)
+    """The batch size of each trial that earlier processes have stored, by its id."""
 
     def final(self, trial: Trial) -> set[str]:
         """Return the names of the arms of a trial whose outcome is final, measured in it or apart."""
@@ -322,20 +264,18 @@ def stored_results(folder: Path) -> StoredResults:
     """
     known = StoredResults()
     for name in OF_PHASES:
-        _trials(folder / name)  # refuses what no run has written
-        for row in CsvFile(folder / name).rows():
-            arm = arm_name(row)
+        rows = csv_file.read(folder / name)
+        for row in rows[["trial", *ARM, "batch_size", "status"]].to_dict("records"):
+            known.batch_sizes[row["trial"]] = int(row["batch_size"])
             if row["status"] not in FAILURES:
-                known.statuses.setdefault(row["trial"], {})[arm] = cast(Status, row["status"])
-            known.rows.setdefault(row["trial"], {})[arm] = row
+                known.statuses.setdefault(row["trial"], {})[arm_name(row)] = row["status"]
     return known
 
 
-def arm_name(row: Mapping[str, Any]) -> str:
+def arm_name(row: Mapping[Any, Any]) -> str:
     """Return the name of a row's arm: its precision, and of an ablation step the techniques, too."""
-    techniques = unquoted(row.get("techniques") or "")
-    precision = unquoted(row["precision"])
-    return f"{precision}+{techniques}" if row.get("ablation") == "yes" and techniques else precision
+    is_step = row.get("ablation") == "yes" and row["techniques"]
+    return f"{row['precision']}{LIST}{row['techniques']}" if is_step else str(row["precision"])
 
 
 def reason_of(detail: str) -> str:

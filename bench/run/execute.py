@@ -346,12 +346,12 @@ class Execution:
 
     def largest(self, plan: Plan) -> Largest:
         """Return the largest batches found by a plan's searches, before a resumption too."""
-        rows = stored_results(self.store.folder).rows
+        stored = stored_results(self.store.folder)
         largest = {}
         for trial in plan.trials:
-            row = rows.get(trial.id, {}).get(trial.precisions[0])
-            if trial.phase in SEARCHES and row is not None and row["status"] == "ok":
-                largest[at_any_size(trial.cell), trial.precisions[0]] = int(row["batch_size"])
+            arm = trial.precisions[0]
+            if trial.phase in SEARCHES and stored.statuses.get(trial.id, {}).get(arm) == "ok":
+                largest[at_any_size(trial.cell), arm] = stored.batch_sizes[trial.id]
         return largest
 
     def _drop_checkpoint(self, trial: Trial) -> None:

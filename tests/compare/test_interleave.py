@@ -115,13 +115,6 @@ def test_a_run_that_is_refused_or_does_not_start_ends_it(started, sides, tmp_pat
     assert len(started.commands) == count
 
 
-def test_which_runs_measured_a_part_only_is_said(started, sides, tmp_path, capsys):
-    started.codes += [0, 0, 1]
-    interleave(sides["model/model.py"], sides["checkout"], [], tmp_path / "out", pairs=2)
-    partly = [line for line in capsys.readouterr().err.splitlines() if "did not measure everything" in line]
-    assert [("NEW in pair 2" in line) for line in partly] == [True]
-
-
 def test_a_folder_takes_more_pairs_but_no_runs_of_other_code(started, sides, tmp_path):
     model, out = sides["model/model.py"], tmp_path / "out"
     interleave(model, sides["checkout"], [], out, pairs=1)

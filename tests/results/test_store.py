@@ -1,7 +1,10 @@
+"""The CSV store: what it writes, what it knows of a run, and what a crash or a full disk leaves."""
+
 import errno
 import itertools
 import json
 import os
+import resource
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +13,7 @@ import pytest
 from bench.phases.memory import MemoryPeak
 from bench.report.reading.trials import read_details, read_trials
 from bench.results.columns import COLUMNS
-from bench.results.records import Block, Conversion, EpochResult, Numeric, Sample, Switches, TrialResult
+from bench.results.records import Block, EpochResult, Numeric, Sample, Switches, TrialResult
 from bench.results.run_json import FORMAT
 from bench.results.store import Store, stored_results
 from bench.spec.errors import UsageError
@@ -22,75 +25,14 @@ def result(precision="fp32", status="ok", **more):
     return TrialResult(precision=precision, status=status, **more)
 
 
-def test_a_result_is_one_row_with_units_in_names_and_the_columns_that_have_values(tmp_path, tiny_trial, cpu):
-    memory = MemoryPeak(peak_resident_bytes=1_000_000, model_bytes=0)
-    with Store(tmp_path / "run") as store:
-        store.add_results(tiny_trial, cpu, [result(row=memory, switches=Switches(loss_scaling=False))])
-        (row,) = rows(tmp_path / "run", "memory.csv")
-        assert [name for name in COLUMNS["memory.csv"] if name in row] == list(row)
-        assert (row["suite"], row["batch_size"], row["replicate"], row["loss_scaling"]) == ("tiny", "4", "0", "no")
-        assert (row["peak_resident_bytes"], row["model_bytes"]) == ("1000000", "0")
-        assert not {"peak_allocated_bytes", "techniques", "detail", "seed", "step_ms"} & set(row)
-        slow = replace(tiny_trial, replicate=1)
-        store.add_results(slow, cpu, [result(status="failed", detail="it broke", wall_s=0.1 + 0.2)])
-    first, second = rows(tmp_path / "run", "memory.csv")
-    assert (first["detail"], second["detail"], second["peak_resident_bytes"]) == ("", "it broke", "")
-    assert float(second["wall_s"]) == 0.1 + 0.2
+def both(status="ok", second=None):
+    return [result(status=status), result("amp-bf16", second or status)]
 
 
-def test_every_kind_of_record_has_its_file(tmp_path, tiny_trial, cpu):
-    epoch = dict.fromkeys(EpochResult.__slots__) | {"trial": "t", "epoch": 1, "train_loss": 2.0}
-    numeric = Numeric(trial="t", precision="fp32", kind="step", step=0, layer="", name="loss", value=2.0)
-    sent = {"speed": block(tiny_trial), "train": EpochResult(**epoch), "numerics": numeric, "layers": numeric}
-    with Store(tmp_path / "run") as store:
-        store.add([Sample(time_s=1.0, placement="0", uuid="GPU-a", power_w=250.0)])
-        for phase, record in sent.items():
-            store.add_results(replace(tiny_trial, phase=phase), cpu, [result()], [record])
-    written = {name: len(rows(tmp_path / "run", name)) for name in COLUMNS if (tmp_path / "run" / name).exists()}
-    details = ("blocks.csv", "epochs.csv", "telemetry.csv", "numerics_figures.csv", "layers_figures.csv")
-    assert written == dict.fromkeys([*(f"{phase}.csv" for phase in sent), *details], 1)
-    assert rows(tmp_path / "run", "telemetry.csv")[0]["temperature_c"] == ""
-    assert rows(tmp_path / "run", "epochs.csv")[0]["test_loss"] == ""
-
-
-def test_a_run_whose_file_lacks_a_column_gets_it_when_it_goes_on_and_keeps_those_that_somebody_added(
-    tmp_path, tiny_trial, cpu
-):
-    first, second = (replace(pair_of(tiny_trial), replicate=number) for number in (0, 1))
-    with Store(tmp_path) as store:
-        store.add_results(first, cpu, [result(wall_s=1.0)], [replace(block(first), discarded="no")])
-    for name, old, new in (("speed.csv", ",wall_s", ",note"), ("blocks.csv", ",discarded", ",mine")):
-        path = tmp_path / name
-        path.write_text(path.read_text().replace(old, new, 1))
-    with Store(tmp_path) as store:
-        store.add_results(second, cpu, [result(wall_s=3.0)], [replace(block(second), discarded="no")])
-    assert [(row["wall_s"], row["note"]) for row in rows(tmp_path, "speed.csv")] == [("", "1.0"), ("3.0", "")]
-    assert [(row["discarded"], row["mine"]) for row in rows(tmp_path, "blocks.csv")] == [("", "no"), ("no", "")]
-
-
-def test_finished_trials_are_known_by_their_name_and_failed_arms_are_tried_again(tmp_path, tiny_trial, cpu):
-    speed, hung = pair_of(tiny_trial), replace(tiny_trial, replicate=1)
-    with Store(tmp_path / "run") as store:
-        store.add_results(speed, cpu, [result(), result("amp-bf16", "oom", detail="did not fit")])
-        store.add_results(hung, cpu, [result(status="timeout")])
-    known = stored_results(tmp_path / "run")
-    assert known.statuses == {speed.id: {"fp32": "ok", "amp-bf16": "oom"}}
-    assert [known.is_done(trial) for trial in (speed, hung, replace(speed, replicate=1))] == [True, False, False]
-    assert stored_results(tmp_path / "nowhere").statuses == {}
-
-
-def test_arms_that_were_measured_apart_are_done(tmp_path, tiny_trial, cpu):
-    both = pair_of(tiny_trial)
-    first, second = both.apart()
-    with Store(tmp_path) as store:
-        store.add_results(first, cpu, [result()])
-        assert not stored_results(tmp_path).is_done(both)
-        store.add_results(second, cpu, [result("amp-bf16", "oom")])
-    assert stored_results(tmp_path).is_done(both)
-
-
-def pair_of(trial):
-    return replace(trial, phase="speed", arms=arms("fp32", "amp-bf16"))
+@pytest.fixture
+def pair(tiny_trial):
+    """A trial of two arms."""
+    return replace(tiny_trial, phase="speed", arms=arms("fp32", "amp-bf16"))
 
 
 def block(trial, number=0):
@@ -105,50 +47,102 @@ def rounds(folder):
     return [int(row["round"]) for row in rows(folder, "blocks.csv")]
 
 
-def test_the_rows_of_the_last_attempt_at_a_trial_replace_those_before(tmp_path, tiny_trial, cpu):
-    trial, other = pair_of(tiny_trial), replace(pair_of(tiny_trial), replicate=1)
-    with Store(tmp_path) as store:
-        store.add_results(other, cpu, [result(), result("amp-bf16")], [block(other, 1)])
-        store.add_results(trial, cpu, [result(status="failed"), result("amp-bf16", "failed")], [block(trial)])
-    for number in range(2, 5):
-        with Store(tmp_path) as store:
-            assert store.dropped == {}
-            store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial, number)])
-    assert [row["status"] for row in trial_rows(tmp_path)] == ["ok"] * 4
-    assert rounds(tmp_path) == [1, 4]
+def test_a_result_is_one_row_with_units_in_names_and_the_columns_that_have_values(tmp_path, tiny_trial, cpu):
+    memory = MemoryPeak(peak_resident_bytes=1_000_000, model_bytes=0)
+    store = Store(tmp_path)
+    store.add_results(tiny_trial, cpu, [result(row=memory, switches=Switches(loss_scaling=False))])
+    (row,) = rows(tmp_path, "memory.csv")
+    assert [name for name in COLUMNS["memory.csv"] if name in row] == list(row)
+    assert (row["suite"], row["batch_size"], row["replicate"], row["loss_scaling"]) == ("tiny", "4", "0", "no")
+    assert (row["peak_resident_bytes"], row["model_bytes"]) == ("1000000", "0")
+    assert not {"peak_allocated_bytes", "techniques", "detail", "seed", "step_ms"} & set(row)
+    failed = result(status="failed", detail="it broke", wall_s=0.1 + 0.2)
+    store.add_results(replace(tiny_trial, replicate=1), cpu, [failed])
+    first, second = rows(tmp_path, "memory.csv")
+    assert (first["detail"], second["detail"], second["peak_resident_bytes"]) == ("", "it broke", "")
+    assert float(second["wall_s"]) == 0.1 + 0.2
 
 
-def test_a_trial_of_other_arms_replaces_that_of_the_same_name(tmp_path, tiny_trial, cpu):
-    both = pair_of(tiny_trial)
-    other = replace(both, arms=arms("fp32", "fp16-master"))
-    assert both.id == other.id
-    with Store(tmp_path) as store:
-        store.add_results(both, cpu, [result(), result("amp-bf16")], [block(both)])
-        store.add_results(other, cpu, [result(), result("fp16-master")], [block(other, 7)])
-    assert [row["precision"] for row in trial_rows(tmp_path)] == ["fp32", "fp16-master"]
-    assert rounds(tmp_path) == [7]
+def test_every_kind_of_record_has_its_file(tmp_path, tiny_trial, cpu):
+    epoch = dict.fromkeys(EpochResult.__slots__) | {"trial": "t", "epoch": 1, "train_loss": 2.0}
+    numeric = Numeric(trial="t", precision="fp32", kind="step", step=0, layer="", name="loss", value=2.0)
+    sent = {"speed": block(tiny_trial), "train": EpochResult(**epoch), "numerics": numeric, "layers": numeric}
+    store = Store(tmp_path)
+    store.add([Sample(time_s=1.0, placement="0", uuid="GPU-a", power_w=250.0)])
+    for phase, record in sent.items():
+        store.add_results(replace(tiny_trial, phase=phase), cpu, [result()], [record])
+    details = ("blocks.csv", "epochs.csv", "telemetry.csv", "numerics_figures.csv", "layers_figures.csv")
+    written = {path.name: len(rows(tmp_path, path.name)) for path in tmp_path.glob("*.csv")}
+    assert written == dict.fromkeys([*(f"{phase}.csv" for phase in sent), *details], 1)
+    assert rows(tmp_path, "telemetry.csv")[0]["temperature_c"] == ""
+    assert rows(tmp_path, "epochs.csv")[0]["test_loss"] == ""
+
+
+def test_a_run_whose_file_lacks_a_column_gets_it_when_it_goes_on_and_keeps_those_that_somebody_added(
+    tmp_path, pair, cpu
+):
+    def add(replicate, wall_s):
+        trial = replace(pair, replicate=replicate)
+        Store(tmp_path).add_results(trial, cpu, [result(wall_s=wall_s)], [replace(block(trial), discarded="no")])
+
+    add(0, 1.0)
+    for name, old, new in (("speed.csv", ",wall_s", ",note"), ("blocks.csv", ",discarded", ",mine")):
+        path = tmp_path / name
+        path.write_text(path.read_text().replace(old, new, 1))
+    add(1, 3.0)
+    assert [(row["wall_s"], row["note"]) for row in rows(tmp_path, "speed.csv")] == [("", "1.0"), ("3.0", "")]
+    assert [(row["discarded"], row["mine"]) for row in rows(tmp_path, "blocks.csv")] == [("", "no"), ("no", "")]
+
+
+def test_finished_trials_are_known_by_their_name_and_failed_arms_are_tried_again(tmp_path, tiny_trial, pair, cpu):
+    hung = replace(tiny_trial, replicate=1)
+    store = Store(tmp_path / "run")
+    store.add_results(pair, cpu, both("ok", "oom"))
+    store.add_results(hung, cpu, [result(status="timeout")])
+    known = stored_results(tmp_path / "run")
+    assert known.statuses == {pair.id: {"fp32": "ok", "amp-bf16": "oom"}}
+    assert [known.is_done(trial) for trial in (pair, hung, replace(pair, replicate=1))] == [True, False, False]
+    assert known.batch_sizes == {pair.id: 4, hung.id: 4}
+    assert stored_results(tmp_path / "nowhere").statuses == {}
+
+
+def test_the_rows_of_the_last_attempt_at_a_trial_replace_those_before_whatever_its_arms(tmp_path, pair, cpu):
+    store, other = Store(tmp_path), replace(pair, replicate=1)
+    store.add_results(other, cpu, both(), [block(other, 1)])
+    store.add_results(pair, cpu, both("failed"), [block(pair)])
+    for number, precision in enumerate(("amp-bf16", "fp16-master"), 2):
+        again = replace(pair, arms=arms("fp32", precision))
+        assert again.id == pair.id
+        store = Store(tmp_path)
+        assert store.dropped == {}
+        store.add_results(again, cpu, [result(), result(precision)], [block(pair, number)])
+    assert [(row["precision"], row["status"]) for row in trial_rows(tmp_path)] == [
+        *(("fp32", "ok"), ("amp-bf16", "ok")),
+        *(("fp32", "ok"), ("fp16-master", "ok")),
+    ]
+    assert rounds(tmp_path) == [1, 3]
 
 
 @pytest.mark.parametrize(("ending", "left"), [("ok", ["both", "both"]), ("oom", ["alone", "both", "both", "alone"])])
-def test_an_arm_measured_alone_counts_until_it_is_measured_with_the_others(tmp_path, tiny_trial, cpu, ending, left):
-    both = pair_of(tiny_trial)
-    first, second = both.apart()
-    with Store(tmp_path) as store:
-        store.add_results(first, cpu, [result()], [block(first)])
-        store.add_results(second, cpu, [result("amp-bf16", "failed")])
-        store.add_results(both, cpu, [result(status=ending), result("amp-bf16", ending)])
-        if ending == "oom":  # which is no end of what each does alone
-            store.add_results(second, cpu, [result("amp-bf16")])
-    assert [
-        "both" if row["trial"] == both.id else "alone" for row in trial_rows(tmp_path) if row["status"] != "failed"
-    ] == left
+def test_an_arm_measured_alone_counts_until_it_is_measured_with_the_others(tmp_path, pair, cpu, ending, left):
+    first, second = pair.apart()
+    store = Store(tmp_path)
+    store.add_results(first, cpu, [result()], [block(first)])
+    store.add_results(second, cpu, [result("amp-bf16", "failed")])
+    assert not stored_results(tmp_path).is_done(pair)
+    store.add_results(pair, cpu, both(ending))
+    if ending == "oom":  # which is no end of what each does alone
+        store.add_results(second, cpu, [result("amp-bf16")])
+    assert stored_results(tmp_path).is_done(pair)
+    names = {pair.id: "both", first.id: "alone", second.id: "alone"}
+    assert [names[row["trial"]] for row in trial_rows(tmp_path) if row["status"] != "failed"] == left
     assert len(rounds(tmp_path)) == left.count("alone") // 2
 
 
 class Failing:
     """Lets the Nth call that changes a folder fail, as an error or, with all after it, as the end of the process."""
 
-    CALLS = ("fsync", "replace", "rename", "mkdir", "unlink", "rmdir")
+    CALLS = ("fsync", "truncate", "replace", "rename", "mkdir", "unlink", "rmdir")
 
     class Killed(BaseException):
         pass
@@ -168,28 +162,25 @@ class Failing:
 
 
 @pytest.mark.parametrize("kill", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_trial_is_stored_as_a_whole_or_not_at_all_at_whatever_call_it_fails(
-    tmp_path, tiny_trial, cpu, monkeypatch, kill
-):
-    trial = pair_of(tiny_trial)
+def test_a_trial_is_stored_as_a_whole_or_not_at_all_at_whatever_call_it_fails(tmp_path, pair, cpu, monkeypatch, kill):
+    def measure(folder, status, number):
+        store = Store(folder)
+        store.write_run({"request": {}})
+        store.add_results(pair, cpu, both(status), [block(pair, number)])
+
     ended, states = [], set()
     for number in itertools.count(1):
         folder = tmp_path / str(number)
-        with Store(folder) as store:
-            store.write_run({"request": {}})
-            store.add_results(trial, cpu, [result(status="failed"), result("amp-bf16", "failed")], [block(trial, 3)])
+        measure(folder, "failed", 3)
         with (folder / "blocks.csv").open("a") as file:
             file.write("half a li")
         with monkeypatch.context() as patched:
             failing = Failing(patched, number, kill=kill)
             try:
-                with Store(folder) as store:
-                    store.write_run({"request": {}})
-                    store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial, 7)])
+                measure(folder, "ok", 7)
             except (UsageError, OSError, Failing.Killed) as error:
                 ended.append(type(error))
-        with Store(folder) as store:
-            store.write_run({"request": {}})
+        Store(folder).write_run({"request": {}})
         states.add((*(row["status"] for row in trial_rows(folder)), *rounds(folder)))
         assert not list(folder.glob(".*"))
         if failing.left > 0:
@@ -212,85 +203,59 @@ def test_a_strangers_file_is_refused_and_no_file_is_changed(tmp_path, text):
     assert contents(tmp_path) == before
 
 
-class FullDisk:
-    """A file that takes half of what is written to it, and then no more."""
-
-    def __init__(self, file, error=errno.ENOSPC):
-        self.file, self.error, self.calls = file, error, 0
-
-    def write(self, data):
-        self.calls += 1
-        if self.calls > 1:
-            raise OSError(self.error, "No space left on device")
-        return self.file.write(data[: len(data) // 2])
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
-
-
 @pytest.mark.parametrize(
-    ("fault", "sentence"), [("deleted", "was deleted or moved"), ("full", "No space left on device.*Make room")]
+    ("fault", "sentence"), [("deleted", "was deleted or moved"), ("full", "File too large.*Make room")]
 )
-def test_a_folder_that_cannot_be_written_ends_the_run_and_what_was_stored_stays(
-    tmp_path, tiny_trial, cpu, fault, sentence
-):
-    folder, trial = tmp_path / "results" / "run", pair_of(tiny_trial)
-    both, other = [result(), result("amp-bf16")], replace(trial, replicate=1)
-    with Store(folder) as store:
-        store.write_run({"request": {}})
-        store.add_results(trial, cpu, both, [block(trial)])
-        before = contents(folder)
-        if fault == "deleted":
-            folder.rename(tmp_path / "elsewhere")
-        else:
-            file = store._files["blocks.csv"]
-            file._file = FullDisk(file._file)
+def test_a_folder_that_cannot_be_written_ends_the_run_and_what_was_stored_stays(tmp_path, pair, cpu, fault, sentence):
+    folder, other = tmp_path / "results" / "run", replace(pair, replicate=1)
+    store, limits = Store(folder), resource.getrlimit(resource.RLIMIT_FSIZE)
+    store.add_results(pair, cpu, both(), [block(pair)])
+    before = contents(folder)
+    if fault == "deleted":
+        folder.rename(tmp_path / "elsewhere")
+    else:  # the next write to the file ends in the middle
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before["blocks.csv"]) + 10, limits[1]))
+    try:
         with pytest.raises(UsageError, match=f"{sentence}.*--resume {folder}"):
-            store.add_results(other, cpu, both, [block(other)])
+            store.add_results(other, cpu, both(), [block(other)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     place = tmp_path / "elsewhere" if fault == "deleted" else folder
     assert contents(place) == before  # without half a row
-    with Store(place) as store:
-        assert store.dropped == {}
-        store.add_results(other, cpu, both, [block(other)])
-    assert set(stored_results(place).statuses) == {trial.id, other.id}
+    store = Store(place)
+    assert store.dropped == {}
+    store.add_results(other, cpu, both(), [block(other)])
+    assert set(stored_results(place).statuses) == {pair.id, other.id}
 
 
-def test_details_of_trials_whose_csv_is_gone_are_not_dropped(tmp_path, tiny_trial, cpu):
-    with Store(tmp_path) as store:
-        store.add_results(tiny_trial, cpu, [result()])
-        for number in (0, 1):
-            trial = replace(pair_of(tiny_trial), replicate=number)
-            store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial)])
+def test_a_file_that_was_deleted_is_not_made_again_without_what_it_had(tmp_path, pair, cpu):
+    store = Store(tmp_path)
+    store.add_results(pair, cpu, both())
     (tmp_path / "speed.csv").unlink()
-    before = contents(tmp_path)
-    with pytest.raises(UsageError, match=r"has no floor\.csv or speed\.csv"):
-        Store(tmp_path)
-    assert contents(tmp_path) == before
+    with pytest.raises(UsageError, match="was deleted or moved"):
+        store.add_results(replace(pair, replicate=1), cpu, both())
 
 
-def test_details_of_a_trial_that_did_not_end_are_dropped(tmp_path, tiny_trial, cpu):
-    trials = [replace(pair_of(tiny_trial), replicate=number) for number in (0, 1)]
-    for number, trial in enumerate(trials):
-        with Store(tmp_path) as store:
-            store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial, number)])
+def test_details_of_a_trial_that_did_not_end_are_dropped(tmp_path, pair, cpu):
+    for number in (0, 1):
+        trial = replace(pair, replicate=number)
+        Store(tmp_path).add_results(trial, cpu, both(), [block(trial, number)])
     before = (tmp_path / "speed.csv").read_text()
     for left in (1, 0):  # trials
         lines = before.splitlines(keepends=True)[: 1 + 2 * left]
         (tmp_path / "speed.csv").write_text("".join(lines))
-        with Store(tmp_path) as store:
-            assert store.dropped == {"blocks.csv": 1}
+        assert Store(tmp_path).dropped == {"blocks.csv": 1}
         assert rounds(tmp_path) == list(range(left))
 
 
 @pytest.mark.parametrize(
     "note", ["two\nlines", "a\ttab", "\x1b[31mred", "\u202eback", "=1+1", "a,b", 'a "b"', "x" * 400]
 )
-def test_a_trial_is_known_again_whatever_its_parameters_are(tmp_path, tiny_trial, cpu, note):
-    suite = replace(tiny_trial.cell.suite, parameters=(("note", note),))
-    trial = pair_of(replace(tiny_trial, cell=replace(tiny_trial.cell, suite=suite)))
+def test_a_trial_is_known_again_whatever_its_parameters_are(tmp_path, pair, cpu, note):
+    suite = replace(pair.cell.suite, parameters=(("note", note),))
+    trial = replace(pair, cell=replace(pair.cell, suite=suite))
     for _ in range(2):
-        with Store(tmp_path) as store:
-            store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial)])
+        Store(tmp_path).add_results(trial, cpu, both(), [block(trial)])
         assert stored_results(tmp_path).is_done(trial)
     assert len(trial_rows(tmp_path)) == 2
     assert rounds(tmp_path) == [0]
@@ -305,13 +270,3 @@ def test_files_of_trials_have_names_of_their_own_that_a_file_may_have(tiny_trial
     for paths in ([trial.checkpoint for trial in trials], [trial.log for trial in trials]):
         assert len(set(paths)) == len(trials)
         assert all(len(path.name) < 200 for path in paths)
-
-
-def test_a_cell_may_be_longer_than_pythons_csv_allows(tmp_path, tiny_trial, cpu):
-    kept = {f"layer{number}": "its sizes are no multiples of 16" for number in range(5000)}
-    conversion = Conversion(converted_layers=(), kept_layers=kept)
-    with Store(tmp_path) as store:
-        store.add_results(tiny_trial, cpu, [result(conversion=conversion)])
-    with Store(tmp_path) as store:
-        store.add_results(tiny_trial, cpu, [result(conversion=conversion)])
-    assert json.loads(trial_rows(tmp_path)[0]["kept_layers"]) == kept

@@ -14,9 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.analysis.alone import IN_TURNS
 from bench.report.analysis.doubts import doubted, marked_verdict
-from bench.report.analysis.judge import judged_by
+from bench.report.analysis.judge import IN_TURNS, judged_by
 from bench.report.analysis.summary import MEASURES
 from bench.report.analysis.verdict import Answer
 from bench.report.format import (
