@@ -444,7 +444,7 @@ SPEED, OTHERS = [f"speed-r{number}" for number in range(4)], ["train-fp32-s0", "
     ],
 )
 def test_only_what_should_end_in_time_is_begun_and_the_rest_is_undecided(
-    run, speed_plan, tiny_trial, deadline_s, ran, undecided
+    run, speed_plan, tiny_trial, *, deadline_s, ran, undecided
 ):
     others = [replace(tiny_trial, phase=phase, arms=arms("fp32")) for phase in ("train", "memory")]
     plan = Plan(trials=(*speed_plan(most_replicates=4).trials, *others), seconds=(10.0, 10.0, 10.0, 20.0, 2.0))
