@@ -329,7 +329,7 @@ def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs
             "layers --suite mlp --precision amp-bf16 --quick --out x",
             "layers --suite mlp --precision amp-bf16",
         ),
-        (at_length, "--suite a --quick --ladder --techniques b --within=9s", "--suite a --ladder --techniques b"),
+        (at_length, "--suite a --quick --within=9s --ladder --techniques b", "--suite a --ladder --techniques b"),
         (at_length, "script --quick --inject a,b -- a.py --quick", "script --inject a,b -- a.py --quick"),
         (repeated, "script --inject a,b --quick --out x -- a.py --epochs 3", "script --inject a,b -- a.py --epochs 3"),
     ],
