@@ -487,15 +487,6 @@ def test_a_run_that_was_cut_off_anywhere_goes_on_with_exactly_what_lacks_a_row(r
     assert run(plan).ran == []
 
 
-def test_blocks_of_an_attempt_that_failed_are_not_mixed_with_those_of_the_next(run, plan, tmp_path):
-    run(plan, {"speed": Ending(kind="error", text="gone")})
-    assert len(rows(tmp_path / "run", "blocks.csv")) == 4  # of each arm alone
-    done = run(plan)
-    assert done.ran == ["speed-r0", "speed-r1"]
-    assert len(rows(tmp_path / "run", "blocks.csv")) == 2
-    assert done.arms("speed") == [*ARMS, *ARMS]
-
-
 def test_arms_that_failed_together_and_were_all_measured_apart_are_not_measured_again(run, plan):
     first = run(plan, {"speed-r0": DIED})
     again = run(plan)
