@@ -13,7 +13,7 @@ from bench.launch import Ending
 from bench.ray.launcher import Accelerator, AcceleratorActor, AcceleratorPool, NodeLostError, connect, interface, stage
 from bench.results.records import Numeric, Progress, TrialResult
 from bench.spec.errors import UsageError
-from bench.spec.trial import Placement
+from bench.spec.trial import Placement, Rendezvous
 
 DONE = Ending(kind="done")
 LOSS = {"precision": "fp32", "kind": "step", "step": 0, "layer": "", "name": "loss", "value": 1.0}
@@ -74,10 +74,9 @@ def test_each_bundle_is_a_rank_that_sees_its_gpu_alone_and_the_fullest_node_come
     pool = AcceleratorPool(ray, "V100", 3)
     assert pool.run(trial, gpu, lambda _message: None) == DONE
     assert [call.kwargs["num_gpus"] for call in ray.options.mock_calls] == [1, 1, 1]
-    meetings = [ray.actors[index].given[0][2] for index in (1, 2, 0)]
-    assert [meeting.rank for meeting in meetings] == [0, 1, 2]
-    assert [meeting.local_world for meeting in meetings] == [2, 2, 1]
-    assert {(meeting.world, meeting.address, meeting.port) for meeting in meetings} == {(3, "10.0.0.2", 29400)}
+    meeting = {"world": 3, "address": "10.0.0.2", "port": 29400}
+    meetings = [Rendezvous(rank=rank, local_world=local, **meeting) for rank, local in ((2, 1), (0, 2), (1, 2))]
+    assert [actor.given[0][2] for actor in ray.actors] == meetings
     assert pool.run(on_v100(tiny_trial), gpu, lambda _message: None) == DONE
     assert [len(actor.given) for actor in ray.actors] == [1, 2, 1]  # the same group
     pool.close()
