@@ -145,7 +145,7 @@ def show_list(options: argparse.Namespace) -> int:
         from bench.report.document import dumps
 
         document = listing.devices(*survey) if options.gpus else listing.registries(options.pattern)
-        print(dumps(document))
+        print(dumps(document))  # noqa: T201 - JSON has no control characters
     else:
         lines = listing.describe_devices(*survey) if options.gpus else listing.describe_registries(options.pattern)
         print_plain("\n".join(lines))

@@ -1,7 +1,6 @@
 """Processes that train together, for tests: each calls one function, and what they return comes back in their order."""
 
 import os
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from torch import multiprocessing
 
 from bench.launch.local import PRELOAD
+from bench.launch.ranks import free_port
 from bench.training import distributed
 
 
@@ -23,10 +23,7 @@ def together(folder: Path, function: Callable[..., Any], *arguments: Any, ranks:
         arguments: what else to call it with.
         ranks: how many processes.
     """
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     given = (shared, folder, function, arguments)
     modules = [PRELOAD, __name__, function.__module__]  # the first is the harness's, which may use the same server
     multiprocessing.set_forkserver_preload(modules)  # which imports torch once for all

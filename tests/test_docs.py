@@ -1,6 +1,5 @@
 """The documents name files that exist, link to pages and headings that exist, and show commands that parse."""
 
-import itertools
 import re
 import shlex
 from pathlib import Path
@@ -55,36 +54,30 @@ def test_a_link_leads_to_a_page_and_a_heading_that_exist(page, match):
 
 
 @pytest.mark.parametrize(("page", "match"), each(COMMAND))
-def test_an_example_is_a_command_that_can_be_given(page, match, tmp_path, monkeypatch):
+def test_an_example_is_a_command_that_can_be_given_and_that_of_a_source_has_a_suite_with_its_settings(
+    page, match, tmp_path, monkeypatch
+):
     if "--help" in match[1] or any(mark in match[1] for mark in "$*\\"):
         pytest.skip("it prints help, or the shell must complete it")
+    monkeypatch.chdir(tmp_path)
     words = shlex.split(match[1].removesuffix("&"), comments=True)
     for word in words:
-        if word.startswith("folder:"):
-            (tmp_path / word.removeprefix("folder:") / "train" / "class").mkdir(parents=True)
-        if word.startswith("text:"):
-            (file := tmp_path / word.removeprefix("text:")).parent.mkdir(parents=True, exist_ok=True)
-            file.touch()
-    monkeypatch.chdir(tmp_path)
+        kind, _, place = word.partition(":")
+        if kind == "folder":
+            Path(place, "train", "class").mkdir(parents=True)
+        if kind == "text":
+            Path(place).parent.mkdir(parents=True, exist_ok=True)
+            Path(place).touch()
     options = parse(words)
     if words[0] == "script":
         script.COMMAND.run(options)
-
-
-SOURCES = (ROOT / "docs" / "sources.md").read_text()
-
-
-@pytest.mark.parametrize("command", [command for command in COMMAND.findall(SOURCES) if "--suite" in command])
-def test_a_command_of_a_source_names_a_suite_that_exists_with_settings_that_it_has(command, tmp_path, monkeypatch):
-    pairs = list(itertools.pairwise(shlex.split(command)))
-    (name,) = (word for flag, word in pairs if flag == "--suite")
-    settings = [word.split("=", 1) for flag, word in pairs if flag == "--set"]
-    for package in ("timm", "torchmetrics", "pycocotools") if ":" in name else ():
-        pytest.importorskip(package, reason="pip install 'ampmeter[timm,detection]'")
-    if folder := dict(settings).get("folder"):
-        (tmp_path / folder / "VOCdevkit" / "VOC2007").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    suite_registry.refer(name, dict(settings))
+    if page.name == "sources.md" and "--suite" in words:
+        (name,), settings = options.suites, dict(options.parameters)
+        for package in ("timm", "torchmetrics", "pycocotools") if ":" in name else ():
+            pytest.importorskip(package, reason="pip install 'ampmeter[timm,detection]'")
+        if "folder" in settings:
+            Path(settings["folder"], "VOCdevkit", "VOC2007").mkdir(parents=True)
+        suite_registry.refer(name, settings)
 
 
 def test_the_columns_that_measuring_names_are_columns():

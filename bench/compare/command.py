@@ -66,9 +66,9 @@ def run(options: argparse.Namespace) -> int:
         old, new = interleave(old, new, options.words, options.interleave, options.pairs)
     comparison = compare(old, new, options.fail_over, by_turns=options.by_turns or is_measured)
     if options.json:
-        print(dumps(document(comparison)))
+        print(dumps(document(comparison)))  # noqa: T201 - JSON has no control characters
     elif options.markdown or options.html:
-        print(comparison_page(comparison, "html" if options.html else "md"), end="")
+        print(comparison_page(comparison, "html" if options.html else "md"), end="")  # noqa: T201 - the page is plain
     else:
         show_comparison(comparison)
     if options.fail_over is not None and not (comparison.failures or comparison.is_judged):

@@ -88,30 +88,46 @@ def test_a_terminal_shows_the_trial_the_time_left_and_a_line_for_each_gpu(tiny_t
         assert shown in screen.getvalue()
 
 
-def test_a_trial_is_named_by_what_it_does(tiny_trial):
-    assert describe_trial(tiny_trial) == "tiny, cpu, batch 4, memory (fp32)"
-    speed = replace(tiny_trial, phase="speed", arms=arms("fp32", "amp-bf16"), replicate=1)
-    assert describe_trial(speed) == "tiny, cpu, batch 4, speed (process 2)"
-    assert describe_trial(replace(tiny_trial, ablation=True)).endswith("memory of an ablation (fp32)")
-    assert describe_trial(replace(tiny_trial, phase="train", epochs=3)).endswith("train (fp32, seed 0, 3 epochs)")
-    assert describe_trial(replace(tiny_trial, phase="train", epochs=1)).endswith("train (fp32, seed 0, 1 epoch)")
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({}, "memory (fp32)"),
+        ({"phase": "speed", "arms": arms("fp32", "amp-bf16"), "replicate": 1}, "speed (process 2)"),
+        ({"ablation": True}, "memory of an ablation (fp32)"),
+        ({"phase": "train", "epochs": 3}, "train (fp32, seed 0, 3 epochs)"),
+        ({"phase": "train", "epochs": 1}, "train (fp32, seed 0, 1 epoch)"),
+    ],
+)
+def test_a_trial_is_named_by_what_it_does(tiny_trial, changed, name):
+    assert describe_trial(replace(tiny_trial, **changed)) == f"tiny, cpu, batch 4, {name}"
+
+
+def test_a_trial_of_a_variant_is_named_with_its_parameters(tiny_trial):
     suite = replace(tiny_trial.cell.suite, parameters=(("trainer", "plain"), ("lr", 0.1)))
     variant = replace(tiny_trial, cell=replace(tiny_trial.cell, suite=suite))
     assert describe_trial(variant) == "tiny (trainer=plain lr=0.1), cpu, batch 4, memory (fp32)"
 
 
-def test_the_plan_says_where_what_and_how_long(tiny_trial, machine, capsys):
-    trials = (tiny_trial, replace(tiny_trial, phase="train", epochs=3))
-    show_plan(Plan(trials=trials, seconds=(10.0, 106.0)), machine, ["Mind the gap."], default_device=True)
-    text = capsys.readouterr().out
+@pytest.fixture
+def shown(tiny_trial, machine, capsys):
+    """Return a function that shows a plan of memory and of training, each by its epochs, and returns what it prints."""
+
+    def shown(*epochs, seconds, warnings=(), default_device=False):
+        train = [replace(tiny_trial, phase="train", epochs=count) for count in epochs]
+        plan = Plan(trials=(tiny_trial, *train), seconds=seconds)
+        show_plan(plan, machine, warnings, default_device=default_device)
+        return capsys.readouterr().out
+
+    return shown
+
+
+def test_the_plan_says_where_what_and_how_long(shown):
+    text = shown(3, seconds=(10.0, 106.0), warnings=["Mind the gap."], default_device=True)
     assert "cpu: Test CPU (CPU); torch 2.15" in text
     assert "No --gpus was given: measuring on the CPU, because there is no GPU." in text
     assert "Warning: Mind the gap." in text
     assert "tiny on cpu: fp32; batch 4; 3 epochs on synthetic; about 1.9 min" in text
     assert text.endswith("2 trials, about 2 min in all\n")
-    show_plan(Plan(trials=trials, seconds=(10.0, None)), machine, [], default_device=False)
-    assert "2 trials, an unknown time in all" in capsys.readouterr().out
-    show_plan(Plan(trials=(replace(trials[1], epochs=1),), seconds=(9.0,)), machine, [], default_device=False)
-    assert "; 1 epoch on synthetic; about 9 s" in capsys.readouterr().out
-    show_plan(Plan(trials=trials[:1], seconds=(None,)), machine, [], default_device=False)
-    assert "\n1 trial, an unknown time in all" in capsys.readouterr().out
+    assert "2 trials, an unknown time in all" in shown(3, seconds=(10.0, None))
+    assert "; 1 epoch on synthetic; about 9 s" in shown(1, seconds=(0.0, 9.0))
+    assert "\n1 trial, an unknown time in all" in shown(seconds=(None,))

@@ -17,7 +17,7 @@ from tests.conftest import call
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 
-WHEEL = ("sm_75", "sm_80", "sm_90")
+WHEEL = ["sm_61", "sm_75", "sm_80", "sm_90"]
 
 
 def named(which: Callable[[Precision], bool]) -> str:
@@ -27,9 +27,9 @@ def named(which: Callable[[Precision], bool]) -> str:
 
 @pytest.fixture
 def listed(monkeypatch):
-    """Lists a machine whose driver has some GPUs, and whose CUDA sees all of them or only ``visible`` ones."""
+    """Lists a machine whose driver and CUDA have some GPUs."""
 
-    def lines(*gpus: FakeGpu, visible: tuple[FakeGpu, ...] | None = None, wheel: tuple[str, ...] = WHEEL) -> str:
+    def lines(*gpus: FakeGpu) -> str:
         seen = [
             SimpleNamespace(
                 name=gpu.name,
@@ -39,13 +39,13 @@ def listed(monkeypatch):
                 total_memory=gpu.memory_total,
                 multi_processor_count=132,
             )
-            for gpu in (gpus if visible is None else visible)
+            for gpu in gpus
         ]
         if gpus:
             FakeDriver(gpus).install(monkeypatch)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(seen))
         monkeypatch.setattr(torch.cuda, "get_device_properties", seen.__getitem__)
-        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(wheel))
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: WHEEL)
         monkeypatch.setattr(torch.version, "cuda", "13.0")
         monkeypatch.setattr(monitor, "SILENT_S", 0.05)  # the fakes' counters stand still
         monkeypatch.setattr(survey, "_gflops", lambda device, size, dtype=None: 100.0)
@@ -82,6 +82,10 @@ def test_a_gpu_has_its_facts_its_precisions_and_its_users(listed, stranger):
         ),
         (FakeGpu("GPU-v", name="V100", capability=(7, 0)), ["has no kernels for GPU 0 (V100, sm_70)"]),
         (FakeGpu("GPU-h", name="H100"), ["bfloat16 is native\n"]),
+        (
+            FakeGpu("GPU-p", name="P40", capability=(6, 1)),
+            [f"{named(lambda one: one.needs == 'fp16')}: ok, but without tensor cores"],
+        ),
         (FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED}), ["who is using it cannot be told"]),
     ],
 )
@@ -89,11 +93,6 @@ def test_what_a_gpu_is_and_can_do_is_told_with_the_reason(listed, gpu, parts):
     of_gpu = listed(gpu).partition("CPU: ")[0]
     for part in parts:
         assert part in of_gpu
-
-
-def test_a_gpu_without_tensor_cores_is_said_to_gain_little(listed):
-    lines = listed(FakeGpu("GPU-p", name="P40", capability=(6, 1)), wheel=("sm_61",))
-    assert f"{named(lambda one: one.needs == 'fp16')}: ok, but without tensor cores" in lines
 
 
 def test_a_lost_gpu_does_not_hide_the_others(listed):

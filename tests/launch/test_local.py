@@ -20,7 +20,7 @@ from bench.launch import local
 from bench.launch.local import LocalLauncher
 from bench.results.records import Block, Done, EpochResult, Progress, TrialResult
 from bench.spec.errors import UsageError
-from bench.spec.trial import JOINT_S, SuiteRef
+from bench.spec.trial import JOINT_S
 from bench.training import distributed
 from bench.worker import worker
 from tests.arms import arms
@@ -35,21 +35,25 @@ def launcher():
     return LocalLauncher()
 
 
-def run(launcher, trial, cpu):
-    messages = []
-    ending = launcher.run(trial, cpu, messages.append)
-    return ending, messages
+@pytest.fixture
+def run(launcher, cpu):
+    """Return a function that runs a trial, and returns how it ended and what it sent."""
+
+    def run(trial):
+        messages = []
+        return launcher.run(trial, cpu, messages.append), messages
+
+    return run
 
 
-def failing(trial, how, file=None):
-    suite = SuiteRef(name="tiny", file=str(file or trial.cell.suite.file), parameters=(("fail", how),))
+def failing(trial, how):
+    suite = replace(trial.cell.suite, parameters=(("fail", how),))
     return replace(trial, cell=replace(trial.cell, suite=suite))
 
 
-def test_a_speed_trial_sends_what_a_person_watches_blocks_of_both_arms_and_their_results(launcher, tiny_trial, cpu):
+def test_a_speed_trial_sends_what_a_person_watches_blocks_of_both_arms_and_their_results(run, tiny_trial):
     trial = replace(tiny_trial, phase="speed", arms=arms("fp32", "amp-bf16"))
-    _, messages = run(launcher, trial, cpu)
-    messages = figured(trial, messages)
+    messages = figured(trial, run(trial)[1])
     sent = {kind: [m for m in messages if isinstance(m, kind)] for kind in (Progress, Block, TrialResult)}
     assert any("warming up" in message.text for message in sent[Progress])
     base, arm = sent[TrialResult]
@@ -104,18 +108,17 @@ def test_ctrl_c_while_the_fork_server_imports_does_not_wait_for_it(tmp_path):
     assert time.monotonic() - began < 1.0
 
 
-def test_training_from_one_seed_repeats_exactly_and_every_trial_has_a_fresh_process(launcher, tiny_trial, cpu):
-    losses, pids = [], []
-    launcher.on_start = pids.extend
+def test_training_from_one_seed_repeats_exactly_and_every_trial_has_a_fresh_process(run, launcher, tiny_trial):
+    losses, pids = [], set()
+    launcher.on_start = pids.update
     for seed in (3, 3, 4):
-        _, messages = run(launcher, replace(tiny_trial, phase="train", seed=seed, epochs=2), cpu)
+        _, messages = run(replace(tiny_trial, phase="train", seed=seed, epochs=2))
         losses.append([m.train_loss for m in messages if isinstance(m, EpochResult)])
     assert losses[0] == losses[1] != losses[2]
-    assert len(losses[0]) == 2
-    assert len(set(pids)) == 3
+    assert (len(losses[0]), len(pids)) == (2, 3)
 
 
-def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(launcher, tiny_trial, tmp_path, cpu, monkeypatch):
+def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(run, tiny_trial, tiny_file, tmp_path, monkeypatch):
     note = tmp_path / "note"
     dying = f"""import os, pathlib
             folder = pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
@@ -123,21 +126,18 @@ def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(launcher, tiny_t
             (folder / "kernel.so").write_text("compiled")
             pathlib.Path({str(note)!r}).write_text(str(folder))
             os._exit(7)"""
-    path = tmp_path / "dying.py"
-    path.write_text(TINY.replace("import os\n            os._exit(7)", dying))
+    tiny_file.write_text(TINY.replace("import os\n            os._exit(7)", dying))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    ending, _ = run(launcher, failing(tiny_trial, "die", path), cpu)
+    ending, _ = run(failing(tiny_trial, "die"))
     assert ending.kind == "died"
     assert tmp_path in Path(note.read_text()).parents
     assert not list(tmp_path.glob("ampmeter-*"))
 
 
-def test_a_process_that_hangs_is_ended(tiny_trial, cpu):
-    trial = replace(failing(tiny_trial, "hang"), silence_s=1.0)
-    ending, _ = run(LocalLauncher(), trial, cpu)
-    line = next(number for number, text in enumerate(TINY.splitlines(), start=1) if "sleep(3600)" in text)
-    assert ending.kind == "timeout"
-    assert ending.text == f"no sign of life for 1 s ({tiny_trial.cell.suite.file}:{line})"
+def test_a_process_that_hangs_is_ended(run, tiny_trial, tiny_file):
+    ending, _ = run(replace(failing(tiny_trial, "hang"), silence_s=1.0))
+    line = 1 + TINY[: TINY.index("time.sleep(3600)")].count("\n")
+    assert (ending.kind, ending.text) == ("timeout", f"no sign of life for 1 s ({tiny_file}:{line})")
 
 
 def hang(_send):
@@ -183,10 +183,10 @@ def forward(inputs):
 REASONS = {
     "os.kill(os.getpid(), signal.SIGSEGV)": (
         "died",
-        "the process ended without a message, by SIGSEGV (mine.py:5); it printed last: my last words",
+        "the process ended without a message, by SIGSEGV (tiny.py:5); it printed last: my last words",
     ),
-    "raise SystemExit(3)": ("error", "SystemExit: 3 (mine.py:5)"),
-    "raise ValueError('a\\nb')": ("error", "ValueError: a (mine.py:5)"),
+    "raise SystemExit(3)": ("error", "SystemExit: 3 (tiny.py:5)"),
+    "raise ValueError('a\\nb')": ("error", "ValueError: a (tiny.py:5)"),
     "os.kill(os.getpid(), signal.SIGKILL)": (
         "died",
         "the process ended without a message, by SIGKILL, after it had said: fp32: a small step to load the libraries; "
@@ -195,25 +195,16 @@ REASONS = {
 }
 
 
-@pytest.fixture
-def breaking_trial(tiny_trial, tmp_path, monkeypatch):
-    """A function that returns a trial of a suite whose forward pass executes a statement."""
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "mine.py"
+@pytest.mark.parametrize("statement", REASONS)
+def test_a_failure_says_what_where_and_its_last_words_and_its_log_has_all(
+    run, tiny_trial, tiny_file, monkeypatch, statement
+):
+    monkeypatch.chdir(tiny_file.parent)
     layer = "        Breaking = type('Breaking', (nn.Module,), {'forward': lambda _, inputs: forward(inputs)})\n"
     model = TINY.replace("nn.Flatten()", "Breaking(), nn.Flatten()")
     model = model.replace("        if fail ==", f"{layer}        if fail ==", 1)
-
-    def make(statement):
-        path.write_text(BREAKING.replace("os.kill(os.getpid(), signal.SIGSEGV)", statement) + model)
-        return replace(tiny_trial, cell=replace(tiny_trial.cell, suite=SuiteRef(name="tiny", file=str(path))))
-
-    return make
-
-
-@pytest.mark.parametrize("statement", REASONS)
-def test_a_failure_says_what_where_and_its_last_words_and_its_log_has_all(launcher, breaking_trial, cpu, statement):
-    ending, _ = run(launcher, breaking_trial(statement), cpu)
+    tiny_file.write_text(BREAKING.replace("os.kill(os.getpid(), signal.SIGSEGV)", statement) + model)
+    ending, _ = run(tiny_trial)
     assert (ending.kind, ending.text) == REASONS[statement]
     assert "my last words" in ending.log
     assert ("Segmentation fault" in ending.log) == ("SIGSEGV" in statement)
@@ -221,12 +212,10 @@ def test_a_failure_says_what_where_and_its_last_words_and_its_log_has_all(launch
 
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch has a switch for the CPU from 2.9 on")
 @pytest.mark.parametrize("phase", ["memory", "train", "speed"])
-def test_switches_that_a_model_sets_are_set_back_and_read_after_it(launcher, tiny_trial, tmp_path, cpu, phase):
-    path = tmp_path / "switching.py"
+def test_switches_that_a_model_sets_are_set_back_and_read_after_it(run, tiny_trial, tiny_file, phase):
     flip = 'import torch; torch.backends.mkldnn.matmul.fp32_precision = "bf16"'
-    path.write_text(TINY.replace("from torch import nn\n", f"from torch import nn; {flip}\n", 1))
-    cell = replace(tiny_trial.cell, suite=SuiteRef(name="tiny", file=str(path)))
-    _, messages = run(launcher, replace(tiny_trial, cell=cell, phase=phase), cpu)
+    tiny_file.write_text(TINY.replace("from torch import nn\n", f"from torch import nn; {flip}\n", 1))
+    _, messages = run(replace(tiny_trial, phase=phase))
     assert [m.switches.fp32_matmul for m in messages if isinstance(m, TrialResult)] == ["ieee"]
 
 

@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import threading
-import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,8 +56,9 @@ def peak(**figures):
 
 def test_records_are_the_first_ranks_with_the_memory_of_all():
     heard = []
-    ranks = [rank(Progress(text=text), peak(peak_resident_bytes=size), DONE) for text, size in (("a", 10), ("b", 30))]
-    assert run_ranks(ranks, heard.append) == DONE
+    first = rank(Progress(text="a"), peak(peak_resident_bytes=10), DONE)
+    second = rank(Progress(text="b"), peak(peak_resident_bytes=30), DONE)
+    assert run_ranks([first, second], heard.append) == DONE
     assert heard == [Progress(text="a"), peak(peak_resident_bytes=30, all_devices_bytes=40)]
 
 
@@ -168,39 +169,34 @@ def test_the_kind_of_a_ranks_failure_is_the_trials(launcher, trial, cpu, *, fail
     assert re.fullmatch(text, ending.text)
 
 
-def kill_in_mid_trial(folder, rank):
-    notes = [folder / f"{number}.pid" for number in (0, 1)]
-    while not all(note.exists() and note.read_text() for note in notes):
-        time.sleep(0.02)
-    os.kill(int(notes[rank].read_text()), signal.SIGKILL)
+def working(folder):
+    """The processes of both ranks, once both compute."""
+    pids = [int(text) for path in sorted(folder.glob("*.pid")) if (text := path.read_text())]
+    return pids if len(pids) == 2 else []
 
 
-@pytest.mark.parametrize(("rank", "kills", "kind"), [(0, None, "died"), (1, (3, 4), "oom")])
+@pytest.mark.parametrize(("rank", "kills", "kind"), [(0, (3, 3), "died"), (1, (3, 4), "oom")])
 def test_a_rank_that_is_killed_in_mid_trial_is_named_and_the_others_are_ended(
     launcher, trial, cpu, tmp_path, monkeypatch, *, rank, kills, kind
 ):
-    if kills:
-        before = iter([kills[0]] * 2)
-        monkeypatch.setattr(local, "oom_kills", lambda: next(before))
-        monkeypatch.setattr("bench.worker.failures.oom_kills", lambda: kills[1])
-    killer = threading.Thread(target=kill_in_mid_trial, args=(tmp_path, rank), daemon=True)
-    killer.start()
-    ending = launcher.run(trial("wait", phase="train", epochs=10**6), cpu, lambda _message: None)
+    def kill(_message):
+        for pid in working(tmp_path)[rank : rank + 1]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    monkeypatch.setattr(local, "oom_kills", lambda: kills[0])
+    monkeypatch.setattr("bench.worker.failures.oom_kills", lambda: kills[1])
+    ending = launcher.run(trial("wait", phase="train", epochs=10**6), cpu, kill)
     assert ending.kind == kind
     assert ending.text.startswith(f"device {rank + 1} of 2 (CPU): the process ended without a message, by ")
-    pids = [int((tmp_path / f"{number}.pid").read_text()) for number in (0, 1)]
-    assert not any(map(psutil.pid_exists, pids))
+    assert not any(map(psutil.pid_exists, working(tmp_path)))
 
 
 def test_ctrl_c_ends_all_ranks_at_once(launcher, trial, cpu, tmp_path):
-    pids = set()
-
     def stop(_message):
-        if len(list(tmp_path.glob("*.pid"))) == 2:
+        if working(tmp_path):
             raise KeyboardInterrupt
 
-    launcher.on_start = pids.update
     with pytest.raises(KeyboardInterrupt):
         launcher.run(trial("wait", phase="train", epochs=10**6), cpu, stop)
-    assert len(pids) == 2
-    assert not any(map(psutil.pid_exists, pids))
+    assert not any(map(psutil.pid_exists, working(tmp_path)))

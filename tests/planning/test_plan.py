@@ -6,16 +6,7 @@ import pytest
 from bench.cli.parser import parse
 from bench.planning import suite_registry
 from bench.planning.batch_sizes import at_any_size
-from bench.planning.plan import (
-    Footprint,
-    Forecast,
-    estimate_s,
-    make_plan,
-    memory_trials,
-    refusal_reason,
-    resolve,
-    step_s,
-)
+from bench.planning.plan import Footprint, Forecast, Plan, make_plan, memory_trials, refusal_reason, resolve
 from bench.results.records import Device
 from bench.spec.errors import UsageError
 from bench.spec.phases import ABLATIONS, SELECTABLE
@@ -44,13 +35,16 @@ def gpu(index=0, fp32_gflops=1e4, **more):
     return Device(placement=str(index), **given, **more)
 
 
-def plan(machine, *devices, suite=SUITE, flops=1e9, largest=None, **asked):
+def plan(machine, *devices, suite=SUITE, data=SYNTHETIC, flops=1e9, largest=None, **asked):
     machine = replace(machine, devices=devices or machine.devices)
-    return make_plan(Request(**asked), {REF: suite}, {REF: SYNTHETIC}, machine, {REF: flops}, largest=largest)
+    return make_plan(Request(**asked), {REF: suite}, {REF: data}, machine, {REF: flops}, largest=largest)
 
 
-def estimated_s(trial, device, flops, data=SYNTHETIC):
-    return estimate_s(trial, SUITE, data, device, step_s(trial, device, flops))
+def timed(machine, **asked):
+    """Return trials on a CPU of a known rate, and the arms of those that take no time."""
+    planned = plan(machine, replace(machine.devices[0], fp32_gflops=100.0), **asked)
+    free = [trial for trial, seconds in zip(planned.trials, planned.seconds, strict=True) if seconds == 0]
+    return planned.trials, {arm.name for trial in free for arm in trial.arms}
 
 
 def arms(trials, phase):
@@ -86,13 +80,9 @@ def test_the_limit_on_silence_follows_long_steps_and_is_the_users_where_it_is_na
         (("fp32", "amp-fp16:init_scale=8"), ("amp-fp16",), ("fp32",)),  # options change nothing in what a device can do
     ],
 )
-def test_what_is_compared_is_what_the_device_can_and_with_a_librarys_float8_the_same_library_without_it(
-    machine, named, unsupported, together
-):
+def test_what_is_compared_is_what_the_device_can(machine, named, unsupported, together):
     device = gpu(unsupported=dict.fromkeys(unsupported, "no"))
-    first, *rows = arms(plan(machine, device, precisions=named, batch_sizes=(4,), phases=("speed",)).trials, "speed")
-    assert first == together
-    assert {name for row in rows for name in row} == {*together, *(named or ())}
+    assert plan(machine, device, precisions=named, phases=("speed",)).trials[0].precisions == together
 
 
 def test_only_precisions_that_no_device_can_do_are_refused_with_the_reason(machine):
@@ -105,25 +95,22 @@ def test_only_precisions_that_no_device_can_do_are_refused_with_the_reason(machi
 
 
 def test_a_precision_that_the_device_cannot_do_is_asked_for_alone_and_once_and_takes_no_time(machine):
-    planned = plan(machine, replace(machine.devices[0], fp32_gflops=100.0), precisions=("tf32", "amp-bf16", "fp32"))
-    assert arms(planned.trials, "memory") == [("fp32",), ("tf32",), ("amp-bf16",)]
-    assert arms(planned.trials, "speed") == [("fp32", "amp-bf16")] * 3 + [("tf32",)]
-    for trial, seconds in zip(planned.trials, planned.seconds, strict=True):
-        assert (seconds == 0) == (trial.precisions == ("tf32",))
+    trials, free = timed(machine, precisions=("tf32", "amp-bf16", "fp32"))
+    assert arms(trials, "memory") == [("fp32",), ("tf32",), ("amp-bf16",)]
+    assert arms(trials, "speed") == [("fp32", "amp-bf16")] * 3 + [("tf32",)]
+    assert free == {"tf32"}
 
 
-def test_what_a_technique_keeps_from_running_takes_no_time(machine):
-    def free(technique, *phases):
-        able = replace(machine.devices[0], fp32_gflops=100.0)
-        planned = plan(machine, able, techniques=(technique,), phases=phases)
-        return [trial.precisions[0] for trial, s in zip(planned.trials, planned.seconds, strict=True) if not s]
-
-    assert len(free("cuda-graphs", "train")) == 2
-    assert {name.split("+")[-1] for name in free("cuda-graphs", "ladder")} == {
-        "non-blocking",
-        "cuda-graphs",
-    }
-    assert free("compile", "train") == []
+@pytest.mark.parametrize(
+    ("technique", "phase", "free"),
+    [
+        ("cuda-graphs", "train", {"fp32", "amp-bf16"}),
+        ("cuda-graphs", "ladder", {"amp-bf16+set-to-none+non-blocking", "amp-bf16+set-to-none+prefetcher+cuda-graphs"}),
+        ("compile", "train", set()),
+    ],
+)
+def test_what_a_technique_keeps_from_running_takes_no_time(machine, technique, phase, free):
+    assert timed(machine, techniques=(technique,), phases=(phase,))[1] == free
 
 
 def test_dropping_gradients_as_torch_does_is_no_workload_of_its_own(machine):
@@ -133,11 +120,11 @@ def test_dropping_gradients_as_torch_does_is_no_workload_of_its_own(machine):
     assert named == plain
 
 
-def test_named_batch_sizes_are_trained_too_and_seeds_pair_the_precisions(machine):
-    trials = plan(machine, batch_sizes=(16, 64), seeds=(0, 1), epochs=2).trials
+def test_named_batch_sizes_are_trained_too_and_every_other_seed_in_reverse_so_that_drift_favours_no_precision(machine):
+    trials = plan(machine, batch_sizes=(16, 64), seeds=(5, 3), epochs=2).trials
     trained = [(t.cell.batch_size, t.seed, t.precisions[0]) for t in trials if t.phase == "train"]
-    arms = ("fp32", "amp-bf16")
-    assert trained == [(b, s, p) for b in (16, 64) for s in (0, 1) for p in (arms if s == 0 else arms[::-1])]
+    seeds = [(5, "fp32"), (5, "amp-bf16"), (3, "amp-bf16"), (3, "fp32")]
+    assert trained == [(size, *seed) for size in (16, 64) for seed in seeds]
     assert {t.epochs for t in trials} == {1, 2}
 
 
@@ -149,23 +136,12 @@ def test_the_trials_of_a_plan_have_names_of_their_own(machine):
 
 
 def test_the_estimate_grows_with_work_and_is_unknown_without_flops(machine):
-    short, long = (plan(machine, gpu(), epochs=epochs) for epochs in (1, 100))
-    assert sum(short.seconds) < sum(long.seconds)
-    training = next(trial for trial in long.trials if trial.phase == "train")
+    def estimate(**given):
+        return sum(plan(machine, gpu(), phases=("train",), **given).seconds)
+
     real = PreparedData(source=DataSource(kind="cifar10"), train_samples=50_000)
-    assert estimated_s(training, gpu(), None) is None
-    assert estimated_s(training, gpu(), 1e9) < estimated_s(training, gpu(), 1e12)
-    assert estimated_s(training, gpu(), 1e9) < estimated_s(training, gpu(), 1e9, real)
-
-
-def test_training_goes_there_and_back_over_the_seeds_so_that_drift_favours_no_precision(machine):
-    trials = [t for t in plan(machine, gpu(), seeds=(5, 3, 8, 1)).trials if t.phase == "train"]
-    assert list(dict.fromkeys(trial.seed for trial in trials)) == [5, 3, 8, 1]
-    assert [trial.precisions[0] for trial in trials[:2]] == ["fp32", "tf32"]
-    places = Counter()
-    for place, trial in enumerate(trials):
-        places[trial.precisions] += place
-    assert set(places.values()) == {sum(range(16)) / 4}  # all the same on average
+    assert estimate() < min(estimate(epochs=100), estimate(flops=1e12), estimate(data=real))
+    assert set(plan(machine, gpu(), flops=None).seconds) == {None}
 
 
 def test_a_target_reaches_trainings_alone_and_clipping_all_trials(machine):
@@ -177,27 +153,17 @@ def test_an_emulated_precision_trains_and_has_no_speed_nor_memory_and_that_keeps
     phases, name = ("memory", "speed", "train", "numerics"), "mxfp8:emulated=on"
     lacking = replace(cpu, unsupported={"mxfp8": "no MXFP8 here"})
     planned = plan(machine, lacking, phases=phases, precisions=("fp32", name))
-    emulated = {trial.phase: trial for trial in planned.trials if trial.precisions == (name,)}
-    refused = {phase for phase, trial in emulated.items() if "emulated" in (refusal_reason(trial, lacking) or "")}
+    emulated = [trial for trial in planned.trials if trial.precisions == (name,)]
+    refused = {trial.phase for trial in emulated if "emulated" in (refusal_reason(trial, lacking) or "")}
     assert refused == {"memory", "speed"}
-    done = {emulated["memory"].id: {name: "unsupported"}}
-    assert {phase for phase, trial in emulated.items() if resolve(trial, memory_trials(planned), done)} == {*phases}
-
-
-@pytest.mark.parametrize("statuses", [("ok", "oom"), ("failed", "ok"), ("oom", "oom")])
-def test_a_precision_whose_memory_one_of_two_processes_measured_fits(machine, statuses):
-    planned = plan(machine, gpu(), phases=("memory", "speed"), precisions=("fp32", "amp-fp16"), batch_sizes=(32,))
-    speed = next(trial for trial in planned.trials if trial.phase == "speed")
-    readings = [trial for trial in planned.trials if trial.precisions == ("amp-fp16",)]
-    done = {trial.id: {"amp-fp16": status} for trial, status in zip(readings, statuses, strict=True)}
-    left = resolve(speed, memory_trials(planned), done).precisions
-    assert left == (("fp32", "amp-fp16") if "ok" in statuses else ("fp32",))
+    done = {trial.id: {name: "unsupported"} for trial in emulated if trial.phase == "memory"}
+    assert {trial.phase for trial in emulated if resolve(trial, memory_trials(planned), done)} == {*phases}
 
 
 @pytest.mark.parametrize(
     ("bf16_gflops", "flops", "asked", "processes", "trained"),
     [
-        (900.0, 1e9, {}, 3, {"fp32": 5, "amp-bf16": 5}),
+        (150.0, 1e9, {}, 3, {"fp32": 5, "amp-bf16": 5}),
         (20.0, 1e6, {}, 1, {"fp32": 1, "amp-bf16": 1}),  # a training takes seconds
         (20.0, 1e6, {"quick": True}, 1, {"fp32": 1, "amp-bf16": 1}),
         (20.0, 1e6, {"seeds": (3, 4)}, 1, {"fp32": 2, "amp-bf16": 2}),
@@ -234,22 +200,18 @@ def test_a_run_of_a_given_time_measures_the_speed_of_all_cells_by_turns_then_mem
     assert set(trials) == set(plan(machine, batch_sizes=(8, 16)).trials)
 
 
-def test_what_is_about_several_devices_is_left_out_on_one_where_both_are_measured(machine):
-    def techniques(*devices):
-        trials = plan(machine, *devices, techniques=("channels-last", "sync-bn"), phases=("speed",)).trials
-        assert len({trial.id for trial in trials}) == len(trials)
-        return {trial.cell.placement.name: trial.cell.techniques for trial in trials}
-
-    both = ("channels-last", "sync-bn")
-    assert techniques(gpu(), replace(gpu(), placement="0+1")) == {"0": ("channels-last",), "0+1": both}
-    assert techniques(gpu(0), gpu(1)) == {"0": both, "1": both}
+@pytest.mark.parametrize(("second", "on_first"), [("0+1", ("channels-last",)), ("1", ("channels-last", "sync-bn"))])
+def test_what_is_about_several_devices_is_left_out_on_one_where_both_are_measured(machine, second, on_first):
+    devices, asked = (gpu(), replace(gpu(), placement=second)), ("channels-last", "sync-bn")
+    trials = plan(machine, *devices, techniques=asked, phases=("speed",)).trials
+    found = {trial.cell.placement.name: trial.cell.techniques for trial in trials}
+    assert found == {"0": on_first, second: asked}
 
 
-@pytest.mark.parametrize(("on_gpu", "quick", "processes"), [(True, False, 2), (True, True, 1), (False, False, 1)])
-def test_memory_is_read_in_two_processes_of_a_gpu(machine, on_gpu, quick, processes):
-    devices = [gpu()] * on_gpu  # the machine has a CPU
+@pytest.mark.parametrize(("devices", "quick", "processes"), [([gpu()], False, 2), ([gpu()], True, 1), ([], False, 1)])
+def test_memory_is_read_in_two_processes_of_a_gpu(machine, devices, quick, processes):  # the machine has a CPU
     trials = plan(machine, *devices, precisions=("fp32",), batch_sizes=(32,), phases=("memory",), quick=quick).trials
-    assert len({trial.id for trial in trials}) == len(trials) == processes
+    assert [trial.replicate for trial in trials] == [*range(processes)]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +229,6 @@ def test_an_ablation_is_of_the_mixed_precision_named_or_else_the_devices(machine
     steps = [step for trial in planned.trials for step in trial.arms]
     assert {step.precision for step in steps} == {"fp32", mixed}
     assert {step.precision for step in steps if step.techniques} == {mixed}
-    assert {"+ set-to-none", "+ non-blocking", "+ prefetcher"} <= {step.added for step in steps}
 
 
 def test_an_ablation_has_memory_step_by_step_and_all_together_in_each_process(machine):
@@ -279,12 +240,10 @@ def test_an_ablation_has_memory_step_by_step_and_all_together_in_each_process(ma
     assert {(trial.cell.batch_size, trial.cell.techniques) for trial in trials} == {(SUITE.batch_size, ())}
 
 
-def test_a_runs_time_budget_reaches_every_phase_that_is_timed(machine):
+@pytest.mark.parametrize("phase", ["floor", "speed", "inference", "ladder"])
+def test_a_runs_time_budget_reaches_every_phase_that_is_timed(machine, phase):
     quick = Protocol(replicates=1, time_budget_s=3.0)
-    trials = plan(machine, gpu(), phases=("floor", "speed", "inference", "ladder"), protocol=quick).trials
-    timed = {(trial.phase, trial.ablation) for trial in trials}
-    assert timed >= {("floor", False), ("speed", False), ("inference", False), ("speed", True)}
-    assert {trial.protocol for trial in trials} == {quick}
+    assert {trial.protocol for trial in plan(machine, gpu(), phases=(phase,), protocol=quick).trials} == {quick}
 
 
 def plan_at_largest(machine, largest=None, **asked):
@@ -331,21 +290,16 @@ def test_at_the_largest_batches_that_is_measured_which_fits(machine, asked, size
     assert at == measured
 
 
-def test_the_time_left_is_learnt_from_trials_that_have_ended(machine):
-    planned = plan(machine, gpu())
-    forecast = Forecast(planned)
-    assert forecast.left_s() == pytest.approx(sum(planned.seconds))
-    memory = [index for index, trial in enumerate(planned.trials) if trial.phase == "memory"]
-    forecast.end(memory[0], 3 * planned.seconds[memory[0]])
-    rest = [seconds for index, seconds in enumerate(planned.seconds) if index != memory[0]]
-    assert forecast.left_s() == pytest.approx(3 * sum(rest))  # nothing else is known of the other phases
-    assert forecast.trial_s(memory[1]) == pytest.approx(3 * planned.seconds[memory[1]])
-    speed = [index for index, trial in enumerate(planned.trials) if trial.phase == "speed"]
-    forecast.end(speed[0], planned.seconds[speed[0]])
-    for index in range(len(planned.trials)):
-        if index not in (memory[1], speed[0], memory[0]):
-            forecast.skip(index)
-    assert forecast.left_s() == pytest.approx(3 * planned.seconds[memory[1]])
+def test_the_time_left_is_learnt_from_trials_that_have_ended(tiny_trial):
+    trials = [replace(tiny_trial, phase=phase) for phase in ("memory", "memory", "speed", "train")]
+    forecast = Forecast(Plan(trials=tuple(trials), seconds=(10.0, 20.0, 30.0, 40.0)))
+    assert forecast.left_s() == 100.0
+    forecast.end(0, 30.0)
+    assert (forecast.trial_s(1), forecast.left_s()) == (60.0, 270.0)  # nothing else is known of the other phases
+    forecast.end(2, 30.0)
+    assert forecast.left_s() == 60.0 + 1.5 * 40.0  # of training nothing is known but the rate of all
+    forecast.skip(3)
+    assert forecast.left_s() == 60.0
 
 
 @pytest.mark.parametrize(
@@ -366,16 +320,9 @@ def test_an_emulated_precision_is_measured_unasked_where_its_steps_are_short_or_
     assert arms(trials, "explain") == ([measured] if asked else [])
 
 
-def test_a_suite_trains_with_its_own_seeds_unless_others_are_named(machine):
-    several = replace(SUITE, seeds=(0, 1, 2))
-    assert {trial.seed for trial in plan(machine, suite=several, phases=("train",)).trials} == {0, 1, 2}
-    assert {trial.seed for trial in plan(machine, suite=several, seeds=(7,)).trials} == {7}
-
-
 def test_the_time_of_types_whose_rate_nobody_measured_is_unknown(machine, cpu):
     slow = replace(machine, devices=(replace(cpu, fp32_gflops=100.0, unsupported={}),))
-    names = ("fp32", "amp-fp16", "mxfp8:emulated=on")
-    planned = plan(slow, precisions=names, phases=("numerics",))
+    planned = plan(slow, precisions=("fp32", "amp-fp16", "mxfp8:emulated=on"), phases=("numerics",))
     assert [seconds is None for seconds in planned.seconds] == [False, True, True]
 
 

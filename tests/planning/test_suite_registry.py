@@ -47,12 +47,6 @@ def test_classes_of_the_data_reach_the_model():
     assert suite.model(Data(input_shape=(3, 32, 32), classes=6))[-1].out_features == 6
 
 
-def test_a_suite_of_ones_own_is_loaded_from_its_file(tiny_file):
-    ref = suite_registry.refer(str(tiny_file), {"width": "4"})
-    assert (ref.name, ref.file) == ("tiny", str(tiny_file))
-    assert suite_registry.load(ref).model(Data(input_shape=(3, 8, 8), classes=2))[1].out_features == 4
-
-
 def test_the_example_in_the_documentation_is_short_and_runs(tmp_path):
     page = (Path(__file__).resolve().parents[2] / "docs" / "adding-a-suite.md").read_text()
     code = page.split("```python\n")[1].split("```")[0]
@@ -87,7 +81,6 @@ def test_a_broken_suite_file_is_refused_with_the_line_at_fault(tmp_path, monkeyp
         with pytest.raises(UsageError) as caught:
             suite_registry.refer(word)
         assert sentence in str(caught.value)
-        assert ".." not in str(caught.value).replace("./", "")
         assert path.name in str(caught.value)
 
 

@@ -13,30 +13,30 @@ from bench.launch import Ending
 from bench.ray.launcher import Accelerator, AcceleratorActor, AcceleratorPool, NodeLostError, connect, interface, stage
 from bench.results.records import Numeric, Progress, TrialResult
 from bench.spec.errors import UsageError
-from bench.spec.trial import Placement
+from bench.spec.trial import Placement, Rendezvous
 
 DONE = Ending(kind="done")
 LOSS = {"precision": "fp32", "kind": "step", "step": 0, "layer": "", "name": "loss", "value": 1.0}
 
 
-class Method:
-    def __init__(self, function):
-        self.remote = function
-        self.options = lambda **_: self
+def method(function):
+    """A method of an actor."""
+    called = SimpleNamespace(remote=function)
+    called.options = lambda **_: called
+    return called
 
 
 class Actor:
     def __init__(self, node, messages=(DONE,)):
         self.messages, self.given = messages, []
-        self.locate = Method(lambda: (node, f"host {node}", f"10.0.0.{node}"))
-        self.cancel = Method(lambda: None)
-        self.free_port = Method(lambda: 29400)
-        self.stream = Method(self.take)
+        self.locate = method(lambda: (node, f"host {node}", f"10.0.0.{node}"))
+        self.cancel = method(lambda: None)
+        self.free_port = method(lambda: 29400)
+        self.stream = method(self.take)
 
-    def take(self, *given):
-        self.given.append(given)
-        trial = given[0].id
-        return [replace(message, trial=trial) if hasattr(message, "trial") else message for message in self.messages]
+    def take(self, trial, *given):
+        self.given.append((trial, *given))
+        return [replace(message, trial=trial.id) if hasattr(message, "trial") else message for message in self.messages]
 
 
 class Ray:
@@ -46,23 +46,15 @@ class Ray:
 
     def __init__(self, *places, nodes=()):
         self.actors = [Actor(node) for node in places]
-        self.groups, self.removed, self.requests = [], [], []
-        self.util = SimpleNamespace(
-            placement_group=self.group,
-            remove_placement_group=self.removed.append,
-            scheduling_strategies=SimpleNamespace(PlacementGroupSchedulingStrategy=lambda **given: given),
-        )
-        self.remote = lambda _class: SimpleNamespace(options=self.options)
-        self.get = lambda values: values
+        self.util, self.options = mock.Mock(), mock.Mock()
+        self.options.side_effect = [method(lambda *_, actor=actor: actor) for actor in self.actors]
         self.nodes = lambda: nodes
 
-    def group(self, bundles, **given):
-        self.groups.append((bundles, given))
-        return len(self.groups)
+    def remote(self, _class):
+        return SimpleNamespace(options=self.options)
 
-    def options(self, **given):
-        self.requests.append(given)
-        return Method(lambda *_: self.actors[len(self.requests) - 1])
+    def get(self, values):
+        return values
 
     def wait(self, references, **_):
         return references, []
@@ -81,15 +73,14 @@ def test_each_bundle_is_a_rank_that_sees_its_gpu_alone_and_the_fullest_node_come
     ray = Ray("1", "2", "2", nodes=[node(GPU=1.0, CPU=4.0), node(GPU=2.0, CPU=4.0)])
     pool = AcceleratorPool(ray, "V100", 3)
     assert pool.run(trial, gpu, lambda _message: None) == DONE
-    assert [request["num_gpus"] for request in ray.requests] == [1, 1, 1]
-    meetings = [ray.actors[index].given[0][2] for index in (1, 2, 0)]
-    assert [meeting.rank for meeting in meetings] == [0, 1, 2]
-    assert [meeting.local_world for meeting in meetings] == [2, 2, 1]
-    assert {(meeting.world, meeting.address, meeting.port) for meeting in meetings} == {(3, "10.0.0.2", 29400)}
+    assert [call.kwargs["num_gpus"] for call in ray.options.mock_calls] == [1, 1, 1]
+    meeting = {"world": 3, "address": "10.0.0.2", "port": 29400}
+    meetings = [Rendezvous(rank=rank, local_world=local, **meeting) for rank, local in ((2, 1), (0, 2), (1, 2))]
+    assert [actor.given[0][2] for actor in ray.actors] == meetings
     assert pool.run(on_v100(tiny_trial), gpu, lambda _message: None) == DONE
     assert [len(actor.given) for actor in ray.actors] == [1, 2, 1]  # the same group
     pool.close()
-    assert ray.removed == [1]
+    ray.util.remove_placement_group.assert_called_once_with(ray.util.placement_group())
 
 
 def test_there_is_room_for_a_bundle_on_each_gpu_and_for_one_on_a_node_of_cpus():
@@ -142,12 +133,12 @@ def test_a_run_that_was_stopped_takes_no_accelerators_or_gives_them_back(tiny_tr
     ray = Ray("1", nodes=[node(GPU=1.0, CPU=4.0)])
     pool = AcceleratorPool(ray, "V100", 1)
     if is_taking:  # Ctrl-C comes before there is a group to release
-        ray.util.placement_group = lambda *given, **more: (pool.close(), ray.group(*given, **more))[1]
+        ray.util.placement_group.side_effect = lambda *_, **__: pool.close() or mock.DEFAULT
     else:
         pool.close()
     with pytest.raises(CancelledError):
         pool.run(on_v100(tiny_trial), cpu, print)
-    assert (len(ray.groups), len(ray.removed)) == (is_taking, is_taking)
+    assert ray.util.placement_group.call_count == ray.util.remove_placement_group.call_count == is_taking
     assert ray.actors[0].given == []
 
 

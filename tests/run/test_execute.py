@@ -1,12 +1,14 @@
 """The orchestration, with a launcher that answers from a script instead of starting processes."""
 
-import json
+import math
 import re
 from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from bench.run.runner import Runner
 
 import run_bench
 from bench.cli.display import Display
@@ -17,96 +19,146 @@ from bench.phases.fit import Fit
 from bench.phases.ladder.plan import build_ablation
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
-from bench.planning.batch_sizes import at_any_size
+from bench.planning.batch_sizes import Largest, at_any_size
 from bench.planning.plan import Plan
 from bench.report.reading.completeness import missing
 from bench.report.reading.load import load
 from bench.results.records import Block, Device, Progress, TrialResult
-from bench.results.run_json import FORMAT
 from bench.results.run_json import planned as entry_of
 from bench.results.store import Store, arm_name
-from bench.run.execute import Execution, sampled_gpus
+from bench.run.execute import largest_batches, sampled_gpus
 from bench.spec.errors import UsageError
 from bench.spec.trial import Protocol
 from tests.arms import arms
 from tests.derived import gained, with_details
-from tests.rows import rows, trial_rows
+from tests.rows import Row, rows, trial_rows
 
 ARMS = ("fp32", "amp-bf16")
 TOO_BIG = Ending(kind="oom", text="too big")
-NO_IMAGES = Ending(kind="unsupported", text="no images")
-MORE = ("channels-last", "compile", "checkpointing")
-STEPS = tuple(step.name for step in build_ablation("amp-fp16", "cpu", MORE)[0])
+DIED = Ending(kind="died", text="why")
+STEPS = tuple(step.name for step in build_ablation("amp-fp16", "cpu", ("channels-last", "compile", "checkpointing"))[0])
 TOP = "amp-fp16+set-to-none+prefetcher"
-
-
 DISTURBED = 1.13
 """The speedup of a process next to which another program ran."""
 
 
 class ScriptedLauncher:
-    """Answers a trial by the first rule whose text is in its id; otherwise every arm is ok."""
+    """Answers a trial by the first rule whose text is in its id; otherwise every arm is ok.
+
+    Several answers of a rule are for one process after the other. Its clock stands still but for what trials take.
+    """
 
     overlapping = False
 
-    def __init__(self, rules, speedups=(), against_itself=()):
+    def __init__(self, rules, *, speedups=(), against_itself=(), largest=math.inf, durations=None):
         self.rules = rules
         self.speedups = speedups
         """Of the second arm, in each process; none sends no speeds."""
         self.against_itself = against_itself
         """The speedups of fp32 over itself, in each process of the floor phase."""
+        self.largest = largest
+        """The largest batch that fits."""
+        self.durations = durations or {}
+        """The seconds of a trial, by its phase."""
+        self.now_s = 0.0
         self.ran = []
 
+    def monotonic(self):
+        return self.now_s
+
     def run(self, trial, device, on_message):
-        self.ran.append(trial.id)
-        for text, answer in self.rules.items():
-            if text in trial.id:
-                if isinstance(answer, Ending):
-                    return answer
-                raise answer
+        self.ran.append(trial)
+        for _half in (1, 2):
+            self.now_s += self.durations.get(trial.phase, 0.0) / 2
+            on_message(Progress(text="half"))
+        if trial.phase == "speed" and not self.speedups:
+            on_message(Block(trial=trial.id, precision="fp32", round=0, position=0, steps=1, time_ms=1.0, start_s=0.0))
+        answer = next((answer for text, answer in self.rules.items() if text in trial.id), None)
+        if isinstance(answer, list):
+            answer = answer.pop(0) if answer else None
+        if isinstance(answer, KeyboardInterrupt):
+            raise answer
+        if trial.cell.batch_size > self.largest:
+            answer = TOO_BIG
+        return answer or self.measure(trial, on_message)
+
+    def measure(self, trial, on_message):
         results = []
         for name in trial.precisions:
-            speed = self.speed(name, trial.replicate) if trial.phase == "speed" and self.speedups else None
-            if trial.phase == "floor":
-                speed = replace(self.speed("fp32", 0), **gained(self.against_itself[trial.replicate]))
-            row = MemoryPeak(model_bytes=1) if trial.phase == "memory" else speed
+            row = self.row(trial.phase, name, trial.replicate)
             results.append(TrialResult(precision=name, status="ok", row=row))
         sent, blocks = with_details(trial, results)
-        if trial.phase == "speed" and not blocks:
-            on_message(Block(trial=trial.id, precision="fp32", round=0, position=0, steps=1, time_ms=1.0, start_s=0.0))
         for message in (*blocks, *sent):
             on_message(message)
         return Ending(kind="done")
 
-    def speed(self, name, replicate):
-        ratio = self.speedups[replicate]
-        gain = {} if name == "fp32" else gained(ratio, within=0.01)
-        gain["foreign_load_pct"] = 80.0 if ratio == DISTURBED else 0.0
-        cut = {"steady": True, "warmup_steps": 12, "switch_warmup_steps": 2, "block_steps": 7}
-        return Speed(**cut, rounds=20, step_ms=2.0 if name == "fp32" else 2.0 / ratio, **gain)
+    def row(self, phase, name, replicate):
+        if phase == "memory":
+            return MemoryPeak(model_bytes=1)
+        if phase == "fit":
+            return Fit(fit_peak_bytes=1, fit_step_s=1e-6)
+        if phase == "floor":
+            return self.speed(self.against_itself[replicate])
+        if phase == "speed" and self.speedups:
+            ratio = self.speedups[replicate]
+            return self.speed(None if name == "fp32" else ratio, 80.0 if ratio == DISTURBED else 0.0)
+        return None
+
+    def speed(self, ratio, foreign_load_pct=0.0):
+        ends = gained(ratio, within=0.01) if ratio else {}
+        cut = {"steady": True, "warmup_steps": 12, "switch_warmup_steps": 2, "block_steps": 7, "rounds": 20}
+        return Speed(**cut, step_ms=2.0 / (ratio or 1.0), foreign_load_pct=foreign_load_pct, **ends)
 
 
-def execution(store, device, launcher):
-    store.write_run({})
-    return Execution(store=store, devices={"cpu": device}, launcher=launcher, sampler=Sampler(()), display=Display())
+class Outcome(NamedTuple):
+    """What became of a plan."""
+
+    ran: list[str]
+    """The trials that were started, without their cell."""
+    sizes: list[int]
+    """The batch sizes of these."""
+    rows: list[Row]
+    """All rows of the folder."""
+    fine: bool
+    undecided: list[str]
+    largest: Largest
+
+    def arms(self, phase, status="ok"):
+        """Return the arms that ended so in a phase."""
+        return [arm_name(row) for row in self.rows if (row["phase"], row["status"]) == (phase, status)]
+
+    def lost(self):
+        """Return the status and the detail of each trial that was not ok."""
+        return {short(row["trial"]): (row["status"], row["detail"]) for row in self.rows if row["status"] != "ok"}
 
 
-def run_with(launcher, folder, plan, device):
-    """Run a plan in a folder, and return whether all went well."""
-    with Store(folder) as store:
-        return execution(store, device, launcher).run(plan)
+def short(trial):
+    return re.sub(r"^tiny-cpu-b\d+-", "", trial)
 
 
-def execute(folder, plan, device, rules=None):
-    """Run a plan; return the trials that were started, the rows that count, and whether all went well."""
-    launcher = ScriptedLauncher(rules or {})
-    fine = run_with(launcher, folder, plan, device)
-    stored = [(row["trial"], arm_name(row), row["status"]) for row in trial_rows(folder)]
-    return launcher.ran, stored, fine
+@pytest.fixture
+def run(tmp_path, cpu, monkeypatch):
+    """Return a function that runs a plan in a folder, or goes on with it there."""
 
+    def run(plan, rules=None, *, device=cpu, deadline_s=math.inf, **scripted):
+        launcher = ScriptedLauncher(rules or {}, **scripted)
+        monkeypatch.setattr("bench.run.runner.time", launcher)
+        with Store(tmp_path / "run") as store:
+            store.write_run({})
+            sampler, devices = Sampler(()), {"cpu": device}
+            running = Runner(store, devices, launcher, sampler, Display(), deadline_s=deadline_s)
+            fine = running.run(plan)
+            largest = largest_batches(plan, tmp_path / "run")
+        return Outcome(
+            ran=[short(trial.id) for trial in launcher.ran],
+            sizes=[trial.cell.batch_size for trial in launcher.ran],
+            rows=trial_rows(tmp_path / "run"),
+            fine=fine,
+            undecided=[*running.undecided],
+            largest=largest,
+        )
 
-def arms_of(stored, phase, status="ok"):
-    return [name for trial, name, ending in stored if f"-{phase}-" in trial and ending == status]
+    return run
 
 
 def plan_of(*trials):
@@ -122,106 +174,85 @@ def plan(tiny_trial):
 
 
 @pytest.fixture
-def ablation(tiny_trial):
-    memory = [replace(tiny_trial, phase="memory", ablation=True, arms=arms(name)) for name in STEPS]
-    together = replace(tiny_trial, phase="speed", ablation=True, arms=arms(*STEPS))
-    return plan_of(*memory, *(replace(together, replicate=number) for number in (0, 1)))
+def speed_plan(tiny_trial):
+    def speed_plan(*names, **protocol):
+        asked = Protocol(time_budget_s=3.0, **protocol)
+        speed = replace(tiny_trial, phase="speed", arms=arms(*(names or ARMS)), protocol=asked)
+        return plan_of(*(replace(speed, replicate=number) for number in range(asked.replicates)))
+
+    return speed_plan
 
 
-def test_what_cannot_fit_is_out_of_memory_and_never_started(tmp_path, plan, cpu):
-    unfit = plan_of(*(replace(trial, unfit="it is too large") for trial in plan.trials))
-    ran, stored, fine = execute(tmp_path / "run", unfit, cpu)
-    assert (ran, {status for _, _, status in stored}, fine) == ([], {"oom"}, False)
-    assert {row["detail"] for row in trial_rows(tmp_path / "run")} >= {"it is too large"}
+def test_what_cannot_fit_is_out_of_memory_and_never_started(run, plan):
+    done = run(plan_of(*(replace(trial, unfit="it is too large") for trial in plan.trials)))
+    assert (done.ran, done.fine) == ([], False)
+    assert {row["status"] for row in done.rows} == {"oom"}
+    assert done.lost()["memory-fp32-r0"] == ("oom", "it is too large")
 
 
-def test_a_precision_that_does_not_fit_is_a_row_and_is_left_out_of_what_follows(tmp_path, plan, cpu):
-    ran, stored, fine = execute(tmp_path / "run", plan, cpu, {"memory-fp32": TOO_BIG})
-    assert ("tiny-cpu-b4-memory-fp32-r0", "fp32", "oom") in stored
-    assert [name for name in ran if "fp32" in name] == ["tiny-cpu-b4-memory-fp32-r0"]
-    assert {precision for trial, precision, _ in stored if "memory" not in trial} == {"amp-bf16"}
-    assert fine  # not fitting is an outcome, not a failure
-    assert execute(tmp_path / "run", plan, cpu)[0] == []  # and is remembered when resuming
+def test_a_precision_that_does_not_fit_is_a_row_and_is_left_out_of_what_follows(run, plan):
+    done = run(plan, {"memory-fp32": TOO_BIG})
+    assert done.lost() == {"memory-fp32-r0": ("oom", "too big")}
+    assert [name for name in done.ran if "fp32" in name] == ["memory-fp32-r0"]
+    assert done.arms("speed") + done.arms("train") == ["amp-bf16"] * 3
+    assert done.fine  # not fitting is an outcome, not a failure
+    assert run(plan).ran == []  # and is remembered when resuming
 
 
-def test_arms_that_do_not_fit_together_are_measured_apart_also_after_an_interruption(tmp_path, plan, cpu):
+def test_arms_that_do_not_fit_together_are_measured_apart_also_after_an_interruption(run, plan):
     together = {"-speed-r": TOO_BIG}
     with pytest.raises(KeyboardInterrupt):
-        execute(tmp_path / "run", plan, cpu, {**together, "speed-amp-bf16-r0": KeyboardInterrupt()})
-    assert len(trial_rows(tmp_path / "run")) == 2 + 2 + 1
-    ran, stored, _ = execute(tmp_path / "run", plan, cpu, together)
-    assert ran[:3] == ["tiny-cpu-b4-speed-amp-bf16-r0", "tiny-cpu-b4-speed-r1", "tiny-cpu-b4-speed-fp32-r1"]
-    assert ("tiny-cpu-b4-speed-r0", "fp32", "oom") in stored
-    assert arms_of(stored, "speed") == [*ARMS, *ARMS]
+        run(plan, {**together, "speed-amp-bf16-r0": KeyboardInterrupt()})
+    done = run(plan, together)
+    assert done.ran[:3] == ["speed-amp-bf16-r0", "speed-r1", "speed-fp32-r1"]
+    assert done.lost()["speed-r0"][0] == "oom"
+    assert done.arms("speed") == [*ARMS, *ARMS]
 
 
 @pytest.mark.parametrize(("kind", "status"), [("timeout", "timeout"), ("died", "failed"), ("error", "failed")])
-def test_an_arm_that_fails_beside_others_is_a_row_and_the_others_are_measured_alone(tmp_path, plan, cpu, kind, status):
+def test_an_arm_that_fails_beside_others_is_tried_alone_and_not_again_if_it_hung_or_crashed(run, plan, kind, status):
     why = Ending(kind=kind, text="why")
-    _, stored, fine = execute(tmp_path / "run", plan, cpu, {"speed-r": why, "speed-amp-bf16": why})
-    assert [row for row in stored if row[2] != "ok"] == [
-        (f"tiny-cpu-b4-speed-amp-bf16-r{number}", "amp-bf16", status) for number in (0, 1)
-    ] + ([] if kind == "error" else [("tiny-cpu-b4-train-amp-bf16-s0", "amp-bf16", status)])
-    assert arms_of(stored, "speed") == ["fp32", "fp32"]
-    assert not fine
-    details = {row["precision"]: row["detail"] for row in rows(tmp_path / "run", "speed.csv")[:2]}
-    assert details["fp32"] == "measured alone: together, why"
-    assert "why" in details["amp-bf16"]
+    done = run(plan, {"speed-r": why, "speed-amp-bf16": why})
+    tried = [name for name in done.ran if "speed" in name]
+    assert tried[:3] == ["speed-r0", "speed-fp32-r0", "speed-amp-bf16-r0"]  # which shows whose fault it is
+    first, *others = done.lost().items()
+    assert first == ("speed-amp-bf16-r0", (status, "why"))
+    if kind == "error":
+        assert tried[3:] == ["speed-r1", "speed-fp32-r1", "speed-amp-bf16-r1"]
+        assert others == [("speed-amp-bf16-r1", (status, "why"))]
+    else:
+        reason = "not tried again: in tiny-cpu-b4-speed-amp-bf16-r0, why"
+        assert tried[3:] == ["speed-fp32-r1"]
+        assert dict(others) == dict.fromkeys(("speed-amp-bf16-r1", "train-amp-bf16-s0"), (status, reason))
+    assert done.arms("speed") == ["fp32", "fp32"]
+    assert done.rows[2]["detail"] == "measured alone: together, why"
+    assert not done.fine
 
 
-@pytest.mark.parametrize("kind", ["timeout", "died"])
-def test_an_arm_that_hung_or_crashed_is_not_tried_again_in_its_cell(tmp_path, plan, cpu, kind):
-    why = Ending(kind=kind, text="why")
-    ran, _, _ = execute(tmp_path / "run", plan, cpu, {"speed-r0": why, "speed-amp-bf16-r0": why})
-    alone = ["tiny-cpu-b4-speed-fp32-r0", "tiny-cpu-b4-speed-amp-bf16-r0"]
-    assert [name for name in ran if "speed" in name] == [
-        "tiny-cpu-b4-speed-r0",
-        *alone,  # which shows whose fault it is
-        "tiny-cpu-b4-speed-fp32-r1",
-    ]
-    assert "tiny-cpu-b4-train-amp-bf16-s0" not in ran
-    details = {row["trial"]: row["detail"] for row in trial_rows(tmp_path / "run") if row["status"] != "ok"}
-    assert len(details) == 3
-    for trial in ("tiny-cpu-b4-speed-amp-bf16-r1", "tiny-cpu-b4-train-amp-bf16-s0"):
-        assert details[trial].startswith("not tried again: in tiny-cpu-b4-speed-amp-bf16-r0, ")
-        assert details[trial].endswith("why")
-
-
-def test_a_process_lost_with_its_fork_server_is_started_once_more(tmp_path, plan, cpu):
-    launcher = ScriptedLauncher({})
-    lost = [Ending(kind="lost", text="killed")]
-    run = launcher.run
-
-    def losing(trial, device, on_message):
-        ending = run(trial, device, on_message)
-        return lost.pop() if lost and trial.phase == "speed" else ending
-
-    launcher.run = losing
-    assert run_with(launcher, tmp_path / "run", plan, cpu)
-    assert launcher.ran.count("tiny-cpu-b4-speed-r0") == 2
+def test_a_process_lost_with_its_fork_server_is_started_once_more(run, plan, tmp_path):
+    done = run(plan, {"speed-r0": [Ending(kind="lost", text="killed")]})
+    assert done.fine
+    assert done.ran.count("speed-r0") == 2
     assert len(rows(tmp_path / "run", "blocks.csv")) == 2  # one in each process: not those of the lost one
 
 
-def test_a_failed_process_has_its_reason_in_short_in_its_row_and_all_that_it_printed_in_a_file(tmp_path, plan, cpu):
+def test_a_failed_process_has_its_reason_in_short_in_its_row_and_all_that_it_printed_in_a_file(run, plan, tmp_path):
     printed = "Traceback\n" + 10_000 * "x" + "\udcff"
     text = "ValueError: bad pixels in \udcff.jpg " + 200_000 * "0" + " is no image"
-    execute(tmp_path / "run", plan, cpu, {"memory-fp32": Ending(kind="died", text=text, log=printed)})
-    (detail,) = (row["detail"] for row in trial_rows(tmp_path / "run") if row["status"] == "failed")
-    assert re.fullmatch(
-        r"ValueError: bad pixels in \\udcff\.jpg 0+ … \(.* left out\) … 0+ is no image; log: (logs/.*)", detail
-    )
+    done = run(plan, {"memory-fp32": Ending(kind="died", text=text, log=printed)})
+    _, detail = done.lost()["memory-fp32-r0"]
+    pattern = r"ValueError: bad pixels in \\udcff\.jpg 0+ … \(.* left out\) … 0+ is no image; log: (logs/.*)"
     assert len(detail) < 5000
-    (log,) = (tmp_path / "run" / "logs").iterdir()
-    assert detail.endswith(f"logs/{log.name}")
+    log = tmp_path / "run" / re.fullmatch(pattern, detail)[1]
     assert log.read_text().startswith("Traceback\nxxx")
 
 
-def test_a_failed_process_whose_output_cannot_be_kept_ends_the_run_with_a_sentence(tmp_path, plan, cpu):
+def test_a_failed_process_whose_output_cannot_be_kept_ends_the_run_with_a_sentence(run, plan, tmp_path):
     """On a full disk, where the process failed because of it."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "logs").write_text("in the way")
     with pytest.raises(UsageError, match="cannot be written"):
-        execute(tmp_path / "run", plan, cpu, {"memory-fp32": Ending(kind="died", text="no space", log="Traceback")})
+        run(plan, {"memory-fp32": replace(DIED, log="Traceback")})
 
 
 @pytest.fixture
@@ -283,113 +314,76 @@ def test_a_run_without_torch_ends_with_the_cause_an_exit_code_and_no_advice(
     assert not any("stay with" in text for text in (out, *pages))
 
 
-def test_resuming_runs_only_what_is_missing_or_failed(tmp_path, plan, cpu):
-    folder = tmp_path / "run"
-    failing = dict.fromkeys(("speed-r1", "speed-amp-bf16-r1"), Ending(kind="died"))
+def test_resuming_runs_only_what_is_missing_or_failed(run, plan):
+    failing = dict.fromkeys(("speed-r1", "speed-amp-bf16-r1"), DIED)
     with pytest.raises(KeyboardInterrupt):
-        execute(folder, plan, cpu, {**failing, "train-fp32": KeyboardInterrupt()})
-    ran, _, fine = execute(folder, plan, cpu)
-    assert ran == ["tiny-cpu-b4-speed-r1", "tiny-cpu-b4-train-fp32-s0", "tiny-cpu-b4-train-amp-bf16-s0"]
-    assert fine
-    assert execute(folder, plan, cpu)[0] == []
+        run(plan, {**failing, "train-fp32": KeyboardInterrupt()})
+    done = run(plan)
+    assert done.ran == ["speed-r1", "train-fp32-s0", "train-amp-bf16-s0"]
+    assert done.fine
+    assert run(plan).ran == []
 
 
-@pytest.mark.parametrize("first", [0, 2], ids=["with the memory phase", "without"])
-def test_a_precision_that_the_device_does_not_support_is_a_row_with_the_reason_and_no_process(
-    tmp_path, plan, cpu, first
+@pytest.mark.parametrize(("first", "refused"), [(0, 1), (2, 2)], ids=["after the memory phase", "without it"])
+@pytest.mark.parametrize(
+    ("name", "techniques", "reason"),
+    [
+        ("fp16-master", (), "no float16"),
+        ("fp16-master:scale=8", (), "no float16"),
+        ("amp-bf16", ("channels-last", "cuda-graphs"), "cuda-graphs needs a CUDA device"),
+    ],
+)
+def test_what_the_device_does_not_support_is_a_row_with_the_reason_and_no_process(
+    run, plan, cpu, *, name, techniques, reason, first, refused
 ):
     device = replace(cpu, unsupported={"fp16-master": "no float16"})
-    names = ("fp16-master", "fp16-master:scale=8")
-    unable = [replace(plan.trials[at], arms=arms(name)) for at in (0, 2, 4) if at >= first for name in names]
+    cell = replace(plan.trials[0].cell, techniques=techniques)
+    unable = [replace(plan.trials[at], cell=cell, arms=arms(name)) for at in (0, 2, 4) if at >= first]
     both = plan_of(*unable, *plan.trials)
-    ran, stored, fine = execute(tmp_path / "run", both, device)
-    assert not [name for name in ran if "fp16-master" in name]
-    refused = [row for row in trial_rows(tmp_path / "run") if row["status"] == "unsupported"]
-    assert {(row["precision"], row["detail"]) for row in refused} == {(name, "no float16") for name in names}
-    assert len(stored) == len(refused) + 8
-    assert fine
-    assert execute(tmp_path / "run", both, device)[0] == []  # nor when resuming
+    done = run(both, device=device)
+    assert len(done.ran) == len(plan.trials)
+    assert list(done.lost().values()) == [("unsupported", reason)] * refused
+    assert done.fine
+    assert run(both, device=device).ran == []  # nor when resuming
 
 
-def test_a_technique_that_the_device_does_not_support_is_a_row_for_each_precision_and_no_process(tmp_path, plan, cpu):
-    cell = replace(plan.trials[0].cell, techniques=("channels-last", "cuda-graphs"))
-    graphed = [replace(trial, cell=cell) for trial in plan.trials[2:]]  # without the memory phase
-    ran, _, fine = execute(tmp_path / "run", plan_of(*plan.trials, *graphed), cpu)
-    assert ran == [trial.id for trial in plan.trials]
-    refused = [row for row in trial_rows(tmp_path / "run") if row["techniques"]]
-    assert [row["precision"] for row in refused] == [*ARMS * 2, *ARMS]
-    assert {(row["status"], row["detail"]) for row in refused} == {("unsupported", "cuda-graphs needs a CUDA device")}
-    assert fine
-
-
-class FitsUpTo:
-    """A launcher on which batches up to a size fit."""
-
-    overlapping = False
-
-    def __init__(self, most):
-        self.most, self.tried = most, []
-
-    def run(self, trial, device, on_message):
-        self.tried.append(trial.cell.batch_size)
-        if trial.cell.batch_size > self.most:
-            return TOO_BIG
-        fit = Fit(fit_peak_bytes=1, fit_step_s=1e-6)
-        on_message(TrialResult(precision=trial.precisions[0], status="ok", row=fit))
-        return Ending(kind="done")
-
-
-def test_a_search_is_one_row_and_is_read_back_when_resuming(tmp_path, tiny_trial, cpu):
+def test_a_search_is_one_row_and_is_read_back_when_resuming(run, tiny_trial):
     trial = replace(tiny_trial, phase="fit")
     for is_first in (True, False):
-        launcher = FitsUpTo(20)
-        with Store(tmp_path / "run") as store:
-            running = execution(store, cpu, launcher)
-            assert running.run(plan_of(trial))
-            assert running.largest(plan_of(trial)) == {(at_any_size(trial.cell), "fp32"): 20}
-        assert bool(launcher.tried) == is_first
-    (row,) = trial_rows(tmp_path / "run")
+        done = run(plan_of(trial), largest=20)
+        assert done.fine
+        assert done.largest == {(at_any_size(trial.cell), "fp32"): 20}
+        assert bool(done.ran) == is_first
+    (row,) = done.rows
     assert (row["phase"], row["batch_size"], row["status"], row["fit_bound"]) == ("fit", "20", "ok", "memory")
     assert "too big" in row["detail"]
 
 
-def test_batches_are_searched_at_sizes_that_all_that_is_compared_can_be_trained_at(tmp_path, tiny_trial, cpu):
-    cpu, launcher = replace(cpu, unsupported={"bf16": "no bfloat16"}), FitsUpTo(100)
+def test_batches_are_searched_at_sizes_that_all_that_is_compared_can_be_trained_at(run, tiny_trial, cpu):
     fit = replace(tiny_trial, phase="fit", cell=replace(tiny_trial.cell, batch_size=20))
     plan = plan_of(*(replace(fit, arms=arms(name)) for name in ("fp32", "mxfp8", "bf16")))
-    with Store(tmp_path / "run") as store:
-        running = execution(store, cpu, launcher)
-        running.run(plan)
-        sizes = {name: size for (_cell, name), size in running.largest(plan).items()}
-    assert (sizes["fp32"], sizes["mxfp8"]) == (96, 96)
-    assert launcher.tried == 2 * [32, 64, 128, 96]
+    done = run(plan, device=replace(cpu, unsupported={"bf16": "no bfloat16"}), largest=100)
+    assert [row["batch_size"] for row in done.rows if row["status"] == "ok"] == ["96", "96"]
+    assert done.sizes == 2 * [32, 64, 128, 96]
 
 
-def test_ablation_steps_after_a_refused_one_add_to_the_step_before_it(tmp_path, ablation, cpu):
-    refused = {"channels-last": NO_IMAGES}
-    _, stored, fine = execute(tmp_path / "run", ablation, cpu, refused)
-    assert arms_of(stored, "memory", "unsupported") == [f"{TOP}+channels-last"]
+def test_ablation_steps_after_a_refused_one_add_to_the_step_before_it(run, tiny_trial, tmp_path):
+    memory = [replace(tiny_trial, phase="memory", ablation=True, arms=arms(name)) for name in STEPS]
+    together = replace(tiny_trial, phase="speed", ablation=True, arms=arms(*STEPS))
+    ablation = plan_of(*memory, *(replace(together, replicate=number) for number in (0, 1)))
+    refused = {"channels-last": Ending(kind="unsupported", text="no images")}
+    done = run(ablation, refused)
+    assert done.arms("memory", "unsupported") == [f"{TOP}+channels-last"]
     rebased = [*STEPS[:4], f"{TOP}+compile", f"{TOP}+compile+checkpointing"]
-    assert arms_of(stored, "memory") == rebased
-    assert arms_of(stored, "speed") == rebased * 2
-    assert fine
-    assert execute(tmp_path / "run", ablation, cpu, refused)[0] == []  # resumed, all is done
+    assert done.arms("memory") == rebased
+    assert done.arms("speed") == rebased * 2
+    assert done.fine
+    assert run(ablation, refused).ran == []  # resumed, all is done
     planned = [entry_of(trial) for trial in ablation.trials]
-    (tmp_path / "run" / "run.json").write_text(json.dumps({"format": FORMAT}))
     measured = load([tmp_path / "run"]).ablations
     assert missing(planned, measured) == []  # although steps have other names than planned
     without = measured[measured["precision"] != f"{TOP}+compile"]
     assert [one["phase"] for one in missing(planned, without)] == ["memory", "speed", "speed"]
-
-
-def test_an_ablation_of_which_no_step_works_is_not_timed(tmp_path, ablation, cpu):
-    ran, stored, fine = execute(tmp_path / "run", ablation, cpu, {"memory": TOO_BIG})
-    assert arms_of(stored, "memory", "oom") == [
-        *("fp32", "amp-fp16", "amp-fp16+set-to-none", "amp-fp16+prefetcher"),
-        *(f"amp-fp16+{name}" for name in MORE),
-    ]
-    assert len(ran) == len(STEPS)
-    assert not fine
 
 
 def test_telemetry_is_read_of_each_gpu_once(machine):
@@ -400,10 +394,7 @@ def test_telemetry_is_read_of_each_gpu_once(machine):
     assert sorted(found) == [("0", "GPU-a"), ("1", "GPU-b")]
 
 
-def speed_plan(tiny_trial, **protocol):
-    asked = Protocol(time_budget_s=3.0, **protocol)
-    speed = replace(tiny_trial, phase="speed", arms=arms(*ARMS), protocol=asked)
-    return plan_of(*(replace(speed, replicate=number) for number in range(asked.replicates)))
+UNCLEAR = (0.98, 1.05, 0.97, 1.04, 1.00, 0.95)
 
 
 @pytest.mark.parametrize(
@@ -411,183 +402,105 @@ def speed_plan(tiny_trial, **protocol):
     [
         ((1.50, 1.51, 1.49), 3),
         ((1.50, 1.51, DISTURBED, 1.49), 4),  # which the fourth replaces
-        ((0.98, 1.05, 0.97, 1.04, 1.00, 0.95), 6),  # nothing is decided, and six are the most
+        (UNCLEAR, 6),  # nothing is decided, and six are the most
     ],
 )
-def test_a_cell_is_measured_by_as_many_processes_as_its_verdict_needs(tiny_trial, tmp_path, cpu, speedups, processes):
-    launcher = ScriptedLauncher({}, speedups)
-    assert run_with(launcher, tmp_path, speed_plan(tiny_trial, most_replicates=6), cpu)
-    assert len(launcher.ran) == processes
-    again = ScriptedLauncher({}, speedups)  # nothing is left to measure
-    assert run_with(again, tmp_path, speed_plan(tiny_trial, most_replicates=6), cpu)
-    assert again.ran == []
+def test_a_cell_is_measured_by_as_many_processes_as_its_verdict_needs(run, speed_plan, capsys, speedups, processes):
+    plan = speed_plan(most_replicates=6)
+    done = run(plan, speedups=speedups)
+    assert done.fine
+    assert done.ran == [f"speed-r{number}" for number in range(processes)]
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"[{processes}/{processes}]")
+    assert run(plan, speedups=speedups).ran == []  # nothing is left to measure
 
 
 def test_the_noise_that_a_gain_must_exceed_is_that_of_all_processes_that_timed_fp32_against_itself(
-    tiny_trial, tmp_path, cpu
+    run, speed_plan, tiny_trial
 ):
-    speed = speed_plan(tiny_trial, most_replicates=9)
+    speed = speed_plan(most_replicates=9)
     floor = replace(tiny_trial, phase="floor", arms=arms("fp32"), protocol=speed.trials[0].protocol)
     floors = [replace(floor, replicate=number) for number in range(9)]
-    launcher = ScriptedLauncher({}, [1.05] * 9, [0.97, 1.03, *[1.0] * 7])  # 11 % in the first three, 1 % in all
-    run_with(launcher, tmp_path, plan_of(*floors, *speed.trials), cpu)
-    assert len(launcher.ran) == 9 + 3
+    noise = [0.97, 1.03, *[1.0] * 7]  # 11 % in the first three, 1 % in all
+    done = run(plan_of(*floors, *speed.trials), speedups=[1.05] * 9, against_itself=noise)
+    assert len(done.ran) == 9 + 3
 
 
-def test_a_precision_whose_second_reading_of_memory_crashes_is_timed(tiny_trial, tmp_path, cpu):
+def test_a_precision_whose_second_reading_of_memory_crashes_is_timed(run, speed_plan, tiny_trial):
     memory = replace(tiny_trial, phase="memory", arms=arms("amp-bf16"))
-    plan = plan_of(*(replace(memory, replicate=process) for process in (0, 1)), *speed_plan(tiny_trial).trials)
-    launcher = ScriptedLauncher({"memory-amp-bf16-r1": Ending(kind="died", text="why")})
-    run_with(launcher, tmp_path, plan, cpu)
-    assert [row["precision"] for row in trial_rows(tmp_path)].count("amp-bf16") == 2 + 3
-    assert [row["status"] for row in trial_rows(tmp_path)].count("failed") == 1
+    done = run(plan_of(memory, replace(memory, replicate=1), *speed_plan().trials), {"memory-amp-bf16-r1": DIED})
+    assert done.arms("memory") + done.arms("speed") == ["amp-bf16", *ARMS * 3]
+    assert [*done.lost()] == ["memory-amp-bf16-r1"]
 
 
-def test_processes_that_are_added_have_numbers_of_their_own(tiny_trial, tmp_path, cpu, capsys):
-    speed = speed_plan(tiny_trial, most_replicates=6)
-    train = replace(tiny_trial, phase="train", arms=arms("fp32"))
-    run_with(ScriptedLauncher({}, (1.50, 1.51, DISTURBED, 1.49)), tmp_path, plan_of(*speed.trials, train), cpu)
-    shown = [line.partition(" ")[0] for line in capsys.readouterr().out.splitlines()]
-    assert shown == ["[1/4]", "[2/4]", "[3/4]", "[4/4]", "[5/5]"]
-
-
-class TimedLauncher(ScriptedLauncher):
-    """Takes a time for each trial, on a clock of its own, and sends a message in the middle."""
-
-    def __init__(self, durations, speedups=()):
-        super().__init__({}, speedups)
-        self.durations, self.now_s = durations, 0.0
-
-    def monotonic(self):
-        return self.now_s
-
-    def run(self, trial, device, on_message):
-        half_s = self.durations[trial.phase] / 2
-        self.now_s += half_s
-        on_message(Progress(text="half"))
-        self.now_s += half_s
-        return super().run(trial, device, on_message)
-
-
-FURTHER = "further processes for the speed"
+SPEED, OTHERS = [f"speed-r{number}" for number in range(4)], ["train-fp32-s0", "memory-fp32-r0"]
 
 
 @pytest.mark.parametrize(
     ("deadline_s", "ran", "undecided"),
     [
-        (100.0, ["speed-r0", "speed-r1", "speed-r2", "train-fp32-s0", "memory-fp32-r0", "speed-r3"], []),
-        (
-            61.0,
-            ["speed-r0", "speed-r1", "speed-r2", "train-fp32-s0", "memory-fp32-r0"],
-            [FURTHER],
-        ),  # a fourth is too long
-        (45.0, ["speed-r0", "speed-r1", "speed-r2", "memory-fp32-r0", "speed-r3"], ["train"]),
-        (12.0, ["speed-r0", "memory-fp32-r0"], ["speed", "train"]),
-        (4.0, ["memory-fp32-r0"], ["speed", "train"]),
+        (100.0, [*SPEED[:3], *OTHERS, SPEED[3]], []),
+        (61.0, [*SPEED[:3], *OTHERS], ["further processes for the speed"]),  # a fourth is too long
+        (45.0, [*SPEED[:3], OTHERS[1], SPEED[3]], ["train"]),
+        (12.0, [SPEED[0], OTHERS[1]], ["speed", "train"]),
     ],
 )
 def test_only_what_should_end_in_time_is_begun_and_the_rest_is_undecided(
-    tiny_trial, tmp_path, cpu, monkeypatch, *, deadline_s, ran, undecided
+    run, speed_plan, tiny_trial, *, deadline_s, ran, undecided
 ):
-    speed = speed_plan(tiny_trial, most_replicates=4).trials
     others = [replace(tiny_trial, phase=phase, arms=arms("fp32")) for phase in ("train", "memory")]
-    plan = Plan(trials=(*speed, *others), seconds=(10.0, 10.0, 10.0, 20.0, 2.0))
-    launcher = TimedLauncher({"speed": 10.0, "train": 20.0, "memory": 2.0}, (0.98, 1.05, 0.97, 1.04))
-    monkeypatch.setattr("bench.run.execute.time", launcher)
-    with Store(tmp_path) as store:
-        run = execution(store, cpu, launcher)
-        run.deadline_s = deadline_s
-        run.run(plan)
-    assert [re.sub("^tiny-cpu-b[0-9]+-", "", trial) for trial in launcher.ran] == ran
-    assert list(run.undecided) == [f"{phase} of tiny on cpu" for phase in undecided]
+    plan = Plan(trials=(*speed_plan(most_replicates=4).trials, *others), seconds=(10.0, 10.0, 10.0, 20.0, 2.0))
+    durations = {"speed": 10.0, "train": 20.0, "memory": 2.0}
+    done = run(plan, deadline_s=deadline_s, durations=durations, speedups=UNCLEAR)
+    assert done.ran == ran
+    assert done.undecided == [f"{phase} of tiny on cpu" for phase in undecided]
 
 
-def test_a_trial_that_is_slower_than_expected_is_ended_in_time_and_measured_when_the_run_goes_on(
-    plan, tmp_path, cpu, monkeypatch
-):
-    launcher = TimedLauncher({"memory": 8.0})
-    monkeypatch.setattr("bench.run.execute.time", launcher)
+def test_a_trial_that_is_slower_than_expected_is_ended_in_time_and_measured_when_the_run_goes_on(run, plan):
     timed = Plan(trials=plan.trials[:2], seconds=(1.0, None))
-    with Store(tmp_path) as store:
-        run = execution(store, cpu, launcher)
-        run.deadline_s = 10.0
-        assert run.run(timed)  # what was measured is fine
-    assert [row["precision"] for row in trial_rows(tmp_path)] == ["fp32"]
-    assert list(run.undecided) == ["memory of tiny on cpu"]
-    again, stored, fine = execute(tmp_path, timed, cpu)
-    assert (len(again), [status for *_, status in stored], fine) == (1, ["ok", "ok"], True)
+    done = run(timed, deadline_s=10.0, durations={"memory": 8.0})
+    assert done.fine  # what was measured is fine
+    assert done.arms("memory") == ["fp32"]
+    assert done.undecided == ["memory of tiny on cpu"]
+    again = run(timed)
+    assert (len(again.ran), again.arms("memory"), again.fine) == (1, [*ARMS], True)
 
 
-def test_a_process_that_is_lost_is_measured_again_when_the_run_goes_on(tiny_trial, tmp_path, cpu):
-    plan = speed_plan(tiny_trial)
-    launcher = ScriptedLauncher({"-r2": KeyboardInterrupt()}, (1.5, 1.2, 1.8, 1.5, 1.5, 1.5, 1.5, 1.5, 1.5, 1.5))
-    with pytest.raises(KeyboardInterrupt):
-        run_with(launcher, tmp_path, plan, cpu)
-    launcher = ScriptedLauncher({}, launcher.speedups)
-    run_with(launcher, tmp_path, plan, cpu)
-    assert launcher.ran[0].endswith("-r2")
-
-
-def test_an_arm_that_crashes_late_does_not_end_the_processes_of_the_others(tiny_trial, tmp_path, cpu):
-    crash = dict.fromkeys(("speed-r2", "speed-fp16-master-r2"), Ending(kind="died", text="why"))
-    plan = speed_plan(tiny_trial, most_replicates=6)
-    plan = plan_of(*(replace(trial, arms=arms(*ARMS, "fp16-master")) for trial in plan.trials))
-    launcher = ScriptedLauncher(crash, (0.98, 1.05, 0.97, 1.04, 1.00, 0.95))
-    run_with(launcher, tmp_path, plan, cpu)
-    assert launcher.ran[-1].endswith("-speed-r5")
+def test_an_arm_that_crashes_late_does_not_end_the_processes_of_the_others(run, speed_plan):
+    crash = dict.fromkeys(("speed-r2", "speed-fp16-master-r2"), DIED)
+    done = run(speed_plan(*ARMS, "fp16-master", most_replicates=6), crash, speedups=UNCLEAR)
+    assert done.ran[-1] == "speed-r5"
 
 
 @pytest.mark.parametrize(
     ("line", "left"), [(1, [0, 1]), (2, [1]), (3, [1])], ids=["the second row of r0", "r1", "the second row of r1"]
 )
-def test_a_run_that_was_cut_off_anywhere_goes_on_with_exactly_what_lacks_a_row(tmp_path, plan, cpu, line, left):
-    folder = tmp_path / "run"
-    execute(folder, plan, cpu)
-    path = folder / "speed.csv"
+def test_a_run_that_was_cut_off_anywhere_goes_on_with_exactly_what_lacks_a_row(run, plan, tmp_path, line, left):
+    run(plan)
+    path = tmp_path / "run" / "speed.csv"
     whole = path.read_text().splitlines(keepends=True)
     path.write_text("".join(whole[: 1 + line]) + whole[1 + line][:9])
-    ran, stored, fine = execute(folder, plan, cpu)
-    assert ran == [f"tiny-cpu-b4-speed-r{number}" for number in left]
-    assert sorted(stored) == sorted(set(stored))
-    assert (folder / "speed.csv").read_text().count("\n") == len(whole)
-    assert len(rows(folder, "blocks.csv")) == 2
-    assert fine
-    assert execute(folder, plan, cpu)[0] == []
+    done = run(plan)
+    assert done.ran == [f"speed-r{number}" for number in left]
+    assert done.arms("speed") == [*ARMS, *ARMS]
+    assert path.read_text().count("\n") == len(whole)
+    assert len(rows(tmp_path / "run", "blocks.csv")) == 2
+    assert done.fine
+    assert run(plan).ran == []
 
 
-def test_blocks_of_an_attempt_that_failed_are_not_mixed_with_those_of_the_next(tmp_path, plan, cpu):
-    class FailsAfterTiming(ScriptedLauncher):
-        def run(self, trial, device, on_message):
-            super().run(trial, device, on_message if trial.phase != "speed" else keep_blocks(on_message))
-            return Ending(kind="error", text="gone") if trial.phase == "speed" else Ending(kind="done")
-
-    def keep_blocks(on_message):
-        return lambda message: on_message(message) if isinstance(message, Block) else None
-
-    run_with(FailsAfterTiming({}), tmp_path, plan, cpu)
-    assert len(rows(tmp_path, "blocks.csv")) == 4  # of each arm alone
-    ran, stored, _ = execute(tmp_path, plan, cpu)
-    assert ran == [f"tiny-cpu-b4-speed-r{number}" for number in (0, 1)]
-    assert len(rows(tmp_path, "blocks.csv")) == 2
-    assert [status for trial, _, status in stored if "speed" in trial] == ["ok"] * 4
+def test_arms_that_failed_together_and_were_all_measured_apart_are_not_measured_again(run, plan):
+    first = run(plan, {"speed-r0": DIED})
+    again = run(plan)
+    assert (again.ran, again.rows) == ([], first.rows)
 
 
-def test_arms_that_failed_together_and_were_all_measured_apart_are_not_measured_again(tmp_path, plan, cpu):
-    execute(tmp_path, plan, cpu, {"speed-r0": Ending(kind="died", text="killed")})
-    before = (tmp_path / "speed.csv").read_bytes()
-    assert execute(tmp_path, plan, cpu)[0] == []
-    assert (tmp_path / "speed.csv").read_bytes() == before
+def test_arms_that_were_measured_beside_one_that_failed_keep_their_rows_if_it_fails_again(run, speed_plan, cpu):
+    def kept(done):
+        return [row for row in done.rows if row["trial"].endswith("speed-r1") and row["status"] == "ok"]
 
-
-def test_arms_that_were_measured_beside_one_that_failed_keep_their_rows_if_it_fails_again(tmp_path, tiny_trial, cpu):
-    speed = replace(tiny_trial, phase="speed", arms=arms(*ARMS, "tf32"))
-    plan = plan_of(*(replace(speed, replicate=number) for number in (0, 1)))
-    device = replace(cpu, unsupported={})
-    fails = {f"speed{arm}-r{number}": Ending(kind="died", text="gone") for arm in ("", "-tf32") for number in (0, 1)}
-    fails.pop("speed-r1")
-    first = execute(tmp_path, plan, device, fails)[1]
-    assert [row[1:] for row in first if row[0].endswith("-speed-r1")] == [(name, "ok") for name in ARMS]
-    again = {**fails, "speed-r1": Ending(kind="died", text="gone")}
-    ran, stored, _ = execute(tmp_path, plan, device, again)
-    assert [row for row in stored if row[2] == "ok"] == [row for row in first if row[2] == "ok"]
-    assert not [trial for trial in ran if trial.endswith(("-fp32-r1", "-fp32-r0"))]
+    plan, device = speed_plan(*ARMS, "tf32", replicates=2, most_replicates=2), replace(cpu, unsupported={})
+    first = run(plan, dict.fromkeys(("speed-r0", "speed-tf32-r0"), DIED), device=device)
+    again = run(plan, dict.fromkeys(("speed-r1", "speed-tf32-r1"), DIED), device=device)
+    assert [row["precision"] for row in kept(first)] == [*ARMS]  # without the third, which had crashed
+    assert kept(again) == kept(first)
+    assert again.ran == ["speed-r0", "speed-r1", "speed-tf32-r1"]

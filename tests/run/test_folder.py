@@ -8,19 +8,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import asdict, replace
-from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 from bench.cli.parser import RIGOROUS, parse
 from bench.planning.plan import Plan
-from bench.report.parts import Finding, Findings
+from bench.report import terminal
 from bench.results.columns import COLUMNS
-from bench.results.records import Environment
 from bench.results.run_json import read_run
 from bench.results.store import Store
 from bench.run import reporting
@@ -39,111 +38,100 @@ from tests.results.test_store import block, contents, result
 from tests.rows import rows, trial_rows
 
 ROOT = Path(__file__).resolve().parents[2]
-REQUEST = Request(suites=("mlp",))
-
-
-def prepared(environment: Environment, request: Request = REQUEST) -> PreparedRun:
-    """A plan without trials."""
-    plan = Plan(trials=(), seconds=())
-    return PreparedRun(request=request, suites=(SuiteRef(name="mlp"),), environment=environment, plan=plan)
-
-
 LAUNCHER = SimpleNamespace(overlapping=False, notes=[])
 
 
-def run_nothing(folder: Path, environment: Environment, request: Request = REQUEST) -> None:
-    """Run a plan without trials in a folder."""
-    execute(prepared(environment, request), folder, LAUNCHER)
+@pytest.fixture
+def prepared(machine):
+    """Return a function that prepares a run without trials, of a request for mlp on a text."""
+
+    def prepared(*, torch="2.15", threads=4, name="Test CPU", fingerprint="aaaa", suites=("mlp",), **asked):
+        device = replace(machine.devices[0], threads=threads, name=name)
+        text = PreparedData(source=DataSource(kind="text", path="/book.txt"), fingerprint=fingerprint)
+        return PreparedRun(
+            request=Request(suites=suites, **asked),
+            suites=(SuiteRef(name="mlp"),),
+            environment=replace(machine, torch=torch, devices=(device,)),
+            plan=Plan(trials=(), seconds=()),
+            data=(text, PreparedData(source=DataSource(kind="synthetic"))),
+        )
+
+    return prepared
 
 
-def changed(machine: Environment, **changes: object) -> Environment:
-    return replace(machine, devices=(replace(machine.devices[0], **changes),))
+@pytest.fixture
+def go_on(prepared, tmp_path):
+    """Return a function that runs what it is given prepared, in a folder or on from what is there."""
+
+    def go_on(folder=tmp_path, **changed):
+        execute(prepared(**changed), folder, LAUNCHER)
+
+    return go_on
 
 
-def test_on_the_same_machine_a_run_goes_on_and_keeps_its_start(tmp_path, machine, monkeypatch):
+def stop(*_):
+    raise KeyboardInterrupt
+
+
+def test_on_the_same_machine_a_run_goes_on_and_keeps_its_start(tmp_path, go_on, monkeypatch):
     times = iter("abcd")
     monkeypatch.setattr("bench.run.execute.now", lambda: next(times))
-    run_nothing(tmp_path, machine, replace(REQUEST, out=tmp_path))
-    run_nothing(tmp_path, machine, replace(REQUEST, resume=tmp_path))
+    go_on(out=tmp_path)
+    go_on(resume=tmp_path)
     again = read_run(tmp_path)
     assert (again["started"], again["finished"]) == ("a", "c")
 
 
-def test_warnings_and_notes_of_a_run_that_was_stopped_are_kept_when_it_goes_on(tmp_path, machine, monkeypatch):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    warned = replace(prepared(machine), warnings=("The GPU is shared.",))
-    launcher = SimpleNamespace(overlapping=False, notes=["A V100 was lost."])
+def test_warnings_and_notes_of_a_run_that_was_stopped_are_kept_when_it_goes_on(tmp_path, prepared, go_on, monkeypatch):
+    warned = replace(prepared(), warnings=("The GPU is shared.",))
     with monkeypatch.context() as stopped:
         stopped.setattr("bench.run.execute.Execution.run", stop)
         with pytest.raises(KeyboardInterrupt):
-            execute(warned, tmp_path, launcher)
-    execute(warned, tmp_path, LAUNCHER)
+            execute(warned, tmp_path, SimpleNamespace(overlapping=False, notes=["A V100 was lost."]))
+    go_on()
     assert read_run(tmp_path)["warnings"] == ["The GPU is shared.", "A V100 was lost."]
 
 
-def test_a_run_is_named_after_its_suites_each_once_however_many_values_are_swept(tmp_path, machine, monkeypatch):
+@pytest.mark.parametrize(
+    ("names", "folder"),
+    [
+        (("mlp", "vit", "mlp"), "mlp+vit-cpu-2"),
+        (("hf:org/model0", "hf:org/model1"), "hf_org_model0+hf_org_model1-cpu-2"),
+        ([f"timm:resnet{number}" for number in range(20)], "timm_resnet0+19-more-cpu-2"),
+    ],
+)
+def test_a_run_is_named_after_its_suites_each_once_however_many_values_are_swept(
+    tmp_path, prepared, monkeypatch, names, folder
+):
     monkeypatch.chdir(tmp_path)
-    swept = tuple(SuiteRef(name=name, parameters=(("width", width),)) for width in (64, 96) for name in ("mlp", "vit"))
-    assert new_folder(replace(prepared(machine), suites=swept)).name.startswith("mlp+vit-cpu-2")
-    models = tuple(SuiteRef(name=f"hf:org/model{number}") for number in range(2))
-    assert new_folder(replace(prepared(machine), suites=models)).name.startswith("hf_org_model0+hf_org_model1-cpu-2")
-    models = tuple(SuiteRef(name=f"timm:resnet{number}") for number in range(20))
-    assert new_folder(replace(prepared(machine), suites=models)).name.startswith("timm_resnet0+19-more-cpu-2")
+    swept = tuple(SuiteRef(name=name, parameters=(("width", at),)) for at, name in enumerate(names))
+    assert new_folder(replace(prepared(), suites=swept)).name.startswith(folder)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("changed", "message"),
     [
-        (lambda here: replace(here, torch="2.6"), "was made with torch 2.15 on 4 threads; this is torch 2.6 on 4 thr"),
-        (lambda here: changed(here, threads=2), "with torch 2.15 on 4 threads; this is torch 2.15 on 2 threads"),
-        (lambda here: changed(here, name="Another CPU"), "was made on Test CPU; this is Another CPU"),
+        ({"torch": "2.6"}, "was made with torch 2.15 on 4 threads; this is torch 2.6 on 4 threads"),
+        ({"threads": 2}, "was made with torch 2.15 on 4 threads; this is torch 2.15 on 2 threads"),
+        ({"name": "Another CPU"}, "was made on Test CPU; this is Another CPU"),
+        ({"fingerprint": "bbbb"}, r"another content of text:/book\.txt"),
+        ({"seeds": (1,)}, "was started with other --seeds"),
+        ({"epochs": 3, "clip_grad": 1.0}, "was started with other --epochs, --clip-grad"),
+        ({"largest_batch": True, "protocol": RIGOROUS}, "was started with other --batch-sizes, .*--rigorous"),
     ],
-    ids=["torch", "threads", "device"],
 )
-def test_another_torch_thread_count_or_device_is_refused_and_named(tmp_path, machine, change, message):
-    here = changed(machine, threads=4)
-    run_nothing(tmp_path, here)
-    (tmp_path / "speed.csv").write_text(",".join(COLUMNS["speed.csv"]) + "\nhalf a li")
-    before = contents(tmp_path)
-    with pytest.raises(UsageError, match=message):
-        run_nothing(tmp_path, change(here))
-    with pytest.raises(UsageError, match=message):  # so does --dry-run
-        check(prepared(change(here), replace(REQUEST, dry_run=True)), tmp_path)
-    assert contents(tmp_path) == before
-
-
-def test_a_text_or_folder_whose_content_changed_is_refused_and_named(tmp_path, machine):
-    text = PreparedData(source=DataSource(kind="text", path="/book.txt"), fingerprint="aaaa")
-    run = replace(prepared(machine), data=(text, PreparedData(source=DataSource(kind="synthetic"))))
-    execute(run, tmp_path, LAUNCHER)
-    execute(run, tmp_path, LAUNCHER)  # the same text
-    with pytest.raises(UsageError, match=r"another content of text:/book\.txt"):
-        execute(replace(run, data=(replace(text, fingerprint="bbbb"),)), tmp_path, LAUNCHER)
-
-
-def test_a_file_of_blocks_that_the_report_would_refuse_is_refused_before_the_run_goes_on(
-    tmp_path, machine, tiny_trial, cpu
+def test_seeds_may_be_added_and_other_circumstances_or_options_are_refused_by_name(
+    tmp_path, prepared, go_on, changed, message
 ):
-    run_nothing(tmp_path, machine)
-    speed = replace(tiny_trial, phase="speed")
-    with Store(tmp_path) as store:
-        store.add_results(speed, cpu, [result()], [block(speed), replace(block(speed), time_ms=-1.0)])
-    with pytest.raises(UsageError, match=r"blocks.csv', line 3: time_ms cannot be '-1"):
-        run_nothing(tmp_path, machine)
-
-
-def test_seeds_may_be_added_and_nothing_else_may_change(tmp_path, machine):
-    run_nothing(tmp_path, machine)
-    run_nothing(tmp_path, machine, replace(REQUEST, seeds=(0, 1)))
-    with pytest.raises(UsageError, match="was started with other --seeds"):
-        run_nothing(tmp_path, machine, replace(REQUEST, seeds=(1,)))
-    with pytest.raises(UsageError, match="was started with other --epochs, --clip-grad"):
-        run_nothing(tmp_path, machine, replace(REQUEST, seeds=(0, 1), epochs=3, clip_grad=1.0))
-    other = replace(REQUEST, seeds=(0, 1), largest_batch=True, batch_sizes=(4,), protocol=RIGOROUS)
-    with pytest.raises(UsageError, match=r"was started with other --batch-sizes, .*--rigorous"):
-        run_nothing(tmp_path, machine, other)
+    go_on()
+    go_on(seeds=(0, 1))
+    (tmp_path / "speed.csv").write_text(",".join(COLUMNS["speed.csv"]) + "\nhalf a li")
+    before, changed = contents(tmp_path), {"seeds": (0, 1), **changed}
+    with pytest.raises(UsageError, match=message):
+        go_on(**changed)
+    with pytest.raises(UsageError, match=message):  # so does --dry-run
+        check(prepared(dry_run=True, **changed), tmp_path)
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.slow
@@ -164,14 +152,11 @@ def test_added_seeds_are_the_runs_own_from_then_on(tmp_path):
     assert trained() == after
 
 
-def test_a_run_that_is_stopped_before_its_first_trial_can_be_resumed(tmp_path, monkeypatch, machine):
-    def stop(*_):
-        raise KeyboardInterrupt
-
+def test_a_run_that_is_stopped_before_its_first_trial_can_be_resumed(tmp_path, monkeypatch, go_on):
     monkeypatch.setattr("bench.run.execute.Sampler", stop)
     with pytest.raises(KeyboardInterrupt):
-        run_nothing(tmp_path / "run", machine)
-    assert read_run(tmp_path / "run")["finished"] is None
+        go_on()
+    assert read_run(tmp_path)["finished"] is None
 
 
 @pytest.mark.parametrize(
@@ -182,43 +167,42 @@ def test_a_run_that_is_stopped_before_its_first_trial_can_be_resumed(tmp_path, m
         "script --arm a=-x --arm b=-y --steps 20 -- tiny.py more",
     ],
 )
-def test_a_bare_resume_repeats_the_request_with_what_it_adds(tmp_path, machine, monkeypatch, words):
-    monkeypatch.chdir(tmp_path)
-    file = tmp_path / "tiny.py"
-    file.write_text(TINY)
+def test_a_bare_resume_repeats_the_request_with_what_it_adds(tiny_file, prepared, monkeypatch, words):
+    monkeypatch.chdir(tiny_file.parent)
     options = parse(shlex.split(words))
     request = options if isinstance(options, Request) else script.COMMAND.run(options)
-    ref = SuiteRef(name=Path(request.suites[0]).stem, file=str(file)) if "tiny.py" in words else SuiteRef(name="mlp")
-    ref = SuiteRef(name="tiny.py") if request.script else ref
-    execute(
-        replace(prepared(machine, request), suites=(ref, replace(ref, digest="a variant's"))), Path("run"), LAUNCHER
-    )
+    ref = SuiteRef(name=request.suites[0])
+    if request.suites == ("tiny.py",) and not request.script:
+        ref = SuiteRef(name="tiny", file=str(tiny_file))
+    run = replace(prepared(), request=request, suites=(ref, replace(ref, digest="a variant's")))
+    execute(run, Path("run"), LAUNCHER)
     again, _ = open_folder(parse(["--resume", "run", "--trial-timeout", "90s", "--dry-run"]))
-    suites = (ref.word,)
     given = {"resume": Path("run"), "dry_run": True, "trial_timeout_s": 90.0}
-    assert again == replace(request, suites=suites, within_s=None, **given)
+    assert again == replace(request, suites=(ref.word,), within_s=None, **given)
 
 
-def test_a_suite_file_of_the_users_is_found_from_another_folder_or_its_path_is_said(tmp_path, machine, monkeypatch):
-    (elsewhere := tmp_path / "elsewhere").mkdir()
-    (file := tmp_path / "tiny.py").write_text(TINY)
-    ref = SuiteRef(name="tiny", file=str(file))
-    request, folder = replace(REQUEST, argv=("--suite", "./tiny.py")), tmp_path / "run"
-    execute(replace(prepared(machine, request), suites=(ref,)), folder, LAUNCHER)
-    monkeypatch.chdir(elsewhere)
-    assert open_folder(Request(suites=(), resume=folder))[0].suites == (str(file),)
-    file.unlink()
-    with pytest.raises(UsageError, match=rf"suite file '{file}', which is not there"):
-        open_folder(Request(suites=(), resume=folder))
+def test_a_suite_file_of_the_users_is_found_from_another_folder_or_its_path_is_said(
+    tmp_path, tiny_file, prepared, monkeypatch
+):
+    request, folder = Request(suites=(), resume=tmp_path / "run"), tmp_path / "run"
+    suites = (SuiteRef(name="tiny", file=str(tiny_file)),)
+    execute(replace(prepared(argv=("--suite", "./tiny.py")), suites=suites), folder, LAUNCHER)
+    monkeypatch.chdir(folder)
+    assert open_folder(request)[0].suites == (str(tiny_file),)
+    tiny_file.unlink()
+    with pytest.raises(UsageError, match=rf"suite file '{tiny_file}', which is not there"):
+        open_folder(request)
 
 
-def test_a_run_that_goes_on_says_what_is_finished_and_what_remains(tmp_path, machine, tiny_trial, cpu, capsys):
+def test_a_run_that_goes_on_says_what_is_finished_and_what_remains(
+    *, tmp_path, prepared, go_on, tiny_trial, cpu, capsys
+):
     trials = tuple(replace(tiny_trial, phase="speed", replicate=number) for number in range(4))
-    plan = replace(prepared(machine), plan=Plan(trials=trials, seconds=(3.0, 3.0, 3.0, 30.0)))
-    tell_what_remains(plan, None)
-    tell_what_remains(plan, tmp_path)
+    plan = replace(prepared(), plan=Plan(trials=trials, seconds=(3.0, 3.0, 3.0, 30.0)))
+    for new in (None, tmp_path):
+        tell_what_remains(plan, new)
     assert not capsys.readouterr().out
-    run_nothing(tmp_path, machine)
+    go_on()
     with Store(tmp_path) as store:
         for trial, status in zip(trials, ("ok", "oom", "failed"), strict=False):
             store.add_results(trial, cpu, [result(status=status)])
@@ -226,172 +210,132 @@ def test_a_run_that_goes_on_says_what_is_finished_and_what_remains(tmp_path, mac
     assert "2 of 4 planned trials are finished already; 2 left, about 37 s" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("failed", "unexplained", "words", "under"),
-    [
-        ([f"mlp on GPU {number}: bf16 failed in memory" for number in range(10)], [], "in memory 2 more lines", True),
-        (
-            [],
-            [Finding(subject="No explanation", result="it takes fp32")],
-            "No explanation: it takes fp32.",
-            False,
-        ),
-    ],
-)
-def test_what_failed_is_said_under_the_answers_with_where_its_reason_is_unless_that_is_said_already(
-    tmp_path, capsys, monkeypatch, *, failed, unexplained, words, under
-):
-    findings = [Findings(findings=unexplained)]
+def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path):
+    failed = [f"mlp on GPU {number}: bf16 failed in memory" for number in range(10)]
     grid, lists = SimpleNamespace(groups={}), {"Failed": failed}
-    contents = SimpleNamespace(grid=grid, lists=lists, findings=findings, stalled=[], strayed=[], faults=[])
-    monkeypatch.setattr("bench.report.report", lambda *_, **__: contents)
-    report([tmp_path], tmp_path)
-    said = " ".join(capsys.readouterr().out.split())
-    assert words in said
-    assert (f"under Notes in {tmp_path / 'report.html'}." in said) == under
+    contents = SimpleNamespace(grid=grid, lists=lists, findings=[], stalled=[], strayed=[], faults=[])
+    said = " ".join(terminal(contents, tmp_path).split())
+    assert "in memory 2 more lines" in said
+    assert f"under Notes in {tmp_path / 'report.html'}." in said
 
 
 def test_a_folder_is_taken_if_it_is_empty_or_has_a_lock_alone(tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    request = replace(REQUEST, out=out)
-    assert open_folder(request) == (request, out)
-    (out / "run.lock").touch()
-    assert open_folder(request) == (request, out)
-    (out / "notes.txt").touch()
-    with pytest.raises(UsageError, match=r"exists already.*another --out\.$") as refused:
+    request = Request(out=tmp_path)
+    assert open_folder(request) == (request, tmp_path)
+    (tmp_path / LOCK).touch()
+    assert open_folder(request) == (request, tmp_path)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UsageError, match=r"exists already\. Use another --out\.$"):
         open_folder(request)
-    assert "--resume" not in str(refused.value)
 
 
-@pytest.mark.parametrize("fault", ["a stranger's file", "rows without run.json", "another process"])
+@pytest.mark.parametrize("fault", ["speed.csv", "blocks.csv", "run.json", LOCK])
 def test_a_folder_that_a_run_refuses_a_dry_run_refuses_too_and_nothing_is_changed(
-    tmp_path, machine, tiny_trial, cpu, fault
+    *, tmp_path, prepared, go_on, tiny_trial, cpu, fault
 ):
-    run_nothing(tmp_path, machine)
-    with ExitStack() as stack:
-        if fault == "a stranger's file":
-            (tmp_path / "speed.csv").write_text("a,b\n1,2\n3,")
-        elif fault == "another process":
-            stack.enter_context(locked(tmp_path))
-        else:
-            with Store(tmp_path) as store:
-                store.add_results(tiny_trial, cpu, [result()])
-            (tmp_path / "run.json").unlink()
+    go_on()
+    speed = replace(tiny_trial, phase="speed")
+    with Store(tmp_path) as store:
+        time_ms = -1.0 if fault == "blocks.csv" else 1.0  # which its report would refuse
+        store.add_results(speed, cpu, [result()], [replace(block(speed), time_ms=time_ms)])
+    if fault == "run.json":
+        (tmp_path / fault).unlink()
+    if fault == "speed.csv":
+        (tmp_path / fault).write_text("a,b\n1,2\n3,")  # a stranger's
+    with locked(tmp_path) if fault == LOCK else nullcontext():
         before = contents(tmp_path)
         for dry_run in (True, False):
-            with pytest.raises(UsageError, match=r"(speed|memory)\.csv|run\.lock"):
-                check(prepared(machine, replace(REQUEST, dry_run=dry_run)), tmp_path)
-        with pytest.raises(UsageError, match=r"(speed|memory)\.csv|run\.lock"):
-            run_nothing(tmp_path, machine)
+            with pytest.raises(UsageError, match=re.escape(fault)):
+                check(prepared(dry_run=dry_run), tmp_path)
+        with pytest.raises(UsageError, match=re.escape(fault)):
+            go_on()
         assert contents(tmp_path) == before
 
 
-def test_a_run_that_goes_on_says_what_it_has_dropped(tmp_path, machine, tiny_trial, cpu, capsys):
-    run_nothing(tmp_path, machine)
+def test_a_run_that_goes_on_says_what_it_has_dropped(tmp_path, go_on, tiny_trial, cpu, capsys):
+    go_on()
     with Store(tmp_path) as store:
         store.add_results(replace(tiny_trial, phase="speed"), cpu, [result()], [block(tiny_trial)])
     (tmp_path / "speed.csv").unlink()
-    run_nothing(tmp_path, machine)
+    go_on()
     assert "Rows of trials that did not end were dropped: 1 of blocks.csv." in capsys.readouterr().out
     assert rows(tmp_path, "blocks.csv") == []
 
 
-def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go(tmp_path, machine, monkeypatch):
+def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go(tmp_path, go_on, monkeypatch):
     def lose(execution, _plan):
         shutil.rmtree(tmp_path / "run")
         execution.store.add([])
 
     monkeypatch.setattr("bench.run.execute.Execution.run", lose)
     with pytest.raises(UsageError, match="was deleted or moved"):
-        run_nothing(tmp_path / "run", machine)
+        go_on(tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path, machine, monkeypatch):
-    def make(*_: object, dir: Path) -> BytesIO:
-        if dir.name == "here":
-            raise OSError(errno.EROFS, "Read-only file system")
-        return BytesIO()
-
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr("tempfile.TemporaryFile", make)
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path, prepared, monkeypatch):
+    read_only = mock.Mock(side_effect=OSError(errno.EROFS, "Read-only file system"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
     with pytest.raises(UsageError, match=r"'results': Read-only file system\..*--out"):
-        check(prepared(machine), None)
-    check(prepared(machine, replace(REQUEST, dry_run=True)), None)
+        check(prepared(), None)
+    read_only.assert_called_with(dir=tmp_path)
+    check(prepared(dry_run=True), None)
 
 
 def test_a_report_that_cannot_be_written_says_how_to_write_it_elsewhere(tmp_path, monkeypatch):
-    def fail(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "reports" / "x" / "report.md"))
-
-    monkeypatch.setattr("bench.report.report", fail)
+    full = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "reports" / "x" / "report.md"))
+    monkeypatch.setattr("bench.report.report", mock.Mock(side_effect=full))
     with pytest.raises(UsageError, match=r"No space left on device\..* report .*run --out FOLDER"):
         report([tmp_path / "run"], tmp_path / "reports" / "x")
 
 
 @pytest.fixture
-def explained(monkeypatch):
-    """The explanation of each precision of a run; to be filled."""
-    explanations = []
-    monkeypatch.setattr("bench.phases.explain.next_step.explained", lambda _runs: explanations)
-    return explanations
+def next_of(tmp_path):
+    """Return a function that tells the next step of a run that timed precisions, asked for with these fields."""
+
+    def next_of(**request):
+        run = RunBuilder(tmp_path / "run").speed()
+        edit_run(run.folder, lambda run: run["request"].update(request))
+        return reporting.next_step(run.folder, reporting.advice_of(run.folder))
+
+    return next_of
 
 
-def test_the_next_step_after_an_explanation_is_a_ladder_to_the_techniques_of_its_reasons(tmp_path, explained):
-    run = RunBuilder(tmp_path / "run").speed()
-    edit_run(run.folder, lambda run: run["request"].update(phases=["speed", "explain"]))
-    explained += [
+def test_the_next_step_after_an_explanation_is_a_ladder_to_the_techniques_of_its_reasons(next_of, monkeypatch):
+    explained = [
         SimpleNamespace(arm=SimpleNamespace(precision=name), techniques=techniques)
         for name, techniques in (("amp-fp16", ["compile"]), ("tf32", []), ("amp-fp16", ["fused-optimizer"]))
     ]
-    words = "--ladder --precisions fp32,amp-fp16 --techniques compile,fused-optimizer"
+    monkeypatch.setattr("bench.phases.explain.next_step.explained", lambda _runs: explained)
     argv = ["explain", "--suite", "mlp", "--gpus=0", "--precisions", "amp-fp16", "--out", "x", "--quick"]
-    edit_run(run.folder, lambda run: run["request"].update(argv=argv))
-    command = f"python run_bench.py --suite mlp --gpus=0 {words}"
-    assert f"`{command}`" in reporting.next_step(run.folder, reporting.advice_of(run.folder))
-    parse(command.split()[2:])
+    ladder = "--suite mlp --gpus=0 --ladder --precisions fp32,amp-fp16 --techniques compile,fused-optimizer"
+    assert f"`python run_bench.py {ladder}`" in next_of(phases=["speed", "explain"], argv=argv)
+    parse(ladder.split())
 
 
-def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs(tmp_path, monkeypatch):
-    run = RunBuilder(tmp_path / "run").speed()
-    edit_run(run.folder, lambda run: run["request"].update(phases=["layers"]))
+def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs(next_of, monkeypatch):
     found = {"amp-bf16:keep=head.*": "amp-bf16"}
     monkeypatch.setattr("bench.phases.layers.next_step.kept_names", lambda _rows: found)
     command = "--phases memory,speed --precisions 'fp32,amp-bf16,amp-bf16:keep=head.*'`"
-    assert command in reporting.next_step(run.folder, reporting.advice_of(run.folder))
-
-
-def test_the_command_of_a_script_is_repeated_with_its_script():
-    argv = [
-        "script",
-        "--inject",
-        "fp32,amp-bf16",
-        "--quick",
-        "--out",
-        "x",
-        "--",
-        "train.py",
-        "--epochs",
-        "3",
-        "--out",
-        "y",
-    ]
-    command = repeated({"argv": argv})
-    assert command == "`python run_bench.py script --inject fp32,amp-bf16 -- train.py --epochs 3 --out y`"
+    assert command in next_of(phases=["layers"])
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("way", "words", "expected"),
     [
-        ("layers --suite mlp --precision amp-bf16 --quick --out x", "layers --suite mlp --precision amp-bf16"),
-        ("--suite mlp --quick --ladder --techniques compile --within=90s", "--suite mlp --ladder --techniques compile"),
-        ("script --quick --inject fp32,amp-bf16 -- a.py --quick", "script --inject fp32,amp-bf16 -- a.py --quick"),
+        (
+            at_length,
+            "layers --suite mlp --precision amp-bf16 --quick --out x",
+            "layers --suite mlp --precision amp-bf16",
+        ),
+        (at_length, "--suite a --quick --within=9s --ladder --techniques b", "--suite a --ladder --techniques b"),
+        (at_length, "script --quick --inject a,b -- a.py --quick", "script --inject a,b -- a.py --quick"),
+        (repeated, "script --inject a,b --quick --out x -- a.py --epochs 3", "script --inject a,b -- a.py --epochs 3"),
     ],
 )
-def test_what_quick_left_out_is_measured_by_the_same_command_without_it(words, expected):
-    assert at_length({"argv": words.split()}) == f"`python run_bench.py {expected}`"
+def test_what_quick_left_out_or_a_script_is_measured_by_the_same_command(way, words, expected):
+    assert way({"argv": words.split()}) == f"`python run_bench.py {expected}`"
 
 
 def suggested(folder: Path) -> set[str]:
@@ -400,15 +344,13 @@ def suggested(folder: Path) -> set[str]:
 
 
 def test_the_next_step_is_one_that_the_run_has_a_use_for(tmp_path):
-    timed = RunBuilder(tmp_path / "timed").speed()
-    assert suggested(timed.folder) == {"--rigorous"}
+    timed, memory = RunBuilder(tmp_path / "timed").speed(), RunBuilder(tmp_path / "memory").memory("fp32", 10)
+    assert (suggested(timed.folder), suggested(memory.folder)) == ({"--rigorous"}, set())
     edit_run(timed.folder, lambda run: run["request"].update(protocol=asdict(RIGOROUS)))
     assert suggested(timed.folder) == set()
-    assert suggested(RunBuilder(tmp_path / "memory").memory("fp32", 10).folder) == set()
-    trained = RunBuilder(tmp_path / "trained").train("fp32", [90.0] * 2).train("amp-bf16", [90.0] * 2)
-    assert suggested(trained.folder) == {"--resume", "--seeds 0,1,2,3,4"}
-    enough = RunBuilder(tmp_path / "enough").train("fp32", [90.0] * 5).train("amp-bf16", [90.0] * 5)
-    assert suggested(enough.folder) == set()
+    for count, words in ((2, {"--resume", "--seeds 0,1,2,3,4"}), (5, set())):
+        trained = RunBuilder(tmp_path / f"trained{count}").train("fp32", [90.0] * count)
+        assert suggested(trained.train("amp-bf16", [90.0] * count).folder) == words
 
 
 def test_only_what_may_end_otherwise_is_to_be_tried_again(tmp_path):

@@ -4,57 +4,34 @@ from itertools import accumulate
 
 import pytest
 
-from bench.script.steps import RefusedError, compared, order, period, timing
+from bench.script.steps import RefusedError, compared, order, timing
 
 MS = 1e-3
 
 
 def record(times_ms, *, marks=None, optimizers=None, backwards=None, **more):
     """Return a recorded process whose steps end after these times, the first of them right away."""
-    count = len(times_ms)
-    ends = list(accumulate(times_ms, initial=0.0))[1:]
-    steps = [
-        {
-            "s": end * MS,
-            "gpu_s": None,
-            "optimizer": (optimizers or [0] * count)[number],
-            "backwards": (backwards or [1] * count)[number],
-            "loss": 2.0,
-            "marks": (marks or {}).get(number, []),
-            "skipped": False,
-            "data_s": None,
-        }
-        for number, end in enumerate(ends)
-    ]
-    names = [f"Adam{number}" for number in sorted({step["optimizer"] for step in steps})]
-    computed = {"float32": 10}
-    return {
-        "steps": steps,
-        "start_s": 100.0,
-        "optimizers": names,
-        "computed": computed,
-        "world": 1,
-        "load_pct": None,
-        **more,
-    }
+    count, steps = len(times_ms), []
+    optimizers = optimizers or [0] * count
+    for number, end_ms in enumerate(accumulate(times_ms)):
+        step = {"s": end_ms * MS, "gpu_s": None, "loss": 2.0, "skipped": False, "data_s": None}
+        step |= {"optimizer": optimizers[number], "backwards": backwards[number] if backwards else 1}
+        steps.append(step | {"marks": (marks or {}).get(number, [])})
+    names = [f"Adam{number}" for number in sorted({*optimizers})]
+    process = {"steps": steps, "start_s": 100.0, "optimizers": names, "computed": {"float32": 10}}
+    return process | {"world": 1, "load_pct": None} | more
 
 
 def test_a_step_is_the_mean_so_that_what_comes_in_bursts_counts():
     assert timing(record([10, *[10, 10, 10, 50] * 4]), 1).step_ms == pytest.approx(20.0)
 
 
-def test_a_rare_event_leaves_its_interval_out():
-    slow = {5: ["evaluation"], 9: ["evaluation"]}
-    measured = timing(record([900 if number in slow else 30 for number in range(20)], marks=slow), 1)
-    assert measured.step_ms == pytest.approx(30.0)
-    assert [iteration.pause for iteration in measured.iterations].count("evaluation") == 2
-
-
-def test_an_event_in_half_of_the_steps_is_part_of_the_step():
-    often = {number: ["evaluation"] for number in range(1, 21, 2)}
-    assert timing(
-        record([40 if number in often else 20 for number in range(21)], marks=often), 1
-    ).step_ms == pytest.approx(30.0)
+@pytest.mark.parametrize(("slow", "step_ms", "pauses"), [(range(5, 13, 4), 30.0, 2), (range(1, 21, 2), 465.0, 0)])
+def test_a_rare_event_leaves_its_interval_out_and_one_in_half_of_the_steps_is_part_of_them(slow, step_ms, pauses):
+    marks = {number: ["evaluation"] for number in slow}
+    measured = timing(record([900 if number in marks else 30 for number in range(21)], marks=marks), 1)
+    assert measured.step_ms == pytest.approx(step_ms)
+    assert [iteration.pause for iteration in measured.iterations].count("evaluation") == pauses
 
 
 @pytest.mark.parametrize(("order_of_one", "length"), [([0], 1), ([0, 1], 2), ([0] * 5 + [1], 6)])
@@ -67,7 +44,6 @@ def test_an_iteration_ends_when_the_order_of_optimizers_repeats(order_of_one, le
 
 
 def test_optimizers_without_an_order_are_refused():
-    assert period([0, 1, 1, 0, 1, 0, 0, 1, 1]) is None
     with pytest.raises(RefusedError, match="no order"):
         timing(record([10.0] * 10, optimizers=[0, 0, 1, 1, 0, 1, 0, 0, 1, 1]), 1)
 

@@ -10,49 +10,41 @@ from tests.arms import arms
 DATA = Data(input_shape=(3, 32, 32), classes=10)
 
 
-SUITE = {"name": "small", "title": "", "data": DATA, "model": None, "optimizer": None, "batch_size": 8}
+GIVEN = {
+    Suite: {"name": "small", "title": "", "data": DATA, "model": None, "optimizer": None, "batch_size": 8},
+    Data: {"input_shape": (8,), "classes": 2},
+}
 
 
 @pytest.mark.parametrize(
-    ("wrong", "field"),
+    ("kind", "wrong", "field"),
     [
-        ({"name": "not a name"}, "name"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"epochs": 0}, "epochs"),
-        ({"batch_sizes": (8, -1)}, "batch_sizes"),
-        ({"cpu_batch_sizes": (1.5,)}, "cpu_batch_sizes"),
+        (Suite, {"name": "not a name"}, "name"),
+        (Suite, {"batch_size": 0}, "batch_size"),
+        (Suite, {"epochs": 0}, "epochs"),
+        (Suite, {"batch_sizes": (8, -1)}, "batch_sizes"),
+        (Suite, {"cpu_batch_sizes": (1.5,)}, "cpu_batch_sizes"),
+        (Data, {"input_shape": ()}, "input_shape"),
+        (Data, {"classes": None}, "classes"),
+        (Data, {"target_shape": (8,)}, "classes"),
+        (Data, {"steps_per_epoch": 0}, "steps_per_epoch"),
+        (Data, {"crop_padding": -1}, "crop_padding"),
+        (Data, {"input_shape": (3, 8, 8), "tokens": True}, "tokens"),
+        (Data, {"source": "markov"}, "source"),
     ],
 )
-def test_a_wrong_field_of_a_suite_is_named(wrong, field):
-    with pytest.raises(UsageError, match=f"Suite.{field}"):
-        Suite(**{**SUITE, **wrong})
+def test_a_wrong_field_is_named(kind, wrong, field):
+    with pytest.raises(UsageError, match=f"{kind.__name__}.{field}"):
+        kind(**{**GIVEN[kind], **wrong})
 
 
-@pytest.mark.parametrize(
-    ("wrong", "field"),
-    [
-        ({"input_shape": ()}, "input_shape"),
-        ({"classes": None}, "classes"),
-        ({"target_shape": (8,)}, "classes"),
-        ({"steps_per_epoch": 0}, "steps_per_epoch"),
-        ({"crop_padding": -1}, "crop_padding"),
-        ({"input_shape": (3, 8, 8), "tokens": True}, "tokens"),
-        ({"source": "markov"}, "source"),
-    ],
-)
-def test_a_wrong_field_of_data_is_named(wrong, field):
-    with pytest.raises(UsageError, match=f"Data.{field}"):
-        Data(**{"input_shape": (8,), "classes": 2, **wrong})
-
-
-def test_data_sources_are_parsed(tmp_path, monkeypatch):
-    assert DataSource.parse("cifar10").kind == "cifar10"
-    folder = DataSource.parse(f"folder:{tmp_path}")
-    assert (folder.kind, folder.path, str(folder)) == ("folder", str(tmp_path), f"folder:{tmp_path}")
+@pytest.mark.parametrize(("word", "path"), [("cifar10", None), ("folder:.", "."), ("text:mine.txt", "mine.txt")])
+def test_data_sources_are_parsed(tmp_path, monkeypatch, word, path):
     (tmp_path / "mine.txt").touch()
     monkeypatch.chdir(tmp_path)
-    text = DataSource.parse("text:mine.txt")
-    assert (text.kind, text.path, str(text)) == ("text", str(tmp_path / "mine.txt"), f"text:{tmp_path / 'mine.txt'}")
+    source, kind = DataSource.parse(word), word.partition(":")[0]
+    whole = path and str(tmp_path / path)
+    assert (source.kind, source.path, str(source)) == (kind, whole, f"{kind}:{whole}" if path else kind)
     assert DataSource.parse("text:/no/such", elsewhere=True).path == "/no/such"
 
 
