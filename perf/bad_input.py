@@ -204,7 +204,7 @@ def lines(count: int, seed: int, folder: Path) -> Tally:
 def measured_run(folder: Path, *, quick: bool = False) -> Path:
     """Let the made-up machine measure a run, and return its folder."""
     words = ["--suite", "mlp", "--gpus", "0,cpu", "--precisions", "fp32,amp-bf16", "--data", "synthetic"]
-    words += ["--phases", "memory,speed" if quick else "memory,floor,speed,energy,train,numerics,inference"]
+    words += ["--phases", "memory,speed" if quick else "memory,floor,speed,train,numerics"]
     words += ["--batch-sizes", "64"] if quick else ["--epochs", "3", "--seeds", "0,1", "--batch-sizes", "64,128"]
     words += ["--time-budget", "1s", "--out", str(folder)]
     with mock.patch("bench.run.reporting.report"):

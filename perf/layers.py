@@ -1,6 +1,6 @@
 """Does the search for modules that need fp32 find what was planted, and nothing in healthy models?
 
-    python perf/layers.py                    # healthy and planted models, and special cases
+    python perf/layers.py                    # healthy, planted and whole models
     python perf/layers.py --seeds 5          # fewer of each
 
 A planted model has one to three fragile parts whose strengths are drawn; it counts where the error without them kept is
@@ -191,7 +191,7 @@ HEALTHY: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-# Special cases: the operation is the parent's own, a module is called twice, a weight is tied.
+# Special cases, which tests search: the operation is the parent's own, a module is called twice, a weight is tied.
 
 
 class OwnOperation(nn.Module):
@@ -387,17 +387,6 @@ def _band(findings: Findings) -> str:
     return "shown" if findings.error <= 10 * findings.limit or math.isinf(findings.error) else "above"
 
 
-def run_special(kind: str, seeds: int) -> int:
-    right = 0
-    for seed in range(seeds):
-        torch.manual_seed(seed)
-        findings = search(narrowing(special(kind, float(torch.rand(()))), (16,), BF16))
-        right += findings.kept == (SPECIAL[kind][1],)
-        if findings.kept != (SPECIAL[kind][1],):
-            print(f"  {kind}, seed {seed}: {findings.answer} {findings.kept}, error {findings.error:.3f}")
-    return right
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20, help="planted models of each kind that show")
@@ -410,8 +399,6 @@ def main() -> None:
         verdict = "as expected" if findings.kept == expected else f"expected {expected}"
         limits = f"error {findings.error:.3f}, limit {findings.limit:.3f}"
         print(f"{name}: {findings.answer} {findings.kept}, {limits}: {verdict}", flush=True)
-    for kind in SPECIAL:
-        print(f"{kind}: {run_special(kind, options.seeds)} of {options.seeds}", flush=True)
     table = Table("fragile parts", "precision", "exactly", "of", "error below the limit", "above ten limits")
     names = list(PLANTS)
     for count in (1, 2, 3):
