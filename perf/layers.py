@@ -36,7 +36,6 @@ from bench.training.step import build_arm
 
 BF16 = Recipe(dtype=torch.bfloat16, weights=False, scaled=False)
 FP16 = Recipe(dtype=torch.float16, weights=False, scaled=True)
-UNSCALED = Recipe(dtype=torch.float16, weights=False, scaled=False)
 PURE = Recipe(dtype=torch.bfloat16, weights=True, scaled=False)
 MOST_NEEDED = 3
 WIDTH = 48
@@ -120,24 +119,12 @@ class Overflow(nn.Module):
         return narrow(values) * self.factor / self.factor
 
 
-class TinyGradients(nn.Module):
-    """Gives its input gradients that float16 rounds to zero, and larger ones again."""
-
-    def __init__(self, strength: float) -> None:
-        super().__init__()
-        self.factor = 2.0 ** (10 + 6 * strength)
-
-    def forward(self, values: Tensor) -> Tensor:
-        return (narrow(values) * self.factor) / self.factor
-
-
 PLANTS: dict[str, tuple[Callable[[float], nn.Module], Sequence[Recipe]]] = {
     "long sum": (LongSum, (BF16, FP16)),
     "softmax by hand": (HandSoftmax, (BF16, FP16)),
     "rotary positions": (Rotary, (BF16, FP16)),
     "offset": (Offset, (BF16, FP16)),
     "overflow": (Overflow, (FP16,)),
-    "tiny gradients": (TinyGradients, (UNSCALED,)),
 }
 
 

@@ -16,7 +16,7 @@ from bench.devices.monitor import GpuMeter, energy_source, open_monitor
 from bench.phases.energy.stream import Window, doubt, rest
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
-from tests.phases.test_energy_stream import COUNTER, NO_COUNTER, Bench, SimulatedLoad
+from tests.phases.test_energy_stream import NO_COUNTER, Bench, SimulatedLoad
 
 POWER = "nvmlDeviceGetPowerUsage"
 NO_POWER = {POWER: fake.NOT_SUPPORTED, "nvmlDeviceGetFieldValues": fake.NOT_SUPPORTED}
@@ -81,12 +81,6 @@ def test_power_that_stands_far_above_the_limit_is_doubtful(record, errors):
     window = record(FakeGpu("GPU-a", power_w=588.0, errors=errors))
     assert "588 W is more than its power limit of 35 W" in judged(window, limit_w=35.0)
     assert judged(window, limit_w=600.0) == ""
-
-
-def test_without_a_counter_the_power_is_the_source_and_not_doubted(record):
-    # github.com/mlco2/codecarbon/issues/608 (Titan X) and github.com/rust-nvml/nvml-wrapper/pull/54 (Pascal).
-    window = record(FakeGpu("GPU-a", capability=(6, 1), power_w=150.0, errors={COUNTER: fake.NOT_SUPPORTED}))
-    assert (window.source, judged(window, limit_w=250.0)) == ("power", "")
 
 
 def test_without_power_the_counter_stands_alone(record):
