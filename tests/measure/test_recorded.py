@@ -134,10 +134,8 @@ class Board(NamedTuple):
 EXPORTER = "github.com/utkuozdemir/nvidia_gpu_exporter, internal/integration/testdata"
 TELEGRAF = "github.com/influxdata/telegraf, plugins/inputs/nvidia_smi/testdata"
 BOARDS = {
-    "T4": Board(f"{TELEGRAF}/tesla-t4.xml", "515.105.01", 26.78, None, 70.0, 0),
     "A100 80 GB in MIG mode": Board(f"{TELEGRAF}/a100-sxm4-v12.xml", "535.54.03", 67.03, None, 500.0, None),
     "H100 under load": Board(f"{EXPORTER} (h100-80gb-hbm3, load)", "590.48.01", 625.68, 631.95, 700.0, 100),
-    "L40S after a load": Board(f"{EXPORTER} (l40s, idle)", "595.80", 127.67, 144.97, 350.0, 100),
     "RTX 2080 SUPER idle": Board(f"{EXPORTER} (rtx-2080-super, idle)", "595.71.05", 39.32, None, 250.0, 0, reasons=4),
     "GT 1030": Board(f"{TELEGRAF}/gt-1030.xml", "470.74", None, None, 30.0, 0, reasons=1),
 }
@@ -158,9 +156,7 @@ def board_of(name: str) -> tuple[FakeGpu, FakeDriver]:
         errors=errors if board.power_w else {**errors, **NO_POWER},
         slices=[FakeGpu("MIG-s")] if "MIG" in name else [],
     )
-    before_535 = {"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetTemperatureV"}
-    release = int(board.driver.partition(".")[0])
-    missing = fake.DRIVER_470 if release == 470 else before_535 if release < 535 else ()
+    missing = fake.DRIVER_470 if board.driver.startswith("470.") else ()
     return gpu, FakeDriver([gpu], clock=FakeClock(), missing=missing, version=board.driver)
 
 
