@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Check that a run loses, doubles and leaves nothing when it is killed, or a system call fails.
 
-    python perf/faults.py kills [--runs 200] [--jobs 1] [--seed 20]
+    python perf/faults.py kills [--runs 200] [--seed 20]
     python perf/faults.py calls [--every 1]
 
 ``kills``: the script sends SIGKILL to the launcher, a worker and the fork server, in turn, and presses Ctrl-C in every
@@ -37,7 +37,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -292,35 +291,30 @@ def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str
     return f"{len(before)} rows before", wrong + finish(place, before)
 
 
-def kills(count: int, jobs: int, seed: int) -> int:
+def kills(count: int, seed: int) -> int:
     """Kill runs, print their faults, and return the number of runs with a fault."""
     draws = random.Random(seed)
+    runs, late, faulty = Counter[str](), Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory(prefix="ampmeter-faults-") as root:
         whole_s = min(duration_s(new(Path(root), name)) for name in ("first", "second"))
         print(f"an undisturbed run takes {whole_s:.1f} s", flush=True)
-        cases = [(number, TARGETS[number % len(TARGETS)], draws.random()) for number in range(count)]
-
-        def kill(case: tuple[int, str, float]) -> tuple[str, str, list[str]]:
-            number, target, share = case
-            place, moment_s = Place(new(Path(root), f"kill{number}")), share * whole_s
+        for number in range(count):
+            target, moment_s = TARGETS[number % len(TARGETS)], draws.random() * whole_s
+            place = Place(new(Path(root), f"kill{number}"))
             when, wrong = kill_once(place, target, moment_s)
             place.end()
             if wrong:
                 print(f"{number}: {target} at {moment_s:.2f} s ({when}): {'; '.join(wrong)}", flush=True)
             shutil.rmtree(place.folder, ignore_errors=True)
-            return target, when, wrong
-
-        with ThreadPoolExecutor(jobs) as pool:
-            killed = list(pool.map(kill, cases))
-    bad = 0
-    for target in TARGETS:
-        runs = [(when, wrong) for name, when, wrong in killed if name == target]
-        late = sum(when == ENDED for when, _ in runs)
-        faulty = sum(bool(wrong) for _, wrong in runs)
-        bad += faulty
-        right = len(runs) - faulty
-        print(f"{target}: {len(runs)} runs, {late} of them had ended before; {right} right, {faulty} wrong")
-    return bad
+            runs[target] += 1
+            late[target] += when == ENDED
+            faulty[target] += bool(wrong)
+    for target, number in runs.items():
+        right = number - faulty[target]
+        print(
+            f"{target}: {number} runs, {late[target]} of them had ended before; {right} right, {faulty[target]} wrong"
+        )
+    return faulty.total()
 
 
 def new(root: Path, name: str) -> Path:
@@ -352,7 +346,7 @@ class Failing:
     def __init__(self, fail_at: int, where: str) -> None:
         """Fail at a call, counted from 1 in each process; 0 fails none. ``where`` is "launcher" or "worker"."""
         self.fail_at, self.where, self.launcher = fail_at, where, os.getpid()
-        self.counted, self.pid, self.kinds = 0, os.getpid(), Counter[str]()
+        self.counted, self.pid = 0, os.getpid()
 
     def meet(self, kind: str) -> None:
         """Count a call, and raise at the Nth."""
@@ -362,7 +356,6 @@ class Failing:
         if self.pid != os.getpid():  # a fork counts from 0
             self.pid, self.counted = os.getpid(), 0
         self.counted += 1
-        self.kinds[kind] += 1
         if inside:
             with REAL_OPEN(Path(os.environ["TMPDIR"]).parent / "counted", "a") as file:
                 file.write(f"{self.counted}\n")
@@ -463,7 +456,6 @@ def run_here(words: Sequence[str], place: Path, fail_at: int, where: str) -> Non
     if where == "launcher":
         with REAL_OPEN(place / "counted", "a") as file:
             file.write(f"{calls.counted}\n")
-            file.write("".join(f"# {kind} {number}\n" for kind, number in calls.kinds.items()))
     sys.stdout.flush()
     os._exit(code)
 
@@ -502,8 +494,8 @@ def fail_once(root: Path, number: int, where: str) -> tuple[bool, list[str], str
     (place / "tiny.py").write_text(SUITE)
     (place / "tmp").mkdir()
     code, text = forked((*WORDS, "--out", "out"), place, number, where)
-    counted = [int(line) for line in counts(place) if not line.startswith("#")]
-    reached = max(counted, default=0) >= number
+    counted = place / "counted"
+    reached = counted.exists() and max(map(int, counted.read_text().split())) >= number
     wrong = [f"the run {text}"] if code < 0 else []
     if code >= 0 and code not in CODES:
         wrong.append(f"exit code {code}")
@@ -526,12 +518,6 @@ def fail_once(root: Path, number: int, where: str) -> tuple[bool, list[str], str
         wrong = [f"the resumption ended with {code}: {text.strip()[-300:]}"] if code else []
         wrong = wrong or check_complete(folder, rows)
     return reached, wrong, last
-
-
-def counts(place: Path) -> list[str]:
-    """Return the counts that a run's processes wrote."""
-    path = place / "counted"
-    return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
 def calls(every: int) -> int:
@@ -567,12 +553,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["kills", "calls"])
     parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--seed", type=int, default=20)
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell starts this in the background
-    bad = calls(options.every) if options.what == "calls" else kills(options.runs, options.jobs, options.seed)
+    bad = calls(options.every) if options.what == "calls" else kills(options.runs, options.seed)
     print("nothing was wrong" if not bad else f"{bad} were wrong")
     return int(bad > 0)
 

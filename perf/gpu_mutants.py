@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Check that the tests notice single changes in code that runs only with a GPU.
 
-    python perf/gpu_mutants.py [--seed 19] [--count 24] [--not-of SEED...] [--whole]
+    python perf/gpu_mutants.py [--seed 19] [--count 24] [--not-of SEED...]
 
 ``gpu_mutants.json`` lists changes that were written before any test was read: a dropped synchronization, GPU 0 instead
 of the process's GPU, a peak that is not reset. The script draws some at random and applies each to a copy of the
 checkout. There it runs the nearest tests until one fails: first those without a GPU, then those on simulated GPUs
-(which must be buildable: tests/simgpu/README.md). With ``--whole`` a change that these miss also runs against all of
-``make test-simgpu`` and ``make test``. A change whose code no longer exists is named and not counted.
+(which must be buildable: tests/simgpu/README.md). A change whose code no longer exists is named and not counted.
 
 Prints a line for each change with the test that noticed it, and the number of noticed changes.
 """
@@ -41,18 +40,11 @@ LIMIT_S = 1800
 """Tests that take longer hang; that counts as noticed, too."""
 
 
-def simulated(*words: str) -> list[str]:
-    """Return the command that runs tests on simulated GPUs."""
-    return ["-m", "tests.simgpu", sys.executable, "-m", "pytest", "-q", "-x", "-m", "gpu or simgpu", *words]
-
-
-def stages(change: dict[str, str], whole: bool) -> list[list[str]]:
+def stages(change: dict[str, str]) -> list[list[str]]:
     """Return the commands that run tests on a change, the nearest first."""
     near = [folder for folder in NEAR[change["file"].split("/")[1]] if (ROOT / folder).exists()]
-    commands = [["-m", "pytest", "-q", "-x", "-m", QUICK, *near], simulated(*change["nearest"].split("|"))]
-    if whole:
-        commands += [simulated("tests/gpu", "tests/simgpu"), ["-m", "pytest", "-q", "-x", "-m", QUICK]]
-    return commands
+    on_gpu = ["-m", "tests.simgpu", sys.executable, "-m", "pytest", "-q", "-x", "-m", "gpu or simgpu"]
+    return [["-m", "pytest", "-q", "-x", "-m", QUICK, *near], [*on_gpu, *change["nearest"].split("|")]]
 
 
 def first_failure(words: list[str], copy: Path) -> str | None:
@@ -76,11 +68,11 @@ def first_failure(words: list[str], copy: Path) -> str | None:
     raise RuntimeError(f"{' '.join(words)} did not run: {(done.stdout + done.stderr)[-500:]}")
 
 
-def noticed_by(change: dict[str, str], copy: Path, whole: bool) -> str | None:
+def noticed_by(change: dict[str, str], copy: Path) -> str | None:
     """Apply a change and return the first test that fails, and passes without the change; None if there is none."""
     path = copy / change["file"]
     text = path.read_text()
-    for words in stages(change, whole):
+    for words in stages(change):
         path.write_text(text.replace(change["old"], change["new"]))
         try:
             failed = first_failure(words, copy)
@@ -106,16 +98,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=19)
     parser.add_argument("--count", type=int, default=24)
     parser.add_argument("--not-of", type=int, nargs="*", default=[], help="seeds whose draws are left out of this one")
-    parser.add_argument("--only", type=lambda text: [int(number) for number in text.split(",")])
-    parser.add_argument("--whole", action="store_true")
     options = parser.parse_args()
     changes = {change["n"]: change for change in json.loads(CHANGES.read_text())}
     left = set(changes)
     for seed in options.not_of:
         left -= set(draw(sorted(left), seed, options.count))
-    if options.count > len(left) or not set(options.only or ()) <= set(changes):
-        parser.error(f"there are {len(left)} changes to draw from, numbered 1 to {max(changes)}")
-    drawn = options.only or sorted(draw(sorted(left), options.seed, options.count))
+    if options.count > len(left):
+        parser.error(f"there are {len(left)} changes to draw from")
+    drawn = sorted(draw(sorted(left), options.seed, options.count))
     noticed = counted = 0
     with tempfile.TemporaryDirectory(prefix="ampmeter-mutants-") as folder:
         copy = Path(folder) / "checkout"
@@ -126,7 +116,7 @@ def main() -> int:
                 print(f"{number}: {change['what']}: no longer applies", flush=True)
                 continue
             begun = time.monotonic()
-            test = noticed_by(change, copy, options.whole)
+            test = noticed_by(change, copy)
             counted, noticed = counted + 1, noticed + (test is not None)
             took_s = time.monotonic() - begun
             print(f"{number}: {change['what']}: {test or 'NOT NOTICED'} ({took_s:.0f} s)", flush=True)

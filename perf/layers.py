@@ -1,6 +1,6 @@
 """Does the search for modules that need fp32 find what was planted, and nothing in healthy models?
 
-    python perf/layers.py                    # healthy and planted models, and special cases
+    python perf/layers.py                    # healthy, planted and whole models
     python perf/layers.py --seeds 5          # fewer of each
 
 A planted model has one to three fragile parts whose strengths are drawn; it counts where the error without them kept is
@@ -36,7 +36,6 @@ from bench.training.step import build_arm
 
 BF16 = Recipe(dtype=torch.bfloat16, weights=False, scaled=False)
 FP16 = Recipe(dtype=torch.float16, weights=False, scaled=True)
-UNSCALED = Recipe(dtype=torch.float16, weights=False, scaled=False)
 PURE = Recipe(dtype=torch.bfloat16, weights=True, scaled=False)
 MOST_NEEDED = 3
 WIDTH = 48
@@ -120,24 +119,12 @@ class Overflow(nn.Module):
         return narrow(values) * self.factor / self.factor
 
 
-class TinyGradients(nn.Module):
-    """Gives its input gradients that float16 rounds to zero, and larger ones again."""
-
-    def __init__(self, strength: float) -> None:
-        super().__init__()
-        self.factor = 2.0 ** (10 + 6 * strength)
-
-    def forward(self, values: Tensor) -> Tensor:
-        return (narrow(values) * self.factor) / self.factor
-
-
 PLANTS: dict[str, tuple[Callable[[float], nn.Module], Sequence[Recipe]]] = {
     "long sum": (LongSum, (BF16, FP16)),
     "softmax by hand": (HandSoftmax, (BF16, FP16)),
     "rotary positions": (Rotary, (BF16, FP16)),
     "offset": (Offset, (BF16, FP16)),
     "overflow": (Overflow, (FP16,)),
-    "tiny gradients": (TinyGradients, (UNSCALED,)),
 }
 
 
@@ -191,7 +178,7 @@ HEALTHY: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-# Special cases: the operation is the parent's own, a module is called twice, a weight is tied.
+# Special cases, which tests search: the operation is the parent's own, a module is called twice, a weight is tied.
 
 
 class OwnOperation(nn.Module):
@@ -387,17 +374,6 @@ def _band(findings: Findings) -> str:
     return "shown" if findings.error <= 10 * findings.limit or math.isinf(findings.error) else "above"
 
 
-def run_special(kind: str, seeds: int) -> int:
-    right = 0
-    for seed in range(seeds):
-        torch.manual_seed(seed)
-        findings = search(narrowing(special(kind, float(torch.rand(()))), (16,), BF16))
-        right += findings.kept == (SPECIAL[kind][1],)
-        if findings.kept != (SPECIAL[kind][1],):
-            print(f"  {kind}, seed {seed}: {findings.answer} {findings.kept}, error {findings.error:.3f}")
-    return right
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20, help="planted models of each kind that show")
@@ -410,8 +386,6 @@ def main() -> None:
         verdict = "as expected" if findings.kept == expected else f"expected {expected}"
         limits = f"error {findings.error:.3f}, limit {findings.limit:.3f}"
         print(f"{name}: {findings.answer} {findings.kept}, {limits}: {verdict}", flush=True)
-    for kind in SPECIAL:
-        print(f"{kind}: {run_special(kind, options.seeds)} of {options.seeds}", flush=True)
     table = Table("fragile parts", "precision", "exactly", "of", "error below the limit", "above ten limits")
     names = list(PLANTS)
     for count in (1, 2, 3):

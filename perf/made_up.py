@@ -1,6 +1,6 @@
-"""A made-up machine that answers trials at once: it writes runs of every phase, with consistent figures, in seconds.
+"""A made-up machine that answers trials at once, with consistent figures: memory, speed, its floor, train and numerics.
 
-None of the figures was measured. ``perf/bad_input.py`` damages such runs.
+None of the figures was measured. ``perf/bad_input.py`` damages such runs, ``perf/scale.py`` times large ones.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from bench.launch import Ending, Launcher
-from bench.phases.energy import Energy
-from bench.phases.fit import Fit
 from bench.phases.floor import AGAIN
-from bench.phases.inference import Inference
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
 from bench.phases.train import Training
@@ -65,9 +62,9 @@ ROUNDS, STEPS = 8, 5
 class MadeUpMachine(Launcher):
     """A machine with one GPU and one CPU that runs nothing."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, rounds: int = ROUNDS) -> None:
         super().__init__()
-        self._rng = random.Random(seed)
+        self.rounds, self._rng = rounds, random.Random(0)
 
     def survey(self, gpus: tuple[str, ...] | None) -> Environment:
         """Describe the named devices, by default the GPU."""
@@ -127,16 +124,6 @@ class MadeUpMachine(Launcher):
                 foreign_load_pct=None if device.is_gpu else 2.0,
             )
             parts["operations"] = Operations(compute_dtypes="float32:100%", flops_per_step=1e9 * batch)
-        elif trial.phase == "energy":
-            step_s, power_w, idle_w = batch / 20_000 / gain, 500.0 + self._rng.random(), 80.0
-            parts["row"] = Energy(
-                energy_source="counter",
-                energy_j_per_step=power_w * step_s,
-                idle_power_w=idle_w,
-                mean_power_w=power_w,
-                energy_window_s=1000 * step_s,
-                energy_steps=1000,
-            )
         elif trial.phase == "train":
             parts["row"] = Training(
                 total_s=13.0 * trial.epochs,
@@ -144,20 +131,6 @@ class MadeUpMachine(Launcher):
                 checkpoint_16bit_bytes=20 * MIB,
                 data_storage="device",
             )
-        elif trial.phase == "inference":
-            parts["row"] = Inference(
-                latency_p50_ms=2.0 / gain,
-                latency_p95_ms=2.1 / gain,
-                inference_samples_per_s=60_000.0 * gain,
-                inference_speedup=None if name == BASELINE else gain,
-                inference_speedup_low=None if name == BASELINE else 0.98 * gain,
-                inference_speedup_high=None if name == BASELINE else 1.02 * gain,
-                inference_rounds=ROUNDS,
-                top1_agreement_pct=100.0 if name == BASELINE else 99.5,
-                output_error=0.0 if name == BASELINE else 0.004,
-            )
-        elif trial.phase == "fit":
-            parts["row"] = Fit(fit_bound="memory", fit_peak_bytes=60 * GIB, fit_free_bytes=79 * GIB, fit_step_s=0.5)
         switches = Switches(
             fp32_matmul="tf32" if precision.fp32 == "tf32" else "ieee",
             fp32_conv="ieee" if precision.fp32 == "ieee" else "tf32",
@@ -205,7 +178,7 @@ class MadeUpMachine(Launcher):
                 time_ms=STEPS * step_ms[name] * self._rng.gauss(1, 0.01),
                 start_s=1.8e9 + 10 * number + position,
             )
-            for number in range(ROUNDS)
+            for number in range(self.rounds)
             for position, name in enumerate([*names, *names[::-1]])
         ]
 

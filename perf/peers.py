@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compare the harness's training with loops of torchvision, Lightning and accelerate, models of timm and transformers.
 
-    python perf/peers.py [--device cpu|cuda] [--data folder:PATH] [--samples N] [--only epochs,steps] [--quick]
+    python perf/peers.py [--device cpu|cuda] [--data folder:PATH] [--samples N] [--only epochs,steps]
 
 1. An epoch of CIFAR-10 with resnet20 and resnet18: the harness's loop against ImageFolder or CIFAR10 with a DataLoader
    of two workers and PIL transforms, in the usual loop, in Lightning's Trainer and in accelerate's loop. The loops take
@@ -22,7 +22,6 @@ packages that are not installed, and precisions that a CPU emulates unless ``--p
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import random
 import sys
@@ -38,53 +37,30 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.launch.local import LocalLauncher
 from bench.measure.rounds import palindrome
-from bench.spec.errors import first_line
 from bench.stats import round_log_ratio
 from perf import arms, loops, outcome, steps
 
 LEAST_EPOCH = 1.3
 
 
-def turns(
-    timed: Sequence[Callable[[], float]], rounds: int, failed: Callable[[int, Exception], object] | None = None
-) -> list[list[float]]:
-    """Call each function once to warm up, then in rounds of palindromes.
-
-    Args:
-        timed: functions that return the time of a run.
-        rounds: how many rounds.
-        failed: called with the index of a function other than the first that raised, and its error; later rounds leave
-            the function out. None raises the error.
+def turns(timed: Sequence[Callable[[], float]], rounds: int) -> list[list[float]]:
+    """Call each function, which returns the time of a run, once to warm up, then in rounds of palindromes.
 
     Returns:
-        For each function but the first the log-ratios of its time over the first's, one for each round; none if it
-        failed.
+        For each function but the first the log-ratios of its time over the first's, one for each round.
     """
     rng = random.Random(0)
-    out: set[int] = set()
-
-    def run(index: int) -> float:
-        try:
-            return timed[index]()
-        except Exception as error:
-            if failed is None or index == 0:
-                raise
-            out.add(index)
-            failed(index, error)
-            return math.nan
-
-    for index in range(len(timed)):
-        run(index)
+    for run in timed:
+        run()
     logs: list[list[float]] = [[] for _ in timed]
     for _ in range(rounds):
         times: list[list[float]] = [[] for _ in timed]
         for index in palindrome(len(timed), rng):
-            if index not in out:
-                times[index].append(run(index))
-        pairs = {index: (each[0], each[1]) for index, each in enumerate(times) if index not in out}
-        for index, pair in pairs.items():
-            logs[index].append(round_log_ratio(pair, pairs[0]))
-    return [[] if index in out else log for index, log in enumerate(logs)][1:]
+            times[index].append(timed[index]())
+        base = (times[0][0], times[0][1])
+        for log, (first, second) in zip(logs, times, strict=True):
+            log.append(round_log_ratio((first, second), base))
+    return logs[1:]
 
 
 def epochs(options: argparse.Namespace, name: str, precision: str, notes: list[str]) -> list[outcome.Outcome]:
@@ -107,13 +83,7 @@ def epochs(options: argparse.Namespace, name: str, precision: str, notes: list[s
         else:
             epochs_of[peer] = build(task)
     outcomes, peers = [], list(epochs_of)[1:]
-
-    def failed(index: int, error: Exception) -> None:
-        notes.append(f"{peers[index - 1]} failed in {name}, {precision}, and is left out: {first_line(error)}.")
-
-    for peer, logs in zip(peers, turns(list(epochs_of.values()), options.rounds, failed), strict=True):
-        if not logs:
-            continue
+    for peer, logs in zip(peers, turns(list(epochs_of.values()), options.rounds), strict=True):
         gain = peer == "torchvision" and name == "resnet20" and precision == "amp-bf16"
         outcomes.append(
             outcome.Outcome(
@@ -154,18 +124,16 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", help="folder:PATH with train/CLASS/* (default: random images in memory)")
     parser.add_argument("--samples", type=int, help="images in an epoch (default: 50,000 on a GPU, 1,280 on a CPU)")
     parser.add_argument("--batch", type=int, default=128, help="samples in a batch (default: 128)")
-    parser.add_argument("--rounds", type=int, help="rounds of epochs, each a palindrome (default: 5; --quick: 2)")
-    parser.add_argument("--processes", type=int, help="fresh processes for steps (default: 6; --quick: 2)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of epochs, each a palindrome (default: 5)")
+    parser.add_argument("--processes", type=int, default=6, help="fresh processes for steps (default: 6)")
     parser.add_argument(
-        "--budget", type=float, help="seconds an arm for steps, in all its processes (default: 24; --quick: 4)"
+        "--budget", type=float, default=24.0, help="seconds an arm for steps, in all its processes (default: 24)"
     )
     parser.add_argument("--precisions", help="of fp32 and amp-bf16 (default: both)")
     parser.add_argument("--suites", default="resnet20,resnet18", help="for epochs (default: resnet20,resnet18)")
-    parser.add_argument("--models", help=f"for steps (default: {','.join(steps.MODELS)}; --quick: resnet50)")
+    models = ",".join(steps.MODELS)
+    parser.add_argument("--models", default=models, help=f"for steps (default: {models})")
     parser.add_argument("--only", default="epochs,pipelines,steps", help="parts (default: epochs,pipelines,steps)")
-    parser.add_argument(
-        "--quick", action="store_true", help="only resnet20, few images, few rounds; steps only of resnet50"
-    )
     options = parser.parse_args(words)
     if options.data and not options.data.startswith("folder:"):
         parser.error("--data must be folder:PATH")
@@ -174,21 +142,13 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"there is no folder {options.folder / 'train'}")
     if unknown := set(options.only.split(",")) - {"epochs", "pipelines", "steps"}:
         parser.error(f"--only has no part {', '.join(sorted(unknown))}")
-    options.models = options.models or ("resnet50" if options.quick else ",".join(steps.MODELS))
     if unknown := set(options.models.split(",")) - {*steps.MODELS}:
         parser.error(f"--models has no {', '.join(sorted(unknown))}")
-    on_gpu = options.device.startswith("cuda")
-    options.samples = options.samples or (256 if options.quick else 50_000 if on_gpu else 1280)
+    options.samples = options.samples or (50_000 if options.device.startswith("cuda") else 1280)
     if options.samples < options.batch:
         parser.error("--samples must be at least --batch")
-    options.rounds = options.rounds or (2 if options.quick else 5)
-    if options.processes is None:
-        options.processes = 2 if options.quick else 6
     if options.processes < 2:
         parser.error("--processes must be at least 2: a single one has no interval over processes")
-    options.budget = options.budget or (4.0 if options.quick else 24.0)
-    if options.quick:
-        options.suites = "resnet20"
     return options
 
 

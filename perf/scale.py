@@ -36,11 +36,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.launch import Ending, Launcher
-from bench.phases.memory import MemoryPeak
-from bench.phases.speed import Speed
-from bench.results.records import Block, Device, Environment, Message, TrialResult
+from bench.launch import Ending
+from bench.results.records import Device, Message
 from bench.spec.trial import Request, Trial
+from perf.made_up import MadeUpMachine
 
 ROOT = Path(__file__).resolve().parents[1]
 ARMS = ("fp32", "amp-bf16")
@@ -53,6 +52,8 @@ PARTS = {
     "again": "resume with nothing left",
     "read": "read for a report",
 }
+BLOCK_ROUNDS = 42
+"""Rounds of a process of speed, of two blocks for each precision."""
 MOST_RATIO = 1.3
 """Largest allowed growth of the time per trial, from a tenth of the trials to all."""
 MOST_STILL_S = 0.5
@@ -62,51 +63,30 @@ ROUNDS = {"a tenth": 17, "a million blocks": 170}
 """Rounds of each process in the runs that are reported."""
 
 
-class Instant(Launcher):
-    """A machine that measures in no time, and presses Ctrl-C after some trials."""
+class Instant(MadeUpMachine):
+    """A made-up machine that notes when trials begin and end, and presses Ctrl-C after ``most`` of them."""
 
-    def __init__(self, blocks: int, most: int | None) -> None:
-        """Start the machine.
-
-        Args:
-            blocks: of each precision in a process of speed.
-            most: trials until Ctrl-C; None for no Ctrl-C.
-        """
-        super().__init__()
-        self.blocks, self.most = blocks, most
+    def __init__(self, rounds: int, most: int | None) -> None:
+        super().__init__(rounds)
+        self.most = most
         self.begun: list[float] = []
         self.ended: list[float] = []
-
-    def survey(self, gpus: tuple[str, ...] | None) -> Environment:  # noqa: ARG002
-        """Describe the machine."""
-        cpu = Device(placement="cpu", kind="cpu", name="Made-up CPU", architecture="CPU", fp32_gflops=100.0)
-        software = dict.fromkeys(("host", "os", "python", "torch", "torchvision"), "made up")
-        return Environment(**software, cuda=None, cudnn=None, driver=None, arch_list=(), devices=(cpu,))  # type: ignore[arg-type]  # all are texts
 
     def call(self, target: str, *arguments: object) -> Any:  # noqa: ARG002
         """Return the FLOPs of a sample; planning calls for nothing else."""
         return 1e6
 
-    def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:  # noqa: ARG002
+    def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
         """Send the records of a trial."""
         self.begun.append(time.process_time())
         if len(self.begun) - 1 == self.most:
             raise KeyboardInterrupt
-        for index, name in enumerate(trial.precisions):
-            if trial.phase == "memory":
-                on_message(TrialResult(precision=name, status="ok", row=MemoryPeak(peak_resident_bytes=2**20)))
-                continue
-            for number in range(self.blocks):
-                where = {"round": number // 2, "position": 2 * index + number % 2}
-                on_message(Block(trial=trial.id, precision=name, steps=10, time_ms=20.0 - index, start_s=1e9, **where))
-            samples = trial.cell.batch_size
-            speed = Speed(steady=True, warmup_steps=10, switch_warmup_steps=1, samples_per_step=samples)
-            on_message(TrialResult(precision=name, status="ok", row=speed))
+        ending = super().run(trial, device, on_message)
         self.ended.append(time.process_time())
-        return Ending(kind="done")
+        return ending
 
 
-def child(part: str, trials: int, blocks: int, folder: Path) -> dict[str, float]:
+def child(part: str, trials: int, rounds: int, folder: Path) -> dict[str, float]:
     """Run one part; return its seconds, its peak memory, and the time for which the display stood still."""
     from bench.cli.display import show_plan
     from bench.run.execute import execute
@@ -121,9 +101,15 @@ def child(part: str, trials: int, blocks: int, folder: Path) -> dict[str, float]
         load([folder])
     else:
         sizes = tuple(range(1, trials // A_CELL + 1))
-        words = {"suites": ("mlp",), "batch_sizes": sizes, "precisions": ARMS, "phases": ("memory", "speed")}
+        words = {
+            "suites": ("mlp",),
+            "gpus": ("cpu",),
+            "batch_sizes": sizes,
+            "precisions": ARMS,
+            "phases": ("memory", "speed"),
+        }
         request = Request(**words, resume=folder)  # type: ignore[arg-type]  # from one place
-        launcher = Instant(blocks, trials // 2 if part == "half" else None)
+        launcher = Instant(rounds, trials // 2 if part == "half" else None)
         prepared = prepare(request, launcher)
         check(prepared, folder)
         show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=False)
@@ -147,12 +133,12 @@ def peak_mib() -> float:
     return int(re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024
 
 
-def measure(trials: int, blocks: int, folder: Path) -> dict[str, dict[str, float]]:
+def measure(trials: int, folder: Path) -> dict[str, dict[str, float]]:
     """Return the figures of each part of one size, each measured in a separate process."""
     figures = {}
     for part in PARTS:
         command = [sys.executable, __file__, "--child", part, "--folder", str(folder)]
-        command += ["--trials", str(trials), "--blocks", str(blocks)]
+        command += ["--trials", str(trials)]
         output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         figures[part] = json.loads(output.splitlines()[-1])
     return figures
@@ -174,12 +160,11 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="1,000 trials and a tenth of that")
     parser.add_argument("--child", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--trials", type=int, default=10_000, help="trials of the larger run (default: 10,000)")
-    parser.add_argument("--blocks", type=int, default=84, help="blocks of a precision in a process (default: 84)")
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         with Path(os.devnull).open("w") as nothing, contextlib.redirect_stdout(nothing):
-            figures = child(options.child, options.trials, options.blocks, options.folder)
+            figures = child(options.child, options.trials, BLOCK_ROUNDS, options.folder)
         print(json.dumps(figures))
         return 0
     from bench.stats import Interval
@@ -188,7 +173,7 @@ def main() -> int:
     large = 1000 if options.quick else options.trials
     sizes = (large // 10, large)
     with tempfile.TemporaryDirectory() as temporary:
-        measured = [measure(trials, options.blocks, Path(temporary) / str(trials)) for trials in sizes]
+        measured = [measure(trials, Path(temporary) / str(trials)) for trials in sizes]
         reports = {name: report_s(Path(temporary) / name, rounds) for name, rounds in ROUNDS.items()}
         lines = sum(1 for _ in (Path(temporary) / str(large) / "blocks.csv").open()) - 1
     rows = []

@@ -134,9 +134,3 @@ def test_symbols_have_their_stationary_shares_at_every_place(place):
     expected = len(symbols) * chain().stationary
     chi_square = ((np.bincount(symbols, minlength=SYMBOLS) - expected) ** 2 / expected).sum()
     assert chi_square < SYMBOLS + 6 * math.sqrt(2 * SYMBOLS)
-
-
-def test_long_samples_have_the_computed_entropy():
-    tokens = chain().sample(10_000, 65, np.random.default_rng(0))
-    lost = -np.log(chain().transition[tokens[:, :-1], tokens[:, 1:]])  # by each token but the first of a sequence
-    assert lost.mean() == pytest.approx(chain().entropy_nats, abs=4 * lost.std() / math.sqrt(lost.size))

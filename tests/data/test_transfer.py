@@ -1,6 +1,5 @@
 """Batches one ahead: the same ones in the same order, errors where they belong, nothing left running."""
 
-import gc
 import threading
 import time
 from contextlib import closing, contextmanager
@@ -107,15 +106,6 @@ def test_closing_in_the_middle_ends_the_source_and_the_thread(device, taken):
     assert source.asked < 5
     assert next(ahead, None) is None
     ahead.close()
-
-
-def test_one_that_is_dropped_unclosed_ends_its_thread():
-    ahead = Prefetcher(Source(), CPU)
-    next(ahead)
-    assert running()
-    del ahead
-    gc.collect()
-    assert wait_for(lambda: not running())
 
 
 def test_streams_wait_for_each_other_and_memory_is_kept_for_the_step(monkeypatch):

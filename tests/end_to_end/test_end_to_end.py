@@ -105,10 +105,6 @@ def test_a_finished_run_gone_on_with_measures_nothing(finished):
         again = call(*words, cwd=folder)
         assert again.returncode == 0, again.stderr
         assert trial_rows(folder / "results" / "mine") == trials
-    other = call(*FULL, "--seeds", 1, "--resume", "results/mine", cwd=folder)
-    assert other.returncode == 2
-    assert "was started with other --seeds" in other.stderr
-    assert trial_rows(folder / "results" / "mine") == trials
 
 
 @contextmanager

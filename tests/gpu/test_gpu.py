@@ -5,10 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.data.sampling import crop
 from bench.devices.backend import backend_of
 from bench.devices.monitor import open_monitor
-from bench.devices.survey import survey
 from bench.doctor.probes import training_runner
 from bench.launch.local import LocalLauncher
 from bench.measure.memory import measure_peaks
@@ -210,11 +208,6 @@ def test_fp32_timed_against_itself_is_as_fast(device, trial):
     assert floor.row.speedup == pytest.approx(1, abs=0.2)
 
 
-def test_a_survey_lists_every_gpu():
-    names = [device.placement for device in survey(None, print).devices]
-    assert names == [str(index) for index in range(torch.cuda.device_count())]
-
-
 def test_what_ran_is_seen_in_backward_too_and_the_device_has_a_rate():
     layer, inputs = torch.nn.Linear(64, 64, device=GPU), torch.randn(8, 64, device=GPU)
     for name, dtype in (("fp32", "float32"), ("amp-fp16", "float16")):
@@ -243,10 +236,3 @@ def test_a_batch_fits_or_is_out_of_memory_and_the_next_process_has_it_all_again(
     (after,) = run(small, device)
     assert before.row.fit_peak_bytes == after.row.fit_peak_bytes > 0
     assert after.row.fit_free_bytes > 0.9 * before.row.fit_free_bytes
-
-
-def test_crops_are_those_of_the_cpu():
-    images = torch.randint(256, (512, 3, 32, 32), dtype=torch.uint8)
-    top, left = torch.randint(9, (2, 512))
-    crops = crop(images.to(GPU), top.to(GPU), left.to(GPU), 4)
-    assert torch.equal(crops.cpu(), crop(images, top, left, 4))

@@ -16,7 +16,7 @@ from bench.devices.monitor import GpuMeter, energy_source, open_monitor
 from bench.phases.energy.stream import Window, doubt, rest
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
-from tests.phases.test_energy_stream import COUNTER, NO_COUNTER, Bench, SimulatedLoad
+from tests.phases.test_energy_stream import NO_COUNTER, Bench, SimulatedLoad
 
 POWER = "nvmlDeviceGetPowerUsage"
 NO_POWER = {POWER: fake.NOT_SUPPORTED, "nvmlDeviceGetFieldValues": fake.NOT_SUPPORTED}
@@ -83,12 +83,6 @@ def test_power_that_stands_far_above_the_limit_is_doubtful(record, errors):
     assert judged(window, limit_w=600.0) == ""
 
 
-def test_without_a_counter_the_power_is_the_source_and_not_doubted(record):
-    # github.com/mlco2/codecarbon/issues/608 (Titan X) and github.com/rust-nvml/nvml-wrapper/pull/54 (Pascal).
-    window = record(FakeGpu("GPU-a", capability=(6, 1), power_w=150.0, errors={COUNTER: fake.NOT_SUPPORTED}))
-    assert (window.source, judged(window, limit_w=250.0)) == ("power", "")
-
-
 def test_without_power_the_counter_stands_alone(record):
     # github.com/msminhas93/nviwatch/pull/28: an RTX 4060 that does not support power readings.
     window = record(FakeGpu("GPU-a", power_w=115.0, errors=NO_POWER))
@@ -140,10 +134,8 @@ class Board(NamedTuple):
 EXPORTER = "github.com/utkuozdemir/nvidia_gpu_exporter, internal/integration/testdata"
 TELEGRAF = "github.com/influxdata/telegraf, plugins/inputs/nvidia_smi/testdata"
 BOARDS = {
-    "T4": Board(f"{TELEGRAF}/tesla-t4.xml", "515.105.01", 26.78, None, 70.0, 0),
     "A100 80 GB in MIG mode": Board(f"{TELEGRAF}/a100-sxm4-v12.xml", "535.54.03", 67.03, None, 500.0, None),
     "H100 under load": Board(f"{EXPORTER} (h100-80gb-hbm3, load)", "590.48.01", 625.68, 631.95, 700.0, 100),
-    "L40S after a load": Board(f"{EXPORTER} (l40s, idle)", "595.80", 127.67, 144.97, 350.0, 100),
     "RTX 2080 SUPER idle": Board(f"{EXPORTER} (rtx-2080-super, idle)", "595.71.05", 39.32, None, 250.0, 0, reasons=4),
     "GT 1030": Board(f"{TELEGRAF}/gt-1030.xml", "470.74", None, None, 30.0, 0, reasons=1),
 }
@@ -164,9 +156,7 @@ def board_of(name: str) -> tuple[FakeGpu, FakeDriver]:
         errors=errors if board.power_w else {**errors, **NO_POWER},
         slices=[FakeGpu("MIG-s")] if "MIG" in name else [],
     )
-    before_535 = {"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetTemperatureV"}
-    release = int(board.driver.partition(".")[0])
-    missing = fake.DRIVER_470 if release == 470 else before_535 if release < 535 else ()
+    missing = fake.DRIVER_470 if board.driver.startswith("470.") else ()
     return gpu, FakeDriver([gpu], clock=FakeClock(), missing=missing, version=board.driver)
 
 

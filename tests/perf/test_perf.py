@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_epochs_are_timed_under_the_switches_of_their_precision(monkeypatch):
     seen = []
     monkeypatch.setattr(amp, "apply", lambda precision: seen.append(precision.fp32))
     monkeypatch.setattr(loops, "LOOPS", {"torchvision": loops.torchvision})
-    monkeypatch.setattr(peers, "turns", lambda built, rounds, failed: [[0.0] * len(seen)] * (len(built) - 1))
+    monkeypatch.setattr(peers, "turns", lambda built, rounds: [[0.0] * len(seen)] * (len(built) - 1))
     given = peers.parse(["--device", "cpu", "--samples", "8", "--batch", "8", "--rounds", "1"])
     for precision in ("tf32", "fp32"):
         assert peers.epochs(given, "resnet20", precision, [])
@@ -145,29 +146,20 @@ def test_a_peers_loop_trains_in_one_precision_after_the_other(peer):
 
 def test_a_large_run_is_planned_stopped_and_resumed_with_each_trial_once(tmp_path, capsys):
     for part in scale.PARTS:
-        scale.child(part, 20, 4, tmp_path / "run")
+        scale.child(part, 20, 2, tmp_path / "run")
     assert "20 trials" in capsys.readouterr().out
     runs = load([tmp_path / "run"])
     assert len(runs.trials) == 4 * (2 + 3 * 2)
     assert len(runs.details["blocks"]) == 4 * 3 * 2 * 4
 
 
-def test_a_peer_that_fails_is_named_and_loses_nothing_of_the_others():
-    runs, failures = [0, 0, 0], []
+def test_times_of_a_round_are_compared_with_the_firsts_after_one_run_to_warm_up():
+    runs = [0, 0, 0]
 
-    def timed(index, seconds, fails_at=99):
-        def run():
-            runs[index] += 1
-            if runs[index] == fails_at:
-                raise RuntimeError("choose one")
-            return seconds
+    def timed(index):
+        runs[index] += 1
+        return 2.0**index
 
-        return run
-
-    trio = [timed(0, 1.0), timed(1, 2.0, fails_at=3), timed(2, 4.0)]
-    logs = peers.turns(trio, 3, lambda index, error: failures.append((index, str(error))))
-    assert failures == [(1, "choose one")]
-    assert logs == [[], pytest.approx([math.log(4)] * 3)]
-    assert runs == [7, 3, 7]
-    with pytest.raises(RuntimeError, match="choose one"):
-        peers.turns([timed(0, 1.0), timed(1, 2.0, fails_at=runs[1] + 1)], 1)
+    logs = peers.turns([partial(timed, index) for index in range(3)], 3)
+    assert logs == [pytest.approx([math.log(ratio)] * 3) for ratio in (2, 4)]
+    assert runs == [1 + 2 * 3] * 3

@@ -150,20 +150,6 @@ def test_the_interval_is_over_processes_in_every_other_of_which_the_harness_is_b
     assert notes == []
 
 
-def test_gpt_is_timed_along_with_transformers_and_timm_is_not_missed(built, monkeypatch):
-    monkeypatch.setitem(sys.modules, "timm", None)
-    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(__spec__=SimpleNamespace()))
-    monkeypatch.setattr(steps, "huggingface_model", lambda suite, preset: nn.ReLU())
-    notes = []
-    rows = steps.steps(options("--quick", "--models", "gpt-tiny,gpt2"), Launcher(built), "fp32", notes)
-    assert [row.name for row in rows] == [
-        "step of gpt-tiny, batch 32, fp32: transformers ÷ harness",
-        "step of gpt-tiny, batch 32, fp32: the usual loop, same model, ÷ harness",
-        "step of gpt2, batch 1, fp32: transformers ÷ harness",
-    ]
-    assert notes == []
-
-
 def bring_over(theirs, ours):
     """Give a model of the suite gpt the weights of Hugging Face's, whose matrices lie the other way round."""
     body = theirs.transformer
@@ -217,7 +203,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_what_it_alone_has_and_the
 ):
     monkeypatch.setitem(sys.modules, missing, None)
     launcher, left_out = Launcher(built), []
-    rows = steps.steps(options("--quick", "--models", models), launcher, "fp32", left_out)
+    rows = steps.steps(options("--processes", "2", "--models", models), launcher, "fp32", left_out)
     assert [row.name for row in rows] == [f"step of {timed}, fp32: the usual loop, same model, ÷ harness"]
     assert {comparison.suite for comparison in launcher.comparisons} == {timed.split(",")[0].split("-")[0]}
     assert set(left_out) == set(notes)

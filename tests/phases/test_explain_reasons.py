@@ -76,9 +76,12 @@ def test_steps_without_time_in_any_class_are_not_explained():
     assert explanations(pd.DataFrame(rows).assign(**cell())) == []
 
 
-@pytest.mark.parametrize(("wait_ms", "rules"), [(0.5, []), (6.0, ["loss scaling"])])
-def test_idle_time_that_grows_is_loss_scalings_only_as_far_as_the_gpu_waits_for_it(wait_ms, rules):
-    steps = step("fp32", FP32), step("amp-fp16", GAINS | {"idle": 20.0, "matrix units": 1.0})
+@pytest.mark.parametrize(
+    ("wait_ms", "check_ms", "rules"), [(0.5, 0.5, []), (6.0, 0.0, ["loss scaling"]), (0.0, 6.0, ["loss scaling"])]
+)
+def test_loss_scalings_are_its_own_work_and_idle_time_only_as_far_as_the_gpu_waits_for_it(wait_ms, check_ms, rules):
+    arm = GAINS | {"idle": 20.0, "matrix units": 1.0, "loss scaling": check_ms}
+    steps = step("fp32", FP32), step("amp-fp16", arm)
     waited = [figure("amp-fp16", "step", "scaling wait", wait_ms)]
     assert [reason.rule for reason in explain(*steps, waited, arm="amp-fp16").reasons] == rules
 

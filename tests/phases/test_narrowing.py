@@ -11,7 +11,6 @@ from perf.layers import (
     PLANTS,
     PURE,
     SPECIAL,
-    UNSCALED,
     WHOLE,
     conv,
     loss,
@@ -20,6 +19,8 @@ from perf.layers import (
     planted,
     special,
 )
+
+UNSCALED = Recipe(dtype=torch.float16, weights=False, scaled=False)
 
 
 @pytest.fixture(autouse=True)

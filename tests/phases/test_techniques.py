@@ -71,13 +71,6 @@ def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, c
 TINY = ("--suite", "tiny.py", "--gpus", "cpu", "--batch-sizes", "4", "--quick", "--time-budget", "0.1")
 
 
-def test_what_a_suite_cannot_do_is_unsupported_and_has_the_reason(tiny_trial, tiny_file, cpu):
-    tiny_file.write_text(tiny_file.read_text().replace("optim.SGD(parameters", "optim.RMSprop(parameters"))
-    why = "^fused-optimizer needs an optimizer with torch's fused=True, which RMSprop lacks$"
-    with pytest.raises(UnsupportedError, match=why):
-        run_phase(tiny_trial, cpu, "speed", techniques=("fused-optimizer",))
-
-
 @pytest.mark.slow
 def test_a_run_with_techniques_is_told_by_them_in_rows_and_report(tmp_path, tiny_file):
     words = (*TINY, "--precisions", "fp32", "--phases", "memory,speed")

@@ -188,15 +188,6 @@ def test_a_gpu_that_tells_neither_energy_nor_power_is_left_out_of_energy_with_a_
     assert "GPU 0 tells neither energy nor power" in done.stdout
 
 
-@pytest.mark.parametrize("lacking", ["fields", "event_reasons", "process_utilization"])
-def test_without_what_an_older_driver_lacks_speed_is_still_measured(host, lacking):
-    server = host("T4", SIM_NVML_OFF=lacking)
-    server.run(*TINY, "--gpus", 0, "--precisions", "fp32,amp-fp16", "--phases", "speed", "--out", "out")
-    rows = server.rows("out")
-    assert {row["status"] for row in rows} <= TIMED
-    assert {row["disturbance"] for row in rows} == {""}
-
-
 @contextlib.contextmanager
 def neighbour(server, busy):
     """Run another program on the machine's GPU 0."""
@@ -260,15 +251,6 @@ def lines_of_speed(server):
     """Return the rows of the summary that have a speedup."""
     summary = summarise(load([server.folder / "out"]).trials)
     return summary[summary["speedup"].notna()].to_dict("records")
-
-
-def test_a_neighbour_that_only_holds_memory_is_named_and_disturbs_nothing(host):
-    server = host("A100")
-    with neighbour(server, 0) as pid:
-        words = (*TINY, "--gpus", 0, "--precisions", "fp32,amp-bf16", "--phases", "speed")
-        done = server.run(*words, "--out", "out")
-    assert f"pid {pid}" in done.stdout
-    assert set(server.statuses("out").values()) <= TIMED
 
 
 SCRIPT = """

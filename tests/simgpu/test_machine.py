@@ -17,42 +17,6 @@ USE_CUDA = "import ctypes; runtime = ctypes.CDLL(None); assert runtime.cudaSetDe
 
 
 @pytest.fixture
-def fresh():
-    """Forget what has been built, and forget it again."""
-    build.built.cache_clear()
-    yield
-    build.built.cache_clear()
-
-
-def test_without_a_compiler_the_reason_is_given(fresh, monkeypatch):
-    monkeypatch.setattr(build.shutil, "which", lambda _name: None)
-    with pytest.raises(build.UnavailableError, match=r"there is no gcc and no g\+\+"):
-        build.built()
-
-
-@pytest.mark.parametrize(
-    ("packages", "library"),
-    [
-        ({"nvidia-cuda-runtime": "13.2.5"}, "libcudart.so.13"),
-        ({"nvidia-cuda-runtime-cu12": "12.4.127"}, "libcudart.so.12"),
-        ({}, None),
-    ],
-)
-def test_the_runtime_is_that_of_the_torch_installed_or_the_reason_is_given(monkeypatch, packages, library):
-    def version(name):
-        if name != "torch" and name not in packages:
-            raise metadata.PackageNotFoundError(name)
-        return packages.get(name, "2.99.0")
-
-    monkeypatch.setattr(build.metadata, "version", version)
-    if library:
-        assert build.preloaded()[0] == library
-    else:
-        with pytest.raises(build.UnavailableError, match=r"torch 2\.99\.0 here is no build for them"):
-            build.preloaded()
-
-
-@pytest.fixture
 def compiled(tmp_path):
     """Compile C code to a library and return its path."""
 
