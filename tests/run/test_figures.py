@@ -59,8 +59,8 @@ def test_steps_in_a_block_of_a_script_are_averaged_and_a_single_round_has_no_int
         for ms in times
     ]
     fp32, bf16 = (result.row for result in with_figures(trial, results, records))
-    assert (fp32.step_ms, fp32.block_steps, bf16.speedup) == (20.0, 2, pytest.approx(2.0))
-    assert bf16.speedup_low is bf16.speedup_high is None
+    assert (fp32.step_ms, fp32.block_steps, bf16.log_speedup) == (20.0, 2, pytest.approx(math.log(2.0)))
+    assert bf16.log_speedup_error is None
 
 
 @pytest.mark.parametrize("rounds", [2, 3, 5, 12, 40])
