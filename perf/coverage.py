@@ -160,7 +160,7 @@ def looks(protocol: Protocol, runs: Runs) -> list[Pooled]:
 
 
 def stop(protocol: Protocol, at: Sequence[Pooled], ratio: float) -> Stopped:
-    """Apply ``execute.enough`` after each process.
+    """Apply the shipped rule, ``speed.processes.enough``, after each process.
 
     Args:
         protocol: what was asked.

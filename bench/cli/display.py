@@ -144,13 +144,13 @@ def describe_trial(trial: Trial) -> str:
     cell = trial.cell
     where = cell.placement.name if cell.placement.device_of() is None else f"GPU {cell.placement.name}"
     process = f"process {trial.replicate + 1}"
-    detail = process if PHASES[trial.phase].until_clear else ", ".join(trial.precisions)
+    detail = process if PHASES[trial.phase].is_enough else ", ".join(trial.precisions)
     detail += f", seed {trial.seed}, {_epochs(trial)}" if trial.phase == "train" else ""
     batch = (
         ""
         if cell.data.kind == "script"
         else ", largest batch"
-        if PHASES[trial.phase].search
+        if PHASES[trial.phase].searches
         else f", batch {cell.batch_size}"
     )
     changed = " ".join(f"{name}={value}" for name, value in cell.suite.parameters)

@@ -98,54 +98,6 @@ class Plan:
         return Plan(trials=tuple(trial for trial, _ in kept), seconds=tuple(seconds for _, seconds in kept))
 
 
-class Forecast:
-    """How long the rest of a run takes: the plan's estimates, times the rate of the trials that have ended.
-
-    The rate is the time that trials took over their estimates: those of the same phase, else all.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._left_s: dict[str, float] = defaultdict(float)
-        """By phase, the estimated seconds of trials that are left."""
-        self._estimated_s: dict[str, float] = defaultdict(float)
-        self._taken_s: dict[str, float] = defaultdict(float)
-        """Of ended trials, by phase; under an empty name of all."""
-        self._unknown = 0
-        """Trials that are left and were not estimated."""
-        for trial, seconds in zip(plan.trials, plan.seconds, strict=True):
-            self._left_s[trial.phase] += seconds or 0.0
-            self._unknown += seconds is None
-
-    def skip(self, index: int) -> None:
-        """Note that a trial of the plan, by its index, is left no more."""
-        seconds = self._plan.seconds[index]
-        self._left_s[self._plan.trials[index].phase] -= seconds or 0.0
-        self._unknown -= seconds is None
-
-    def end(self, index: int, took_s: float) -> None:
-        """Note how long a trial of the plan took."""
-        self.skip(index)
-        if seconds := self._plan.seconds[index]:
-            for name in (self._plan.trials[index].phase, ""):
-                self._estimated_s[name] += seconds
-                self._taken_s[name] += took_s
-
-    def trial_s(self, index: int) -> float:
-        """Return the seconds that a trial of the plan, by its index, takes; 0 where it was not estimated."""
-        return self._rate(self._plan.trials[index].phase) * (self._plan.seconds[index] or 0.0)
-
-    def left_s(self) -> float | None:
-        """Return the seconds that the trials which are left take; None where some were not estimated."""
-        if self._unknown:
-            return None
-        return sum(self._rate(phase) * seconds for phase, seconds in self._left_s.items())
-
-    def _rate(self, phase: str) -> float:
-        known = phase if phase in self._estimated_s else ""
-        return self._taken_s[known] / self._estimated_s[known] if known in self._estimated_s else 1.0
-
-
 def make_plan(
     request: Request,
     suites: dict[SuiteRef, Suite],
@@ -367,7 +319,7 @@ def _trials(question: Question) -> list[Trial]:
         groups = [(AblationStep(precision=BASELINE),)]
     elif phase.arms == "together":
         groups, alone = together(common, device)
-    if phase.until_clear:
+    if phase.is_enough is not None:
         return in_processes(common, groups) + alone
     if phase.key == "seed":
         common = replace(common, epochs=request.epochs or question.suite.epochs)
@@ -506,7 +458,7 @@ def silence_s(trial: Trial, request: Request, step: float | None) -> float:
     Ten times the longest silence that is expected, which is a round of its arms where steps are long; and not less than
     ``SILENCE_S``, or than the limits of the search for the largest batch and of devices that train together.
     """
-    if PHASES[trial.phase].search:
+    if PHASES[trial.phase].searches:
         return SEARCHING_S
     if request.trial_timeout_s is not None:
         return request.trial_timeout_s

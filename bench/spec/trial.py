@@ -512,7 +512,7 @@ class Trial:
         cell = self.cell
         changed = "".join(f"-{name}={value}" for name, value in cell.suite.parameters)
         changed += "".join(f"+{technique}" for technique in cell.techniques)
-        batch = "" if PHASES[self.phase].search else f"-b{cell.batch_size}"
+        batch = "" if PHASES[self.phase].searches else f"-b{cell.batch_size}"
         ablation = "-ablation" if self.ablation else ""
         return plain(f"{cell.suite.name}{changed}-{cell.placement.name}{ablation}{batch}", one_line=True)
 

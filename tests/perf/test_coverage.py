@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bench import stats
-from bench.run.execute import enough
+from bench.phases.speed.processes import enough
 from bench.spec.trial import Protocol
 from perf import coverage
 

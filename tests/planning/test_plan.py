@@ -8,7 +8,6 @@ from bench.planning import suite_registry
 from bench.planning.batch_sizes import at_any_size
 from bench.planning.plan import (
     Footprint,
-    Forecast,
     estimate_s,
     make_plan,
     memory_trials,
@@ -17,6 +16,7 @@ from bench.planning.plan import (
     step_s,
 )
 from bench.results.records import Device
+from bench.run.forecast import Forecast
 from bench.spec.errors import UsageError
 from bench.spec.phases import ABLATIONS, SELECTABLE
 from bench.spec.suite import Data, Suite

@@ -25,7 +25,8 @@ from bench.results.records import Block, Device, Progress, TrialResult
 from bench.results.run_json import FORMAT
 from bench.results.run_json import planned as entry_of
 from bench.results.store import Store, arm_name
-from bench.run.execute import Execution, sampled_gpus
+from bench.run.execute import largest_batches, sampled_gpus
+from bench.run.runner import Runner
 from bench.spec.errors import UsageError
 from bench.spec.trial import Protocol
 from tests.arms import arms
@@ -88,7 +89,7 @@ class ScriptedLauncher:
 
 def execution(store, device, launcher):
     store.write_run({})
-    return Execution(store=store, devices={"cpu": device}, launcher=launcher, sampler=Sampler(()), display=Display())
+    return Runner(store=store, devices={"cpu": device}, launcher=launcher, sampler=Sampler(()), display=Display())
 
 
 def run_with(launcher, folder, plan, device):
@@ -346,7 +347,7 @@ def test_a_search_is_one_row_and_is_read_back_when_resuming(tmp_path, tiny_trial
         with Store(tmp_path / "run") as store:
             running = execution(store, cpu, launcher)
             assert running.run(plan_of(trial))
-            assert running.largest(plan_of(trial)) == {(at_any_size(trial.cell), "fp32"): 20}
+            assert largest_batches(plan_of(trial), tmp_path / "run") == {(at_any_size(trial.cell), "fp32"): 20}
         assert bool(launcher.tried) == is_first
     (row,) = trial_rows(tmp_path / "run")
     assert (row["phase"], row["batch_size"], row["status"], row["fit_bound"]) == ("fit", "20", "ok", "memory")
@@ -360,7 +361,7 @@ def test_batches_are_searched_at_sizes_that_all_that_is_compared_can_be_trained_
     with Store(tmp_path / "run") as store:
         running = execution(store, cpu, launcher)
         running.run(plan)
-        sizes = {name: size for (_cell, name), size in running.largest(plan).items()}
+        sizes = {name: size for (_cell, name), size in largest_batches(plan, tmp_path / "run").items()}
     assert (sizes["fp32"], sizes["mxfp8"]) == (96, 96)
     assert launcher.tried == 2 * [32, 64, 128, 96]
 
@@ -493,7 +494,7 @@ def test_only_what_should_end_in_time_is_begun_and_the_rest_is_undecided(
     others = [replace(tiny_trial, phase=phase, arms=arms("fp32")) for phase in ("train", "memory")]
     plan = Plan(trials=(*speed, *others), seconds=(10.0, 10.0, 10.0, 20.0, 2.0))
     launcher = TimedLauncher({"speed": 10.0, "train": 20.0, "memory": 2.0}, (0.98, 1.05, 0.97, 1.04))
-    monkeypatch.setattr("bench.run.execute.time", launcher)
+    monkeypatch.setattr("bench.run.runner.time", launcher)
     with Store(tmp_path) as store:
         run = execution(store, cpu, launcher)
         run.deadline_s = deadline_s
@@ -506,7 +507,7 @@ def test_a_trial_that_is_slower_than_expected_is_ended_in_time_and_measured_when
     plan, tmp_path, cpu, monkeypatch
 ):
     launcher = TimedLauncher({"memory": 8.0})
-    monkeypatch.setattr("bench.run.execute.time", launcher)
+    monkeypatch.setattr("bench.run.runner.time", launcher)
     timed = Plan(trials=plan.trials[:2], seconds=(1.0, None))
     with Store(tmp_path) as store:
         run = execution(store, cpu, launcher)

@@ -77,7 +77,7 @@ def test_warnings_and_notes_of_a_run_that_was_stopped_are_kept_when_it_goes_on(t
     warned = replace(prepared(machine), warnings=("The GPU is shared.",))
     launcher = SimpleNamespace(overlapping=False, notes=["A V100 was lost."])
     with monkeypatch.context() as stopped:
-        stopped.setattr("bench.run.execute.Execution.run", stop)
+        stopped.setattr("bench.run.runner.Runner.run", stop)
         with pytest.raises(KeyboardInterrupt):
             execute(warned, tmp_path, launcher)
     execute(warned, tmp_path, LAUNCHER)
@@ -303,7 +303,7 @@ def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go
         shutil.rmtree(tmp_path / "run")
         execution.store.add([])
 
-    monkeypatch.setattr("bench.run.execute.Execution.run", lose)
+    monkeypatch.setattr("bench.run.runner.Runner.run", lose)
     with pytest.raises(UsageError, match="was deleted or moved"):
         run_nothing(tmp_path / "run", machine)
     assert not list(tmp_path.iterdir())

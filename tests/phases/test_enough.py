@@ -3,7 +3,7 @@ import math
 import pytest
 
 from bench.phases.speed import Speed
-from bench.run.execute import enough, log_speedups
+from bench.phases.speed.processes import enough, log_speedups
 from bench.spec.trial import Protocol
 from bench.stats import around, over_processes
 
