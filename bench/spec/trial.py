@@ -345,7 +345,13 @@ class Request:
     largest_batch: bool = False
     """Whether to search for the largest batch that fits and measure there, as well as at ``batch_sizes``."""
     parameters: tuple[tuple[str, str], ...] = option(
-        "a suite's parameter; repeatable", "NAME=VALUE", assignment, default=(), name="--set", repeatable=True
+        "a suite's parameter; repeatable",
+        "NAME=VALUE",
+        assignment,
+        default=(),
+        name="--set",
+        repeatable=True,
+        changes_nothing=True,
     )
     sweep: tuple[tuple[str, tuple[str, ...]], ...] = option(
         "compare with each of a suite's parameter's values, such as width=4096,4097; repeatable: all combinations",
@@ -370,6 +376,7 @@ class Request:
         "run on a Ray cluster (docs/clusters.md)",
         "ray[://HOST:PORT]",
         matching(r"ray(://[^/\s]+:\d+)?", "ray or ray://HOST:PORT", lambda match: match[0]),
+        changes_nothing=True,
     )
     accelerators: tuple[str, ...] | None = option(
         "types on the cluster, as V100,A100; V100+V100 train together (default: one of each type)",
@@ -384,22 +391,29 @@ class Request:
         default=USUAL,
         group="how",
     )
-    epochs: int | None = option("epochs to train (default: the suite's short form)", "N", whole(1))
+    epochs: int | None = option("epochs to train (default: the suite's short form)", "N", whole(1), of_training=True)
     seeds: tuple[int, ...] | None = option(
-        "seeds to train with (default: the suite's, usually 0)", "LIST", listed(whole(0))
+        "seeds to train with (default: the suite's, usually 0)", "LIST", listed(whole(0)), with_resume=True
     )
     target_accuracy_pct: float | None = option(
-        "tell how long training took to this test accuracy", "PCT", percentage, name="--target-accuracy"
+        "tell how long training took to this test accuracy",
+        "PCT",
+        percentage,
+        name="--target-accuracy",
+        of_training=True,
     )
-    clip_grad: float | None = option("clip gradients to this norm (default: the suite's)", "MAXNORM", norm)
+    clip_grad: float | None = option(
+        "clip gradients to this norm (default: the suite's)", "MAXNORM", norm, of_training=True
+    )
     keep_checkpoints: bool = option("keep the checkpoint of every epoch in the run's folder", default=False)
     start: Path | None = option(
         "continue the training of a run with --keep-checkpoints, in any precision: from fp32's, or its only one's",
         "RUN",
         path,
         name="--from",
+        of_training=True,
     )
-    from_epoch: int | None = option("the epoch after which --from continues", "K", whole(1))
+    from_epoch: int | None = option("the epoch after which --from continues", "K", whole(1), of_training=True)
     quick: bool = option(
         "a first answer in a minute: one process, fp32 and the precision that the device should gain most by, at one "
         "batch size; no training unless one of its options is given",
@@ -412,6 +426,8 @@ class Request:
         "TIME",
         duration_s,
         name="--trial-timeout",
+        with_resume=True,
+        changes_nothing=True,
     )
     within_s: float | None = option(
         "end in this time, report included, such as 90s: speed first, then memory, then training; what is undecided "
@@ -419,18 +435,28 @@ class Request:
         "TIME",
         duration_s,
         name="--within",
+        with_resume=True,
+        changes_nothing=True,
     )
     data: str | None = option(
         "cifar10, digits, markov, synthetic, folder:PATH or text:FILE (default: the suite's)", "SOURCE", group="data"
     )
-    data_dir: str = option("for downloads and decoded images (default: data)", "DIR", default="data")
+    data_dir: str = option(
+        "for downloads and decoded images (default: data)", "DIR", default="data", changes_nothing=True
+    )
     script: Script | None = None
     """Of ``script`` alone, whose suite is the script's name."""
-    out: Path | None = option("a new folder (default: results/SUITE-DEVICE-TIME)", "DIR", path, group="results")
-    resume: Path | None = option(
-        "go on with this run; finished trials are kept, and --seeds may add to the run's own", "DIR", path
+    out: Path | None = option(
+        "a new folder (default: results/SUITE-DEVICE-TIME)", "DIR", path, group="results", changes_nothing=True
     )
-    dry_run: bool = option("show the plan and stop", default=False)
+    resume: Path | None = option(
+        "go on with this run; finished trials are kept, and --seeds may add to the run's own",
+        "DIR",
+        path,
+        with_resume=True,
+        changes_nothing=True,
+    )
+    dry_run: bool = option("show the plan and stop", default=False, with_resume=True, changes_nothing=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
