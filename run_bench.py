@@ -74,7 +74,7 @@ def run(request: Request) -> int:
     from bench.cli.display import show_plan
     from bench.cli.interruption import tell_stopped
     from bench.launch import open_launcher
-    from bench.planning.plan import without_a_pair
+    from bench.planning.abilities import without_a_pair
     from bench.run import folder as folders
     from bench.run import reporting
     from bench.run.execute import execute, tell_what_remains

@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bench.planning.plan import REPORT_S, Plan
+from bench.planning.estimate import REPORT_S
+from bench.planning.plan import Plan
 from bench.results.records import MEASURED, Device, Environment, Progress, Sample, TrialResult
 from bench.results.store import FAILURES, reason_of
 from bench.spec.phases import PHASES, SEARCHES

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from bench.launch import Ending, Launcher
-from bench.planning.plan import refusal_reason
+from bench.planning.abilities import refusal_reason
 from bench.results.records import Device, Message, Progress, Status, TrialResult
 from bench.results.store import LOG
 from bench.spec.trial import Trial

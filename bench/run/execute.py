@@ -15,7 +15,9 @@ from bench.cli.display import open_display, show_remaining
 from bench.launch import Launcher
 from bench.measure.sampler import Gpus, Sampler
 from bench.planning.batch_sizes import Largest, at_any_size
-from bench.planning.plan import REPORT_S, Plan, memory_trials, resolve
+from bench.planning.estimate import REPORT_S
+from bench.planning.plan import Plan
+from bench.planning.resolution import memory_trials, resolve
 from bench.results.records import Environment
 from bench.results.run_json import planned as describe_planned
 from bench.results.run_json import read_run

@@ -10,14 +10,10 @@ from typing import Any
 from bench.devices.processes import busy
 from bench.launch import Launcher
 from bench.planning import suite_registry
+from bench.planning.abilities import EMULATED, is_emulated
 from bench.planning.batch_sizes import Largest
 from bench.planning.continuation import continued
-from bench.planning.plan import (
-    EMULATED,
-    Plan,
-    is_emulated,
-    make_plan,
-)
+from bench.planning.plan import Plan, make_plan
 from bench.results.records import Environment
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES, SEARCHES, SELECTABLE

@@ -15,7 +15,8 @@ from typing import Any
 from bench.cli.display import Display
 from bench.launch import Launcher, run_concurrently
 from bench.measure.sampler import Sampler
-from bench.planning.plan import Plan, memory_trials, resolve
+from bench.planning.plan import Plan
+from bench.planning.resolution import memory_trials, resolve
 from bench.results.records import MEASURED, Device, Message, Progress, Status, TrialResult
 from bench.results.store import FAILURES, Store, StoredResults, stored_results
 from bench.run.attempt import Attempt, attempt, now

@@ -10,7 +10,7 @@ import pytest
 from bench.phases.energy import measure as energy
 from bench.phases.energy import stream as measuring
 from bench.phases.train import measure as train
-from bench.planning.plan import refusal_reason
+from bench.planning.abilities import refusal_reason
 from bench.results.records import Progress
 from bench.spec.errors import UnsupportedError
 from bench.spec.trial import Placement

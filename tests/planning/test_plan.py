@@ -5,16 +5,12 @@ import pytest
 
 from bench.cli.parser import parse
 from bench.planning import suite_registry
+from bench.planning.abilities import refusal_reason
 from bench.planning.batch_sizes import at_any_size
-from bench.planning.plan import (
-    Footprint,
-    estimate_s,
-    make_plan,
-    memory_trials,
-    refusal_reason,
-    resolve,
-    step_s,
-)
+from bench.planning.estimate import estimate_s, step_s
+from bench.planning.footprint import Footprint
+from bench.planning.plan import make_plan
+from bench.planning.resolution import memory_trials, resolve
 from bench.results.records import Device
 from bench.run.forecast import Forecast
 from bench.spec.errors import UsageError

@@ -9,8 +9,8 @@ from typing import Any
 
 from bench.phases.fit import Fit
 from bench.planning import suite_registry
+from bench.planning.abilities import refusal_reason
 from bench.planning.batch_sizes import common_multiple, pieces
-from bench.planning.plan import refusal_reason
 from bench.results.records import Device, TrialResult
 from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
