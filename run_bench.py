@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # all else is imported when Ctrl-C is handled already
     import argparse
     from collections.abc import Callable, Sequence
 
-    from bench.spec.trial import Request
+    from bench.spec.request import Request
 
 STOPPED = "run_bench: stopped.\n"
 
@@ -43,8 +43,8 @@ def _main(argv: Sequence[str] | None) -> int:
     from bench.cli.commands import optional_commands
     from bench.cli.parser import parse
     from bench.spec.errors import UsageError
+    from bench.spec.request import Request
     from bench.spec.text import print_plain
-    from bench.spec.trial import Request
 
     try:
         options = parse(sys.argv[1:] if argv is None else argv)

@@ -26,7 +26,7 @@ from scipy import special
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.spec.trial import Protocol
+from bench.spec.protocol import Protocol
 from bench.stats import ASSUMED_NOISE, LEAST_SPREAD, MARGIN, REPORTED, STOPPING, TRIM
 
 Array = NDArray[np.float64]

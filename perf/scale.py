@@ -40,7 +40,8 @@ from bench.launch import Ending, Launcher
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
 from bench.results.records import Block, Device, Environment, Message, TrialResult
-from bench.spec.trial import Request, Trial
+from bench.spec.request import Request
+from bench.spec.trial import Trial
 
 ROOT = Path(__file__).resolve().parents[1]
 ARMS = ("fp32", "amp-bf16")

@@ -11,11 +11,13 @@ from typing import Any, NoReturn
 
 import bench
 from bench.cli.commands import Command, RunCommand, optional_commands
+from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError, nearest
 from bench.spec.options import Option
 from bench.spec.phases import PHASES, SWITCHES, USUAL
+from bench.spec.protocol import Protocol
+from bench.spec.request import MAX, Request
 from bench.spec.techniques import parse_techniques
-from bench.spec.trial import MAX, DataSource, Protocol, Request
 
 QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5)
 RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)

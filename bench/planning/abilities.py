@@ -6,11 +6,9 @@ from bench.results.records import Device
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE, PRECISIONS, find_precision, parse_precision
+from bench.spec.request import Request
 from bench.spec.techniques import refusal
-from bench.spec.trial import (
-    Request,
-    Trial,
-)
+from bench.spec.trial import Trial
 
 EMULATED = "amp-bf16"
 TENSOR_CORES = (7, 0)

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from bench.planning.abilities import is_emulated, refusal_reason
 from bench.results.records import Device
+from bench.spec.data_source import PreparedData
 from bench.spec.phase import Work
 from bench.spec.phases import PHASES
 from bench.spec.precisions import parse_precision
+from bench.spec.request import Request
 from bench.spec.suite import Suite
-from bench.spec.trial import (
-    JOINT_S,
-    SEARCHING_S,
-    SILENCE_S,
-    PreparedData,
-    Request,
-    Trial,
-)
+from bench.spec.trial import JOINT_S, SEARCHING_S, SILENCE_S, Trial
 
 CPU_EFFICIENCY, EMULATED_EFFICIENCY, GPU_EFFICIENCY = 0.6, 0.8, 0.4
 """Share of a matrix product's rate that a training step is assumed to reach: on a CPU, there in an emulated precision,

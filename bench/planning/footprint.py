@@ -8,13 +8,10 @@ from typing import NamedTuple
 
 from bench.results.records import Device
 from bench.spec.phases import PHASES
+from bench.spec.placement import Placement
 from bench.spec.precisions import parse_precision
 from bench.spec.suite import Suite
-from bench.spec.trial import (
-    Placement,
-    SuiteRef,
-    Trial,
-)
+from bench.spec.trial import SuiteRef, Trial
 
 GIB = 2**30
 MOST_STATE, MOST_STEP = 0.95, 0.8

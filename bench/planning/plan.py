@@ -14,19 +14,15 @@ from bench.planning.estimate import estimate_s, silence_s, step_s
 from bench.planning.footprint import Footprints, fit_batches, unfit_reason
 from bench.planning.question import Question
 from bench.results.records import Device, Environment
+from bench.spec.data_source import PreparedData
 from bench.spec.phases import ABLATIONS, PHASES, SEARCHES
+from bench.spec.placement import Placement
 from bench.spec.precisions import BASELINE, PRECISIONS
+from bench.spec.protocol import Protocol
+from bench.spec.request import Request
 from bench.spec.suite import Suite
 from bench.spec.techniques import AblationStep, find, for_one_device, techniques
-from bench.spec.trial import (
-    Cell,
-    Placement,
-    PreparedData,
-    Protocol,
-    Request,
-    SuiteRef,
-    Trial,
-)
+from bench.spec.trial import Cell, SuiteRef, Trial
 
 ONCE = Protocol(replicates=1, most_replicates=1, time_budget_s=1.0, fewest_rounds=3)
 """An emulated precision that nobody named is measured in one short process: it is slower by far."""

@@ -18,8 +18,9 @@ from types import ModuleType
 import suites  # before any folder of the user's is on sys.path
 from bench.results.run_json import MOST
 from bench.spec.errors import UsageError, nearest
+from bench.spec.request import Request
 from bench.spec.suite import Parameter, Suite
-from bench.spec.trial import Request, SuiteRef
+from bench.spec.trial import SuiteRef
 
 LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
 """The packages whose models are suites, by what stands before a model's name. ``suites/_PREFIX.py`` builds them, and

@@ -18,7 +18,7 @@ from bench.results.columns import COLUMNS
 from bench.results.run_json import read_run, request_of
 from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
-from bench.spec.trial import Request
+from bench.spec.request import Request
 
 LOCK = "run.lock"
 LONGEST = 80

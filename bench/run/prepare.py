@@ -15,13 +15,15 @@ from bench.planning.batch_sizes import Largest
 from bench.planning.continuation import continued
 from bench.planning.plan import Plan, make_plan
 from bench.results.records import Environment
+from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES, SEARCHES, SELECTABLE
 from bench.spec.precisions import BASELINE, parse_precision
+from bench.spec.request import Request
 from bench.spec.suite import Suite
 from bench.spec.techniques import find, techniques
 from bench.spec.text import print_plain
-from bench.spec.trial import DataSource, PreparedData, Request, SuiteRef
+from bench.spec.trial import SuiteRef
 
 TRAIN_SAMPLES = {"cifar10": 50_000, "digits": 1_200}
 """Training images of the sources whose number is known without them."""

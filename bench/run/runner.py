@@ -23,7 +23,8 @@ from bench.run.attempt import Attempt, attempt, now
 from bench.run.figures import stored_speeds, with_figures
 from bench.run.forecast import Forecast
 from bench.spec.phases import PHASES
-from bench.spec.trial import Cell, Placement, Trial
+from bench.spec.placement import Placement
+from bench.spec.trial import Cell, Trial
 
 NOTHING = Plan(trials=(), seconds=())
 

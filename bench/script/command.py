@@ -11,7 +11,7 @@ from bench.cli.parser import add_option, make_request, run_options
 from bench.spec.errors import UsageError
 from bench.spec.options import assignment, listed
 from bench.spec.precisions import BASELINE
-from bench.spec.trial import Request, Script
+from bench.spec.request import Request, Script
 
 EXAMPLES = """
 examples:

@@ -45,7 +45,9 @@ from bench.script.steps import (
 )
 from bench.spec import lifetime
 from bench.spec.own_modules import ROOT
-from bench.spec.trial import Rendezvous, Request, Script, Trial
+from bench.spec.placement import Rendezvous
+from bench.spec.request import Request, Script
+from bench.spec.trial import Trial
 from bench.worker.failures import exit_cause, last_words, oom_kills, printed
 
 HOOK, OVERLAY = (Path(__file__).with_name(name) for name in ("hook.py", "overlay.py"))

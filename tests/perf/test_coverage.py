@@ -6,7 +6,7 @@ import pytest
 
 from bench import stats
 from bench.phases.speed.processes import enough
-from bench.spec.trial import Protocol
+from bench.spec.protocol import Protocol
 from perf import coverage
 
 PROTOCOL = Protocol()

@@ -13,10 +13,13 @@ from bench.planning.plan import make_plan
 from bench.planning.resolution import memory_trials, resolve
 from bench.results.records import Device
 from bench.run.forecast import Forecast
+from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
 from bench.spec.phases import ABLATIONS, SELECTABLE
+from bench.spec.protocol import Protocol
+from bench.spec.request import Request
 from bench.spec.suite import Data, Suite
-from bench.spec.trial import DataSource, PreparedData, Protocol, Request, SuiteRef
+from bench.spec.trial import SuiteRef
 
 SUITE = Suite(
     name="small",

@@ -12,7 +12,9 @@ from bench.phases.explain import Explained
 from bench.phases.memory import MemoryPeak
 from bench.results.columns import COLUMNS, OF_PHASES
 from bench.results.records import Identity, Numeric, TrialResult
-from bench.spec.trial import Cell, DataSource, Placement, SuiteRef, Trial
+from bench.spec.data_source import DataSource
+from bench.spec.placement import Placement
+from bench.spec.trial import Cell, SuiteRef, Trial
 from perf.synthetic_fleet import GIB, Shape, write_run
 from tests.arms import arms
 from tests.phases.test_explain_reasons import FP32, GAINS, figure, step

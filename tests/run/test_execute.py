@@ -28,7 +28,7 @@ from bench.results.store import Store, arm_name
 from bench.run.execute import largest_batches, sampled_gpus
 from bench.run.runner import Runner
 from bench.spec.errors import UsageError
-from bench.spec.trial import Protocol
+from bench.spec.protocol import Protocol
 from tests.arms import arms
 from tests.derived import with_details
 from tests.rows import rows, trial_rows

@@ -30,9 +30,11 @@ from bench.run.folder import LOCK, check, locked, new_folder, open_folder
 from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
 from bench.script import command as script
+from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
 from bench.spec.repeat import at_length, repeated
-from bench.spec.trial import DataSource, PreparedData, Request, SuiteRef
+from bench.spec.request import Request
+from bench.spec.trial import SuiteRef
 from tests.conftest import TINY, call
 from tests.report.builders import RunBuilder
 from tests.report.fleet import edit_run

@@ -11,7 +11,7 @@ import pytest
 
 from bench.script.launcher import ScriptLauncher
 from bench.script.steps import RefusedError, timing
-from bench.spec.trial import Script
+from bench.spec.request import Script
 from tests.script.test_launcher import CPU, trial
 
 pytestmark = pytest.mark.slow

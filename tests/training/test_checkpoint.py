@@ -21,8 +21,9 @@ from bench.report.reading.load import load
 from bench.results.records import EpochResult
 from bench.results.store import Store
 from bench.run.runner import Runner
+from bench.spec.placement import Placement
 from bench.spec.suite import Data
-from bench.spec.trial import Placement, SuiteRef, kept_checkpoint
+from bench.spec.trial import SuiteRef, kept_checkpoint
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from tests.arms import arms
 from tests.phases.test_train import paint

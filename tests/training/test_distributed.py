@@ -18,9 +18,9 @@ from bench.phases.speed.measure import communication_pct
 from bench.planning import suite_registry
 from bench.planning.abilities import refusal_reason
 from bench.spec.errors import UnsupportedError
+from bench.spec.placement import Placement, Rendezvous
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
-from bench.spec.trial import Placement, Rendezvous
 from bench.training import distributed
 from bench.training.arms import BATCHES, TrainingRunner
 from bench.training.distributed import synchronised_norms

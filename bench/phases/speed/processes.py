@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bench.phases.speed import Speed
-from bench.spec.trial import Protocol, Trial
+from bench.spec.protocol import Protocol
+from bench.spec.trial import Trial
 from bench.stats import (
     ASSUMED_NOISE,
     EVIDENCE,
