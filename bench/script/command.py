@@ -19,7 +19,7 @@ examples:
   run_bench.py script --inject fp32,amp-bf16 -- torchrun --nproc_per_node 2 train.py ITS OPTIONS
 In the options {scratch} stands for a fresh folder, and {seed} for a number, in each process (docs/scripts.md).
 """
-INJECTED = ("fp32", "tf32", "amp-bf16")
+INJECTED = ("fp32", "tf32", "amp-bf16", "amp-fp16")
 """The precisions that can be entered from outside a script."""
 
 
@@ -57,8 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _injected(option: str, text: str) -> str:
     if text in INJECTED:
         return text
-    why = ": it needs a GradScaler of the script's own, so a flag of the script's" if text == "amp-fp16" else ""
-    raise UsageError(f"{option} takes {', '.join(INJECTED)}, not '{text}'{why}.")
+    raise UsageError(f"{option} takes {', '.join(INJECTED)}, not '{text}'.")
 
 
 def make_script_request(options: argparse.Namespace) -> Request:
