@@ -43,6 +43,7 @@ from bench.script.steps import (
     shares,
     timing,
 )
+from bench.script.terminal import Terminal
 from bench.spec import lifetime
 from bench.spec.own_modules import ROOT
 from bench.spec.placement import Rendezvous
@@ -265,17 +266,17 @@ class ScriptLauncher(LocalLauncher):
                 done = (position + min(1.0, count / total)) / turns
                 on_message(Progress(text=f"{name}: step {count} of {total}", done=done))
 
-            watch = CpuWatch()
-            with log.open("wb") as output:
-                process = subprocess.Popen(
-                    words,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=self._environment(device, home) | {VARIABLE: json.dumps(settings)},
-                    start_new_session=True,
-                    preexec_fn=partial(lifetime.end_with, os.getpid()),  # noqa: PLW1509 - a call of the kernel alone
-                )
+            watch, terminal = CpuWatch(), Terminal(log)
+            process = subprocess.Popen(
+                words,
+                stdin=terminal.user_side,
+                stdout=terminal.user_side,
+                stderr=terminal.user_side,
+                env=self._environment(device, home) | {VARIABLE: json.dumps(settings)},
+                start_new_session=True,
+                preexec_fn=partial(lifetime.end_with, os.getpid()),  # noqa: PLW1509 - a call of the kernel alone
+            )
+            terminal.started()
             records = list[dict[str, Any]]()
             try:
                 self.on_start([process.pid])
@@ -285,6 +286,7 @@ class ScriptLauncher(LocalLauncher):
                 exit_code = process.poll()
             finally:
                 self._end(process, home)
+                terminal.close()
                 _remove_empty(home / "made")
             text = printed(log)
         for record in records:
