@@ -19,8 +19,10 @@ examples:
   run_bench.py script --inject fp32,amp-bf16 -- torchrun --nproc_per_node 2 train.py ITS OPTIONS
 In the options {scratch} stands for a fresh folder, and {seed} for a number, in each process (docs/scripts.md).
 """
-INJECTED = ("fp32", "tf32", "amp-bf16", "amp-fp16")
-"""The precisions that can be entered from outside a script."""
+UNCHANGED = "as-is"
+"""The arm of ``--inject`` that enters nothing: on a GPU cuDNN may use TF32 in it, as torch's defaults are."""
+INJECTED = (UNCHANGED, "fp32", "tf32", "amp-bf16", "amp-fp16")
+"""What can be entered from outside a script."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--inject",
         metavar="PRECISIONS",
         type=partial(listed(_injected), "--inject"),
-        help=f"for a script without a flag: enter {', '.join(INJECTED)} from outside; the first is the reference",
+        help=f"for a script without a flag: enter {', '.join(INJECTED)} from outside; the reference is "
+        f"{BASELINE}, or {UNCHANGED} where that is not named",
     )
     for each in fields(Script):
         if "option" in each.metadata:
@@ -60,6 +63,13 @@ def _injected(option: str, text: str) -> str:
     raise UsageError(f"{option} takes {', '.join(INJECTED)}, not '{text}'.")
 
 
+def _injected_arms(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return the arms of ``--inject``, the reference first; they add no options to the command."""
+    reference = BASELINE if BASELINE in names else UNCHANGED
+    others = tuple(name for name in names if name != reference)
+    return tuple((name, "") for name in (reference, *others)) if names else ()
+
+
 def make_script_request(options: argparse.Namespace) -> Request:
     """Return the request that measures a script.
 
@@ -67,7 +77,7 @@ def make_script_request(options: argparse.Namespace) -> Request:
         UsageError: there are not two arms and a command.
     """
     given = vars(options)
-    arms = given.get("arm") or tuple((name, "") for name in given.get("inject", ()))
+    arms = given.get("arm") or _injected_arms(given.get("inject", ()))
     if len(dict(arms)) < max(2, len(arms)):
         raise UsageError("script compares arms: give --arm NAME=OPTIONS twice or more, each with a name of its own.")
     if BASELINE in dict(arms[1:]):
