@@ -441,37 +441,66 @@ def watch_forward(recorder: Recorder) -> None:
     roots: set[type] = set()
     evaluated: dict[int, int] = {}
 
-    # In place of hooks: dynamo inlines hooks, and skips them where it compiles.
-    def outermost(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or getattr(inside, "forward", False):
-            return call(self, *args, **kwargs)
-        if not torch.is_grad_enabled():  # by module: a teacher's in each step is no evaluation of the model's
-            number = evaluated.setdefault(id(self), len(evaluated))
-            recorder.marks.add(f"evaluation ({type(self).__name__} {number})")
-        if type(self) not in roots:
-            if next(self.parameters(), None) is None:
-                return call(self, *args, **kwargs)
-            inner = self
-            while isinstance(inner, module):
-                roots.add(type(inner))
-                inner = getattr(inner, "module", getattr(inner, "_orig_mod", None))
+    def enter(forward: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the outermost forward under the injected autocast."""
         inside.forward = True
         try:
             if dtype is None:
-                return call(self, *args, **kwargs)
+                return forward(*args, **kwargs)
             with torch.autocast("cuda" if torch.cuda.is_initialized() else "cpu", dtype=dtype):
-                out = call(self, *args, **kwargs)
+                out = forward(*args, **kwargs)
             return to_fp32(out)
         finally:
             inside.forward = False
 
+    def is_inner() -> bool:
+        return torch.compiler.is_compiling() or getattr(inside, "forward", False)
+
+    def note_evaluation(of: Any, name: str) -> None:
+        if not torch.is_grad_enabled():  # by module: a teacher's in each step is no evaluation of the model's
+            number = evaluated.setdefault(id(of), len(evaluated))
+            recorder.marks.add(f"evaluation ({name} {number})")
+
+    # In place of hooks: dynamo inlines hooks, and skips them where it compiles.
+    def outermost_of(call: Any) -> Any:
+        def outermost(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_inner():
+                return call(self, *args, **kwargs)
+            note_evaluation(self, type(self).__name__)
+            if type(self) not in roots:
+                if next(self.parameters(), None) is None:
+                    return call(self, *args, **kwargs)
+                inner = self
+                while isinstance(inner, module):
+                    roots.add(type(inner))
+                    inner = getattr(inner, "module", getattr(inner, "_orig_mod", None))
+            return enter(call, self, *args, **kwargs)
+
+        return outermost
+
     def settle() -> None:
         module.__call__ = call  # type: ignore[method-assign]
-        for kind in roots:
-            if "__call__" not in vars(kind):
-                kind.__call__ = outermost  # type: ignore[method-assign]
+        calls = {kind: kind.__call__ for kind in roots}  # torch.compile's class has its own
+        for kind, own in calls.items():
+            kind.__call__ = outermost_of(own)  # type: ignore[method-assign]
 
-    module.__call__ = outermost  # type: ignore[method-assign]
+    @wrap(torch, "compile")
+    def _(old: Any, model: Any = None, **kwargs: Any) -> Any:
+        compiled = old(model, **kwargs)
+        if dtype is None or model is None or isinstance(model, module):
+            return compiled
+
+        # A function, or a module's forward, which is called without its module.
+        @functools.wraps(compiled)
+        def entered(*args: Any, **kwargs: Any) -> Any:
+            if is_inner() or isinstance(getattr(model, "__self__", None), torch.optim.Optimizer):
+                return compiled(*args, **kwargs)
+            note_evaluation(model, getattr(model, "__name__", ""))
+            return enter(compiled, *args, **kwargs)
+
+        return entered
+
+    module.__call__ = outermost_of(call)  # type: ignore[method-assign]
     recorder.settle = settle
 
 

@@ -341,3 +341,17 @@ def test_what_a_script_printed_is_in_its_row_as_it_was_printed(run):
     with pytest.raises(RefusedError, match="it printed last: ValueError: one") as refused:
         run("print('first\\nsecond')\nraise ValueError('one')")
     assert "first\nsecond\n" in refused.value.log
+
+
+COMPILED = {
+    "a module": "forward = torch.compile(model)",
+    "its forward": "forward = torch.compile(model.forward)",
+    "a function": "forward = torch.compile(lambda batch: model(batch))",
+    "a module in place": "model.compile(); forward = model",
+}
+
+
+@pytest.mark.parametrize("way", COMPILED)
+def test_what_is_injected_reaches_what_a_script_compiles(run, way):
+    (record,) = run(f"{COMPILED[way]}\n{LOOP}".replace("loss()", "loss(forward)"), inject="amp-bf16", census=True)
+    assert {*record["computed"]} == {"bfloat16"}
