@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # all else is imported when Ctrl-C is handled already
     import argparse
     from collections.abc import Callable, Sequence
 
-    from bench.spec.trial import Request
+    from bench.spec.request import Request
 
 STOPPED = "run_bench: stopped.\n"
 
@@ -43,8 +43,8 @@ def _main(argv: Sequence[str] | None) -> int:
     from bench.cli.commands import optional_commands
     from bench.cli.parser import parse
     from bench.spec.errors import UsageError
+    from bench.spec.request import Request
     from bench.spec.text import print_plain
-    from bench.spec.trial import Request
 
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
@@ -74,7 +74,7 @@ def run(request: Request) -> int:
     from bench.cli.display import show_plan
     from bench.cli.interruption import tell_stopped
     from bench.launch import open_launcher
-    from bench.planning.plan import without_a_pair
+    from bench.planning.abilities import without_a_pair
     from bench.run import folder as folders
     from bench.run import reporting
     from bench.run.execute import execute, tell_what_remains

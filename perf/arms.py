@@ -16,11 +16,11 @@ from bench.launch.local import LocalLauncher
 from bench.measure.rounds import compare
 from bench.measure.warmup import prepare
 from bench.planning import suite_registry
-from bench.planning.plan import is_emulated, unsupported_reason
+from bench.planning.abilities import is_emulated, unsupported_reason
 from bench.results.records import Device
 from bench.spec.precisions import parse_precision
+from bench.spec.protocol import Protocol
 from bench.spec.suite import Suite
-from bench.spec.trial import Protocol
 from bench.stats import Interval, student
 from bench.training import amp
 from bench.training.arms import BATCHES, TrainingRunner

@@ -26,7 +26,7 @@ from scipy import special
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.spec.trial import Protocol
+from bench.spec.protocol import Protocol
 from bench.stats import ASSUMED_NOISE, LEAST_SPREAD, MARGIN, REPORTED, STOPPING, TRIM
 
 Array = NDArray[np.float64]
@@ -160,7 +160,7 @@ def looks(protocol: Protocol, runs: Runs) -> list[Pooled]:
 
 
 def stop(protocol: Protocol, at: Sequence[Pooled], ratio: float) -> Stopped:
-    """Apply ``execute.enough`` after each process.
+    """Apply the shipped rule, ``speed.processes.enough``, after each process.
 
     Args:
         protocol: what was asked.

@@ -38,7 +38,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.launch import Ending
 from bench.results.records import Device, Message
-from bench.spec.trial import Request, Trial
+from bench.spec.request import Request
+from bench.spec.trial import Trial
 from perf.made_up import MadeUpMachine
 
 ROOT = Path(__file__).resolve().parents[1]

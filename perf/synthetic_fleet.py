@@ -28,9 +28,12 @@ from bench.phases.speed import Speed
 from bench.phases.train import Training
 from bench.results.records import Block, Device, Environment, EpochResult, Operations, Switches, TrialResult
 from bench.results.store import Store
+from bench.spec.data_source import DataSource
+from bench.spec.placement import Placement
 from bench.spec.precisions import BASELINE
+from bench.spec.protocol import Protocol
 from bench.spec.techniques import AblationStep
-from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
+from bench.spec.trial import Cell, SuiteRef, Trial
 
 GIB = 2**30
 BATCH_SIZES = (32, 64, 128, 256, 512)

@@ -15,7 +15,10 @@ import pytest
 
 import run_bench
 from bench.results.records import Device, Environment
-from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
+from bench.spec.data_source import DataSource
+from bench.spec.placement import Placement
+from bench.spec.protocol import Protocol
+from bench.spec.trial import Cell, SuiteRef, Trial
 from tests.arms import arms
 
 # Threads that wait for each other on busy cores make a step of a tiny model a hundred times as slow. Read by torch

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.spec.optional import definitions
-from bench.spec.trial import Request
+from bench.spec.request import Request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

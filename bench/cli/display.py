@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bench.planning.plan import REPORT_S, Plan
+from bench.planning.estimate import REPORT_S
+from bench.planning.plan import Plan
 from bench.results.records import MEASURED, Device, Environment, Progress, Sample, TrialResult
 from bench.results.store import FAILURES, reason_of
 from bench.spec.phases import PHASES, SEARCHES
@@ -144,13 +145,13 @@ def describe_trial(trial: Trial) -> str:
     cell = trial.cell
     where = cell.placement.name if cell.placement.device_of() is None else f"GPU {cell.placement.name}"
     process = f"process {trial.replicate + 1}"
-    detail = process if PHASES[trial.phase].until_clear else ", ".join(trial.precisions)
+    detail = process if PHASES[trial.phase].is_enough else ", ".join(trial.precisions)
     detail += f", seed {trial.seed}, {_epochs(trial)}" if trial.phase == "train" else ""
     batch = (
         ""
         if cell.data.kind == "script"
         else ", largest batch"
-        if PHASES[trial.phase].search
+        if PHASES[trial.phase].searches
         else f", batch {cell.batch_size}"
     )
     changed = " ".join(f"{name}={value}" for name, value in cell.suite.parameters)

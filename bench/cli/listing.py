@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.devices.processes import GpuProcess, describe
 from bench.planning import suite_registry
-from bench.planning.plan import is_emulated, lacks_tensor_cores, unsupported_reason
+from bench.planning.abilities import is_emulated, lacks_tensor_cores, unsupported_reason
 from bench.results.records import Device, Seen
 from bench.spec.precisions import PRECISIONS, emulation_of
 from bench.spec.suite import Parameter, Suite

@@ -11,15 +11,16 @@ from typing import Any, NoReturn
 
 import bench
 from bench.cli.commands import Command, RunCommand, optional_commands
+from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError, nearest
 from bench.spec.options import Option
 from bench.spec.phases import PHASES, SWITCHES, USUAL
+from bench.spec.protocol import Protocol
+from bench.spec.request import MAX, Request
 from bench.spec.techniques import parse_techniques
-from bench.spec.trial import MAX, DataSource, Protocol, Request
 
 QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5)
 RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)
-DEPTH = ("target_ci", "time_budget_s")
 EXAMPLES = """
 examples:
   run_bench.py --suite resnet50 --gpus 0,1        compare the precisions on each of two GPUs (all: of all)
@@ -34,10 +35,6 @@ other commands:
   run_bench.py list [--gpus]                      suites, their parameters, and precisions; what is here to run on
   run_bench.py report RUN [RUN ...]               one report over runs, also of different machines
 """
-RESUMABLE = ("resume", "dry_run", "seeds", "trial_timeout_s", "within_s")
-"""Options that may be given with a bare ``--resume``."""
-TRAINING = ("epochs", "target_accuracy_pct", "clip_grad", "start", "from_epoch")
-"""Options that only training has a use for."""
 SHORTHANDS = {
     "sweep": {
         "weights": Option(
@@ -192,7 +189,7 @@ def parse_run(argv: Sequence[str], command: RunCommand | None = None) -> Request
     options = run_options()
     if not given.get("suites") and "resume" not in given:
         raise UsageError("--suite is missing: name one, such as --suite mlp (run_bench.py list shows all).")
-    others = [option_name(name, option) for name, option in options.items() if name in given and name not in RESUMABLE]
+    others = [option_name(name, option) for name, option in options.items() if name in given and not option.with_resume]
     if "suites" not in given and others:
         raise UsageError(
             "--resume repeats the run's own options, to which --seeds may add; --trial-timeout and --within are free; "
@@ -222,14 +219,16 @@ def make_request(argv: Sequence[str], given: dict[str, Any]) -> Request:
     if "out" in given and "resume" in given:
         raise UsageError("--out starts a run and --resume continues one: give one of the two.")
     depth = RIGOROUS if "rigorous" in given else QUICK if "quick" in given else Protocol()
-    depth = replace(depth, **{name: given[name] for name in DEPTH if name in given})
+    depth = replace(depth, **{each.name: given[each.name] for each in fields(Protocol) if each.name in given})
     names = {each.name for each in fields(Request)} - {"argv", "protocol"}
     return Request(argv=tuple(argv), protocol=depth, **{name: given[name] for name in names & {*given}})
 
 
 def _phases(given: dict[str, Any]) -> tuple[str, ...]:
     """Return the phases of a run: those of ``--phases`` or of its depth, and those that other options add."""
-    short = "quick" in given and not {*TRAINING, "seeds"} & {*given}
+    options = run_options()
+    of_training = [name for name in given if name in options and options[name].of_training]
+    short = "quick" in given and not of_training and "seeds" not in given
     phases: tuple[str, ...] = given.get("phases", ("memory", "speed") if short else USUAL)
     if "rigorous" in given and "speed" in phases:
         phases = tuple(dict.fromkeys((*phases, "floor")))
@@ -240,13 +239,13 @@ def _phases(given: dict[str, Any]) -> tuple[str, ...]:
         phases = (*phases, *SWITCHES[switch])
     idle: list[str] = []
     if not any(PHASES[name].uses_epochs for name in phases):
-        idle += [name for name in TRAINING if name in given]
+        idle += of_training
     several = "suites" in given and len(given.get("seeds", ())) > 1  # one serves other phases
     if several and not any(PHASES[name].key == "seed" or PHASES[name].uses_epochs for name in phases):
         idle.append("seeds")
     if idle:
         why = f"{switches[0]} trains with --phases train only" if switches else "--phases leaves train out"
-        names = ", ".join(option_name(name, run_options()[name]) for name in idle)
+        names = ", ".join(option_name(name, options[name]) for name in idle)
         raise UsageError(f"{names} is for training, and {why}.")
     return phases
 

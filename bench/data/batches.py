@@ -20,9 +20,9 @@ from bench.data.cache import Dataset, Images, Storage, choose_storage
 from bench.data.prepare import is_synthetic, load
 from bench.data.sampling import WHOLE, Normalizer, Shard
 from bench.data.tokens import BYTES, SYMBOLS, Chain, Text, Tokens, chain
+from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
 from bench.spec.suite import NO_DATA, Data, Suite
-from bench.spec.trial import DataSource
 
 TRAIN_SAMPLE = 2000
 """Most training images on which training accuracy is evaluated."""

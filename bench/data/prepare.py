@@ -11,9 +11,9 @@ import torch
 from bench.data import cifar10, folder
 from bench.data.cache import Dataset, Split, divided
 from bench.data.tokens import BYTES, Text
+from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
-from bench.spec.trial import DataSource, PreparedData
 
 DIGITS = Path(__file__).with_name("digits.npz")
 DIGITS_TESTED = 597

@@ -18,8 +18,8 @@ from bench.devices.capabilities import set_fp32
 from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
 from bench.spec.errors import UsageError
+from bench.spec.placement import EVERY_GPU, Placement
 from bench.spec.precisions import PRECISIONS, emulation_of, parse_precision
-from bench.spec.trial import EVERY_GPU, Placement
 
 
 def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) -> Environment:

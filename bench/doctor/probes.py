@@ -25,8 +25,10 @@ from bench.measure.warmup import prepare, warm_up
 from bench.phases.memory import MemoryPeak
 from bench.planning import suite_registry
 from bench.results.records import Device, Message
+from bench.spec.placement import Placement
 from bench.spec.precisions import parse_precision
-from bench.spec.trial import Placement, Protocol, SuiteRef
+from bench.spec.protocol import Protocol
+from bench.spec.trial import SuiteRef
 from bench.stats import Interval
 from bench.training.arms import BATCHES, TrainingRunner, enter
 from bench.training.step import build_arm

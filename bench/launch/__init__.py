@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from bench.results.records import Device, Environment, Message
 from bench.spec.errors import UsageError
 from bench.spec.optional import definitions
-from bench.spec.trial import Request, Trial
+from bench.spec.request import Request
+from bench.spec.trial import Trial
 
 Value = TypeVar("Value")
 OnMessage = Callable[[Message], None]

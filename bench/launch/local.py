@@ -23,7 +23,8 @@ from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Fai
 from bench.spec import lifetime
 from bench.spec.errors import UsageError
 from bench.spec.own_modules import ROOT, own_modules_first
-from bench.spec.trial import Rendezvous, Trial
+from bench.spec.placement import Rendezvous
+from bench.spec.trial import Trial
 from bench.worker.failures import STACK_SIGNAL, exit_cause, oom_kills, printed, reason
 
 PRELOAD = "bench.worker.fork_server"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol as Interface
 
-from bench.spec.trial import Protocol
+from bench.spec.protocol import Protocol
 from bench.stats import Interval, round_log_ratio, rounds_interval
 
 HARD_LIMIT = 5

@@ -9,7 +9,8 @@ from bench.planning.plan import Plan
 from bench.results.run_json import read_run
 from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE
-from bench.spec.trial import Request, Trial, kept_checkpoint
+from bench.spec.request import Request
+from bench.spec.trial import Trial, kept_checkpoint
 
 
 def continued(plan: Plan, request: Request) -> Plan:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from bench.results.records import Device
 from bench.spec.phase import Phase
+from bench.spec.request import Request
 from bench.spec.suite import Suite
 from bench.spec.techniques import AblationStep
-from bench.spec.trial import Cell, Request, Trial
+from bench.spec.trial import Cell, Trial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

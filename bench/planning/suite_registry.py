@@ -17,8 +17,9 @@ from types import ModuleType
 
 import suites  # before any folder of the user's is on sys.path
 from bench.spec.errors import UsageError, nearest
+from bench.spec.request import Request
 from bench.spec.suite import Parameter, Suite
-from bench.spec.trial import Request, SuiteRef
+from bench.spec.trial import SuiteRef
 
 MOST = 1e18
 """Above any number that a suite needs; run.json holds it."""

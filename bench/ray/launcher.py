@@ -33,8 +33,10 @@ from bench.results.environment import merge
 from bench.results.records import Device, Environment, Message
 from bench.spec.errors import UsageError, first_line
 from bench.spec.own_modules import ROOT
+from bench.spec.placement import Placement, Rendezvous
+from bench.spec.request import Request
 from bench.spec.text import print_plain
-from bench.spec.trial import Placement, Rendezvous, Request, SuiteRef, Trial
+from bench.spec.trial import SuiteRef, Trial
 
 CONNECT_S = 5.0
 """Timeout of the connection to the head node."""

@@ -15,8 +15,10 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from bench.results.records import Environment
+from bench.spec.data_source import PreparedData
 from bench.spec.errors import UsageError
-from bench.spec.trial import PreparedData, Request, SuiteRef, Trial
+from bench.spec.request import Request
+from bench.spec.trial import SuiteRef, Trial
 
 FORMAT = 10
 """Version of run.json and of the CSVs. It is raised when a part is renamed or removed, or changes its meaning."""

@@ -13,20 +13,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bench.cli.parser import RESUMABLE, option_name, run_options
+from bench.cli.parser import option_name, run_options
 from bench.results.columns import COLUMNS
 from bench.results.run_json import read_run, request_of
 from bench.run.prepare import PreparedRun
 from bench.spec.errors import UsageError
-from bench.spec.trial import Request
+from bench.spec.request import Request
 
 LOCK = "run.lock"
 LONGEST = 80
 """Characters of suites in the name of a folder; with more, the first suite stands for all."""
 WAIT_S, POLL_S = 0.2, 0.05
 """How long an owner that has just ended may take to be recognised as such, and how often that is tried."""
-FREE = {"argv", "parameters", "out", "resume", "dry_run", "data_dir", "on", "trial_timeout_s", "within_s"}
-"""Fields of a request that may change when a run goes on; suites hold their parameters."""
 
 
 def open_folder(request: Request) -> tuple[Request, Path | None]:
@@ -40,7 +38,8 @@ def open_folder(request: Request) -> tuple[Request, Path | None]:
     """
     if (folder := request.resume) is not None:
         if not request.suites:
-            given: dict[str, Any] = {name: getattr(request, name) for name in RESUMABLE}
+            free = [name for name, option in run_options().items() if option.with_resume]
+            given: dict[str, Any] = {name: getattr(request, name) for name in free}
             known = {name: value for name, value in given.items() if value is not None}
             request = replace(_recorded(folder), **{"out": None, "within_s": None, **known})
         return request, folder
@@ -151,7 +150,9 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
     now = json.loads(json.dumps(describe_request(prepared), default=str))
     seeds = {*(run["request"].get("seeds") or ()), *(trial["seed"] for trial in run.get("planned", ()))}
     kept_seeds = seeds <= {*(now["seeds"] or ()), *(trial.seed for trial in prepared.plan.trials)}
-    free = {*FREE, "seeds"} if kept_seeds else FREE
+    free = {"argv", *(name for name, option in run_options().items() if option.changes_nothing)}
+    if kept_seeds:
+        free.add("seeds")
     changed = [name for name, value in now.items() if run["request"].get(name) != value and name not in free]
     if changed:
         raise UsageError(

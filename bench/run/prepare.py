@@ -10,22 +10,20 @@ from typing import Any
 from bench.devices.processes import busy
 from bench.launch import Launcher
 from bench.planning import suite_registry
+from bench.planning.abilities import EMULATED, is_emulated
 from bench.planning.batch_sizes import Largest
 from bench.planning.continuation import continued
-from bench.planning.plan import (
-    EMULATED,
-    Plan,
-    is_emulated,
-    make_plan,
-)
+from bench.planning.plan import Plan, make_plan
 from bench.results.records import Environment
+from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES, SEARCHES, SELECTABLE
 from bench.spec.precisions import BASELINE, parse_precision
+from bench.spec.request import Request
 from bench.spec.suite import Suite
 from bench.spec.techniques import find, techniques
 from bench.spec.text import print_plain
-from bench.spec.trial import DataSource, PreparedData, Request, SuiteRef
+from bench.spec.trial import SuiteRef
 
 TRAIN_SAMPLES = {"cifar10": 50_000, "digits": 1_200}
 """Training images of the sources whose number is known without them."""

@@ -11,7 +11,7 @@ from bench.cli.parser import add_option, make_request, run_options
 from bench.spec.errors import UsageError
 from bench.spec.options import assignment, listed
 from bench.spec.precisions import BASELINE
-from bench.spec.trial import Request, Script
+from bench.spec.request import Request, Script
 
 EXAMPLES = """
 examples:
@@ -19,8 +19,10 @@ examples:
   run_bench.py script --inject fp32,amp-bf16 -- torchrun --nproc_per_node 2 train.py ITS OPTIONS
 In the options {scratch} stands for a fresh folder, and {seed} for a number, in each process (docs/scripts.md).
 """
-INJECTED = ("fp32", "tf32", "amp-bf16")
-"""The precisions that can be entered from outside a script."""
+UNCHANGED = "as-is"
+"""The arm of ``--inject`` that enters nothing: on a GPU cuDNN may use TF32 in it, as torch's defaults are."""
+INJECTED = (UNCHANGED, "fp32", "tf32", "amp-bf16", "amp-fp16")
+"""What can be entered from outside a script."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--inject",
         metavar="PRECISIONS",
         type=partial(listed(_injected), "--inject"),
-        help=f"for a script without a flag: enter {', '.join(INJECTED)} from outside; the first is the reference",
+        help=f"for a script without a flag: enter {', '.join(INJECTED)} from outside; the reference is "
+        f"{BASELINE}, or {UNCHANGED} where that is not named",
     )
     for each in fields(Script):
         if "option" in each.metadata:
@@ -57,8 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _injected(option: str, text: str) -> str:
     if text in INJECTED:
         return text
-    why = ": it needs a GradScaler of the script's own, so a flag of the script's" if text == "amp-fp16" else ""
-    raise UsageError(f"{option} takes {', '.join(INJECTED)}, not '{text}'{why}.")
+    raise UsageError(f"{option} takes {', '.join(INJECTED)}, not '{text}'.")
+
+
+def _injected_arms(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return the arms of ``--inject``, the reference first; they add no options to the command."""
+    reference = BASELINE if BASELINE in names else UNCHANGED
+    others = tuple(name for name in names if name != reference)
+    return tuple((name, "") for name in (reference, *others)) if names else ()
 
 
 def make_script_request(options: argparse.Namespace) -> Request:
@@ -68,7 +77,7 @@ def make_script_request(options: argparse.Namespace) -> Request:
         UsageError: there are not two arms and a command.
     """
     given = vars(options)
-    arms = given.get("arm") or tuple((name, "") for name in given.get("inject", ()))
+    arms = given.get("arm") or _injected_arms(given.get("inject", ()))
     if len(dict(arms)) < max(2, len(arms)):
         raise UsageError("script compares arms: give --arm NAME=OPTIONS twice or more, each with a name of its own.")
     if BASELINE in dict(arms[1:]):

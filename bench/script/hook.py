@@ -2,8 +2,8 @@
 
 The launcher copies this file as ``sitecustomize.py`` into a folder on PYTHONPATH, so that it reaches every Python
 process that the script starts: the children of torchrun, of accelerate launch and of ``multiprocessing``. It imports
-nothing of this package but the overlay, which is copied beside it. A process that trains has a record of its events;
-``bench.script.steps`` makes figures of them.
+nothing of this package but the overlay and the loss scaling, which are copied beside it. A process that trains has a
+record of its events; ``bench.script.steps`` makes figures of them.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class Recorder:
         self.warmup: int = settings["warmup"]
         self.total: int = settings["warmup"] + settings["steps"] + 1
         self.torch: Any = None
+        self.scaling: Any = None
+        """The loss scaling that is entered from outside, if any is."""
         self.overlay: Any = None
         self.settle: Callable[[], None] = lambda: None
         self.resident_bytes: int | None = None
@@ -71,6 +73,7 @@ class Recorder:
         self.data_s: float | None = None
         self.scaled = (None, None)
         self.backwards, self.has_gradient, self.passes, self.calls = 0, False, 0, 0
+        self.uses_grad = False
 
     def stepped(self, optimizer: Any, skipped: bool = False) -> None:
         """Note the end of an optimizer's step, or that a GradScaler skipped it."""
@@ -173,6 +176,8 @@ class Recorder:
                 "steps": self.steps,
                 "optimizers": list(self.optimizers.values()),
                 "computed": self.computed,
+                "gradient_reader": self.scaling.reader if self.scaling is not None else "",
+                "without_scale": self.scaling is not None and self.uses_grad,
                 **peak(self.resident_bytes),
             }
         )
@@ -256,29 +261,11 @@ def install(recorder: Recorder) -> None:
 
     @wrap(torch.amp.GradScaler, "scale")
     def _(old: Any, self: Any, outputs: Any) -> Any:
+        if recorder.scaling is not None and self is not recorder.scaling.scaler and self.is_enabled():
+            recorder.refuse("it scales its loss itself: give the option that turns that on in --arm, not --inject")
         result = old(self, outputs)
         recorder.scaled = (result, outputs)
         return result
-
-    @wrap(torch.autograd, "backward")  # Tensor.backward calls it
-    def _(old: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder.begins()
-        loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-        if recorder.scaled[0] is not None and recorder.scaled[0] is loss:
-            loss = recorder.scaled[1]
-        recorder.scaled = (None, None)
-        recorder.backwards += 1
-        if isinstance(loss, torch.Tensor) and loss.numel() == 1:
-            kept = loss.detach()  # read at the end, if nothing has changed it in place: no synchronisation here
-            recorder.losses.append((kept, kept._version))
-        old(tensors, *args, **kwargs)
-        recorder.passed()
-
-    @wrap(torch.autograd, "grad")
-    def _(old: Any, *args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_compiling():
-            recorder.begins()
-        return old(*args, **kwargs)
 
     @wrap(dataloader._BaseDataLoaderIter, "__next__")
     def _(old: Any, self: Any) -> Any:
@@ -299,12 +286,45 @@ def install(recorder: Recorder) -> None:
         return old(self)
 
     recorder.torch = torch
+    if recorder.scaling is not None:
+        recorder.scaling.install()
     callback_handler.register_start_callback(lambda _args: recorder.marks.add("compile"))
+    watch_backward(recorder)
     watch_forward(recorder)
     redirect_torch(recorder)
     recorder.resident_bytes = status_bytes("VmRSS")
     torch.manual_seed(recorder.settings["seed"])
     atexit.register(recorder.finish)
+
+
+def watch_backward(recorder: Recorder) -> None:
+    """Note backward passes and their losses, which are scaled where that is asked for."""
+    import torch
+
+    @wrap(torch.autograd, "backward")  # Tensor.backward calls it
+    def _(old: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder.begins()
+        loss = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+        if recorder.scaled[0] is not None and recorder.scaled[0] is loss:
+            loss = recorder.scaled[1]
+        recorder.scaled = (None, None)
+        recorder.backwards += 1
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+            kept = loss.detach()  # read at the end, if nothing has changed it in place: no synchronisation here
+            recorder.losses.append((kept, kept._version))
+        if recorder.scaling is None:
+            old(tensors, *args, **kwargs)
+        else:
+            recorder.scaling.backward(old, tensors, *args, **kwargs)
+            recorder.scaled = (None, None)
+        recorder.passed()
+
+    @wrap(torch.autograd, "grad")
+    def _(old: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            recorder.begins()
+            recorder.uses_grad = True
+        return old(*args, **kwargs)
 
 
 def redirect(recorder: Recorder, owner: Any, name: str, place: int, keyword: str, *, reads: bool = False) -> None:
@@ -413,6 +433,7 @@ def watch_forward(recorder: Recorder) -> None:
     import torch
 
     inject, module = recorder.settings["inject"], torch.nn.Module
+    dtype = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}.get(inject)
     if inject in ("fp32", "tf32"):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = inject == "tf32"
     call: Any = module.__call__
@@ -420,37 +441,66 @@ def watch_forward(recorder: Recorder) -> None:
     roots: set[type] = set()
     evaluated: dict[int, int] = {}
 
-    # In place of hooks: dynamo inlines hooks, and skips them where it compiles.
-    def outermost(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or getattr(inside, "forward", False):
-            return call(self, *args, **kwargs)
-        if not torch.is_grad_enabled():  # by module: a teacher's in each step is no evaluation of the model's
-            number = evaluated.setdefault(id(self), len(evaluated))
-            recorder.marks.add(f"evaluation ({type(self).__name__} {number})")
-        if type(self) not in roots:
-            if next(self.parameters(), None) is None:
-                return call(self, *args, **kwargs)
-            inner = self
-            while isinstance(inner, module):
-                roots.add(type(inner))
-                inner = getattr(inner, "module", getattr(inner, "_orig_mod", None))
+    def enter(forward: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the outermost forward under the injected autocast."""
         inside.forward = True
         try:
-            if inject != "amp-bf16":
-                return call(self, *args, **kwargs)
-            with torch.autocast("cuda" if torch.cuda.is_initialized() else "cpu", dtype=torch.bfloat16):
-                out = call(self, *args, **kwargs)
+            if dtype is None:
+                return forward(*args, **kwargs)
+            with torch.autocast("cuda" if torch.cuda.is_initialized() else "cpu", dtype=dtype):
+                out = forward(*args, **kwargs)
             return to_fp32(out)
         finally:
             inside.forward = False
 
+    def is_inner() -> bool:
+        return torch.compiler.is_compiling() or getattr(inside, "forward", False)
+
+    def note_evaluation(of: Any, name: str) -> None:
+        if not torch.is_grad_enabled():  # by module: a teacher's in each step is no evaluation of the model's
+            number = evaluated.setdefault(id(of), len(evaluated))
+            recorder.marks.add(f"evaluation ({name} {number})")
+
+    # In place of hooks: dynamo inlines hooks, and skips them where it compiles.
+    def outermost_of(call: Any) -> Any:
+        def outermost(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_inner():
+                return call(self, *args, **kwargs)
+            note_evaluation(self, type(self).__name__)
+            if type(self) not in roots:
+                if next(self.parameters(), None) is None:
+                    return call(self, *args, **kwargs)
+                inner = self
+                while isinstance(inner, module):
+                    roots.add(type(inner))
+                    inner = getattr(inner, "module", getattr(inner, "_orig_mod", None))
+            return enter(call, self, *args, **kwargs)
+
+        return outermost
+
     def settle() -> None:
         module.__call__ = call  # type: ignore[method-assign]
-        for kind in roots:
-            if "__call__" not in vars(kind):
-                kind.__call__ = outermost  # type: ignore[method-assign]
+        calls = {kind: kind.__call__ for kind in roots}  # torch.compile's class has its own
+        for kind, own in calls.items():
+            kind.__call__ = outermost_of(own)  # type: ignore[method-assign]
 
-    module.__call__ = outermost  # type: ignore[method-assign]
+    @wrap(torch, "compile")
+    def _(old: Any, model: Any = None, **kwargs: Any) -> Any:
+        compiled = old(model, **kwargs)
+        if dtype is None or model is None or isinstance(model, module):
+            return compiled
+
+        # A function, or a module's forward, which is called without its module.
+        @functools.wraps(compiled)
+        def entered(*args: Any, **kwargs: Any) -> Any:
+            if is_inner() or isinstance(getattr(model, "__self__", None), torch.optim.Optimizer):
+                return compiled(*args, **kwargs)
+            note_evaluation(model, getattr(model, "__name__", ""))
+            return enter(compiled, *args, **kwargs)
+
+        return entered
+
+    module.__call__ = outermost_of(call)  # type: ignore[method-assign]
     recorder.settle = settle
 
 
@@ -570,6 +620,11 @@ def begin() -> None:
     settings = json.loads(os.environ[VARIABLE])
     recorder = Recorder(settings)
     recorder.overlay = overlay.Overlay(settings["home"], settings["started_s"], recorder.refuse)
+    if settings["inject"] == "amp-fp16":
+        import ampmeter_scaling as scaling  # type: ignore[import-not-found]
+
+        on_arrival = settings["census"] or settings["reads_gradients"]
+        recorder.scaling = scaling.Scaling(recorder.refuse, on_arrival=on_arrival, watch=settings["census"])
     if settings["allow_writes"]:
         recorder.overlay.left_alone = ("/",)
     else:

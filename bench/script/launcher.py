@@ -43,12 +43,16 @@ from bench.script.steps import (
     shares,
     timing,
 )
+from bench.script.terminal import Terminal
 from bench.spec import lifetime
 from bench.spec.own_modules import ROOT
-from bench.spec.trial import Rendezvous, Request, Script, Trial
+from bench.spec.placement import Rendezvous
+from bench.spec.request import Request, Script
+from bench.spec.trial import Trial
 from bench.worker.failures import exit_cause, last_words, oom_kills, printed
 
-HOOK, OVERLAY = (Path(__file__).with_name(name) for name in ("hook.py", "overlay.py"))
+BESIDE = {"hook.py": "sitecustomize.py", "overlay.py": "ampmeter_overlay.py", "scaling.py": "ampmeter_scaling.py"}
+"""Modules that run inside the script, by the names that they have there."""
 VARIABLE = "AMPMETER_HOOK"
 POLL_S = 0.05
 LATE_S = 5.0
@@ -97,10 +101,18 @@ class ScriptLauncher(LocalLauncher):
         if len(record["steps"]) <= self.script.warmup:
             timing(record, self.script.warmup)  # which says why
         computed = products(record["computed"])
-        if self.script.inject and name != "amp-bf16" and any(kind in NARROW for kind in record["computed"]):
+        is_narrow = name.startswith("amp-")
+        if self.script.inject and not is_narrow and any(kind in NARROW for kind in record["computed"]):
             raise RefusedError(f"the script computes in 16 bits itself: {computed}")
         profiled = None if name == reference else self._profiled(reference)
         warnings = compared(record, profiled) if profiled else []
+        if record["gradient_reader"]:
+            warnings.append(
+                f"{record['gradient_reader']} reads gradients before the step, so each is unscaled as it arrives, "
+                "which takes longer than a GradScaler of the script's own"
+            )
+        if record["without_scale"]:
+            warnings.append("torch.autograd.grad runs without the loss scale: small gradients may become zero there")
         path = self._profile_path(name)
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(record))
@@ -232,8 +244,8 @@ class ScriptLauncher(LocalLauncher):
             site, scratch, log = home / "site", home / "scratch", home / "log"
             for made in (site, scratch, home / "tmp"):
                 made.mkdir()
-            shutil.copyfile(HOOK, site / "sitecustomize.py")
-            shutil.copyfile(OVERLAY, site / "ampmeter_overlay.py")
+            for module, copied in BESIDE.items():
+                shutil.copyfile(Path(__file__).with_name(module), site / copied)
             settings = {
                 "home": str(home),
                 "started_s": time.time(),
@@ -241,6 +253,7 @@ class ScriptLauncher(LocalLauncher):
                 "warmup": self.script.warmup,
                 "inject": name if self.script.inject else "",
                 "census": census,
+                "reads_gradients": bool((self._profiled(name) or {}).get("gradient_reader")),
                 "allow_writes": self.script.allow_writes,
                 "seed": trial.replicate,
             }
@@ -253,17 +266,17 @@ class ScriptLauncher(LocalLauncher):
                 done = (position + min(1.0, count / total)) / turns
                 on_message(Progress(text=f"{name}: step {count} of {total}", done=done))
 
-            watch = CpuWatch()
-            with log.open("wb") as output:
-                process = subprocess.Popen(
-                    words,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=self._environment(device, home) | {VARIABLE: json.dumps(settings)},
-                    start_new_session=True,
-                    preexec_fn=partial(lifetime.end_with, os.getpid()),  # noqa: PLW1509 - a call of the kernel alone
-                )
+            watch, terminal = CpuWatch(), Terminal(log)
+            process = subprocess.Popen(
+                words,
+                stdin=terminal.user_side,
+                stdout=terminal.user_side,
+                stderr=terminal.user_side,
+                env=self._environment(device, home) | {VARIABLE: json.dumps(settings)},
+                start_new_session=True,
+                preexec_fn=partial(lifetime.end_with, os.getpid()),  # noqa: PLW1509 - a call of the kernel alone
+            )
+            terminal.started()
             records = list[dict[str, Any]]()
             try:
                 self.on_start([process.pid])
@@ -273,6 +286,7 @@ class ScriptLauncher(LocalLauncher):
                 exit_code = process.poll()
             finally:
                 self._end(process, home)
+                terminal.close()
                 _remove_empty(home / "made")
             text = printed(log)
         for record in records:

@@ -11,10 +11,13 @@ from bench.devices.processes import busy
 from bench.launch import Launcher
 from bench.planning.plan import Plan
 from bench.run.prepare import PreparedRun, warn_of_variables
+from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
+from bench.spec.placement import Placement
+from bench.spec.request import Request, Script
 from bench.spec.techniques import AblationStep
 from bench.spec.text import print_plain
-from bench.spec.trial import SILENCE_S, Cell, DataSource, Placement, Request, Script, SuiteRef, Trial
+from bench.spec.trial import SILENCE_S, Cell, SuiteRef, Trial
 
 
 def prepare_script(request: Request, script: Script, launcher: Launcher) -> PreparedRun:

@@ -33,6 +33,12 @@ class Option:
     group: str = ""
     """The heading in the help that begins with it; empty where the one before goes on."""
     repeatable: bool = False
+    of_training: bool = False
+    """Whether only training has a use for it."""
+    with_resume: bool = False
+    """Whether ``--resume`` takes it beside the options that the run was started with."""
+    changes_nothing: bool = False
+    """Whether a run may go on with another value: the question stays the same."""
 
 
 def option(help: str, metavar: str = "", read: Reader = word, *, default: Any = None, **more: Any) -> Any:

@@ -95,8 +95,9 @@ class Phase:
     detail."""
     key: Literal["replicate", "seed"] | None = None
     """Counts repetitions, and so tells trials of the same precisions apart; None is measured once."""
-    until_clear: bool = False
-    """Whether further processes follow until the verdict is clear, which its rows of the type ``Speed`` decide."""
+    is_enough: Callable[[Any, Any], bool] | None = None
+    """Returns whether the processes of a cell are enough, given the last one's trial, and the measured rows by the ids
+    of trials and the names of arms; further processes follow until they are. None: as many as were planned."""
     arms: Literal["each", "together", "baseline"] = "each"
     """One trial for each precision, one for all that the device supports, or one of the baseline alone."""
     option: str = "--phases"
@@ -140,9 +141,10 @@ class Phase:
     trials: Callable[[Any], list[Any]] | None = None
     """Returns its trials in a cell, to a ``planning.question.Question``; None are those that its ``arms`` and ``key``
     say."""
-    search: Callable[..., tuple[int, Any]] | None = None
-    """Searches a batch size, and returns it with its ``TrialResult``: given the trial, the device, a function that runs
-    a process of a trial, and what the size is a multiple of. It runs before any other phase is planned."""
+    searches: bool = False
+    """Whether it searches a batch size, before any other phase is planned."""
+    conduct: Callable[[Any, Any], None] | None = None
+    """Measures a trial that may need several processes, given it and its ``run.runner.Turn``; None: in one process."""
     advice: Callable[..., list[Advice]] | None = None
     """Returns what it advises after a run, given the run's folder and its request."""
     is_core: bool = False

@@ -29,7 +29,7 @@ ABLATIONS = tuple(name for name, phase in PHASES.items() if phase.is_ablation)
 """The phases that plan ablations."""
 MEASURING = {name: phase for name, phase in PHASES.items() if not phase.is_ablation}
 """The phases that measure, and so have a CSV."""
-SEARCHES = tuple(name for name, phase in PHASES.items() if phase.search)
+SEARCHES = tuple(name for name, phase in PHASES.items() if phase.searches)
 """The phases that search a batch size."""
 FIND_UNFIT = tuple(name for name, phase in PHASES.items() if phase.finds_unfit)
 """The phases that find out which arms fit."""

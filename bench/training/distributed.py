@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.devices.backend import backend_of
 from bench.spec.errors import UnsupportedError
-from bench.spec.trial import Rendezvous
+from bench.spec.placement import Rendezvous
 
 Value = TypeVar("Value")
 PATIENCE = timedelta(minutes=20)

@@ -12,7 +12,7 @@ from bench.data import first_batches
 from bench.data.batch import first_dimension, to_device
 from bench.measure import memory, operations
 from bench.planning import suite_registry
-from bench.planning.plan import Footprint
+from bench.planning.footprint import Footprint
 from bench.spec.precisions import BASELINE, PRECISIONS
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import SuiteRef

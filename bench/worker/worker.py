@@ -28,10 +28,12 @@ from bench.data import prepare
 from bench.devices.backend import device_at
 from bench.results.records import Device, Done, Message, TrialResult
 from bench.spec import lifetime
+from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError, first_line
 from bench.spec.phases import PHASES
+from bench.spec.placement import Rendezvous
 from bench.spec.suite import Data
-from bench.spec.trial import DataSource, PreparedData, Rendezvous, Trial
+from bench.spec.trial import Trial
 from bench.training import distributed
 from bench.worker.failures import failure, print_stacks
 

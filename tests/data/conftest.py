@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torchvision.datasets import CIFAR10
 
+from bench.spec.data_source import DataSource
 from bench.spec.suite import Data
-from bench.spec.trial import DataSource
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from torch.nn import functional
 from bench.data import Shard, cache, open_batches, prepare, random_batches
 from bench.data import batches as batches_module
 from bench.data.sampling import augmentation, order
+from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
-from bench.spec.trial import DataSource
 
 CPU = torch.device("cpu")
 AUGMENTED = {"crop_padding": 2, "flip": True}

@@ -16,9 +16,9 @@ from bench.data.prepare import load, load_digits
 from bench.planning.suite_registry import load as load_suite
 from bench.planning.suite_registry import refer
 from bench.run.prepare import TRAIN_SAMPLES
+from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
-from bench.spec.trial import DataSource
 from tests.data.test_batches import assert_normalised
 
 DATA = Data(input_shape=(3, 32, 32), classes=7, source="cifar10")

@@ -16,9 +16,9 @@ from bench.data import folder as folder_module
 from bench.data import prepare
 from bench.data.folder import fingerprint, held_out
 from bench.data.prepare import load
+from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
-from bench.spec.trial import DataSource
 
 LABELS = np.repeat([0, 1], 6)
 """Of the images to train on."""

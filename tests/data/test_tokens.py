@@ -11,9 +11,9 @@ from bench.data import batches as batches_module
 from bench.data import open_batches, prepare
 from bench.data.prepare import is_synthetic
 from bench.data.tokens import BYTES, SYMBOLS, Chain, chain
+from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
-from bench.spec.trial import DataSource
 
 CPU = torch.device("cpu")
 LENGTH = 4

@@ -8,7 +8,7 @@ import pytest
 
 from bench.results.records import TrialResult
 from bench.script.launcher import ScriptLauncher
-from bench.spec.trial import Script
+from bench.spec.request import Script
 from tests.conftest import call
 from tests.derived import figured
 from tests.rows import trial_figures

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.launch.local import LocalLauncher
-from bench.spec.trial import Placement
+from bench.spec.placement import Placement
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from bench.devices.monitor import open_monitor
 from bench.launch.local import LocalLauncher
 from bench.measure.disturbance import GpuWatch, open_watch
 from bench.measure.operations import peak_tflops
+from bench.spec.placement import Placement
 from bench.spec.precisions import PRECISIONS
-from bench.spec.trial import Placement
 from bench.training import amp
 from tests.arms import arms
 from tests.gpu.test_gpu import run

@@ -15,7 +15,7 @@ from bench.measure.rounds import Sizes, time_block
 from bench.planning.batch_sizes import common_multiple
 from bench.results.records import Device, Operations, TrialResult
 from bench.spec.precisions import PRECISIONS
-from bench.spec.trial import Protocol
+from bench.spec.protocol import Protocol
 from bench.training import amp
 from bench.training.arms import TrainingRunner
 from tests.arms import arms

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from bench.planning import suite_registry
+from bench.spec.data_source import DataSource
+from bench.spec.placement import Placement
 from bench.spec.precisions import PRECISIONS, parse_precision
-from bench.spec.trial import Cell, DataSource, Placement, Trial
+from bench.spec.trial import Cell, Trial
 from tests.arms import arms
 from tests.gpu.test_gpu import run
 

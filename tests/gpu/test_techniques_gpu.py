@@ -11,8 +11,8 @@ from bench.data.batch import to_device
 from bench.data.transfer import Prefetcher
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS
+from bench.spec.protocol import Protocol
 from bench.spec.techniques import PLAIN, Techniques
-from bench.spec.trial import Protocol
 from bench.training import amp
 from bench.training.step import train_epoch, training_step
 from bench.training.techniques import WARM_UP, GraphedStep

@@ -17,7 +17,7 @@ from bench.launch.local import LocalLauncher
 from bench.launch.ranks import Rank, run_ranks
 from bench.phases.memory import MemoryPeak
 from bench.results.records import EpochResult, Progress, TrialResult
-from bench.spec.trial import Placement
+from bench.spec.placement import Placement
 from bench.worker.failures import failure
 from tests.conftest import TINY
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.measure.rounds import compare
 from bench.measure.warmup import prepare
-from bench.spec.trial import Protocol
+from bench.spec.protocol import Protocol
 from bench.stats import Interval
 
 MS = 1_000_000

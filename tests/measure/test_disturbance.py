@@ -13,7 +13,7 @@ from bench.measure import disturbance
 from bench.measure.disturbance import open_watch
 from bench.phases.speed import measure as speed
 from bench.results.records import Device, TrialResult
-from bench.spec.trial import Placement
+from bench.spec.placement import Placement
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu, GiB
 from tests.processes import together

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from bench.measure.rounds import Sizes, compare, palindrome, time_block
-from bench.spec.trial import Protocol
+from bench.spec.protocol import Protocol
 from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, gaussian
 
 ONE = Sizes(switch_warmup=1, steps=1)

@@ -6,7 +6,7 @@ import pytest
 
 from bench.measure.rounds import compare
 from bench.measure.warmup import BLOCKS, QUEUED_BLOCK_S, WarmUp, empty_block_ns, prepare, switch_profiles, warm_up
-from bench.spec.trial import Protocol
+from bench.spec.protocol import Protocol
 from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, gaussian
 
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from bench import stats
-from bench.run.execute import enough
-from bench.spec.trial import Protocol
+from bench.phases.speed.processes import enough
+from bench.spec.protocol import Protocol
 from perf import coverage
 
 PROTOCOL = Protocol()

@@ -14,8 +14,8 @@ from bench.phases.speed import measure as speed
 from bench.planning import suite_registry
 from bench.results.records import TrialResult
 from bench.spec.phases import MEASURING
+from bench.spec.protocol import Protocol
 from bench.spec.suite import Data, Suite
-from bench.spec.trial import Protocol
 from tests.arms import arms
 from tests.derived import figured
 from tests.devices.fake_nvml import FakeDriver

@@ -10,10 +10,10 @@ import pytest
 from bench.phases.energy import measure as energy
 from bench.phases.energy import stream as measuring
 from bench.phases.train import measure as train
-from bench.planning.plan import refusal_reason
+from bench.planning.abilities import refusal_reason
 from bench.results.records import Progress
 from bench.spec.errors import UnsupportedError
-from bench.spec.trial import Placement
+from bench.spec.placement import Placement
 from bench.training import distributed
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeGpu

@@ -15,8 +15,9 @@ from bench.phases.explain.reasons import explanations
 from bench.phases.explain.trace import CLASSES
 from bench.report.reading.load import CELL
 from bench.results.records import TrialResult
+from bench.spec.data_source import DataSource
+from bench.spec.protocol import Protocol
 from bench.spec.suite import Data
-from bench.spec.trial import DataSource, Protocol
 from tests.devices.fake_nvml import FakeGpu
 from tests.phases.conftest import install_gpus, of_kind, run_phase, shorten_explain
 

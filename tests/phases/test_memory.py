@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.measure import memory
-from bench.spec.trial import Placement
+from bench.spec.placement import Placement
 from bench.training import distributed
 from tests.phases.conftest import run_phase
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from bench.cli.display import describe_results
 from bench.results.records import TrialResult
-from bench.spec.trial import DataSource
+from bench.spec.data_source import DataSource
 from tests.devices.fake_nvml import FakeGpu
 from tests.libraries import WITHOUT_TORCHAO
 from tests.phases.conftest import (

@@ -13,7 +13,7 @@ from bench.data import random_batches
 from bench.phases.speed.measure import _observe
 from bench.results.records import Block, TrialResult
 from bench.spec.precisions import PRECISIONS
-from bench.spec.trial import Protocol
+from bench.spec.protocol import Protocol
 from bench.training import distributed
 from bench.training.arms import BATCHES, FEWEST_STEPS, TrainingRunner, step_times
 from bench.training.step import build_arm

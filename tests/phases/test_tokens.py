@@ -11,8 +11,9 @@ from bench.data.tokens import SYMBOLS, chain
 from bench.phases.inference.measure import agreement
 from bench.phases.train import measure as train
 from bench.results.records import EpochResult
+from bench.spec.data_source import DataSource
+from bench.spec.protocol import Protocol
 from bench.spec.suite import Data
-from bench.spec.trial import DataSource, Protocol
 from tests.phases.conftest import of_kind, result_of, run_phase
 
 LENGTH = 8

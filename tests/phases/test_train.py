@@ -12,8 +12,8 @@ from bench.phases.train import Training
 from bench.phases.train import measure as train
 from bench.phases.train.measure import epoch_row
 from bench.results.records import EpochResult, TrialResult
+from bench.spec.data_source import DataSource
 from bench.spec.suite import Data, Quality
-from bench.spec.trial import DataSource
 from bench.training.checkpoint import read_checkpoint
 from bench.training.step import Epoch, build_arm
 from tests.arms import arms

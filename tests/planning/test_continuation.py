@@ -9,7 +9,8 @@ from bench.planning.continuation import continued
 from bench.planning.plan import Plan
 from bench.results.run_json import FORMAT, planned
 from bench.spec.errors import UsageError
-from bench.spec.trial import Request, kept_checkpoint
+from bench.spec.request import Request
+from bench.spec.trial import kept_checkpoint
 from tests.arms import arms
 
 

@@ -5,13 +5,20 @@ import pytest
 
 from bench.cli.parser import parse
 from bench.planning import suite_registry
+from bench.planning.abilities import refusal_reason
 from bench.planning.batch_sizes import at_any_size
-from bench.planning.plan import Footprint, Forecast, Plan, make_plan, memory_trials, refusal_reason, resolve
+from bench.planning.footprint import Footprint
+from bench.planning.plan import Plan, make_plan
+from bench.planning.resolution import memory_trials, resolve
 from bench.results.records import Device
+from bench.run.forecast import Forecast
+from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
 from bench.spec.phases import ABLATIONS, SELECTABLE
+from bench.spec.protocol import Protocol
+from bench.spec.request import Request
 from bench.spec.suite import Data, Suite
-from bench.spec.trial import DataSource, PreparedData, Protocol, Request, SuiteRef
+from bench.spec.trial import SuiteRef
 
 SUITE = Suite(
     name="small",

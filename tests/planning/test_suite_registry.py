@@ -9,8 +9,9 @@ from bench.data import random_batches
 from bench.planning import suite_registry
 from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
+from bench.spec.request import Request
 from bench.spec.suite import Data
-from bench.spec.trial import Request, SuiteRef
+from bench.spec.trial import SuiteRef
 from bench.training.step import build_arm, training_step
 
 

@@ -13,7 +13,7 @@ from bench.launch import Ending
 from bench.ray.launcher import Accelerator, AcceleratorActor, AcceleratorPool, NodeLostError, connect, interface, stage
 from bench.results.records import Numeric, Progress, TrialResult
 from bench.spec.errors import UsageError
-from bench.spec.trial import Placement, Rendezvous
+from bench.spec.placement import Placement, Rendezvous
 
 DONE = Ending(kind="done")
 LOSS = {"precision": "fp32", "kind": "step", "step": 0, "layer": "", "name": "loss", "value": 1.0}

@@ -32,7 +32,10 @@ from bench.results.records import (
     TrialResult,
 )
 from bench.results.store import Store
-from bench.spec.trial import Cell, DataSource, Placement, Protocol, SuiteRef, Trial
+from bench.spec.data_source import DataSource
+from bench.spec.placement import Placement
+from bench.spec.protocol import Protocol
+from bench.spec.trial import Cell, SuiteRef, Trial
 from tests.arms import arms
 from tests.derived import gained, with_details
 

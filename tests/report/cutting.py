@@ -12,7 +12,8 @@ from bench.phases.memory import MemoryPeak
 from bench.results.columns import COLUMNS, OF_PHASES
 from bench.results.csv_file import PAIR
 from bench.results.records import Identity, Numeric, TrialResult
-from bench.spec.trial import DataSource, Trial
+from bench.spec.data_source import DataSource
+from bench.spec.trial import Trial
 from perf.synthetic_fleet import GIB
 from tests.phases.test_explain_reasons import FP32, GAINS, figure, step
 from tests.phases.test_numerics_report import figures

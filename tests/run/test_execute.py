@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from bench.run.runner import Runner
 
 import run_bench
 from bench.cli.display import Display
@@ -27,8 +26,9 @@ from bench.results.records import Block, Device, Progress, TrialResult
 from bench.results.run_json import planned as entry_of
 from bench.results.store import Store, arm_name
 from bench.run.execute import largest_batches, sampled_gpus
+from bench.run.runner import Runner
 from bench.spec.errors import UsageError
-from bench.spec.trial import Protocol
+from bench.spec.protocol import Protocol
 from tests.arms import arms
 from tests.derived import gained, with_details
 from tests.rows import Row, rows, trial_rows

@@ -28,9 +28,11 @@ from bench.run.folder import LOCK, check, locked, new_folder, open_folder
 from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
 from bench.script import command as script
+from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
 from bench.spec.repeat import at_length, repeated
-from bench.spec.trial import DataSource, PreparedData, Request, SuiteRef
+from bench.spec.request import Request
+from bench.spec.trial import SuiteRef
 from tests.conftest import TINY, call
 from tests.report.builders import RunBuilder
 from tests.report.fleet import edit_run
@@ -85,7 +87,7 @@ def test_on_the_same_machine_a_run_goes_on_and_keeps_its_start(tmp_path, go_on, 
 def test_warnings_and_notes_of_a_run_that_was_stopped_are_kept_when_it_goes_on(tmp_path, prepared, go_on, monkeypatch):
     warned = replace(prepared(), warnings=("The GPU is shared.",))
     with monkeypatch.context() as stopped:
-        stopped.setattr("bench.run.execute.Execution.run", stop)
+        stopped.setattr("bench.run.runner.Runner.run", stop)
         with pytest.raises(KeyboardInterrupt):
             execute(warned, tmp_path, SimpleNamespace(overlapping=False, notes=["A V100 was lost."]))
     go_on()
@@ -267,7 +269,7 @@ def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go
         shutil.rmtree(tmp_path / "run")
         execution.store.add([])
 
-    monkeypatch.setattr("bench.run.execute.Execution.run", lose)
+    monkeypatch.setattr("bench.run.runner.Runner.run", lose)
     with pytest.raises(UsageError, match="was deleted or moved"):
         go_on(tmp_path / "run")
     assert not list(tmp_path.iterdir())

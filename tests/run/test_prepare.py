@@ -20,9 +20,10 @@ from bench.run.prepare import (
     warn_of_variables,
     warn_of_what_devices_lack,
 )
+from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
+from bench.spec.request import Request
 from bench.spec.suite import Data
-from bench.spec.trial import DataSource, PreparedData, Request
 from bench.worker.worker import prepare_data
 from tests.planning.test_plan import SUITE, gpu, plan
 

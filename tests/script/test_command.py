@@ -31,12 +31,24 @@ def test_a_module_is_named_by_its_name_also_behind_a_starter(starter):
 
 
 @pytest.mark.parametrize(
+    ("named", "arms"),
+    [
+        ("fp32,amp-bf16", ("fp32", "amp-bf16")),
+        ("amp-bf16,amp-fp16", ("as-is", "amp-bf16", "amp-fp16")),
+        ("amp-bf16,as-is,fp32", ("fp32", "amp-bf16", "as-is")),
+    ],
+)
+def test_what_is_injected_is_compared_with_fp32_or_else_with_the_script_as_it_is(named, arms):
+    assert tuple(dict(parse(["script", "--inject", named, "--", "train.py"]).script.arms)) == arms
+
+
+@pytest.mark.parametrize(
     ("words", "why"),
     [
         (["--arm", "a=", "--", "train.py"], "--arm NAME=OPTIONS twice"),
         (["--arm", "a=", "--arm", "a=-x", "--", "train.py"], "a name of its own"),
         (["--arm", "a=", "--arm", "fp32=", "--", "train.py"], "put fp32 first"),
-        (["--inject", "fp32,amp-fp16", "--", "train.py"], "GradScaler"),
+        (["--inject", "fp32,fp16", "--", "train.py"], "amp-fp16"),
         (["--inject", "fp32,amp-bf16"], "two dashes"),
         (["--inject", "fp32,amp-bf16", "--", "python", "-c", "pass"], "names no script"),
         (["--", "train.py"], "--arm --inject"),

@@ -12,7 +12,7 @@ import pytest
 from bench.script.launcher import ScriptLauncher
 from bench.script.steps import RefusedError, timing
 from bench.spec.own_modules import ROOT
-from bench.spec.trial import Script
+from bench.spec.request import Script
 from tests.script.test_launcher import CPU, trial
 
 pytestmark = pytest.mark.slow
@@ -321,3 +321,34 @@ optimizer = Orthogonal(model.parameters(), lr=0.1)
 def test_a_script_without_an_optimizer_of_torch_is_refused(run):
     with pytest.raises(RefusedError, match="update rule"):
         run("print(loss())")
+
+
+def test_a_script_has_a_terminal_and_no_input(run):
+    text = """
+import os, shutil
+assert os.popen("stty size").read().split() == ["24", "80"]
+assert sys.stdin.isatty() and sys.stdout.isatty() and shutil.get_terminal_size().columns == 80
+assert sys.stdin.readline() == ""
+"""
+    (record,) = run(text + LOOP)
+    assert len(record["steps"]) == 4 + 12 + 1
+
+
+def test_what_a_script_printed_is_in_its_row_as_it_was_printed(run):
+    with pytest.raises(RefusedError, match="it printed last: ValueError: one") as refused:
+        run("print('first\\nsecond')\nraise ValueError('one')")
+    assert "first\nsecond\n" in refused.value.log
+
+
+COMPILED = {
+    "a module": "forward = torch.compile(model)",
+    "its forward": "forward = torch.compile(model.forward)",
+    "a function": "forward = torch.compile(lambda batch: model(batch))",
+    "a module in place": "model.compile(); forward = model",
+}
+
+
+@pytest.mark.parametrize("way", COMPILED)
+def test_what_is_injected_reaches_what_a_script_compiles(run, way):
+    (record,) = run(f"{COMPILED[way]}\n{LOOP}".replace("loss()", "loss(forward)"), inject="amp-bf16", census=True)
+    assert {*record["computed"]} == {"bfloat16"}

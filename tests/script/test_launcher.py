@@ -7,7 +7,10 @@ import pytest
 from bench.results.records import Block, Device, TrialResult
 from bench.script.launcher import ScriptLauncher
 from bench.script.steps import RefusedError
-from bench.spec.trial import Cell, DataSource, Placement, Script, SuiteRef, Trial
+from bench.spec.data_source import DataSource
+from bench.spec.placement import Placement
+from bench.spec.request import Script
+from bench.spec.trial import Cell, SuiteRef, Trial
 from tests.arms import arms
 from tests.derived import figured
 from tests.script.test_steps import record

@@ -13,7 +13,7 @@ import pytest
 from bench.script.launcher import ScriptLauncher
 from bench.script.steps import RefusedError
 from bench.spec.own_modules import ROOT
-from bench.spec.trial import Script
+from bench.spec.request import Script
 from tests.script.test_hook import START
 from tests.script.test_launcher import CPU, trial
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,7 +12,8 @@ import time
 import pytest
 
 from bench.script.hook import ignores_hook
-from bench.script.launcher import HOOK, OVERLAY, _remove_empty
+from bench.script.launcher import BESIDE, _remove_empty
+from bench.spec.own_modules import ROOT
 
 MINE = {"model.pt": "mine", "runs/old.txt": "mine", "log.txt": "mine\n"}
 """The user's files."""
@@ -25,8 +27,8 @@ def run(tmp_path, monkeypatch):
         made.mkdir(parents=True)
     for name, text in MINE.items():
         (folder / name).write_text(text)
-    (home / "site/sitecustomize.py").write_bytes(HOOK.read_bytes())
-    (home / "site/ampmeter_overlay.py").write_bytes(OVERLAY.read_bytes())
+    for module, copied in BESIDE.items():
+        shutil.copyfile(ROOT / "bench/script" / module, home / "site" / copied)
     monkeypatch.chdir(folder)
     time.sleep(0.05)  # files of the user's are older than the script, by the file system's clock
 

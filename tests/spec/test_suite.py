@@ -2,9 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
+from bench.spec.placement import Placement
 from bench.spec.suite import Data, Suite
-from bench.spec.trial import DataSource, Placement
 from tests.arms import arms
 
 DATA = Data(input_shape=(3, 32, 32), classes=10)

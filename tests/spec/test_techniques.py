@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.phases.ladder.plan import build_ablation
-from bench.planning.plan import Plan, memory_trials, resolve
+from bench.planning.plan import Plan
+from bench.planning.resolution import memory_trials, resolve
 from bench.spec.techniques import TECHNIQUES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "techniques.md").read_text()

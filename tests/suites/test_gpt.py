@@ -13,9 +13,9 @@ from bench.data.sampling import token_generator
 from bench.data.tokens import chain
 from bench.measure.memory import model_bytes
 from bench.planning import suite_registry
+from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
-from bench.spec.trial import DataSource
 from bench.training.checkpoint import stored_bytes
 from bench.training.estimates import training_flops_per_sample
 from bench.training.step import build_arm, evaluate, training_step

@@ -20,9 +20,10 @@ from bench.planning.plan import Plan
 from bench.report.reading.load import load
 from bench.results.records import EpochResult
 from bench.results.store import Store
-from bench.run.execute import Execution
+from bench.run.runner import Runner
+from bench.spec.placement import Placement
 from bench.spec.suite import Data
-from bench.spec.trial import Placement, SuiteRef, kept_checkpoint
+from bench.spec.trial import SuiteRef, kept_checkpoint
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from tests.arms import arms
 from tests.phases.test_train import paint
@@ -210,7 +211,7 @@ def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_check
         with Store(folder) as store:
             store.write_run({})
             parts = {"launcher": launcher, "sampler": Sampler(()), "display": Display()}
-            Execution(store=store, devices={"cpu": cpu}, **parts).run(Plan(trials=(trial,), seconds=(None,)))
+            Runner(store=store, devices={"cpu": cpu}, **parts).run(Plan(trials=(trial,), seconds=(None,)))
         return (folder / trial.checkpoint).exists()
 
     assert run(folder)

@@ -16,11 +16,11 @@ from bench.measure.warmup import prepare
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed.measure import communication_pct
 from bench.planning import suite_registry
-from bench.planning.plan import refusal_reason
+from bench.planning.abilities import refusal_reason
 from bench.spec.errors import UnsupportedError
+from bench.spec.placement import Placement, Rendezvous
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
-from bench.spec.trial import Placement, Rendezvous
 from bench.training import distributed
 from bench.training.arms import BATCHES, TrainingRunner
 from bench.training.distributed import synchronised_norms

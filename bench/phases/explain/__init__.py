@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from bench.phases.speed import conduct
 from bench.results.records import Name, WorkClass
 from bench.spec.phase import Advice, Phase
 
@@ -49,6 +50,7 @@ PHASE = Phase(
     summary="where a step's time goes, by class of work and by operator",
     details={Explained: "explain_figures.csv"},
     arms="together",
+    conduct=conduct,
     trains_on_data=True,
     however_slow=True,
     advice=advice,

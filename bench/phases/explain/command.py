@@ -11,7 +11,7 @@ from bench.cli.commands import Command, RunCommand
 from bench.cli.parser import parse_run
 from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE
-from bench.spec.trial import Request
+from bench.spec.request import Request
 
 EXAMPLES = """
 examples:

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-from bench.results.records import Device, TrialResult
+from bench.results.records import TrialResult
 from bench.spec.phase import Phase
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bench.spec.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,13 +30,11 @@ def describe(result: TrialResult) -> str:
     return f"{result.precision} {result.detail.split(';')[0]} (bound by {result.row.fit_bound})"
 
 
-def search(
-    trial: Trial, device: Device, attempt: Callable[[Trial], TrialResult], multiple: int
-) -> tuple[int, TrialResult]:
-    """Return the largest batch size that fits, with its result; the smallest one tried if none fits."""
+def conduct(trial: Any, turn: Any) -> None:
+    """Search the largest batch size that fits (``bench.phases.fit.largest``)."""
     from bench.phases.fit import largest
 
-    return largest.search(trial, device, attempt, multiple)
+    largest.conduct(trial, turn)
 
 
 PHASE = Phase(
@@ -51,6 +44,7 @@ PHASE = Phase(
     row=Fit,
     describe=describe,
     option="--batch-sizes",
-    search=search,
+    searches=True,
+    conduct=conduct,
     estimate=None,
 )

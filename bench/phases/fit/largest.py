@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from bench.phases.fit import Fit
-from bench.planning.batch_sizes import pieces
+from bench.planning import suite_registry
+from bench.planning.abilities import refusal_reason
+from bench.planning.batch_sizes import common_multiple, pieces
 from bench.results.records import Device, TrialResult
+from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
 
 SHARE = 16
@@ -19,6 +23,25 @@ MARGIN = 0.2
 """Share of a CPU's available memory to leave free: otherwise it swaps, or the process is killed."""
 CPU_LIMIT_S, GPU_LIMIT_S = 10.0, 120.0
 """A batch whose attempt, with making random samples and four steps, is predicted to take longer is not tried."""
+
+
+def conduct(trial: Trial, turn: Any) -> None:
+    """Search the largest batch of a trial's precision, and store it as one row (``Phase.conduct``)."""
+    if turn.is_done(trial):
+        return
+    if trial.unfit or refusal_reason(trial, turn.device) is not None:
+        turn.keep(turn.attempt(trial))
+        return
+    searched = [
+        other.precisions[0]
+        for other in turn.plan.trials
+        if PHASES[other.phase].searches
+        and other.cell == trial.cell
+        and not (other.unfit or refusal_reason(other, turn.device))
+    ]
+    multiple = common_multiple(searched, suite_registry.load(trial.cell.suite).data.tokens_per_sample or 1)
+    size, result = search(trial, turn.device, lambda smaller: turn.attempt(smaller).results[0], multiple)
+    turn.store(replace(trial, cell=replace(trial.cell, batch_size=size)), [result])
 
 
 def search(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bench.phases.speed import Speed, derive, describe
+from bench.phases.speed import Speed, derive, describe, is_enough
 from bench.results.records import Block
 from bench.spec.phase import Phase
 
@@ -20,7 +20,7 @@ PHASE = Phase(
     derive=partial(derive, label=AGAIN),
     describe=describe,
     key="replicate",
-    until_clear=True,
+    is_enough=is_enough,
     arms="baseline",
     joint=True,
     estimate=lambda work: 2 * work.rounds_s,

@@ -8,7 +8,8 @@ from bench.spec.phase import Phase
 
 if TYPE_CHECKING:
     from bench.planning.question import Question
-    from bench.spec.trial import Request, Trial
+    from bench.spec.request import Request
+    from bench.spec.trial import Trial
 
 
 def check(request: Request) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.planning.plan import best_mixed, in_processes, is_emulated, together, unsupported_reason
+from bench.planning.abilities import best_mixed, is_emulated, unsupported_reason
+from bench.planning.plan import in_processes, together
 from bench.planning.question import Question
 from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE, parse_precision

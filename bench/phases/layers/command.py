@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bench.cli.commands import Command
 from bench.cli.parser import parse_run
-from bench.spec.trial import Request
+from bench.spec.request import Request
 
 
 def start(words: Sequence[str]) -> Request:

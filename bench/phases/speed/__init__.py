@@ -136,6 +136,20 @@ def with_interval(center: float | None, low: float | None, high: float | None) -
     return f", {center:.3f}× {BASELINE} [{low:.3f}, {high:.3f}]"
 
 
+def is_enough(last: Any, measured: Any) -> bool:
+    """Return whether a cell's processes are enough (``bench.phases.speed.processes``)."""
+    from bench.phases.speed import processes  # with scipy
+
+    return processes.is_enough(last, measured)
+
+
+def conduct(trial: Any, turn: Any) -> None:
+    """Measure a trial's arms together, or apart (``bench.phases.speed.apart``)."""
+    from bench.phases.speed import apart
+
+    apart.conduct(trial, turn)
+
+
 METRICS = (
     Metric(
         name="speed",
@@ -205,7 +219,8 @@ PHASE = Phase(
     derive=derive,
     describe=describe,
     key="replicate",
-    until_clear=True,
+    is_enough=is_enough,
+    conduct=conduct,
     arms="together",
     default=True,
     joint=True,

@@ -17,9 +17,9 @@ from bench.report.format import records
 from bench.results.columns import COLUMNS, LIST, Field, derived
 from bench.results.csv_file import read, typed
 from bench.spec.phases import MEASURING, SEARCHES
+from bench.spec.placement import Placement
 from bench.spec.precisions import BASELINE
 from bench.spec.text import plain
-from bench.spec.trial import Placement
 
 ABOUT = {
     "phase": "The phase, which is the name of the CSV.",

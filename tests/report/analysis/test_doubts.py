@@ -12,7 +12,7 @@ from bench.report.analysis.doubts import DOUBTS
 from bench.report.reading.load import load
 from bench.results.records import Operations, TrialResult
 from bench.results.run_json import planned
-from bench.spec.trial import DataSource
+from bench.spec.data_source import DataSource
 from tests.report.builders import IEEE, RunBuilder, capped, text_of, timed
 from tests.report.fleet import edit_rows, edit_run
 

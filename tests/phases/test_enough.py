@@ -3,8 +3,8 @@ import math
 import pytest
 
 from bench.phases.speed import Speed
-from bench.run.execute import enough, log_speedups
-from bench.spec.trial import Protocol
+from bench.phases.speed.processes import enough, log_speedups
+from bench.spec.protocol import Protocol
 from bench.stats import around, over_processes
 
 DECIDED = (0.40, 0.41, 0.39)

@@ -1,0 +1,66 @@
+"""From a planned trial to the one that runs, once the memory phase has shown which arms fit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from bench.planning.plan import Plan
+from bench.results.records import MEASURED, UNFIT, Status
+from bench.spec.phases import PHASES
+from bench.spec.precisions import find_precision
+from bench.spec.techniques import AblationStep
+from bench.spec.trial import (
+    Cell,
+    Trial,
+)
+
+MemoryTrials = Mapping[tuple[bool, Cell], Sequence[Trial]]
+"""The trials that find out which arms fit: by whether they are of an ablation, and by cell."""
+
+
+def memory_trials(plan: Plan) -> MemoryTrials:
+    """Return the trials of a plan that find out which arms fit."""
+    trials: dict[tuple[bool, Cell], list[Trial]] = {}
+    for trial in plan.trials:
+        if PHASES[trial.phase].finds_unfit:
+            trials.setdefault((trial.ablation, trial.cell), []).append(trial)
+    return trials
+
+
+def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, Status]]) -> Trial | None:
+    """Return what a planned trial measures after the memory phase of its cell, or None if nothing is left.
+
+    An arm that did not run there is left out, and later steps of an ablation add to the last one that did. Of two
+    processes that read an arm's memory, one that ran is enough. An arm without a result yet stays as planned.
+
+    Args:
+        trial: a trial of the plan.
+        fits: the plan's trials that find out which arms fit.
+        done: the status of each arm of the trials that have ended, by their ids.
+    """
+    readings: dict[AblationStep, list[Trial]] = defaultdict(list)
+    for fit in fits.get((trial.ablation, trial.cell), ()):
+        readings[fit.arms[0]].append(fit)
+    rebased: dict[AblationStep, AblationStep] = {}
+    failed: list[AblationStep] = []
+    for planned, memory in readings.items():
+        arm = planned.without(failed)
+        rebased[planned] = arm
+        ended = [done.get(replace(fit, arms=(arm,)).id, {}).get(arm.name) for fit in memory]
+        if _is_unfit(arm, {status for status in ended if status}):
+            failed.append(arm)
+    arms = [rebased.get(arm, arm) for arm in trial.arms]
+    if not PHASES[trial.phase].finds_unfit:
+        arms = [arm for arm in arms if arm not in failed]
+    return replace(trial, arms=tuple(arms)) if arms else None
+
+
+def _is_unfit(arm: AblationStep, statuses: set[Status]) -> bool:
+    """Return whether an arm did not run, given how its memory trials ended."""
+    unfit = statuses & {*UNFIT}
+    precision = find_precision(arm.precision)
+    if precision is not None and precision.emulated:
+        unfit -= {"unsupported"}  # memory of an emulated type means nothing
+    return bool(unfit) and not statuses & {*MEASURED}

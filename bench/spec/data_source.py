@@ -1,0 +1,74 @@
+"""Where samples come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bench.spec.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSource:
+    """Where the samples come from: ``--data`` and ``--data-dir``."""
+
+    kind: Literal["cifar10", "digits", "markov", "synthetic", "suite", "script", "folder", "text"]
+    """``suite`` is the suite's own batches, and ``script`` a training script's data: ``--data`` names neither."""
+    path: str | None = None
+    """The folder of ``folder:PATH``, or the file of ``text:FILE``, absolute."""
+    directory: str = "data"
+    """Where downloads and decoded images are kept, absolute."""
+
+    @property
+    def generated(self) -> bool:
+        """Whether samples are computed, or the suite's own, so that there is nothing to download or to decode."""
+        return self.kind in ("markov", "synthetic", "suite", "script")
+
+    @property
+    def of_tokens(self) -> bool:
+        """Whether samples are sequences of tokens."""
+        return self.kind in ("markov", "text")
+
+    def __str__(self) -> str:
+        return self.kind if self.path is None else f"{self.kind}:{self.path}"
+
+    @staticmethod
+    def parse(word: str, directory: str = "data", *, elsewhere: bool = False) -> DataSource:
+        """Parse a word such as ``cifar10``, or ``folder:PATH``; a path ``elsewhere`` is on other machines.
+
+        Raises:
+            UsageError: it is none of these, or the folder or file does not exist.
+        """
+        home = str(Path(directory).resolve())
+        for kind in ("cifar10", "digits", "markov", "synthetic"):
+            if word == kind:
+                return DataSource(kind=kind, directory=home)
+        kind, _, name = word.partition(":")
+        path = Path(name)
+        if kind not in ("folder", "text") or not name:
+            allowed = "cifar10, digits, markov, synthetic, folder:PATH or text:FILE"
+            raise UsageError(f"--data must be {allowed}, not '{word}'.")
+        if not elsewhere and not (path.is_file() if kind == "text" else path.is_dir()):
+            form = "text:FILE, whose bytes are the tokens" if kind == "text" else "folder:PATH with train/ and test/"
+            raise UsageError(f"There is no {'file' if kind == 'text' else 'folder'} '{name}'. Give {form}.")
+        return DataSource(kind="text" if kind == "text" else "folder", path=str(path.resolve()), directory=home)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedData:
+    """A source of data that was looked at before anything runs; samples that are computed need no look."""
+
+    source: DataSource
+    classes: int | None = None
+    """Number of classes, or size of the vocabulary, that the source really has; None where it is the suite's."""
+    train_samples: int | None = None
+    """Images to train on; None where the number of batches in an epoch is the suite's."""
+    train_tokens: int | None = None
+    """Bytes of a text that are trained on, its first ones; None for other data."""
+    validation_tokens: int | None = None
+    """Bytes of it that are validated on, its last ones."""
+    fingerprint: str | None = None
+    """Identifies a folder's images or a text on every machine; None for data that are the same everywhere."""
+    left_out: tuple[str, ...] = ()
+    """The images that cannot be read."""
