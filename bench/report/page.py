@@ -171,8 +171,8 @@ def compose(
     rows, drawn, on_published = without_unsupported(summary), summary, []
     if literature is not None:
         others = published.beside(summary, literature)
-        rows = pd.concat([rows, others], ignore_index=True)
-        drawn = pd.concat([summary, others[others["batch_size"].notna()]], ignore_index=True)
+        rows = pd.concat([rows, others], ignore_index=True).copy()
+        drawn = pd.concat([summary, others[others["batch_size"].notna()]], ignore_index=True).copy()
         on_published = published.remarks(others)
     material = Material(runs=runs, summary=summary, rows=rows, figures=figures)
     given, sections = material.answers, _sections(material)

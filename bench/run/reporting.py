@@ -101,7 +101,7 @@ def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
     trained = trials[trials["phase"] == "train"]
     seeds = set(map(int, trained["seed"]))
     first = ""
-    if measured[["speedup", "inference_speedup"]].notna().any(axis=None):
+    if measured[["log_speedup", "inference_speedup"]].notna().any(axis=None):
         if request.get("protocol", {}).get("most_replicates", 0) < RIGOROUS.most_replicates:
             first = "--rigorous narrows the intervals, "
     elif trained["precision"].nunique() > 1 and len(seeds) < ACCURACY.fewest:

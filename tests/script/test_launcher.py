@@ -64,7 +64,8 @@ def launch(monkeypatch, tmp_path):
 
 
 def process(ms, **more):
-    return record([ms] * 12, **more) | {"allocated_bytes": None, "reserved_bytes": None, "resident_bytes": 2**20}
+    memory = {"allocated_bytes": None, "reserved_bytes": None, "resident_bytes": 2**20}
+    return record([ms] * 12, **more) | memory | {"gradient_reader": "", "without_scale": False}
 
 
 def test_drift_that_is_linear_cancels_in_a_round_and_each_step_has_a_row(launch):
