@@ -249,9 +249,12 @@ def _costs(answers: Sequence[Answer]) -> Sentence:
     clauses = []
     shares = [answer.arm[MEMORY.change] for answer in answers if answer.is_gain and known(answer.arm[MEMORY.change])]
     if shares:
-        ends = dict.fromkeys([change(min(shares)), change(max(shares))])
+        is_less = max(shares) < 0
+        ends = sorted(-share for share in shares) if is_less else sorted(shares)
+        texts = [change(end) for end in (ends[0], ends[-1])]
+        by = " to ".join(dict.fromkeys(text.removeprefix("+") if is_less else text for text in texts))
         only = f" ({gains[0].peak})" if len(gains) == 1 else ""
-        clauses.append(f"peak memory changes by {' to '.join(ends)}{only}")
+        clauses.append(f"it takes {by} less peak memory{only}" if is_less else f"peak memory changes by {by}{only}")
     words = Counter(each.accuracy for each in gains)
     counts = [word if len(words) == 1 else f"{word} in {cases(count, len(gains))}" for word, count in words.items()]
     points = f" ({gains[0].points})" if len(gains) == 1 and gains[0].points else ""
