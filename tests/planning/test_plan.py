@@ -309,6 +309,15 @@ def test_the_time_left_is_learnt_from_trials_that_have_ended(tiny_trial):
     assert forecast.left_s() == 60.0
 
 
+def test_what_was_not_estimated_takes_as_long_as_what_has_ended_of_its_phase(tiny_trial):
+    trials = [replace(tiny_trial, phase=phase) for phase in ("memory", "speed", "speed", "speed")]
+    forecast = Forecast(Plan(trials=tuple(trials), seconds=(None,) * 4))
+    forecast.end(0, 5.0)
+    assert (forecast.trial_s(1), forecast.left_s()) == (0.0, None)
+    forecast.end(1, 20.0)
+    assert (forecast.trial_s(2), forecast.left_s()) == (20.0, 40.0)
+
+
 @pytest.mark.parametrize(
     ("flops", "asked", "measured"),
     [
