@@ -193,8 +193,8 @@ class ScriptLauncher(LocalLauncher):
         losses = [each.loss for each in timings if each.loss is not None and math.isfinite(each.loss)]
         loads_pct = [each.load_pct for each in timings if each.load_pct is not None]
         speed = Speed(
-            steady=True,
-            warmup_steps=self.script.warmup,
+            steady=all(each.steady for each in timings),
+            warmup_steps=self.script.warmup + max(each.warming for each in timings),
             switch_warmup_steps=0,
             step_p50_ms=times[len(times) // 2],
             step_p95_ms=times[len(times) * 95 // 100],

@@ -6,8 +6,8 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from dataclasses import dataclass, replace
+from statistics import fmean, median
 from typing import Any
 
 NARROW = ("bfloat16", "float16")
@@ -19,6 +19,12 @@ ALIKE = 0.01
 """Shares of types that differ by less are the same."""
 LAST = 5
 """How many losses must not be finite: a new GradScaler skips up to four steps in a row."""
+SLOWER = 0.05
+"""Share by which the first steps are slower than the later ones where a script is still warming up."""
+WINDOWS = 10
+"""Steps are looked at in so many windows for that; the later half of them is taken to be steady."""
+WARMING = "warm-up"
+"""Why an iteration does not count that belongs to the warm-up."""
 WAIT_PCT = 20.0
 """Share of a step, in per cent, from which waiting for data is warned of."""
 
@@ -62,6 +68,13 @@ class Timing:
     """Share of the cores that other programs took."""
     diverged: bool
     """Whether the loss is not finite at the end."""
+    steady: bool = True
+    """Whether step times had settled in the first half of the iterations."""
+
+    @property
+    def warming(self) -> int:
+        """Iterations at the beginning in which the script was still warming up."""
+        return sum(iteration.pause == WARMING for iteration in self.iterations)
 
     @property
     def counted_ms(self) -> list[float]:
@@ -88,11 +101,30 @@ def period(optimizers: Sequence[int]) -> int | None:
     return next((length for length in lengths if optimizers[length:] == optimizers[:-length]), None)
 
 
+def warm_up(times_ms: Sequence[float]) -> tuple[int, bool]:
+    """Return how many times at the beginning are slower than what follows, half of them at most; and whether that ends.
+
+    A window of them is slower if its median exceeds that of the later half by ``SLOWER``, and by more than the later
+    half scatters. More warm-up than was asked for is seen only afterwards: the first windows may be alike.
+    """
+    later = times_ms[len(times_ms) // 2 :]
+    usual = median(later)
+    scatter = median([abs(time_ms - usual) for time_ms in later])
+    limit = max((1 + SLOWER) * usual, usual + 3 * scatter)
+    size = max(3, len(times_ms) // WINDOWS)
+    for begin in range(0, len(times_ms) // 2 - size + 1, size):
+        if median(times_ms[begin : begin + size]) <= limit:
+            return begin, True
+    slow = len(times_ms) // 2 // size * size
+    return slow, slow == 0  # of few times nothing is known
+
+
 def timing(record: Mapping[str, Any], warmup: int) -> Timing:
     """Return the measured iterations of one process.
 
     A mark (evaluation, a checkpoint, compilation, the start of an epoch) leaves its interval out, unless half of the
-    intervals or more have it: then it is part of the step.
+    intervals or more have it: then it is part of the step. So are left out those at the beginning that are slower than
+    what follows.
 
     Args:
         record: from the hook.
@@ -135,8 +167,13 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
             host_s += part[-1]["s"] - before["s"]
     if not backwards:
         raise RefusedError("each measured step has a pause in it, such as evaluation or the start of an epoch")
+    counted = [place for place, iteration in enumerate(iterations) if not iteration.pause]
+    warming, is_steady = warm_up([iterations[place].ms for place in counted])
+    for place in counted[:warming]:
+        iterations[place] = replace(iterations[place], pause=WARMING)
     return Timing(
         iterations=tuple(iterations),
+        steady=is_steady,
         wait_pct=min(100.0, 100 * sum(waits) / host_s) if waits else None,
         loss=fmean(losses) if losses else None,
         shape=(tuple(record["optimizers"]), backwards.most_common(1)[0][0]),

@@ -26,6 +26,23 @@ def test_a_step_is_the_mean_so_that_what_comes_in_bursts_counts():
     assert timing(record([10, *[10, 10, 10, 50] * 4]), 1).step_ms == pytest.approx(20.0)
 
 
+@pytest.mark.parametrize(
+    ("times_ms", "warming", "steady"),
+    [
+        ([30.0] * 10 + [10.0] * 40, 10, True),
+        ([10.0, 10.0, 10.0, 50.0] * 10, 0, True),
+        ([10.0 + 2 * (number % 5) for number in range(50)], 0, True),
+        ([10.4] * 20 + [10.0] * 30, 0, True),  # 4 %
+        ([30.0] * 30 + [10.0] * 20, 25, False),  # five slow steps are left
+        ([30.0, 10.0, 10.0, 10.0], 0, True),
+    ],
+)
+def test_steps_at_the_beginning_that_are_slower_than_what_follows_are_warm_up(times_ms, warming, steady):
+    measured = timing(record([10.0, *times_ms]), 1)
+    assert (measured.warming, measured.steady) == (warming, steady)
+    assert [iteration.pause for iteration in measured.iterations[: warming + 1]] == ["warm-up"] * warming + [""]
+
+
 @pytest.mark.parametrize(("slow", "step_ms", "pauses"), [(range(5, 13, 4), 30.0, 2), (range(1, 21, 2), 465.0, 0)])
 def test_a_rare_event_leaves_its_interval_out_and_one_in_half_of_the_steps_is_part_of_them(slow, step_ms, pauses):
     marks = {number: ["evaluation"] for number in slow}
