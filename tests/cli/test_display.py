@@ -27,6 +27,7 @@ TRAINING = Training(**dict.fromkeys(Training.__slots__) | LEARNT)
         ("speed", "fp32", "ok", {"row": SPEED}, "fp32 2.5 ms"),
         ("speed", "amp-bf16", "ok", {"row": ARM}, "amp-bf16 1.25 ms, 2.000× fp32 [1.902, 2.103]"),
         ("speed", "fp32", "unconverged", {"row": SPEED}, "fp32 2.5 ms (unconverged)"),
+        ("speed", "fp32", "ok", {"row": SPEED, "detail": "waited for data"}, "fp32 2.5 ms (waited for data)"),
         ("memory", "fp32", "ok", {"row": MemoryPeak()}, "peak unknown"),
         ("memory", "fp32", "ok", {"row": MemoryPeak(peak_allocated_bytes=2**30)}, "peak 1,024 MiB"),
         ("memory", "fp32", "ok", {"row": MemoryPeak(peak_allocated_bytes=2**18)}, "peak 0.25 MiB"),

@@ -126,7 +126,8 @@ def describe(result: TrialResult) -> str:
     seen = result.operations or Operations()
     words = strayed(name, seen.compute_dtypes, seen.other_modules)
     types = f", but {words}" if words else ""
-    return f"{name} {speed.step_ms:.4g} ms{times}{unconverged}{types}"
+    detail = f" ({result.detail})" if result.detail else ""
+    return f"{name} {speed.step_ms:.4g} ms{times}{unconverged}{types}{detail}"
 
 
 def with_interval(center: float | None, low: float | None, high: float | None) -> str:
