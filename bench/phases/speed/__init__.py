@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from bench.results.records import (
@@ -108,6 +109,10 @@ class Speed:
         return of_rounds(self.log_speedup, self.log_speedup_error or 0.0, self.rounds or 1)
 
 
+LONGEST = 120
+"""Most characters of a detail on the terminal; its row has the rest."""
+
+
 def derive(rows: Any, details: Any, label: str = "") -> Any:
     """Return rows with the figures that follow from their blocks (``bench.phases.speed.figures``)."""
     from bench.phases.speed import figures  # with pandas, which planning does without
@@ -126,7 +131,7 @@ def describe(result: TrialResult) -> str:
     seen = result.operations or Operations()
     words = strayed(name, seen.compute_dtypes, seen.other_modules)
     types = f", but {words}" if words else ""
-    detail = f" ({result.detail})" if result.detail else ""
+    detail = f" ({shorten(result.detail, LONGEST)})" if result.detail else ""
     return f"{name} {speed.step_ms:.4g} ms{times}{unconverged}{types}{detail}"
 
 
