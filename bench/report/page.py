@@ -7,12 +7,14 @@ import json
 import os
 import shlex
 import signal
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -38,8 +40,16 @@ from bench.spec.precisions import precision_rank
 
 CONTROLS = {"model": ("workload", "workload"), "device": ("where", "label")}
 """The controls of the page's bar: the columns of the summary with their values and labels."""
-SOFTWARE = ("ampmeter", "torch", "cuda", "cudnn", "driver", "python", "os")
-"""What a run's environment is described by."""
+SOFTWARE = {
+    "ampmeter": "ampmeter",
+    "torch": "torch",
+    "cuda": "CUDA",
+    "cudnn": "cuDNN",
+    "driver": "driver",
+    "python": "Python",
+    "os": "",
+}
+"""What a run's environment is described by: the keys of its versions, and their names."""
 DRAWERS = 2
 """Processes that draw figures."""
 FILES = "files.json"
@@ -176,18 +186,27 @@ def compose(
         drawn = pd.concat([summary, others[others["batch_size"].notna()]], ignore_index=True).copy()
         on_published = published.remarks(others)
     material = Material(runs=runs, summary=summary, rows=rows, figures=figures)
-    given, sections = material.answers, _sections(material)
-    phases = parts().values()
+    given, phases = material.answers, parts().values()
     findings = [group for phase in phases for group in phase.findings(material)]
-    plots: list[Chart] = []
+    described: list[Described] = []
     if figures == "none":
         findings = [replace(group, charts=[]) for group in findings]
     else:
-        described: list[Described] = [(place, describe()) for place, describe in devices.charts(drawn, figures)]
+        described += devices.charts(drawn, figures)
         described += telemetry_figures.courses(runs)
         for phase in phases:
             described += phase.charts(material)
-        plots, findings = _draw(described, findings, sections, out)
+    of_findings: list[Described] = [("", chart) for group in findings for chart in group.charts]
+    with _drawing([*described, *of_findings], out) as drawing:
+        sections = _sections(material)
+        charts = iter([each.result() for each in drawing])
+    plots: list[Chart] = []
+    for (title, _), chart in zip(described, charts, strict=False):
+        if isinstance(chart, str):
+            sections[title].remarks.append(chart)
+        elif chart is not None:
+            (plots if title == OVERVIEW else sections[title].plots).append(chart)
+    findings = [replace(group, charts=[next(charts) for _ in group.charts]) for group in findings]
     return Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
@@ -241,44 +260,48 @@ def _origin(run: Run) -> dict[str, str]:
     words = run.part("request").get("argv") or []
     command = shlex.join(["python", "run_bench.py", *map(str, words)]) if words else ""
     versions = {"ampmeter": run.info.get("version"), **run.environment}
-    environment = ", ".join(f"{name} {versions[name]}" for name in SOFTWARE if versions.get(name))
+    environment = ", ".join(f"{name} {versions[key]}".strip() for key, name in SOFTWARE.items() if versions.get(key))
     return {"label": run.label, "command": command, "environment": environment}
 
 
-Described = tuple[str, Chart | str | None]
-"""A chart, or a remark on one that is left out, and the place of its section; of no section it is ``OVERVIEW``."""
+Described = tuple[str, Chart | str | Callable[[], Chart | None] | None]
+"""A chart, a function that describes one, or a remark on one that is left out, and the place of its section; of no
+section it is ``OVERVIEW``."""
 
 
-def _draw(
-    described: Sequence[Described], findings: Sequence[Findings], sections: Mapping[str, Section], out: Path
-) -> tuple[list[Chart], list[Findings]]:
-    """Draw charts into their sections, and write remarks there; return those of the whole report, and of findings."""
-    of_findings = [chart for group in findings for chart in group.charts]
-    charts = [chart for _, chart in described if isinstance(chart, Chart)]
-    drawn = iter(_drawn([*charts, *of_findings], out))
-    overviews: list[Chart] = []
-    for title, chart in described:
-        if isinstance(chart, str):
-            sections[title].remarks.append(chart)
-        elif chart is not None:
-            plots = overviews if title == OVERVIEW else sections[title].plots
-            plots.append(next(drawn))
-    return overviews, [replace(group, charts=[next(drawn) for _ in group.charts]) for group in findings]
+@contextmanager
+def _drawing(described: Sequence[Described], out: Path) -> Iterator[list[Future[Any]]]:
+    """Draw charts in two processes, for that takes longer than all else of a report; remarks stay as they are."""
+    # Forks are safe here: a process that reports has no other thread, as BLAS ends its own before a fork. They have
+    # what is to be drawn without its being sent.
+    with ProcessPoolExecutor(DRAWERS, get_context("fork"), _begin, (os.getpid(), described, out)) as drawers:
+        try:
+            yield [drawers.submit(_draw, place) for place in range(len(described))]
+        except BaseException:
+            drawers.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
-def _drawn(charts: Sequence[Chart], out: Path) -> list[Chart]:
-    """Draw charts in two processes, for that takes longer than all else of a report."""
-    from bench.report.figures.draw import draw  # only here, for matplotlib takes half a second to import
-
-    # Forks are safe here: a process that reports has no other thread, as BLAS ends its own before a fork.
-    with ProcessPoolExecutor(DRAWERS, get_context("fork"), _end_with, (os.getpid(),)) as drawers:
-        return list(drawers.map(draw, charts, itertools.repeat(out)))
+_work: tuple[Sequence[Described], Path] = ((), Path())
+"""In a process that draws: all charts, and the folder of the report."""
 
 
-def _end_with(parent: int) -> None:
+def _begin(parent: int, described: Sequence[Described], out: Path) -> None:
     """Leave Ctrl-C, which goes to all processes of a terminal, to the parent; end when that ends."""
+    global _work  # noqa: PLW0603 - an initializer has no other way to hand something on
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lifetime.end_with(parent)
+    _work = described, out
+
+
+def _draw(place: int) -> Chart | str | None:
+    """Draw a chart, in a process that draws."""
+    from bench.report.figures.draw import draw  # only here, for matplotlib takes half a second to import
+
+    described, out = _work
+    chart = described[place][1]
+    chart = chart() if callable(chart) else chart
+    return draw(chart, out) if isinstance(chart, Chart) else chart
 
 
 def entries() -> list[Entry]:
