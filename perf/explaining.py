@@ -49,7 +49,11 @@ def explain(cell: str, out: Path, budget: str | None = None) -> Explanation:
     if budget:
         command += ["--time-budget", budget]
     done = subprocess.run(command, cwd=out.parent, capture_output=True, text=True, check=False)
-    rows = load([out]).explained.assign(workload="", where="") if (out / "explain_figures.csv").is_file() else None
+    rows = (
+        load([out]).details["explain_figures"].assign(workload="", where="")
+        if (out / "explain_figures.csv").is_file()
+        else None
+    )
     cells = [] if rows is None else explanations(rows)
     if not cells:
         raise SystemExit(done.stdout + done.stderr)
