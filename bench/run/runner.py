@@ -88,7 +88,7 @@ class Runner:
             place = self._next_place()
             trial = resolve(planned, fits, self.known.statuses)
             if trial is None:
-                self.forecast.skip(number)
+                self._skip(number)
                 continue
             measured = self._measure(number, trial, place)
             if measured is not None and measured.replicate == measured.protocol.replicates - 1:
@@ -110,6 +110,11 @@ class Runner:
             self.reached += 1
             self.total += added
             return self.reached, self.total
+
+    def _skip(self, number: int) -> None:
+        """Note that a trial of the plan, by its number, takes no time."""
+        with self.lock:
+            self.forecast.skip(number)
 
     def _measure(self, number: int, trial: Trial, place: tuple[int, int]) -> Trial | None:
         """Measure what is not done of a trial, as its phase does that.
@@ -138,12 +143,13 @@ class Runner:
             more = "further processes for the " if is_added else ""
             self.undecided[f"{more}{trial.phase} of {trial.cell.suite.name} on {trial.cell.placement.name}"] = None
             if not is_added:
-                self.forecast.skip(number)
+                self._skip(number)
             return None
         if is_done and not is_added:
-            self.forecast.skip(number)
+            self._skip(number)
         elif not is_added:
-            self.forecast.end(number, time.monotonic() - begun_s)
+            with self.lock:
+                self.forecast.end(number, time.monotonic() - begun_s)
         if not trial.arms:
             return None
         if phase.checkpoints:
@@ -201,7 +207,8 @@ class Turn:
 
     def note(self, text: str) -> None:
         """Show a sentence."""
-        self.runner.display.note(text)
+        with self.runner.lock:
+            self.runner.display.note(text)
 
     def begin(self, trial: Trial) -> None:
         """Show that a trial begins, and how long the run goes on."""
@@ -233,7 +240,11 @@ class Turn:
             raise store.lost(error) from error
 
     def _take(self, trial: Trial, message: Message) -> None:
-        """Show a message's progress, and store what was read of the GPUs meanwhile."""
+        """Show a message's progress, and store what was read of the GPUs meanwhile.
+
+        Raises:
+            OutOfTimeError: the deadline has passed.
+        """
         runner = self.runner
         if time.monotonic() > runner.deadline_s:
             self.note(f"{trial.id}: ended by --within; --resume measures it")
@@ -252,8 +263,8 @@ class Turn:
         trial = attempt.trial
         before = self.statuses(replace(trial, replicate=trial.replicate - 1))  # of two that read an arm's memory
         has_fitted = PHASES[trial.phase].finds_unfit and {*before.values()} & {*MEASURED}
-        if attempt.is_broken and not has_fitted:
-            result = attempt.results[-1]
+        result = attempt.results[-1]
+        if attempt.is_broken and not has_fitted and result.status not in MEASURED:
             reason = f"not tried again: in {trial.id}, {result.detail}"
             self.runner.broken[trial.cell, trial.arms[0].name] = result.status, reason
         self.store(trial, attempt.results, attempt.records)

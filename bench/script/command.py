@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from dataclasses import fields
 from functools import partial
 
@@ -74,12 +75,19 @@ def make_script_request(options: argparse.Namespace) -> Request:
     """Return the request that measures a script.
 
     Raises:
-        UsageError: there are not two arms and a command.
+        UsageError: there are not two arms and a command, or an arm's name or options cannot be used.
     """
     given = vars(options)
     arms = given.get("arm") or _injected_arms(given.get("inject", ()))
     if len(dict(arms)) < max(2, len(arms)):
         raise UsageError("script compares arms: give --arm NAME=OPTIONS twice or more, each with a name of its own.")
+    for name, words in arms:
+        if "/" in name:
+            raise UsageError(f"The arm '{name}' is a name in results and files: give it one without a slash.")
+        try:
+            shlex.split(words)
+        except ValueError as error:
+            raise UsageError(f"The options of the arm '{name}' cannot be read: {error}.") from error
     if BASELINE in dict(arms[1:]):
         raise UsageError(f"The first arm is the reference: put {BASELINE} first, or give it another name.")
     if not options.words:

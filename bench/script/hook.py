@@ -176,7 +176,6 @@ class Recorder:
                 "steps": self.steps,
                 "optimizers": list(self.optimizers.values()),
                 "computed": self.computed,
-                "gradient_reader": self.scaling.reader if self.scaling is not None else "",
                 "without_scale": self.scaling is not None and self.uses_grad,
                 **peak(self.resident_bytes),
             }
@@ -623,8 +622,7 @@ def begin() -> None:
     if settings["inject"] == "amp-fp16":
         import ampmeter_scaling as scaling  # type: ignore[import-not-found]
 
-        on_arrival = settings["census"] or settings["reads_gradients"]
-        recorder.scaling = scaling.Scaling(recorder.refuse, on_arrival=on_arrival, watch=settings["census"])
+        recorder.scaling = scaling.Scaling(recorder.refuse)
     if settings["allow_writes"]:
         recorder.overlay.left_alone = ("/",)
     else:

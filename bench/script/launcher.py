@@ -106,10 +106,11 @@ class ScriptLauncher(LocalLauncher):
             raise RefusedError(f"the script computes in 16 bits itself: {computed}")
         profiled = None if name == reference else self._profiled(reference)
         warnings = compared(record, profiled) if profiled else []
-        if record["gradient_reader"]:
+        accumulating = sum(step["backwards"] > 1 for step in record["steps"])
+        if self.script.inject and name == "amp-fp16" and 2 * accumulating > len(record["steps"]):
             warnings.append(
-                f"{record['gradient_reader']} reads gradients before the step, so each is unscaled as it arrives, "
-                "which takes longer than a GradScaler of the script's own"
+                "gradients are unscaled after each backward pass, of which several add to them: that takes longer than "
+                "a GradScaler of the script's own"
             )
         if record["without_scale"]:
             warnings.append("torch.autograd.grad runs without the loss scale: small gradients may become zero there")
@@ -145,6 +146,7 @@ class ScriptLauncher(LocalLauncher):
             return []
         timed: dict[str, list[Timing]] = {name: [] for name in trial.precisions}
         failed: dict[str, str] = {}
+        cut_short: dict[str, str] = {}
         turns = order(trial.precisions, trial.replicate)
         for position, name in enumerate(turns):
             if name in failed or reference in failed:
@@ -159,6 +161,8 @@ class ScriptLauncher(LocalLauncher):
                 failed[name] = str(error)
                 continue
             timed[name].append(slowest)
+            if not all(record["whole"] for record in records):
+                cut_short[name] = f"it ended after {len(slowest.iterations)} of the iterations that were to be measured"
             for iteration in slowest.iterations:
                 block = Block(
                     trial=trial.id,
@@ -178,14 +182,14 @@ class ScriptLauncher(LocalLauncher):
             if reference in failed and why is None:
                 why = f"the reference {reference} failed: {failed[reference]}"
             if why is None:
-                result = self._timed(name, timings)
+                result = self._timed(name, timings, [cut_short[name]] if name in cut_short else [])
             else:
                 result = TrialResult(precision=name, status="failed", detail=why)
             results.append(result)
         return results
 
-    def _timed(self, name: str, timings: list[Timing]) -> TrialResult:
-        """Return the row of an arm in a round."""
+    def _timed(self, name: str, timings: list[Timing], warnings: list[str]) -> TrialResult:
+        """Return the row of an arm in a round, with warnings, to which it adds."""
         skipped = sum(each.skipped for each in timings)
         times = sorted(ms for each in timings for ms in each.counted_ms)
         waits_pct = [each.wait_pct for each in timings if each.wait_pct is not None]
@@ -202,7 +206,6 @@ class ScriptLauncher(LocalLauncher):
             script_wait_pct=wait_pct,
             script_loss=fmean(losses) if losses else None,
         )
-        warnings = []
         if wait_pct is not None and wait_pct > WAIT_PCT:
             warnings.append(f"waited for data in {wait_pct:.0f} % of a step")
         if skipped:
@@ -253,7 +256,6 @@ class ScriptLauncher(LocalLauncher):
                 "warmup": self.script.warmup,
                 "inject": name if self.script.inject else "",
                 "census": census,
-                "reads_gradients": bool((self._profiled(name) or {}).get("gradient_reader")),
                 "allow_writes": self.script.allow_writes,
                 "seed": trial.replicate,
             }

@@ -168,7 +168,10 @@ def rows_here_and_there(rows: pd.DataFrame, draw: Random) -> pd.DataFrame:
 
 def rows_of_a_group(rows: pd.DataFrame, draw: Random) -> pd.DataFrame:
     """Drop all rows with a word, such as those of a kind of figure, of a layer or of a round."""
-    column = draw.choice([name for name in GROUPS if name in rows])
+    columns = [name for name in GROUPS if name in rows]
+    if not columns:
+        return rows
+    column = draw.choice(columns)
     return rows[rows[column] != draw.choice([*rows[column]])]
 
 

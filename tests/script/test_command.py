@@ -50,6 +50,8 @@ def test_what_is_injected_is_compared_with_fp32_or_else_with_the_script_as_it_is
         (["--arm", "a=", "--arm", "fp32=", "--", "train.py"], "put fp32 first"),
         (["--inject", "fp32,fp16", "--", "train.py"], "amp-fp16"),
         (["--inject", "fp32,amp-bf16"], "two dashes"),
+        (["--arm", "a=", "--arm", "../b=", "--", "train.py"], "without a slash"),
+        (["--arm", "a=", "--arm", "b='unclosed", "--", "train.py"], "closing quotation"),
         (["--inject", "fp32,amp-bf16", "--", "python", "-c", "pass"], "names no script"),
         (["--", "train.py"], "--arm --inject"),
     ],

@@ -100,6 +100,29 @@ for number in range(18):
     step(optimizer)
     update()
 """,
+    "bad gradients are thrown away": """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for number in range(18):
+    optimizer.zero_grad()
+    scaled(forward(model, data[number]).square().mean() * (1e6 if number in (3, 9) else 1)).backward()
+    unscale(optimizer)
+    if torch.isfinite(nn.utils.clip_grad_norm_(model.parameters(), 0.1)) and number % 3:
+        step(optimizer)
+    update()
+""",
+    "a second optimizer from the fifth iteration on": """
+optimizer, other = torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adam(second.parameters(), lr=0.01)
+for number in range(18):
+    optimizer.zero_grad()
+    other.zero_grad()
+    scaled(forward(second, forward(model, data[number])).square().mean() * (1e6 if number == 0 else 1)).backward()
+    unscale(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    step(optimizer)
+    if number > 4:
+        step(other)
+    update()
+""",
 }
 
 
@@ -108,7 +131,7 @@ def train(tmp_path, monkeypatch):
     """Return a function that trains by one of the loops, and returns its parameters after each step and its record."""
     monkeypatch.chdir(tmp_path)
 
-    def train(loop, *, by_hand, phase="speed", reader=False):
+    def train(loop, *, by_hand, phase="speed"):
         notes = tmp_path / "notes.json"
         end = "    notes.append([each.tolist() for each in [*model.parameters(), *second.parameters()]])\n"
         end += f"    Path({str(notes)!r}).write_text(json.dumps(notes))\n"
@@ -122,9 +145,6 @@ def train(tmp_path, monkeypatch):
         )
         launcher = ScriptLauncher(script)
         launcher.workspace = tmp_path
-        if reader:
-            (tmp_path / "profiles").mkdir()
-            (tmp_path / "profiles/amp-fp16.json").write_text(json.dumps({"gradient_reader": "train.py:1"}))
         asked = replace(trial("amp-fp16", phase=phase), silence_s=120.0)
         (record,) = launcher._run_arm(asked, "amp-fp16", CPU, lambda _message: None)
         return json.loads(notes.read_text()), record
@@ -132,20 +152,24 @@ def train(tmp_path, monkeypatch):
     return train
 
 
+SKIPPED = {
+    "plain": [3, 9],
+    "clipped by norm": [3, 9],
+    "accumulated": [9],
+    "two optimizers": [7],  # the second of the fourth iteration
+    "a second optimizer from the fifth iteration on": [0],
+}
+"""The optimizer steps that a planted overflow skips."""
+
+
 @pytest.mark.parametrize("name", LOOPS)
-@pytest.mark.parametrize("phase", ["memory", "speed"])
-def test_a_script_trains_as_with_a_gradscaler_of_its_own(train, name, phase):
-    reads = "reads" in name
-    outside, record = train(LOOPS[name], by_hand=False, phase=phase, reader=reads)
+def test_a_script_trains_as_with_a_gradscaler_of_its_own(train, name):
+    outside, record = train(LOOPS[name], by_hand=False)
     by_hand, _ = train(LOOPS[name], by_hand=True)
     assert len(outside) >= 7
     assert outside == by_hand[: len(outside)]
-    planted = {3, 9} if "number in (3, 9)" in LOOPS[name] else {9} if "number == 9" in LOOPS[name] else set()
-    skipped = {place for place, step in enumerate(record["steps"]) if step["skipped"]}
-    in_iteration = 2 if "two" in name else 1
-    assert skipped == {in_iteration * number + in_iteration - 1 for number in planted if number < len(outside)}
-    if phase == "memory":
-        assert ("train.py" in record["gradient_reader"]) == reads
+    skipped = [place for place, step in enumerate(record["steps"]) if step["skipped"]]
+    assert skipped == SKIPPED.get(name, [])
 
 
 LOOP = """

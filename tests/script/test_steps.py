@@ -19,7 +19,7 @@ def record(times_ms, *, marks=None, optimizers=None, backwards=None, **more):
         steps.append(step | {"marks": (marks or {}).get(number, [])})
     names = [f"Adam{number}" for number in sorted({*optimizers})]
     process = {"steps": steps, "start_s": 100.0, "optimizers": names, "computed": {"float32": 10}}
-    return process | {"world": 1, "load_pct": None} | more
+    return process | {"world": 1, "whole": True, "load_pct": None} | more
 
 
 def test_a_step_is_the_mean_so_that_what_comes_in_bursts_counts():
