@@ -57,7 +57,8 @@ def terminal(report: Any, page: Path) -> str:
     """Return what a terminal shows of a ``page.Report`` that was written to ``page``."""
     values = {"report": report, "answers": answers(report.grid), "page": page}
     values |= {"findings": report.findings, "most": MOST, "most_failures": MOST_FAILURES}
-    return environment().get_template("terminal.txt.j2").render(values).rstrip("\n")
+    text = environment().get_template("terminal.txt.j2").render(values).rstrip("\n")
+    return text or "Nothing was measured that can be compared."
 
 
 def answers(grid: Grid) -> list[Table]:
