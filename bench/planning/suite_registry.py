@@ -16,13 +16,12 @@ from pathlib import Path
 from types import ModuleType
 
 import suites  # before any folder of the user's is on sys.path
+from bench.results.run_json import MOST
 from bench.spec.errors import UsageError, nearest
 from bench.spec.request import Request
 from bench.spec.suite import Parameter, Suite
 from bench.spec.trial import SuiteRef
 
-MOST = 1e18
-"""Above any number that a suite needs; run.json holds it."""
 LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
 """The packages whose models are suites, by what stands before a model's name. ``suites/_PREFIX.py`` builds them, and
 ampmeter's extra of that name installs the package."""

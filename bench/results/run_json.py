@@ -6,7 +6,7 @@ Parts may be missing, and fields that have a default.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from bench.spec.errors import UsageError
 from bench.spec.request import Request
 from bench.spec.trial import SuiteRef, Trial
 
+MOST = 1e18
+"""Above any number of a machine or a request."""
 FORMAT = 10
 """Version of run.json and of the CSVs. It is raised when a part is renamed or removed, or changes its meaning."""
 
@@ -69,6 +71,18 @@ class RunFile(Struct, kw_only=True):
     finished: str | UnsetType | None = UNSET
 
 
+def _bounded(kind: type[int] | type[float]) -> Callable[[str], float]:
+    """Return a reader of numbers that refuses those which no run has."""
+
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not abs(value) <= MOST:  # nor NaN
+            raise ValueError(f"{text:.40} is no number of a run")
+        return value
+
+    return parse
+
+
 def planned(trial: Trial) -> dict[str, Any]:
     """Describe a trial of the plan for run.json."""
     entry = PlannedTrial(
@@ -96,7 +110,10 @@ def read_run(folder: Path) -> dict[str, Any]:
             f"There is no run in '{folder}': it has no run.json. Give a folder that a run wrote, such as results/NAME."
         )
     try:
-        run = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        data, number = path.read_bytes(), _bounded(float)
+        # not msgspec's reader: a folder's name may have bytes that are no UTF-8
+        run = json.loads(data, parse_int=_bounded(int), parse_float=number, parse_constant=number)
+        run = msgspec.convert(run, dict[str, Any])
         if run.get("format") != FORMAT:
             advice = f"convert it with python perf/convert_results.py '{folder}'"
             if run.get("format") != FORMAT - 1:
