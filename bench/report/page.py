@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -271,14 +271,23 @@ section it is ``OVERVIEW``."""
 
 @contextmanager
 def _drawing(described: Sequence[Described], out: Path) -> Iterator[list[Future[Any]]]:
-    """Draw charts in two processes, for that takes longer than all else of a report; remarks stay as they are."""
+    """Draw charts in two processes, for that takes longer than all else of a report; remarks stay as they are.
+
+    Ctrl-C goes to all processes of a terminal; those that draw start with it blocked, and are killed by this one.
+    """
     # Forks are safe here: a process that reports has no other thread, as BLAS ends its own before a fork. They have
     # what is to be drawn without its being sent.
     with ProcessPoolExecutor(DRAWERS, get_context("fork"), _begin, (os.getpid(), described, out)) as drawers:
         try:
-            yield [drawers.submit(_draw, place) for place in range(len(described))]
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            try:
+                drawing = [drawers.submit(_draw, place) for place in range(len(described))]
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            yield drawing
         except BaseException:
-            drawers.shutdown(wait=False, cancel_futures=True)
+            for process in active_children():
+                process.kill()
             raise
 
 
@@ -287,9 +296,8 @@ _work: tuple[Sequence[Described], Path] = ((), Path())
 
 
 def _begin(parent: int, described: Sequence[Described], out: Path) -> None:
-    """Leave Ctrl-C, which goes to all processes of a terminal, to the parent; end when that ends."""
+    """Begin a process that draws, which ends when the parent does."""
     global _work  # noqa: PLW0603 - an initializer has no other way to hand something on
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     lifetime.end_with(parent)
     _work = described, out
 

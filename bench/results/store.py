@@ -24,7 +24,7 @@ from bench.results.columns import COLUMNS, LIST, OF_PHASES, cells, whole_lines
 from bench.results.files import replacing, sync, write_atomically
 from bench.results.records import Device, Identity, Sample, Status, TrialResult
 from bench.spec.errors import UsageError
-from bench.spec.phases import PHASES
+from bench.spec.phases import MEASURING, PHASES
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Trial
 
@@ -109,6 +109,7 @@ class Store:
             OSError: the folder cannot be written.
         """
         rows = {name: csv_file.read(folder / name) for name in COLUMNS}  # refuses what no run has written
+        _require_phases(folder, rows)
         self.folder = folder
         self.name = folder.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -231,6 +232,20 @@ class Store:
             f"The run's folder '{self.folder}' cannot be written: {error.strerror or error}. What was stored before is "
             f"still there. Make room, and go on with --resume {self.folder}."
         )
+
+
+def _require_phases(folder: Path, rows: Mapping[str, pd.DataFrame]) -> None:
+    """Refuse a folder with details of several trials and no file of their phases: opening it would drop them all.
+
+    A run that was killed leaves those of one trial at most.
+    """
+    for name in COLUMNS:
+        files = [phase.file for phase in MEASURING.values() if name in phase.details.values()]
+        if files and rows[name]["trial"].nunique() > 1 and not any(len(rows[file]) for file in files):
+            raise UsageError(
+                f"'{folder}' has no {' or '.join(files)}, so the rows of its {name} would be dropped. Put it back, or "
+                "start a new run."
+            )
 
 
 @dataclass(kw_only=True, slots=True)

@@ -59,7 +59,7 @@ class Runner:
     total: int = 0
     """How many it comes to as far as is known: the plan's, and the processes that were added."""
     lock: RLock = field(default_factory=RLock)
-    """Guards the store and the display where trials of different accelerators run concurrently, in threads."""
+    """Guards the store, the display and the forecast where trials of different accelerators run concurrently."""
 
     def run(self, plan: Plan) -> bool:
         """Run every unfinished trial; return whether something was measured, and nothing failed or hung."""
@@ -133,7 +133,9 @@ class Runner:
         is_done, is_added = self.known.is_done(trial), trial.replicate >= trial.protocol.replicates
         try:
             if not is_done:
-                if begun_s + self.forecast.trial_s(number) > self.deadline_s:
+                with self.lock:
+                    end_s = begun_s + self.forecast.trial_s(number)
+                if end_s > self.deadline_s:
                     raise OutOfTimeError
                 trial = self._without_broken(trial, turn)
             if trial.arms:

@@ -268,28 +268,28 @@ class ScriptLauncher(LocalLauncher):
                 done = (position + min(1.0, count / total)) / turns
                 on_message(Progress(text=f"{name}: step {count} of {total}", done=done))
 
-            watch, terminal = CpuWatch(), Terminal(log)
-            process = subprocess.Popen(
-                words,
-                stdin=terminal.user_side,
-                stdout=terminal.user_side,
-                stderr=terminal.user_side,
-                env=self._environment(device, home) | {VARIABLE: json.dumps(settings)},
-                start_new_session=True,
-                preexec_fn=partial(lifetime.end_with, os.getpid()),  # noqa: PLW1509 - a call of the kernel alone
-            )
-            terminal.started()
-            records = list[dict[str, Any]]()
-            try:
-                self.on_start([process.pid])
-                hung = _wait(process, home, trial.silence_s, show)
-                load_pct = watch.foreign_load_pct()
-                records = [record | {"load_pct": load_pct} for record in _records(home)]
-                exit_code = process.poll()
-            finally:
-                self._end(process, home)
-                terminal.close()
-                _remove_empty(home / "made")
+            watch = CpuWatch()
+            with Terminal(log) as terminal:
+                process = subprocess.Popen(
+                    words,
+                    stdin=terminal.user_side,
+                    stdout=terminal.user_side,
+                    stderr=terminal.user_side,
+                    env=self._environment(device, home) | {VARIABLE: json.dumps(settings)},
+                    start_new_session=True,
+                    preexec_fn=partial(lifetime.end_with, os.getpid()),  # noqa: PLW1509 - a call of the kernel alone
+                )
+                terminal.started()
+                records = list[dict[str, Any]]()
+                try:
+                    self.on_start([process.pid])
+                    hung = _wait(process, home, trial.silence_s, show)
+                    load_pct = watch.foreign_load_pct()
+                    records = [record | {"load_pct": load_pct} for record in _records(home)]
+                    exit_code = process.poll()
+                finally:
+                    self._end(process, home)
+                    _remove_empty(home / "made")
             text = printed(log)
         for record in records:
             if "refused" in record:

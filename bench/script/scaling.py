@@ -7,6 +7,7 @@ of an iteration have stepped.
 A script that knows nothing of loss scaling may read gradients wherever it likes: it clips them, logs their norm, or
 throws them away. So they are unscaled right after each backward pass, and scaled again before one that adds to them. A
 factor is a power of two, so nothing is rounded. Where gradients are not accumulated, that costs what GradScaler costs.
+A script that discards infinite gradients by zeros in place of None keeps its loss scale.
 """
 
 from __future__ import annotations

@@ -45,9 +45,14 @@ class Terminal:
             while text := os.read(self._other_side, 65536):
                 self._file.write(text)
 
-    def close(self) -> None:
-        """Close the terminal after its processes have ended."""
-        if self._reader.ident is not None:
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the terminal after its processes have ended, or where none could be started."""
+        if self._reader.ident is None:
+            os.close(self.user_side)
+        else:
             self._reader.join(END_S)
         os.close(self._other_side)
         self._file.close()

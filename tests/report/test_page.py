@@ -2,15 +2,19 @@
 
 import base64
 import hashlib
+import multiprocessing
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from bench.report import render
+from bench.report import page, render
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
 from bench.report.format import change, times
@@ -267,3 +271,41 @@ def test_runs_of_one_name_have_reports_of_their_own_and_a_copy_has_its_runs(tmp_
         assert report_folder([tmp_path / "c" / "run"]) == Path("reports/run")
     Path("reports/run/report.html").write_text("<!doctype html>")  # without a mark it is no other's
     assert report_folder([other]) == Path("reports/run")
+
+
+COUNT_THREADS = """
+import os, psutil, runpy, sys
+
+os.register_at_fork(after_in_parent=lambda: print("threads:", psutil.Process().num_threads()))
+sys.argv[0] = "run_bench.py"
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_process_that_reports_has_no_other_thread_when_it_forks_those_that_draw(whole, tmp_path):
+    command = [sys.executable, "-c", COUNT_THREADS, "report", str(whole[0].folder), "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    assert re.findall("threads: (.*)", done.stdout) == ["1"] * page.DRAWERS
+
+
+def test_processes_that_draw_leave_signals_to_this_one_and_end_when_this_one_is_interrupted(tmp_path):
+    def describe_nothing():
+        return None
+
+    def take_long():
+        (tmp_path / "begun").touch()
+        time.sleep(600.0)
+
+    def interrupted():
+        with page._drawing([("", describe_nothing), ("", "a remark"), ("", take_long)], tmp_path) as drawing:
+            assert [each.result() for each in drawing[:2]] == [None, "a remark"]
+            for process in multiprocessing.active_children():
+                os.kill(process.pid, signal.SIGINT)
+            while not (tmp_path / "begun").exists():
+                time.sleep(0.01)
+            assert all(process.is_alive() for process in multiprocessing.active_children())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert multiprocessing.active_children() == []

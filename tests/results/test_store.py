@@ -236,6 +236,19 @@ def test_a_file_that_was_deleted_is_not_made_again_without_what_it_had(tmp_path,
         store.add_results(replace(pair, replicate=1), cpu, both())
 
 
+def test_details_of_trials_whose_csv_is_gone_are_not_dropped(tmp_path, tiny_trial, pair, cpu):
+    with Store(tmp_path) as store:
+        store.add_results(tiny_trial, cpu, [result()])
+        for number in (0, 1):
+            trial = replace(pair, replicate=number)
+            store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial)])
+    (tmp_path / "speed.csv").unlink()
+    before = contents(tmp_path)
+    with pytest.raises(UsageError, match=r"has no floor\.csv or speed\.csv"):
+        Store(tmp_path)
+    assert contents(tmp_path) == before
+
+
 def test_details_of_a_trial_that_did_not_end_are_dropped(tmp_path, pair, cpu):
     for number in (0, 1):
         trial = replace(pair, replicate=number)

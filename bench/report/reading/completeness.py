@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BATCH = re.compile(r"-b\d+$")
 """The end of a cell's name: what is before it is equal for one recipe on one device."""
 SEEDED = [name for name, phase in PHASES.items() if phase.key == "seed"]
-"""The phases whose trials seeds tell apart."""
+"""Phases whose trials differ in their seeds."""
 
 
 def remark(run: Run) -> str:
