@@ -9,9 +9,10 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 
@@ -25,9 +26,7 @@ from bench.spec.trial import SuiteRef
 LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
 """The packages whose models are suites, by what stands before a model's name. ``suites/_PREFIX.py`` builds them, and
 ampmeter's extra of that name installs the package."""
-
-
-BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
 
 
 def names() -> list[str]:
@@ -46,31 +45,39 @@ def refer(word: str, settings: Mapping[str, str] | None = None) -> SuiteRef:
     Raises:
         UsageError: there is no such suite, or its file cannot be loaded.
     """
-    file, name = None, Path(word).stem
-    if _library(word):
-        name, path = word, Path(word.partition(":")[2])
-        if "/" in word and path.is_dir():
-            name, file = f"{_library(word)}:{path.resolve().name}", str(path.resolve())
-    elif word.endswith(".py"):
-        if not Path(word).is_file():
-            raise UsageError(f"There is no suite file '{word}'.")
-        file = str(Path(word).resolve())
-    elif word not in names():
-        known = ", ".join(names())
-        raise UsageError(
-            f"There is no suite '{word}'.{nearest(word, names())} Available: {known}; the path of a .py file; or a "
-            "model of a library, as in timm:resnet18, torchvision:resnet18 or hf:bert."
-        )
-    ref = SuiteRef(name=name, file=file)
+    ref = _find(word)
     defaults = parameters(ref)
-    given = {name: text for name, text in (settings or {}).items() if name in defaults}
-    converted = tuple((name, _convert(name, text, defaults[name])) for name, text in sorted(given.items()))
-    suite = _build(_function(ref), converted, word)
-    text = Path(_module(ref).__file__ or "").read_bytes()
-    if _library(word) and file:
-        text += (Path(file) / "config.json").read_bytes()
-    digest = hashlib.blake2b(text, digest_size=6).hexdigest()
-    return SuiteRef(name=suite.name, file=file, digest=digest, parameters=converted)
+    converted = []
+    for name, text in sorted((settings or {}).items()):
+        if name in defaults:
+            converted.append((name, _convert("--set", name, text, defaults[name])))
+    ref = replace(ref, parameters=tuple(converted))
+    suite = load(ref)
+    code = Path(_module(ref).__file__ or "").read_bytes()
+    if _library(word) and ref.file:
+        code += (Path(ref.file) / "config.json").read_bytes()
+    return replace(ref, name=suite.name, digest=hashlib.blake2b(code, digest_size=6).hexdigest())
+
+
+def _find(word: str) -> SuiteRef:
+    """Return the reference of a suite by its name or place, without its parameters."""
+    library, path = _library(word), Path(word)
+    if library:
+        folder = Path(word.partition(":")[2])
+        if "/" in word and folder.is_dir():
+            folder = folder.resolve()
+            return SuiteRef(name=f"{library}:{folder.name}", file=str(folder))
+        return SuiteRef(name=word)
+    if word.endswith(".py"):
+        if not path.is_file():
+            raise UsageError(f"There is no suite file '{word}'.")
+        return SuiteRef(name=path.stem, file=str(path.resolve()))
+    if word not in names():
+        raise UsageError(
+            f"There is no suite '{word}'.{nearest(word, names())} Available: {', '.join(names())}; "
+            "the path of a .py file; or a model of a library, as in timm:resnet18, torchvision:resnet18 or hf:bert."
+        )
+    return SuiteRef(name=word)
 
 
 def _library(name: str) -> str:
@@ -87,8 +94,8 @@ def matching(pattern: str) -> list[str]:
     """
     prefix, _, rest = pattern.partition(":")
     if prefix not in LIBRARIES:
-        allowed = ", ".join(f"'{each}:*'" for each in LIBRARIES)
-        raise UsageError(f"list takes a library and a pattern, such as {allowed} or 'timm:resnet*', not '{pattern}'.")
+        examples = "'timm:*', 'torchvision:*', 'hf:*' or 'timm:resnet*'"
+        raise UsageError(f"list takes a library and a pattern, such as {examples}, not '{pattern}'.")
     known = [f"{prefix}:{name}" for name in _library_module(prefix).names()]
     matches = fnmatch.filter(known, f"{prefix}:{rest or '*'}")
     if not matches:
@@ -119,58 +126,47 @@ def select(request: Request, *, on_cpu: bool = False) -> dict[SuiteRef, Suite]:
         UsageError: a suite cannot be loaded, or a parameter or value is not one that they take.
     """
     refs = [refer(word, dict(request.parameters)) for word in request.suites]
+    if len({ref.name for ref in refs}) < len(refs):
+        raise UsageError(f"Two of the suites have the same name: {', '.join(ref.name for ref in refs)}.")
     known = {name for ref in refs for name in parameters(ref)}
     named = [name for name, _ in (*request.parameters, *request.sweep)]
     for name in named:  # ignoring one would give wrong results
-        if name == "weights" and name not in known:
-            raise UsageError(
-                "No suite here takes initial weights. --weights is for suites whose function has an argument "
-                "'weights', such as intel_resnet18."
-            )
         if name not in known:
             raise UsageError(f"No suite here has a parameter '{name}'. Available: {', '.join(sorted(known))}.")
-    if len({ref.name for ref in refs}) < len(refs):
-        raise UsageError(f"Two of the suites have the same name: {', '.join(ref.name for ref in refs)}.")
     if on_cpu:
-        smaller = [load(ref).cpu_parameters.items() for ref in refs]
-        changes = [{name: value for name, value in each if name not in named} for each in smaller]
-        refs = [_changed(ref, change) for ref, change in zip(refs, changes, strict=True)]
-    is_set = "batch_size" in dict(request.parameters) and not request.batch_sizes  # which are measured in its place
-    if not is_set and "batch_size" not in dict(request.sweep):
+        refs = [_smaller(ref, named) for ref in refs]
+    if "batch_size" not in dict(request.sweep):
         refs = [_unlabelled(ref) for ref in refs]
     variants = [variant for ref in refs for variant in _variants(ref, request.sweep)]
     return {ref: load(ref) for ref in variants}
 
 
+def _smaller(ref: SuiteRef, named: list[str]) -> SuiteRef:
+    """Return the suite with its parameters for a CPU, but those that were named."""
+    smaller = load(ref).cpu_parameters
+    return _changed(ref, {name: smaller[name] for name in smaller if name not in named})
+
+
 def _unlabelled(ref: SuiteRef) -> SuiteRef:
     """Move ``batch_size`` out of the parameters that name a suite: rows have the batch size in a column."""
-    rest = tuple((name, value) for name, value in ref.parameters if name != "batch_size")
-    return replace(ref, parameters=rest, batch_size=dict(ref.parameters).get("batch_size"))
+    rest = dict(ref.parameters)
+    size = rest.pop("batch_size", None)
+    return replace(ref, parameters=tuple(rest.items()), batch_size=size)
 
 
 def _variants(ref: SuiteRef, sweep: tuple[tuple[str, tuple[str, ...]], ...]) -> list[SuiteRef]:
     """Return the variants that a suite names itself, or it alone, with all combinations of swept values."""
     variants = [_changed(ref, variant) for variant in load(ref).variants] or [ref]
+    defaults = parameters(ref)
     for name, words in sweep:
-        variants = [changed for variant in variants for changed in vary(variant, name, words)]
+        if name in defaults:
+            values = dict.fromkeys(_convert("--sweep", name, word, defaults[name]) for word in words)
+            variants = [_changed(variant, {name: value}) for variant in variants for value in values]
     return variants
 
 
 def _changed(ref: SuiteRef, changes: Mapping[str, Parameter]) -> SuiteRef:
     return replace(ref, parameters=tuple(sorted({**dict(ref.parameters), **changes}.items())))
-
-
-def vary(ref: SuiteRef, name: str, words: tuple[str, ...]) -> list[SuiteRef]:
-    """Return the suite once for each value of ``--sweep``, or it alone if it has no such parameter.
-
-    Raises:
-        UsageError: a word is no value of this parameter.
-    """
-    defaults = parameters(ref)
-    if name not in defaults:
-        return [ref]
-    values = dict.fromkeys(_convert(name, word, defaults[name], "--sweep") for word in words)
-    return [_changed(ref, {name: value}) for value in values]
 
 
 def load(ref: SuiteRef) -> Suite:
@@ -179,8 +175,16 @@ def load(ref: SuiteRef) -> Suite:
     Raises:
         UsageError: its file cannot be loaded, with the line at fault.
     """
-    arguments = ref.parameters if ref.batch_size is None else (("batch_size", ref.batch_size), *ref.parameters)
-    return _build(_function(ref), arguments, ref.file or ref.name)
+    function, arguments = _function(ref), dict(ref.parameters)
+    if ref.batch_size is not None:
+        arguments["batch_size"] = ref.batch_size
+    given = " ".join(f"{name}={value}" for name, value in arguments.items())
+    what = f"Suite '{ref.file or ref.name}' cannot be built" + (f" with {given}" if given else "")
+    with _blaming(what, inspect.getfile(getattr(function, "func", function))):
+        suite = function(**arguments)
+    if not isinstance(suite, Suite):
+        raise UsageError(f"{what}: suite() must return a bench.spec.Suite, not {type(suite).__name__}.")
+    return suite
 
 
 def parameters(ref: SuiteRef) -> dict[str, Parameter]:
@@ -188,35 +192,17 @@ def parameters(ref: SuiteRef) -> dict[str, Parameter]:
     return {name: argument.default for name, argument in inspect.signature(_function(ref)).parameters.items()}
 
 
-def _build(function: Callable[..., object], arguments: tuple[tuple[str, Parameter], ...], where: str) -> Suite:
-    try:
-        suite = function(**dict(arguments))
-    except UsageError as error:
-        given = " ".join(f"{name}={value}" for name, value in arguments)
-        changed = f" does not go with {given}" if given else ""
-        raise UsageError(f"Suite '{where}'{changed}: {error}") from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # it is anybody's code
-        file = inspect.getfile(getattr(function, "func", function))
-        raise UsageError(f"Suite '{where}' cannot be built: {_blame(error, file)}") from error
-    if not isinstance(suite, Suite):
-        raise UsageError(f"Suite '{where}': suite() must return a bench.spec.Suite, not {type(suite).__name__}.")
-    return suite
-
-
 def _function(ref: SuiteRef) -> Callable[..., object]:
     if _library(ref.name):
         return partial(_module(ref).suite, ref.file or ref.name.partition(":")[2])
+    where = f"The suite file '{ref.file or ref.name}'"
     function: Callable[..., object] | None = getattr(_module(ref), "suite", None)
     if not inspect.isfunction(function):
-        raise UsageError(f"The suite file '{ref.file or ref.name}' has no function suite() that returns a Suite.")
+        raise UsageError(f"{where} has no function suite() that returns a Suite.")
     for name, argument in inspect.signature(function).parameters.items():
-        if not isinstance(argument.default, bool | int | float | str):
-            raise UsageError(
-                f"The suite file '{ref.file or ref.name}': suite()'s argument '{name}' needs a default that is "
-                "a number, a text, or True or False."
-            )
+        if not isinstance(argument.default, Parameter):
+            kinds = "a number, a text, or True or False"
+            raise UsageError(f"{where}: suite()'s argument '{name}' needs a default that is {kinds}.")
     return function
 
 
@@ -226,47 +212,48 @@ def _module(ref: SuiteRef) -> ModuleType:
     return _import_file(Path(ref.file)) if ref.file else importlib.import_module(f"suites.{ref.name}")
 
 
+@cache
 def _import_file(path: Path) -> ModuleType:
     """Import a suite file, with its folder importable as it would be for a script."""
-    name = f"ampmeter_suite_{path.stem}"
-    if name in sys.modules and sys.modules[name].__file__ == str(path):
-        return sys.modules[name]
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    module = ModuleType(name)
+    sys.path.insert(0, str(path.parent))
+    module = ModuleType(f"ampmeter_suite_{path.stem}")
     module.__file__ = str(path)
-    try:
+    with _blaming(f"The suite file '{path}' cannot be loaded", str(path)):
         code = compile(path.read_bytes(), str(path), "exec")
-        if "suite" not in code.co_names:  # it may be a training, which must not run
-            raise UsageError(
-                f"The suite file '{path}' has no function suite() that returns a Suite, so it was not run. A training "
-                f"script is measured as it is by: python run_bench.py script --inject fp32,amp-bf16 -- {path.name}"
-            )
-        sys.modules[name] = module
+    if "suite" not in code.co_names:  # it may be a training, which must not run
+        raise UsageError(
+            f"The suite file '{path}' has no function suite() that returns a Suite, so it was not run. A training "
+            f"script is measured as it is by: python run_bench.py script --inject fp32,amp-bf16 -- {path.name}"
+        )
+    sys.modules[module.__name__] = module
+    with _blaming(f"The suite file '{path}' cannot be loaded", str(path)):
         exec(code, module.__dict__)
-    except BaseException as error:  # it is anybody's code
-        sys.modules.pop(name, None)
-        if isinstance(error, KeyboardInterrupt | UsageError):
-            raise
-        raise UsageError(f"The suite file '{path}' cannot be loaded: {_blame(error, str(path))}") from error
     return module
 
 
-def _blame(error: BaseException, file: str) -> str:
-    """Return the error, with the line of the user's file if it is known."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    if isinstance(error, SyntaxError):
-        lines.append(error.lineno)
-    line = f"line {lines[-1]}: " if lines else ""
-    return f"{line}{type(error).__name__}: {str(error).rstrip('.')}."
+@contextmanager
+def _blaming(what: str, file: str) -> Iterator[None]:
+    """Raise a UsageError for whatever anybody's code raises, with the line of ``file`` if it is known."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except UsageError as error:
+        raise UsageError(f"{what}: {error}") from error
+    except BaseException as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        if isinstance(error, SyntaxError):
+            lines.append(error.lineno)
+        line = f"line {lines[-1]}: " if lines else ""
+        raise UsageError(f"{what}: {line}{type(error).__name__}: {str(error).rstrip('.')}.") from error
 
 
-def _convert(name: str, text: str, default: Parameter, option: str = "--set") -> Parameter:
+def _convert(option: str, name: str, text: str, default: Parameter) -> Parameter:
     """Convert a command line's text to the type of the argument's default."""
     if isinstance(default, bool):
-        if text.lower() in BOOLEANS:
-            return BOOLEANS[text.lower()]
-        raise UsageError(f"{option} {name} must be yes or no, not '{text}'.")
+        if text.lower() not in BOOLEANS:
+            raise UsageError(f"{option} {name} must be yes or no, not '{text}'.")
+        return BOOLEANS[text.lower()]
     try:
         value = type(default)(text)
     except ValueError as error:

@@ -180,7 +180,7 @@ def test_weights_are_a_parameter_with_an_option_of_its_own(word, weights):
         ("--suite mlp --gpus cpu --out /proc/none", "/proc/none"),
         ("--suite mlp --out /", "'/' exists already. Use another --out."),
         ("compare old new --fail-over 3", "with % where it is 1 or more"),
-        ("--suite resnet20 --weights none --gpus cpu", "No suite here takes initial weights."),
+        ("--suite resnet20 --weights none --gpus cpu", "No suite here has a parameter 'weights'."),
         ("doctor --out /dev/null/inside", "'/dev/null/inside' cannot be read or written: Not a directory."),
     ],
 )

@@ -99,12 +99,11 @@ def test_an_unknown_suite_gets_the_nearest_name():
 
 
 def test_a_swept_parameter_gives_a_suite_for_each_value_and_leaves_others_alone():
-    ref = suite_registry.refer("mlp", {"lr": "0.5"})
-    variants = suite_registry.vary(ref, "width", ("64", "065"))
-    assert [dict(variant.parameters) for variant in variants] == [{"lr": 0.5, "width": 64}, {"lr": 0.5, "width": 65}]
-    assert [suite_registry.load(variant).data.input_shape for variant in variants] == [(64,), (65,)]
-    assert suite_registry.vary(ref, "crop_padding", ("1", "2")) == [ref]
-    assert len(suite_registry.vary(ref, "width", ("64", "064"))) == 1
+    sweep = (("width", ("64", "065", "64")),)
+    request = Request(suites=("mlp", "resnet20"), parameters=(("lr", "0.5"),), sweep=sweep)
+    selected = [(ref.name, dict(ref.parameters)) for ref in suite_registry.select(request)]
+    widths = [("mlp", {"lr": 0.5, "width": width}) for width in (64, 65)]
+    assert selected == [*widths, ("resnet20", {"lr": 0.5})]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +111,7 @@ def test_a_swept_parameter_gives_a_suite_for_each_value_and_leaves_others_alone(
     [
         ({}, {"width": 1024}, 128),
         ({"batch_sizes": (64, 256)}, {"width": 1024}, 128),
-        ({"parameters": (("batch_size", "32"),)}, {"batch_size": 32, "width": 1024}, None),
+        ({"parameters": (("batch_size", "32"),)}, {"width": 1024}, 32),
         ({"parameters": (("batch_size", "32"),), "batch_sizes": (64,)}, {"width": 1024}, 32),
         ({"sweep": (("batch_size", ("32",)),)}, {"batch_size": 32, "width": 1024}, None),
     ],
