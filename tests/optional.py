@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from bench.spec.optional import optional_folders
-from bench.spec.phases import PHASES
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE = {name for name, phase in PHASES.items() if phase.is_core}
+CORE = {"memory", "floor", "speed", "train"}
 OF_PHASES = [path.parent for path in sorted(ROOT.glob("bench/phases/*/__init__.py")) if path.parent.name not in CORE]
 WITH_COMMANDS = [ROOT.joinpath("bench", *name.split(".")) for name in optional_folders("command", "launcher")]
 OPTIONAL = list(dict.fromkeys([*WITH_COMMANDS, *OF_PHASES]))

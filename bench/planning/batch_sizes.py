@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from bench.spec.placement import Placement
 from bench.spec.precisions import parse_precision
 from bench.spec.techniques import techniques
 from bench.spec.trial import Cell
@@ -19,9 +20,9 @@ def at_any_size(cell: Cell) -> Cell:
     return replace(cell, batch_size=1)
 
 
-def pieces(cell: Cell) -> int:
-    """Return the number of equal pieces of a batch: its devices times its accumulated parts."""
-    return len(cell.placement.members) * techniques(cell.techniques).grad_accumulation
+def pieces(placement: Placement, names: tuple[str, ...]) -> int:
+    """Return the number of equal pieces of a batch: its devices times its accumulated parts, by techniques' names."""
+    return len(placement.members) * techniques(names).grad_accumulation
 
 
 def common_multiple(precisions: Iterable[str], rows: int) -> int:
@@ -31,8 +32,11 @@ def common_multiple(precisions: Iterable[str], rows: int) -> int:
         precisions: their names.
         rows: how many rows each sample has in linear layers: a sequence's tokens, and 1 where that is unknown.
     """
-    wanted = (parse_precision(name).trained_multiple for name in precisions)
-    return math.lcm(*(multiple // math.gcd(multiple, rows) for multiple in wanted))
+    common = 1
+    for name in precisions:
+        multiple = parse_precision(name).trained_multiple
+        common = math.lcm(common, multiple // math.gcd(multiple, rows))
+    return common
 
 
 def fitting_at(largest: Mapping[str, int | None]) -> dict[int, tuple[str, ...]]:
@@ -40,5 +44,8 @@ def fitting_at(largest: Mapping[str, int | None]) -> dict[int, tuple[str, ...]]:
 
     The smallest of them fits all.
     """
-    sizes = sorted({size for size in largest.values() if size is not None})
-    return {size: tuple(name for name, most in largest.items() if most is not None and most >= size) for size in sizes}
+    known = {name: size for name, size in largest.items() if size is not None}
+    fitting = {}
+    for size in sorted({*known.values()}):
+        fitting[size] = tuple(name for name in known if known[name] >= size)
+    return fitting

@@ -12,19 +12,18 @@ from bench.spec.request import Request
 from bench.spec.suite import Suite
 from bench.spec.trial import JOINT_S, SEARCHING_S, SILENCE_S, Trial
 
-CPU_EFFICIENCY, EMULATED_EFFICIENCY, GPU_EFFICIENCY = 0.6, 0.8, 0.4
-"""Share of a matrix product's rate that a training step is assumed to reach: on a CPU, there in an emulated precision,
-and on a GPU."""
+CPU_EFFICIENCY, GPU_EFFICIENCY = 0.6, 0.4
+"""Share of a matrix product's rate that a training step is assumed to reach."""
 STEP_OVERHEAD_S = 0.005
 """Time of a step without its products, on a CPU."""
 CPU_START_S, GPU_START_S = 0.5, 3.0
 """Time of a trial's process until its first step: a GPU's context and libraries are loaded in each."""
+DISTRIBUTED_START_S = 5.0
+"""The same on top for processes that train together, which are not forked: each imports torch itself."""
 REPORT_S = 4.0
 """Time to read a run's rows and to draw its report."""
 SILENT_STEPS = 24
 """Steps of an arm between two messages: two of the longest blocks, with their switch warm-up."""
-DISTRIBUTED_OVERHEAD_S = 5.0
-"""Processes that train together are not forked: each imports torch itself."""
 
 
 def estimate_s(trial: Trial, suite: Suite, data: PreparedData, device: Device, step: float | None) -> float | None:
@@ -34,19 +33,21 @@ def estimate_s(trial: Trial, suite: Suite, data: PreparedData, device: Device, s
     estimate = PHASES[trial.phase].estimate
     if estimate is None or step is None:
         return None
-    samples = data.train_samples
+    steps = suite.data.steps_per_epoch
+    if data.train_samples is not None:
+        steps = data.train_samples // trial.cell.batch_size
     work = Work(
         step_s=step,
         arms=len(trial.arms),
-        steps_per_epoch=suite.data.steps_per_epoch if samples is None else samples // trial.cell.batch_size,
+        steps_per_epoch=steps,
         epochs=trial.epochs,
-        first=trial.replicate == 0,
         budget_s=trial.protocol.process_s,
         fewest_rounds=trial.protocol.fewest_rounds,
     )
-    several = len(trial.cell.placement.members) > 1
     start_s = GPU_START_S if device.is_gpu else CPU_START_S
-    return start_s + (DISTRIBUTED_OVERHEAD_S if several else 0.0) + estimate(work)
+    if len(trial.cell.placement.members) > 1:
+        start_s += DISTRIBUTED_START_S
+    return start_s + estimate(work)
 
 
 def step_s(trial: Trial, device: Device, flops_per_sample: float | None) -> float | None:
@@ -56,15 +57,19 @@ def step_s(trial: Trial, device: Device, flops_per_sample: float | None) -> floa
     slow as fp32, except bfloat16 that is emulated, whose rate was measured. Nothing tells how long other emulated types
     take, nor a CPU's float16.
     """
-    precisions = [parse_precision(arm.precision) for arm in trial.arms]
-    untimed = any(each.emulated or (not device.is_gpu and each.compute == "float16") for each in precisions)
-    if flops_per_sample is None or not device.fp32_gflops or untimed:
+    gflops = device.fp32_gflops
+    for arm in trial.arms:
+        precision = parse_precision(arm.precision)
+        if precision.emulated or (not device.is_gpu and precision.compute == "float16"):
+            return None
+        if is_emulated(device, precision.name):
+            gflops = device.bf16_gflops
+    if flops_per_sample is None or not gflops:
         return None
-    emulated = any(is_emulated(device, each.name) for each in precisions)
-    gflops = (device.bf16_gflops or 0.0) if emulated else device.fp32_gflops
-    efficiency = GPU_EFFICIENCY if device.is_gpu else EMULATED_EFFICIENCY if emulated else CPU_EFFICIENCY
-    overhead_s = 0.0 if device.is_gpu else STEP_OVERHEAD_S
-    return overhead_s + flops_per_sample * trial.cell.batch_size / (efficiency * gflops * 1e9)
+    flops = flops_per_sample * trial.cell.batch_size
+    if device.is_gpu:
+        return flops / (GPU_EFFICIENCY * gflops * 1e9)
+    return STEP_OVERHEAD_S + flops / (CPU_EFFICIENCY * gflops * 1e9)
 
 
 def silence_s(trial: Trial, request: Request, step: float | None) -> float:
@@ -77,6 +82,5 @@ def silence_s(trial: Trial, request: Request, step: float | None) -> float:
         return SEARCHING_S
     if request.trial_timeout_s is not None:
         return request.trial_timeout_s
-    several = len(trial.cell.placement.members) > 1
     round_s = SILENT_STEPS * len(trial.arms) * (step or 0.0)
-    return max(10 * round_s, JOINT_S if several else SILENCE_S)
+    return max(10 * round_s, JOINT_S if len(trial.cell.placement.members) > 1 else SILENCE_S)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 
 from bench.planning.abilities import EMULATED, best_mixed, is_emulated, require_supported, unsupported_reason
-from bench.planning.batch_sizes import Largest, at_any_size, fitting_at
+from bench.planning.batch_sizes import Largest, at_any_size, fitting_at, pieces
 from bench.planning.estimate import estimate_s, silence_s, step_s
 from bench.planning.footprint import Footprints, fit_batches, unfit_reason
 from bench.planning.question import Question
@@ -21,7 +20,7 @@ from bench.spec.precisions import BASELINE, PRECISIONS
 from bench.spec.protocol import Protocol
 from bench.spec.request import Request
 from bench.spec.suite import Suite
-from bench.spec.techniques import AblationStep, find, for_one_device, techniques
+from bench.spec.techniques import AblationStep, find, for_one_device
 from bench.spec.trial import Cell, SuiteRef, Trial
 
 ONCE = Protocol(replicates=1, most_replicates=1, time_budget_s=1.0, fewest_rounds=3)
@@ -47,8 +46,11 @@ class Plan:
 
     def only(self, keep: Callable[[Trial], bool]) -> Plan:
         """Return the trials that are to be kept."""
-        kept = [(trial, seconds) for trial, seconds in zip(self.trials, self.seconds, strict=True) if keep(trial)]
-        return Plan(trials=tuple(trial for trial, _ in kept), seconds=tuple(seconds for _, seconds in kept))
+        return _plan([entry for entry in zip(self.trials, self.seconds, strict=True) if keep(entry[0])])
+
+
+def _plan(entries: Sequence[tuple[Trial, float | None]]) -> Plan:
+    return Plan(trials=tuple(trial for trial, _ in entries), seconds=tuple(seconds for _, seconds in entries))
 
 
 def make_plan(
@@ -78,15 +80,12 @@ def make_plan(
         UsageError: no device supports any of the precisions that were asked for.
     """
     require_supported(request, environment.devices)
-    alone = [len(Placement(name=device.placement).members) == 1 for device in environment.devices]
     planned: list[tuple[Trial, float | None]] = []
     for ref, suite in suites.items():
-        for device, is_alone in zip(environment.devices, alone, strict=True):
-            here = request
-            if is_alone and not all(alone):  # the reference of the devices that train together
-                here = replace(request, techniques=for_one_device(request.techniques))
-            footprint = footprints.get(ref)
-            kept = suite if footprint is None else fit_batches(suite, ref, device, footprint)
+        for device in environment.devices:
+            here, kept, footprint = request, suite, footprints.get(ref)
+            if footprint is not None:
+                kept = fit_batches(suite, ref, device, footprint)
             if request.quick:
                 here, kept = _shorten(here, kept, device, flops.get(ref))
             once = _emulates_quickly(here, kept, device, flops.get(ref))
@@ -98,12 +97,13 @@ def make_plan(
                 unfit = unfit_reason(asked, device, footprint) if footprint is not None else ""
                 trial = replace(asked, silence_s=silence_s(asked, request, step), unfit=unfit)
                 seconds = estimate_s(trial, suite, data[ref], device, step)
-                trains_slowly = once and trial.phase == "train" and trial.precisions == (EMULATED,)
-                if not trains_slowly or (seconds or math.inf) <= EMULATED_TRAIN_S:
+                is_slow_training = once and trial.phase == "train" and (seconds or math.inf) > EMULATED_TRAIN_S
+                if not is_slow_training or trial.precisions == (BASELINE,):
                     planned.append((trial, seconds))
-    if request.within_s is not None:  # the cells take turns, process by process
-        planned.sort(key=lambda entry: (ASKED_FIRST.get(entry[0].phase, len(ASKED_FIRST)), entry[0].replicate))
-    return Plan(trials=tuple(trial for trial, _ in planned), seconds=tuple(seconds for _, seconds in planned))
+    if request.within_s is not None:
+        # The cells take turns, process by process.
+        planned.sort(key=lambda entry: (ASKED_FIRST.get(entry[0].phase, 3), entry[0].replicate))
+    return _plan(planned)
 
 
 def _shorten(request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> tuple[Request, Suite]:
@@ -113,96 +113,99 @@ def _shorten(request: Request, suite: Suite, device: Device, flops_per_sample: f
     or the smallest that the suite has for a CPU, halved while a step has many FLOPs.
     """
     mixed = best_mixed(device)
-    if not is_emulated(device, mixed) and not unsupported_reason(device, mixed):
-        request = replace(request, precisions=request.precisions or (BASELINE, mixed))
+    if not request.precisions and not is_emulated(device, mixed) and not unsupported_reason(device, mixed):
+        request = replace(request, precisions=(BASELINE, mixed))
     size = min((suite.batch_size, *(() if device.is_gpu else suite.cpu_batch_sizes)))
-    pieces = len(Placement(name=device.placement).members) * techniques(request.techniques).grad_accumulation
+    parts = pieces(Placement(name=device.placement), request.techniques)
     most = QUICK_STEP_FLOPS["cuda" if device.is_gpu else "cpu"]
-    while size * (flops_per_sample or 0.0) > most and size >= 4 * pieces and size % (2 * pieces) == 0:
+    # Each part keeps two samples, which batch norm needs.
+    while size * (flops_per_sample or 0.0) > most and size % (4 * parts) == 0:
         size //= 2
     return request, replace(suite, batch_sizes=(size,), cpu_batch_sizes=(size,))
 
 
 def _emulates_quickly(request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> bool:
-    """Return whether to measure an emulated precision that nobody named: its step is short, or to be explained.
+    """Return whether to measure an emulated precision that nobody named: its step is short.
 
     Without it a CPU that emulates bfloat16 has nothing to compare with fp32.
     """
     if request.precisions or {*ABLATIONS} & {*request.phases} or not is_emulated(device, EMULATED):
         return False
+    if flops_per_sample is None or device.bf16_gflops is None:
+        return False
     largest = max(request.batch_sizes or suite.cpu_batch_sizes or suite.batch_sizes or (suite.batch_size,))
-    within_limit = (
-        flops_per_sample is not None
-        and device.bf16_gflops is not None
-        and flops_per_sample * largest < EMULATED_STEP_S * 1e9 * device.bf16_gflops
-    )
-    return within_limit or any(PHASES[name].however_slow for name in request.phases)
+    return flops_per_sample * largest < EMULATED_STEP_S * 1e9 * device.bf16_gflops
 
 
 def _trials_on(
     request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, device: Device, *, largest: Largest | None
 ) -> list[Trial]:
     """Return a suite's trials on one device, in their order."""
-    sizes = {phase: _batch_sizes(suite, request, device, phase) for phase in request.phases}
-    start = (not device.is_gpu and min(suite.cpu_batch_sizes, default=0)) or suite.batch_size
+    placement, asked = Placement(name=device.placement), request.techniques
+    # One device, alone or as the reference of several, has no techniques of devices that train together.
+    possible = asked if len(placement.members) > 1 else for_one_device(asked)
     cell = Cell(
         suite=ref,
-        placement=Placement(name=device.placement),
-        batch_size=start,
+        placement=placement,
+        batch_size=suite.batch_size if device.is_gpu else min(suite.cpu_batch_sizes, default=suite.batch_size),
         data=data.source,
         classes=data.classes,
-        techniques=tuple(name for name in request.techniques if not find(name).implied),
+        techniques=tuple(name for name in possible if not find(name).implied),
     )
     names = _precisions(request, device)
-    phases = [name for name in PHASES if name in request.phases and not _lacks(device, name)]
-    question = partial(Question, request=request, suite=suite, device=device)
+
+    def trials_of(phase: str, size: int, precisions: tuple[str, ...]) -> list[Trial]:
+        question = Question(
+            phase=PHASES[phase],
+            request=request,
+            suite=suite,
+            cell=replace(cell, batch_size=size),
+            device=device,
+            precisions=precisions,
+        )
+        return _trials(question)
+
     trials: list[Trial] = []
     if request.largest_batch and largest is None:
-        for name in SEARCHES:
-            trials += _trials(question(phase=PHASES[name], cell=cell, precisions=names))
+        for search in SEARCHES:
+            trials += trials_of(search, cell.batch_size, names)
     fitting = fitting_at({name: (largest or {}).get((at_any_size(cell), name)) for name in names})
-    for size in sorted({*(size for chosen in sizes.values() for size in chosen), *fitting}):
-        at = replace(cell, batch_size=size)
-        for name in phases:
-            phase = PHASES[name]
-            if size in sizes[name]:
-                trials += _trials(question(phase=phase, cell=at, precisions=names))
-            elif size in fitting and not phase.recipe_batch and (phase.arms != "baseline" or BASELINE in fitting[size]):
-                trials += _trials(question(phase=phase, cell=at, precisions=fitting[size]))
+    phases = [name for name in PHASES if name in request.phases and PHASES[name].lacks(device) is None]
+    chosen = {phase: _batch_sizes(suite, request, device, phase) for phase in phases}
+    for size in sorted({*fitting}.union(*chosen.values())):
+        for phase in phases:
+            if size in chosen[phase]:
+                trials += trials_of(phase, size, names)
+            elif size in fitting and not PHASES[phase].recipe_batch:
+                trials += trials_of(phase, size, fitting[size])
     return trials
-
-
-def _lacks(device: Device, name: str) -> bool:
-    """Return whether a device cannot be asked for a phase."""
-    lacks = PHASES[name].lacks
-    return lacks is not None and lacks(device) is not None
 
 
 def _batch_sizes(suite: Suite, request: Request, device: Device, phase: str) -> tuple[int, ...]:
     """Return the batch sizes of a phase: the request's, else the suite's sweep, or its recipe's for training."""
+    recipe = (suite.batch_size,)
     if any(name == "batch_size" for name, _ in request.sweep):
-        return (suite.batch_size,)
-    recipe = PHASES[phase].recipe_batch
-    if request.batch_sizes or (request.largest_batch and not recipe):
-        return request.batch_sizes or ()
-    if recipe:
-        return (suite.batch_size,)
+        return recipe
+    if request.batch_sizes:
+        return request.batch_sizes
+    if PHASES[phase].recipe_batch:
+        return recipe
+    if request.largest_batch:
+        return ()
     sizes = () if device.is_gpu else suite.cpu_batch_sizes
-    if PHASES[phase].one_batch:
-        return (min(sizes, default=suite.batch_size),)
-    return sizes or suite.batch_sizes or (suite.batch_size,)
+    if PHASES[phase].is_ablation:
+        return (min(sizes or recipe),)
+    return sizes or suite.batch_sizes or recipe
 
 
 def _precisions(request: Request, device: Device) -> tuple[str, ...]:
     """Return the precisions to compare, the baseline first: those named, else those that the device may gain by."""
-    names = request.precisions or [
-        name
-        for name, precision in PRECISIONS.items()
-        if precision.default
-        and (device.is_gpu or precision.compute != "float16")  # most CPUs emulate it
-        and not unsupported_reason(device, name)
-        and not is_emulated(device, name)
-    ]
+    names = list(request.precisions or ())
+    if not names:
+        for name, precision in PRECISIONS.items():
+            is_slow = is_emulated(device, name) or (not device.is_gpu and precision.compute == "float16")
+            if precision.default and not is_slow and not unsupported_reason(device, name):
+                names.append(name)
     return tuple(sorted(dict.fromkeys(names), key=lambda name: name != BASELINE))
 
 
@@ -212,37 +215,46 @@ def _trials(question: Question) -> list[Trial]:
     if phase.trials is not None:
         return phase.trials(question)
     common = question.trial()
-    groups: list[tuple[AblationStep, ...]] = [(arm,) for arm in common.arms]
+    groups: Groups = [(arm,) for arm in common.arms]
     alone: list[Trial] = []
     if phase.arms == "baseline":
-        groups = [(AblationStep(precision=BASELINE),)]
+        groups = [arms for arms in groups if arms[0].precision == BASELINE]
     elif phase.arms == "together":
         groups, alone = together(common, device)
     if phase.is_enough is not None:
-        return in_processes(common, groups) + alone
+        return in_processes(common, groups, common.protocol.replicates) + alone
     if phase.key == "seed":
-        common = replace(common, epochs=request.epochs or question.suite.epochs)
-        common = replace(common, target_accuracy_pct=request.target_accuracy_pct)
+        return _in_seeds(question, groups)
+    # The memory phase: on a GPU cuDNN may choose another workspace in each process.
+    is_repeated = phase.key == "replicate" and device.is_gpu and not request.quick
+    return in_processes(common, groups, 2 if is_repeated else 1) + alone
+
+
+def _in_seeds(question: Question, groups: Groups) -> list[Trial]:
+    """Return a trial for each group of arms with each seed."""
+    request, trials = question.request, []
+    common = replace(
+        question.trial(),
+        epochs=request.epochs or question.suite.epochs,
+        target_accuracy_pct=request.target_accuracy_pct,
+    )
+    for turn, seed in enumerate(question.seeds):
         # Every other seed in reverse order, so that a linear drift of the machine favours no precision.
-        return [
-            replace(common, arms=group, seed=seed)
-            for turn, seed in enumerate(question.seeds)
-            for group in (groups[::-1] if turn % 2 else groups)
-        ]
-    if phase.key == "replicate" and device.is_gpu and not request.quick:
-        # The memory phase: cuDNN may choose another workspace in each process.
-        return [replace(common, arms=group, replicate=process) for group in groups for process in (0, 1)]
-    return [replace(common, arms=group) for group in groups] + alone
+        for arms in groups[::-1] if turn % 2 else groups:
+            trials.append(replace(common, arms=arms, seed=seed))
+    return trials
 
 
 def together(common: Trial, device: Device, refused: Sequence[AblationStep] = ()) -> tuple[Groups, list[Trial]]:
     """Return the arms of a trial that the device supports as one group, and a trial for each other arm."""
-    unsupported = [*refused, *(arm for arm in common.arms if unsupported_reason(device, arm.precision, common.phase))]
-    supported = tuple(arm for arm in common.arms if arm not in unsupported)
-    return [supported] if supported else [], [replace(common, arms=(arm,)) for arm in unsupported]
+    supported: list[AblationStep] = []
+    alone = list(refused)
+    for arm in common.arms:
+        is_supported = unsupported_reason(device, arm.precision, common.phase) is None
+        (supported if is_supported else alone).append(arm)
+    return [tuple(supported)] if supported else [], [replace(common, arms=(arm,)) for arm in alone]
 
 
-def in_processes(common: Trial, groups: Groups) -> list[Trial]:
-    """Return a trial for each group of arms in each of the protocol's processes."""
-    processes = range(common.protocol.replicates)
-    return [replace(common, arms=group, replicate=number) for number in processes for group in groups]
+def in_processes(common: Trial, groups: Groups, count: int) -> list[Trial]:
+    """Return a trial for each group of arms in each of so many processes."""
+    return [replace(common, arms=arms, replicate=process) for process in range(count) for arms in groups]

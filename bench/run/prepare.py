@@ -54,8 +54,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     if gone := [name for name in request.phases if name not in PHASES]:
         raise UsageError(f"This ampmeter cannot measure {', '.join(gone)}: bench/phases/ has no folder of that name.")
     for name in request.phases:
-        if (check := PHASES[name].check) is not None:  # before anything is fetched
-            check(request)
+        PHASES[name].check(request)  # before anything is fetched
     print_plain("Looking at the devices.")
     environment = launcher.survey(request.gpus)
     if request.quick and request.gpus is None and request.on is None:
@@ -250,8 +249,8 @@ def warn_of_shared_algorithms(plan: Plan) -> list[str]:
 
 def warn_of_what_devices_lack(environment: Environment, request: Request) -> list[str]:
     """Warn of phases that are left out on a device that cannot be asked for them."""
-    asked = [lacks for name in request.phases if (lacks := PHASES[name].lacks) is not None]
-    return list(filter(None, (lacks(device) for lacks in asked for device in environment.devices)))
+    reasons = (PHASES[name].lacks(device) for name in request.phases for device in environment.devices)
+    return list(filter(None, reasons))
 
 
 def warn_of_idle_techniques(request: Request) -> list[str]:

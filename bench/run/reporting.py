@@ -75,7 +75,7 @@ def advice_of(folder: Path) -> list[Advice]:
     """Return what the phases of a run advise."""
     request = read_run(folder).get("request", {})
     asked = (PHASES[name] for name in request.get("phases", ()) if name in PHASES)
-    return [advice for phase in asked if phase.advice is not None for advice in phase.advice(folder, request)]
+    return [advice for phase in asked for advice in phase.advice(folder, request)]
 
 
 def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:

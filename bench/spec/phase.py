@@ -20,9 +20,6 @@ from typing import Any, Literal
 
 from bench.spec.metric import Metric
 
-MOST_WARM_UP_STEPS, FEWEST_WARM_UP_STEPS = 15, 4
-"""Steps of warm-up that an estimate reckons with."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
@@ -33,8 +30,6 @@ class Work:
     arms: int
     steps_per_epoch: int
     epochs: int
-    first: bool
-    """Whether it is the first process of its cell, which finds what the others only check."""
     budget_s: float
     """Time budget of an arm."""
     fewest_rounds: int
@@ -42,19 +37,13 @@ class Work:
 
     @property
     def warm_up_s(self) -> float:
-        """The warm-up of an arm."""
-        few_s = FEWEST_WARM_UP_STEPS * self.step_s + 0.75 * self.budget_s
-        return max(0.5, min(MOST_WARM_UP_STEPS * self.step_s, few_s))
+        """The warm-up of an arm: about as many steps as it takes where they are long."""
+        return max(0.5, 8 * self.step_s)
 
     @property
     def rounds_s(self) -> float:
-        """An arm's warm-up, watched switches and ABBA rounds; in a first process also its limits."""
-        step_s, budget_s = self.step_s, self.budget_s
-        round_s = 2 * step_s * (1.7 if step_s < 1.0 else 1.0)  # long steps have no switch warm-up
-        rounds_s = max(budget_s, min(self.fewest_rounds * round_s, max(5 * budget_s, 2 * round_s)))
-        limits_s = 0.4 + 4 * step_s if self.first else 0.0
-        switches_s = 0.5 * budget_s if 25 * step_s < budget_s else 0.0  # of longer steps none are watched
-        return self.warm_up_s + switches_s + rounds_s + limits_s
+        """An arm's warm-up, its ABBA rounds, and between them as many steps again that only warm up or are watched."""
+        return self.warm_up_s + max(1.5 * self.budget_s, 4 * self.fewest_rounds * self.step_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,22 +110,18 @@ class Phase:
     is_ablation: bool = False
     """Whether it measures nothing itself: its trials are other phases', and their arms steps of an ablation, each with
     the techniques of the one before it and another."""
-    one_batch: bool = False
-    """Whether it is measured at the smallest of the suite's batch sizes for a CPU, and not at all of them."""
     trains: bool = True
     """Whether its steps train, or only go forward, which takes less memory."""
     uses_epochs: bool = False
     """Whether ``--epochs`` and the other options of training are for it."""
     has_own_baseline: bool = False
     """Whether each of its trials measures the baseline, too, so that no trial of that needs to."""
-    however_slow: bool = False
-    """Whether an emulated precision that nobody named is measured, however long its steps take."""
     refuses: Mapping[str, str] = field(default_factory=dict)
     """The techniques that it cannot be measured with, each with the reason."""
-    lacks: Callable[[Any], str | None] | None = None
+    lacks: Callable[[Any], str | None] = lambda _device: None
     """Returns None if a ``Device`` can measure it, else the sentence that a run warns with; an empty text leaves the
     phase out without a warning."""
-    check: Callable[[Any], None] | None = None
+    check: Callable[[Any], None] = lambda _request: None
     """Raises a UsageError for a ``Request`` that it cannot answer."""
     trials: Callable[[Any], list[Any]] | None = None
     """Returns its trials in a cell, to a ``planning.question.Question``; None are those that its ``arms`` and ``key``
@@ -145,10 +130,8 @@ class Phase:
     """Whether it searches a batch size, before any other phase is planned."""
     conduct: Callable[[Any, Any], None] | None = None
     """Measures a trial that may need several processes, given it and its ``run.runner.Turn``; None: in one process."""
-    advice: Callable[..., list[Advice]] | None = None
+    advice: Callable[..., list[Advice]] = lambda _folder, _request: []
     """Returns what it advises after a run, given the run's folder and its request."""
-    is_core: bool = False
-    """Whether the rest of the harness needs it; the folder of any other phase may be deleted."""
 
     @property
     def file(self) -> str:

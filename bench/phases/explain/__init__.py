@@ -52,7 +52,6 @@ PHASE = Phase(
     arms="together",
     conduct=conduct,
     trains_on_data=True,
-    however_slow=True,
     advice=advice,
     # Plain and profiled steps in turn, and steps on batches as they are loaded.
     estimate=lambda work: work.arms * (work.warm_up_s + max(2.0, 60 * work.step_s)),

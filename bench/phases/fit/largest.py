@@ -58,7 +58,7 @@ def search(
     Returns:
         The largest batch size that fits, with its result; the smallest one tried if none fits.
     """
-    unit = pieces(trial.cell) * multiple
+    unit = pieces(trial.cell.placement, trial.cell.techniques) * multiple
     size = max(1, trial.cell.batch_size // unit) * unit
     low, high, bound = 0, 0, ""
     fitted = dict[int, TrialResult]()

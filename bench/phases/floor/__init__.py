@@ -13,7 +13,6 @@ AGAIN = " again"
 PHASE = Phase(
     name="floor",
     order=30,
-    is_core=True,
     summary="the baseline timed against itself: the A/A noise",
     row=Speed,
     details={Block: "blocks.csv"},

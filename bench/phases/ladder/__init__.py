@@ -40,7 +40,6 @@ PHASE = Phase(
     "batches in host memory, each on top of the one before that works; --precisions fp32 leaves AMP out",
     is_ablation=True,
     joint=True,
-    one_batch=True,
     check=check,
     trials=trials,
     estimate=None,

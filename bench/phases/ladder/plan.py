@@ -23,7 +23,7 @@ def trials(question: Question) -> list[Trial]:
     speed = replace(question.trial(), phase="speed", ablation=True, cell=cell, arms=tuple(steps))
     memory = [replace(speed, phase="memory", arms=(step,)) for step in steps]
     groups, alone = together(speed, question.device, unsupported)
-    return [*memory, *in_processes(speed, groups), *alone]
+    return [*memory, *in_processes(speed, groups, speed.protocol.replicates), *alone]
 
 
 def _mixed(question: Question) -> str:

@@ -106,7 +106,6 @@ METRICS = (
 PHASE = Phase(
     name="memory",
     order=20,
-    is_core=True,
     summary="peak memory of a training step, and its bytes by kind of tensor",
     row=MemoryPeak,
     metrics=METRICS,

@@ -211,7 +211,6 @@ MEDIANS += ("step_p50_ms", "step_p95_ms", "block_steps", "communication_pct", "c
 PHASE = Phase(
     name="speed",
     order=40,
-    is_core=True,
     summary="time of a training step, all precisions in one process",
     row=Speed,
     details={Block: "blocks.csv"},

@@ -167,7 +167,6 @@ MEANS += (
 PHASE = Phase(
     name="train",
     order=60,
-    is_core=True,
     summary="training with an evaluation after each epoch",
     row=Training,
     details={EpochResult: "epochs.csv"},
