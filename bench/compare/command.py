@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.cli.commands import Command
 from bench.spec.errors import UsageError
-from bench.spec.options import growth, whole
+from bench.spec.options import share, whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-over",
         metavar="SHARE",
-        type=partial(growth, "--fail-over"),
+        type=partial(share, "--fail-over"),
         help="exit with 1 where a step's time, memory or energy is shown to have grown by more, such as 3%%; also "
         "where accuracy is shown to be lost, or something no longer runs",
     )

@@ -16,7 +16,7 @@ from bench.results.store import FAILURES
 from bench.spec.errors import UsageError
 from bench.spec.phase import Advice
 from bench.spec.phases import PHASES
-from bench.spec.repeat import at_length
+from bench.spec.repeat import repeated
 from bench.spec.text import print_plain
 
 WITHOUT_REPORT = "AMPMETER_WITHOUT_REPORT"
@@ -97,7 +97,7 @@ def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
     if steps := [advice.step for advice in advised if advice.step]:
         return " ".join(steps)
     if request.get("quick"):
-        return f"{at_length(request)} measures what --quick left out."
+        return f"{repeated(request)} measures what --quick left out."
     trained = trials[trials["phase"] == "train"]
     seeds = set(map(int, trained["seed"]))
     first = ""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 SIMILAR = 0.5
 """Likeness, by difflib's ratio, from which on a word is suggested for another."""
@@ -25,21 +24,14 @@ def first_line(error: BaseException) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint at the known word most like ``word``, or an empty string if none is similar.
-
-    Case and the order of a word's parts do not count; of words equally like it the first is named.
-    """
-
-    def likeness(other: str) -> float:
-        pairs = ((word.lower(), other.lower()), (_in_order(word), _in_order(other)))
-        return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
-
-    match = max(known, key=likeness, default="")
-    return f" Did you mean '{match}'?" if likeness(match) >= SIMILAR else ""
+    """Return a hint at the known word most like ``word``, or an empty string if none is similar."""
+    matches = difflib.get_close_matches(word.lower(), known, n=1, cutoff=SIMILAR)
+    return f" Did you mean '{matches[0]}'?" if matches else ""
 
 
-def _in_order(word: str) -> str:
-    return "-".join(sorted(re.split(r"[-_. ]", word.lower())))
+def unknown(kind: str, word: str, known: Collection[str]) -> UsageError:
+    """Return the error that there is nothing of a kind by some name."""
+    return UsageError(f"There is no {kind} '{word}'.{nearest(word, known)} Available: {', '.join(known)}.")
 
 
 def require(condition: bool, field: str, allowed: str, value: object) -> None:

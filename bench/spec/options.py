@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.spec.errors import UsageError
 
-NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
 Reader = Callable[[str, str], Any]
 """Converts a word, given the option's name and the word, or raises a UsageError that names the option."""
 
@@ -74,17 +74,17 @@ def whole(least: int, also: str = "") -> Reader:
     return read_whole
 
 
-def matching(pattern: str, allowed: str, convert: Callable[[re.Match[str]], Any]) -> Reader:
-    """Return a reader of words that match; ``convert`` may still refuse one by returning None."""
+def number(allowed: str, units: Mapping[str, float], most: float = math.inf) -> Reader:
+    """Return a reader of numbers above 0 and up to ``most``, with a unit, of which the empty one is none."""
 
-    def read_match(option: str, text: str) -> Any:
-        match = re.fullmatch(pattern, text)
-        value = None if match is None else convert(match)
-        if value is None:
+    def read_number(option: str, text: str) -> float:
+        match = re.fullmatch(r"(\d+\.?\d*|\.\d+)(\D*)", text)
+        value = float(match[1]) * units.get(match[2], 0.0) if match else 0.0
+        if not 0 < value <= most:
             raise UsageError(f"{option} takes {allowed}, not '{text}'.")
         return value
 
-    return read_match
+    return read_number
 
 
 def assignment(option: str, text: str, form: str = "NAME=VALUE") -> tuple[str, str]:
@@ -96,32 +96,12 @@ def assignment(option: str, text: str, form: str = "NAME=VALUE") -> tuple[str, s
 
 
 def assigned_values(option: str, text: str) -> tuple[str, tuple[str, ...]]:
-    """Read a name and several values, each once."""
+    """Read a name and several values."""
     name, values = assignment(option, text, "NAME=V1,V2")
-    distinct = listed(word)(option, values)
-    if len(distinct) <= values.count(","):
-        raise UsageError(f"{option} {name} has a value twice in '{values}': name each once.")
-    return name, distinct
+    return name, listed(word)(option, values)
 
 
-duration_s = matching(
-    NUMBER + "(s|m|h|)",
-    "a time above 0 such as 10s, 2m or 1h",
-    lambda match: float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] or None,
-)
-percentage = matching(
-    NUMBER + "%?",
-    "a percentage above 0 and up to 100, such as 94%",
-    lambda match: float(match[1]) if 0 < float(match[1]) <= 100 else None,
-)
-norm = matching(NUMBER, "a norm above 0 such as 1.0", lambda match: float(match[1]) or None)
-target = matching(
-    NUMBER + "(%?)",
-    "a share such as 1% or 0.01, above 0 and below 100%",
-    lambda match: share if 0 < (share := float(match[1]) / (100 if match[2] else 1)) < 1 else None,
-)
-growth = matching(
-    NUMBER + "(%?)",
-    "a share such as 3% or 0.03, and with % where it is 1 or more",
-    lambda match: float(match[1]) / 100 if match[2] else float(match[1]) if float(match[1]) < 1 else None,
-)
+duration_s = number("a time above 0 such as 10s, 2m or 1h", {"": 1, "s": 1, "m": 60, "h": 3600})
+percentage = number("a percentage above 0 and up to 100, such as 94%", {"": 1, "%": 1}, most=100)
+norm = number("a norm above 0 such as 1.0", {"": 1})
+share = number("a share such as 1% or 0.01, above 0 and up to 100%", {"": 1, "%": 0.01}, most=1)

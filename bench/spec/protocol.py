@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.spec.options import (
-    duration_s,
-    option,
-    target,
-)
+from bench.spec.options import duration_s, option, share
 
 PROCESS_S = 3.0
 """A process times an arm for this long, if the budget allows: starting and warming up take as long anyway."""
@@ -27,7 +23,7 @@ class Protocol:
     target_ci: float | None = option(
         "go on to this half-width of the 95%% interval, such as 1%% (default: until it is decided what is faster)",
         "SHARE",
-        target,
+        share,
     )
     """As a share of the speedup whose interval it is. None asks for a verdict instead."""
     min_rounds: int = 20

@@ -6,13 +6,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.spec.errors import UsageError, nearest
+from bench.spec.errors import UsageError, unknown
 from bench.spec.options import (
     assigned_values,
     assignment,
     duration_s,
     listed,
-    matching,
     norm,
     option,
     path,
@@ -24,36 +23,37 @@ from bench.spec.phases import SELECTABLE, USUAL
 from bench.spec.placement import EVERY_GPU, Placement
 from bench.spec.precisions import PRECISIONS, parse_precision, split
 from bench.spec.protocol import Protocol
-from bench.spec.techniques import (
-    TECHNIQUES,
-    parse_techniques,
-)
+from bench.spec.techniques import TECHNIQUES, parse_techniques
 
 
-def _placements(option: str, text: str) -> tuple[str, ...]:
-    """Read placements on this machine, by their names."""
-    words: tuple[str, ...] = listed(word)(option, text)
-    placements = [Placement(name=name) for name in words if name != EVERY_GPU]
-    if any(placement.on_cluster for placement in placements):
-        raise UsageError(
-            f"{option} takes GPU indices or cpu, not '{text}'; on a cluster: --on ray --accelerators {text}."
-        )
-    if any(placement.nodes > 1 for placement in placements):
-        raise UsageError(f"{option} takes GPUs of this machine, not '{text}'; of several: --on ray (docs/clusters.md).")
-    return words
+def _placement(option: str, text: str) -> str:
+    """Read a placement on this machine, by its name."""
+    if text == EVERY_GPU:
+        return text
+    placement = Placement(name=text)
+    if placement.on_cluster or placement.nodes > 1:
+        where = "on a cluster: --on ray --accelerators TYPES (docs/clusters.md)"
+        raise UsageError(f"{option} takes GPU indices of this machine or cpu, not '{text}'; {where}.")
+    return text
+
+
+def _cluster(option: str, text: str) -> str:
+    if not re.fullmatch(r"ray(://[^/\s]+:\d+)?", text):
+        raise UsageError(f"{option} takes ray or ray://HOST:PORT, not '{text}'.")
+    return text
 
 
 def _accelerator(option: str, text: str) -> str:
     """Read a type of accelerator as Ray names it; types joined by a plus are equal."""
-    if len({*text.split("+")}) == 1 and re.fullmatch(r"[A-Z][\w.+-]*", text) and Placement(name=text).on_cluster:
-        return text
-    raise UsageError(f"{option} takes types as Ray names them, such as V100 or V100,A100, not '{text}'.")
+    if not re.fullmatch(r"([A-Z][\w.-]*)(\+\1)*", text):
+        raise UsageError(f"{option} takes types as Ray names them, such as V100 or V100,A100, not '{text}'.")
+    return text
 
 
 def _phase(_option: str, text: str) -> str:
-    if text in SELECTABLE:
-        return text
-    raise UsageError(f"There is no phase '{text}'.{nearest(text, SELECTABLE)} Available: {', '.join(SELECTABLE)}.")
+    if text not in SELECTABLE:
+        raise unknown("phase", text, SELECTABLE)
+    return text
 
 
 def _batch_size(option: str, text: str) -> int | str:
@@ -160,13 +160,13 @@ class Request:
     gpus: tuple[str, ...] | None = option(
         "CUDA indices such as 0,1, all, or cpu; 0+1 and cpu+cpu train together (default: every GPU, else cpu)",
         "LIST",
-        _placements,
+        listed(_placement),
         group="where",
     )
     on: str | None = option(
         "run on a Ray cluster (docs/clusters.md)",
         "ray[://HOST:PORT]",
-        matching(r"ray(://[^/\s]+:\d+)?", "ray or ray://HOST:PORT", lambda match: match[0]),
+        _cluster,
         changes_nothing=True,
     )
     accelerators: tuple[str, ...] | None = option(

@@ -30,7 +30,7 @@ from bench.run.reporting import report
 from bench.script import command as script
 from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
-from bench.spec.repeat import at_length, repeated
+from bench.spec.repeat import repeated
 from bench.spec.request import Request
 from bench.spec.trial import SuiteRef
 from tests.conftest import TINY, call
@@ -324,20 +324,17 @@ def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs
 
 
 @pytest.mark.parametrize(
-    ("way", "words", "expected"),
+    ("words", "more", "expected"),
     [
-        (
-            at_length,
-            "layers --suite mlp --precision amp-bf16 --quick --out x",
-            "layers --suite mlp --precision amp-bf16",
-        ),
-        (at_length, "--suite a --quick --within=9s --ladder --techniques b", "--suite a --ladder --techniques b"),
-        (at_length, "script --quick --inject a,b -- a.py --quick", "script --inject a,b -- a.py --quick"),
-        (repeated, "script --inject a,b --quick --out x -- a.py --epochs 3", "script --inject a,b -- a.py --epochs 3"),
+        ("layers --suite a --precision b --quick --out x", (), "layers --suite a --precision b"),
+        ("layers --suite a --out=x", ("--ladder",), "--suite a --ladder"),
+        ("--suite a --quick --within=9s --ladder --techniques b", (), "--suite a --ladder --techniques b"),
+        ("--suite a --quick --ladder --techniques b", ("--phases", "speed"), "--suite a --phases speed"),
+        ("script --quick --inject a,b -- a.py --quick", (), "script --inject a,b -- a.py --quick"),
     ],
 )
-def test_what_quick_left_out_or_a_script_is_measured_by_the_same_command(way, words, expected):
-    assert way({"argv": words.split()}) == f"`python run_bench.py {expected}`"
+def test_what_quick_left_out_or_something_else_is_measured_by_the_same_command(words, more, expected):
+    assert repeated({"argv": words.split()}, *more) == f"`python run_bench.py {expected}`"
 
 
 def suggested(folder: Path) -> set[str]:
