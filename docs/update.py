@@ -36,7 +36,7 @@ from bench.results.records import Identity, Ran
 from bench.spec.metrics import METRICS
 from bench.spec.optional import optional_folders
 from bench.spec.phases import PHASES
-from bench.spec.precisions import BASELINE, PRECISIONS, Feature, Precision
+from bench.spec.precisions import BASELINE, PRECISIONS, TORCH_OF_TORCHAO, TORCHAO, Feature, Precision
 from bench.spec.techniques import TECHNIQUES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -131,12 +131,11 @@ def versions() -> str:
     """Say which versions each precision takes at least, from the registry; torch's from pyproject.toml."""
     wanted = map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
     (torch,) = (least.version for needed in wanted if needed.name == "torch" for least in needed.specifier)
-    packages = {"torchao": "torchao"}
-    alike: dict[tuple[str, ...], list[str]] = {}
+    alike: dict[tuple[str, str], list[str]] = {}
     for name, precision in PRECISIONS.items():
-        others = (precision.least_package or "any" if package == precision.package else "–" for package in packages)
-        alike.setdefault((precision.least_torch or torch, *others), []).append(name)
-    return markdown(("precision", "torch", *packages.values()), ((_code(names), *key) for key, names in alike.items()))
+        versions = (TORCH_OF_TORCHAO, TORCHAO) if precision.narrow else (torch, "–")
+        alike.setdefault(versions, []).append(name)
+    return markdown(("precision", "torch", "torchao"), ((_code(names), *key) for key, names in alike.items()))
 
 
 def techniques() -> str:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.torch_version import TorchVersion
 
 from bench.spec.errors import first_line
-from bench.spec.precisions import Fp32, Precision
+from bench.spec.precisions import TORCH_OF_TORCHAO, TORCHAO, Fp32, Precision
 
 _backends: Any = torch.backends
 """Untyped, because its attributes depend on torch's version."""
@@ -95,18 +95,17 @@ def matmul_error(device: torch.device, size: int = 512) -> float:
 
 def missing_package(precision: Precision) -> str | None:
     """Return which package a precision needs that is not installed, or is too old; None if there is none."""
-    if not precision.package:
+    if not precision.narrow:
         return None
     try:
-        installed = importlib.metadata.version(precision.package)
+        installed = importlib.metadata.version("torchao")
     except importlib.metadata.PackageNotFoundError:
-        install = f"pip install 'ampmeter[{precision.extra}]'"
-        return f"{precision.name} needs {precision.package}, which is not installed: {install}"
+        return f"{precision.name} needs torchao, which is not installed: pip install 'ampmeter[fp8]'"
     for package, version, least in (
-        ("torch", torch.__version__, precision.least_torch),
-        (precision.package, installed, precision.least_package),
+        ("torch", torch.__version__, TORCH_OF_TORCHAO),
+        ("torchao", installed, TORCHAO),
     ):
-        if least and TorchVersion(version) < least:
+        if TorchVersion(version) < least:
             return f"{precision.name} needs {package} {least} or later; this one is {version}"
     return None
 

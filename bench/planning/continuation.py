@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bench.planning.plan import Plan
@@ -28,39 +29,37 @@ def continued(plan: Plan, request: Request) -> Plan:
     kept = [entry for entry in read_run(request.start).get("planned", []) if entry.get("recipe")]
     if not kept:
         raise UsageError(f"'{request.start}' has no checkpoints: train it with --keep-checkpoints.")
-    trials = [
-        replace(trial, start=_start(trial, request, kept)) if trial.phase == "train" else trial for trial in plan.trials
-    ]
+    trials = []
+    for trial in plan.trials:
+        if trial.phase == "train":
+            trials.append(replace(trial, start=_start(trial, request.start, request.from_epoch or 0, kept)))
+        else:
+            trials.append(trial)
     return replace(plan, trials=tuple(trials))
 
 
-def _start(trial: Trial, request: Request, kept: list[dict[str, Any]]) -> str:
+def _start(trial: Trial, run: Path, epoch: int, kept: list[dict[str, Any]]) -> str:
     """Return the path of the checkpoint that a training starts from."""
-    assert request.start is not None
-    assert request.from_epoch is not None
     nearest = min((_differences(trial, entry) for entry in kept), key=len)
     if nearest:
-        raise UsageError(f"{trial.id} cannot continue '{request.start}', whose recipe differs: {'; '.join(nearest)}.")
-    alike = [entry for entry in kept if not _differences(trial, entry)]
-    here = [entry for entry in alike if entry["cell"] == trial.cell_id] or alike
-    by_precision = {entry["arms"][0]: entry["trial"] for entry in here}
-    name = BASELINE if BASELINE in by_precision else next(iter(by_precision))
-    if len(by_precision) > 1 and name != BASELINE:
-        raise UsageError(
-            f"'{request.start}' trained {', '.join(by_precision)}, and not fp32: continue a run of one precision."
-        )
-    if request.from_epoch >= trial.epochs:
-        raise UsageError(f"--from-epoch {request.from_epoch} leaves no epoch to train: the recipe has {trial.epochs}.")
-    path = request.start / kept_checkpoint(by_precision[name], request.from_epoch)
+        raise UsageError(f"{trial.id} cannot continue '{run}', whose recipe differs: {'; '.join(nearest)}.")
+    by_precision = {entry["arms"][0]: entry["trial"] for entry in kept if not _differences(trial, entry)}
+    if len(by_precision) > 1 and BASELINE not in by_precision:
+        raise UsageError(f"'{run}' trained {', '.join(by_precision)}, and not fp32: continue a run of one precision.")
+    trained = by_precision.get(BASELINE) or next(iter(by_precision.values()))
+    if epoch >= trial.epochs:
+        raise UsageError(f"--from-epoch {epoch} leaves no epoch to train: the recipe has {trial.epochs}.")
+    path = run / kept_checkpoint(trained, epoch)
     if not path.is_file():
-        raise UsageError(f"'{request.start}' has no checkpoint of epoch {request.from_epoch} of {by_precision[name]}.")
+        raise UsageError(f"'{run}' has no checkpoint of epoch {epoch} of {trained}.")
     return str(path.resolve())
 
 
 def _differences(trial: Trial, entry: dict[str, Any]) -> list[str]:
     """Name the settings in which a training's recipe differs from a planned one of another run."""
-    return [
-        f"{name}: {value}, there {entry['recipe'].get(name)}"
-        for name, value in trial.recipe.items()
-        if entry["recipe"].get(name) != value
-    ]
+    differences = []
+    for name, value in trial.recipe.items():
+        other = entry["recipe"].get(name)
+        if value != other:
+            differences.append(f"{name}: {value}, there {other}")
+    return differences

@@ -9,23 +9,20 @@ from dataclasses import replace
 from bench.planning.plan import Plan
 from bench.results.records import MEASURED, UNFIT, Status
 from bench.spec.phases import PHASES
-from bench.spec.precisions import find_precision
+from bench.spec.precisions import emulates
 from bench.spec.techniques import AblationStep
-from bench.spec.trial import (
-    Cell,
-    Trial,
-)
+from bench.spec.trial import Cell, Trial
 
-MemoryTrials = Mapping[tuple[bool, Cell], Sequence[Trial]]
-"""The trials that find out which arms fit: by whether they are of an ablation, and by cell."""
+MemoryTrials = Mapping[tuple[bool, Cell], Mapping[AblationStep, Sequence[Trial]]]
+"""The trials that find out which arms fit: by whether they are of an ablation, by cell, and by their arm."""
 
 
 def memory_trials(plan: Plan) -> MemoryTrials:
     """Return the trials of a plan that find out which arms fit."""
-    trials: dict[tuple[bool, Cell], list[Trial]] = {}
+    trials: dict[tuple[bool, Cell], dict[AblationStep, list[Trial]]] = defaultdict(lambda: defaultdict(list))
     for trial in plan.trials:
         if PHASES[trial.phase].finds_unfit:
-            trials.setdefault((trial.ablation, trial.cell), []).append(trial)
+            trials[trial.ablation, trial.cell][trial.arms[0]].append(trial)
     return trials
 
 
@@ -40,15 +37,12 @@ def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, St
         fits: the plan's trials that find out which arms fit.
         done: the status of each arm of the trials that have ended, by their ids.
     """
-    readings: dict[AblationStep, list[Trial]] = defaultdict(list)
-    for fit in fits.get((trial.ablation, trial.cell), ()):
-        readings[fit.arms[0]].append(fit)
     rebased: dict[AblationStep, AblationStep] = {}
     failed: list[AblationStep] = []
-    for planned, memory in readings.items():
+    for planned, processes in fits.get((trial.ablation, trial.cell), {}).items():
         arm = planned.without(failed)
         rebased[planned] = arm
-        ended = [done.get(replace(fit, arms=(arm,)).id, {}).get(arm.name) for fit in memory]
+        ended = (done.get(replace(process, arms=(arm,)).id, {}).get(arm.name) for process in processes)
         if _is_unfit(arm, {status for status in ended if status}):
             failed.append(arm)
     arms = [rebased.get(arm, arm) for arm in trial.arms]
@@ -59,8 +53,6 @@ def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, St
 
 def _is_unfit(arm: AblationStep, statuses: set[Status]) -> bool:
     """Return whether an arm did not run, given how its memory trials ended."""
-    unfit = statuses & {*UNFIT}
-    precision = find_precision(arm.precision)
-    if precision is not None and precision.emulated:
-        unfit -= {"unsupported"}  # memory of an emulated type means nothing
-    return bool(unfit) and not statuses & {*MEASURED}
+    if emulates(arm.precision):
+        statuses = statuses - {"unsupported"}  # memory of an emulated type means nothing
+    return bool(statuses & {*UNFIT}) and not statuses & {*MEASURED}

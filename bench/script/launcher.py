@@ -311,7 +311,7 @@ class ScriptLauncher(LocalLauncher):
             with suppress(psutil.Error, ProcessLookupError):
                 if other.pid == process.pid or str(home) in other.environ().get(VARIABLE, ""):
                     self._left.add(os.getpgid(other.pid))
-                    lifetime.end_tree(other)
+                    lifetime.end_tree(other.pid)
         process.wait()
         self._wait_until_gone(GONE_S)
 

@@ -31,7 +31,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def unknown(kind: str, word: str, known: Collection[str]) -> UsageError:
     """Return the error that there is nothing of a kind by some name."""
-    return UsageError(f"There is no {kind} '{word}'.{nearest(word, known)} Available: {', '.join(known)}.")
+    return UsageError(f"There is no {kind} '{word}'.{nearest(word, known)} Available: {', '.join(known) or 'none'}.")
 
 
 def require(condition: bool, field: str, allowed: str, value: object) -> None:

@@ -34,33 +34,29 @@ def outlive() -> None:
 
 def end_children() -> None:
     """Kill all that this process has started, and what that has started, in whatever session it is."""
-    import psutil  # which takes time that the fork server has not before its parent is known
-
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+    end_tree(os.getpid(), itself=False)
 
 
 def end_group(process: Any) -> None:
     """Kill a child, a process of multiprocessing that leads a group, with all that it has started and its group."""
-    import psutil
-
     if process.is_alive():
-        with suppress(psutil.NoSuchProcess):
-            end_tree(psutil.Process(process.pid))
+        end_tree(process.pid)
     with suppress(ProcessLookupError):  # nothing is left of its group, or it has not made it yet
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def end_tree(process: Any) -> None:
-    """Kill a process of psutil with all that it has started, some of which may have left its group."""
-    import psutil
+def end_tree(pid: int, *, itself: bool = True) -> None:
+    """Kill a process with all that it has started, some of which may have left its group."""
+    import psutil  # which takes time that the fork server has not before its parent is known
 
-    descendants = process.children(recursive=True)
-    process.kill()
-    for descendant in descendants:
-        with suppress(psutil.NoSuchProcess):
-            descendant.kill()
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        tree = process.children(recursive=True)
+        if itself:
+            tree.insert(0, process)
+        for each in tree:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
 
 
 def group_members(group: int) -> list[int]:

@@ -7,27 +7,16 @@ bench/training/amp.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Literal
 
-from bench.spec.errors import UsageError, nearest
+from bench.spec.errors import UsageError, unknown
+from bench.spec.options import Reader, number, whole
 from bench.spec.suite import Parameter
 
-SCALING = ("scale", "init_scale", "growth_factor", "backoff_factor", "growth_interval")
-"""Options of precisions with loss scaling."""
-Feature = Literal[
-    "",
-    "tf32",
-    "cudnn-tf32",
-    "fp16",
-    "bf16",
-    "fp8",
-    "mxfp8",
-]
+Feature = Literal["", "tf32", "cudnn-tf32", "fp16", "bf16", "fp8", "mxfp8"]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
-
 NARROW = re.compile(r"tf32|b?float16|float[48]_\w+")
 """Types that are no fp32."""
 Fp32 = Literal["ieee", "tf32", "default"]
@@ -44,14 +33,10 @@ class Precision:
 
     name: str
     """The name on the command line and in every table, with the options that differ from the defaults."""
-    variant_of: str | None = None
-    """The name without options, if there are any."""
     summary: str
     """A description in one line."""
     alias: str | None = None
     """Lightning's name for it."""
-    former: str | None = None
-    """The name that it had before, which still means it."""
     autocast: Literal["float16", "bfloat16"] | None = None
     """The type that ``torch.autocast`` computes in; None is without autocast."""
     cache: bool = True
@@ -64,10 +49,9 @@ class Precision:
     """How torchao converts linear layers before training: what their products are scaled by."""
     keep: str = ""
     """Modules that stay in fp32: globs on their whole dotted names, joined by ``+``, as in ``head+blocks.*.norm``."""
-    layer_multiple: int = 1
-    """A linear layer whose sizes are no multiples of it stays as it is."""
-    batch_multiple: int = 1
-    """The samples, or tokens, of a training batch are multiples of it, where products are not emulated."""
+    multiple: int = 1
+    """What the sizes of a converted layer are multiples of, and the samples, or tokens, of a training batch, where
+    products are not emulated; a layer of other sizes stays as it is."""
     emulated: bool = False
     """Whether converted layers round to the narrow type and multiply in a wider one, which any device does: what it
     costs is then no figure of the precision."""
@@ -78,20 +62,10 @@ class Precision:
     scale: float | None = None
     """The static loss scale; None adapts the scale to the gradients."""
     init_scale: float = 2.0**16
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
     growth_interval: int = 2000
-    """A dynamic scale's start and changes: torch's own defaults."""
+    """A dynamic scale's start, and the steps until it grows: torch's own defaults."""
     needs: Feature = ""
     """The arithmetic that the device must have."""
-    package: str | None = None
-    """The package that it needs as well as torch."""
-    extra: str | None = None
-    """The extra of ampmeter that installs ``package``."""
-    least_package: str | None = None
-    """The oldest version of ``package`` that has what is taken from it."""
-    least_torch: str | None = None
-    """The oldest torch that ``package`` works with, where it is newer than the oldest that ampmeter supports."""
     single_device: str | None = None
     """Why it trains on one device only; None if several may train together."""
     default: bool = False
@@ -104,7 +78,7 @@ class Precision:
     @property
     def base(self) -> str:
         """The name without options."""
-        return self.variant_of or self.name
+        return self.name.partition(":")[0]
 
     @property
     def compute(self) -> str:
@@ -114,10 +88,16 @@ class Precision:
     @property
     def options(self) -> tuple[str, ...]:
         """The fields that may be set after a colon, as in ``amp-fp16:init_scale=1024``."""
-        emulation = ("emulated",) if self.narrow else ()
-        keep = ("keep",) if self.autocast or self.weights else ()
-        cache = ("cache",) if self.autocast else ()
-        return (*(SCALING if self.loss_scaling else ()), *cache, *emulation, *keep)
+        options: list[str] = []
+        if self.loss_scaling:
+            options += ("scale", "init_scale", "growth_interval")
+        if self.autocast:
+            options.append("cache")
+        if self.narrow:
+            options.append("emulated")
+        if self.autocast or self.weights:
+            options.append("keep")
+        return tuple(options)
 
     @property
     def narrow(self) -> bool:
@@ -131,7 +111,7 @@ class Precision:
         Emulated float8 multiplies matrices of any size; MXFP8's blocks are of 32 rows in gradients of weights either
         way.
         """
-        return 1 if self.emulated and self.conversion != "mxfp8" else self.batch_multiple
+        return 1 if self.emulated and self.conversion != "mxfp8" else self.multiple
 
     def missed(self, computed: str) -> str:
         """Say that products ran in another type, as in ``bfloat16:98% float32:2%``; empty where that is not known."""
@@ -158,21 +138,14 @@ def emulation_of(name: str) -> str:
 
 
 BASELINE = "fp32"
+LARGEST = 2.0**127
+"""The largest scale that fp32 holds."""
 TORCHAO, TORCH_OF_TORCHAO = "0.18", "2.11"
-"""The oldest torchao with all that is taken from it, and the oldest torch that it loads its compiled kernels with
-(``torchao/__init__.py``)."""
+"""The oldest torchao with all that is taken from it to convert layers, and the oldest torch that it loads its compiled
+kernels with (``torchao/__init__.py``)."""
 FLOAT8_MULTIPLE, MX_BLOCK = 16, 32
 """Multiples that matrices' sizes must be: of float8 products (torch._scaled_mm), and of MXFP8's blocks. What is
 multiplied over the rows of a batch is gradients of weights."""
-_narrow = partial(
-    Precision,
-    package="torchao",
-    extra="fp8",
-    least_package=TORCHAO,
-    least_torch=TORCH_OF_TORCHAO,
-    autocast="bfloat16",
-)
-_float8 = partial(_narrow, layer_multiple=FLOAT8_MULTIPLE, batch_multiple=FLOAT8_MULTIPLE, needs="fp8")
 PRECISIONS: dict[str, Precision] = {
     precision.name: precision
     for precision in (
@@ -259,27 +232,32 @@ PRECISIONS: dict[str, Precision] = {
             color="#e69f00",
             marker="*",
         ),
-        _float8(
+        Precision(
             name="fp8-tensorwise",
             summary="amp-bf16 with linear layers in float8, per-tensor scaling (torchao)",
-            former="fp8",
+            autocast="bfloat16",
             conversion="tensorwise",
+            multiple=FLOAT8_MULTIPLE,
+            needs="fp8",
             color="#882255",
             marker="p",
         ),
-        _float8(
+        Precision(
             name="fp8-rowwise",
             summary="the same with row-wise scaling, by powers of two (torchao)",
+            autocast="bfloat16",
             conversion="rowwise",
+            multiple=FLOAT8_MULTIPLE,
+            needs="fp8",
             color="#aa4499",
             marker="v",
         ),
-        _narrow(
+        Precision(
             name="mxfp8",
             summary="amp-bf16 with linear layers in MXFP8: float8, scaled in blocks of 32 by powers of two (torchao)",
+            autocast="bfloat16",
             conversion="mxfp8",
-            layer_multiple=MX_BLOCK,
-            batch_multiple=MX_BLOCK,
+            multiple=MX_BLOCK,
             needs="mxfp8",
             color="#332288",
             marker="h",
@@ -301,19 +279,21 @@ def parse_precision(word: str) -> Precision:
         UsageError: there is no such precision or option, or the option cannot have that value.
     """
     head, colon, tail = word.strip().partition(":")
-    plain = next((known for known in PRECISIONS.values() if head in (known.name, known.alias, known.former)), None)
+    plain = next((known for known in PRECISIONS.values() if head in (known.name, known.alias)), None)
     if plain is None:
-        aliases = [known.alias for known in PRECISIONS.values() if known.alias]
-        hint = nearest(head, [*PRECISIONS, *aliases])
-        raise UsageError(f"There is no precision '{head}'.{hint} Available: {', '.join(PRECISIONS)}.")
-    given = dict(_parse_option(plain, part.strip()) for part in tail.split(",")) if colon else {}
-    if given.get("scale") is not None and (other := next((name for name in given if name in SCALING[1:]), None)):
-        raise UsageError(f"{plain.name}: a static scale does not change, so {other} has no meaning.")
-    changed = [name for name in plain.options if name in given and given[name] != getattr(plain, name)]
+        raise unknown("precision", head, PRECISIONS)
+    given: dict[str, Parameter | None] = {}
+    for part in tail.split(",") if colon else ():
+        option, _, value = part.partition("=")
+        option = option.strip()
+        if option not in plain.options:
+            raise unknown(f"option of {plain.name}", option, plain.options)
+        given[option] = _OPTIONS[option](f"{plain.name}:{option}", value.strip())
+    changed = [option for option in plain.options if option in given and given[option] != getattr(plain, option)]
     if not changed:
         return plain
     name = f"{plain.name}:{','.join(f'{option}={_text(given[option])}' for option in changed)}"
-    return replace(plain, name=name, variant_of=plain.name, **given)  # type: ignore[arg-type]  # each has been converted to its field's type
+    return replace(plain, name=name, **given)  # type: ignore[arg-type]  # each has been converted to its field's type
 
 
 def keeping(name: str, modules: str) -> str:
@@ -350,11 +330,12 @@ def strayed(name: str, computed: str, modules: str) -> str:
     precision = find_precision(name)
     if precision is None or precision.narrow:
         return ""
-    is_fp32 = precision.compute == "float32" and precision.fp32 == "ieee"
-    own = (precision.compute, "" if is_fp32 else "tf32")
+    allowed = [precision.compute]
+    if precision.compute != "float32" or precision.fp32 != "ieee":
+        allowed.append("tf32")
     parts = []
     for kind, share in re.findall(r"(\w+):(\S+)", computed):
-        if NARROW.fullmatch(kind) and kind not in own:
+        if NARROW.fullmatch(kind) and kind not in allowed:
             parts.append(f"{share.replace('%', ' %').replace('?', 'some')} of its products in {kind}")
     where = f" ({modules})" if modules else ""
     return f"computed {' and '.join(parts)}{where}" if parts else ""
@@ -377,52 +358,36 @@ def split(text: str) -> list[str]:
     return words
 
 
-def _parse_option(plain: Precision, text: str) -> tuple[str, Parameter | None]:
-    name, equals, value = (part.strip() for part in text.partition("="))
-    known = plain.options
-    if not known:
-        raise UsageError(f"{plain.name} has no options, so '{text}' means nothing.")
-    if name not in known:
-        raise UsageError(
-            f"{plain.name} has no option '{name}'.{nearest(name, known)} It has: {', '.join(known)}, "
-            f"given as {plain.name}:{known[0]}=VALUE."
-        )
-    allowed, convert = _OPTIONS[name]
-    try:
-        return name, convert(value if equals else "")
-    except (ValueError, KeyError) as error:
-        raise UsageError(f"{plain.name}: {name} must be {allowed}, not '{value}'.") from error
-
-
-def _number(word: str, above: float, below: float = 2.0**127) -> float:
-    """Read a number between two bounds; an fp32 scale may be up to 2^127."""
-    if not above < (value := float(word)) < below:
-        raise ValueError(word)
-    return value
-
-
 def _text(value: Parameter | None) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return str(int(value)) if isinstance(value, float) and value.is_integer() and value < 1e15 else str(value)
+    return f"{value:.17g}" if isinstance(value, float) else str(value)
 
 
-def _globs(word: str) -> str:
-    globs = sorted({glob.strip() for glob in word.split("+")})
+def _scale(option: str, text: str) -> float | None:
+    return None if text == "dynamic" else number("a number above 0, or dynamic", {"": 1}, LARGEST)(option, text)
+
+
+def _switch(option: str, text: str) -> bool:
+    if text not in ("on", "off"):
+        raise UsageError(f"{option} takes on or off, not '{text}'.")
+    return text == "on"
+
+
+def _globs(option: str, text: str) -> str:
+    globs = sorted({glob.strip() for glob in text.split("+")})
     if not all(globs):
-        raise ValueError(word)
+        allowed = "names of modules or globs, joined by +, as in 'head+blocks.*.norm'"
+        raise UsageError(f"{option} takes {allowed}, not '{text}'.")
     return "+".join(globs)
 
 
-_SWITCH = {"on": True, "off": False}.__getitem__
-_OPTIONS: dict[str, tuple[str, Callable[[str], Parameter | None]]] = {
-    "scale": ("a number above 0, or dynamic", lambda word: None if word == "dynamic" else _number(word, 0)),
-    "init_scale": ("a number above 0", lambda word: _number(word, 0)),
-    "growth_factor": ("a number above 1", lambda word: _number(word, 1)),
-    "backoff_factor": ("a number between 0 and 1", lambda word: _number(word, 0, 1)),
-    "growth_interval": ("a whole number of steps above 0", lambda word: int(_number(str(int(word)), 0, 10**9))),
-    "cache": ("on or off", _SWITCH),
-    "emulated": ("on or off", _SWITCH),
-    "keep": ("names of modules or globs, joined by +, as in 'head+blocks.*.norm'", _globs),
+_OPTIONS: dict[str, Reader] = {
+    "scale": _scale,
+    "init_scale": number("a number above 0", {"": 1}, LARGEST),
+    "growth_interval": whole(1),
+    "cache": _switch,
+    "emulated": _switch,
+    "keep": _globs,
 }
-"""The values that each option may have, in words, and the conversion of a word."""
+"""The readers of options."""

@@ -57,19 +57,16 @@ class Data:
     """Share of each class's training images that is set apart, and tested on where there is no test set."""
 
     def __post_init__(self) -> None:
-        sizes = bool(self.input_shape) and all(size > 0 for size in self.input_shape)
+        sizes = bool(self.input_shape) and min(self.input_shape) > 0
         require(sizes, "Data.input_shape", "a tuple of sizes above 0", self.input_shape)
-        require(
-            (self.classes is None) != (self.target_shape is None),
-            "Data.classes",
-            "given for classification, or else target_shape for regression",
-            self.classes,
-        )
-        sequence = len(self.input_shape) == 1 and self.classes is not None
-        require(sequence or not self.tokens, "Data.tokens", "False, or input_shape (length,) and classes", self.tokens)
-        require(self.tokens or self.source != "markov", "Data.source", "other than markov without tokens", self.source)
+        is_either = (self.classes is None) != (self.target_shape is None)
+        require(is_either, "Data.classes", "given, or else target_shape for regression", self.classes)
+        if self.tokens:
+            is_sequence = len(self.input_shape) == 1 and self.classes is not None
+            require(is_sequence, "Data.tokens", "False, or input_shape (length,) and classes", self.tokens)
+        else:
+            require(self.source != "markov", "Data.source", "other than markov without tokens", self.source)
         require(self.steps_per_epoch > 0, "Data.steps_per_epoch", "1 or more", self.steps_per_epoch)
-        require(self.crop_padding >= 0, "Data.crop_padding", "0 or more", self.crop_padding)
         share = self.validation_share
         require(0 <= share < 1, "Data.validation_share", "a share such as 0.2, from 0 and below 1", share)
 
@@ -96,7 +93,6 @@ class Quality:
     """A difference from fp32 within it does not matter, in the unit. Choose it before you measure."""
 
     def __post_init__(self) -> None:
-        require(bool(self.name), "Quality.name", "the name of a figure", self.name)
         require(self.better in ("more", "less"), "Quality.better", "more or less", self.better)
         require(self.margin > 0, "Quality.margin", "a number above 0", self.margin)
 
@@ -202,7 +198,8 @@ class Suite:
     @property
     def optimizer_takes_model(self) -> bool:
         """Whether the optimizer is built for the model, and not for its parameters."""
-        return [parameter.name for parameter in _positional(self.optimizer)][:1] == ["model"]
+        parameters = _positional(self.optimizer)
+        return bool(parameters) and parameters[0].name == "model"
 
     @property
     def loss_takes_batch(self) -> bool:
@@ -215,28 +212,18 @@ class Suite:
         return self.loss is not None or self.step is None or self.batches is None
 
     def __post_init__(self) -> None:
-        named = re.fullmatch(r"\w+(:[\w./-]+)?", self.name)  # a library's model has its library's name before it
-        require(bool(named), "Suite.name", "letters, digits and underscores", self.name)
-        given = self.data is not NO_DATA or self.batches is not None
-        require(given, "Suite.data", "given, unless batches are", None)
+        is_name = re.fullmatch(r"\w+(:[\w./-]+)?", self.name) is not None  # a library's name may stand before a model's
+        require(is_name, "Suite.name", "letters, digits and underscores", self.name)
+        has_batches = self.data is not NO_DATA or self.batches is not None
+        require(has_batches, "Suite.data", "given, unless batches are", None)
         loss = self.loss is None or isinstance(self.loss, type) or _required(self.loss) in (0, 2)
         require(loss, "Suite.loss", "a function of (model, batch), or of nothing that builds a module", self.loss)
-        clip = self.clip_grad is None or self.clip_grad > 0
-        require(clip, "Suite.clip_grad", "a norm above 0", self.clip_grad)
-        for name in ("batch_size", "epochs"):
+        for name in ("batch_size", "epochs", "batch_sizes", "cpu_batch_sizes"):
             value = getattr(self, name)
-            require(isinstance(value, int) and value > 0, f"Suite.{name}", "a whole number above 0", value)
-        for name in ("batch_sizes", "cpu_batch_sizes"):
-            sizes = getattr(self, name)
-            good = all(isinstance(size, int) and size > 0 for size in sizes)
-            require(good, f"Suite.{name}", "whole numbers above 0", sizes)
-        require(bool(self.seeds), "Suite.seeds", "at least one seed", self.seeds)
-        require(
-            self.quality is None or self.evaluate is not None,
-            "Suite.quality",
-            "left out without evaluate",
-            self.quality,
-        )
+            for count in value if isinstance(value, tuple) else (value,):
+                require(isinstance(count, int) and count > 0, f"Suite.{name}", "whole numbers above 0", value)
+        is_evaluated = self.quality is None or self.evaluate is not None
+        require(is_evaluated, "Suite.quality", "left out without evaluate", self.quality)
 
 
 def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:

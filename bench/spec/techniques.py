@@ -6,11 +6,12 @@ makes a training loop faster.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from bench.spec.errors import UsageError, nearest
+from bench.spec.errors import UsageError, unknown
 from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE
 
@@ -28,8 +29,8 @@ class Technique:
     """On how many devices that train together it is offered."""
     clashes: Mapping[str, str] = field(default_factory=dict)
     """Techniques that it cannot be combined with, each with the reason."""
-    values: Mapping[str, str] = field(default_factory=dict)
-    """Words that may follow its name and ``=``, each with why it needs a GPU; empty where a CPU will do."""
+    values: tuple[str, ...] = ()
+    """Words that may follow its name and ``=``."""
     implied: bool = False
     """Whether every run has it anyway, apart from an ablation's first steps."""
     input_pipeline: bool = False
@@ -67,11 +68,7 @@ TECHNIQUES: dict[str, Technique] = {
             name="compile",
             summary="torch.compile; the time to compile is a figure of its own",
             devices="one",
-            values={
-                "reduce-overhead": "compile=reduce-overhead replays CUDA graphs, which need a GPU",
-                "max-autotune": "",
-                "max-autotune-no-cudagraphs": "",
-            },
+            values=("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
         ),
         Technique(
             name="cuda-graphs",
@@ -152,18 +149,17 @@ def refusal(names: tuple[str, ...], kind: str, phase: str, devices: int = 1) -> 
     """
     if devices > 1 and not PHASES[phase].joint:
         return "it is not measured on devices that train together"
-    chosen = {name: find(name) for name in names}
-    for technique in chosen.values():
-        if technique.devices == "several" and devices == 1:
-            return f"{technique.name} is for devices that train together, such as --gpus 0+1"
-        if technique.devices == "one" and devices > 1:
+    for technique in map(find, names):
+        if devices > 1 and technique.devices == "one":
             return f"{technique.name} is not offered on devices that train together"
-    reasons: list[str] = []
-    if kind == "cpu":
-        reasons += [each.needs_gpu or each.values.get(name.partition("=")[2], "") for name, each in chosen.items()]
-    reasons += [why for each in chosen.values() for other, why in each.clashes.items() if other in names]
-    reasons += [PHASES[phase].refuses.get(each.name, "") for each in chosen.values()]
-    return next(filter(None, reasons), None)
+        if kind == "cpu" and technique.needs_gpu:
+            return technique.needs_gpu
+        for other, reason in technique.clashes.items():
+            if other in names:
+                return reason
+        if technique.name in PHASES[phase].refuses:
+            return PHASES[phase].refuses[technique.name]
+    return None
 
 
 def for_one_device(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -178,21 +174,17 @@ def parse_techniques(text: str) -> tuple[str, ...]:
         UsageError: a name is unknown, its value is none that it can have, or it has two.
     """
     chosen: dict[str, str] = {}
-    for word in (part.strip() for part in text.split(",")):
-        name, equals, value = word.partition("=")
+    for word in text.split(","):
+        name, equals, value = word.strip().partition("=")
         if name not in TECHNIQUES:
-            known = ", ".join(TECHNIQUES)
-            raise UsageError(f"There is no technique '{name}'.{nearest(name, TECHNIQUES)} Available: {known}.")
+            raise unknown("technique", name, TECHNIQUES)
+        values = TECHNIQUES[name].values
         if name == "grad-accumulation":
-            if not (value.isascii() and value.isdigit() and int(value) > 1):
+            if not re.fullmatch(r"[1-9]\d{0,8}", value) or value == "1":
                 raise UsageError(f"grad-accumulation must be a whole number above 1, as in {name}=4, not '{value}'.")
-            value = str(int(value))
-        elif equals and value not in (values := TECHNIQUES[name].values):
-            raise UsageError(
-                f"{name} is given alone, or with one of {', '.join(values)}, not with '{value}'."
-                if values
-                else f"{name} takes no value, so '={value}' means nothing."
-            )
+        elif equals and value not in values:
+            allowed = f"alone, or with one of {', '.join(values)}" if values else "without a value"
+            raise UsageError(f"{name} is given {allowed}, not with '{value}'.")
         canonical = f"{name}={value}" if value else name
         if chosen.setdefault(name, canonical) != canonical:
             raise UsageError(f"{chosen[name]} and {canonical} say two things: give one of the two.")

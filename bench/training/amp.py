@@ -78,8 +78,6 @@ def grad_scaler(precision: Precision, device: torch.device) -> torch.amp.GradSca
     return torch.amp.GradScaler(
         device.type,
         init_scale=precision.init_scale,
-        growth_factor=precision.growth_factor,
-        backoff_factor=precision.backoff_factor,
         growth_interval=precision.growth_interval,
         enabled=precision.loss_scaling,
     )

@@ -32,7 +32,7 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
         UnsupportedError: none fits, so that the arm would be its autocast's and no more; or the library refuses.
     """
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
-    kept = {name: why for name, layer in layers.items() if (why := _misfit(name, layer, precision.layer_multiple))}
+    kept = {name: why for name, layer in layers.items() if (why := _misfit(name, layer, precision.multiple))}
     kept |= {name: "kept in fp32" for name, layer in layers.items() if layer in stay}
     if len(kept) == len(layers):
         reasons = "; ".join(f"{name}: {why}" for name, why in kept.items()) or "it has none"

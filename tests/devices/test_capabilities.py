@@ -99,12 +99,11 @@ def test_the_libraries_own_gates_say_the_same_but_where_it_is_known_that_they_do
     assert differs == {each for each, other in MORE_BY_THE_GATE if other == name}
 
 
-@pytest.mark.parametrize("name", [name for name, precision in PRECISIONS.items() if precision.package])
+@pytest.mark.parametrize("name", [name for name, precision in PRECISIONS.items() if precision.narrow])
 def test_without_its_package_a_precision_names_it(card, software, name):
     backend = card("B200")
     software(packages=False)
-    package = PRECISIONS[name].package
-    assert backend.unsupported_reason(PRECISIONS[name]).startswith(f"{name} needs {package}, which is not installed")
+    assert backend.unsupported_reason(PRECISIONS[name]).startswith(f"{name} needs torchao, which is not installed")
 
 
 @pytest.mark.parametrize(("flags", "native"), [({"avx512_bf16": True}, True), ({"avx512_bf16": False}, False)])

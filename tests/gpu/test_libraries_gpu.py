@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.skipif(hasattr(torch, "_simgpu"), reason="simulated GPUs have neither these kernels nor Triton"),
 ]
-NAMES = [name for name, precision in PRECISIONS.items() if precision.package]
+NAMES = [name for name, precision in PRECISIONS.items() if precision.narrow]
 FITTING = """
 from bench.spec import Data, Suite
 

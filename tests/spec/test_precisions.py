@@ -8,26 +8,13 @@ from bench.spec.precisions import PRECISIONS, find_precision, parse_precision, p
 
 def test_precisions_go_by_name_and_by_lightnings_alias():
     assert parse_precision("amp-fp16") is parse_precision("16-mixed") is PRECISIONS["amp-fp16"]
-    assert [parse_precision(alias).name for alias in ("16-true", "bf16-true")] == ["fp16", "bf16"]
-    assert parse_precision("fp8") is PRECISIONS["fp8-tensorwise"]  # its name before, by which it ranks too
-    assert precision_rank("fp8") == (*precision_rank("fp8-tensorwise")[:1], "fp8")
     for name, plain in PRECISIONS.items():
         assert parse_precision(name) is plain
         assert plain.base == name
 
 
-@pytest.mark.parametrize(
-    ("word", "name"),
-    [
-        ("bf16-amp", "amp-bf16"),
-        ("mixed-bf16", "bf16-mixed"),
-        ("bf16-mixd", "bf16-mixed"),
-        ("bf16x", "bf16"),
-        ("FP32", "fp32"),
-        ("amp-fp15", "amp-fp16"),
-    ],
-)
-def test_the_suggested_precision_is_the_likeliest_by_any_of_its_names(word, name):
+@pytest.mark.parametrize(("word", "name"), [("bf16x", "bf16"), ("FP32", "fp32"), ("amp-fp15", "amp-fp16")])
+def test_the_nearest_precision_is_suggested(word, name):
     with pytest.raises(UsageError, match=rf"no precision '{word}'. Did you mean '{name}'\? Available: fp32, tf32"):
         parse_precision(word)
 
@@ -91,12 +78,12 @@ def test_products_in_a_narrower_type_than_the_precisions_are_told_with_their_sha
     [
         ("amp-fp16:init_scale=1024", "amp-fp16:init_scale=1024", {"init_scale": 1024.0}),
         (
-            "16-mixed:growth_interval=200, init_scale=1e3",
+            "16-mixed:growth_interval=200, init_scale=1000.0",
             "amp-fp16:init_scale=1000,growth_interval=200",
             {"init_scale": 1000.0, "growth_interval": 200},
         ),
-        ("amp-fp16:init_scale=65536,growth_factor=2.0", "amp-fp16", {}),
-        ("amp-fp16:backoff_factor=0.125", "amp-fp16:backoff_factor=0.125", {"backoff_factor": 0.125}),
+        ("amp-fp16:init_scale=65536", "amp-fp16", {}),
+        ("amp-fp16:init_scale=0.125", "amp-fp16:init_scale=0.125", {"init_scale": 0.125}),
         ("fp16-master:scale=128", "fp16-master:scale=128", {"scale": 128.0}),
         ("fp16-master:scale=dynamic", "fp16-master", {}),
         ("amp-bf16:cache=off", "amp-bf16:cache=off", {"cache": False}),
@@ -106,7 +93,7 @@ def test_products_in_a_narrower_type_than_the_precisions_are_told_with_their_sha
 def test_options_change_their_field_alone_and_the_name_is_canonical(typed, canonical, changed):
     chosen = parse_precision(typed)
     plain = PRECISIONS[chosen.base]
-    fields = [name for name in type(plain).__slots__ if name not in ("name", "variant_of")]
+    fields = [name for name in type(plain).__slots__ if name != "name"]
     assert chosen.name == canonical
     assert {name: getattr(chosen, name) for name in fields if getattr(chosen, name) != getattr(plain, name)} == changed
     assert parse_precision(canonical) == chosen
@@ -116,20 +103,15 @@ def test_options_change_their_field_alone_and_the_name_is_canonical(typed, canon
     ("typed", "sentence"),
     [
         ("amp-fp16:init_scal=8", "Did you mean 'init_scale'"),
-        (
-            "amp-bf16:init_scale=8",
-            "amp-bf16 has no option 'init_scale'. It has: cache, keep, given as amp-bf16:cache=VALUE",
-        ),
-        ("fp32:cache=off", "fp32 has no options, so 'cache=off' means nothing"),
-        ("amp-fp16:", "no option ''"),
-        ("amp-fp16:init_scale=0", "must be a number above 0, not '0'"),
+        ("amp-bf16:init_scale=8", "There is no option of amp-bf16 'init_scale'. Available: cache, keep."),
+        ("fp32:cache=off", "no option of fp32 'cache'. Available: none"),
+        ("amp-fp16:", "no option of amp-fp16 ''"),
+        ("amp-fp16:init_scale=0", "amp-fp16:init_scale takes a number above 0, not '0'"),
         ("amp-fp16:init_scale=nan", "not 'nan'"),
-        ("amp-fp16:growth_factor=1", "growth_factor must be a number above 1"),
-        ("amp-fp16:backoff_factor=1", "backoff_factor must be a number between 0 and 1"),
-        ("amp-fp16:growth_interval=1.5", "growth_interval must be a whole number of steps above 0"),
-        ("fp16-master:scale=static", "scale must be a number above 0, or dynamic, not 'static'"),
-        ("fp16-master:scale=8,init_scale=8", "a static scale does not change, so init_scale has no meaning"),
-        ("amp-bf16:cache=no", "cache must be on or off, not 'no'"),
+        ("amp-fp16:growth_interval=1.5", "growth_interval takes whole numbers from 1"),
+        ("fp16-master:scale=static", "scale takes a number above 0, or dynamic, not 'static'"),
+        ("amp-bf16:cache=no", "cache takes on or off, not 'no'"),
+        ("amp-bf16:keep=head+", "names of modules or globs, joined by +"),
     ],
 )
 def test_a_wrong_option_gets_a_sentence_that_names_the_right_ones(typed, sentence):
