@@ -74,12 +74,10 @@ def run(request: Request) -> int:
     from bench.cli.display import show_plan
     from bench.cli.interruption import tell_stopped
     from bench.launch import open_launcher
-    from bench.planning.abilities import without_a_pair
     from bench.run import folder as folders
     from bench.run import reporting
     from bench.run.execute import execute, tell_what_remains
     from bench.run.prepare import prepare
-    from bench.spec.text import print_plain
 
     request, folder = folders.open_folder(request)
     try:
@@ -106,11 +104,6 @@ def run(request: Request) -> int:
     except KeyboardInterrupt:
         tell_stopped(folder)
         raise
-    refused = without_a_pair(request, prepared.environment.devices)
-    for sentence in refused:
-        print_plain(f"Nothing could be compared. {sentence}")
-    if refused:
-        return 1
     reporting.show_next(folder)
     return 0 if fine else 1
 

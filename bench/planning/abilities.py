@@ -5,8 +5,7 @@ from __future__ import annotations
 from bench.results.records import Device
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
-from bench.spec.precisions import BASELINE, PRECISIONS, find_precision, parse_precision
-from bench.spec.request import Request
+from bench.spec.precisions import PRECISIONS, find_precision, parse_precision
 from bench.spec.techniques import refusal
 from bench.spec.trial import Trial
 
@@ -15,33 +14,21 @@ TENSOR_CORES = (7, 0)
 """The first compute capability with tensor cores."""
 
 
-def require_supported(request: Request, devices: tuple[Device, ...]) -> None:
-    """Refuse a request none of whose precisions any device supports.
+def require_comparable(names: tuple[str, ...], devices: tuple[Device, ...]) -> None:
+    """Refuse precisions of which no device supports two that can be compared, or the only one.
 
     Raises:
-        UsageError: it is one.
+        UsageError: they are such.
     """
-    names = request.precisions or (BASELINE,)
-    if any(unsupported_reason(device, name) is None for device in devices for name in names):
-        return
-    raise UsageError(_cannot_do(devices[0], names))
-
-
-def without_a_pair(request: Request, devices: tuple[Device, ...]) -> list[str]:
-    """Return a sentence for each device on which no two of the named precisions can be compared."""
-    names = tuple(dict(request.script.arms)) if request.script else request.precisions or ()
-    sentences = []
-    for device in devices:
-        refused = tuple(name for name in names if unsupported_reason(device, name))
-        if refused and len(names) > 1 and len(names) - len(refused) < 2:
-            sentences.append(_cannot_do(device, refused))
-    return sentences
-
-
-def _cannot_do(device: Device, names: tuple[str, ...]) -> str:
-    reasons = "; ".join(f"{name}: {unsupported_reason(device, name)}" for name in names)
-    rest = ", ".join(name for name in PRECISIONS if not unsupported_reason(device, name))
-    return f"{device.name} cannot do {reasons}. It can do: {rest}."
+    refused: dict[str, str] = {}
+    for device in reversed(devices):  # the sentence is about the first
+        reasons = {name: unsupported_reason(device, name) for name in names}
+        refused = {name: reason for name, reason in reasons.items() if reason}
+        if len(names) - len(refused) >= min(2, len(names)):
+            return
+    able = ", ".join(name for name in PRECISIONS if not unsupported_reason(devices[0], name))
+    reasons_given = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+    raise UsageError(f"Nothing can be compared: {devices[0].name} cannot do {reasons_given}. It can do: {able}.")
 
 
 def unsupported_reason(device: Device, name: str, phase: str | None = None) -> str | None:
@@ -54,8 +41,7 @@ def unsupported_reason(device: Device, name: str, phase: str | None = None) -> s
     if reason := (device.unsupported or {}).get(precision.ability):
         return reason
     if precision.emulated and phase is not None and not PHASES[phase].arithmetic:
-        whole = ", ".join(name for name, each in PHASES.items() if each.arithmetic)
-        return f"it is emulated: what it does to numbers is measured ({whole}), and what that costs means nothing"
+        return "it is emulated: what it does to numbers and training is measured, and what that costs means nothing"
     return None
 
 
@@ -85,10 +71,12 @@ def is_emulated(device: Device, name: str) -> bool:
 
 def refusal_reason(trial: Trial, device: Device) -> str | None:
     """Return why a device can measure none of a trial's arms; None if it can measure some."""
-    cell = trial.cell
-    reasons = [
-        refusal((*cell.techniques, *arm.techniques), device.kind, trial.phase, len(cell.placement.members))
-        or unsupported_reason(device, arm.precision, trial.phase)
-        for arm in trial.arms
-    ]
-    return reasons[0] if all(reasons) else None
+    cell, first = trial.cell, None
+    for arm in trial.arms:
+        names = (*cell.techniques, *arm.techniques)
+        reason = refusal(names, device.kind, trial.phase, len(cell.placement.members))
+        reason = reason or unsupported_reason(device, arm.precision, trial.phase)
+        first = first or reason
+        if reason is None:
+            return None
+    return first

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from bench.planning.abilities import EMULATED, best_mixed, is_emulated, require_supported, unsupported_reason
+from bench.planning.abilities import EMULATED, best_mixed, is_emulated, require_comparable, unsupported_reason
 from bench.planning.batch_sizes import Largest, at_any_size, fitting_at, pieces
 from bench.planning.estimate import estimate_s, silence_s, step_s
 from bench.planning.footprint import Footprints, fit_batches, unfit_reason
@@ -77,9 +77,9 @@ def make_plan(
         footprints: the memory of suites whose models can be built without it.
 
     Raises:
-        UsageError: no device supports any of the precisions that were asked for.
+        UsageError: no device supports two of the precisions that were asked for, or the only one.
     """
-    require_supported(request, environment.devices)
+    require_comparable(request.precisions or (BASELINE,), environment.devices)
     planned: list[tuple[Trial, float | None]] = []
     for ref, suite in suites.items():
         for device in environment.devices:

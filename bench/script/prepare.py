@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bench.devices.processes import busy
 from bench.launch import Launcher
+from bench.planning.abilities import require_comparable
 from bench.planning.plan import Plan
 from bench.run.prepare import PreparedRun, warn_of_variables
 from bench.spec.data_source import DataSource
@@ -35,6 +36,7 @@ def prepare_script(request: Request, script: Script, launcher: Launcher) -> Prep
     environment = launcher.survey(request.gpus)
     if request.gpus is None:
         environment = replace(environment, devices=environment.devices[:1])
+    require_comparable(tuple(dict(script.arms)), environment.devices)
     text = main.read_bytes() if main.is_file() else b""
     digest = hashlib.blake2b(repr((script, text)).encode(), digest_size=6)
     ref = SuiteRef(name=script.name, digest=digest.hexdigest())

@@ -41,18 +41,18 @@ class DataSource:
             UsageError: it is none of these, or the folder or file does not exist.
         """
         home = str(Path(directory).resolve())
-        for kind in ("cifar10", "digits", "markov", "synthetic"):
-            if word == kind:
-                return DataSource(kind=kind, directory=home)
         kind, _, name = word.partition(":")
-        path = Path(name)
-        if kind not in ("folder", "text") or not name:
+        if not name and kind in ("cifar10", "digits", "markov", "synthetic"):
+            return DataSource(kind=kind, directory=home)  # type: ignore[arg-type]  # it is one of these
+        if not name or kind not in ("folder", "text"):
             allowed = "cifar10, digits, markov, synthetic, folder:PATH or text:FILE"
             raise UsageError(f"--data must be {allowed}, not '{word}'.")
-        if not elsewhere and not (path.is_file() if kind == "text" else path.is_dir()):
-            form = "text:FILE, whose bytes are the tokens" if kind == "text" else "folder:PATH with train/ and test/"
-            raise UsageError(f"There is no {'file' if kind == 'text' else 'folder'} '{name}'. Give {form}.")
-        return DataSource(kind="text" if kind == "text" else "folder", path=str(path.resolve()), directory=home)
+        path = Path(name)
+        if kind == "text" and not elsewhere and not path.is_file():
+            raise UsageError(f"There is no file '{name}'. Give text:FILE, whose bytes are the tokens.")
+        if kind == "folder" and not elsewhere and not path.is_dir():
+            raise UsageError(f"There is no folder '{name}'. Give folder:PATH with train/ and test/.")
+        return DataSource(kind=kind, path=str(path.resolve()), directory=home)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -92,7 +92,7 @@ class Phase:
     option: str = "--phases"
     """The option that asks for it; one of its own has a ``help``."""
     help: str = ""
-    """Of its own option; empty where it is another phase's, too, which has it."""
+    """Of an option of its own."""
     default: bool = False
     """Whether it runs where no option names phases."""
     joint: bool = False

@@ -10,28 +10,29 @@ from bench.spec.phase import Phase
 FOLDER = Path(__file__).resolve().parents[1] / "phases"
 
 
-def _found() -> list[Phase]:
-    folders = [path.parent.name for path in FOLDER.glob("*/__init__.py")]
-    phases: list[Phase] = [importlib.import_module(f"bench.phases.{name}").PHASE for name in folders]
-    return sorted(phases, key=lambda phase: phase.order)
-
-
-PHASES: dict[str, Phase] = {phase.name: phase for phase in _found()}
+_found: list[Phase] = []
+for path in FOLDER.glob("*/__init__.py"):
+    _found.append(importlib.import_module(f"bench.phases.{path.parent.name}").PHASE)
+PHASES: dict[str, Phase] = {phase.name: phase for phase in sorted(_found, key=lambda phase: phase.order)}
 """By name, in the order in which they run within a cell."""
+
+
+def _with(flag: str) -> tuple[str, ...]:
+    """Return the names of the phases of which a field of ``Phase`` is true."""
+    return tuple(name for name, phase in PHASES.items() if getattr(phase, flag))
+
+
 SELECTABLE = tuple(name for name, phase in PHASES.items() if phase.option == "--phases")
 """The choices of ``--phases``."""
-SWITCHES: dict[str, tuple[str, ...]] = {
-    switch: tuple(name for name, phase in PHASES.items() if phase.option == switch)
-    for switch in dict.fromkeys(phase.option for phase in PHASES.values() if phase.help)
-}
-"""The options of phases' own, such as ``--name``, each with the phases that it adds."""
-ABLATIONS = tuple(name for name, phase in PHASES.items() if phase.is_ablation)
+SWITCHES = {phase.option: name for name, phase in PHASES.items() if phase.help}
+"""The options of phases' own, such as ``--name``, each with the phase that it adds."""
+ABLATIONS = _with("is_ablation")
 """The phases that plan ablations."""
 MEASURING = {name: phase for name, phase in PHASES.items() if not phase.is_ablation}
 """The phases that measure, and so have a CSV."""
-SEARCHES = tuple(name for name, phase in PHASES.items() if phase.searches)
+SEARCHES = _with("searches")
 """The phases that search a batch size."""
-FIND_UNFIT = tuple(name for name, phase in PHASES.items() if phase.finds_unfit)
+FIND_UNFIT = _with("finds_unfit")
 """The phases that find out which arms fit."""
-USUAL = tuple(name for name, phase in PHASES.items() if phase.default)
+USUAL = _with("default")
 """The phases that run where neither option says otherwise."""
