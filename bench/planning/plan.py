@@ -131,10 +131,9 @@ def _emulates_quickly(request: Request, suite: Suite, device: Device, flops_per_
     """
     if request.precisions or {*ABLATIONS} & {*request.phases} or not is_emulated(device, EMULATED):
         return False
-    if flops_per_sample is None or device.bf16_gflops is None:
-        return False
-    largest = max(request.batch_sizes or suite.cpu_batch_sizes or suite.batch_sizes or (suite.batch_size,))
-    return flops_per_sample * largest < EMULATED_STEP_S * 1e9 * device.bf16_gflops
+    largest = max(_batch_sizes(suite, request, device, "speed"), default=suite.batch_size)
+    step_flops = largest * (flops_per_sample or math.inf)
+    return step_flops < EMULATED_STEP_S * 1e9 * (device.bf16_gflops or 0.0)
 
 
 def _trials_on(

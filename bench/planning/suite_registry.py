@@ -116,7 +116,7 @@ def _library_module(prefix: str) -> ModuleType:
 
 
 def select(request: Request, *, on_cpu: bool = False) -> dict[SuiteRef, Suite]:
-    """Return the suites of a request with their parameters: one for each variant and swept value.
+    """Return the suites of a request with their parameters: one for each swept value.
 
     Args:
         request: names suites, parameters and values to sweep.
@@ -137,8 +137,9 @@ def select(request: Request, *, on_cpu: bool = False) -> dict[SuiteRef, Suite]:
         refs = [_smaller(ref, named) for ref in refs]
     if "batch_size" not in dict(request.sweep):
         refs = [_unlabelled(ref) for ref in refs]
-    variants = [variant for ref in refs for variant in _variants(ref, request.sweep)]
-    return {ref: load(ref) for ref in variants}
+    for name, words in request.sweep:
+        refs = [variant for ref in refs for variant in _swept(ref, name, words)]
+    return {ref: load(ref) for ref in refs}
 
 
 def _smaller(ref: SuiteRef, named: list[str]) -> SuiteRef:
@@ -154,15 +155,13 @@ def _unlabelled(ref: SuiteRef) -> SuiteRef:
     return replace(ref, parameters=tuple(rest.items()), batch_size=size)
 
 
-def _variants(ref: SuiteRef, sweep: tuple[tuple[str, tuple[str, ...]], ...]) -> list[SuiteRef]:
-    """Return the variants that a suite names itself, or it alone, with all combinations of swept values."""
-    variants = [_changed(ref, variant) for variant in load(ref).variants] or [ref]
+def _swept(ref: SuiteRef, name: str, words: tuple[str, ...]) -> list[SuiteRef]:
+    """Return the suite once for each value of a parameter, or it alone if it has no such parameter."""
     defaults = parameters(ref)
-    for name, words in sweep:
-        if name in defaults:
-            values = dict.fromkeys(_convert("--sweep", name, word, defaults[name]) for word in words)
-            variants = [_changed(variant, {name: value}) for variant in variants for value in values]
-    return variants
+    if name not in defaults:
+        return [ref]
+    values = dict.fromkeys(_convert("--sweep", name, word, defaults[name]) for word in words)
+    return [_changed(ref, {name: value}) for value in values]
 
 
 def _changed(ref: SuiteRef, changes: Mapping[str, Parameter]) -> SuiteRef:

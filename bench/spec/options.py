@@ -78,7 +78,7 @@ def number(allowed: str, units: Mapping[str, float], most: float = math.inf) -> 
     """Return a reader of numbers above 0 and up to ``most``, with a unit, of which the empty one is none."""
 
     def read_number(option: str, text: str) -> float:
-        match = re.fullmatch(r"(\d+\.?\d*|\.\d+)(\D*)", text)
+        match = re.fullmatch(r"((?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(\D*)", text)
         value = float(match[1]) * units.get(match[2], 0.0) if match else 0.0
         if not 0 < value <= most:
             raise UsageError(f"{option} takes {allowed}, not '{text}'.")

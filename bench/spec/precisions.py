@@ -349,19 +349,14 @@ def precision_rank(name: str) -> tuple[int, str]:
 
 def split(text: str) -> list[str]:
     """Split a list of precisions at its commas, except those between options: ``a:x=1,y=2,b`` is two words."""
-    words: list[str] = []
-    for part in text.split(","):
-        if words and "=" in part and ":" not in part:
-            words[-1] += f",{part.strip()}"
-        else:
-            words.append(part.strip())
-    return words
+    return re.split(r",(?!\s*\w+=)", text)
 
 
 def _text(value: Parameter | None) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"{value:.17g}" if isinstance(value, float) else str(value)
+    is_whole = isinstance(value, float) and value.is_integer()
+    return f"{value:.0f}" if is_whole else str(value)
 
 
 def _scale(option: str, text: str) -> float | None:

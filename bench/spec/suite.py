@@ -61,11 +61,6 @@ class Data:
         require(sizes, "Data.input_shape", "a tuple of sizes above 0", self.input_shape)
         is_either = (self.classes is None) != (self.target_shape is None)
         require(is_either, "Data.classes", "given, or else target_shape for regression", self.classes)
-        if self.tokens:
-            is_sequence = len(self.input_shape) == 1 and self.classes is not None
-            require(is_sequence, "Data.tokens", "False, or input_shape (length,) and classes", self.tokens)
-        else:
-            require(self.source != "markov", "Data.source", "other than markov without tokens", self.source)
         require(self.steps_per_epoch > 0, "Data.steps_per_epoch", "1 or more", self.steps_per_epoch)
         share = self.validation_share
         require(0 <= share < 1, "Data.validation_share", "a share such as 0.2, from 0 and below 1", share)
@@ -187,8 +182,6 @@ class Suite:
     """Whether the model can be built on the meta device. Planning then computes how much memory it takes: what cannot
     fit a device is out of memory before anything is allocated, and batch sizes that nobody named are halved until they
     should fit."""
-    variants: tuple[dict[str, Parameter], ...] = ()
-    """Arguments of the suite's function that make a row of the comparison each; empty is this suite alone."""
 
     @property
     def model_takes_data(self) -> bool:

@@ -83,7 +83,7 @@ def test_products_in_a_narrower_type_than_the_precisions_are_told_with_their_sha
             {"init_scale": 1000.0, "growth_interval": 200},
         ),
         ("amp-fp16:init_scale=65536", "amp-fp16", {}),
-        ("amp-fp16:init_scale=0.125", "amp-fp16:init_scale=0.125", {"init_scale": 0.125}),
+        ("amp-fp16:init_scale=1e-5", "amp-fp16:init_scale=1e-05", {"init_scale": 1e-5}),
         ("fp16-master:scale=128", "fp16-master:scale=128", {"scale": 128.0}),
         ("fp16-master:scale=dynamic", "fp16-master", {}),
         ("amp-bf16:cache=off", "amp-bf16:cache=off", {"cache": False}),

@@ -29,8 +29,6 @@ GIVEN = {
         (Data, {"classes": None}, "classes"),
         (Data, {"target_shape": (8,)}, "classes"),
         (Data, {"steps_per_epoch": 0}, "steps_per_epoch"),
-        (Data, {"input_shape": (3, 8, 8), "tokens": True}, "tokens"),
-        (Data, {"source": "markov"}, "source"),
     ],
 )
 def test_a_wrong_field_is_named(kind, wrong, field):
