@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.devices.processes import GpuProcess, describe
 from bench.planning import suite_registry
-from bench.planning.abilities import is_emulated, lacks_tensor_cores, unsupported_reason
+from bench.planning.abilities import is_emulated, unsupported_reason
 from bench.results.records import Device, Seen
 from bench.spec.precisions import PRECISIONS, emulation_of
 from bench.spec.suite import Parameter, Suite
@@ -30,8 +30,7 @@ def describe_registries(pattern: str | None = None) -> list[str]:
         lines += [f"  {ref.name:<18} {suite.title}", f"  {'':<18} {recipe}", f"  {'':<18} {settings}"]
     lines.append("Precisions (--precisions NAME,NAME:OPTION=VALUE; fp32 is the baseline of every speedup):")
     for precision in PRECISIONS.values():
-        alias = f" (Lightning's {precision.alias})" if precision.alias else ""
-        lines.append(f"  {precision.name:<18} {precision.summary}{alias}")
+        lines.append(f"  {precision.name:<18} {precision.summary}")
         if precision.options:
             lines.append(f"  {'':<18} {' '.join(precision.options)}")
     lines.append("Techniques (--techniques NAME,NAME=N; for all precisions alike):")
@@ -51,7 +50,7 @@ def registries(pattern: str | None = None) -> dict[str, Any]:
         for ref, suite, parameters in _suites()
     ]
     precisions = [
-        {"name": name, "summary": precision.summary, "alias": precision.alias, "options": list(precision.options)}
+        {"name": name, "summary": precision.summary, "options": list(precision.options)}
         for name, precision in PRECISIONS.items()
     ]
     techniques = [{"name": name, "summary": technique.summary} for name, technique in TECHNIQUES.items()]
@@ -134,8 +133,6 @@ def _would(device: Device, name: str) -> str:
         return f"emulated: {device.bf16_gflops:.0f} GFLOP/s in bfloat16, {device.fp32_gflops:.0f} in fp32"
     if device.kind == "cpu" and PRECISIONS[name].compute == "float16":
         return "runs; not timed here, and most CPUs emulate float16"
-    if PRECISIONS[name].compute != "float32" and lacks_tensor_cores(device):
-        return "ok, but without tensor cores: saves memory, and gains little time or none"
     return "ok"
 
 

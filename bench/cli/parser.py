@@ -236,7 +236,7 @@ def _phases(given: dict[str, Any]) -> tuple[str, ...]:
     if switches:
         phases = phases if "phases" in given else ()
     for switch in switches:
-        phases = (*phases, SWITCHES[switch])
+        phases = (*phases, *SWITCHES[switch])
     idle: list[str] = []
     if not any(PHASES[name].uses_epochs for name in phases):
         idle += of_training

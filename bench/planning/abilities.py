@@ -10,8 +10,6 @@ from bench.spec.techniques import refusal
 from bench.spec.trial import Trial
 
 EMULATED = "amp-bf16"
-TENSOR_CORES = (7, 0)
-"""The first compute capability with tensor cores."""
 
 
 def require_comparable(names: tuple[str, ...], devices: tuple[Device, ...]) -> None:
@@ -48,12 +46,6 @@ def unsupported_reason(device: Device, name: str, phase: str | None = None) -> s
 def best_mixed(device: Device) -> str:
     """Return the mixed precision that a device should gain most by: bf16, which needs no loss scaling, else fp16."""
     return "amp-fp16" if unsupported_reason(device, "amp-bf16") else "amp-bf16"
-
-
-def lacks_tensor_cores(device: Device) -> bool:
-    """Return whether a GPU is known to have no tensor cores: there a 16-bit type saves memory, and little time."""
-    capability = device.compute_capability
-    return capability is not None and tuple(int(part) for part in capability.split(".")) < TENSOR_CORES
 
 
 def is_emulated(device: Device, name: str) -> bool:

@@ -87,7 +87,7 @@ def make_plan(
             if footprint is not None:
                 kept = fit_batches(suite, ref, device, footprint)
             if request.quick:
-                here, kept = _shorten(here, kept, device, flops.get(ref))
+                kept = _shorten(here, kept, device, flops.get(ref))
             once = _emulates_quickly(here, kept, device, flops.get(ref))
             if once:
                 seeds = here.seeds or suite.seeds[:1]
@@ -106,22 +106,19 @@ def make_plan(
     return _plan(planned)
 
 
-def _shorten(request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> tuple[Request, Suite]:
-    """Return what ``--quick`` measures where nothing else is named: at most two precisions, at one batch size.
+def _shorten(request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> Suite:
+    """Return the suite at the only batch size that ``--quick`` measures where none is named.
 
     The size does not depend on the device's speed, so that quick runs can be resumed and compared: it is the recipe's,
     or the smallest that the suite has for a CPU, halved while a step has many FLOPs.
     """
-    mixed = best_mixed(device)
-    if not request.precisions and not is_emulated(device, mixed) and not unsupported_reason(device, mixed):
-        request = replace(request, precisions=(BASELINE, mixed))
     size = min((suite.batch_size, *(() if device.is_gpu else suite.cpu_batch_sizes)))
     parts = pieces(Placement(name=device.placement), request.techniques)
     most = QUICK_STEP_FLOPS["cuda" if device.is_gpu else "cpu"]
     # Each part keeps two samples, which batch norm needs.
     while size * (flops_per_sample or 0.0) > most and size % (4 * parts) == 0:
         size //= 2
-    return request, replace(suite, batch_sizes=(size,), cpu_batch_sizes=(size,))
+    return replace(suite, batch_sizes=(size,), cpu_batch_sizes=(size,))
 
 
 def _emulates_quickly(request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> bool:
@@ -199,13 +196,15 @@ def _batch_sizes(suite: Suite, request: Request, device: Device, phase: str) -> 
 
 def _precisions(request: Request, device: Device) -> tuple[str, ...]:
     """Return the precisions to compare, the baseline first: those named, else those that the device may gain by."""
-    names = list(request.precisions or ())
-    if not names:
-        for name, precision in PRECISIONS.items():
-            is_slow = is_emulated(device, name) or (not device.is_gpu and precision.compute == "float16")
-            if precision.default and not is_slow and not unsupported_reason(device, name):
-                names.append(name)
-    return tuple(sorted(dict.fromkeys(names), key=lambda name: name != BASELINE))
+    if request.precisions:
+        return tuple(sorted(request.precisions, key=lambda name: name != BASELINE))
+    usual = [name for name, precision in PRECISIONS.items() if precision.default]
+    names = []
+    for name in (BASELINE, best_mixed(device)) if request.quick else usual:
+        is_slow = is_emulated(device, name) or (not device.is_gpu and PRECISIONS[name].compute == "float16")
+        if not is_slow and not unsupported_reason(device, name):
+            names.append(name)
+    return tuple(names)
 
 
 def _trials(question: Question) -> list[Trial]:

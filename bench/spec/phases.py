@@ -24,8 +24,8 @@ def _with(flag: str) -> tuple[str, ...]:
 
 SELECTABLE = tuple(name for name, phase in PHASES.items() if phase.option == "--phases")
 """The choices of ``--phases``."""
-SWITCHES = {phase.option: name for name, phase in PHASES.items() if phase.help}
-"""The options of phases' own, such as ``--name``, each with the phase that it adds."""
+SWITCHES = {phase.option: (name,) for name, phase in PHASES.items() if phase.help}
+"""The options of phases' own, such as ``--name``, each with the phases that it adds."""
 ABLATIONS = _with("is_ablation")
 """The phases that plan ablations."""
 MEASURING = {name: phase for name, phase in PHASES.items() if not phase.is_ablation}

@@ -35,8 +35,6 @@ class Precision:
     """The name on the command line and in every table, with the options that differ from the defaults."""
     summary: str
     """A description in one line."""
-    alias: str | None = None
-    """Lightning's name for it."""
     autocast: Literal["float16", "bfloat16"] | None = None
     """The type that ``torch.autocast`` computes in; None is without autocast."""
     cache: bool = True
@@ -152,7 +150,6 @@ PRECISIONS: dict[str, Precision] = {
         Precision(
             name="fp32",
             summary="IEEE fp32, TF32 off everywhere",
-            alias="32-true",
             default=True,
             color="#4d4d4d",
             marker="o",
@@ -177,7 +174,6 @@ PRECISIONS: dict[str, Precision] = {
         Precision(
             name="amp-fp16",
             summary="autocast to float16, dynamic loss scaling",
-            alias="16-mixed",
             autocast="float16",
             loss_scaling=True,
             needs="fp16",
@@ -188,7 +184,6 @@ PRECISIONS: dict[str, Precision] = {
         Precision(
             name="amp-bf16",
             summary="autocast to bfloat16",
-            alias="bf16-mixed",
             autocast="bfloat16",
             needs="bf16",
             default=True,
@@ -217,7 +212,6 @@ PRECISIONS: dict[str, Precision] = {
         Precision(
             name="fp16",
             summary="everything but the loss in fp16",
-            alias="16-true",
             weights="float16",
             needs="fp16",
             color="#000000",
@@ -226,7 +220,6 @@ PRECISIONS: dict[str, Precision] = {
         Precision(
             name="bf16",
             summary="everything but the loss in bfloat16",
-            alias="bf16-true",
             weights="bfloat16",
             needs="bf16",
             color="#e69f00",
@@ -270,18 +263,18 @@ with any common color blindness."""
 
 @cache
 def parse_precision(word: str) -> Precision:
-    """Return the precision that a word such as ``16-mixed`` or ``amp-fp16:init_scale=1024`` means.
+    """Return the precision that a word such as ``amp-fp16:init_scale=1024`` means.
 
-    Its name is canonical: the alias resolved, options in one order, options at their defaults left out. Two words with
+    Its name is canonical: options in one order, options at their defaults left out. Two words with
     the same meaning are one arm.
 
     Raises:
         UsageError: there is no such precision or option, or the option cannot have that value.
     """
     head, colon, tail = word.strip().partition(":")
-    plain = next((known for known in PRECISIONS.values() if head in (known.name, known.alias)), None)
-    if plain is None:
+    if head not in PRECISIONS:
         raise unknown("precision", head, PRECISIONS)
+    plain = PRECISIONS[head]
     given: dict[str, Parameter | None] = {}
     for part in tail.split(",") if colon else ():
         option, _, value = part.partition("=")

@@ -82,10 +82,6 @@ def test_a_gpu_has_its_facts_its_precisions_and_its_users(listed, stranger):
         ),
         (FakeGpu("GPU-v", name="V100", capability=(7, 0)), ["has no kernels for GPU 0 (V100, sm_70)"]),
         (FakeGpu("GPU-h", name="H100"), ["bfloat16 is native\n"]),
-        (
-            FakeGpu("GPU-p", name="P40", capability=(6, 1)),
-            [f"{named(lambda one: one.needs == 'fp16')}: ok, but without tensor cores"],
-        ),
         (FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED}), ["who is using it cannot be told"]),
     ],
 )

@@ -30,7 +30,7 @@ def script(*words, cwd):
 
 def test_words_become_a_request(tmp_path):
     request = parse_words(
-        "--suite resnet50,vit_b_16 --gpus 0,1 --precisions 32-true,bf16-mixed --batch-sizes 64,128,64 --epochs 5 "
+        "--suite resnet50,vit_b_16 --gpus 0,1 --precisions fp32,amp-bf16 --batch-sizes 64,128,64 --epochs 5 "
         "--seeds 0,1,2 --phases speed,train --set lr=0.2 --target-ci 0.5% --time-budget 2m --target-accuracy 93.5% "
         f"--clip-grad 1.0 --data folder:{tmp_path}"
     )
@@ -75,7 +75,7 @@ def test_explain_of_folders_starts_no_run():
 
 
 def test_precisions_with_options_are_split_at_the_right_commas_and_named_canonically():
-    words = "fp32, 16-mixed:growth_interval=200, init_scale=1024.0,fp16-master:scale=128,amp-fp16:scale=dynamic"
+    words = "fp32, amp-fp16:growth_interval=200, init_scale=1024.0,fp16-master:scale=128,amp-fp16:scale=dynamic"
     assert parse_mlp(f"--precisions '{words}'").precisions == (
         "fp32",
         "amp-fp16:init_scale=1024,growth_interval=200",

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from bench.devices.cpu import available_bytes
-from bench.launch.local import LocalLauncher
 from bench.phases.fit import Fit, largest
 from bench.planning.batch_sizes import common_multiple, fitting_at
 from bench.results.records import Device, TrialResult
@@ -100,14 +99,3 @@ def test_a_containers_limit_counts_where_it_is_less_than_the_machines(tmp_path, 
     most.write_text(limit)
     used.write_text("1000000\n")
     assert (available_bytes(((str(most), str(used)),)) == 4_000_000) == is_less
-
-
-@pytest.mark.slow
-def test_an_attempt_trains_in_a_process_and_says_what_it_took(tiny_trial, cpu):
-    sent = []
-    trial = replace(tiny_trial, phase="fit")
-    ending = LocalLauncher().run(trial, cpu, sent.append)
-    assert ending.kind == "done", ending.text
-    (result,) = (message for message in sent if isinstance(message, TrialResult))
-    assert result.row.fit_free_bytes > result.row.fit_peak_bytes > 0
-    assert result.row.fit_step_s > 0

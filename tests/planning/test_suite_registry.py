@@ -4,14 +4,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.cli.listing import describe_registries
 from bench.data import random_batches
 from bench.planning import suite_registry
 from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.request import Request
-from bench.spec.suite import Data
-from bench.spec.trial import SuiteRef
 from bench.training.step import build_arm, training_step
 
 
@@ -36,18 +33,6 @@ def test_a_number_that_is_none_is_refused_with_the_word(name, word, kind):
         suite_registry.refer("mlp", {name: word})
 
 
-def test_the_list_tells_where_a_recipe_comes_from_and_how_long_its_training_is():
-    lines = describe_registries()
-    first = next(at for at, line in enumerate(lines) if line.split()[0] == "resnet20")
-    assert lines[first + 1].strip().startswith("5 epochs (200 in the recipe); He et al., Deep Residual Learning")
-    assert "momentum=0.9" in lines[first + 2]
-
-
-def test_classes_of_the_data_reach_the_model():
-    suite = suite_registry.load(SuiteRef(name="resnet20"))
-    assert suite.model(Data(input_shape=(3, 32, 32), classes=6))[-1].out_features == 6
-
-
 def test_the_example_in_the_documentation_is_short_and_runs(tmp_path):
     page = (Path(__file__).resolve().parents[2] / "docs" / "adding-a-suite.md").read_text()
     code = page.split("```python\n")[1].split("```")[0]
@@ -65,9 +50,7 @@ def test_the_example_in_the_documentation_is_short_and_runs(tmp_path):
         ("def suite(:\n  pass", "line 1"),
         ("import nothing_like_that\nsuite = None", "line 1: ModuleNotFoundError"),
         ("x = 1", "has no function suite()"),
-        ("def suite(lr):\n  pass", "'lr' needs a default"),
         ("def suite(lr=None):\n  pass", "'lr' needs a default"),
-        ("suite = int", "has no function suite()"),
         ("import sys\nsys.exit(3)\nsuite = None", "line 2: SystemExit"),
         ("class Stop(BaseException):\n  pass\ndef suite():\n  raise Stop", "line 4: Stop"),
         ("def suite():\n  return 1", "must return a bench.spec.Suite, not int"),

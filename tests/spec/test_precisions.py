@@ -6,13 +6,6 @@ from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS, find_precision, parse_precision, precision_rank, strayed
 
 
-def test_precisions_go_by_name_and_by_lightnings_alias():
-    assert parse_precision("amp-fp16") is parse_precision("16-mixed") is PRECISIONS["amp-fp16"]
-    for name, plain in PRECISIONS.items():
-        assert parse_precision(name) is plain
-        assert plain.base == name
-
-
 @pytest.mark.parametrize(("word", "name"), [("bf16x", "bf16"), ("FP32", "fp32"), ("amp-fp15", "amp-fp16")])
 def test_the_nearest_precision_is_suggested(word, name):
     with pytest.raises(UsageError, match=rf"no precision '{word}'. Did you mean '{name}'\? Available: fp32, tf32"):
@@ -78,7 +71,7 @@ def test_products_in_a_narrower_type_than_the_precisions_are_told_with_their_sha
     [
         ("amp-fp16:init_scale=1024", "amp-fp16:init_scale=1024", {"init_scale": 1024.0}),
         (
-            "16-mixed:growth_interval=200, init_scale=1000.0",
+            "amp-fp16:growth_interval=200, init_scale=1000.0",
             "amp-fp16:init_scale=1000,growth_interval=200",
             {"init_scale": 1000.0, "growth_interval": 200},
         ),
