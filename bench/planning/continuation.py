@@ -40,26 +40,24 @@ def continued(plan: Plan, request: Request) -> Plan:
 
 def _start(trial: Trial, run: Path, epoch: int, kept: list[dict[str, Any]]) -> str:
     """Return the path of the checkpoint that a training starts from."""
-    nearest = min((_differences(trial, entry) for entry in kept), key=len)
-    if nearest:
-        raise UsageError(f"{trial.id} cannot continue '{run}', whose recipe differs: {'; '.join(nearest)}.")
-    by_precision = {entry["arms"][0]: entry["trial"] for entry in kept if not _differences(trial, entry)}
+    by_precision = {}
+    for entry in kept:
+        if (entry["cell"], entry["seed"]) == (trial.cell_id, trial.seed):
+            by_precision[entry["arms"][0]] = entry
+    if not by_precision:
+        raise UsageError(f"'{run}' has no checkpoints of {trial.cell_id} with seed {trial.seed}.")
     if len(by_precision) > 1 and BASELINE not in by_precision:
         raise UsageError(f"'{run}' trained {', '.join(by_precision)}, and not fp32: continue a run of one precision.")
     trained = by_precision.get(BASELINE) or next(iter(by_precision.values()))
+    for name, value in trial.recipe.items():
+        other = trained["recipe"].get(name)
+        if value != other:
+            raise UsageError(
+                f"{trial.id} cannot continue '{run}', whose recipe differs: {name}: {value}, there {other}."
+            )
     if epoch >= trial.epochs:
         raise UsageError(f"--from-epoch {epoch} leaves no epoch to train: the recipe has {trial.epochs}.")
-    path = run / kept_checkpoint(trained, epoch)
+    path = run / kept_checkpoint(trained["trial"], epoch)
     if not path.is_file():
-        raise UsageError(f"'{run}' has no checkpoint of epoch {epoch} of {trained}.")
+        raise UsageError(f"'{run}' has no checkpoint of epoch {epoch} of {trained['trial']}.")
     return str(path.resolve())
-
-
-def _differences(trial: Trial, entry: dict[str, Any]) -> list[str]:
-    """Name the settings in which a training's recipe differs from a planned one of another run."""
-    differences = []
-    for name, value in trial.recipe.items():
-        other = entry["recipe"].get(name)
-        if value != other:
-            differences.append(f"{name}: {value}, there {other}")
-    return differences

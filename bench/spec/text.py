@@ -19,8 +19,6 @@ DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 UNSAFE = re.compile(f"[{CONTROLS}{DIRECTIONS}\u2028\u2029\ufeff\ud800-\udfff]")
 """Those, separators of lines and paragraphs, byte order marks, and halves of surrogate pairs, which no file holds."""
 BREAKS = re.compile(r"[\n\t]")
-HANGING = re.compile(r"\s+\S+\s{2,}|\s*(?:- )?")
-"""The beginning of a line that later lines are indented by: a name in a list, or a dash."""
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"
 FORMULA = re.compile(rf"(?P<quotes>'*)(?!{NUMBER})(?:\s*[=+\-@＝＋－＠]|[\t\n])")
 """Text that spreadsheets take for a formula, behind any number of apostrophes; a number is none."""
@@ -70,20 +68,16 @@ def print_plain(text: str, *, error: bool = False, wrap: bool = True) -> None:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Return a text with lines of at most ``width`` characters, broken between words, and indented as they began."""
-    return "\n".join(_wrapped_line(line, width) for line in text.split("\n"))
-
-
-def _wrapped_line(line: str, width: int) -> str:
-    indent = " " * len(HANGING.match(line)[0])  # type: ignore[index]  # it matches the empty text
-    if len(line) <= width or len(indent) > width // 2:
-        indent = ""
-    lines = textwrap.wrap(
-        line,
-        width,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-    )
+    """Return a text with lines of at most ``width`` characters, broken between words, and later ones indented more."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        lines += textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        ) or [""]
     return "\n".join(lines)

@@ -141,18 +141,12 @@ class Trial:
 
     @property
     def recipe(self) -> dict[str, str]:
-        """What is trained, whatever the precision and the device: settings by the names that messages use."""
-        suite = self.cell.suite
+        """What is trained beside what the cell's name says, whatever the precision: settings as messages name them."""
         settings = {
-            "the suite": suite.name,
-            "its file": suite.digest,
-            "its parameters": dict(suite.parameters),
-            "the batch size": self.cell.batch_size,
+            "the suite's file": self.cell.suite.digest,
             "the data": self.cell.data,
             "the number of classes": self.cell.classes,
-            "techniques": ",".join(self.cell.techniques),
             "--epochs": self.epochs,
-            "the seed": self.seed,
             "--clip-grad": self.clip_grad,
         }
         return {name: str(value) for name, value in settings.items()}

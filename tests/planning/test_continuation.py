@@ -47,7 +47,7 @@ def test_any_precision_continues_from_fp32_else_from_the_only_precision_of_the_r
     ("change", "epoch", "sentence"),
     [
         ({"epochs": 6}, 2, "--epochs: 6, there 5"),
-        ({"seed": 1}, 2, "the seed: 1, there 0"),
+        ({"seed": 1}, 2, "no checkpoints of tiny-cpu-b4 with seed 1"),
         ({"clip_grad": 1.0}, 2, r"--clip-grad: 1\.0, there None"),
         ({}, 3, "no checkpoint of epoch 3"),
         ({}, 5, "leaves no epoch to train"),
