@@ -37,15 +37,3 @@ def common_multiple(precisions: Iterable[str], rows: int) -> int:
         multiple = parse_precision(name).trained_multiple
         common = math.lcm(common, multiple // math.gcd(multiple, rows))
     return common
-
-
-def fitting_at(largest: Mapping[str, int | None]) -> dict[int, tuple[str, ...]]:
-    """Return every precision's largest batch size, each with the precisions that it fits.
-
-    The smallest of them fits all.
-    """
-    known = {name: size for name, size in largest.items() if size is not None}
-    fitting = {}
-    for size in sorted({*known.values()}):
-        fitting[size] = tuple(name for name in known if known[name] >= size)
-    return fitting

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from bench.planning.abilities import EMULATED, best_mixed, is_emulated, require_comparable, unsupported_reason
-from bench.planning.batch_sizes import Largest, at_any_size, fitting_at, pieces
+from bench.planning.batch_sizes import Largest, at_any_size, pieces
 from bench.planning.estimate import estimate_s, silence_s, step_s
 from bench.planning.footprint import Footprints, fit_batches, unfit_reason
 from bench.planning.question import Question
@@ -165,15 +165,20 @@ def _trials_on(
     if request.largest_batch and largest is None:
         for search in SEARCHES:
             trials += trials_of(search, cell.batch_size, names)
-    fitting = fitting_at({name: (largest or {}).get((at_any_size(cell), name)) for name in names})
+    fitting: dict[str, int] = {}
+    for name in names:
+        size = (largest or {}).get((at_any_size(cell), name))
+        if size is not None:
+            fitting[name] = size
     phases = [name for name in PHASES if name in request.phases and PHASES[name].lacks(device) is None]
     chosen = {phase: _batch_sizes(suite, request, device, phase) for phase in phases}
-    for size in sorted({*fitting}.union(*chosen.values())):
+    for size in sorted({*fitting.values()}.union(*chosen.values())):
         for phase in phases:
             if size in chosen[phase]:
                 trials += trials_of(phase, size, names)
-            elif size in fitting and not PHASES[phase].recipe_batch:
-                trials += trials_of(phase, size, fitting[size])
+            elif size in fitting.values() and not PHASES[phase].recipe_batch:
+                at_size = tuple(name for name in fitting if fitting[name] >= size)
+                trials += trials_of(phase, size, at_size)
     return trials
 
 

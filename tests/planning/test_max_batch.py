@@ -6,7 +6,7 @@ import pytest
 
 from bench.devices.cpu import available_bytes
 from bench.phases.fit import Fit, largest
-from bench.planning.batch_sizes import common_multiple, fitting_at
+from bench.planning.batch_sizes import common_multiple
 from bench.results.records import Device, TrialResult
 
 MIB = 2**20
@@ -86,11 +86,6 @@ def test_on_a_cpu_nothing_is_tried_that_would_not_leave_a_fifth_of_memory(tiny_t
 def test_steps_that_would_take_too_long_end_the_search(tiny_trial, on_gpu, wall_s, most):
     size, result, tried = search(tiny_trial, 10**9, on_gpu=on_gpu, wall_s=wall_s)
     assert (size, max(tried), result.row.fit_bound) == (most, most, "time")
-
-
-def test_sizes_to_measure_at_are_the_common_one_for_all_and_each_ones_own():
-    sizes = fitting_at({"fp32": 96, "amp-bf16": 160, "tf32": 96, "fp16": None})
-    assert sizes == {96: ("fp32", "amp-bf16", "tf32"), 160: ("amp-bf16",)}
 
 
 @pytest.mark.parametrize(("limit", "is_less"), [("5000000\n", True), ("max\n", False)])
