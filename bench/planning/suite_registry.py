@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import math
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -187,21 +188,27 @@ def load(ref: SuiteRef) -> Suite:
 
 
 def parameters(ref: SuiteRef) -> dict[str, Parameter]:
-    """Return the arguments of the suite's function with their defaults: what ``--set`` can change."""
-    return {name: argument.default for name, argument in inspect.signature(_function(ref)).parameters.items()}
+    """Return the arguments of the suite's function with their defaults: what ``--set`` can change.
+
+    Raises:
+        UsageError: one has no default, or no plain one.
+    """
+    defaults = {}
+    for name, argument in inspect.signature(_function(ref)).parameters.items():
+        if not isinstance(argument.default, Parameter):
+            needed = f"suite()'s argument '{name}' needs a default that is a number, a text, or True or False"
+            raise UsageError(f"The suite file '{ref.file or ref.name}': {needed}.")
+        defaults[name] = argument.default
+    return defaults
 
 
 def _function(ref: SuiteRef) -> Callable[..., object]:
+    module = _module(ref)
     if _library(ref.name):
-        return partial(_module(ref).suite, ref.file or ref.name.partition(":")[2])
-    where = f"The suite file '{ref.file or ref.name}'"
-    function: Callable[..., object] | None = getattr(_module(ref), "suite", None)
+        return partial(module.suite, ref.file or ref.name.partition(":")[2])
+    function: Callable[..., object] | None = getattr(module, "suite", None)
     if not inspect.isfunction(function):
-        raise UsageError(f"{where} has no function suite() that returns a Suite.")
-    for name, argument in inspect.signature(function).parameters.items():
-        if not isinstance(argument.default, Parameter):
-            kinds = "a number, a text, or True or False"
-            raise UsageError(f"{where}: suite()'s argument '{name}' needs a default that is {kinds}.")
+        raise UsageError(f"The suite file '{module.__file__}' has no function suite() that returns a Suite.")
     return function
 
 
@@ -249,15 +256,18 @@ def _blaming(what: str, file: str) -> Iterator[None]:
 
 def _convert(option: str, name: str, text: str, default: Parameter) -> Parameter:
     """Convert a command line's text to the type of the argument's default."""
+    if isinstance(default, str):
+        return text
     if isinstance(default, bool):
         if text.lower() not in BOOLEANS:
             raise UsageError(f"{option} {name} must be yes or no, not '{text}'.")
         return BOOLEANS[text.lower()]
+    kind = type(default)
     try:
-        value = type(default)(text)
-    except ValueError as error:
-        kind = "a whole number" if isinstance(default, int) else "a number"
-        raise UsageError(f"{option} {name} must be {kind}, not '{text}'.") from error
-    if isinstance(value, int | float) and not abs(value) <= MOST:  # nor is it NaN
-        raise UsageError(f"{option} {name} must be a number of at most {MOST:g}, not '{text}'.")
+        value = kind(text)
+    except ValueError:
+        value = math.nan
+    if not abs(value) <= MOST:  # nor is it NaN
+        number = "a whole number" if kind is int else "a number"
+        raise UsageError(f"{option} {name} must be {number} of at most {MOST:g}, not '{text}'.")
     return value

@@ -7,8 +7,12 @@ from dataclasses import replace
 from bench.spec.metric import Metric
 from bench.spec.phases import PHASES
 
-_declared = [replace(metric, phase=phase.name) for phase in PHASES.values() for metric in phase.metrics]
-METRICS: dict[str, Metric] = {metric.name: metric for metric in sorted(_declared, key=lambda metric: metric.place)}
+_declared: list[Metric] = []
+for phase in PHASES.values():
+    for metric in phase.metrics:
+        _declared.append(replace(metric, phase=phase.name))
+_declared.sort(key=lambda metric: metric.place)
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _declared}
 """By name, in the order in which tables have them."""
 
 

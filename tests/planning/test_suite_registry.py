@@ -24,7 +24,6 @@ def test_parameters_are_converted_to_the_type_of_their_default():
     [
         ("width", "wide", "a whole number"),
         ("lr", "nan", ".*at most"),
-        ("lr", "1e999", ".*at most"),
         ("lr", "x", "a number"),
     ],
 )
