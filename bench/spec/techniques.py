@@ -100,7 +100,7 @@ TECHNIQUES: dict[str, Technique] = {
         ),
     )
 }
-"""By name, in the order in which names are canonical."""
+"""By name, in the order in which names are canonical, and an ablation adds them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,8 +202,6 @@ def techniques(names: tuple[str, ...], base: Techniques = PLAIN) -> Techniques:
 
 FIXED = ("set-to-none", "non-blocking", "prefetcher")
 """The techniques that every ablation adds to mixed precision."""
-ORDER = (*FIXED, *(name for name in TECHNIQUES if name not in FIXED))
-"""Techniques in the order in which an ablation adds them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,7 +227,7 @@ class AblationStep:
         """Its position among all steps that an ablation may have, unsupported ones included."""
         if not self.techniques:
             return int(self.precision != BASELINE)
-        return 2 + ORDER.index(find(self.techniques[-1]).name)
+        return 2 + list(TECHNIQUES).index(find(self.techniques[-1]).name)
 
     @property
     def previous(self) -> AblationStep | None:
