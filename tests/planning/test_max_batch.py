@@ -38,7 +38,6 @@ def test_the_size_found_fits_and_a_sixteenth_more_does_not_in_multiples_of_the_p
     size, result, tried = search(replace(tiny_trial, cell=cell), most, multiple=multiple)
     unit = parts * multiple
     assert {each % unit for each in tried} == {0}
-    assert len(tried) == len(set(tried))
     assert unit > 1 or size % 8 == 0 or size < 128
     assert "too big" in result.detail
     if most < unit:

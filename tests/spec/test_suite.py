@@ -21,12 +21,10 @@ GIVEN = {
     [
         (Suite, {"name": "not a name"}, "name"),
         (Suite, {"batch_size": 0}, "batch_size"),
-        (Suite, {"epochs": 0}, "epochs"),
         (Suite, {"batch_sizes": (8, -1)}, "batch_sizes"),
         (Suite, {"cpu_batch_sizes": (1.5,)}, "cpu_batch_sizes"),
         (Data, {"input_shape": ()}, "input_shape"),
         (Data, {"classes": None}, "classes"),
-        (Data, {"target_shape": (8,)}, "classes"),
         (Data, {"steps_per_epoch": 0}, "steps_per_epoch"),
     ],
 )
