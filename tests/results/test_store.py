@@ -47,20 +47,20 @@ def rounds(folder):
     return [int(row["round"]) for row in rows(folder, "blocks.csv")]
 
 
-def test_a_result_is_one_row_with_units_in_names_and_the_columns_that_have_values(tmp_path, tiny_trial, cpu):
+def test_a_result_is_one_row_with_units_in_the_names_of_its_columns(tmp_path, tiny_trial, cpu):
     memory = MemoryPeak(peak_resident_bytes=1_000_000, model_bytes=0)
     store = Store(tmp_path)
-    store.add_results(tiny_trial, cpu, [result(row=memory, switches=Switches(loss_scaling=False))])
-    (row,) = rows(tmp_path, "memory.csv")
-    assert [name for name in COLUMNS["memory.csv"] if name in row] == list(row)
-    assert (row["suite"], row["batch_size"], row["replicate"], row["loss_scaling"]) == ("tiny", "4", "0", "no")
-    assert (row["peak_resident_bytes"], row["model_bytes"]) == ("1000000", "0")
-    assert not {"peak_allocated_bytes", "techniques", "detail", "seed", "step_ms"} & set(row)
-    failed = result(status="failed", detail="it broke", wall_s=0.1 + 0.2)
-    store.add_results(replace(tiny_trial, replicate=1), cpu, [failed])
+    ok = result(row=memory, switches=Switches(loss_scaling=False), wall_s=0.1 + 0.2)
+    store.add_results(tiny_trial, cpu, [ok])
+    store.add_results(replace(tiny_trial, replicate=1), cpu, [result(status="failed", detail="it broke")])
     first, second = rows(tmp_path, "memory.csv")
-    assert (first["detail"], second["detail"], second["peak_resident_bytes"]) == ("", "it broke", "")
-    assert float(second["wall_s"]) == 0.1 + 0.2
+    assert list(first) == list(COLUMNS["memory.csv"])
+    given = {name: text for name, text in first.items() if text}
+    assert given.items() >= {"suite": "tiny", "batch_size": "4", "replicate": "0", "loss_scaling": "no"}.items()
+    assert given.items() >= {"peak_resident_bytes": "1000000", "model_bytes": "0"}.items()
+    assert {"peak_allocated_bytes", "techniques", "detail"}.isdisjoint(given)
+    assert float(first["wall_s"]) == 0.1 + 0.2
+    assert (second["detail"], second["peak_resident_bytes"]) == ("it broke", "")
 
 
 def test_every_kind_of_record_has_its_file(tmp_path, tiny_trial, cpu):
@@ -113,9 +113,7 @@ def test_the_rows_of_the_last_attempt_at_a_trial_replace_those_before_whatever_i
     for number, precision in enumerate(("amp-bf16", "fp16-master"), 2):
         again = replace(pair, arms=arms("fp32", precision))
         assert again.id == pair.id
-        store = Store(tmp_path)
-        assert store.dropped == {}
-        store.add_results(again, cpu, [result(), result(precision)], [block(pair, number)])
+        Store(tmp_path).add_results(again, cpu, [result(), result(precision)], [block(pair, number)])
     assert [(row["precision"], row["status"]) for row in trial_rows(tmp_path)] == [
         *(("fp32", "ok"), ("amp-bf16", "ok")),
         *(("fp32", "ok"), ("fp16-master", "ok")),
@@ -181,7 +179,8 @@ def test_a_trial_is_stored_as_a_whole_or_not_at_all_at_whatever_call_it_fails(tm
             except (UsageError, OSError, Failing.Killed) as error:
                 ended.append(type(error))
         Store(folder).write_run({"request": {}})
-        states.add((*(row["status"] for row in trial_rows(folder)), *rounds(folder)))
+        ends = [row["status"] for row in trial_rows(folder)]
+        states.add((*ends, *(rounds(folder) if ends else ())))  # of a trial without rows no details count
         assert not list(folder.glob(".*"))
         if failing.left > 0:
             break
@@ -190,17 +189,6 @@ def test_a_trial_is_stored_as_a_whole_or_not_at_all_at_whatever_call_it_fails(tm
     assert states <= {("failed", "failed", 3), (), ("ok", "ok", 7)}
     assert states >= {("failed", "failed", 3), ("ok", "ok", 7)}
     assert set(ended) == ({Failing.Killed} if kill else {UsageError, OSError})
-
-
-@pytest.mark.parametrize("text", ["a,b\n1,2\n3,", "a,b"])
-def test_a_strangers_file_is_refused_and_no_file_is_changed(tmp_path, text):
-    header = ",".join(COLUMNS["blocks.csv"])
-    (tmp_path / "blocks.csv").write_text(f"{header}\nt,fp32,0,0,1,2.0,0,0,\nhalf")
-    (tmp_path / "speed.csv").write_text(text)
-    before = contents(tmp_path)
-    with pytest.raises(UsageError, match=r"speed\.csv"):
-        Store(tmp_path)
-    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -223,7 +211,6 @@ def test_a_folder_that_cannot_be_written_ends_the_run_and_what_was_stored_stays(
     place = tmp_path / "elsewhere" if fault == "deleted" else folder
     assert contents(place) == before  # without half a row
     store = Store(place)
-    assert store.dropped == {}
     store.add_results(other, cpu, both(), [block(other)])
     assert set(stored_results(place).statuses) == {pair.id, other.id}
 
@@ -236,29 +223,14 @@ def test_a_file_that_was_deleted_is_not_made_again_without_what_it_had(tmp_path,
         store.add_results(replace(pair, replicate=1), cpu, both())
 
 
-def test_details_of_trials_whose_csv_is_gone_are_not_dropped(tmp_path, tiny_trial, pair, cpu):
-    with Store(tmp_path) as store:
-        store.add_results(tiny_trial, cpu, [result()])
-        for number in (0, 1):
-            trial = replace(pair, replicate=number)
-            store.add_results(trial, cpu, [result(), result("amp-bf16")], [block(trial)])
+def test_details_of_a_trial_that_did_not_end_make_room_for_its_own(tmp_path, pair, cpu):
+    other = replace(pair, replicate=1)
+    Store(tmp_path).add_results(pair, cpu, both(), [block(pair, 1)])
     (tmp_path / "speed.csv").unlink()
-    before = contents(tmp_path)
-    with pytest.raises(UsageError, match=r"has no floor\.csv or speed\.csv"):
-        Store(tmp_path)
-    assert contents(tmp_path) == before
-
-
-def test_details_of_a_trial_that_did_not_end_are_dropped(tmp_path, pair, cpu):
-    for number in (0, 1):
-        trial = replace(pair, replicate=number)
-        Store(tmp_path).add_results(trial, cpu, both(), [block(trial, number)])
-    before = (tmp_path / "speed.csv").read_text()
-    for left in (1, 0):  # trials
-        lines = before.splitlines(keepends=True)[: 1 + 2 * left]
-        (tmp_path / "speed.csv").write_text("".join(lines))
-        assert Store(tmp_path).dropped == {"blocks.csv": 1}
-        assert rounds(tmp_path) == list(range(left))
+    store = Store(tmp_path)
+    store.add_results(other, cpu, both(), [block(other, 2)])
+    store.add_results(pair, cpu, both(), [block(pair, 3)])
+    assert rounds(tmp_path) == [2, 3]
 
 
 @pytest.mark.parametrize(
