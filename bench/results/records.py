@@ -7,6 +7,7 @@ unknown is None.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
@@ -380,28 +381,31 @@ class Device:
 
     @staticmethod
     def joint(devices: Sequence[Device]) -> Device:
-        """Return devices that train together as one; fields that only a single board has become None."""
-        natives = {device.native_bf16 for device in devices}
-        first, names = devices[0], tuple(dict.fromkeys(device.name for device in devices))
+        """Return devices that train together as one, with the rates of the slowest.
+
+        Its placement, its UUIDs and its source of energy are the caller's to tell.
+        """
+        slowest = min(devices, key=lambda device: device.fp32_gflops or math.inf)
+        names = tuple(dict.fromkeys(device.name for device in devices))
+        architectures = dict.fromkeys(device.architecture for device in devices)
         memory = [device.memory_total_bytes for device in devices]
-        reasons = {name: why for device in devices for name, why in (device.unsupported or {}).items()}
+        unsupported: dict[str, str] = {}
+        for device in devices:
+            unsupported |= device.unsupported or {}
+        for name, precision in PRECISIONS.items():
+            if precision.single_device:
+                unsupported[name] = precision.single_device
         return replace(
-            first,
-            placement="+".join(device.placement for device in devices),
-            name=f"{len(devices)} × {names[0]}" if len(names) == 1 and first.is_gpu else " + ".join(names),
+            slowest,
+            name=f"{len(devices)} × {names[0]}" if len(names) == 1 and slowest.is_gpu else " + ".join(names),
             names=names,
-            architecture=" + ".join(dict.fromkeys(device.architecture for device in devices)),
+            architecture=" + ".join(architectures),
             memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
-            fp32_gflops=min((device.fp32_gflops for device in devices if device.fp32_gflops), default=None),
-            bf16_gflops=min((device.bf16_gflops for device in devices if device.bf16_gflops), default=None),
-            native_bf16=None if None in natives else all(natives),
             uuid=None,
-            uuids=(),
             power_limit_w=None,
             power_default_w=None,
             energy=None,
-            lacking=tuple(dict.fromkeys(name for device in devices for name in device.lacking)),
-            unsupported={**reasons, **{name: p.single_device for name, p in PRECISIONS.items() if p.single_device}},
+            unsupported=unsupported,
         )
 
     def uuid_of(self, rank: int, ranks: int) -> str | None:
@@ -411,9 +415,10 @@ class Device:
     @property
     def gpus(self) -> dict[str, str]:
         """The UUIDs of its GPUs that are known from here, each with what ``--gpus`` calls that one."""
-        words = self.placement.split("+") if self.uuid is None else [self.placement]
-        uuids = self.uuids if self.uuid is None else (self.uuid,)
-        return dict(zip(uuids, words, strict=True)) if len(uuids) == len(words) else {}
+        if self.uuid is not None:
+            return {self.uuid: self.placement}
+        words = self.placement.split("+")
+        return dict(zip(self.uuids, words, strict=True)) if len(self.uuids) == len(words) else {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,7 +22,6 @@ def test_devices_of_several_nodes_are_one(machine):
     assert Device.joint([GPU, replace(GPU, name="NVIDIA Other")]).name == f"{GPU.name} + NVIDIA Other"
     assert Device.joint([machine.devices[0]] * 2).name == "Test CPU"  # which is not counted
     assert Device.joint([GPU, replace(GPU, memory_total_bytes=None)]).memory_total_bytes is None
-    assert Device.joint([GPU, replace(GPU, lacking=("tf32",))]).lacking == ("tf32",)
 
 
 @pytest.mark.parametrize(("second", "hosts", "energy"), [("b", ["here", "here"], None), ("a", ["here"], "counter")])
