@@ -123,7 +123,7 @@ def open_launcher(request: Request) -> Launcher:
         if launcher is not None:
             return launcher
     if request.on is not None or request.script is not None:
-        raise UsageError("This ampmeter cannot measure that: the folder of bench/ with its launcher is missing.")
+        raise UsageError(f"No folder of bench/ has a launcher for {request.on or 'scripts'}.")
     from bench.launch.local import LocalLauncher
 
     require_one_task()

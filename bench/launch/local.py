@@ -10,6 +10,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -56,9 +57,6 @@ PATIENCE_S = 5.0
 class LocalLauncher(Launcher):
     """Runs functions of the worker one after the other, for they share the machine; a trial's ranks run together."""
 
-    not_started = "died"
-    """The kind of ending of a trial whose process cannot be started."""
-
     def __init__(self) -> None:
         """Prepare the fork server; it starts with the first process."""
         super().__init__()
@@ -94,27 +92,26 @@ class LocalLauncher(Launcher):
             raise UsageError(f"The run cannot be prepared, because {target} failed: {ending.text}")
         return ending.value
 
-    def run(self, trial: Trial, device: Device, on_message: OnMessage, rendezvous: Rendezvous | None = None) -> Ending:
-        """Run one trial, each of its ranks in a fresh process, and pass its records on as they come.
+    def run(self, trial: Trial, device: Device, on_message: OnMessage) -> Ending:
+        """Run one trial, each of its ranks in a fresh process, and pass its records on as they come."""
+        placement = trial.cell.placement
+        world = len(placement.members)
+        if world == 1:
+            return self.run_rank(trial, device, None, on_message)
+        port, ranks = free_port(), []
+        for number in range(world):
+            index = placement.device_of(number)
+            meeting = Rendezvous(rank=number, world=world, local_world=world, address="127.0.0.1", port=port)
+            rank = Rank(
+                name=f"device {number + 1} of {world} ({'CPU' if index is None else f'GPU {index}'})",
+                run=partial(self.run_rank, trial, device, meeting),
+                halt=self.cancel,  # all of them end
+            )
+            ranks.append(rank)
+        return run_ranks(ranks, on_message)
 
-        With a ``rendezvous`` only that rank of it; the others are started elsewhere.
-        """
-        if rendezvous is not None or (world := len(trial.cell.placement.members)) == 1:
-            return self._run_rank(trial, device, rendezvous, on_message)
-        port = free_port()
-        return run_ranks([self._rank(trial, device, rank, world, port) for rank in range(world)], on_message)
-
-    def _rank(self, trial: Trial, device: Device, rank: int, world: int, port: int) -> Rank:
-        """Return one of ``world`` ranks of a trial, all on this machine."""
-        index = trial.cell.placement.device_of(rank)
-        meeting = Rendezvous(rank=rank, world=world, local_world=world, address="127.0.0.1", port=port)
-        return Rank(
-            name=f"device {rank + 1} of {world} ({'CPU' if index is None else f'GPU {index}'})",
-            run=lambda on_message: self._run_rank(trial, device, meeting, on_message),
-            halt=self.cancel,  # all of them end
-        )
-
-    def _run_rank(self, trial: Trial, device: Device, rendezvous: Rendezvous | None, on_message: OnMessage) -> Ending:
+    def run_rank(self, trial: Trial, device: Device, rendezvous: Rendezvous | None, on_message: OnMessage) -> Ending:
+        """Run one rank of a trial in a fresh process; the others, if there are any, are started elsewhere."""
         suite = trial.cell.suite
         return self._run(
             "bench.worker.worker:run_trial",
@@ -148,7 +145,7 @@ class LocalLauncher(Launcher):
                 process = self._start(call)
             except (EOFError, OSError) as error:
                 why = str(error) or "the fork server was killed"
-                return Ending(kind=self.not_started, text=f"the process could not be started: {why}")
+                return Ending(kind="lost", text=f"the process could not be started: {why}")
             try:
                 self._doing[process] = ""
                 sending.close()
@@ -163,19 +160,15 @@ class LocalLauncher(Launcher):
                 doing = self._doing.pop(process, "")
                 self._stop(process, patience_s, gone_s)
             if ending is None:
-                ending = self._unannounced(process, kills)
+                kind, how = exit_cause(process.exitcode, kills)
+                ending = Ending(kind=kind, text=f"the process ended without a message, {how}")
+                if process.exitcode == SERVER_LOST:
+                    ending = replace(ending, kind="lost", text=f"{ending.text}, as if the fork server was killed")
             if ending.kind in ("done", "usage", "oom", "unsupported"):
                 return ending
             output = printed(log)
             last_progress = None if ending.kind in ("error", "import") else doing
             return replace(ending, text=reason(ending.text, output, last_progress, source), log=output)
-
-    def _unannounced(self, process: Any, kills: int | None) -> Ending:
-        """Return the ending of a process that sent no message."""
-        if process.exitcode == SERVER_LOST and not _fork_server_runs():
-            return Ending(kind="lost", text="the fork server was killed, and the process with it")
-        kind, how = exit_cause(process.exitcode, kills)
-        return Ending(kind=kind, text=f"the process ended without a message, {how}")
 
     def _start(self, call: tuple[Any, ...]) -> Any:
         """Start a process, and the fork server if it does not run; Ctrl-C does not wait until that has imported torch.
@@ -189,9 +182,7 @@ class LocalLauncher(Launcher):
             with own_modules_first(), sigint_held():
                 forkserver.ensure_running()
             process.start()
-        except (EOFError, OSError):
-            raise
-        except BaseException:  # Ctrl-C: half a process may have been started, which ends with its server
+        except KeyboardInterrupt:  # half a process may have been started, which ends with its server
             _kill_fork_server()
             raise
         return process
@@ -287,14 +278,6 @@ def _ask_where(process: Any) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, STACK_SIGNAL)
         process.join(STACK_S)
-
-
-def _fork_server_runs() -> bool:
-    pid = _fork_server()._forkserver_pid
-    try:
-        return pid is not None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-    except ChildProcessError:
-        return False
 
 
 def _fork_server() -> Any:

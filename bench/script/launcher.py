@@ -46,7 +46,6 @@ from bench.script.steps import (
 from bench.script.terminal import Terminal
 from bench.spec import lifetime
 from bench.spec.own_modules import ROOT
-from bench.spec.placement import Rendezvous
 from bench.spec.request import Request, Script
 from bench.spec.trial import Trial
 from bench.worker.failures import exit_cause, last_words, oom_kills, printed
@@ -80,7 +79,7 @@ class ScriptLauncher(LocalLauncher):
         """Plan the script's profiled and timed processes."""
         return prepare_script(request, self.script, self)
 
-    def run(self, trial: Trial, device: Device, on_message: OnMessage, _rendezvous: Rendezvous | None = None) -> Ending:
+    def run(self, trial: Trial, device: Device, on_message: OnMessage) -> Ending:
         """Run one trial and pass its records on: a profiled process, or a round of timed ones."""
         started, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
         try:

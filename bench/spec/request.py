@@ -166,7 +166,7 @@ class Request:
     on: str | None = option(
         "run on a Ray cluster (docs/clusters.md)",
         "ray[://HOST:PORT]",
-        matching(r"ray(://[^/\s]+:\d+)?", "ray or ray://HOST:PORT", lambda match: match[0]),
+        matching(r"[a-z]\w*(://[^/\s]+)?", "a launcher, such as ray or ray://HOST:PORT", lambda match: match[0]),
         changes_nothing=True,
     )
     accelerators: tuple[str, ...] | None = option(

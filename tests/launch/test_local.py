@@ -137,7 +137,7 @@ def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(run, tiny_trial,
 def test_a_process_that_hangs_is_ended(run, tiny_trial, tiny_file):
     ending, _ = run(replace(failing(tiny_trial, "hang"), silence_s=1.0))
     line = 1 + TINY[: TINY.index("time.sleep(3600)")].count("\n")
-    assert (ending.kind, ending.text) == ("timeout", f"no sign of life for 1 s ({tiny_file}:{line})")
+    assert (ending.kind, ending.text) == ("timeout", f"no sign of life for 1 s ({os.path.relpath(tiny_file)}:{line})")
 
 
 def hang(_send):
