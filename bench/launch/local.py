@@ -48,8 +48,6 @@ SPIN_COUNT = "1000"
 further, and steps take tens of times as long. About 15 µs of spinning are enough where no other program runs."""
 GONE_S = 30.0
 """How long the system may take to end processes that were killed: freeing a GPU's memory takes time."""
-INTERRUPTED_S = 0.3
-"""The same after Ctrl-C, which must be answered at once."""
 PATIENCE_S = 5.0
 """How long a process may take to end before it is killed."""
 
@@ -138,7 +136,7 @@ class LocalLauncher(Launcher):
         # The launcher's own folder, so that a process that is killed leaves nothing behind.
         with tempfile.TemporaryDirectory(prefix="ampmeter-", ignore_cleanup_errors=True) as folder:
             log, compiled = Path(folder) / "log", Path(folder) / "compiled"
-            kills, patience_s, gone_s = oom_kills(), 0.0, INTERRUPTED_S
+            kills, patience_s = oom_kills(), 0.0
             receiving, sending = self._context.Pipe(duplex=False)
             call = (sending, str(log), str(compiled), target, arguments)
             try:
@@ -151,14 +149,14 @@ class LocalLauncher(Launcher):
                 sending.close()
                 self.on_start([each.pid for each in tuple(self._doing)])
                 ending = self._listen(process, receiving, on_message, silence_s)
-                patience_s, gone_s = PATIENCE_S, GONE_S
+                patience_s = PATIENCE_S
                 if ending is not None and ending.kind == "timeout":
                     _ask_where(process)
                     patience_s = 0.0
             finally:
                 receiving.close()
                 doing = self._doing.pop(process, "")
-                self._stop(process, patience_s, gone_s)
+                self._stop(process, patience_s)
             if ending is None:
                 kind, how = exit_cause(process.exitcode, kills)
                 ending = Ending(kind=kind, text=f"the process ended without a message, {how}")
@@ -187,18 +185,15 @@ class LocalLauncher(Launcher):
             raise
         return process
 
-    def _stop(self, process: Any, patience_s: float, gone_s: float) -> None:
-        """Let a process end by itself for ``patience_s``; then kill it and all that it has started.
-
-        Wait up to ``gone_s`` until they are gone.
-        """
+    def _stop(self, process: Any, patience_s: float) -> None:
+        """Let a process end by itself for ``patience_s``; then kill it and what it has started, and wait for that."""
         try:
             process.join(timeout=patience_s)
         finally:
             self._left.add(process.pid)
             lifetime.end_group(process)
-        process.join(gone_s)
-        self._wait_until_gone(gone_s)
+        process.join(GONE_S)
+        self._wait_until_gone()
 
     def _require_nothing_left(self) -> None:
         """Wait for what an earlier process has left.
@@ -206,16 +201,17 @@ class LocalLauncher(Launcher):
         Raises:
             UsageError: it cannot be ended; it may hold a device, and measurements next to it would be wrong.
         """
-        if left := self._wait_until_gone(GONE_S):
+        left = self._wait_until_gone()
+        if left:
             raise UsageError(
                 f"Process {', '.join(map(str, left))} of an earlier trial was killed and does not end, as one that "
                 "waits for a device that does not answer. It may hold memory of the device, so nothing is measured "
                 "next to it. End it or restart the machine, then go on with --resume."
             )
 
-    def _wait_until_gone(self, seconds: float) -> list[int]:
-        """Wait until no process of the groups that were ended runs; return those that do when the time is up."""
-        deadline_s = time.monotonic() + seconds
+    def _wait_until_gone(self) -> list[int]:
+        """Wait until no process of the groups that were ended runs; return those that do after ``GONE_S``."""
+        deadline_s = time.monotonic() + GONE_S
         for group in tuple(self._left):
             while members := lifetime.group_members(group):
                 if time.monotonic() > deadline_s:

@@ -27,8 +27,19 @@ SHARED = {"blocks.csv": Block, "epochs.csv": EpochResult, "telemetry.csv": Sampl
 """The CSVs that have the same rows whatever the phase."""
 LARGE = ("blocks.csv", "telemetry.csv")
 """The CSVs that may have millions of rows."""
-UNITS = {"_ms": "ms", "_s": "s", "_bytes": "bytes", "_w": "W", "_c": "°C", "_mhz": "MHz", "_pct": "%"}
-UNITS |= {"_tflops": "TFLOP/s", "_j": "J", "_per_s": "1/s", "_j_per_step": "J"}
+UNITS = {
+    "_ms": "ms",
+    "_s": "s",
+    "_bytes": "bytes",
+    "_w": "W",
+    "_c": "°C",
+    "_mhz": "MHz",
+    "_pct": "%",
+    "_tflops": "TFLOP/s",
+    "_j": "J",
+    "_per_s": "1/s",
+    "_j_per_step": "J",
+}
 """Units by the end of a column's name; the longest end counts."""
 LIST = "+"
 """The sign that joins the words of a list."""

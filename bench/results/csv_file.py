@@ -35,10 +35,9 @@ def read(path: Path) -> pd.DataFrame:
         UsageError: it is damaged, or another program's.
     """
     columns, data = COLUMNS[path.name], whole_lines(path)[0]
-    numbers = [name for name, field in columns.items() if field.kind == "number"]
     words: Any = "category" if path.name in LARGE else "object"
-    types = {name: words for name in columns if name not in numbers}
-    frame = pd.DataFrame(columns=[*columns])
+    types = {name: words for name, field in columns.items() if field.kind != "number"}
+    frame = pd.DataFrame()
     if data.strip():
         try:
             frame = pd.read_csv(
@@ -46,19 +45,20 @@ def read(path: Path) -> pd.DataFrame:
                 usecols=columns.__contains__,
                 dtype=types,
                 keep_default_na=False,
-                na_values=dict.fromkeys(numbers, UNKNOWN),
+                na_values=dict.fromkeys(columns.keys() - types, UNKNOWN),
                 low_memory=False,  # a column has one type
             )
         except ValueError as error:
             raise UsageError(f"'{path}' cannot be read: {error}. Restore the file.") from error
+        lacking = [name for name, field in columns.items() if field.required and name not in frame]
+        if lacking:
+            raise UsageError(f"'{path}', line 1 lacks the column {lacking[0]}. Restore the file.")
+    for name in types.keys() - {*frame}:
+        frame[name] = ""
+    frame = frame.reindex(columns=[*columns])
     for name, field in columns.items():
-        is_number = name in numbers
-        if name not in frame:
-            if field.required:
-                raise UsageError(f"'{path}', line 1 lacks the column {name}. Restore the file.")
-            frame[name] = np.nan if is_number else ""
         cells = frame[name]
-        if is_number:
+        if field.kind == "number":
             frame[name] = pd.to_numeric(cells, errors="coerce").astype(float)
             is_valid = _are_valid(frame[name], field)
             if not field.required:
@@ -75,7 +75,7 @@ def read(path: Path) -> pd.DataFrame:
                 f"'{path}', line {first + 2}: {name} cannot be '{text[:40]}', it must be: {field.values}. "
                 "Restore the file, or remove the line."
             )
-    return frame[[*columns]]
+    return frame
 
 
 def typed(rows: pd.DataFrame, columns: Mapping[str, Field]) -> pd.DataFrame:

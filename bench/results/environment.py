@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
-from itertools import chain
 from typing import Any, Literal, NamedTuple
 
-from bench.results.records import Device, Environment, Node
+from bench.results.records import Device, Environment
 
 OVERRIDES = (
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
@@ -20,28 +18,28 @@ OVERRIDES = (
 """Variables that change behind the program's back how fp32 is multiplied: in TF32, or as sums of bfloat16 products."""
 RECORDED = (
     "ATEN_CPU_CAPABILITY",
-    "CUBLAS*",
-    "CUDA_DEVICE_*",
+    "CUBLAS",
+    "CUDA_DEVICE_",
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_MODULE_LOADING",
     "CUDA_VISIBLE_DEVICES",
-    "CUDNN_*",
-    "DNNL_*",
-    "HIP_*",
-    "HSA_*",
-    "KMP_*",
-    "MIOPEN_*",
-    "MKL_*",
-    "NCCL_*",
+    "CUDNN_",
+    "DNNL_",
+    "HIP_",
+    "HSA_",
+    "KMP_",
+    "MIOPEN_",
+    "MKL_",
+    "NCCL_",
     "OMP_NUM_THREADS",
-    "ONEDNN_*",
-    "PYTORCH_*",
-    "ROCR_*",
-    "TORCHDYNAMO_*",
-    "TORCHINDUCTOR_*",
-    "TORCH_NCCL_*",
+    "ONEDNN_",
+    "PYTORCH_",
+    "ROCR_",
+    "TORCHDYNAMO_",
+    "TORCHINDUCTOR_",
+    "TORCH_NCCL_",
 )
-"""Variables that may change figures, as patterns; folders do not, and would tell whose they are."""
+"""Variables that may change figures, by how their names begin; folders do not, and would tell whose they are."""
 
 
 class Circumstance(NamedTuple):
@@ -91,8 +89,7 @@ def recorded() -> tuple[str, ...]:
     """Return the variables that run.json records, as NAME=VALUE, by name."""
     texts = []
     for name, value in sorted(os.environ.items()):
-        is_known = any(fnmatchcase(name, pattern) for pattern in RECORDED)
-        if is_known and not name.endswith(("_DIR", "_PATH")):
+        if name.startswith(RECORDED) and not name.endswith(("_DIR", "_PATH")):
             texts.append(f"{name}={value}")
     return tuple(texts)
 
@@ -105,31 +102,16 @@ def merge(surveys: Mapping[str, Sequence[tuple[str, Environment]]]) -> Environme
     Args:
         surveys: by placement, of each of its accelerators the node's id, and its survey, which has one device.
     """
-    environments, devices, nodes = list[Environment](), list[Device](), list[Node]()
+    devices, machines = list[Device](), list[Environment]()
     for placement, of_placement in surveys.items():
-        environments += [environment for _, environment in of_placement]
-        found = [environment.devices[0] for _, environment in of_placement]
-        device = found[0] if len(found) == 1 else Device.joint(found)
-        uuids = tuple(each.uuid for each in found if each.uuid) if len(found) > 1 else ()
         by_node = dict(of_placement)
-        energy = found[0].energy if len(by_node) == 1 else None
-        devices.append(replace(device, placement=placement, uuids=uuids, energy=energy))
-        for environment in by_node.values():
-            node = Node(
-                accelerator=placement,
-                device=environment.devices[0].name,
-                host=environment.host,
-                driver=environment.driver,
-                torch=environment.torch,
-                cuda=environment.cuda,
-                cudnn=environment.cudnn,
-            )
-            nodes.append(node)
+        joint = Device.joint([environment.devices[0] for _, environment in of_placement])
+        first = of_placement[0][1].devices[0]
+        device = replace(joint, placement=placement, energy=first.energy if len(by_node) == 1 else None)
+        devices.append(device)
+        machines += [replace(environment, devices=(device,)) for environment in by_node.values()]
     common: dict[str, Any] = {}
-    for name in MACHINE.keys() - {"version"}:
-        values = dict.fromkeys(getattr(environment, name) for environment in environments)
-        if name in ("removed_variables", "variables"):
-            common[name] = tuple(dict.fromkeys(chain.from_iterable(values)))
-        else:
-            common[name] = ", ".join(value for value in values if value) or None
-    return replace(environments[0], **common, devices=tuple(devices), nodes=tuple(nodes))
+    for name in MACHINE.keys() - {"version", "removed_variables", "variables"}:  # of which the first machine tells
+        values = dict.fromkeys(getattr(machine, name) for machine in machines)
+        common[name] = ", ".join(value for value in values if value) or None
+    return replace(machines[0], **common, devices=tuple(devices), machines=tuple(machines))

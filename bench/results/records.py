@@ -381,10 +381,12 @@ class Device:
 
     @staticmethod
     def joint(devices: Sequence[Device]) -> Device:
-        """Return devices that train together as one, with the rates of the slowest.
+        """Return devices that train together as one, with the rates of the slowest; one alone is returned as it is.
 
-        Its placement, its UUIDs and its source of energy are the caller's to tell.
+        The placement of several and the source of their energy are the caller's to tell.
         """
+        if len(devices) == 1:
+            return devices[0]
         slowest = min(devices, key=lambda device: device.fp32_gflops or math.inf)
         names = tuple(dict.fromkeys(device.name for device in devices))
         architectures = dict.fromkeys(device.architecture for device in devices)
@@ -402,6 +404,7 @@ class Device:
             architecture=" + ".join(architectures),
             memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
             uuid=None,
+            uuids=tuple(device.uuid for device in devices if device.uuid),
             power_limit_w=None,
             power_default_w=None,
             energy=None,
@@ -432,21 +435,6 @@ class Seen:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Node:
-    """A node of a cluster that trials run on."""
-
-    accelerator: str
-    """The type of its accelerator, as ``--accelerators`` takes it."""
-    device: str
-    """The vendor's name of that."""
-    host: str
-    driver: str | None
-    torch: str
-    cuda: str | None
-    cudnn: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
     """The machine and the software that the trials ran on."""
 
@@ -464,8 +452,8 @@ class Environment:
     devices: tuple[Device, ...]
     openmp: str | None = None
     """How long OpenMP's threads spin while they wait, as NAME=VALUE."""
-    nodes: tuple[Node, ...] = ()
-    """The nodes of a cluster; the fields above then tell all of theirs."""
+    machines: tuple[Environment, ...] = ()
+    """Of a cluster: each node's own, with the device that it is a part of; the fields above then tell of all."""
     removed_variables: tuple[str, ...] = ()
     """Environment variables that override how fp32 is multiplied, unset for the run, as NAME=VALUE."""
     variables: tuple[str, ...] = ()

@@ -78,9 +78,9 @@ def _bounded(kind: type[int] | type[float], text: str) -> float:
     return value
 
 
-def planned(trial: Trial) -> PlannedTrial:
+def planned(trial: Trial) -> dict[str, Any]:
     """Describe a trial of the plan for run.json."""
-    return PlannedTrial(
+    entry = PlannedTrial(
         trial=trial.id,
         cell=trial.cell_id,
         phase=trial.phase,
@@ -89,6 +89,8 @@ def planned(trial: Trial) -> PlannedTrial:
         arms=[arm.added for arm in trial.arms],
         recipe=trial.recipe if trial.keep_checkpoints else UNSET,
     )
+    described: dict[str, Any] = msgspec.to_builtins(entry)
+    return described
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 from bench.launch import Ending, OnMessage, require_one_task
-from bench.launch.local import GONE_S, LocalLauncher
+from bench.launch.local import LocalLauncher
 from bench.measure.disturbance import CpuWatch
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
@@ -312,7 +312,7 @@ class ScriptLauncher(LocalLauncher):
                     self._left.add(os.getpgid(other.pid))
                     lifetime.end_tree(other)
         process.wait()
-        self._wait_until_gone(GONE_S)
+        self._wait_until_gone()
 
     def _environment(self, device: Device, home: Path) -> dict[str, str]:
         """Return the environment of a script: the hook first on its path, this package not, and only its devices.

@@ -53,16 +53,12 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
     """
     try:
         _print_to(log)
-    except OSError as error:  # nothing can be printed, but its end of the pipe is open
-        connection.send(failure(error))
-        connection.close()
-        return
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    if (bars := sys.modules.get("tqdm")) is not None:  # torch.compile makes them; their own lock is a semaphore of the
-        bars.tqdm.set_lock(RLock())  # system, which a process that is killed leaves behind, with a warning at the end
-    gc.freeze()  # what the fork server imported is never garbage
-    try:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        bars = sys.modules.get("tqdm")  # torch.compile makes them; their own lock is a semaphore of the system, which a
+        if bars is not None:  # process that is killed leaves behind, with a warning at the end
+            bars.tqdm.set_lock(RLock())
+        gc.freeze()  # what the fork server imported is never garbage
         module, name = target.split(":")
         value = getattr(importlib.import_module(module), name)(*arguments, connection.send)
         connection.send(Done(value=value))

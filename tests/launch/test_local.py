@@ -269,13 +269,3 @@ def test_the_fork_server_has_imported_what_trials_take_long_to_before_the_first_
     """A process's first import of its own is that of the module whose function it was started with."""
     imported = launcher.call("tests.launch.test_local:imported_before", "bench.launch.local")
     assert {"torch", "torchvision", "bench.worker.worker"} <= {*imported}
-
-
-def test_a_process_that_cannot_open_its_log_says_so(tmp_path):
-    receiving, sending = multiprocessing.Pipe(duplex=False)
-    worker.serve(sending, str(tmp_path), str(tmp_path), "os:getpid", ())
-    failed = receiving.recv()
-    assert failed.kind == "error"
-    assert str(tmp_path) in failed.text
-    with pytest.raises(EOFError):
-        receiving.recv()

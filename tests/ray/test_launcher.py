@@ -30,8 +30,8 @@ def test_a_plan_over_two_accelerators_is_run_and_every_trial_is_accounted_for(no
     )
     trained = {row["trial"] for row in trials if row["phase"] == "train"}
     assert Counter(row["trial"] for row in rows(folder, "epochs.csv")) == dict.fromkeys(trained, 2)
-    nodes_told = json.loads((folder / "run.json").read_text())["environment"]["nodes"]
-    assert [node["accelerator"] for node in nodes_told] == ["A100", "V100"]
+    nodes_told = json.loads((folder / "run.json").read_text())["environment"]["machines"]
+    assert [node["devices"][0]["placement"] for node in nodes_told] == ["A100", "V100"]
     assert all(node["host"] and node["torch"] for node in nodes_told)
 
 

@@ -53,7 +53,7 @@ def test_two_nodes_train_together_and_one_of_them_alone(nodes, suite):
     losses = [figures[place, "train"]["train_loss"] for place in ("V100", "V100+V100")]
     assert math.isclose(*losses, rel_tol=1e-3)
     environment = json.loads((folder / "run.json").read_text())["environment"]
-    assert [node["accelerator"] for node in environment["nodes"]] == ["V100", "V100+V100", "V100+V100"]
+    assert [node["devices"][0]["placement"] for node in environment["machines"]] == ["V100", "V100+V100", "V100+V100"]
     assert left(nodes) == (Counter(REMOVED=1), 2)
 
 

@@ -29,7 +29,7 @@ def test_devices_that_train_together_are_listed_by_node(machine, second, hosts, 
     gpus = [replace(GPU, uuid=uuid, energy="counter") for uuid in ("GPU-x", "GPU-y")]
     surveys = [(node, replace(machine, devices=(gpu,))) for node, gpu in zip(("a", second), gpus, strict=True)]
     merged = merge({"V100+V100": surveys})
-    assert [node.host for node in merged.nodes] == hosts
+    assert [node.host for node in merged.machines] == hosts
     (device,) = merged.devices
     assert (device.placement, device.uuids, device.energy) == ("V100+V100", ("GPU-x", "GPU-y"), energy)
 
@@ -47,7 +47,7 @@ def test_the_machines_of_several_nodes_make_one_with_a_device_for_each_type(two)
         ("A100", "Test CPU"),
         ("V100", "Other CPU"),
     ]
-    assert [(node.accelerator, node.host, node.driver, node.cudnn) for node in merged.nodes] == [
+    assert [(node.devices[0].placement, node.host, node.driver, node.cudnn) for node in merged.machines] == [
         ("A100", "here", None, None),
         ("V100", "there", "570.1", "92600"),
     ]
