@@ -226,8 +226,6 @@ class Accelerator:
     """Ray's id of its node."""
     name: str
     """Type and node, for messages."""
-    address: str
-    """Of the node, on the network that Ray uses."""
 
 
 class AcceleratorPool:
@@ -303,9 +301,8 @@ class AcceleratorPool:
                 print_plain(f"Waiting for {size} {self.type}: Ray has lent all of them, or the node is still starting.")
         held = []
         for actor, location in zip(actors, locations, strict=True):
-            node, host, address = self.get(self.type, location)
-            name = f"{self.type} on {host} ({address})"
-            held.append(Accelerator(type=self.type, actor=actor, node=node, name=name, address=address))
+            node, host = self.get(self.type, location)
+            held.append(Accelerator(type=self.type, actor=actor, node=node, name=f"{self.type} on {host}"))
         return sorted(held, key=lambda each: each.node)
 
     def _require(self, count: int) -> int:
@@ -340,16 +337,13 @@ class AcceleratorPool:
         world = len(trial.cell.placement.members)
         held = self.open(world)[:world]
         nodes = [each.node for each in held]
-        port = self.get(held[0].name, held[0].actor.free_port.remote()) if world > 1 else 0
+        address, port = self.get(held[0].name, held[0].actor.meeting_place.remote())
         ranks = []
         for number, each in enumerate(held):
-            meeting = None
-            if world > 1:
-                local_world = nodes.count(each.node)
-                meeting = Rendezvous(
-                    rank=number, world=world, local_world=local_world, address=held[0].address, port=port
-                )
-            ranks.append(self._rank(each, trial, device, meeting))
+            meeting = Rendezvous(
+                rank=number, world=world, local_world=nodes.count(each.node), address=address, port=port
+            )
+            ranks.append(self._rank(each, trial, device, meeting if world > 1 else None))
 
         def forward(message: Any) -> None:  # the trial's own id: on the node, its placement has another name
             on_message(replace(message, trial=trial.id) if hasattr(message, "trial") else message)
@@ -397,7 +391,8 @@ class AcceleratorPool:
 
 def _lost(where: str, error: Exception) -> UsageError:
     """Return why there is no answer: something that the user can mend, or a node is gone."""
-    if isinstance(cause := getattr(error, "cause", None), UsageError):
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, UsageError):
         return UsageError(f"{where}: {cause}")
     return UsageError(f"{where} was lost ({type(error).__name__}: {first_line(error)})")
 
@@ -415,14 +410,15 @@ class AcceleratorActor(LocalLauncher):
             os.environ[THREADS] = threads
         super().__init__()
 
-    def locate(self) -> tuple[str, str, str]:
-        """Return Ray's id of the node, its name, and its address on the network that Ray uses."""
+    def locate(self) -> tuple[str, str]:
+        """Return Ray's id of the node, and its name with its address on the network that Ray uses."""
         import ray
 
         address = str(ray.util.get_node_ip_address())
-        if (name := interface(address)) is not None:
+        name = interface(address)
+        if name is not None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)  # gloo's default is the host name's
-        return ray.get_runtime_context().get_node_id(), platform.node(), address
+        return ray.get_runtime_context().get_node_id(), f"{platform.node()} ({address})"
 
     def survey_own(self) -> Environment:
         """Describe the accelerator: the only GPU that this process sees, or the node's CPU."""
@@ -430,8 +426,11 @@ class AcceleratorActor(LocalLauncher):
 
         return self.survey(("0",) if ray.get_gpu_ids() else ("cpu",))
 
-    def free_port(self) -> int:
-        return free_port()
+    def meeting_place(self) -> tuple[str, int]:
+        """Return the node's address and a free port of it, at which the ranks of a trial may meet."""
+        import ray
+
+        return str(ray.util.get_node_ip_address()), free_port()
 
     def stream(self, trial: Trial, device: Device, rendezvous: Rendezvous | None) -> Iterator[Message | Ending]:
         """Run the accelerator's rank of a trial, and yield its records as they come, its ending last."""

@@ -29,9 +29,9 @@ def method(function):
 class Actor:
     def __init__(self, node, messages=(DONE,)):
         self.messages, self.given, self.called = messages, [], []
-        self.locate = method(lambda: (node, f"host {node}", f"10.0.0.{node}"))
+        self.locate = method(lambda: (node, f"host {node}"))
         self.cancel = method(lambda: None)
-        self.free_port = method(lambda: 29400)
+        self.meeting_place = method(lambda: (f"10.0.0.{node}", 29400))
         self.stream = method(self.take)
         self.call = method(lambda *given: self.called.append(given))
 
@@ -107,9 +107,7 @@ def alone():
     def make(*messages):
         actor = Actor("1", messages)
         pool = AcceleratorPool(Ray(), "V100", 1, [])
-        pool._held = [
-            Accelerator(type="V100", actor=actor, node="1", name="V100 on box (10.0.0.1)", address="10.0.0.1")
-        ]
+        pool._held = [Accelerator(type="V100", actor=actor, node="1", name="V100 on box")]
         return pool
 
     return make
