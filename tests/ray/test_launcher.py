@@ -24,15 +24,11 @@ def test_a_plan_over_two_accelerators_is_run_and_every_trial_is_accounted_for(no
     nodes.need("V100", "A100")
     folder, done = run(nodes, suite, "--phases", "memory,train", "--epochs", "2", "--precisions", "fp32")
     assert done.returncode == 0, done.stdout + done.stderr
-    trials = trial_rows(folder)
-    assert Counter((row["placement"], row["phase"], row["status"]) for row in trials) == Counter(
-        [(place, phase, "ok") for place in ("V100", "A100") for phase in ("memory", "train")]
-    )
-    trained = {row["trial"] for row in trials if row["phase"] == "train"}
-    assert Counter(row["trial"] for row in rows(folder, "epochs.csv")) == dict.fromkeys(trained, 2)
-    nodes_told = json.loads((folder / "run.json").read_text())["environment"]["machines"]
-    assert [node["devices"][0]["placement"] for node in nodes_told] == ["A100", "V100"]
-    assert all(node["host"] and node["torch"] for node in nodes_told)
+    trials = [(row["placement"], row["phase"], row["status"]) for row in trial_rows(folder)]
+    assert sorted(trials) == [(place, phase, "ok") for place in ("A100", "V100") for phase in ("memory", "train")]
+    assert len(rows(folder, "epochs.csv")) == 4
+    machines = json.loads((folder / "run.json").read_text())["environment"]["machines"]
+    assert [machine["devices"][0]["placement"] for machine in machines] == ["A100", "V100"]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from bench.launch import Ending
-from bench.ray.launcher import Accelerator, AcceleratorActor, AcceleratorPool, connect, interface, stage
+from bench.ray.launcher import Accelerator, AcceleratorActor, AcceleratorPool, connect, stage
 from bench.results.records import Numeric, Progress, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.placement import Placement, Rendezvous
@@ -123,11 +123,6 @@ def test_a_trial_runs_on_its_nodes_device_and_its_records_have_its_own_id(alone,
     assert there.id != trial.id
 
 
-def test_an_actor_that_ends_without_a_message_is_lost(alone, tiny_trial, cpu):
-    with pytest.raises(UsageError, match="ended without a message"):
-        alone(Progress(text="working")).run(on_v100(tiny_trial), cpu, print)
-
-
 def test_what_was_killed_because_the_run_was_stopped_is_no_failed_trial(alone, tiny_trial, cpu):
     pool = alone(Progress(text="working"), Ending(kind="died", text="by signal 9"))
     with pytest.raises(CancelledError):
@@ -146,11 +141,6 @@ def test_a_run_that_was_stopped_takes_no_accelerators_or_gives_them_back(tiny_tr
         pool.run(on_v100(tiny_trial), cpu, print)
     assert ray.util.placement_group.call_count == ray.util.remove_placement_group.call_count == is_taking
     assert ray.actors[0].given == []
-
-
-def test_the_interface_of_an_address_is_found():
-    assert interface("127.0.0.1")
-    assert interface("192.0.2.1") is None
 
 
 def test_what_is_sent_to_the_nodes_is_the_code_and_the_suite_file_with_its_neighbours(tmp_path, tiny_file):

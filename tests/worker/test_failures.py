@@ -76,24 +76,26 @@ def test_after_a_sticky_error_the_failures_own_cause_is_kept(monkeypatch):
     assert (failed.kind, "CUBLAS_STATUS_NOT_INITIALIZED" in failed.text) == ("error", True)
 
 
-def test_parameters_without_a_gradient_are_unsupported_on_several_devices():
-    error = RuntimeError("Expected to have finished reduction in the prior iteration before starting a new one.")
-    assert failure(error).kind == "unsupported"
-
-
-@pytest.mark.parametrize(("refusal", "kind"), [(UnsupportedError, "unsupported"), (UsageError, "usage")])
-def test_what_is_refused_in_words_of_its_own_has_no_others(refusal, kind):
-    failed = failure(refusal("RMSprop has no fused kernel"))
-    assert (failed.kind, failed.text) == (kind, "RMSprop has no fused kernel")
-
-
-def test_without_a_gpu_a_missing_engine_is_no_lack_of_memory():
-    assert failure(RuntimeError("unable to find an engine to execute this computation")).kind == "error"
-
-
-@pytest.mark.parametrize(("text", "line"), [("one.\ntwo", "one"), ("", "no message"), (" \n", "no message")])
-def test_an_error_is_reported_by_its_type_and_its_first_line_without_a_full_stop(text, line):
-    assert failure(ValueError(text)).text == f"ValueError: {line}"
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (UnsupportedError("RMSprop has no fused kernel"), "unsupported", "RMSprop has no fused kernel"),
+        (UsageError("no data"), "usage", "no data"),
+        (
+            RuntimeError("Expected to have finished reduction in the prior iteration"),
+            "unsupported",
+            "some of the model",
+        ),
+        (RuntimeError("unable to find an engine to execute this computation"), "error", "RuntimeError: unable to find"),
+        (ValueError("one.\ntwo"), "error", "ValueError: one"),
+        (ValueError(" \n"), "error", "ValueError: no message"),
+    ],
+)
+def test_an_error_is_reported_by_its_type_and_first_line_or_in_words_of_its_own(error, kind, text):
+    failed = failure(error)
+    assert failed.kind == kind
+    assert failed.text.startswith(text)
+    assert "." not in failed.text
 
 
 DUMP = """my last words
