@@ -20,7 +20,7 @@ from bench.launch import Ending, Launcher, OnMessage
 from bench.launch.ranks import Rank, free_port, run_ranks
 from bench.measure.sampler import sigint_held
 from bench.results.environment import recorded, remove_overrides
-from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Progress
+from bench.results.records import SPIN_VARIABLES, Device, Environment, Progress
 from bench.spec import lifetime
 from bench.spec.errors import UsageError
 from bench.spec.own_modules import ROOT, own_modules_first
@@ -231,10 +231,8 @@ class LocalLauncher(Launcher):
                 except (EOFError, OSError):
                     return None
                 heard = time.monotonic()
-                if isinstance(message, Done):
-                    return Ending(kind="done", value=message.value)
-                if isinstance(message, Failed):
-                    return Ending(kind=message.kind, text=message.text, secondary=message.secondary)
+                if isinstance(message, Ending):
+                    return message
                 if isinstance(message, Progress):
                     self._doing[process], limit_s = message.text, max(silence_s, message.silence_s)
                 on_message(message)
@@ -246,20 +244,18 @@ class LocalLauncher(Launcher):
                 on_message(Progress(text=""))
 
 
-def _serve(connection: Connection, log: str, *arguments: Any) -> None:
+def _serve(connection: Connection, *arguments: Any) -> None:
     # The fork server ends when nobody holds this end of its pipe any more; a hung worker would hold it forever.
     os.close(_fork_server()._forkserver_alive_fd)
     _fork_server()._forkserver_alive_fd = None
     os.setpgid(0, 0)  # so that all that it starts can be ended with it
-    if (failed := getattr(sys.modules.get(PRELOAD), "import_error", None)) is not None:
-        failure, printed = failed
-        with suppress(OSError):  # the launcher was stopped while this process began, and has removed the folder
-            Path(log).write_text(printed)
-        connection.send(failure)
+    import_error = getattr(sys.modules.get(PRELOAD), "import_error", None)
+    if import_error is not None:
+        connection.send(import_error)
         return
     from bench.worker import worker
 
-    worker.serve(connection, log, *arguments)
+    worker.serve(connection, *arguments)
 
 
 def _kill_fork_server() -> None:

@@ -14,8 +14,7 @@ from bench.spec.phase import Phase
 from bench.spec.phases import MEASURING
 from bench.spec.text import plain, quoted
 
-FieldKind = Literal["word", "number", "yes or no", "list", "JSON object"]
-KINDS: dict[type, FieldKind] = {
+KINDS = {
     str: "word",
     bool: "yes or no",
     int: "number",
@@ -50,7 +49,8 @@ class Field:
     """One column of one CSV."""
 
     name: str
-    kind: FieldKind
+    kind: str
+    """Of ``KINDS``."""
     column: Column = Column()
     required: bool = False
     """Whether every row of the file has a value here; a file without such a column is no run's."""
@@ -92,9 +92,7 @@ def fields_of(record: type, *, part: bool = False) -> Iterator[Field]:
         if get_origin(kind) is Literal:
             kind, words = str, get_args(kind)
         kind = KINDS[get_origin(kind) or kind]
-        if kind != "number" and not words:
-            required = column.filled
-        elif column.may_diverge:
+        if column.may_diverge or (kind != "number" and not words):
             required = False
         yield Field(name=field.name, kind=kind, column=column, required=required, words=words, record=record)
 

@@ -106,8 +106,7 @@ def merge(surveys: Mapping[str, Sequence[tuple[str, Environment]]]) -> Environme
     for placement, of_placement in surveys.items():
         by_node = dict(of_placement)
         joint = Device.joint([environment.devices[0] for _, environment in of_placement])
-        first = of_placement[0][1].devices[0]
-        device = replace(joint, placement=placement, energy=first.energy if len(by_node) == 1 else None)
+        device = replace(joint, placement=placement, energy=joint.energy if len(by_node) == 1 else None)
         devices.append(device)
         machines += [replace(environment, devices=(device,)) for environment in by_node.values()]
     common: dict[str, Any] = {}

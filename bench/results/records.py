@@ -24,13 +24,11 @@ class Column:
     """Of numbers. Differences and losses may have any."""
     may_diverge: bool = False
     """Whether the number may be infinite, as a loss may."""
-    filled: bool = False
-    """Whether the word is never empty."""
     stored: bool = True
     """Whether a CSV has it. What is not stored follows from stored rows (``Phase.derive``)."""
 
 
-Name = Annotated[str, Column(filled=True)]
+Name = str
 Count = Annotated[int, Column(sign="> 0")]
 Positive = Annotated[float, Column(sign="> 0")]
 Signed = Annotated[float, Column(sign="")]
@@ -383,7 +381,7 @@ class Device:
     def joint(devices: Sequence[Device]) -> Device:
         """Return devices that train together as one, with the rates of the slowest; one alone is returned as it is.
 
-        The placement of several and the source of their energy are the caller's to tell.
+        The placement of several is the caller's to tell, and whether the source of their energy is the same.
         """
         if len(devices) == 1:
             return devices[0]
@@ -407,7 +405,6 @@ class Device:
             uuids=tuple(device.uuid for device in devices if device.uuid),
             power_limit_w=None,
             power_default_w=None,
-            energy=None,
             unsupported=unsupported,
         )
 
@@ -478,22 +475,19 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Done:
-    """The last word of a process that did what it was asked to."""
+class Ending:
+    """How a process ended, its last word: ``done`` with a value, or why not."""
 
+    kind: str
+    """``done``, ``usage``, ``oom``, ``error``, ``died``, ``timeout``, or ``unsupported``, said by a process
+    or known without one; ``import`` if no process can import its libraries; ``lost`` if what ran the process was lost,
+    and not by its fault."""
     value: Any = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Failed:
-    """The last word of a process that could not."""
-
-    kind: Literal["usage", "unsupported", "oom", "import", "error"]
-    """Something that the user can mend, that this device or suite cannot do, a lack of memory, a library that no
-    process can import, or anything else."""
-    text: str
+    text: str = ""
+    log: str = ""
+    """All that a process that failed has printed."""
     secondary: bool = False
-    """Whether the error reports the loss of another rank, whose own error may not have arrived yet."""
+    """Whether the process failed because it lost another rank of its trial, whose own error may arrive later."""
 
 
 Message = object

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -123,10 +123,9 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 def request_of(run: Mapping[str, Any]) -> Request:
     """Return the request of a run as it was read, with its suites as ``--suite`` takes them."""
-    written = msgspec.convert(run["request"], WrittenRequest, dec_hook=_built)
-    values = {field.name: getattr(written, field.name) for field in fields(Request)}
-    values["suites"] = tuple(dict.fromkeys(ref.word for ref in written.suites))
-    return Request(**values)
+    suites = msgspec.convert(run["request"]["suites"], list[SuiteRef])
+    words = dict.fromkeys(suite.word for suite in suites)
+    return msgspec.convert({**run["request"], "suites": [*words]}, Request, dec_hook=_built)
 
 
 def _built(kind: type, value: Any) -> Any:

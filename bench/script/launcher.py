@@ -13,8 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -81,7 +79,6 @@ class ScriptLauncher(LocalLauncher):
 
     def run(self, trial: Trial, device: Device, on_message: OnMessage) -> Ending:
         """Run one trial and pass its records on: a profiled process, or a round of timed ones."""
-        started, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
         try:
             results = (self._profile if trial.phase == "memory" else self._round)(trial, device, on_message)
         except RefusedError as error:
@@ -89,7 +86,7 @@ class ScriptLauncher(LocalLauncher):
         if not results:
             return Ending(kind="unsupported", text="there is nothing left to compare it with")
         for result in results:
-            on_message(replace(result, started=started, wall_s=time.monotonic() - begun))
+            on_message(result)
         return Ending(kind="done")
 
     def _profile(self, trial: Trial, device: Device, on_message: OnMessage) -> list[TrialResult]:

@@ -8,9 +8,8 @@ import re
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
-from bench.results.records import Failed
+from bench.results.records import Ending
 from bench.spec.errors import UnsupportedError, UsageError
 
 UNUSED = "Expected to have finished reduction in the prior iteration"
@@ -30,24 +29,24 @@ LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer
 """In gloo's errors, plain RuntimeErrors, when another process is gone."""
 
 
-def failure(error: BaseException) -> Failed:
+def failure(error: BaseException) -> Ending:
     """Return an error as a record for the launcher."""
     if isinstance(error, UnsupportedError):
-        return Failed(kind="unsupported", text=str(error))
+        return Ending(kind="unsupported", text=str(error))
     if isinstance(error, UsageError):
-        return Failed(kind="usage", text=str(error))
+        return Ending(kind="usage", text=str(error))
     if UNUSED in str(error):
-        return Failed(
+        return Ending(
             kind="unsupported",
             text="some of the model's parameters take no part in a step's loss, which goes on one device and not on "
             "several: they wait for each other's gradient of every parameter",
         )
-    return Failed(kind=_kind(error), text=_described(error), secondary=_is_secondary(error))
+    return Ending(kind=_kind(error), text=_described(error), secondary=_is_secondary(error))
 
 
-def import_failure(error: Exception) -> Failed:
+def import_failure(error: Exception) -> Ending:
     """Return an error of importing torch, or of what is imported with it, as a record of every process."""
-    return Failed(kind="import", text=f"torch, or a library beside it, cannot be imported: {_described(error)}")
+    return Ending(kind="import", text=f"torch, or a library beside it, cannot be imported: {_described(error)}")
 
 
 def _described(error: BaseException) -> str:
@@ -68,7 +67,7 @@ def _is_secondary(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in LOST)
 
 
-def _kind(error: BaseException) -> Literal["oom", "unsupported", "error"]:
+def _kind(error: BaseException) -> str:
     from bench.devices.backend import is_out_of_memory
     from bench.training.techniques import refused
 
@@ -142,7 +141,7 @@ def printed(log: Path) -> str:
     return f"({left_out:,} bytes left out) …\n{text}" if left_out else text
 
 
-def exit_cause(exit_code: int | None, kills_before: int) -> tuple[Literal["oom", "died"], str]:
+def exit_cause(exit_code: int | None, kills_before: int) -> tuple[str, str]:
     """Return whether a process that sent no report ran out of memory, and how it ended, as the end of a sentence.
 
     Args:

@@ -41,7 +41,6 @@ def refused(path: Path, message: str) -> None:
         ("speed.csv", "wall_s", "-1"),
         ("speed.csv", "status", "fine"),
         ("speed.csv", "batch_size", ""),
-        ("speed.csv", "precision", ""),
         ("speed.csv", "parameters", "[]"),
         ("speed.csv", "steady", "perhaps"),
         ("epochs.csv", "train_s", "-1"),
