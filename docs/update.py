@@ -11,12 +11,14 @@ Generated are the picture of the packages and tables of what the registries hold
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import sys
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterable
-from functools import partial
-from itertools import permutations
+from functools import cache, partial
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import grimp
@@ -29,7 +31,7 @@ from bench.planning import suite_registry
 from bench.report import load
 from bench.report.analysis import published
 from bench.report.format import MIB, known, number, records
-from bench.report.reading.trials import TRIALS
+from bench.report.reading.trials import ABOUT, TRIALS
 from bench.report.tables.table import whole
 from bench.results import columns
 from bench.results.records import Identity, Ran
@@ -158,9 +160,28 @@ def phases() -> str:
     return markdown(("phase", "measures", "selected by", "repeated over", "on several devices"), rows)
 
 
+@cache
+def descriptions(record: type) -> dict[str, str]:
+    """Return the docstring of each field of a record and of the records that it extends."""
+    documented: dict[str, str] = {}
+    for base in record.__mro__[-2::-1]:  # all but object, which has none
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(node, ast.ClassDef)
+        for field, after in pairwise(node.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
+                text = ast.literal_eval(after.value)
+                documented[ast.unparse(field.target)] = " ".join(text.split())
+    return documented
+
+
+def about(field: columns.Field) -> str:
+    """Return the description of a column."""
+    return ABOUT[field.name] if field.record is None else descriptions(field.record)[field.name]
+
+
 def csv_columns(fields: Iterable[columns.Field]) -> str:
     """Describe columns of CSVs."""
-    rows = [(f"`{field.name}`", field.values, field.about) for field in fields]
+    rows = [(f"`{field.name}`", field.values, about(field)) for field in fields]
     return markdown(("column", "values", "meaning"), rows)
 
 
@@ -175,7 +196,7 @@ def own_columns(*, stored: bool) -> str:
     for row, names in phases_of.items():
         for field in columns.fields_of(row):
             if field.name not in described and field.column.stored is stored:
-                rows.append((", ".join(names), f"`{field.name}`", field.values, field.about))
+                rows.append((", ".join(names), f"`{field.name}`", field.values, about(field)))
         described |= {field.name for field in columns.fields_of(row)}
     return markdown(("phase", "column", "values", "meaning"), rows)
 
@@ -221,7 +242,7 @@ SUMMARY = {
 
 def summary_columns() -> str:
     """Describe the columns of summary.csv: those of the CSVs, of metrics, and its own."""
-    described = {name: (field.unit, field.about) for name, field in TRIALS.items()}
+    described = {name: (field.unit, about(field)) for name, field in TRIALS.items()}
     for metric in reversed(METRICS.values()):  # of a change that two have the first counts
         form, unit = ("difference", metric.unit) if metric.scale == "difference" else (metric.shown_as, "")
         described[metric.figure] = ("%" if metric.unit == "points" else metric.unit, metric.about)

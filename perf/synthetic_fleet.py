@@ -158,22 +158,20 @@ def write_run(
     """Write a run into a new folder, and return the folder."""
     rng = random.Random(seed)
     devices = {name: _device(GPUS[name], str(place)) for place, name in enumerate(shape.gpus)}
-    with Store(folder) as store:
-        environment = asdict(_environment(devices.values(), host, driver))
-        request = {
-            "argv": ["--suite", ",".join(shape.models), "--gpus", ",".join(d.placement for d in devices.values())]
-        }
-        store.write_run({"environment": environment, "warnings": [], "request": request, "started": STARTED})
-        for model in shape.models:
-            for name, device in devices.items():
-                for batch in shape.batch_sizes:
-                    cell = Cell(
-                        suite=SuiteRef(name=model),
-                        placement=Placement(name=device.placement),
-                        batch_size=batch,
-                        data=DataSource(kind="cifar10" if MODELS[model].accuracy_pct else "synthetic"),
-                    )
-                    _Cell(store, device, cell, GPUS[name], MODELS[model], shape, rng).write()
+    store = Store(folder)
+    environment = asdict(_environment(devices.values(), host, driver))
+    request = {"argv": ["--suite", ",".join(shape.models), "--gpus", ",".join(d.placement for d in devices.values())]}
+    store.write_run({"environment": environment, "warnings": [], "request": request, "started": STARTED})
+    for model in shape.models:
+        for name, device in devices.items():
+            for batch in shape.batch_sizes:
+                cell = Cell(
+                    suite=SuiteRef(name=model),
+                    placement=Placement(name=device.placement),
+                    batch_size=batch,
+                    data=DataSource(kind="cifar10" if MODELS[model].accuracy_pct else "synthetic"),
+                )
+                _Cell(store, device, cell, GPUS[name], MODELS[model], shape, rng).write()
     return folder
 
 

@@ -6,37 +6,20 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from bench.results.records import Device, Environment, Message
+from bench.results.records import Ending as Ending
 from bench.spec.errors import UsageError
 from bench.spec.optional import definitions
 from bench.spec.request import Request
 from bench.spec.trial import Trial
 
-Value = TypeVar("Value")
 OnMessage = Callable[[Message], None]
 """Takes the records of a trial as they come."""
 WAKE_S = 0.5
 """How often a thread that waits for others looks whether Ctrl-C was pressed."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
-    """How a process ended: ``done`` with a value, or why not."""
-
-    kind: str
-    """``done``, ``usage``, ``oom``, ``error``, ``died``, ``timeout``, or ``unsupported``, said by a process
-    or known without one; ``import`` if no process can import its libraries; ``lost`` if what ran the process was lost,
-    and not by its fault."""
-    value: Any = None
-    text: str = ""
-    log: str = ""
-    """All that a process that failed has printed."""
-    secondary: bool = False
-    """Whether the process failed because it lost another rank of its trial."""
 
 
 class Launcher(ABC):
@@ -87,8 +70,8 @@ class Launcher(ABC):
         """Release what was held."""
 
 
-def run_concurrently(jobs: Sequence[Callable[[], Value]], cancel: Callable[[], None]) -> list[Value]:
-    """Run all jobs at the same time and return their values.
+def run_concurrently(jobs: Sequence[Callable[[], object]], cancel: Callable[[], None]) -> None:
+    """Run all jobs at the same time.
 
     After one has raised, or after Ctrl-C, ``cancel`` ends the others, which then raise.
 
@@ -97,8 +80,7 @@ def run_concurrently(jobs: Sequence[Callable[[], Value]], cancel: Callable[[], N
     """
     with ThreadPoolExecutor(max(1, len(jobs))) as pool:
         try:
-            running = [pool.submit(job) for job in jobs]
-            pending = set(running)
+            pending = {pool.submit(job) for job in jobs}
             while pending:
                 # Python raises KeyboardInterrupt in this thread only when it runs, whichever thread took the signal.
                 ended, pending = wait(pending, WAKE_S, FIRST_COMPLETED)
@@ -107,7 +89,6 @@ def run_concurrently(jobs: Sequence[Callable[[], Value]], cancel: Callable[[], N
         except BaseException:
             cancel()
             raise
-    return [job.result() for job in running]
 
 
 def open_launcher(request: Request) -> Launcher:
@@ -123,7 +104,7 @@ def open_launcher(request: Request) -> Launcher:
         if launcher is not None:
             return launcher
     if request.on is not None or request.script is not None:
-        raise UsageError("This ampmeter cannot measure that: the folder of bench/ with its launcher is missing.")
+        raise UsageError(f"No folder of bench/ has a launcher for {request.on or 'scripts'}.")
     from bench.launch.local import LocalLauncher
 
     require_one_task()

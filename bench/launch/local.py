@@ -10,6 +10,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -19,7 +20,7 @@ from bench.launch import Ending, Launcher, OnMessage
 from bench.launch.ranks import Rank, free_port, run_ranks
 from bench.measure.sampler import sigint_held
 from bench.results.environment import recorded, remove_overrides
-from bench.results.records import SPIN_VARIABLES, Device, Done, Environment, Failed, Progress
+from bench.results.records import SPIN_VARIABLES, Device, Environment, Progress
 from bench.spec import lifetime
 from bench.spec.errors import UsageError
 from bench.spec.own_modules import ROOT, own_modules_first
@@ -47,17 +48,12 @@ SPIN_COUNT = "1000"
 further, and steps take tens of times as long. About 15 µs of spinning are enough where no other program runs."""
 GONE_S = 30.0
 """How long the system may take to end processes that were killed: freeing a GPU's memory takes time."""
-INTERRUPTED_S = 0.3
-"""The same after Ctrl-C, which must be answered at once."""
 PATIENCE_S = 5.0
 """How long a process may take to end before it is killed."""
 
 
 class LocalLauncher(Launcher):
     """Runs functions of the worker one after the other, for they share the machine; a trial's ranks run together."""
-
-    not_started = "died"
-    """The kind of ending of a trial whose process cannot be started."""
 
     def __init__(self) -> None:
         """Prepare the fork server; it starts with the first process."""
@@ -94,27 +90,26 @@ class LocalLauncher(Launcher):
             raise UsageError(f"The run cannot be prepared, because {target} failed: {ending.text}")
         return ending.value
 
-    def run(self, trial: Trial, device: Device, on_message: OnMessage, rendezvous: Rendezvous | None = None) -> Ending:
-        """Run one trial, each of its ranks in a fresh process, and pass its records on as they come.
+    def run(self, trial: Trial, device: Device, on_message: OnMessage) -> Ending:
+        """Run one trial, each of its ranks in a fresh process, and pass its records on as they come."""
+        placement = trial.cell.placement
+        world = len(placement.members)
+        if world == 1:
+            return self.run_rank(trial, device, None, on_message)
+        port, ranks = free_port(), []
+        for number in range(world):
+            index = placement.device_of(number)
+            meeting = Rendezvous(rank=number, world=world, local_world=world, address="127.0.0.1", port=port)
+            rank = Rank(
+                name=f"device {number + 1} of {world} ({'CPU' if index is None else f'GPU {index}'})",
+                run=partial(self.run_rank, trial, device, meeting),
+                halt=self.cancel,  # all of them end
+            )
+            ranks.append(rank)
+        return run_ranks(ranks, on_message)
 
-        With a ``rendezvous`` only that rank of it; the others are started elsewhere.
-        """
-        if rendezvous is not None or (world := len(trial.cell.placement.members)) == 1:
-            return self._run_rank(trial, device, rendezvous, on_message)
-        port = free_port()
-        return run_ranks([self._rank(trial, device, rank, world, port) for rank in range(world)], on_message)
-
-    def _rank(self, trial: Trial, device: Device, rank: int, world: int, port: int) -> Rank:
-        """Return one of ``world`` ranks of a trial, all on this machine."""
-        index = trial.cell.placement.device_of(rank)
-        meeting = Rendezvous(rank=rank, world=world, local_world=world, address="127.0.0.1", port=port)
-        return Rank(
-            name=f"device {rank + 1} of {world} ({'CPU' if index is None else f'GPU {index}'})",
-            run=lambda on_message: self._run_rank(trial, device, meeting, on_message),
-            halt=self.cancel,  # all of them end
-        )
-
-    def _run_rank(self, trial: Trial, device: Device, rendezvous: Rendezvous | None, on_message: OnMessage) -> Ending:
+    def run_rank(self, trial: Trial, device: Device, rendezvous: Rendezvous | None, on_message: OnMessage) -> Ending:
+        """Run one rank of a trial in a fresh process; the others, if there are any, are started elsewhere."""
         suite = trial.cell.suite
         return self._run(
             "bench.worker.worker:run_trial",
@@ -141,41 +136,37 @@ class LocalLauncher(Launcher):
         # The launcher's own folder, so that a process that is killed leaves nothing behind.
         with tempfile.TemporaryDirectory(prefix="ampmeter-", ignore_cleanup_errors=True) as folder:
             log, compiled = Path(folder) / "log", Path(folder) / "compiled"
-            kills, patience_s, gone_s = oom_kills(), 0.0, INTERRUPTED_S
+            kills, patience_s = oom_kills(), 0.0
             receiving, sending = self._context.Pipe(duplex=False)
             call = (sending, str(log), str(compiled), target, arguments)
             try:
                 process = self._start(call)
             except (EOFError, OSError) as error:
                 why = str(error) or "the fork server was killed"
-                return Ending(kind=self.not_started, text=f"the process could not be started: {why}")
+                return Ending(kind="lost", text=f"the process could not be started: {why}")
             try:
                 self._doing[process] = ""
                 sending.close()
                 self.on_start([each.pid for each in tuple(self._doing)])
                 ending = self._listen(process, receiving, on_message, silence_s)
-                patience_s, gone_s = PATIENCE_S, GONE_S
+                patience_s = PATIENCE_S
                 if ending is not None and ending.kind == "timeout":
                     _ask_where(process)
                     patience_s = 0.0
             finally:
                 receiving.close()
                 doing = self._doing.pop(process, "")
-                self._stop(process, patience_s, gone_s)
+                self._stop(process, patience_s)
             if ending is None:
-                ending = self._unannounced(process, kills)
+                kind, how = exit_cause(process.exitcode, kills)
+                ending = Ending(kind=kind, text=f"the process ended without a message, {how}")
+                if process.exitcode == SERVER_LOST:
+                    ending = replace(ending, kind="lost", text=f"{ending.text}, as if the fork server was killed")
             if ending.kind in ("done", "usage", "oom", "unsupported"):
                 return ending
             output = printed(log)
             last_progress = None if ending.kind in ("error", "import") else doing
             return replace(ending, text=reason(ending.text, output, last_progress, source), log=output)
-
-    def _unannounced(self, process: Any, kills: int | None) -> Ending:
-        """Return the ending of a process that sent no message."""
-        if process.exitcode == SERVER_LOST and not _fork_server_runs():
-            return Ending(kind="lost", text="the fork server was killed, and the process with it")
-        kind, how = exit_cause(process.exitcode, kills)
-        return Ending(kind=kind, text=f"the process ended without a message, {how}")
 
     def _start(self, call: tuple[Any, ...]) -> Any:
         """Start a process, and the fork server if it does not run; Ctrl-C does not wait until that has imported torch.
@@ -189,25 +180,20 @@ class LocalLauncher(Launcher):
             with own_modules_first(), sigint_held():
                 forkserver.ensure_running()
             process.start()
-        except (EOFError, OSError):
-            raise
-        except BaseException:  # Ctrl-C: half a process may have been started, which ends with its server
+        except KeyboardInterrupt:  # half a process may have been started, which ends with its server
             _kill_fork_server()
             raise
         return process
 
-    def _stop(self, process: Any, patience_s: float, gone_s: float) -> None:
-        """Let a process end by itself for ``patience_s``; then kill it and all that it has started.
-
-        Wait up to ``gone_s`` until they are gone.
-        """
+    def _stop(self, process: Any, patience_s: float) -> None:
+        """Let a process end by itself for ``patience_s``; then kill it and what it has started, and wait for that."""
         try:
             process.join(timeout=patience_s)
         finally:
             self._left.add(process.pid)
             lifetime.end_group(process)
-        process.join(gone_s)
-        self._wait_until_gone(gone_s)
+        process.join(GONE_S)
+        self._wait_until_gone()
 
     def _require_nothing_left(self) -> None:
         """Wait for what an earlier process has left.
@@ -215,16 +201,17 @@ class LocalLauncher(Launcher):
         Raises:
             UsageError: it cannot be ended; it may hold a device, and measurements next to it would be wrong.
         """
-        if left := self._wait_until_gone(GONE_S):
+        left = self._wait_until_gone()
+        if left:
             raise UsageError(
                 f"Process {', '.join(map(str, left))} of an earlier trial was killed and does not end, as one that "
                 "waits for a device that does not answer. It may hold memory of the device, so nothing is measured "
                 "next to it. End it or restart the machine, then go on with --resume."
             )
 
-    def _wait_until_gone(self, seconds: float) -> list[int]:
-        """Wait until no process of the groups that were ended runs; return those that do when the time is up."""
-        deadline_s = time.monotonic() + seconds
+    def _wait_until_gone(self) -> list[int]:
+        """Wait until no process of the groups that were ended runs; return those that do after ``GONE_S``."""
+        deadline_s = time.monotonic() + GONE_S
         for group in tuple(self._left):
             while members := lifetime.group_members(group):
                 if time.monotonic() > deadline_s:
@@ -244,10 +231,8 @@ class LocalLauncher(Launcher):
                 except (EOFError, OSError):
                     return None
                 heard = time.monotonic()
-                if isinstance(message, Done):
-                    return Ending(kind="done", value=message.value)
-                if isinstance(message, Failed):
-                    return Ending(kind=message.kind, text=message.text, secondary=message.secondary)
+                if isinstance(message, Ending):
+                    return message
                 if isinstance(message, Progress):
                     self._doing[process], limit_s = message.text, max(silence_s, message.silence_s)
                 on_message(message)
@@ -259,20 +244,18 @@ class LocalLauncher(Launcher):
                 on_message(Progress(text=""))
 
 
-def _serve(connection: Connection, log: str, *arguments: Any) -> None:
+def _serve(connection: Connection, *arguments: Any) -> None:
     # The fork server ends when nobody holds this end of its pipe any more; a hung worker would hold it forever.
     os.close(_fork_server()._forkserver_alive_fd)
     _fork_server()._forkserver_alive_fd = None
     os.setpgid(0, 0)  # so that all that it starts can be ended with it
-    if (failed := getattr(sys.modules.get(PRELOAD), "import_error", None)) is not None:
-        failure, printed = failed
-        with suppress(OSError):  # the launcher was stopped while this process began, and has removed the folder
-            Path(log).write_text(printed)
-        connection.send(failure)
+    import_error = getattr(sys.modules.get(PRELOAD), "import_error", None)
+    if import_error is not None:
+        connection.send(import_error)
         return
     from bench.worker import worker
 
-    worker.serve(connection, log, *arguments)
+    worker.serve(connection, *arguments)
 
 
 def _kill_fork_server() -> None:
@@ -287,14 +270,6 @@ def _ask_where(process: Any) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, STACK_SIGNAL)
         process.join(STACK_S)
-
-
-def _fork_server_runs() -> bool:
-    pid = _fork_server()._forkserver_pid
-    try:
-        return pid is not None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-    except ChildProcessError:
-        return False
 
 
 def _fork_server() -> Any:

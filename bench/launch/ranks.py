@@ -59,29 +59,24 @@ def run_ranks(ranks: Sequence[Rank], on_message: OnMessage, grace_s: float = GRA
             on_message(message)
 
     with ThreadPoolExecutor(len(ranks)) as pool:
-        jobs = {pool.submit(rank.run, partial(hear, number)): rank for number, rank in enumerate(ranks)}
-        running, halted = set(jobs), False
+        jobs = {}
+        for number, rank in enumerate(ranks):
+            jobs[pool.submit(rank.run, partial(hear, number))] = rank
+        running = set(jobs)
         try:
-            while running:
+            while running and time.monotonic() < halt_s:
                 ended, running = wait(running, WAKE_S, FIRST_COMPLETED)
                 for job in ended:
-                    if halted:  # it ended because of that
-                        continue
                     ending = job.result()
                     if ending.kind != "done":
                         failed.append((jobs[job].name, ending))
                         halt_s = min(halt_s, time.monotonic() + (grace_s if ending.secondary else 0.0))
-                if time.monotonic() >= halt_s:
-                    halted = True
-                    for job in running:  # again and again, for a process may have been about to start
-                        jobs[job].halt()
-        except BaseException:  # Ctrl-C, or what a rank raised
+        finally:  # also after Ctrl-C, or what a rank raised
             halt_s = 0.0
             while running:
-                for job in running:
+                for job in running:  # again and again, for a process may have been about to start
                     jobs[job].halt()
                 running = wait(running, WAKE_S).not_done
-            raise
     if failed:
         # Last come those that report the loss of another rank, first those that are a cause by themselves.
         name, ending = min(failed, key=lambda pair: (pair[1].secondary, pair[1].kind not in CAUSES))

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import functools
-import inspect
-import itertools
 import json
-import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,15 +14,31 @@ from bench.spec.phase import Phase
 from bench.spec.phases import MEASURING
 from bench.spec.text import plain, quoted
 
-FieldKind = Literal["word", "number", "yes or no", "list", "JSON array", "JSON object"]
-KINDS: dict[type, FieldKind] = {str: "word", bool: "yes or no", int: "number", float: "number", tuple: "list"}
-KINDS |= {list: "JSON array", dict: "JSON object"}
+KINDS = {
+    str: "word",
+    bool: "yes or no",
+    int: "number",
+    float: "number",
+    tuple: "list",
+    dict: "JSON object",
+}
 SHARED = {"blocks.csv": Block, "epochs.csv": EpochResult, "telemetry.csv": Sample}
 """The CSVs that have the same rows whatever the phase."""
 LARGE = ("blocks.csv", "telemetry.csv")
 """The CSVs that may have millions of rows."""
-UNITS = {"_ms": "ms", "_s": "s", "_bytes": "bytes", "_w": "W", "_c": "°C", "_mhz": "MHz", "_pct": "%"}
-UNITS |= {"_tflops": "TFLOP/s", "_j": "J", "_per_s": "1/s", "_j_per_step": "J"}
+UNITS = {
+    "_ms": "ms",
+    "_s": "s",
+    "_bytes": "bytes",
+    "_w": "W",
+    "_c": "°C",
+    "_mhz": "MHz",
+    "_pct": "%",
+    "_tflops": "TFLOP/s",
+    "_j": "J",
+    "_per_s": "1/s",
+    "_j_per_step": "J",
+}
 """Units by the end of a column's name; the longest end counts."""
 LIST = "+"
 """The sign that joins the words of a list."""
@@ -38,23 +49,15 @@ class Field:
     """One column of one CSV."""
 
     name: str
-    kind: FieldKind
+    kind: str
+    """Of ``KINDS``."""
     column: Column = Column()
     required: bool = False
     """Whether every row of the file has a value here; a file without such a column is no run's."""
     words: tuple[str, ...] = ()
     """The only valid words; none if any is valid."""
-    whole: bool = False
-    """Whether the number is a whole one."""
     record: type | None = None
-    """The record that has the field."""
-    text: str = ""
-    """Its description, where no record has it."""
-
-    @property
-    def about(self) -> str:
-        """Its description: the field's docstring in its record."""
-        return self.text if self.record is None else _descriptions(self.record)[self.name]
+    """The record that has the field, and its description as the field's docstring; None where it is derived."""
 
     @property
     def unit(self) -> str:
@@ -76,63 +79,46 @@ def fields_of(record: type, *, part: bool = False) -> Iterator[Field]:
     """Yield the columns of a record in order, with those of the records in it; of a ``part`` none is needed."""
     hints = get_type_hints(record, include_extras=True)
     for field in dataclasses.fields(record):
-        kind, column = hints[field.name], Column()
-        optional = get_origin(kind) in (Union, types.UnionType)
-        if optional:
+        kind, column, words = hints[field.name], Column(), ()
+        required = not part
+        if get_origin(kind) in (Union, types.UnionType):  # with None
             (kind,) = set(get_args(kind)) - {types.NoneType}
+            required = False
         if get_origin(kind) is Annotated:
             kind, column = get_args(kind)
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             yield from fields_of(kind, part=True)
             continue
-        words: tuple[str, ...] = ()
         if get_origin(kind) is Literal:
             kind, words = str, get_args(kind)
-        kind = get_origin(kind) or kind
-        is_known = KINDS[kind] == "number" and not (part or optional or column.may_diverge)
-        yield Field(
-            name=field.name,
-            kind=KINDS[kind],
-            column=column,
-            required=column.filled or is_known,
-            words=words,
-            whole=kind is int,
-            record=record,
-        )
+        kind = KINDS[get_origin(kind) or kind]
+        if column.may_diverge or (kind != "number" and not words):
+            required = False
+        yield Field(name=field.name, kind=kind, column=column, required=required, words=words, record=record)
 
 
-@functools.cache
-def _descriptions(record: type) -> dict[str, str]:
-    """Return the docstring of each field of a record and of the records that it extends."""
-    documented: dict[str, str] = {}
-    for base in record.__mro__[-2::-1]:  # all but object, which has none
-        (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        assert isinstance(node, ast.ClassDef)
-        for field, after in itertools.pairwise(node.body):
-            if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
-                text = ast.literal_eval(after.value)
-                documented[ast.unparse(field.target)] = " ".join(text.split())
-    return documented
-
-
-def _of_phase(phase: Phase) -> dict[str, Field]:
-    """Return the columns of a phase's CSV: the question and the outcome, its own figures, and what ran."""
-    fields = [*fields_of(Identity), *(fields_of(phase.row, part=True) if phase.row else ()), *fields_of(Ran, part=True)]
-    other = {"replicate", "seed"} - {phase.key}
-    return {field.name: field for field in fields if field.column.stored and field.name not in other}
+def _own(phase: Phase, *, stored: bool) -> dict[str, Field]:
+    """Return a phase's own columns: those that its CSV has, or those that follow from them."""
+    fields = fields_of(phase.row, part=True) if phase.row else ()
+    return {field.name: field for field in fields if field.column.stored is stored}
 
 
 def derived(phase: Phase) -> dict[str, Field]:
     """Return the columns that follow from the rows that a phase stores."""
-    fields = fields_of(phase.row, part=True) if phase.row else ()
-    return {field.name: field for field in fields if not field.column.stored}
+    return _own(phase, stored=False)
 
 
 def _columns() -> dict[str, dict[str, Field]]:
-    columns = {phase.file: _of_phase(phase) for phase in MEASURING.values()}
+    columns = {}
     records: dict[str, type] = dict(SHARED)
     for phase in MEASURING.values():
-        records |= {name: record for record, name in phase.details.items()}
+        question = {field.name: field for field in fields_of(Identity)}
+        for key in {"replicate", "seed"} - {phase.key}:
+            del question[key]
+        ran = {field.name: field for field in fields_of(Ran, part=True)}
+        columns[phase.file] = {**question, **_own(phase, stored=True), **ran}
+        for record, name in phase.details.items():
+            records[name] = record
     for name, record in records.items():
         columns[name] = {field.name: field for field in fields_of(record)}
     return columns
@@ -153,22 +139,22 @@ def cells(*parts: Any) -> dict[str, object]:
     for part in parts:
         for field in dataclasses.fields(part):  # the values are plain: dataclasses.asdict would make deep copies
             value = getattr(part, field.name)
-            if type(value) in (int, float):
-                row[field.name] = value
-            elif dataclasses.is_dataclass(value):
+            if dataclasses.is_dataclass(value):
                 row |= cells(value)
             elif value is not None:
                 row[field.name] = _cell(value)
     return row
 
 
-def _cell(value: object) -> str:
+def _cell(value: Any) -> object:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, str | tuple):
-        text = value if isinstance(value, str) else LIST.join(value)
-        return quoted(plain(text.replace("\n", " ")))
-    return json.dumps(value)
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, dict):
+        return json.dumps(value)
+    text = value if isinstance(value, str) else LIST.join(value)
+    return quoted(plain(text.replace("\n", " ")))
 
 
 def listed(cell: str) -> tuple[str, ...]:

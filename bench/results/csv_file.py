@@ -5,22 +5,21 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from bench.results.columns import COLUMNS, KINDS, LARGE, Field, whole_lines
+from bench.results.columns import COLUMNS, LARGE, Field, whole_lines
 from bench.spec.errors import UsageError
 from bench.spec.text import plain, unquoted
 
 PAIR = ["trial", "precision"]
 UNKNOWN = ["", "nan", "NaN"]
 """The cells of numbers that are not known."""
+LEAST = {"": -np.inf, "≥ 0": 0.0, "> 0": np.nextafter(0, 1)}
+"""The smallest number by ``Column.sign``."""
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -37,34 +36,46 @@ def read(path: Path) -> pd.DataFrame:
     """
     columns, data = COLUMNS[path.name], whole_lines(path)[0]
     words: Any = "category" if path.name in LARGE else "object"
-    dtypes: dict[str, Any] = {name: float if field.kind == "number" else words for name, field in columns.items()}
-    if not data.strip():
-        return pd.DataFrame(columns=[*columns]).astype(dtypes)
-    numbers = [name for name, dtype in dtypes.items() if dtype is float]
-    unknown = dict.fromkeys(numbers, UNKNOWN)
-    parse: Any = partial(pd.read_csv, usecols=columns.__contains__, keep_default_na=False, na_values=unknown)
-    try:
-        frame: pd.DataFrame = parse(io.BytesIO(data), dtype=dtypes)
-    except ValueError as error:
-        with suppress(ValueError):  # it may be no CSV at all
-            texts: pd.DataFrame = parse(io.BytesIO(data), dtype=str)
-            for name in texts.columns.intersection(numbers):
-                is_number = pd.to_numeric(texts[name], errors="coerce").notna() | texts[name].isna()
-                _require(is_number.to_numpy(), texts[name], columns[name], path)
-        raise UsageError(f"'{path}' cannot be read: {error}. Restore the file.") from error
+    types = {name: words for name, field in columns.items() if field.kind != "number"}
+    frame = pd.DataFrame()
+    if data.strip():
+        try:
+            frame = pd.read_csv(
+                io.BytesIO(data),
+                usecols=columns.__contains__,
+                dtype=types,
+                keep_default_na=False,
+                na_values=dict.fromkeys(columns.keys() - types, UNKNOWN),
+                low_memory=False,  # a column has one type
+            )
+        except ValueError as error:
+            raise UsageError(f"'{path}' cannot be read: {error}. Restore the file.") from error
+        lacking = [name for name, field in columns.items() if field.required and name not in frame]
+        if lacking:
+            raise UsageError(f"'{path}', line 1 lacks the column {lacking[0]}. Restore the file.")
+    for name in types.keys() - {*frame}:
+        frame[name] = ""
+    frame = frame.reindex(columns=[*columns])
     for name, field in columns.items():
-        if name not in frame:
-            if field.required:
-                raise UsageError(f"'{path}', line 1 lacks the column {name}. Restore the file.")
-            frame[name] = np.nan if field.kind == "number" else ""
+        cells = frame[name]
         if field.kind == "number":
-            valid = _are_valid_numbers(frame[name].to_numpy(), field)
+            frame[name] = pd.to_numeric(cells, errors="coerce").astype(float)
+            is_valid = _are_valid(frame[name], field)
+            if not field.required:
+                is_valid |= cells.isna()
         else:
-            plain_texts = {cell: plain(unquoted(str(cell))) for cell in frame[name].unique()}
-            frame[name] = frame[name].map(plain_texts).astype(words)
-            valid = frame[name].isin([text for text in plain_texts.values() if _is_valid(text, field)]).to_numpy()
-        _require(valid, frame[name], field, path)
-    return frame[[*columns]]
+            texts = {cell: plain(unquoted(str(cell))) for cell in cells.unique()}
+            frame[name] = cells.map(texts).astype(words)
+            is_valid = frame[name].isin([text for text in texts.values() if _is_valid(text, field)])
+        if not is_valid.all():
+            first = int(is_valid.to_numpy().argmin())  # a row is one line, and the header is the first
+            cell = cells.iloc[first]
+            text = f"{cell:g}".replace("nan", "") if isinstance(cell, float) else str(cell)
+            raise UsageError(
+                f"'{path}', line {first + 2}: {name} cannot be '{text[:40]}', it must be: {field.values}. "
+                "Restore the file, or remove the line."
+            )
+    return frame
 
 
 def typed(rows: pd.DataFrame, columns: Mapping[str, Field]) -> pd.DataFrame:
@@ -74,35 +85,20 @@ def typed(rows: pd.DataFrame, columns: Mapping[str, Field]) -> pd.DataFrame:
     return rows.reindex(columns=[*types]).astype(types).fillna(words).copy()  # in one piece, which is faster
 
 
-def _require(valid: NDArray[np.bool_], cells: pd.Series, field: Field, path: Path) -> None:
-    """Raise a UsageError about the first cell that is not valid, of which no more than its beginning is repeated."""
-    if valid.all():
-        return
-    first = int(np.argmin(valid))
-    cell = cells.iloc[first]
-    text = f"{cell:g}".replace("nan", "") if isinstance(cell, float) else str(cell)
-    raise UsageError(  # a row is one line, and the header is the first
-        f"'{path}', line {first + 2}: {field.name} cannot be '{text[:40]}', it must be: {field.values}. "
-        "Restore the file, or remove the line."
-    )
+def _are_valid(numbers: pd.Series, field: Field) -> pd.Series:
+    """Return which numbers the column may have; NaN is none."""
+    largest = np.inf if field.column.may_diverge else np.finfo(float).max
+    return numbers.between(max(LEAST[field.column.sign], -largest), largest)
 
 
-def _are_valid_numbers(values: NDArray[np.float64], field: Field) -> NDArray[np.bool_]:
-    """Return which values the column may have."""
-    most = np.inf if field.column.may_diverge else np.finfo(float).max
-    least = {"": -most, "≥ 0": 0.0, "> 0": np.nextafter(0, 1)}[field.column.sign]
-    valid: NDArray[np.bool_] = (least <= values) & (values <= most)
-    if field.whole:
-        valid &= values == np.floor(values)
-    return valid if field.required else valid | np.isnan(values)
-
-
-def _is_valid(cell: str, field: Field) -> bool:
+def _is_valid(text: str, field: Field) -> bool:
     """Return whether the column may have a text."""
-    if field.kind.startswith("JSON"):
+    if not text:
+        return not field.required
+    if field.kind == "JSON object":
         try:
-            return not cell or KINDS.get(type(json.loads(cell))) == field.kind
+            return isinstance(json.loads(text), dict)
         except (ValueError, RecursionError):
             return False
-    words = ("yes", "no", "") if field.kind == "yes or no" else field.words
-    return cell in words if words else bool(cell) or not field.required
+    words = ("yes", "no") if field.kind == "yes or no" else field.words
+    return not words or text in words

@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import fields, replace
-from fnmatch import fnmatchcase
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-from bench.results.records import Device, Environment, Node
+from bench.results.records import Device, Environment
 
-TF32_VARIABLES = ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NVIDIA_TF32_OVERRIDE")
-EMULATION_VARIABLES = ("CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY")
+OVERRIDES = (
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "NVIDIA_TF32_OVERRIDE",
+    "CUBLAS_EMULATE_SINGLE_PRECISION",
+    "CUBLAS_EMULATION_STRATEGY",
+)
 """Variables that change behind the program's back how fp32 is multiplied: in TF32, or as sums of bfloat16 products."""
 RECORDED = (
-    *("ATEN_CPU_CAPABILITY", "CUBLAS*", "CUDA_DEVICE_*", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING"),
-    *("CUDA_VISIBLE_DEVICES", "CUDNN_*", "DNNL_*", "HIP_*", "HSA_*", "KMP_*", "MIOPEN_*", "MKL_*", "NCCL_*"),
-    *("OMP_NUM_THREADS", "ONEDNN_*", "PYTORCH_*", "ROCR_*", "TORCHDYNAMO_*", "TORCHINDUCTOR_*", "TORCH_NCCL_*"),
+    "ATEN_CPU_CAPABILITY",
+    "CUBLAS",
+    "CUDA_DEVICE_",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDNN_",
+    "DNNL_",
+    "HIP_",
+    "HSA_",
+    "KMP_",
+    "MIOPEN_",
+    "MKL_",
+    "NCCL_",
+    "OMP_NUM_THREADS",
+    "ONEDNN_",
+    "PYTORCH_",
+    "ROCR_",
+    "TORCHDYNAMO_",
+    "TORCHINDUCTOR_",
+    "TORCH_NCCL_",
 )
-"""Variables that may change figures, as patterns; folders do not, and would tell whose they are."""
+"""Variables that may change figures, by how their names begin; folders do not, and would tell whose they are."""
 
 
 class Circumstance(NamedTuple):
@@ -58,55 +79,38 @@ DEVICE = {
 }
 """Of a device; several that train together have no power limit of their own."""
 
-Surveys = Sequence[tuple[str, Environment]]
-"""For each accelerator of a placement its node's id, and its survey, which has one device."""
 
-
-def remove_overrides(environment: MutableMapping[str, str] = os.environ) -> tuple[str, ...]:
+def remove_overrides() -> tuple[str, ...]:
     """Unset what overrides how fp32 is multiplied, before torch reads it; return what there was, as NAME=VALUE."""
-    names = (*TF32_VARIABLES, *EMULATION_VARIABLES)
-    return tuple(f"{name}={environment.pop(name)}" for name in names if name in environment)
+    return tuple(f"{name}={os.environ.pop(name)}" for name in OVERRIDES if name in os.environ)
 
 
-def recorded(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+def recorded() -> tuple[str, ...]:
     """Return the variables that run.json records, as NAME=VALUE, by name."""
-    known = [name for name in environment if any(fnmatchcase(name, pattern) for pattern in RECORDED)]
-    return tuple(f"{name}={environment[name]}" for name in sorted(known) if not name.endswith(("_DIR", "_PATH")))
+    texts = []
+    for name, value in sorted(os.environ.items()):
+        if name.startswith(RECORDED) and not name.endswith(("_DIR", "_PATH")):
+            texts.append(f"{name}={value}")
+    return tuple(texts)
 
 
-def merge(surveys: Mapping[str, Surveys]) -> Environment:
-    """Return the nodes of a cluster as one environment, with a device for each placement, by the placement's name.
+def merge(surveys: Mapping[str, Sequence[tuple[str, Environment]]]) -> Environment:
+    """Return the nodes of a cluster as one environment, with a device for each placement.
 
     Facts in which nodes differ are joined by commas.
+
+    Args:
+        surveys: by placement, of each of its accelerators the node's id, and its survey, which has one device.
     """
-    environments = [environment for nodes in surveys.values() for _, environment in nodes]
+    devices, machines = list[Device](), list[Environment]()
+    for placement, of_placement in surveys.items():
+        by_node = dict(of_placement)
+        joint = Device.joint([environment.devices[0] for _, environment in of_placement])
+        device = replace(joint, placement=placement, energy=joint.energy if len(by_node) == 1 else None)
+        devices.append(device)
+        machines += [replace(environment, devices=(device,)) for environment in by_node.values()]
     common: dict[str, Any] = {}
-    for name in (*MACHINE.keys() - {"version"}, "left_out"):
-        values = [getattr(environment, name) for environment in environments]
-        if isinstance(values[0], tuple):
-            common[name] = tuple(dict.fromkeys(text for value in values for text in value))
-        else:
-            common[name] = ", ".join(dict.fromkeys(str(value) for value in values if value)) or None
-    nodes = [_node(name, environment) for name, pairs in surveys.items() for environment in dict(pairs).values()]
-    devices = tuple(_device(name, pairs) for name, pairs in surveys.items())
-    return replace(environments[0], **common, devices=devices, nodes=tuple(nodes))
-
-
-def _device(name: str, surveys: Surveys) -> Device:
-    """Return the device of a placement; of several on one node the energy is known if each has the same source."""
-    devices = [environment.devices[0] for _, environment in surveys]
-    if len(devices) == 1:
-        return replace(devices[0], placement=name)
-    uuids = tuple(device.uuid for device in devices if device.uuid)
-    alike = len({node for node, _ in surveys}) == 1 and len({device.energy for device in devices}) == 1
-    return replace(
-        Device.joint(devices),
-        placement=name,
-        uuids=uuids if len(uuids) == len(devices) else (),
-        energy=devices[0].energy if alike else None,
-    )
-
-
-def _node(placement: str, environment: Environment) -> Node:
-    same = {field.name: getattr(environment, field.name) for field in fields(Node) if field.name in MACHINE}
-    return Node(accelerator=placement, device=environment.devices[0].name, **same)
+    for name in MACHINE.keys() - {"version", "removed_variables", "variables"}:  # of which the first machine tells
+        values = dict.fromkeys(getattr(machine, name) for machine in machines)
+        common[name] = ", ".join(value for value in values if value) or None
+    return replace(machines[0], **common, devices=tuple(devices), machines=tuple(machines))

@@ -7,6 +7,7 @@ unknown is None.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
@@ -23,13 +24,11 @@ class Column:
     """Of numbers. Differences and losses may have any."""
     may_diverge: bool = False
     """Whether the number may be infinite, as a loss may."""
-    filled: bool = False
-    """Whether the word is never empty."""
     stored: bool = True
     """Whether a CSV has it. What is not stored follows from stored rows (``Phase.derive``)."""
 
 
-Name = Annotated[str, Column(filled=True)]
+Name = str
 Count = Annotated[int, Column(sign="> 0")]
 Positive = Annotated[float, Column(sign="> 0")]
 Signed = Annotated[float, Column(sign="")]
@@ -380,28 +379,33 @@ class Device:
 
     @staticmethod
     def joint(devices: Sequence[Device]) -> Device:
-        """Return devices that train together as one; fields that only a single board has become None."""
-        natives = {device.native_bf16 for device in devices}
-        first, names = devices[0], tuple(dict.fromkeys(device.name for device in devices))
+        """Return devices that train together as one, with the rates of the slowest; one alone is returned as it is.
+
+        The placement of several is the caller's to tell, and whether the source of their energy is the same.
+        """
+        if len(devices) == 1:
+            return devices[0]
+        slowest = min(devices, key=lambda device: device.fp32_gflops or math.inf)
+        names = tuple(dict.fromkeys(device.name for device in devices))
+        architectures = dict.fromkeys(device.architecture for device in devices)
         memory = [device.memory_total_bytes for device in devices]
-        reasons = {name: why for device in devices for name, why in (device.unsupported or {}).items()}
+        unsupported: dict[str, str] = {}
+        for device in devices:
+            unsupported |= device.unsupported or {}
+        for name, precision in PRECISIONS.items():
+            if precision.single_device:
+                unsupported[name] = precision.single_device
         return replace(
-            first,
-            placement="+".join(device.placement for device in devices),
-            name=f"{len(devices)} × {names[0]}" if len(names) == 1 and first.is_gpu else " + ".join(names),
+            slowest,
+            name=f"{len(devices)} × {names[0]}" if len(names) == 1 and slowest.is_gpu else " + ".join(names),
             names=names,
-            architecture=" + ".join(dict.fromkeys(device.architecture for device in devices)),
+            architecture=" + ".join(architectures),
             memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
-            fp32_gflops=min((device.fp32_gflops for device in devices if device.fp32_gflops), default=None),
-            bf16_gflops=min((device.bf16_gflops for device in devices if device.bf16_gflops), default=None),
-            native_bf16=None if None in natives else all(natives),
             uuid=None,
-            uuids=(),
+            uuids=tuple(device.uuid for device in devices if device.uuid),
             power_limit_w=None,
             power_default_w=None,
-            energy=None,
-            lacking=tuple(dict.fromkeys(name for device in devices for name in device.lacking)),
-            unsupported={**reasons, **{name: p.single_device for name, p in PRECISIONS.items() if p.single_device}},
+            unsupported=unsupported,
         )
 
     def uuid_of(self, rank: int, ranks: int) -> str | None:
@@ -411,9 +415,10 @@ class Device:
     @property
     def gpus(self) -> dict[str, str]:
         """The UUIDs of its GPUs that are known from here, each with what ``--gpus`` calls that one."""
-        words = self.placement.split("+") if self.uuid is None else [self.placement]
-        uuids = self.uuids if self.uuid is None else (self.uuid,)
-        return dict(zip(uuids, words, strict=True)) if len(uuids) == len(words) else {}
+        if self.uuid is not None:
+            return {self.uuid: self.placement}
+        words = self.placement.split("+")
+        return dict(zip(self.uuids, words, strict=True)) if len(self.uuids) == len(words) else {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -424,21 +429,6 @@ class Seen:
     memory_free_bytes: int | None = None
     problem: str = ""
     """Why nothing can run on it, or empty."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Node:
-    """A node of a cluster that trials run on."""
-
-    accelerator: str
-    """The type of its accelerator, as ``--accelerators`` takes it."""
-    device: str
-    """The vendor's name of that."""
-    host: str
-    driver: str | None
-    torch: str
-    cuda: str | None
-    cudnn: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -459,8 +449,8 @@ class Environment:
     devices: tuple[Device, ...]
     openmp: str | None = None
     """How long OpenMP's threads spin while they wait, as NAME=VALUE."""
-    nodes: tuple[Node, ...] = ()
-    """The nodes of a cluster; the fields above then tell all of theirs."""
+    machines: tuple[Environment, ...] = ()
+    """Of a cluster: each node's own, with the device that it is a part of; the fields above then tell of all."""
     removed_variables: tuple[str, ...] = ()
     """Environment variables that override how fp32 is multiplied, unset for the run, as NAME=VALUE."""
     variables: tuple[str, ...] = ()
@@ -485,22 +475,19 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Done:
-    """The last word of a process that did what it was asked to."""
+class Ending:
+    """How a process ended, its last word: ``done`` with a value, or why not."""
 
+    kind: str
+    """``done``, ``usage``, ``oom``, ``error``, ``died``, ``timeout``, or ``unsupported``, said by a process
+    or known without one; ``import`` if no process can import its libraries; ``lost`` if what ran the process was lost,
+    and not by its fault."""
     value: Any = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Failed:
-    """The last word of a process that could not."""
-
-    kind: Literal["usage", "unsupported", "oom", "import", "error"]
-    """Something that the user can mend, that this device or suite cannot do, a lack of memory, a library that no
-    process can import, or anything else."""
-    text: str
+    text: str = ""
+    log: str = ""
+    """All that a process that failed has printed."""
     secondary: bool = False
-    """Whether the error reports the loss of another rank, whose own error may not have arrived yet."""
+    """Whether the process failed because it lost another rank of its trial, whose own error may arrive later."""
 
 
 Message = object

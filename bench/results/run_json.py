@@ -6,8 +6,9 @@ Parts may be missing, and fields that have a default.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from bench.results.records import Environment
-from bench.spec.data_source import PreparedData
 from bench.spec.errors import UsageError
 from bench.spec.request import Request
 from bench.spec.trial import SuiteRef, Trial
@@ -46,41 +46,36 @@ class WrittenRequest(Request):
     suites: tuple[SuiteRef, ...] = ()  # type: ignore[assignment]  # names in the request itself
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WrittenData(PreparedData):
-    """A source of data as it is written: by its word, and of what is left out the number."""
+class WrittenData(Struct):
+    """What is read again of a source of data."""
 
-    source: str  # type: ignore[assignment]  # the source itself before
-    left_out: int = 0  # type: ignore[assignment]  # names before
+    source: str
+    fingerprint: str | None = None
 
 
 class RunFile(Struct, kw_only=True):
     """run.json."""
 
     format: int
-    run: str | UnsetType = UNSET
-    version: str | UnsetType = UNSET
+    run: str = ""
+    version: str = ""
     request: WrittenRequest | UnsetType = UNSET
     environment: Environment | UnsetType = UNSET
-    data: list[WrittenData] | UnsetType = UNSET
-    planned: list[PlannedTrial] | UnsetType = UNSET
-    warnings: list[str] | UnsetType = UNSET
-    started: str | UnsetType | None = UNSET
-    undecided: list[str] | UnsetType = UNSET
+    data: list[WrittenData] = []
+    planned: list[PlannedTrial] = []
+    warnings: list[str] = []
+    started: str | None = None
+    undecided: list[str] = []
     """What the time of ``--within`` left open, such as ``speed of mlp on cpu``."""
-    finished: str | UnsetType | None = UNSET
+    finished: str | None = None
 
 
-def _bounded(kind: type[int] | type[float]) -> Callable[[str], float]:
-    """Return a reader of numbers that refuses those which no run has."""
-
-    def parse(text: str) -> float:
-        value = kind(text)
-        if not abs(value) <= MOST:  # nor NaN
-            raise ValueError(f"{text:.40} is no number of a run")
-        return value
-
-    return parse
+def _bounded(kind: type[int] | type[float], text: str) -> float:
+    """Read a number, of those that a run has."""
+    value = kind(text)
+    if not abs(value) <= MOST:  # nor NaN
+        raise ValueError(f"{text:.40} is no number of a run")
+    return value
 
 
 def planned(trial: Trial) -> dict[str, Any]:
@@ -110,14 +105,14 @@ def read_run(folder: Path) -> dict[str, Any]:
             f"There is no run in '{folder}': it has no run.json. Give a folder that a run wrote, such as results/NAME."
         )
     try:
-        data, number = path.read_bytes(), _bounded(float)
+        number = partial(_bounded, float)
         # not msgspec's reader: a folder's name may have bytes that are no UTF-8
-        run = json.loads(data, parse_int=_bounded(int), parse_float=number, parse_constant=number)
+        run = json.loads(path.read_bytes(), parse_int=partial(_bounded, int), parse_float=number, parse_constant=number)
         run = msgspec.convert(run, dict[str, Any])
         if run.get("format") != FORMAT:
-            advice = f"convert it with python perf/convert_results.py '{folder}'"
-            if run.get("format") != FORMAT - 1:
-                advice = "it takes another version of ampmeter"
+            advice = "it takes another version of ampmeter"
+            if run.get("format") == FORMAT - 1:
+                advice = f"convert it with python perf/convert_results.py '{folder}'"
             raise UsageError(f"The run in '{folder}' is not of format {FORMAT}, which this version reads: {advice}.")
         msgspec.convert(run, RunFile, dec_hook=_built)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
@@ -128,9 +123,9 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 def request_of(run: Mapping[str, Any]) -> Request:
     """Return the request of a run as it was read, with its suites as ``--suite`` takes them."""
-    written = msgspec.convert(run["request"], WrittenRequest, dec_hook=_built)
-    values = {field.name: getattr(written, field.name) for field in fields(Request)}
-    return Request(**{**values, "suites": tuple(dict.fromkeys(ref.word for ref in written.suites))})
+    suites = msgspec.convert(run["request"]["suites"], list[SuiteRef])
+    words = dict.fromkeys(suite.word for suite in suites)
+    return msgspec.convert({**run["request"], "suites": [*words]}, Request, dec_hook=_built)
 
 
 def _built(kind: type, value: Any) -> Any:

@@ -3,7 +3,7 @@
 A run is a folder under results/: run.json, one CSV for each phase, and CSVs with the details of trials. When a trial
 ends, the rows of its details are appended to their files, and then its own, in one write, to its phase's CSV; each file
 is flushed to disk before the next. So a trial has ended if its phase's CSV has its rows. Details of other trials do not
-count: readers leave them out, and a store that is opened drops them.
+count: readers leave them out, and when such a trial is stored its own take their place.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from bench.results.columns import COLUMNS, LIST, OF_PHASES, cells, whole_lines
 from bench.results.files import replacing, sync, write_atomically
 from bench.results.records import Device, Identity, Sample, Status, TrialResult
 from bench.spec.errors import UsageError
-from bench.spec.phases import MEASURING, PHASES
+from bench.spec.phases import PHASES
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Trial
 
@@ -43,31 +43,23 @@ class CsvFile:
     """One CSV of a run, which rows are appended to."""
 
     def __init__(self, path: Path) -> None:
-        """Name the file; it is made with its first row."""
+        """Open a file, which is made with its first row; a torn row at its end is cut off."""
         self.path = path
-        self.header: list[str] = []
-        """The columns in the file: of a phase's those that a row has a value in; last those that somebody added."""
-
-    def recover(self, lost: set[str]) -> bool:
-        """Cut off a torn last row, and leave out the rows of ``lost`` trials; return whether a row was torn."""
-        is_torn = whole_lines(self.path)[1]
+        data, is_torn = whole_lines(path)
         if is_torn:
-            os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
+            os.truncate(path, len(data))
         self.header = [*self._texts(rows=0)]
-        if lost:
-            self.rewrite(without=lost)
-        return is_torn
+        """Its columns; last those that somebody added."""
+        self.trials = set[str]()
+        """The trials that it has rows of."""
+        if "trial" in self.header:
+            self.trials.update(self._texts(columns=["trial"])["trial"])
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append rows in one write, or leave the file as it was and raise the OSError."""
-        wanted = {column for row in rows for column, value in row.items() if value != ""}
-        if self.path.name not in OF_PHASES:
-            wanted = {*COLUMNS[self.path.name]}
-        if not wanted <= {*self.header}:
-            named = wanted.union(self.header)
-            in_order = dict.fromkeys([*COLUMNS[self.path.name], *self.header])
-            self.header = [column for column in in_order if column in named]
-            self.rewrite()
+        missing = [column for column in COLUMNS[self.path.name] if column not in self.header]
+        if missing:  # all in a new file
+            self._replace(self._texts().reindex(columns=[*self.header, *missing], fill_value=""))
         text = io.StringIO()
         csv.DictWriter(text, self.header, extrasaction="ignore", lineterminator="\n").writerows(rows)
         left = text.getvalue().encode()
@@ -78,65 +70,48 @@ class CsvFile:
                     left = left[file.write(left) :]
                 os.fsync(file.fileno())
             except OSError:
-                with suppress(OSError):  # the first error is the one to tell
-                    file.truncate(size)
+                file.truncate(size)
                 raise
+        self.trials.update(row["trial"] for row in rows if "trial" in row)
 
-    def rewrite(self, without: Set[str] = frozenset()) -> None:
-        """Replace the file, atomically, by one with the present columns, and without the rows of some trials."""
-        rows = self._texts()
-        if without and len(rows):
-            rows = rows[~rows["trial"].isin(without)]
+    def remove(self, trials: Set[str]) -> None:
+        """Remove the rows of some trials."""
+        if self.trials & trials:
+            rows = self._texts()
+            self._replace(rows[~rows["trial"].isin(trials)])
+            self.trials -= trials
+
+    def _replace(self, rows: pd.DataFrame) -> None:
         with replacing(self.path) as draft:
-            rows.reindex(columns=self.header, fill_value="").to_csv(draft, index=False, lineterminator="\n")
+            rows.to_csv(draft, index=False, lineterminator="\n")
+        self.header = [*rows]
 
-    def _texts(self, rows: int | None = None) -> pd.DataFrame:
-        """Return the cells as they are written, of all rows or the first."""
+    def _texts(self, rows: int | None = None, columns: list[str] | None = None) -> pd.DataFrame:
+        """Return the cells as they are written, of all rows or the first, and of all columns or some."""
         data = whole_lines(self.path)[0]
         if not data.strip():
             return pd.DataFrame()
-        return pd.read_csv(io.BytesIO(data), dtype=object, keep_default_na=False, nrows=rows)
+        return pd.read_csv(io.BytesIO(data), dtype=object, keep_default_na=False, nrows=rows, usecols=columns)
 
 
 class Store:
     """The folder of one run, open for appending."""
 
     def __init__(self, folder: Path) -> None:
-        """Open ``folder``, making it if it is missing, and drop the details of trials that have not ended.
+        """Open a folder whose CSVs are a run's, making it if it is missing.
 
         Raises:
-            UsageError: a CSV is not a run's, or cannot be read; nothing has been changed then.
             OSError: the folder cannot be written.
         """
-        rows = {name: csv_file.read(folder / name) for name in COLUMNS}  # refuses what no run has written
-        _require_phases(folder, rows)
         self.folder = folder
-        self.name = folder.name
         folder.mkdir(parents=True, exist_ok=True)
         sync(folder.parent)
         for draft in folder.glob(".*.part.csv"):  # left by a run that was killed
             draft.unlink()
         self._files = {name: CsvFile(folder / name) for name in COLUMNS}
-        self._ended = {trial for name in OF_PHASES for trial in rows[name]["trial"]}
-        """The trials that have rows in the file of their phase."""
-        self.dropped: dict[str, int] = {}
-        """How many rows were dropped that were torn, or details of trials that have not ended, by file."""
-        for name, file in self._files.items():
-            trials = rows[name].get("trial", pd.Series(dtype=object))
-            is_lost = ~trials.isin(self._ended)
-            is_torn = file.recover(set(trials[is_lost]))
-            count = int(is_lost.sum()) + is_torn
-            if count:
-                self.dropped[name] = count
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Leave the store; there is nothing to close."""
 
     def add_results(
-        self, trial: Trial, device: Device, results: Iterable[TrialResult], records: Iterable[object] = ()
+        self, trial: Trial, device: Device, results: Iterable[TrialResult], records: Collection[object] = ()
     ) -> None:
         """Store a trial that has ended: its records, and then a row of its phase's CSV for each precision.
 
@@ -146,22 +121,22 @@ class Store:
         Raises:
             UsageError: the folder cannot be written; what was stored before is still there.
         """
-        phase, results = PHASES[trial.phase], list(results)
+        phase = PHASES[trial.phase]
         arms = {arm.name: arm for arm in trial.arms}
-        rows = []
+        replaced, rows = {trial.id}, list[Row]()
+        replaced.update(alone.id for alone in trial.apart())
         for result in results:
             rows.append(cells(result, self._identity(trial, device, result, arms[result.precision])))
-        replaced = {trial.id}
-        if "oom" not in {result.status for result in results}:
-            replaced |= {each.id for each in trial.apart()}
+            if result.status == "oom":
+                replaced = {trial.id}
         with self._writing():
-            if replaced & self._ended:
-                for name in (phase.file, *phase.details.values()):  # first: details are never those of two attempts
-                    if self._files[name].header:
-                        self._files[name].rewrite(without=replaced)
-            self._append(phase.details, records)
+            for name in (phase.file, *phase.details.values()):  # first: details are never those of two attempts
+                self._files[name].remove(replaced)
+            for kind, name in phase.details.items():
+                details = [cells(record) for record in records if isinstance(record, kind)]
+                if details:
+                    self._files[name].append(details)
             self._files[phase.file].append(rows)
-        self._ended = self._ended - replaced | {trial.id}
 
     def _identity(self, trial: Trial, device: Device, result: TrialResult, arm: AblationStep) -> Identity:
         cell, key = trial.cell, PHASES[trial.phase].key
@@ -184,24 +159,16 @@ class Store:
             started=result.started,
         )
 
-    def add(self, records: Iterable[Sample]) -> None:
+    def add(self, samples: Iterable[Sample]) -> None:
         """Append readings of GPUs, which are of no trial.
 
         Raises:
             UsageError: the folder cannot be written; what was stored before is still there.
         """
-        with self._writing():
-            self._append({}, records)
-
-    def _append(self, details: Mapping[type, str], records: Iterable[object]) -> None:
-        """Append records, each file's in one write; those that are of no file are left out."""
-        rows: dict[str, list[Row]] = {}
-        files: dict[type, str] = {**details, Sample: "telemetry.csv"}
-        for record in records:
-            if (name := files.get(type(record))) is not None:
-                rows.setdefault(name, []).append(cells(record))
-        for name, added in rows.items():
-            self._files[name].append(added)
+        rows = [cells(sample) for sample in samples]
+        if rows:
+            with self._writing():
+                self._files["telemetry.csv"].append(rows)
 
     def write_run(self, run: dict[str, Any]) -> None:
         """Replace run.json, atomically.
@@ -209,7 +176,7 @@ class Store:
         Raises:
             UsageError: the folder cannot be written.
         """
-        content = {"format": run_json.FORMAT, "run": self.name, **run}
+        content = {"format": run_json.FORMAT, "run": self.folder.name, **run}
         with self._writing():
             write_atomically(self.folder / "run.json", run_json.text_of(content))
 
@@ -232,20 +199,6 @@ class Store:
             f"The run's folder '{self.folder}' cannot be written: {error.strerror or error}. What was stored before is "
             f"still there. Make room, and go on with --resume {self.folder}."
         )
-
-
-def _require_phases(folder: Path, rows: Mapping[str, pd.DataFrame]) -> None:
-    """Refuse a folder with details of several trials and no file of their phases: opening it would drop them all.
-
-    A run that was killed leaves those of one trial at most.
-    """
-    for name in COLUMNS:
-        files = [phase.file for phase in MEASURING.values() if name in phase.details.values()]
-        if files and rows[name]["trial"].nunique() > 1 and not any(len(rows[file]) for file in files):
-            raise UsageError(
-                f"'{folder}' has no {' or '.join(files)}, so the rows of its {name} would be dropped. Put it back, or "
-                "start a new run."
-            )
 
 
 @dataclass(kw_only=True, slots=True)

@@ -101,10 +101,7 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher, deadline_s
     display = open_display(() if prepared.request.on is not None else environment.devices)
     try:
         with ExitStack() as stack:
-            store = stack.enter_context(Store(folder))
-            if store.dropped:
-                rows = ", ".join(f"{count} of {name}" for name, count in store.dropped.items())
-                display.note(f"Rows of trials that did not end were dropped: {rows}.")
+            store = Store(folder)
             store.write_run(run)  # first, so that whatever happens --resume finds a run
             sampler = stack.enter_context(Sampler(gpus, SAMPLE_PERIOD_S))
             launcher.on_start = sampler.own

@@ -207,9 +207,10 @@ def warn_of_variables(environment: Environment) -> list[str]:
 
 def warn_of_builds(environment: Environment) -> list[str]:
     """Warn of nodes with different builds of torch, since results depend on the build."""
-    if len({node.torch for node in environment.nodes}) < 2:
+    nodes = environment.machines
+    if len({node.torch for node in nodes}) < 2:
         return []
-    texts = [f"{node.torch} on {node.host} ({node.accelerator})" for node in environment.nodes]
+    texts = [f"{node.torch} on {node.host} ({node.devices[0].placement})" for node in nodes]
     builds = ", ".join(dict.fromkeys(texts))
     return [f"The nodes have different builds of torch: {builds}. Their figures differ for that reason, too."]
 

@@ -13,8 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -23,7 +21,7 @@ from typing import Any
 import psutil
 
 from bench.launch import Ending, OnMessage, require_one_task
-from bench.launch.local import GONE_S, LocalLauncher
+from bench.launch.local import LocalLauncher
 from bench.measure.disturbance import CpuWatch
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
@@ -46,7 +44,6 @@ from bench.script.steps import (
 from bench.script.terminal import Terminal
 from bench.spec import lifetime
 from bench.spec.own_modules import ROOT
-from bench.spec.placement import Rendezvous
 from bench.spec.request import Request, Script
 from bench.spec.trial import Trial
 from bench.worker.failures import exit_cause, last_words, oom_kills, printed
@@ -80,9 +77,8 @@ class ScriptLauncher(LocalLauncher):
         """Plan the script's profiled and timed processes."""
         return prepare_script(request, self.script, self)
 
-    def run(self, trial: Trial, device: Device, on_message: OnMessage, _rendezvous: Rendezvous | None = None) -> Ending:
+    def run(self, trial: Trial, device: Device, on_message: OnMessage) -> Ending:
         """Run one trial and pass its records on: a profiled process, or a round of timed ones."""
-        started, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
         try:
             results = (self._profile if trial.phase == "memory" else self._round)(trial, device, on_message)
         except RefusedError as error:
@@ -90,7 +86,7 @@ class ScriptLauncher(LocalLauncher):
         if not results:
             return Ending(kind="unsupported", text="there is nothing left to compare it with")
         for result in results:
-            on_message(replace(result, started=started, wall_s=time.monotonic() - begun))
+            on_message(result)
         return Ending(kind="done")
 
     def _profile(self, trial: Trial, device: Device, on_message: OnMessage) -> list[TrialResult]:
@@ -313,7 +309,7 @@ class ScriptLauncher(LocalLauncher):
                     self._left.add(os.getpgid(other.pid))
                     lifetime.end_tree(other.pid)
         process.wait()
-        self._wait_until_gone(GONE_S)
+        self._wait_until_gone()
 
     def _environment(self, device: Device, home: Path) -> dict[str, str]:
         """Return the environment of a script: the hook first on its path, this package not, and only its devices.

@@ -37,9 +37,9 @@ def _placement(option: str, text: str) -> str:
     return text
 
 
-def _cluster(option: str, text: str) -> str:
-    if not re.fullmatch(r"ray(://[^/\s]+:\d+)?", text):
-        raise UsageError(f"{option} takes ray or ray://HOST:PORT, not '{text}'.")
+def _launcher(option: str, text: str) -> str:
+    if not re.fullmatch(r"[a-z]\w*(://[^/\s]+)?", text):
+        raise UsageError(f"{option} takes a launcher, such as ray or ray://HOST:PORT, not '{text}'.")
     return text
 
 
@@ -166,7 +166,7 @@ class Request:
     on: str | None = option(
         "run on a Ray cluster (docs/clusters.md)",
         "ray[://HOST:PORT]",
-        _cluster,
+        _launcher,
         changes_nothing=True,
     )
     accelerators: tuple[str, ...] | None = option(

@@ -6,12 +6,10 @@ import faulthandler
 import os
 import re
 import signal
-import sys
-import traceback
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
-from bench.results.records import Failed
+from bench.results.records import Ending
 from bench.spec.errors import UnsupportedError, UsageError
 
 UNUSED = "Expected to have finished reduction in the prior iteration"
@@ -23,54 +21,45 @@ DUMP = re.compile(r"^(Current thread|Stack) .*\(most recent call first\):$", re.
 FATAL = re.compile(r"^Fatal Python error:", re.MULTILINE)
 """How faulthandler begins."""
 LONGEST_LINE = 300
-LOG_BYTES = 2**19
-"""Most that is kept of the beginning, and of the end, of a process's output."""
+LOG_BYTES = 2**20
+"""Most that is kept of a process's output: its end."""
 STACK_SIGNAL = signal.SIGUSR2
 """Lets a worker or rank print its stack, even while it hangs in C code."""
 LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
 """In gloo's errors, plain RuntimeErrors, when another process is gone."""
 
 
-def failure(error: BaseException) -> Failed:
+def failure(error: BaseException) -> Ending:
     """Return an error as a record for the launcher."""
+    if isinstance(error, UnsupportedError):
+        return Ending(kind="unsupported", text=str(error))
     if isinstance(error, UsageError):
-        return Failed(kind="unsupported" if isinstance(error, UnsupportedError) else "usage", text=str(error))
+        return Ending(kind="usage", text=str(error))
     if UNUSED in str(error):
-        return Failed(
+        return Ending(
             kind="unsupported",
             text="some of the model's parameters take no part in a step's loss, which goes on one device and not on "
             "several: they wait for each other's gradient of every parameter",
         )
-    return Failed(kind=_kind(error), text=_described(error), secondary=is_secondary(error))
+    return Ending(kind=_kind(error), text=_described(error), secondary=_is_secondary(error))
 
 
-def import_failure(error: Exception) -> Failed:
+def import_failure(error: Exception) -> Ending:
     """Return an error of importing torch, or of what is imported with it, as a record of every process."""
-    return Failed(kind="import", text=f"importing {_library(error)} failed: {_described(error)}")
-
-
-def _library(error: Exception) -> str:
-    """Return the name of the library whose import raised an error: the innermost in its traceback, Python's aside."""
-    frames = traceback.walk_tb(error.__traceback__)
-    modules = [str(frame.f_globals.get("__name__")).partition(".")[0].removeprefix("_frozen_") for frame, _ in frames]
-    libraries = [name for name in modules if name not in sys.stdlib_module_names]
-    return (isinstance(error, ModuleNotFoundError) and error.name) or libraries[-1]
+    return Ending(kind="import", text=f"torch, or a library beside it, cannot be imported: {_described(error)}")
 
 
 def _described(error: BaseException) -> str:
-    """Return an error's type and first line; of an ImportError the last line of its first cause, too."""
-    text = f"{type(error).__name__}: {_first_line(str(error))}"
+    """Return an error's type and first line; of an ImportError those of its first cause, too."""
+    text = f"{type(error).__name__}: {_first_line(error)}"
     first = error
-    while (before := first.__cause__ or (None if first.__suppress_context__ else first.__context__)) is not None:
-        first = before
-    if first is error or not isinstance(error, ImportError):
-        return text
-    last = (str(first).strip().splitlines() or ["no message"])[-1]
-    return f"{text} (because of {type(first).__name__}: {last.rstrip('.')})"
+    while isinstance(error, ImportError) and first.__context__ is not None:
+        first = first.__context__
+    return text if first is error else f"{text} (because of {type(first).__name__}: {_first_line(first)})"
 
 
-def is_secondary(error: BaseException) -> bool:
-    """Say whether an error is a secondary failure: another rank is gone, or does not answer."""
+def _is_secondary(error: BaseException) -> bool:
+    """Return whether an error is a secondary failure: another rank is gone, or does not answer."""
     from torch import distributed
 
     if isinstance(error, distributed.DistError):
@@ -78,7 +67,7 @@ def is_secondary(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in LOST)
 
 
-def _kind(error: BaseException) -> Literal["oom", "unsupported", "error"]:
+def _kind(error: BaseException) -> str:
     from bench.devices.backend import is_out_of_memory
     from bench.training.techniques import refused
 
@@ -87,10 +76,12 @@ def _kind(error: BaseException) -> Literal["oom", "unsupported", "error"]:
     return "unsupported" if refused(error) else "error"
 
 
-def _first_line(text: str) -> str:
-    """Return the first line without its full stop, because a sentence goes on after it."""
-    lines = text.strip().splitlines() or ["no message"]
-    line = lines[-1].partition(": ")[2] or lines[-1] if FROM_LOADER in lines[0] else lines[0]
+def _first_line(error: BaseException) -> str:
+    """Return the first line of a message without its full stop, because a sentence goes on after it."""
+    lines = str(error).strip().splitlines() or ["no message"]
+    line = lines[0]
+    if FROM_LOADER in line:
+        line = lines[-1].partition(": ")[2]
     return line.rstrip(".")
 
 
@@ -109,8 +100,7 @@ def place(output: str, file: Path) -> str:
     lines = re.compile(rf'File "{re.escape(str(file))}", line (\d+)')
     dump = DUMP.search(output)
     numbers = lines.findall(output[dump.start() :]) if dump else lines.findall(output)[::-1]
-    shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-    return f"{shown}:{numbers[0]}" if numbers else ""
+    return f"{os.path.relpath(file)}:{numbers[0]}" if numbers else ""
 
 
 def last_words(output: str) -> str:
@@ -141,29 +131,24 @@ def reason(text: str, output: str, doing: str | None, source: Path | None) -> st
 
 
 def printed(log: Path) -> str:
-    """Return a process's output so far; of a long one the beginning and the end."""
+    """Return a process's output so far; of a long one the end."""
     if not log.exists():
         return ""
     with log.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
-        if size <= 2 * LOG_BYTES:
-            return file.read().decode(errors="replace")
-        head = file.read(LOG_BYTES)
-        file.seek(size - LOG_BYTES)
-        cut = f"\n… ({size - 2 * LOG_BYTES:,} bytes left out) …\n"
-        return head.decode(errors="replace") + cut + file.read().decode(errors="replace")
+        left_out = max(0, file.seek(0, os.SEEK_END) - LOG_BYTES)
+        file.seek(left_out)
+        text = file.read().decode(errors="replace")
+    return f"({left_out:,} bytes left out) …\n{text}" if left_out else text
 
 
-def exit_cause(exit_code: int | None, kills_before: int | None) -> tuple[Literal["oom", "died"], str]:
+def exit_cause(exit_code: int | None, kills_before: int) -> tuple[str, str]:
     """Return whether a process that sent no report ran out of memory, and how it ended, as the end of a sentence.
 
     Args:
         exit_code: the process's; negative is the number of the signal that ended it.
         kills_before: of ``oom_kills``, before it was started.
     """
-    kills = oom_kills()
-    if exit_code == -9 and kills is not None and kills_before is not None and kills > kills_before:
+    if exit_code == -signal.SIGKILL and oom_kills() > kills_before:
         return "oom", "by the system's out-of-memory killer"
     if exit_code is None or exit_code >= 0:
         return "died", f"by exit code {exit_code}"
@@ -171,11 +156,11 @@ def exit_cause(exit_code: int | None, kills_before: int | None) -> tuple[Literal
     return "died", f"by {names.get(-exit_code, f'signal {-exit_code}')}"
 
 
-def oom_kills() -> int | None:
-    """Return how many processes the system's out-of-memory killer has ended; None if unknown."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return None
-    counts = [int(line.split()[1]) for line in lines if line.startswith("oom_kill ")]
-    return counts[0] if counts else None
+def oom_kills() -> int:
+    """Return how many processes the system's out-of-memory killer has ended; 0 if unknown."""
+    with suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            name, count = line.split()
+            if name == "oom_kill":
+                return int(count)
+    return 0

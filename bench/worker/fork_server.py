@@ -14,9 +14,8 @@ launcher, nothing that it started stays:
 import atexit
 import os
 import tempfile
-import traceback
 
-from bench.results.records import Failed
+from bench.results.records import Ending
 from bench.spec import lifetime
 from bench.spec.own_modules import SAFE_PATH
 
@@ -38,8 +37,8 @@ def _end() -> None:
 
 from bench.worker.failures import import_failure  # noqa: E402
 
-import_error: tuple[Failed, str] | None = None
-"""Why torch or another library cannot be imported, and the traceback; None if all of them can."""
+import_error: Ending | None = None
+"""Why torch or another library cannot be imported; None if all of them can."""
 try:
     # torch makes the folder of its compiler's cache when it is imported; each trial has one of its own.
     with tempfile.TemporaryDirectory(prefix="ampmeter-") as folder:
@@ -49,7 +48,7 @@ try:
         if before == folder:
             del os.environ["TORCHINDUCTOR_CACHE_DIR"]
 except Exception as error:  # a library that cannot be loaded raises OSError, too
-    import_error = import_failure(error), traceback.format_exc()
+    import_error = import_failure(error)
 
 lifetime.outlive()
 lifetime.tie_forks()

@@ -11,11 +11,8 @@ import importlib
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import RLock
@@ -26,7 +23,7 @@ import torchvision  # noqa: F401 - and torch with it, before the first fork
 from bench import phases
 from bench.data import prepare
 from bench.devices.backend import device_at
-from bench.results.records import Device, Done, Message, TrialResult
+from bench.results.records import Device, Ending, Message
 from bench.spec import lifetime
 from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError, first_line
@@ -53,19 +50,15 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
     """
     try:
         _print_to(log)
-    except OSError as error:  # nothing can be printed, but its end of the pipe is open
-        connection.send(failure(error))
-        connection.close()
-        return
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    if (bars := sys.modules.get("tqdm")) is not None:  # torch.compile makes them; their own lock is a semaphore of the
-        bars.tqdm.set_lock(RLock())  # system, which a process that is killed leaves behind, with a warning at the end
-    gc.freeze()  # what the fork server imported is never garbage
-    try:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        bars = sys.modules.get("tqdm")  # torch.compile makes them; their own lock is a semaphore of the system, which a
+        if bars is not None:  # process that is killed leaves behind, with a warning at the end
+            bars.tqdm.set_lock(RLock())
+        gc.freeze()  # what the fork server imported is never garbage
         module, name = target.split(":")
         value = getattr(importlib.import_module(module), name)(*arguments, connection.send)
-        connection.send(Done(value=value))
+        connection.send(Ending(kind="done", value=value))
     except BaseException as error:  # a model may end the interpreter, or raise what is no Exception
         failed = failure(error)
         if failed.kind == "error":
@@ -86,18 +79,11 @@ def run_trial(
     Training keeps its checkpoints in ``workspace``; None keeps none. The ``rendezvous`` says which rank of a trial on
     several devices this process is; None of a trial on one.
     """
-    started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
-
-    def stamped(message: Message) -> None:
-        if isinstance(message, TrialResult):
-            message = replace(message, started=started, wall_s=time.monotonic() - start)
-        send(message)
-
     checkpoint = workspace / trial.checkpoint if workspace and PHASES[trial.phase].checkpoints else None
     if rendezvous is not None:
         distributed.announce(rendezvous)
         distributed.join(device_at(trial.cell.placement.device_of(rendezvous.rank)), trial.silence_s)
-    phases.run(trial, device, stamped, checkpoint)
+    phases.run(trial, device, send, checkpoint)
     distributed.gathered(None)  # rank 0 serves the others' store, so none leaves before all are done
 
 

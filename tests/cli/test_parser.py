@@ -132,7 +132,7 @@ def test_phases_are_those_named_or_those_of_the_depth(words, phases):
         ("--accelerators V100", "add --on ray"),
         ("--on ray --accelerators V100,v100", "not 'v100'"),
         ("--on ray --accelerators V100+A100", "not 'V100+A100'"),
-        ("--on slurm", "ray or ray://HOST:PORT, not 'slurm'"),
+        ("--on ://x", "such as ray or ray://HOST:PORT, not '://x'"),
         ("--gpus V100", "--on ray --accelerators TYPES"),
         ("--gpus 0+1@2", "--on ray --accelerators TYPES"),
         ("--quick --rigorous", "not allowed with"),

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import replace
 from multiprocessing import forkserver
@@ -18,14 +17,12 @@ import torch
 
 from bench.launch import local
 from bench.launch.local import LocalLauncher
-from bench.results.records import Block, Done, EpochResult, Progress, TrialResult
+from bench.results.records import Progress, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.trial import JOINT_S
 from bench.training import distributed
 from bench.worker import worker
-from tests.arms import arms
 from tests.conftest import TINY
-from tests.derived import figured
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,19 +46,6 @@ def run(launcher, cpu):
 def failing(trial, how):
     suite = replace(trial.cell.suite, parameters=(("fail", how),))
     return replace(trial, cell=replace(trial.cell, suite=suite))
-
-
-def test_a_speed_trial_sends_what_a_person_watches_blocks_of_both_arms_and_their_results(run, tiny_trial):
-    trial = replace(tiny_trial, phase="speed", arms=arms("fp32", "amp-bf16"))
-    messages = figured(trial, run(trial)[1])
-    sent = {kind: [m for m in messages if isinstance(m, kind)] for kind in (Progress, Block, TrialResult)}
-    assert any("warming up" in message.text for message in sent[Progress])
-    base, arm = sent[TrialResult]
-    assert (base.precision, base.row.log_speedup, arm.precision, arm.status) == ("fp32", None, "amp-bf16", "ok")
-    assert arm.row.log_gain().half_width > 0
-    assert arm.wall_s > 0
-    assert len(sent[Block]) == 4 * base.row.rounds
-    assert all(block.time_ms > 0 for block in sent[Block])
 
 
 @pytest.fixture
@@ -108,14 +92,14 @@ def test_ctrl_c_while_the_fork_server_imports_does_not_wait_for_it(tmp_path):
     assert time.monotonic() - began < 1.0
 
 
-def test_training_from_one_seed_repeats_exactly_and_every_trial_has_a_fresh_process(run, launcher, tiny_trial):
-    losses, pids = [], set()
+def test_every_trial_has_a_fresh_process_and_sends_progress_and_its_result(run, launcher, tiny_trial):
+    pids = set()
     launcher.on_start = pids.update
-    for seed in (3, 3, 4):
-        _, messages = run(replace(tiny_trial, phase="train", seed=seed, epochs=2))
-        losses.append([m.train_loss for m in messages if isinstance(m, EpochResult)])
-    assert losses[0] == losses[1] != losses[2]
-    assert (len(losses[0]), len(pids)) == (2, 3)
+    for _ in range(2):
+        ending, messages = run(tiny_trial)
+        assert ending.kind == "done"
+        assert {type(message) for message in messages} == {Progress, TrialResult}
+    assert len(pids) == 2
 
 
 def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(run, tiny_trial, tiny_file, tmp_path, monkeypatch):
@@ -137,7 +121,7 @@ def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(run, tiny_trial,
 def test_a_process_that_hangs_is_ended(run, tiny_trial, tiny_file):
     ending, _ = run(replace(failing(tiny_trial, "hang"), silence_s=1.0))
     line = 1 + TINY[: TINY.index("time.sleep(3600)")].count("\n")
-    assert (ending.kind, ending.text) == ("timeout", f"no sign of life for 1 s ({tiny_file}:{line})")
+    assert (ending.kind, ending.text) == ("timeout", f"no sign of life for 1 s ({os.path.relpath(tiny_file)}:{line})")
 
 
 def hang(_send):
@@ -151,22 +135,15 @@ def test_a_look_before_the_run_that_hangs_does_not_cost_the_limit_of_downloads(l
         launcher.call("tests.launch.test_local:hang")
 
 
-@pytest.mark.parametrize(("own_s", "kind"), [(60.0, "done"), (0.0, "timeout")])
-def test_a_process_that_compiles_may_be_silent_for_longer(launcher, own_s, kind):
-    receiving, sending = multiprocessing.Pipe(duplex=False)
-    sentinel, _theirs = multiprocessing.Pipe(duplex=False)
+def compile_slowly(send):
+    """Say that there will be silence, which is then longer than a call's limit."""
+    send(Progress(text="compiling", silence_s=60.0))
+    time.sleep(0.6)
 
-    def compile_model():
-        sending.send(Progress(text="compiling", silence_s=own_s))
-        time.sleep(0.3)
-        sending.send(Done())
 
-    thread = threading.Thread(target=compile_model)
-    thread.start()
-    process = mock.Mock(sentinel=sentinel)
-    ending = launcher._listen(process, receiving, lambda _message: None, 0.1)
-    thread.join()
-    assert ending.kind == kind
+def test_a_process_that_compiles_may_be_silent_for_longer(launcher, monkeypatch):
+    monkeypatch.setattr(local, "CALL_LIMITS_S", {"tests.launch.test_local:compile_slowly": 0.3})
+    launcher.call("tests.launch.test_local:compile_slowly")
 
 
 BREAKING = """
@@ -269,13 +246,3 @@ def test_the_fork_server_has_imported_what_trials_take_long_to_before_the_first_
     """A process's first import of its own is that of the module whose function it was started with."""
     imported = launcher.call("tests.launch.test_local:imported_before", "bench.launch.local")
     assert {"torch", "torchvision", "bench.worker.worker"} <= {*imported}
-
-
-def test_a_process_that_cannot_open_its_log_says_so(tmp_path):
-    receiving, sending = multiprocessing.Pipe(duplex=False)
-    worker.serve(sending, str(tmp_path), str(tmp_path), "os:getpid", ())
-    failed = receiving.recv()
-    assert failed.kind == "error"
-    assert str(tmp_path) in failed.text
-    with pytest.raises(EOFError):
-        receiving.recv()

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from bench.launch import Ending
-from bench.ray.launcher import Accelerator, AcceleratorActor, AcceleratorPool, NodeLostError, connect, interface, stage
+from bench.ray.launcher import Accelerator, AcceleratorActor, AcceleratorPool, connect, stage
 from bench.results.records import Numeric, Progress, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.placement import Placement, Rendezvous
@@ -28,11 +28,12 @@ def method(function):
 
 class Actor:
     def __init__(self, node, messages=(DONE,)):
-        self.messages, self.given = messages, []
-        self.locate = method(lambda: (node, f"host {node}", f"10.0.0.{node}"))
+        self.messages, self.given, self.called = messages, [], []
+        self.locate = method(lambda: (node, f"host {node}"))
         self.cancel = method(lambda: None)
-        self.free_port = method(lambda: 29400)
+        self.meeting_place = method(lambda: (f"10.0.0.{node}", 29400))
         self.stream = method(self.take)
+        self.call = method(lambda *given: self.called.append(given))
 
     def take(self, trial, *given):
         self.given.append((trial, *given))
@@ -68,14 +69,14 @@ def on_v100(trial, count=1):
     return replace(trial, cell=replace(trial.cell, placement=Placement(name="+".join(["V100"] * count))))
 
 
-def test_each_bundle_is_a_rank_that_sees_its_gpu_alone_and_the_fullest_node_comes_first(tiny_trial, cpu):
+def test_each_rank_sees_its_gpu_alone_and_ranks_of_a_node_follow_each_other(tiny_trial, cpu):
     gpu, trial = replace(cpu, kind="cuda"), on_v100(tiny_trial, 3)
-    ray = Ray("1", "2", "2", nodes=[node(GPU=1.0, CPU=4.0), node(GPU=2.0, CPU=4.0)])
-    pool = AcceleratorPool(ray, "V100", 3)
+    ray = Ray("2", "1", "2", nodes=[node(GPU=1.0, CPU=4.0), node(GPU=2.0, CPU=4.0)])
+    pool = AcceleratorPool(ray, "V100", 3, [])
     assert pool.run(trial, gpu, lambda _message: None) == DONE
     assert [call.kwargs["num_gpus"] for call in ray.options.mock_calls] == [1, 1, 1]
-    meeting = {"world": 3, "address": "10.0.0.2", "port": 29400}
-    meetings = [Rendezvous(rank=rank, local_world=local, **meeting) for rank, local in ((2, 1), (0, 2), (1, 2))]
+    meeting = {"world": 3, "address": "10.0.0.1", "port": 29400}
+    meetings = [Rendezvous(rank=rank, local_world=local, **meeting) for rank, local in ((1, 2), (0, 1), (2, 2))]
     assert [actor.given[0][2] for actor in ray.actors] == meetings
     assert pool.run(on_v100(tiny_trial), gpu, lambda _message: None) == DONE
     assert [len(actor.given) for actor in ray.actors] == [1, 2, 1]  # the same group
@@ -83,15 +84,20 @@ def test_each_bundle_is_a_rank_that_sees_its_gpu_alone_and_the_fullest_node_come
     ray.util.remove_placement_group.assert_called_once_with(ray.util.placement_group())
 
 
-def test_there_is_room_for_a_bundle_on_each_gpu_and_for_one_on_a_node_of_cpus():
-    assert AcceleratorPool(Ray(nodes=[node(GPU=4.0, CPU=8.0), node(GPU=2.0, CPU=1.0)]), "V100", 5).room == 5
-    cpus = AcceleratorPool(Ray(nodes=[node(CPU=8.0), node(CPU=8.0)]), "V100", 2)
-    assert (cpus.room, cpus.bundle["CPU"]) == (2, 8.0)
+def test_a_node_that_comes_later_makes_the_calls_before(tiny_trial, cpu):
+    ray = Ray("1", nodes=[node(CPU=4.0)])
+    AcceleratorPool(ray, "V100", 1, [("module:function", 3)]).run(on_v100(tiny_trial), cpu, print)
+    assert ray.actors[0].called == [("module:function", 3)]
+
+
+@pytest.mark.parametrize(("nodes", "room"), [([node(GPU=4.0), node(GPU=2.0)], 6), ([node(), node()], 2)])
+def test_there_is_room_on_each_gpu_and_on_nodes_of_cpus_for_what_they_declare(nodes, room):
+    assert AcceleratorPool(Ray(nodes=nodes), "V100", 2, []).room == room
 
 
 def test_too_few_accelerators_are_told_without_waiting(tiny_trial, cpu):
-    with pytest.raises(NodeLostError, match="2 V100 are needed, and the cluster has 1 left"):
-        AcceleratorPool(Ray(nodes=[node(CPU=8.0)]), "V100", 2).run(on_v100(tiny_trial, 2), cpu, print)
+    with pytest.raises(UsageError, match="2 V100 are needed, and the cluster has 1 left"):
+        AcceleratorPool(Ray(nodes=[node(CPU=8.0)]), "V100", 2, []).run(on_v100(tiny_trial, 2), cpu, print)
 
 
 @pytest.fixture
@@ -100,8 +106,8 @@ def alone():
 
     def make(*messages):
         actor = Actor("1", messages)
-        pool = AcceleratorPool(Ray(), "V100", 1)
-        pool._held = [Accelerator(actor=actor, node="1", name="V100 on box (10.0.0.1)", address="10.0.0.1")]
+        pool = AcceleratorPool(Ray(), "V100", 1, [])
+        pool._held = [Accelerator(type="V100", actor=actor, node="1", name="V100 on box")]
         return pool
 
     return make
@@ -117,11 +123,6 @@ def test_a_trial_runs_on_its_nodes_device_and_its_records_have_its_own_id(alone,
     assert there.id != trial.id
 
 
-def test_an_actor_that_ends_without_a_message_is_lost(alone, tiny_trial, cpu):
-    with pytest.raises(NodeLostError, match="ended without a message"):
-        alone(Progress(text="working")).run(on_v100(tiny_trial), cpu, print)
-
-
 def test_what_was_killed_because_the_run_was_stopped_is_no_failed_trial(alone, tiny_trial, cpu):
     pool = alone(Progress(text="working"), Ending(kind="died", text="by signal 9"))
     with pytest.raises(CancelledError):
@@ -131,7 +132,7 @@ def test_what_was_killed_because_the_run_was_stopped_is_no_failed_trial(alone, t
 @pytest.mark.parametrize("is_taking", [False, True])
 def test_a_run_that_was_stopped_takes_no_accelerators_or_gives_them_back(tiny_trial, cpu, is_taking):
     ray = Ray("1", nodes=[node(GPU=1.0, CPU=4.0)])
-    pool = AcceleratorPool(ray, "V100", 1)
+    pool = AcceleratorPool(ray, "V100", 1, [])
     if is_taking:  # Ctrl-C comes before there is a group to release
         ray.util.placement_group.side_effect = lambda *_, **__: pool.close() or mock.DEFAULT
     else:
@@ -140,11 +141,6 @@ def test_a_run_that_was_stopped_takes_no_accelerators_or_gives_them_back(tiny_tr
         pool.run(on_v100(tiny_trial), cpu, print)
     assert ray.util.placement_group.call_count == ray.util.remove_placement_group.call_count == is_taking
     assert ray.actors[0].given == []
-
-
-def test_the_interface_of_an_address_is_found():
-    assert interface("127.0.0.1")
-    assert interface("192.0.2.1") is None
 
 
 def test_what_is_sent_to_the_nodes_is_the_code_and_the_suite_file_with_its_neighbours(tmp_path, tiny_file):
@@ -178,5 +174,5 @@ def test_a_node_runs_a_trial_without_the_script_it_was_started_by(monkeypatch, t
         *messages, ending = worker.stream(tiny_trial, cpu, None)
     assert ending == Ending(kind="done")
     assert [message.status for message in messages if isinstance(message, TrialResult)] == ["ok"]
-    worker.run = mock.Mock(side_effect=UsageError("Process 7 does not end"))
+    worker.run_rank = mock.Mock(side_effect=UsageError("Process 7 does not end"))
     assert [*worker.stream(tiny_trial, cpu, None)] == [Ending(kind="lost", text="Process 7 does not end")]

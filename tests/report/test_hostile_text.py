@@ -35,10 +35,10 @@ def hostile(folder: Path, device: str = EVIL) -> RunBuilder:
     run.lost("speed", "amp-fp16", "failed", f"{EVIL}\nsecond line")
     trial = run.trial("speed", ["fp32", "amp-bf16"], 128).id
     run.append(block(trial, discarded=EVIL))
-    with Store(folder) as store:
-        info = json.loads((folder / "run.json").read_text())
-        info["environment"] |= {"host": EVIL, "os": EVIL, "torch": EVIL, "driver": EVIL}
-        store.write_run({**info, "warnings": [EVIL], "started": EVIL, "version": EVIL})
+    store = Store(folder)
+    info = json.loads((folder / "run.json").read_text())
+    info["environment"] |= {"host": EVIL, "os": EVIL, "torch": EVIL, "driver": EVIL}
+    store.write_run({**info, "warnings": [EVIL], "started": EVIL, "version": EVIL})
     return run
 
 

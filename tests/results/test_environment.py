@@ -10,19 +10,14 @@ from bench.run.prepare import warn_of_builds
 from tests.report.builders import GPU
 
 
-def test_devices_of_several_nodes_are_one(machine):
-    gpus = [
-        replace(GPU, memory_total_bytes=8, fp32_gflops=5.0),
-        replace(GPU, memory_total_bytes=4, fp32_gflops=3.0, unsupported={"tf32": "too old"}),
-    ]
-    joint = Device.joint(gpus)
-    assert (joint.name, joint.memory_total_bytes, joint.uuid, joint.energy) == (f"2 × {GPU.name}", 12, None, None)
-    assert joint.fp32_gflops == 3.0  # the estimate is of the slowest
-    assert set(joint.unsupported) == {"tf32", "fp16-master"}
-    assert Device.joint([GPU, replace(GPU, name="NVIDIA Other")]).name == f"{GPU.name} + NVIDIA Other"
-    assert Device.joint([machine.devices[0]] * 2).name == "Test CPU"  # which is not counted
+def test_devices_that_train_together_are_one_with_the_rates_of_the_slowest(machine):
+    slow = replace(GPU, name="NVIDIA Other", memory_total_bytes=4, fp32_gflops=3.0, unsupported={"tf32": "too old"})
+    joint = Device.joint([replace(GPU, memory_total_bytes=8, fp32_gflops=5.0), slow])
+    assert (joint.name, joint.memory_total_bytes, joint.uuid) == (f"{GPU.name} + NVIDIA Other", 12, None)
+    assert (joint.fp32_gflops, set(joint.unsupported)) == (3.0, {"tf32", "fp16-master"})
     assert Device.joint([GPU, replace(GPU, memory_total_bytes=None)]).memory_total_bytes is None
-    assert Device.joint([GPU, replace(GPU, lacking=("tf32",))]).lacking == ("tf32",)
+    assert Device.joint([GPU] * 2).name == f"2 × {GPU.name}"
+    assert Device.joint([machine.devices[0]] * 2).name == "Test CPU"  # which is not counted
 
 
 @pytest.mark.parametrize(("second", "hosts", "energy"), [("b", ["here", "here"], None), ("a", ["here"], "counter")])
@@ -30,7 +25,7 @@ def test_devices_that_train_together_are_listed_by_node(machine, second, hosts, 
     gpus = [replace(GPU, uuid=uuid, energy="counter") for uuid in ("GPU-x", "GPU-y")]
     surveys = [(node, replace(machine, devices=(gpu,))) for node, gpu in zip(("a", second), gpus, strict=True)]
     merged = merge({"V100+V100": surveys})
-    assert [node.host for node in merged.nodes] == hosts
+    assert [node.host for node in merged.machines] == hosts
     (device,) = merged.devices
     assert (device.placement, device.uuids, device.energy) == ("V100+V100", ("GPU-x", "GPU-y"), energy)
 
@@ -48,10 +43,7 @@ def test_the_machines_of_several_nodes_make_one_with_a_device_for_each_type(two)
         ("A100", "Test CPU"),
         ("V100", "Other CPU"),
     ]
-    assert [(node.accelerator, node.host, node.driver, node.cudnn) for node in merged.nodes] == [
-        ("A100", "here", None, None),
-        ("V100", "there", "570.1", "92600"),
-    ]
+    assert [(node.host, node.devices[0].placement) for node in merged.machines] == [("here", "A100"), ("there", "V100")]
     assert (merged.host, merged.driver, merged.torch) == ("here, there", "570.1", "2.15")
     assert warn_of_builds(merged) == []
 

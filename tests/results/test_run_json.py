@@ -58,9 +58,3 @@ def test_what_is_no_json_of_a_run_is_refused(tmp_path, data, message):
     (tmp_path / "run.json").write_bytes(data)
     with pytest.raises(UsageError, match=message):
         read_run(tmp_path)
-
-
-def test_parts_that_were_not_written_may_be_missing(tmp_path):
-    run = {"format": FORMAT, "request": {"argv": ["--suite", "mlp"]}, "new": [1, {}]}
-    (tmp_path / "run.json").write_text(json.dumps(run))
-    assert read_run(tmp_path)["new"] == [1, {}]

@@ -143,12 +143,12 @@ def run(tmp_path, cpu, monkeypatch):
     def run(plan, rules=None, *, device=cpu, deadline_s=math.inf, **scripted):
         launcher = ScriptedLauncher(rules or {}, **scripted)
         monkeypatch.setattr("bench.run.runner.time", launcher)
-        with Store(tmp_path / "run") as store:
-            store.write_run({})
-            sampler, devices = Sampler(()), {"cpu": device}
-            running = Runner(store, devices, launcher, sampler, Display(), deadline_s=deadline_s)
-            fine = running.run(plan)
-            largest = largest_batches(plan, tmp_path / "run")
+        store = Store(tmp_path / "run")
+        store.write_run({})
+        sampler, devices = Sampler(()), {"cpu": device}
+        running = Runner(store, devices, launcher, sampler, Display(), deadline_s=deadline_s)
+        fine = running.run(plan)
+        largest = largest_batches(plan, tmp_path / "run")
         return Outcome(
             ran=[short(trial.id) for trial in launcher.ran],
             sizes=[trial.cell.batch_size for trial in launcher.ran],

@@ -37,7 +37,7 @@ from tests.conftest import TINY, call
 from tests.report.builders import RunBuilder
 from tests.report.fleet import edit_run
 from tests.results.test_store import block, contents, result
-from tests.rows import rows, trial_rows
+from tests.rows import trial_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = SimpleNamespace(overlapping=False, notes=[])
@@ -205,9 +205,9 @@ def test_a_run_that_goes_on_says_what_is_finished_and_what_remains(
         tell_what_remains(plan, new)
     assert not capsys.readouterr().out
     go_on()
-    with Store(tmp_path) as store:
-        for trial, status in zip(trials, ("ok", "oom", "failed"), strict=False):
-            store.add_results(trial, cpu, [result(status=status)])
+    store = Store(tmp_path)
+    for trial, status in zip(trials, ("ok", "oom", "failed"), strict=False):
+        store.add_results(trial, cpu, [result(status=status)])
     tell_what_remains(plan, tmp_path)
     assert "2 of 4 planned trials are finished already; 2 left, about 37 s" in capsys.readouterr().out
 
@@ -237,9 +237,9 @@ def test_a_folder_that_a_run_refuses_a_dry_run_refuses_too_and_nothing_is_change
 ):
     go_on()
     speed = replace(tiny_trial, phase="speed")
-    with Store(tmp_path) as store:
-        time_ms = -1.0 if fault == "blocks.csv" else 1.0  # which its report would refuse
-        store.add_results(speed, cpu, [result()], [replace(block(speed), time_ms=time_ms)])
+    store = Store(tmp_path)
+    time_ms = -1.0 if fault == "blocks.csv" else 1.0  # which its report would refuse
+    store.add_results(speed, cpu, [result()], [replace(block(speed), time_ms=time_ms)])
     if fault == "run.json":
         (tmp_path / fault).unlink()
     if fault == "speed.csv":
@@ -252,16 +252,6 @@ def test_a_folder_that_a_run_refuses_a_dry_run_refuses_too_and_nothing_is_change
         with pytest.raises(UsageError, match=re.escape(fault)):
             go_on()
         assert contents(tmp_path) == before
-
-
-def test_a_run_that_goes_on_says_what_it_has_dropped(tmp_path, go_on, tiny_trial, cpu, capsys):
-    go_on()
-    with Store(tmp_path) as store:
-        store.add_results(replace(tiny_trial, phase="speed"), cpu, [result()], [block(tiny_trial)])
-    (tmp_path / "speed.csv").unlink()
-    go_on()
-    assert "Rows of trials that did not end were dropped: 1 of blocks.csv." in capsys.readouterr().out
-    assert rows(tmp_path, "blocks.csv") == []
 
 
 def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go(tmp_path, go_on, monkeypatch):

@@ -208,10 +208,10 @@ def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_check
     def run(folder):
         launcher = LocalLauncher()
         launcher.workspace = folder
-        with Store(folder) as store:
-            store.write_run({})
-            parts = {"launcher": launcher, "sampler": Sampler(()), "display": Display()}
-            Runner(store=store, devices={"cpu": cpu}, **parts).run(Plan(trials=(trial,), seconds=(None,)))
+        store = Store(folder)
+        store.write_run({})
+        parts = {"launcher": launcher, "sampler": Sampler(()), "display": Display()}
+        Runner(store=store, devices={"cpu": cpu}, **parts).run(Plan(trials=(trial,), seconds=(None,)))
         return (folder / trial.checkpoint).exists()
 
     assert run(folder)

@@ -1,5 +1,6 @@
 """The kind and the text of an error in the row of its trial."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -75,24 +76,26 @@ def test_after_a_sticky_error_the_failures_own_cause_is_kept(monkeypatch):
     assert (failed.kind, "CUBLAS_STATUS_NOT_INITIALIZED" in failed.text) == ("error", True)
 
 
-def test_parameters_without_a_gradient_are_unsupported_on_several_devices():
-    error = RuntimeError("Expected to have finished reduction in the prior iteration before starting a new one.")
-    assert failure(error).kind == "unsupported"
-
-
-@pytest.mark.parametrize(("refusal", "kind"), [(UnsupportedError, "unsupported"), (UsageError, "usage")])
-def test_what_is_refused_in_words_of_its_own_has_no_others(refusal, kind):
-    failed = failure(refusal("RMSprop has no fused kernel"))
-    assert (failed.kind, failed.text) == (kind, "RMSprop has no fused kernel")
-
-
-def test_without_a_gpu_a_missing_engine_is_no_lack_of_memory():
-    assert failure(RuntimeError("unable to find an engine to execute this computation")).kind == "error"
-
-
-@pytest.mark.parametrize(("text", "line"), [("one.\ntwo", "one"), ("", "no message"), (" \n", "no message")])
-def test_an_error_is_reported_by_its_type_and_its_first_line_without_a_full_stop(text, line):
-    assert failure(ValueError(text)).text == f"ValueError: {line}"
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (UnsupportedError("RMSprop has no fused kernel"), "unsupported", "RMSprop has no fused kernel"),
+        (UsageError("no data"), "usage", "no data"),
+        (
+            RuntimeError("Expected to have finished reduction in the prior iteration"),
+            "unsupported",
+            "some of the model",
+        ),
+        (RuntimeError("unable to find an engine to execute this computation"), "error", "RuntimeError: unable to find"),
+        (ValueError("one.\ntwo"), "error", "ValueError: one"),
+        (ValueError(" \n"), "error", "ValueError: no message"),
+    ],
+)
+def test_an_error_is_reported_by_its_type_and_first_line_or_in_words_of_its_own(error, kind, text):
+    failed = failure(error)
+    assert failed.kind == kind
+    assert failed.text.startswith(text)
+    assert "." not in failed.text
 
 
 DUMP = """my last words
@@ -117,10 +120,9 @@ RuntimeError: shapes
 
 
 @pytest.mark.parametrize(("printed", "words"), [(DUMP, "my last words"), (TRACEBACK, "RuntimeError: shapes"), ("", "")])
-def test_the_innermost_line_of_a_file_is_found_in_dumps_and_in_tracebacks(printed, words, monkeypatch):
-    assert place(printed, Path("/home/me/my.py")) == ("/home/me/my.py:21" if printed else "")
-    monkeypatch.setattr(Path, "cwd", lambda: Path("/home/me"))
-    assert place(printed, Path("/home/me/my.py")) == ("my.py:21" if printed else "")
+def test_the_innermost_line_of_a_file_is_found_in_dumps_and_in_tracebacks(printed, words):
+    file = Path("/home/me/my.py")
+    assert place(printed, file) == (f"{os.path.relpath(file)}:21" if printed else "")
     assert place(printed, Path("/home/me/other.py")) == ""
     assert last_words(printed) == words
 
@@ -129,4 +131,4 @@ def test_the_innermost_line_of_a_file_is_found_in_dumps_and_in_tracebacks(printe
     ("code", "how"), [(-11, "by SIGSEGV"), (-9, "by SIGKILL"), (-40, "by signal 40"), (3, "by exit code 3")]
 )
 def test_a_signal_is_called_by_its_name(code, how):
-    assert exit_cause(code, None) == ("died", how)
+    assert exit_cause(code, 0) == ("died", how)

@@ -32,7 +32,7 @@ ABOUT = {
     "arm_techniques": "The techniques of an ablation step.",
     "reference": "The arm that speedups and changes are over.",
 }
-DERIVED = {name: Field(name=name, kind="word", text=text) for name, text in ABOUT.items()}
+DERIVED = {name: Field(name=name, kind="word") for name in ABOUT}
 """The columns that no CSV holds."""
 ASKED = ["phase", "suite", "parameters", "techniques", "ablation", "precision", "device", "placement", "batch_size"]
 """The columns that names follow from."""
