@@ -16,7 +16,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from bench.data.transfer import Prefetcher
+from bench.data.transfer import prefetched
 from bench.devices.backend import backend_of
 from bench.devices.cpu import available_bytes
 
@@ -54,9 +54,10 @@ def divided(
     images: Tensor, labels: Tensor, tested: int, classes: tuple[str, ...], left_out: tuple[str, ...] = ()
 ) -> Dataset:
     """Return the data set whose last images, as many as ``tested``, are tested on."""
+    trained = len(labels) - tested
     return Dataset(
-        train=Split(images=images[:-tested], labels=labels[:-tested]),
-        test=Split(images=images[-tested:], labels=labels[-tested:]),
+        train=Split(images=images[:trained], labels=labels[:trained]),
+        test=Split(images=images[trained:], labels=labels[trained:]),
         classes=classes,
         left_out=left_out,
     )
@@ -137,7 +138,7 @@ class Images:
         on_device = order.to(self._device)
         gathered: Any = (self._images.index_select(0, on_device[batch]) for batch in batches)
         if self._storage != "device":
-            gathered = Prefetcher(self._gathered(order, batches), CPU)
+            gathered = prefetched(self._gathered(order, batches), CPU)
         with closing(gathered):
             for batch, images in zip(batches, gathered, strict=True):
                 # The pinned allocator knows of the copy under way, and does not reuse the buffer before it ends.

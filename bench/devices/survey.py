@@ -165,5 +165,6 @@ def _seen_gpu(index: int, monitor: Monitor | None) -> Seen:
     if monitor and device.uuid:
         # Read from the driver's library: torch would create a context, which takes memory itself.
         with suppress(DeviceLostError):
-            free = monitor.memory_free_bytes(device.uuid)
+            memory = monitor.memory(device.uuid)
+            free = memory.free if memory else None
     return Seen(device=device, memory_free_bytes=free, problem=backend_of(device_at(index)).kernels_problem())

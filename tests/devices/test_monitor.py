@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from bench.devices.monitor import DeviceLostError, Monitor, monitor_problem, open_monitor
+from bench.devices.monitor import DeviceLostError, Monitor, ThrottleTimes, monitor_problem, open_monitor
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 
@@ -77,9 +77,9 @@ def test_a_gpu_is_found_by_uuid_with_or_without_its_prefix_whatever_the_order(ma
 
 def test_used_memory_leaves_the_reserve_out_where_the_driver_tells_it_apart(machine):
     gpu = FakeGpu("GPU-a", memory_used=5 * GiB, memory_reserved=GiB)
-    assert machine(gpu).memory_used_bytes("GPU-a") == 5 * GiB
-    assert machine(gpu).memory_free_bytes("GPU-a") == gpu.memory_total - gpu.memory_used - gpu.memory_reserved
-    assert machine(gpu, missing=fake.DRIVER_470).memory_used_bytes("GPU-a") == 6 * GiB
+    assert machine(gpu).memory("GPU-a").used == 5 * GiB
+    assert machine(gpu).memory("GPU-a").free == gpu.memory_total - gpu.memory_used - gpu.memory_reserved
+    assert machine(gpu, missing=fake.DRIVER_470).memory("GPU-a").used == 6 * GiB
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_what_a_package_does_not_offer_is_unknown(monkeypatch):
         (0x1, "idle"),
         (0x44, "sw_power_cap+hw_thermal"),
         (0x1AA, "applications_clocks+hw_slowdown+sw_thermal+hw_power_brake+display_clock"),
-        (0x8004, "sw_power_cap+other"),
+        (0x8004, "sw_power_cap"),
     ],
 )
 def test_clock_event_reasons_have_names_and_none_is_told_from_unknown(machine, bits, names):
@@ -175,7 +175,7 @@ def test_a_mig_slice_has_its_own_memory_its_boards_clocks_and_no_power(machine):
     assert (sample.sm_clock_mhz, sample.temperature_c, sample.throttle_reasons) == (1234, 66.0, "hw_thermal")
     assert sample.power_w is sample.utilization_pct is nvml.total_energy_j("MIG-s") is None
     assert "MIG slice" in nvml.energy_problem("MIG-s")
-    assert (nvml.memory_free_bytes("MIG-s"), nvml.describe("MIG-s")["power_limit_w"]) == (8 * GiB, None)
+    assert (nvml.memory("MIG-s").free, nvml.describe("MIG-s")["power_limit_w"]) == (8 * GiB, None)
 
 
 def test_a_lost_gpu_is_a_failure_and_does_not_hide_the_others(machine):
@@ -190,7 +190,7 @@ def test_a_lost_gpu_is_a_failure_and_does_not_hide_the_others(machine):
 
 def test_a_throttle_counter_that_grows_faster_than_time_is_dropped_and_one_that_begins_anew_counts_on(machine):
     gpu = FakeGpu("GPU-a", fields={POWER: 0, THERMAL: 500 * MS})
-    times = machine(gpu).throttle_times("GPU-a")
+    times = ThrottleTimes(machine(gpu), "GPU-a")
     gpu.fields = {POWER: 60_000 * MS, THERMAL: 0}
     assert times.since(0.3) == {}
     gpu.fields = {POWER: 60_001 * MS, THERMAL: 20 * MS}

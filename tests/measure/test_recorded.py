@@ -94,7 +94,7 @@ def test_a_board_that_tells_neither_is_unknown_and_says_so(record, monkeypatch):
     gpu = FakeGpu("GPU-a", errors={**NO_COUNTER, **NO_POWER})
     assert record(gpu) is None
     monitor = open_monitor()
-    assert energy_source(GpuMeter(monitor, "GPU-a"), FakeClock(), lambda _seconds: None) is None
+    assert energy_source(GpuMeter(monitor, "GPU-a")) is None
     assert monitor.energy_problem("GPU-a").count("Not Supported") == 2
 
 
@@ -170,7 +170,7 @@ def test_a_boards_readings_are_those_that_its_driver_told_and_its_power_is_right
     assert (monitor.driver_version(), monitor.describe("GPU-a")["power_limit_w"]) == (board.driver, board.limit_w)
     assert sample.throttle_reasons == {0: "none", 1: "idle", 4: "sw_power_cap"}[board.reasons]
     if "MIG" in name:  # the board's power is no slice's
-        assert energy_source(GpuMeter(monitor, "MIG-s"), driver.clock, driver.clock.advance) is None
+        assert energy_source(GpuMeter(monitor, "MIG-s")) is None
         assert "shares its board's power" in monitor.energy_problem("MIG-s")
     gpu.errors |= NO_COUNTER
     window = record(gpu)

@@ -7,7 +7,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 
 from bench.data import WHOLE, Batches, Shard
 from bench.data.batch import Batch
-from bench.data.transfer import feed
+from bench.data.transfer import prefetched
 from bench.devices.monitor import DeviceLostError, meters, open_monitor
 from bench.phases.train import Training
 from bench.results.records import Device, EpochResult, Message, Progress
@@ -61,7 +61,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         heartbeat = partial(_heartbeat, send, number, trial.epochs)
         drawn = batches.train(number)  # tokens are drawn here, before the clock and the counter
         before_j = counters_j()
-        with feed(drawn, context.device, prefetch=context.techniques.prefetcher) as device_batches:
+        fed = prefetched(drawn, context.device) if context.techniques.prefetcher else drawn
+        with closing(fed) as device_batches:
             start_s = time.time()
             epoch = train_epoch(arm, heartbeat("step", device_batches))
         after_j = counters_j()
