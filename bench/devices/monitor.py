@@ -62,7 +62,7 @@ OF_BOARD = (
     "nvmlDeviceGetTemperature",
     "nvmlDeviceGetCurrentClocksThrottleReasons",
 )
-"""Functions that are asked of its board. Others say nothing of it, though some drivers answer with the board's figure."""
+"""Functions that are asked of its board; to others, some drivers answer with the board's figure, which is not its."""
 GONE = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND")
 """Return codes after which no call succeeds."""
 MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
@@ -219,10 +219,10 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def power_w(self, uuid: str) -> float | None:
         """Return the power in watts: instantaneous where it is offered, else an average. 0 is unknown."""
-        if self.target(uuid).board:
-            return None
+        instant_mw, instant = None, "NVML_FI_DEV_POWER_INSTANT"
+        if not self.target(uuid).board:
+            instant_mw = self.fields(uuid, [instant]).get(instant)
         # Some cards answer 0 for a power that they do not know.
-        instant_mw = self.fields(uuid, ["NVML_FI_DEV_POWER_INSTANT"]).get("NVML_FI_DEV_POWER_INSTANT")
         return _watts(instant_mw or self.read(uuid, POWER))
 
     def total_energy_j(self, uuid: str) -> float | None:
