@@ -55,31 +55,13 @@ def fp32_switches(matmul: str, conv: str, rnn: str) -> tuple[str, str, str]:
     The arguments name the one of ``PARTS`` that each of them goes by.
     """
     if not hasattr(_backends, "fp32_precision"):
-        products, others = ("tf32" if on else "ieee" for on in _older_switches())
+        # The older interface has none for the CPU.
+        products = "tf32" if _backends.cuda.matmul.allow_tf32 else "ieee"
+        others = "tf32" if _backends.cudnn.allow_tf32 else "ieee"
         return products, others, others
-    switches = (str(attrgetter(name)(_backends).fp32_precision) for name in (matmul, conv, rnn))
-    products, convolutions, recurrent = ("ieee" if value == "none" else value for value in switches)
-    return products, convolutions, recurrent
-
-
-def all_fp32_switches() -> str:
-    """Return every switch of fp32 products as torch reports it: one word if all are alike, else ``name=value`` of each.
-
-    ``none`` is a switch that nothing has set, neither itself nor a general one: IEEE fp32.
-    """
-    if not hasattr(_backends, "fp32_precision"):
-        matmul, cudnn = ("on" if on else "off" for on in _older_switches())
-        return f"cuda.matmul.allow_tf32={matmul} cudnn.allow_tf32={cudnn}"
-    switches = {"all": _backends.fp32_precision}
-    switches |= {name: attrgetter(name)(_backends).fp32_precision for name in ("cudnn", "mkldnn", *PARTS)}
-    if len({*switches.values()}) == 1:
-        return str(switches["all"])
-    return " ".join(f"{name}={value}" for name, value in switches.items())
-
-
-def _older_switches() -> tuple[bool, bool]:
-    """Return whether TF32 is allowed in matrix products, and in cuDNN; the CPU has no switch."""
-    return _backends.cuda.matmul.allow_tf32, _backends.cudnn.allow_tf32
+    products, convolutions, recurrent = (attrgetter(name)(_backends).fp32_precision for name in (matmul, conv, rnn))
+    # A switch that nothing has set is none: IEEE fp32.
+    return products.replace("none", "ieee"), convolutions.replace("none", "ieee"), recurrent.replace("none", "ieee")
 
 
 def matmul_error(device: torch.device, size: int = 512) -> float:

@@ -16,8 +16,6 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import psutil
-
 from bench.results.records import Device, Sample
 
 NO_REASON = "none"
@@ -293,22 +291,8 @@ class Monitor(AbstractContextManager["Monitor"]):
         read()  # passes over what was sampled before
         return read
 
-    def foreign_processes(self, uuid: str, own_pids: Collection[int]) -> int | None:
-        """Return the number of processes on the GPU that are neither in ``own_pids`` nor children of those.
-
-        None if it is unknown, also where the library names a process that does not exist here: in a container it may
-        give the host's ids, and ours would count as foreign.
-        """
-        processes = self.process_bytes(uuid)
-        if processes is None:
-            return None
-        others = processes.keys() - own_pids
-        if not all(psutil.pid_exists(pid) for pid in others):
-            return None
-        return sum(not _is_child(pid, own_pids) for pid in others)
-
-    def sample(self, uuid: str, placement: str, own_pids: Collection[int] | None = None) -> Sample:
-        """Read everything that telemetry holds; ``own_pids`` None leaves foreign processes unknown."""
+    def sample(self, uuid: str, placement: str) -> Sample:
+        """Read everything that telemetry holds."""
         reasons = self.clock_event_reasons(uuid)
         sm_clock_mhz, memory_clock_mhz = self.clocks_mhz(uuid)
         memory = self.memory(uuid)
@@ -323,20 +307,11 @@ class Monitor(AbstractContextManager["Monitor"]):
             sm_clock_mhz=sm_clock_mhz,
             memory_clock_mhz=memory_clock_mhz,
             throttle_reasons=None if reasons is None else "+".join(reasons) or NO_REASON,
-            foreign_processes=None if own_pids is None else self.foreign_processes(uuid, own_pids),
         )
 
 
 def _watts(milliwatts: int | None) -> float | None:
     return milliwatts / 1000 if milliwatts else None
-
-
-def _is_child(pid: int, parents: Collection[int]) -> bool:
-    """Return whether a process descends from one of some others, as those that train together do from their worker."""
-    try:
-        return any(parent.pid in parents for parent in psutil.Process(pid).parents())
-    except psutil.Error:  # it has just ended, or hides from us
-        return False
 
 
 class ThrottleTimes:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.devices.backend import backend_of
-from bench.devices.capabilities import all_fp32_switches, matmul_error, set_fp32
+from bench.devices.capabilities import matmul_error, set_fp32
 from bench.measure.gradients import cast
 from bench.results.records import Switches
 from bench.spec.errors import UnsupportedError
@@ -44,7 +44,6 @@ def read_back(precision: Precision, device: torch.device) -> Switches:
         fp32_matmul=matmul,
         fp32_conv=conv,
         fp32_rnn=rnn,
-        fp32_switches=all_fp32_switches(),
         cudnn_benchmark=torch.backends.cudnn.benchmark,
         autocast=precision.autocast,
         loss_scaling=precision.loss_scaling,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 
 import pytest
@@ -16,7 +13,6 @@ from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 POWER, THERMAL = 74, 75
 """Numbers of nvml.h's fields."""
 MS = 1_000_000
-PROCESSES = ["nvmlDeviceGetComputeRunningProcesses_v2"]
 
 
 @pytest.fixture
@@ -105,15 +101,15 @@ def test_a_reading_that_fails_is_none_and_the_others_go_on(machine):
 
 
 def test_an_old_driver_is_read_like_a_new_one(machine):
-    gpu = FakeGpu("GPU-a", temperature_c=61, reasons=0x4, processes={1: GiB})
-    sample = machine(gpu, missing=fake.DRIVER_470).sample("GPU-a", "0", set())
-    assert (sample.temperature_c, sample.throttle_reasons, sample.foreign_processes) == (61.0, "sw_power_cap", 1)
+    gpu = FakeGpu("GPU-a", temperature_c=61, reasons=0x4)
+    sample = machine(gpu, missing=fake.DRIVER_470).sample("GPU-a", "0")
+    assert (sample.temperature_c, sample.throttle_reasons) == (61.0, "sw_power_cap")
 
 
 def test_what_a_package_does_not_offer_is_unknown(monkeypatch):
     driver = FakeDriver([FakeGpu("GPU-a")]).install(monkeypatch)
     del driver.pynvml.nvmlDeviceGetTemperature
-    sample = Monitor().sample("GPU-a", "0", set())
+    sample = Monitor().sample("GPU-a", "0")
     assert (sample.temperature_c, sample.sm_clock_mhz) == (None, 1500)
 
 
@@ -134,44 +130,22 @@ def test_clock_event_reasons_have_names_and_none_is_told_from_unknown(machine, b
 
 
 def test_a_sample_holds_every_reading(machine):
-    gpu = FakeGpu("GPU-a", power_w=321.5, reasons=0x24, processes={os.getpid(): None, os.getppid(): GiB})
+    gpu = FakeGpu("GPU-a", power_w=321.5, reasons=0x24)
     before = time.time()
-    sample = machine(gpu).sample("GPU-a", "3", {os.getpid()})
+    sample = machine(gpu).sample("GPU-a", "3")
     assert before <= sample.time_s <= time.time()
     assert (sample.placement, sample.uuid) == ("3", "GPU-a")
     assert (sample.utilization_pct, sample.memory_used_bytes, sample.power_w) == (90.0, 10 * GiB, 321.5)
     assert (sample.temperature_c, sample.sm_clock_mhz, sample.memory_clock_mhz) == (50.0, 1500, 2600)
-    assert (sample.throttle_reasons, sample.foreign_processes) == ("sw_power_cap+sw_thermal", 1)
-
-
-@pytest.mark.parametrize(
-    ("processes", "ours", "errors", "foreign"),
-    [
-        ({1: GiB}, None, (), None),
-        ({1: GiB}, {1}, (), 0),
-        ({1: GiB}, set(), (), 1),
-        ({2**22 + 1: GiB, 1: GiB}, set(), (), None),  # above the largest id that Linux gives: of another namespace
-        ({1: 1}, set(), PROCESSES, None),
-    ],
-)
-def test_foreign_processes_are_those_that_are_not_ours_where_that_is_known(machine, processes, ours, errors, foreign):
-    gpu = FakeGpu("GPU-a", processes=processes, errors=dict.fromkeys(errors, fake.NO_PERMISSION))
-    assert machine(gpu).sample("GPU-a", "0", ours).foreign_processes == foreign
-
-
-def test_children_of_ours_are_not_foreign(machine):
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        nvml = machine(FakeGpu("GPU-a", processes={child.pid: 1, 1: 1}))
-        assert nvml.foreign_processes("GPU-a", {os.getpid()}) == 1
-        assert nvml.foreign_processes("GPU-a", set()) == 2
+    assert sample.throttle_reasons == "sw_power_cap+sw_thermal"
 
 
 def test_a_mig_slice_has_its_own_memory_its_boards_clocks_and_no_power(machine):
     small = FakeGpu("MIG-s", memory_total=10 * GiB, memory_used=GiB, processes={1: GiB})
     board = FakeGpu("GPU-a", slices=[small], sm_clock_mhz=1234, temperature_c=66, reasons=0x40)
     nvml = machine(FakeGpu("GPU-b"), board)
-    sample = nvml.sample("MIG-s", "0", set())
-    assert (sample.memory_used_bytes, sample.foreign_processes) == (GiB, 1)
+    sample = nvml.sample("MIG-s", "0")
+    assert (sample.memory_used_bytes, nvml.process_bytes("MIG-s")) == (GiB, {1: GiB})
     assert (sample.sm_clock_mhz, sample.temperature_c, sample.throttle_reasons) == (1234, 66.0, "hw_thermal")
     assert sample.power_w is sample.utilization_pct is nvml.total_energy_j("MIG-s") is None
     assert "MIG slice" in nvml.energy_problem("MIG-s")
