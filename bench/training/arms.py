@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.data import WHOLE, Batches, Shard, SuiteBatches, first_batches, open_batches
+from bench.data import Batches, Shard, SuiteBatches, first_batches, open_batches
 from bench.data.batch import Batch, first_dimension, tensors
 from bench.devices.backend import backend_of, device_at
 from bench.measure.operations import Type, flops_by_module, observe
@@ -89,15 +89,24 @@ class Context:
         count = self.suite.count or first_dimension
         return sum(distributed.gathered(sum(map(count, batches)) / len(batches)))
 
-    def open_batches(self, shard: Shard = WHOLE) -> Batches:
-        """Open the trial's data; a process that trains with others gets its ``shard`` of every batch."""
+    @property
+    def shard(self) -> Shard:
+        """This process's part of every batch, where several train together."""
+        return Shard(rank=distributed.rank(), ranks=distributed.ranks())
+
+    def open_batches(self) -> Batches:
+        """Open the trial's data."""
         backend_of(self.device).set_current()
-        cell, seed = self.trial.cell, self.trial.seed
+        cell = self.trial.cell
+        given: dict[str, Any] = {
+            "batch_size": cell.batch_size,
+            "device": self.device,
+            "seed": self.trial.seed,
+            "shard": self.shard,
+        }
         if self.suite.batches is not None:
-            return SuiteBatches(self.suite, batch_size=cell.batch_size, device=self.device, seed=seed, shard=shard)
-        return open_batches(
-            self.data, cell.data, batch_size=cell.batch_size, device=self.device, seed=seed, shard=shard
-        )
+            return SuiteBatches(self.suite, **given)
+        return open_batches(self.data, cell.data, **given)
 
     def resident_batches(
         self, count: int, *, batch_size: int | None = None, device: torch.device | None = None
@@ -116,7 +125,7 @@ class Context:
             count=count,
             device=device or self.device,
             seed=self.trial.seed,
-            shard=Shard(rank=distributed.rank(), ranks=distributed.ranks()),
+            shard=self.shard,
         )
 
 

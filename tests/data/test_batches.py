@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bench.data import Shard, cache, open_batches, prepare, random_batches
+from bench.data import WHOLE, Shard, cache, open_batches, prepare, random_batches
 from bench.data import batches as batches_module
 from bench.data.sampling import augmentation, order
 from bench.spec.data_source import DataSource
@@ -40,8 +40,9 @@ def assert_normalised(inputs, pixels, data, atol=2e-6):
 
 @pytest.fixture
 def open_(data, source):
-    def opened(*, batch_size=5, seed=0, device=CPU, **changes):
-        return open_batches(replace(data, **changes), source, batch_size=batch_size, device=device, seed=seed)
+    def opened(*, batch_size=5, seed=0, device=CPU, shard=WHOLE, **changes):
+        given = {"batch_size": batch_size, "device": device, "seed": seed, "shard": shard}
+        return open_batches(replace(data, **changes), source, **given)
 
     return opened
 
@@ -118,9 +119,12 @@ def test_the_training_sample_is_spread_over_the_images_and_not_augmented(
 
 @pytest.mark.parametrize("ranks", [2, 3, 6])
 def test_shards_of_the_test_set_are_all_of_it_once(open_, ranks):
-    batches = open_(batch_size=4)  # the last of three batches has two images, fewer than there may be ranks
-    whole, _ = joined(batches.test())
-    shards = [inputs for rank in range(ranks) for inputs, _ in batches.test(Shard(rank=rank, ranks=ranks))]
+    # The last of three batches has two images, fewer than there may be ranks.
+    whole, _ = joined(open_(batch_size=4).test())
+    shards = []
+    for rank in range(ranks):
+        batches = open_(batch_size=4, shard=Shard(rank=rank, ranks=ranks))
+        shards += [inputs for inputs, _ in batches.test()]
     assert sorted(torch.cat(shards).flatten(1).tolist()) == sorted(whole.flatten(1).tolist())
     assert max(map(len, shards)) == -(-4 // ranks)
     assert min(map(len, shards)) > 0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from bench.data import WHOLE, Batches, Shard
+from bench.data import Batches
 from bench.data.batch import Batch
 from bench.data.transfer import prefetched
 from bench.devices.monitor import DeviceLostError, meters, open_monitor
@@ -42,10 +42,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         checkpoint: the file that the training is saved to after each epoch, and resumed from if it holds this trial;
             None for no checkpoint. Of several ranks only the first writes and reads its file.
     """
-    shard = Shard(rank=distributed.rank(), ranks=distributed.ranks())
     context = open_context(trial)
     (name,) = trial.precisions
-    batches = context.open_batches(shard)
+    batches = context.open_batches()
     context = replace(context, data=batches.data)
     arm = context.build(name, steps=(context.suite.schedule_epochs or trial.epochs) * batches.steps_per_epoch)
     runner = TrainingRunner(name, arm, iter(()))
@@ -70,7 +69,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         epoch_j = distributed.total([_moved_j(*readings) for readings in zip(before_j, after_j, strict=False)])
         row = epoch_row(trial, rows, epoch, number=number, rate=rate, scale=arm.loss_scale, energy_j=epoch_j)
         row = replace(row, start_s=start_s)
-        rows.append(_tested(row, context.suite, arm, batches, heartbeat=heartbeat, shard=shard))
+        rows.append(_tested(row, context.suite, arm, batches, heartbeat=heartbeat))
         if saves_checkpoints:
             state = Checkpoint.of(arm, trial.id, rows)
             if checkpoint is not None and distributed.rank() == 0:
@@ -138,14 +137,13 @@ def _tested(
     batches: Batches,
     *,
     heartbeat: Callable[[str, Iterator[Batch]], Iterator[Batch]],
-    shard: Shard,
 ) -> EpochResult:
     """Return an epoch's row with the evaluation after it, where the data have a test set."""
     if not batches.has_test:
         return row
-    if shard.ranks > 1:
+    if distributed.ranks() > 1:
         distributed.share_buffers(arm.model)
-    tested = batches.test(shard if suite.evaluate is None else WHOLE)
+    tested = batches.test()
     start = time.monotonic()
     if suite.evaluate is not None:
         figures = evaluate_by(suite, arm, heartbeat("test batch", tested))
@@ -154,10 +152,10 @@ def _tested(
     test_s = time.monotonic() - start
     loss_fp32, accuracy_fp32_pct = loss, accuracy_pct
     if arm.precision.name != BASELINE:
-        loss_fp32, accuracy_fp32_pct = evaluate_fp32(arm, heartbeat("test batch in fp32", batches.test(shard)))
+        loss_fp32, accuracy_fp32_pct = evaluate_fp32(arm, heartbeat("test batch in fp32", batches.test()))
     train_accuracy_pct = None
     if accuracy_pct is not None:
-        _, train_accuracy_pct = evaluate(arm, heartbeat("batch of training images", batches.train_sample(shard)))
+        _, train_accuracy_pct = evaluate(arm, heartbeat("batch of training images", batches.train_sample()))
     return replace(
         row,
         test_loss=loss,
