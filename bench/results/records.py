@@ -260,10 +260,6 @@ class EpochResult:
     """Optimizer steps that the GradScaler skipped."""
     samples_per_s: Positive | None = None
     """Training samples per second of the epoch."""
-    test_loss_fp32: Diverging | None = None
-    """The same weights evaluated in fp32."""
-    test_accuracy_fp32_pct: float | None = None
-    """The same weights evaluated in fp32."""
     energy_j: float | None = None
     """Energy that the board drew while the epoch trained; of several devices, the sum of their boards'."""
     train_accuracy_pct: float | None = None

@@ -14,10 +14,9 @@ the model and the optimizer, so that the training step is the same for every pre
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from types import MethodType
 from typing import Any
 
 import torch
@@ -155,27 +154,6 @@ class Weights:
         for name, weight in self._model.named_parameters():
             if weight in self._masters:
                 self._masters[weight].copy_(state[name])
-
-    @contextmanager
-    def in_fp32(self) -> Iterator[None]:
-        """Return a context in which the model computes in fp32, with its masters or its widened 16-bit weights."""
-        dtype, tensors = self._dtype, [*self._model.parameters(), *self._model.buffers()]
-        held = [(tensor, tensor.data) for tensor in tensors if dtype is not None and tensor.is_floating_point()]
-        converted: list[Any] = [layer for layer in self._model.modules() if hasattr(layer, "stands_for")]
-        try:
-            for layer in converted:
-                layer.forward = MethodType(layer.stands_for.forward, layer)
-            self._dtype = dtype and torch.float32
-            for tensor, data in held:
-                master = self._masters.get(tensor) if isinstance(tensor, nn.Parameter) else None
-                tensor.data = data.float() if master is None else master.data
-            yield
-        finally:
-            for layer in converted:
-                del layer.forward
-            for tensor, data in held:
-                tensor.data = data
-            self._dtype = dtype
 
     def _narrow_inputs(self, _model: nn.Module, inputs: tuple[Any, ...]) -> Any:
         return cast(inputs, self._dtype)

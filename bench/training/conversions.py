@@ -25,7 +25,6 @@ from bench.spec.precisions import Precision
 def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] = ()) -> Conversion:
     """Let torchao convert the linear layers that fit, in place; return what became of each.
 
-    A twin, the layer in another's place, has that one's class as ``stands_for``, so that it can still compute as that.
     The modules that ``stay`` are not converted.
 
     Raises:
@@ -41,7 +40,7 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
     chosen: list[nn.Module] = [layer for name, layer in layers.items() if name not in kept]
     twins: dict[Any, Any] = {layer: twin(layer) for layer in chosen}
     for layer, converted in twins.items():
-        converted.train(layer.training).stands_for = type(layer)
+        converted.train(layer.training)
     for parent in list(model.modules()):  # a layer may stand in several places
         for name, child in list(parent._modules.items()):
             if child in twins:

@@ -23,7 +23,7 @@ from bench.data.batch import Batch, channels_last, cut, first_dimension
 from bench.devices.backend import backend_of
 from bench.results.records import Conversion
 from bench.spec.errors import UsageError
-from bench.spec.precisions import BASELINE, PRECISIONS, Precision
+from bench.spec.precisions import Precision
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, Techniques
 from bench.training import amp, distributed
@@ -440,17 +440,3 @@ def _figure(name: str, value: Any) -> float | None:
 def arranged(batch: Batch, techniques: Techniques) -> Batch:
     """Return a batch in the layout of the model's weights."""
     return channels_last(batch) if techniques.channels_last else batch
-
-
-def evaluate_fp32(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
-    """Evaluate the same weights in IEEE fp32, without autocast, whatever the arm's precision.
-
-    Where there is a master copy, it is what is evaluated.
-    """
-    plain = PRECISIONS[BASELINE]
-    amp.apply(plain)
-    try:
-        with arm.weights.in_fp32():
-            return evaluate(replace(arm, precision=plain), batches)
-    finally:
-        amp.apply(arm.precision)

@@ -12,7 +12,7 @@ from bench.devices.backend import backend_of
 from bench.measure.memory import tensor_bytes
 from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.training import amp
-from bench.training.step import evaluate, evaluate_fp32, train_epoch, training_step
+from bench.training.step import train_epoch, training_step
 from tests.training import conftest
 from tests.training.conftest import CPU, plain_sgd, same, train
 
@@ -197,18 +197,6 @@ def test_every_16_bit_precision_trains_nearly_as_fp32_does(name):
     losses, plain = train(make(name), batches()), train(make("fp32"), batches())
     assert losses == pytest.approx(plain, rel=0.05)
     assert losses != plain
-
-
-@pytest.mark.parametrize("name", ["amp-bf16", "fp16-master", "fp16", "bf16"])
-def test_evaluating_in_fp32_uses_the_masters_and_leaves_training_as_it_was(name):
-    arm, undisturbed, plain, data = make(name), make(name), make("fp32", seed=3), batches(6)
-    for each in (arm, undisturbed):
-        train(each, data[:3])
-    plain.weights.load_state_dict(arm.weights.state_dict())
-    assert evaluate_fp32(arm, iter(data)) == evaluate(plain, iter(data)) != evaluate(arm, iter(data))
-    assert arm.model.training
-    assert train(arm, data[3:]) == train(undisturbed, data[3:])
-    assert same(arm.weights.trained(), undisturbed.weights.trained())
 
 
 def test_a_weight_that_is_used_twice_has_one_master_and_a_frozen_one_stays():

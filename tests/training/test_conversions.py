@@ -13,7 +13,7 @@ from bench.results.records import Numeric, Operations
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.training.conversions import convert
-from bench.training.step import evaluate, evaluate_fp32, training_step
+from bench.training.step import training_step
 from tests.arms import arms
 from tests.libraries import WITHOUT_TORCHAO
 from tests.phases.conftest import of_kind, result_of, use_suite
@@ -82,11 +82,10 @@ def test_what_ran_has_the_types_that_products_really_saw(name, computed):
 
 
 @pytest.mark.parametrize("name", ["fp8-rowwise", "mxfp8"])
-def test_training_learns_and_evaluation_in_fp32_leaves_the_narrow_products_out(name):
+def test_training_learns(name):
     arm, inputs = make(f"{name}:emulated=on", model=wide), batch()
     losses = [training_step(arm, inputs).item() for _ in range(6)]
     assert losses[-1] < losses[0]
-    assert evaluate(arm, iter([inputs])) != evaluate_fp32(arm, iter([inputs]))
 
 
 class Doubled(nn.Linear):
@@ -108,14 +107,11 @@ class WithDoubled(nn.Module):
 
 
 @pytest.mark.parametrize("name", CONVERTED)
-def test_a_layer_of_the_users_own_is_not_converted_nor_taken_for_a_plain_one_in_fp32(name):
+def test_a_layer_of_the_users_own_is_not_converted(name):
     arm = make(f"{name}:emulated=on", model=lambda _data: WithDoubled())
     assert arm.conversion.converted_layers == ("first",)
     assert arm.conversion.kept_layers["own"] == "a Doubled, which may do more than a linear layer"
-    training_step(arm, batch())
-    twin = make("fp32", model=lambda _data: WithDoubled())
-    twin.weights.load_state_dict(arm.weights.state_dict())
-    assert evaluate_fp32(arm, iter([batch()]))[0] == pytest.approx(evaluate(twin, iter([batch()]))[0], rel=1e-6)
+    assert training_step(arm, batch()).isfinite()
 
 
 @pytest.mark.parametrize("name", CONVERTED)

@@ -24,7 +24,7 @@ from bench.spec.suite import Data
 from bench.training import distributed
 from bench.training.arms import BATCHES, TrainingRunner
 from bench.training.distributed import synchronised_norms
-from bench.training.step import build_arm, evaluate, evaluate_fp32, training_step
+from bench.training.step import build_arm, evaluate, training_step
 from tests.conftest import call
 from tests.processes import together
 from tests.rows import trial_figures, trial_rows
@@ -118,9 +118,7 @@ def evaluate_shard(shard):
         distributed.share_buffers(arm.model)
         result[regression, "state"] = arm.model.state_dict()
         for counts in (COUNTS, (1,)):  # of a single sample, one rank sees nothing at all
-            result[regression, counts] = [
-                judge(arm, held_out(regression, counts, shard)) for judge in (evaluate, evaluate_fp32)
-            ]
+            result[regression, counts] = evaluate(arm, held_out(regression, counts, shard))
     return result
 
 
@@ -176,8 +174,7 @@ def test_evaluated_shards_add_up_to_the_whole_test_set(ranks, regression, counts
     arm.model.load_state_dict(ranks[0]["evaluation"][regression, "state"])
     loss, accuracy = evaluate(arm, held_out(regression, counts, Shard()))
     for rank in ranks:
-        for judged in rank["evaluation"][regression, counts]:
-            assert judged == (pytest.approx(loss, rel=1e-6), accuracy)  # counts are exact
+        assert rank["evaluation"][regression, counts] == (pytest.approx(loss, rel=1e-6), accuracy)  # counts are exact
 
 
 def test_all_ranks_evaluate_with_rank_0s_statistics(ranks):

@@ -36,10 +36,6 @@ class Training:
     """Accuracy on the test set after the last epoch; empty for regression."""
     data_wait_pct: Derived | None = None
     """Share of training time that the host waited for batches."""
-    test_loss_fp32: Derived | None = None
-    """The same weights evaluated in fp32."""
-    test_accuracy_fp32_pct: Derived | None = None
-    """The same weights evaluated in fp32."""
     target_accuracy_pct: Signed | None = None
     """The accuracy that `--target-accuracy` named."""
     time_to_accuracy_s: Derived | None = None
@@ -155,7 +151,7 @@ METRICS = (
         **LEARNED | {"alike": ("epochs", *QUALITY_OF)},
     ),
 )
-MEANS: tuple[str, ...] = ("train_loss", "test_loss", "test_accuracy_fp32_pct", "data_wait_pct", "train_samples_per_s")
+MEANS: tuple[str, ...] = ("train_loss", "test_loss", "data_wait_pct", "train_samples_per_s")
 MEANS += (
     "total_s",
     "time_to_accuracy_s",

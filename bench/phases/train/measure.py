@@ -21,13 +21,12 @@ from bench.devices.monitor import DeviceLostError, meters, open_monitor
 from bench.phases.train import Training
 from bench.results.records import Device, EpochResult, Message, Progress
 from bench.spec.errors import UsageError
-from bench.spec.precisions import BASELINE
 from bench.spec.suite import Quality, Suite
 from bench.spec.trial import Trial, kept_checkpoint
 from bench.training import distributed
 from bench.training.arms import TrainingRunner, open_context
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
-from bench.training.step import Arm, Epoch, evaluate, evaluate_by, evaluate_fp32, train_epoch
+from bench.training.step import Arm, Epoch, evaluate, evaluate_by, train_epoch
 
 HEARTBEAT_S = 2.0
 
@@ -65,7 +64,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
             start_s = time.time()
             epoch = train_epoch(arm, heartbeat("step", device_batches))
         after_j = counters_j()
-        switches = runner.read_back()  # before evaluating in fp32, which sets them
+        switches = runner.read_back()
         epoch_j = distributed.total([_moved_j(*readings) for readings in zip(before_j, after_j, strict=False)])
         row = epoch_row(trial, rows, epoch, number=number, rate=rate, scale=arm.loss_scale, energy_j=epoch_j)
         row = replace(row, start_s=start_s)
@@ -150,9 +149,6 @@ def _tested(
         return replace(row, figures=figures, test_s=time.monotonic() - start)
     loss, accuracy_pct = evaluate(arm, heartbeat("test batch", tested))
     test_s = time.monotonic() - start
-    loss_fp32, accuracy_fp32_pct = loss, accuracy_pct
-    if arm.precision.name != BASELINE:
-        loss_fp32, accuracy_fp32_pct = evaluate_fp32(arm, heartbeat("test batch in fp32", batches.test()))
     train_accuracy_pct = None
     if accuracy_pct is not None:
         _, train_accuracy_pct = evaluate(arm, heartbeat("batch of training images", batches.train_sample()))
@@ -161,8 +157,6 @@ def _tested(
         test_loss=loss,
         test_accuracy_pct=accuracy_pct,
         test_s=test_s,
-        test_loss_fp32=loss_fp32,
-        test_accuracy_fp32_pct=accuracy_fp32_pct,
         train_accuracy_pct=train_accuracy_pct,
     )
 
