@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import warnings
-from functools import cache
 from operator import attrgetter
 from typing import Any
 
 import torch
-from torch import nn
 from torch.torch_version import TorchVersion
 
-from bench.spec.errors import first_line
 from bench.spec.precisions import Fp32, Precision
 
 _backends: Any = torch.backends
@@ -90,19 +87,6 @@ def missing_package(precision: Precision) -> str | None:
     ):
         if least and TorchVersion(version) < least:
             return f"{precision.name} needs {package} {least} or later; this one is {version}"
-    return None
-
-
-@cache
-def failure_on_cpu(name: str) -> str | None:
-    """Return why layers of a type cannot be trained here: not every torch has every 16-bit operator for the CPU."""
-    dtype = getattr(torch, name)
-    with torch.random.fork_rng(devices=[]):  # building layers draws random numbers
-        layers = (nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
-        try:
-            nn.Sequential(*layers).to(dtype)(torch.ones(2, 1, 4, 4, dtype=dtype)).float().sum().backward()
-        except RuntimeError as error:
-            return f"this torch does not train {name} layers on this CPU: {first_line(error)}"
     return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,10 +29,6 @@ from bench.training.techniques import compilations, fresh_compiler_cache
 
 BATCHES = 4
 """Batches on the device that steps take in turn."""
-FEWEST_STEPS, MOST_STEPS = 20, 200
-"""Single steps that are timed, if they fit into the time budget."""
-SINGLE_STEPS = 10
-"""Steps that are queued one at a time, for the host's share."""
 MOST_MODULES = 3
 """Modules that are named."""
 MOST_COMPILED_STEPS = 8
@@ -320,55 +314,3 @@ def until_compiled(step: Callable[[], object], synchronize: Callable[[], None]) 
         times_s.append(time.perf_counter() - start)
         is_compiling = compilations() != before
     return max(0.0, sum(times_s) - len(times_s) * times_s[-1])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepTimes:
-    """The times of single steps."""
-
-    p50_ms: float
-    p95_ms: float
-    host_ratio: float | None
-    """Host time to queue a step over its time on the GPU; None on a CPU, which does both itself, and with a
-    GradScaler, which waits for the GPU in each step."""
-
-
-def step_times(runner: TrainingRunner, budget_s: float) -> StepTimes | None:
-    """Time single steps of a warm arm that run back to back, and on a GPU the host's share of a step alone.
-
-    The times are those between events, without waiting. None where 20 steps take longer than the budget. Of processes
-    that train together, the slowest's.
-    """
-    runner.activate()
-    clock = distributed.clock()  # one for all, so that all run as many steps
-    start = clock()
-    runner.run(1)
-    runner.synchronize()
-    steps = min(MOST_STEPS, int(1e9 * budget_s / (clock() - start)))
-    if steps < FEWEST_STEPS:
-        return None
-    backend = backend_of(runner.arm.device)
-    events = [backend.record_event(timing=True)]
-    for _ in range(steps):
-        runner.run(1)
-        events.append(backend.record_event(timing=True))
-    runner.synchronize()
-    times_ms = [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
-    p50, p95 = np.max(distributed.gathered(tuple(np.percentile(times_ms, [50, 95]))), axis=0)
-    ratio = None
-    if runner.asynchronous and not runner.arm.scaled:
-        ratio = max(distributed.gathered(statistics.median(_host_ratio(runner) for _ in range(SINGLE_STEPS))))
-    return StepTimes(p50_ms=float(p50), p95_ms=float(p95), host_ratio=ratio)
-
-
-def _host_ratio(runner: TrainingRunner) -> float:
-    """Return the host's share of one step alone: with more, a full launch queue would hold the host up."""
-    backend = backend_of(runner.arm.device)
-    runner.synchronize()
-    start = time.perf_counter()
-    first = backend.record_event(timing=True)
-    runner.run(1)
-    last = backend.record_event(timing=True)
-    queued_ms = 1000 * (time.perf_counter() - start)
-    runner.synchronize()
-    return queued_ms / float(first.elapsed_time(last))

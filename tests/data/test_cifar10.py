@@ -3,16 +3,13 @@
 import io
 import shutil
 import urllib.request
-from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torchvision.datasets import CIFAR10
 
 from bench.data import open_batches, prepare
-from bench.data.folder import held_out
-from bench.data.prepare import load, load_digits
+from bench.data.prepare import load_digits
 from bench.planning.suite_registry import load as load_suite
 from bench.planning.suite_registry import refer
 from bench.run.prepare import TRAIN_SAMPLES
@@ -114,13 +111,6 @@ def test_files_whose_checksum_is_wrong_are_never_opened(cifar, source, extracted
     (extracted / "data_batch_3").write_bytes(cifar.members["data_batch_2"])
     with pytest.raises(UsageError, match="could not be downloaded"):
         prepare(DATA, source)
-
-
-def test_held_out_images_are_not_trained_on(cifar, source, archived):
-    kept = ~held_out(np.array(cifar.labels[:50]), 0.2)
-    dataset = load(replace(DATA, validation_share=0.2), source)
-    assert torch.equal(dataset.train.images, torch.from_numpy(cifar.pixels[:50][kept]))
-    assert len(dataset.test.labels) == 10
 
 
 def test_the_digits_are_all_there_with_their_mean_and_deviation_and_a_plan_knows_their_number_without_reading_them():

@@ -162,28 +162,3 @@ def test_a_package_that_is_too_old_is_named_with_the_version_that_is_needed(card
     software(package=version)
     reason = backend.unsupported_reason(PRECISIONS[name])
     assert reason == (f"{name} needs {least} or later; this one is {version}" if least else None)
-
-
-@pytest.fixture
-def asked_anew():
-    capabilities.failure_on_cpu.cache_clear()
-    yield
-    capabilities.failure_on_cpu.cache_clear()
-
-
-@pytest.mark.parametrize("name", ["amp-fp16", "fp16-master", "fp16"])
-def test_a_type_whose_operators_this_torch_lacks_on_a_cpu_is_unsupported_with_torchs_own_words(
-    asked_anew, monkeypatch, name
-):
-    def missing(*_arguments):
-        raise RuntimeError("'slow_conv2d_cpu' not implemented for 'Half'.\nmore")
-
-    monkeypatch.setattr(torch.nn.Conv2d, "forward", missing)
-    reason = CPU.unsupported_reason(PRECISIONS[name])
-    assert reason.endswith("float16 layers on this CPU: 'slow_conv2d_cpu' not implemented for 'Half'")
-
-
-def test_looking_whether_a_cpu_can_leaves_the_random_numbers_of_the_run_alone(asked_anew):
-    before = torch.get_rng_state()
-    assert CPU.unsupported_reason(PRECISIONS["bf16"]) is None
-    assert torch.equal(torch.get_rng_state(), before)
