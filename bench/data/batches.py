@@ -38,7 +38,13 @@ NEXT_SEED = 10_000
 
 
 def open_batches(
-    data: Data, source: DataSource, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE
+    data: Data,
+    source: DataSource,
+    *,
+    batch_size: int,
+    device: torch.device,
+    seed: int,
+    shard: Shard = WHOLE,
 ) -> Batches:
     """Open the samples of ``source`` as batches on ``device``, from the cache if ``prepare`` filled it.
 
@@ -242,7 +248,13 @@ class SyntheticBatches(Batches):
     def __post_init__(self) -> None:
         """Fill the pool with as many batches as ``POOL_BYTES`` holds: at least two, and no more than an epoch's."""
         super().__post_init__()
-        drawn = partial(random_batches, self.data, batch_size=self.batch_size, device=self.device, seed=self.seed)
+        drawn = partial(
+            random_batches,
+            self.data,
+            batch_size=self.batch_size,
+            device=self.device,
+            seed=self.seed,
+        )
         (first,) = drawn(count=1)
         batch_bytes = sum(tensor.nbytes for tensor in first)
         pool = drawn(count=min(max(2, POOL_BYTES // batch_bytes), self.steps_per_epoch))
@@ -268,7 +280,10 @@ def random_batches(
         Inputs, (B, *input_shape) float32, and targets: classes, (B,) int64, uniform, or (B, *target_shape)
         float32 values, normal. Of tokens both are (B, length) int64, uniform over the vocabulary.
     """
-    drawing: Any = {"generator": sampling.generator(device, seed, sampling.VALUES), "device": device}
+    drawing: Any = {
+        "generator": sampling.generator(device, seed, sampling.VALUES),
+        "device": device,
+    }
     batches = []
     for _ in range(count):
         if data.tokens:
@@ -371,7 +386,14 @@ def _begun(batches: Iterable[Batch], seed: int) -> Iterator[Batch]:
 
 
 def first_batches(
-    suite: Suite, data: Data, *, batch_size: int, count: int, device: torch.device, seed: int, shard: Shard = WHOLE
+    suite: Suite,
+    data: Data,
+    *,
+    batch_size: int,
+    count: int,
+    device: torch.device,
+    seed: int,
+    shard: Shard = WHOLE,
 ) -> list[Batch]:
     """Return this rank's shard of the first batches that a suite trains on, on the device, or of random ones.
 

@@ -51,7 +51,11 @@ class Dataset:
 
 
 def divided(
-    images: Tensor, labels: Tensor, tested: int, classes: tuple[str, ...], left_out: tuple[str, ...] = ()
+    images: Tensor,
+    labels: Tensor,
+    tested: int,
+    classes: tuple[str, ...],
+    left_out: tuple[str, ...] = (),
 ) -> Dataset:
     """Return the data set whose last images, as many as ``tested``, are tested on."""
     trained = len(labels) - tested

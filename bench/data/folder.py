@@ -155,7 +155,10 @@ def _stored_size(paths: Sequence[str], size: tuple[int, int]) -> tuple[int, int]
     """Return ``size``, or the (height, width) of all images that can be read if it is the same and no larger."""
     found = set()
     for path in paths:
-        with suppress(Exception), Image.open(path) as image:  # each of Pillow's formats fails in its own way
+        with (
+            suppress(Exception),
+            Image.open(path) as image,
+        ):  # each of Pillow's formats fails in its own way
             found.add((image.height, image.width))
         if len(found) > 1:
             return size

@@ -58,7 +58,11 @@ def fp32_switches(matmul: str, conv: str, rnn: str) -> tuple[str, str, str]:
         return products, others, others
     products, convolutions, recurrent = (attrgetter(name)(_backends).fp32_precision for name in (matmul, conv, rnn))
     # A switch that nothing has set is none: IEEE fp32.
-    return products.replace("none", "ieee"), convolutions.replace("none", "ieee"), recurrent.replace("none", "ieee")
+    return (
+        products.replace("none", "ieee"),
+        convolutions.replace("none", "ieee"),
+        recurrent.replace("none", "ieee"),
+    )
 
 
 def matmul_error(device: torch.device, size: int = 512) -> float:

@@ -13,7 +13,13 @@ from typing import Any
 
 import torch
 
-from bench.devices.backend import backend_of, device_at, gpu_count, is_out_of_memory, runtime_problem
+from bench.devices.backend import (
+    backend_of,
+    device_at,
+    gpu_count,
+    is_out_of_memory,
+    runtime_problem,
+)
 from bench.devices.capabilities import set_fp32
 from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
@@ -106,7 +112,11 @@ def _rated(device: Device) -> Device:
     try:
         if device.is_gpu:
             return replace(device, fp32_gflops=_gflops(place, 4096))
-        return replace(device, fp32_gflops=_gflops(place, 1024), bf16_gflops=_gflops(place, 512, torch.bfloat16))
+        return replace(
+            device,
+            fp32_gflops=_gflops(place, 1024),
+            bf16_gflops=_gflops(place, 512, torch.bfloat16),
+        )
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -156,7 +166,10 @@ def look(_send: Callable[[object], None]) -> tuple[tuple[Seen, ...], str]:
     count = gpu_count()
     with open_monitor() or nullcontext() as monitor:
         seen = [_seen_gpu(index, monitor) for index in range(count)]
-    cpu = Seen(device=_rated(describe("cpu", None)), memory_free_bytes=backend_of(device_at(None)).free_bytes())
+    cpu = Seen(
+        device=_rated(describe("cpu", None)),
+        memory_free_bytes=backend_of(device_at(None)).free_bytes(),
+    )
     return (*seen, cpu), "" if count else runtime_problem()
 
 
@@ -167,4 +180,8 @@ def _seen_gpu(index: int, monitor: Monitor | None) -> Seen:
         with suppress(DeviceLostError):
             memory = monitor.memory(device.uuid)
             free = memory.free if memory else None
-    return Seen(device=device, memory_free_bytes=free, problem=backend_of(device_at(index)).kernels_problem())
+    return Seen(
+        device=device,
+        memory_free_bytes=free,
+        problem=backend_of(device_at(index)).kernels_problem(),
+    )

@@ -128,7 +128,13 @@ def open_context(trial: Trial) -> Context:
     suite = suite_registry.load(trial.cell.suite)
     data = replace(suite.data, classes=trial.cell.classes) if trial.cell.classes else suite.data
     device = device_at(trial.cell.placement.device_of(distributed.rank()))
-    return Context(trial=trial, suite=suite, data=data, device=device, techniques=techniques(trial.cell.techniques))
+    return Context(
+        trial=trial,
+        suite=suite,
+        data=data,
+        device=device,
+        techniques=techniques(trial.cell.techniques),
+    )
 
 
 def by_shape(batches: Sequence[Batch]) -> list[Batch]:
@@ -262,7 +268,10 @@ class TrainingRunner:
         precision, both = self.arm.precision, (self.wanted or switches, switches)
         before, after = (f"matmul {each.fp32_matmul}, conv {each.fp32_conv}, rnn {each.fp32_rnn}" for each in both)
         if before != after and status != "nonfinite":
-            status, detail = "invalid", f"the model changed the fp32 switches from {before} to {after}"
+            status, detail = (
+                "invalid",
+                f"the model changed the fp32 switches from {before} to {after}",
+            )
         if operations is not None and status != "nonfinite":
             missed = precision.missed(operations.compute_dtypes)
             other_types = strayed(precision.name, operations.compute_dtypes, operations.other_modules)

@@ -52,7 +52,11 @@ class Training:
         return self._arm.autocast()
 
     def update(
-        self, loss: Tensor, optimizer: str | None = None, retain_graph: bool = False, clip: float | None = None
+        self,
+        loss: Tensor,
+        optimizer: str | None = None,
+        retain_graph: bool = False,
+        clip: float | None = None,
     ) -> None:
         """Drop an optimizer's gradients, compute those of a loss, and take a step, outside the region.
 

@@ -54,7 +54,12 @@ def pretrained(build: Callable[..., nn.Module], weights: str, data: Data, *, hea
         is_published = weights in PUBLISHED
         state = _download(name) if is_published else _read(Path(weights))
         head = head or [name for name, each in model.named_modules() if any(True for _ in each.parameters(False))][-1]
-        _load(model, state, head, f"torchvision's weights of {name}" if is_published else f"'{weights}'")
+        _load(
+            model,
+            state,
+            head,
+            f"torchvision's weights of {name}" if is_published else f"'{weights}'",
+        )
     return model
 
 

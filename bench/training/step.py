@@ -31,7 +31,13 @@ from bench.training.amp import Weights
 from bench.training.conversions import convert
 from bench.training.keep import keep
 from bench.training.own_step import Training, loss_in, take_steps
-from bench.training.techniques import GraphedStep, checkpoint_activations, compiled, fused, require_supported
+from bench.training.techniques import (
+    GraphedStep,
+    checkpoint_activations,
+    compiled,
+    fused,
+    require_supported,
+)
 
 Loss = Callable[[Any, Batch], Any]
 """Computes the loss of (model, batch): a tensor, or an output that has it."""
@@ -321,7 +327,12 @@ def leave_gradients(arm: Arm, batch: Batch) -> Tensor:
     if samples % parts:
         raise ValueError(f"a batch of {samples} cannot be cut into {parts} equal parts for grad-accumulation")
     size = samples // parts
-    chunks = cut(batch, [slice(start, start + size) for start in range(0, samples, size)], samples, "grad-accumulation")
+    chunks = cut(
+        batch,
+        [slice(start, start + size) for start in range(0, samples, size)],
+        samples,
+        "grad-accumulation",
+    )
     return torch.stack([_add_gradients(arm, chunk, parts).detach() for chunk in chunks]).sum()
 
 
