@@ -18,7 +18,7 @@ from bench.data import sampling
 from bench.data.batch import Batch, cut, first_dimension, to_device
 from bench.data.cache import Dataset, Images, Storage, choose_storage
 from bench.data.prepare import is_synthetic, load
-from bench.data.sampling import WHOLE, Normalizer, Shard
+from bench.data.sampling import WHOLE, Shard
 from bench.data.tokens import BYTES, SYMBOLS, Chain, Text, Tokens, chain
 from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
@@ -134,7 +134,7 @@ class ImageBatches(Batches):
         self._samples = len(train.labels) - (0 if takes_left else left)
         self.steps_per_epoch = math.ceil(self._samples / self.batch_size)
         self._size = (self.data.input_shape[1], self.data.input_shape[2])
-        self._normalized = Normalizer(self.data.mean, self.data.std, self.device)
+        self._normalized = sampling.normalizer(self.data.mean, self.data.std, self.device)
         size_bytes = train.images.nbytes + test.images.nbytes
         self.storage = choose_storage(size_bytes, self.device, self.shard.ranks)
         self._train = Images(train, self.storage, self.device)

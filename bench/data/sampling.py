@@ -6,6 +6,7 @@ resized, cropped and normalised on their device, a batch at a time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,15 +112,18 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     return functional.interpolate(images.float(), size, mode="bilinear", antialias=shrinks)
 
 
-class Normalizer:
-    """(pixel / 255 - mean) / std, as one multiplication and one addition a pixel."""
+def normalizer(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Return (pixel / 255 - mean) / std, as one multiplication and one addition a pixel.
 
-    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> None:
-        """Take the mean and standard deviation per channel of images scaled to 0..1."""
-        means, stds = torch.tensor([mean, std], dtype=torch.float64).view(2, -1, 1, 1)
-        self._scale = (1 / (255 * stds)).to(device, torch.float32)
-        self._shift = (-means / stds).to(device, torch.float32)
+    Args:
+        mean: per channel, of images scaled to 0..1.
+        std: likewise, the standard deviation.
+        device: where images will be.
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Return (B, C, H, W) float32 of images of 0..255, of any dtype."""
-        return torch.mul(images, self._scale).add_(self._shift)
+    Returns:
+        A function that returns (B, C, H, W) float32 of images of 0..255, of any dtype.
+    """
+    means, stds = torch.tensor([mean, std], dtype=torch.float64).view(2, -1, 1, 1)
+    scale = (1 / (255 * stds)).to(device, torch.float32)
+    shift = (-means / stds).to(device, torch.float32)
+    return lambda images: torch.mul(images, scale).add_(shift)
