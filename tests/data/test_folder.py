@@ -206,15 +206,6 @@ def test_without_test_images_the_held_out_ones_are_the_test_set(data, source, fo
         prepare(data, source)
 
 
-@pytest.mark.parametrize(("share", "verb"), [(0.99, "train"), (0.01, "test")])
-def test_a_share_that_leaves_a_class_without_images_is_refused(data, source, folder, share, verb):
-    if share < 0.5:  # what is set apart is then the test set
-        shutil.rmtree(folder / "test")
-    refused = refusal(replace(data, validation_share=share), source)
-    assert f"the class 'cat' has no image to {verb} on" in refused
-    assert "or set another validation_share" in refused
-
-
 def change_a_byte(path):
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

@@ -11,7 +11,6 @@ from torch.torch_version import TorchVersion
 from bench.devices import capabilities, cpu
 from bench.devices.backend import backend_of
 from bench.spec.precisions import PRECISIONS, emulation_of, parse_precision
-from tests.libraries import WITHOUT_TORCHAO
 
 CPU = backend_of(torch.device("cpu"))
 ANY = {"fp32", "amp-fp16", "amp-fp16-noscale", "fp16-master", "fp16"}
@@ -32,10 +31,7 @@ MODELS = {
     "Thor": ((11, 0), ADA),
     "RTX 5090": ((12, 0), ADA),
 }
-ASKED = ("P100", "V100", "T4", "A100", "L4", "H100", "B200", "RTX 5090")
-"""The cards of docs/capabilities.md."""
-MORE_BY_THE_GATE = {("mxfp8", "RTX 5090")}
-"""Where a library's gate lets through what its kernels do not do (docs/capabilities.md)."""
+"""Cards, with what they support: as in docs/capabilities.md, and more."""
 
 
 @pytest.fixture
@@ -81,22 +77,6 @@ def test_each_card_supports_what_the_table_says_and_names_what_it_lacks(card, na
     assert all(reason.startswith(f"{each} needs ") and named in reason for each, reason in reasons.items() if reason)
     emulated = [parse_precision(emulation_of(each)) for each, kind in PRECISIONS.items() if kind.narrow]
     assert {backend.unsupported_reason(precision) is None for precision in emulated} == {"amp-bf16" in supported}
-
-
-@pytest.mark.skipif(bool(WITHOUT_TORCHAO), reason=WITHOUT_TORCHAO)
-@pytest.mark.parametrize("name", ASKED)
-def test_the_libraries_own_gates_say_the_same_but_where_it_is_known_that_they_do_not(card, name):
-    from torchao import utils
-
-    card(name)
-    gates = {
-        "amp-bf16": torch.cuda.is_bf16_supported(including_emulation=False),
-        "tf32": torch.cuda.is_tf32_supported(),
-        "fp8-tensorwise": bool(utils.is_sm_at_least_89()),
-        "mxfp8": bool(utils.is_sm_at_least_100()),
-    }
-    differs = {each for each, passes in gates.items() if passes != (each in MODELS[name][1])}
-    assert differs == {each for each, other in MORE_BY_THE_GATE if other == name}
 
 
 @pytest.mark.parametrize("name", [name for name, precision in PRECISIONS.items() if precision.package])

@@ -219,15 +219,6 @@ def test_a_weight_that_is_used_twice_has_one_master_and_a_frozen_one_stays():
     assert torch.equal(arm.model.two.weight, weight.half())
 
 
-def test_integer_inputs_are_not_narrowed():
-    class Words(nn.Embedding):
-        def forward(self, words):
-            return super().forward(words).mean(1)
-
-    arm = make("bf16", model=lambda _data: Words(10, 3))
-    loss = training_step(arm, (torch.arange(8).reshape(2, 4), torch.tensor([0, 1])))
-    assert torch.isfinite(loss)
-    assert loss.dtype == torch.float32
 
 
 def test_masters_count_as_parameters_in_memory():

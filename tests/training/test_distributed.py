@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import os
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +17,7 @@ from bench.phases.speed.measure import communication_pct
 from bench.planning import suite_registry
 from bench.planning.abilities import refusal_reason
 from bench.spec.errors import UnsupportedError
-from bench.spec.placement import Placement, Rendezvous
+from bench.spec.placement import Placement
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
 from bench.training import distributed
@@ -154,17 +153,6 @@ class Activated(nn.BatchNorm2d):
 def test_a_model_whose_norms_cannot_be_synchronised_is_refused(layer, reason):
     with pytest.raises(UnsupportedError, match=reason):
         synchronised_norms(nn.Sequential(layer))
-
-
-def test_a_rank_takes_its_share_of_the_threads_of_its_machine(monkeypatch):
-    threads = []
-    monkeypatch.setattr(distributed.os, "environ", {})
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    place = Rendezvous(rank=5, world=6, local_world=3, address="node0", port=29400)
-    distributed.announce(place)
-    assert threads == [2]
-    assert {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "2", "MASTER_PORT": "29400"}.items() <= os.environ.items()
 
 
 @pytest.mark.parametrize("counts", [COUNTS, (1,)])
